@@ -1,0 +1,51 @@
+# make demo   set up .venv and train MNIST with DistributedDataParallel on this machine
+# make test   set up .venv and run lint and all tests
+
+PYTHON ?= python3
+BIN := .venv/bin
+PROFILE ?= local
+
+.PHONY: help demo test lint unit schemas soak clean
+
+help:
+	@sed -n 's/^# //p' Makefile
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "orch needs Python 3.11 or newer: make PYTHON=python3.12 ..."; exit 1; }
+	$(PYTHON) -m venv .venv
+
+.venv/demo.stamp: pyproject.toml | .venv/bin/python
+	@echo "setting up .venv (torch is about 5 GB; it is fetched once)"
+	$(BIN)/pip install --quiet --editable '.[train]'
+	@touch $@
+
+.venv/test.stamp: pyproject.toml .venv/demo.stamp
+	$(BIN)/pip install --quiet --editable '.[train,test,lint]'
+	@touch $@
+
+demo: .venv/demo.stamp
+	$(BIN)/orch submit jobs/mnist_ddp.yaml --profile $(PROFILE) --follow
+
+test: .venv/test.stamp lint
+	$(BIN)/python -m pytest
+
+lint: .venv/test.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+unit: .venv/test.stamp
+	$(BIN)/python -m pytest tests/unit tests/golden
+
+# Write the committed JSON Schemas anew, after a change of orchestrator/spec.py.
+schemas: .venv/demo.stamp
+	$(BIN)/orch schema job > schemas/job.schema.json
+	$(BIN)/orch schema profile > schemas/profile.schema.json
+
+# The seeded samples of the test suite in full length.
+soak: .venv/test.stamp
+	SOAK=1 $(BIN)/python -m pytest -m soak --timeout 3600
+
+clean:
+	rm -rf .venv build dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,22 @@
+"""The ways to reach nodes, one file each, loaded only when a profile of their kind is used."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from orchestrator.backends.base import Backend
+from orchestrator.errors import UsageError
+
+_REGISTRY = {"local": "orchestrator.backends.local:LocalBackend"}
+
+
+def backend(kind: str) -> Backend:
+    """The backend for profiles of this kind; UsageError where this version has none."""
+    if kind not in _REGISTRY:
+        raise UsageError(
+            f"profiles of kind {kind} can be planned, but this version of orch can't submit to them yet",
+            "try the same plan on this machine: add --rehearse",
+        )
+    module, _, name = _REGISTRY[kind].partition(":")
+    made: Backend = getattr(import_module(module), name)()
+    return made

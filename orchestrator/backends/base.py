@@ -1,0 +1,45 @@
+"""What every backend does for the controller and the supervisor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from orchestrator.store import RunDir
+from orchestrator.wire import NodeTask
+
+if TYPE_CHECKING:  # `orch status` must not wait for pydantic
+    from orchestrator.plan import LaunchPlan, Place
+
+
+@dataclass(frozen=True)
+class NodeProof:
+    """What a look at one node found of a run: how many processes were ended, and who is still there."""
+
+    node: int
+    host: str
+    ended: int
+    survivors: tuple[str, ...] = ()
+
+
+class Backend(Protocol):
+    """Starts a plan's agents, tells which live, ends them, and proves that nothing is left."""
+
+    def place(self, run: RunDir, workdir: str | None, python: str | None) -> Place:
+        """Where the run will live; UsageError when that folder can't be used."""
+
+    def submit(self, plan: LaunchPlan, tasks: tuple[NodeTask, ...], run: RunDir) -> None:
+        """Start one agent per node by the plan's own commands, and return; BackendError names the node."""
+
+    def alive(self, run: RunDir) -> Mapping[int, bool | None]:
+        """For each node that has an agent: does it live? None where it can't be told now."""
+
+    def wait(self, run: RunDir, timeout: float) -> None:
+        """Return when an agent ends, or after `timeout` seconds."""
+
+    def cancel(self, run: RunDir) -> None:
+        """Pass the recorded cancel on to every agent."""
+
+    def sweep(self, run: RunDir) -> list[NodeProof]:
+        """End whatever is left of the run on its nodes, agents included, and prove it for each node."""

@@ -1,0 +1,113 @@
+"""This machine: every node of the profile is an agent here, detached from the terminal that started it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from orchestrator.backends.base import NodeProof
+from orchestrator.errors import BackendError
+from orchestrator.node.processes import Process, end_marked, identify, is_alive, send_signal, wait_gone
+from orchestrator.store import RunDir, write_durably
+from orchestrator.wire import RANK_VARIABLES, NodeTask
+
+if TYPE_CHECKING:  # `orch status` must not wait for pydantic
+    from orchestrator.plan import LaunchPlan, Place
+
+SWEEP_SECONDS = 5.0
+
+
+class LocalBackend:
+    """Agents as detached processes of this user on this machine."""
+
+    def place(self, run: RunDir, workdir: str | None, python: str | None) -> Place:
+        """Everything is in the run directory itself."""
+        from orchestrator.plan import Place  # noqa: PLC0415 (loads pydantic)
+
+        return Place(
+            run_dir=str(run.path),
+            code_dir=str(run.path / "code"),
+            inputs_dir=str(run.path.parent.parent / "inputs"),
+            agent_python=sys.executable,
+            python=sys.executable,
+        )
+
+    def submit(self, plan: LaunchPlan, tasks: tuple[NodeTask, ...], run: RunDir) -> None:
+        """Start the agents; the handle is written before and after, and each agent records itself as well."""
+        from orchestrator.archive import node_archive  # noqa: PLC0415 (only a submit needs it)
+
+        write_durably(run.path / "node.pyz", node_archive())
+        for task in tasks:
+            run.node(task.node_rank).mkdir(parents=True, exist_ok=True)
+            path = run.node(task.node_rank) / "task.json"
+            write_durably(path, json.dumps(task.to_json()).encode(), private=True)
+        run.write("handle.json", {"state": "intent", "agents": {}})
+        agents = {}
+        for task, command in zip(tasks, plan.commands, strict=True):
+            process = _start(command, run, task, plan)
+            agents[str(task.node_rank)] = {"pid": process.pid, "started": process.started}
+        run.write("handle.json", {"state": "submitted", "agents": agents})
+
+    def alive(self, run: RunDir) -> Mapping[int, bool | None]:
+        """Looks at each recorded agent's pid and start time."""
+        return {node: is_alive(process) for node, process in _agents(run).items()}
+
+    def wait(self, run: RunDir, timeout: float) -> None:
+        """Wait on the agents' pidfds."""
+        wait_gone(list(_agents(run).values())[:1], timeout)
+
+    def cancel(self, run: RunDir) -> None:
+        """TERM to every agent; each of them finds the recorded cancel and tells the leader."""
+        for process in _agents(run).values():
+            send_signal(process, signal.SIGTERM)
+
+    def sweep(self, run: RunDir) -> list[NodeProof]:
+        """KILL to the agents that are left and to everything that carries the run's mark."""
+        left = [process for process in _agents(run).values() if is_alive(process)]
+        for process in left:
+            send_signal(process, signal.SIGKILL)
+        stuck = wait_gone(left, SWEEP_SECONDS)
+        ended, survivors = end_marked(run.run_id, timeout=SWEEP_SECONDS)
+        names = tuple(f"{process.pid} ({process.command})" for process in (*stuck, *survivors))
+        return [NodeProof(0, socket.gethostname(), len(left) - len(stuck) + ended, names)]
+
+
+def _start(command: tuple[str, ...], run: RunDir, task: NodeTask, plan: LaunchPlan) -> Process:
+    environment = {
+        key: value
+        for key, value in os.environ.items()
+        if key not in RANK_VARIABLES and key not in plan.secret_names and not key.startswith("ORCH_")
+    }
+    try:
+        with open(run.node(task.node_rank) / "agent.log", "ab") as log:
+            child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                cwd=run.path,
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise BackendError(f"node {task.node_rank}: its agent can't be started: {error}") from error
+    found = identify(child.pid)
+    child.returncode = 0  # it outlives this process on purpose; nobody waits for it here
+    return found or Process(child.pid, 0)
+
+
+def _agents(run: RunDir) -> dict[int, Process]:
+    """The recorded agents: by the handle, and by what each wrote of itself when its handle was never written."""
+    agents: dict[int, Process] = {}
+    for node, values in ((run.read("handle.json") or {}).get("agents") or {}).items():
+        agents[int(node)] = Process(values["pid"], values["started"])
+    for folder in sorted((run.path / "nodes").glob("*")):
+        if folder.name.isdigit() and (own := run.read(f"nodes/{folder.name}/agent.json")):
+            agents[int(folder.name)] = Process(own["pid"], own["started"])
+    return agents

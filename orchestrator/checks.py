@@ -1,0 +1,121 @@
+"""What must hold between a job and its profile, and between a job and its code folder."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from pathlib import Path
+
+from orchestrator.explain import Problem
+from orchestrator.spec import AnyProfile, Job, SlurmProfile, SshProfile
+
+
+def world_size(profile: AnyProfile) -> int | None:
+    """How many ranks the profile asks for; None where the nodes themselves decide."""
+    if isinstance(profile.nproc_per_node, tuple):
+        per_node: list[int | str] = list(profile.nproc_per_node)
+    else:
+        per_node = [profile.nproc_per_node] * profile.nodes
+    if isinstance(profile, SshProfile):
+        own = [host.nproc_per_node for host in profile.hosts[: profile.nodes]]
+        per_node = [mine if mine is not None else n for mine, n in zip(own, per_node, strict=True)]
+    numbers = [n for n in per_node if isinstance(n, int)]
+    return sum(numbers) if len(numbers) == len(per_node) else None
+
+
+def check(job: Job, profile: AnyProfile) -> list[Problem]:
+    """What can't work about this job on this profile, each at the job's field."""
+    return [*_check_batch(job, profile), *_check_gpus(job, profile), *_check_runtime(job, profile)]
+
+
+def _check_batch(job: Job, profile: AnyProfile) -> list[Problem]:
+    world = world_size(profile)
+    if job.training is None or world is None or job.training.global_batch % world == 0:
+        return []
+    batch = job.training.global_batch
+    near = [size for size in (batch // world * world, (batch // world + 1) * world) if size]
+    message = (
+        f"{batch} samples a step can't be shared equally by the {world} ranks of profile '{profile.name}'; "
+        f"use {' or '.join(str(size) for size in near)}"
+    )
+    return [Problem(("training", "global_batch"), message)]
+
+
+def _check_gpus(job: Job, profile: AnyProfile) -> list[Problem]:
+    if job.resources.gpus is None or not isinstance(profile, SlurmProfile) or _asks_gpus(profile):
+        return []
+    message = (
+        f"asks for {job.resources.gpus} GPUs a node, but profile '{profile.name}' asks Slurm for none; "
+        f"add 'gpus_per_node: {job.resources.gpus}' to the profile"
+    )
+    return [Problem(("resources", "gpus"), message)]
+
+
+def _asks_gpus(profile: SlurmProfile) -> bool:
+    options = [profile.gres or "", *(f"{key}={value}" for key, value in profile.sbatch.items())]
+    return profile.gpus_per_node is not None or any("gpu" in option.lower() for option in options)
+
+
+def _check_runtime(job: Job, profile: AnyProfile) -> list[Problem]:
+    if job.container is not None and profile.runtime == "none":
+        runtimes = "docker, podman, apptainer or pyxis" if profile.kind == "slurm" else "docker, podman or apptainer"
+        message = (
+            f"the job names a container image, but profile '{profile.name}' has runtime none; "
+            f"set 'runtime' in the profile to {runtimes}, or leave the container out"
+        )
+        return [Problem(("container",), message)]
+    if job.container is None and profile.runtime != "none":
+        message = (
+            f"profile '{profile.name}' runs jobs in {profile.runtime}, but the job names no image; "
+            "add 'container: {image: ...}' to the job, or set 'runtime: none' in the profile"
+        )
+        return [Problem(("container",), message)]
+    if profile.runtime == "pyxis" and profile.kind != "slurm":
+        message = f"runtime pyxis is a part of Slurm, but profile '{profile.name}' is of kind {profile.kind}"
+        return [Problem(("container",), message)]
+    return []
+
+
+def check_code(job: Job, code_dir: Path) -> list[Problem]:
+    """What the job names and its code folder does not hold."""
+    if not code_dir.is_dir():
+        what = "is not a folder" if code_dir.exists() else "does not exist"
+        return [Problem(("code", "dir"), f"the code folder {code_dir} {what}")]
+    if job.script is not None:
+        return _check_file(("script",), job.script, code_dir)
+    if job.training is not None:
+        return _check_file(("training", "task"), job.training.task, code_dir)
+    if job.command is not None and job.command[0].startswith(("./", "../")):
+        program = code_dir / job.command[0]
+        if problems := _check_file(("command", 0), job.command[0], code_dir):
+            return problems
+        if not os.access(program, os.X_OK):
+            return [Problem(("command", 0), f"{program} is not executable; run: chmod +x {program}")]
+    return []
+
+
+def _check_file(path: tuple[str | int, ...], name: str, code_dir: Path) -> list[Problem]:
+    if os.path.isabs(name):
+        if Path(name).is_relative_to(code_dir):
+            inside = Path(name).relative_to(code_dir)
+            return [Problem(path, f"write it relative to the code folder: {inside}")]
+        return []  # a file of the nodes or of the image, which only they can tell
+    if os.path.normpath(name).startswith(".."):
+        hint = "set code.dir to a folder that holds it"
+        return [Problem(path, f"'{name}' lies outside the code folder {code_dir}, so it is not shipped; {hint}")]
+    if (code_dir / name).is_file():
+        return []
+    if (code_dir / name).is_dir():
+        return [Problem(path, f"'{name}' is a folder, not a file")]
+    return [Problem(path, f"there is no '{name}' in the code folder {code_dir}{_nearest(name, code_dir)}")]
+
+
+def _nearest(name: str, folder: Path) -> str:
+    """Suggest a file by its name, two levels down at most."""
+    try:
+        found = [p.relative_to(folder).as_posix() for pattern in ("*", "*/*") for p in folder.glob(pattern)][:2000]
+    except OSError:
+        return ""
+    same = [p for p in found if Path(p).name == Path(name).name]
+    close = same or difflib.get_close_matches(name, found, n=1, cutoff=0.6)
+    return f"; did you mean '{close[0]}'?" if close else ""

@@ -1,0 +1,231 @@
+"""The verbs, joined up: submit, status, cancel, wait, remove. Nothing here prints or exits."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.backends import backend
+from orchestrator.backends.base import NodeProof
+from orchestrator.errors import (
+    EXIT_CANCELLED,
+    EXIT_NOT_FINISHED,
+    EXIT_RUN_FAILED,
+    EXIT_SUCCEEDED,
+    OrchError,
+    UsageError,
+)
+from orchestrator.node.processes import identify
+from orchestrator.records import RunState
+from orchestrator.store import RunDir, create_run, find_run, live_runs, new_run_id, newest_runs, remove_run
+from orchestrator.supervisor import conclude, start_supervisor, state_of
+
+if TYPE_CHECKING:  # what only looks at runs must not wait for pydantic
+    from orchestrator.environment import Environment
+    from orchestrator.load import Loaded
+    from orchestrator.plan import LaunchPlan, Place
+    from orchestrator.spec import AnyProfile
+
+RECORD_VERSION = 1
+POLL_SECONDS = 0.1  # files on a network file system send no events, so followers look
+CANCEL_MARGIN = 10.0
+DRY_RUN_ID = "dryrun"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked to submit or to plan."""
+
+    job: str
+    profile: str
+    sets: tuple[str, ...] = ()
+    flags: dict[str, Any] = field(default_factory=dict)
+    env: tuple[str, ...] = ()
+    resume: str | None = None
+    rehearse: bool = False
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A request that has been read and checked: nothing is written or started yet."""
+
+    loaded: Loaded
+    profile: AnyProfile
+    environment: Environment
+    rehearsed: bool
+
+
+def prepare(root: Path, request: Request) -> Prepared:
+    """Read and check everything that can be checked before anything is written; SpecError or UsageError otherwise."""
+    from orchestrator.environment import parse_env_options, resolve  # noqa: PLC0415 (loads pydantic)
+    from orchestrator.load import load  # noqa: PLC0415 (loads pydantic and ruamel)
+    from orchestrator.plan import rehearsal  # noqa: PLC0415 (loads pydantic)
+
+    flags = dict(request.flags)
+    if request.resume is not None:
+        flags["job.checkpoint.resume"] = _checkpoints_of(find_run(root, request.resume))
+    loaded = load(request.job, request.profile, sets=request.sets, flags=flags)
+    environment = resolve(loaded.job, os.environ, parse_env_options(request.env, os.environ))
+    profile = rehearsal(loaded.profile) if request.rehearse else loaded.profile
+    return Prepared(loaded, profile, environment, request.rehearse)
+
+
+def _checkpoints_of(run: RunDir) -> str:
+    """The folder of another run's checkpoints; UsageError when there is nothing to go on from."""
+    record = run.read("plan.json")
+    folder = Path(record["tasks"][0]["checkpoint_dir"]) if record else run.path / "checkpoints"
+    if not any(folder.glob("step_*/COMMIT")):
+        raise UsageError(
+            f"run {run.run_id} left no checkpoint in {folder}", "submit without --resume, or name another run"
+        )
+    return str(folder)
+
+
+def plan_for(root: Path, prepared: Prepared, run_id: str | None = None) -> LaunchPlan:
+    """The launch plan of a request; for a dry run under an id that no run ever has."""
+    from orchestrator.plan import plan  # noqa: PLC0415 (loads pydantic)
+
+    run_id = run_id or f"{prepared.loaded.job.name}-{DRY_RUN_ID}"
+    place = _place(RunDir(root / "runs" / run_id), prepared.profile)
+    return plan(prepared.loaded.job, prepared.profile, run_id, place, prepared.environment.env)
+
+
+def _place(run: RunDir, profile: AnyProfile) -> Place:
+    """Where the run will live; asks no other machine, so that a dry run needs none."""
+    from orchestrator.plan import Place  # noqa: PLC0415 (loads pydantic)
+
+    if profile.kind == "local":
+        return backend(profile.kind).place(run, profile.workdir, profile.python)
+    workdir = profile.workdir or "~/.orch"
+    folder = f"{workdir}/runs/{run.run_id}"
+    return Place(folder, f"{folder}/code", f"{workdir}/inputs", "python3", "python3")
+
+
+def submit(root: Path, prepared: Prepared) -> RunDir:
+    """Start a run and return when its agents are on their way; what follows needs neither this process nor a terminal.
+
+    The run is recorded before anything is started. When starting fails it is recorded as failed, and swept.
+    """
+    loaded = prepared.loaded
+    machine = backend(prepared.profile.kind)
+    run_id = new_run_id(loaded.job.name)
+    launch = plan_for(root, prepared, run_id)
+    run = create_run(root, run_id, _record(prepared, launch))
+    try:
+        run.write("plan.json", launch.to_json())
+        run.append_event("snapshot", **_snapshot(prepared, run))
+    except OrchError:
+        remove_run(root, run)  # nothing was started: it leaves no trace
+        raise
+    token = os.urandom(32).hex()
+    tasks = tuple(replace(task, token=token, secrets=prepared.environment.secrets) for task in launch.tasks)
+    try:
+        machine.submit(launch, tasks, run)
+    except OrchError as error:
+        run.append_event("submit_failed", reason=error.message)
+        conclude(root, run)
+        raise
+    run.append_event("submitted")
+    start_supervisor(root)
+    return run
+
+
+def _record(prepared: Prepared, launch: LaunchPlan) -> dict[str, Any]:
+    from orchestrator import __version__  # noqa: PLC0415 (next to its only use)
+
+    me = identify(os.getpid())
+    return {
+        "version": RECORD_VERSION,
+        "orch": __version__,
+        "run_id": launch.run_id,
+        "name": launch.name,
+        "kind": prepared.profile.kind,
+        "profile_name": prepared.profile.name + (" (rehearsal)" if prepared.rehearsed else ""),
+        "created": time.time(),
+        "submitter": {"pid": os.getpid(), "started": me.started if me else 0, "host": socket.gethostname()},
+        "nnodes": launch.nnodes,
+        "hosts": [task.host for task in launch.tasks],
+        "world_size": launch.world_size,
+        "grace": launch.tasks[0].grace,
+        "job": launch.job,
+        "profile": launch.profile,
+        "job_file": str(prepared.loaded.job_path),
+        "profile_file": str(prepared.loaded.profile_path),
+        "code_dir": str(prepared.loaded.code_dir),
+        "python": sys.version.split()[0],
+    }
+
+
+def _snapshot(prepared: Prepared, run: RunDir) -> dict[str, Any]:
+    from orchestrator.snapshot import take  # noqa: PLC0415 (only a submit needs it)
+
+    code = prepared.loaded.job.code
+    return asdict(take(prepared.loaded.code_dir, run.path / "code", code.ignore, code.max_size))
+
+
+# -- looking
+
+
+def states(root: Path, *, everything: bool, limit: int) -> list[tuple[RunDir, RunState]]:
+    """The newest runs and all live ones, newest first."""
+    runs = newest_runs(root, None if everything else limit)
+    seen = {run.run_id for run in runs}
+    runs += [run for run in live_runs(root) if run.run_id not in seen]
+    return [(run, state_of(run)) for run in runs]
+
+
+def wait(run: RunDir, on_look: Callable[[RunState], None] | None = None, timeout: float | None = None) -> RunState:
+    """The state of the run once it has ended, or after `timeout` seconds; `on_look` sees every state on the way."""
+    end = None if timeout is None else time.monotonic() + timeout
+    while True:
+        state = state_of(run)
+        if on_look is not None:
+            on_look(state)
+        if state.is_final or (end is not None and time.monotonic() >= end):
+            return state
+        time.sleep(POLL_SECONDS)
+
+
+def exit_code(state: RunState) -> int:
+    """The exit code of `wait` and `submit --follow` for a run in this state."""
+    return {"succeeded": EXIT_SUCCEEDED, "failed": EXIT_RUN_FAILED, "cancelled": EXIT_CANCELLED}.get(
+        state.state, EXIT_NOT_FINISHED
+    )
+
+
+# -- ending
+
+
+def cancel(root: Path, run: RunDir, *, now: bool) -> tuple[RunState, list[NodeProof]]:
+    """Stop a run: at the next step boundary with a checkpoint, or at once; then prove for each node that it is gone.
+
+    The cancel is recorded before any signal, so that a request to be started again is not obeyed after it. A run
+    that had ended before is left as it was.
+    """
+    state = state_of(run)
+    if state.is_final:
+        return state, []
+    record = run.read("run.json") or {}
+    run.write("cancel.json", {"now": now, "time": time.time()})
+    run.append_event("cancel", now=now)
+    machine = backend(record["kind"])
+    machine.cancel(run)
+    wait(run, timeout=(0.0 if now else float(record.get("grace", 30.0))) + CANCEL_MARGIN)
+    proofs = machine.sweep(run)
+    conclude(root, run)
+    return state_of(run), proofs
+
+
+def remove(root: Path, run: RunDir) -> None:
+    """Delete a run that has ended; UsageError for one that is still going on."""
+    state = state_of(run)
+    if not state.is_final:
+        raise UsageError(f"run {run.run_id} is {state.state}", f"cancel it first: orch cancel {run.run_id}")
+    conclude(root, run)
+    remove_run(root, run)

@@ -1,0 +1,69 @@
+"""The error tree. Every error is a sentence, a hint, and the exit code that the command line ends with.
+
+OrchError                 1    orch itself failed (a bug, a full disk, a lost machine)
+├── UsageError            2    what was asked for can't be done as written; nothing was started
+│   └── SpecError         2    a job or profile file is wrong, with file:line:column
+├── RunNotFoundError    102    no run has this id, or several do
+├── BackendError          1    a machine or a scheduler refused; `transient` tells whether a retry can help
+└── StoreError            1    the run directory can't be read or written
+
+Only cli.py turns an error into text on a screen and an exit code.
+"""
+
+from __future__ import annotations
+
+EXIT_SUCCEEDED = 0
+EXIT_ORCH_FAILED = 1
+EXIT_USAGE = 2
+EXIT_RUN_FAILED = 100
+EXIT_NOT_FINISHED = 101
+EXIT_NO_SUCH_RUN = 102
+EXIT_CANCELLED = 103
+EXIT_INTERRUPTED = 130
+
+
+class OrchError(Exception):
+    """What happened, where, and (in `hint`) what to do about it."""
+
+    exit_code = EXIT_ORCH_FAILED
+    transient = False
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n{self.hint}" if self.hint else self.message
+
+
+class UsageError(OrchError):
+    """The request can't be carried out as written; nothing was started."""
+
+    exit_code = EXIT_USAGE
+
+
+class SpecError(UsageError):
+    """A job or profile file is wrong; `where` is file:line:column, as exact as it is known."""
+
+    def __init__(self, where: str, message: str, hint: str = "") -> None:
+        super().__init__(f"{where}: {message}" if where else message, hint)
+        self.where = where
+
+
+class RunNotFoundError(OrchError):
+    """No run has this id, or the prefix fits several."""
+
+    exit_code = EXIT_NO_SUCH_RUN
+
+
+class BackendError(OrchError):
+    """A machine or a scheduler refused; `transient` tells whether the same request may pass later."""
+
+    def __init__(self, message: str, hint: str = "", *, transient: bool = False) -> None:
+        super().__init__(message, hint)
+        self.transient = transient
+
+
+class StoreError(OrchError):
+    """A run directory can't be read or written; the message names the path."""

@@ -1,0 +1,136 @@
+"""Reading a run's logs, metrics and progress from its directory, also while they grow."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orchestrator.store import RunDir
+
+CHUNK = 1 << 18
+MAX_LINE = 1 << 16  # a longer line is shown in pieces; a progress bar may never end one
+_PATH = re.compile(r"nodes/(\d+)/attempt_(\d+)/rank_(\d+)\.log")
+_LINE_END = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)")
+
+
+@dataclass(frozen=True)
+class LogFile:
+    """The output of one rank in one attempt."""
+
+    attempt: int
+    rank: int
+    node: int
+    path: Path
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which ranks to read; rank 0 when nothing is chosen."""
+
+    rank: int | None = None
+    node: int | None = None
+    everything: bool = False
+
+    def takes(self, log: LogFile) -> bool:
+        """Is this log among those to read?"""
+        if self.everything:
+            return True
+        if self.node is not None:
+            return log.node == self.node and self.rank in (None, log.rank)
+        return log.rank == (self.rank or 0)
+
+
+def log_files(run: RunDir, selection: Selection) -> list[LogFile]:
+    """The chosen logs that exist, by attempt and rank."""
+    found = []
+    for path in run.path.glob("nodes/*/attempt_*/rank_*.log"):
+        match = _PATH.fullmatch(str(path.relative_to(run.path)))
+        if match:
+            log = LogFile(int(match[2]), int(match[3]), int(match[1]), path)
+            if selection.takes(log):
+                found.append(log)
+    return sorted(found, key=lambda log: (log.attempt, log.rank))
+
+
+@dataclass
+class Tail:
+    """Reads what has been added to the chosen logs since the last look."""
+
+    run: RunDir
+    selection: Selection
+    offsets: dict[Path, int] = field(default_factory=dict)
+    partial: dict[Path, bytes] = field(default_factory=dict)
+
+    def skip_to_last(self, lines: int) -> None:
+        """Begin `lines` lines before the end of each log."""
+        for log in log_files(self.run, self.selection):
+            self.offsets[log.path] = offset_of_last(log.path, lines)
+
+    def read(self, *, ended: bool = False) -> Iterator[tuple[LogFile, str]]:
+        """New lines, without their ends; the unfinished last one too when the run has `ended`."""
+        for log in log_files(self.run, self.selection):
+            for line in self._lines(log.path):
+                yield log, line.decode("utf-8", "replace")
+            if ended and (rest := self.partial.pop(log.path, b"")):
+                yield log, rest.decode("utf-8", "replace")
+
+    def _lines(self, path: Path) -> Iterator[bytes]:
+        with open(path, "rb") as file:
+            file.seek(self.offsets.get(path, 0))
+            rest = self.partial.pop(path, b"")
+            while chunk := file.read(CHUNK):
+                data = rest + chunk
+                end = 0
+                for match in _LINE_END.finditer(data):
+                    yield match[0].rstrip(b"\r\n")
+                    end = match.end()
+                rest = data[end:]
+                if len(rest) > MAX_LINE:
+                    yield rest
+                    rest = b""
+            self.offsets[path] = file.tell()
+        if rest:
+            self.partial[path] = rest
+
+
+def offset_of_last(path: Path, lines: int) -> int:
+    """The offset at which the last `lines` lines of a file begin; reads it from its end."""
+    with open(path, "rb") as file:
+        end = position = file.seek(0, os.SEEK_END)
+        data = b""
+        while position > 0 and len(_LINE_END.findall(data)) <= lines:
+            step = min(CHUNK, position)
+            position -= step
+            file.seek(position)
+            data = file.read(step) + data
+    pieces = [match.end() for match in _LINE_END.finditer(data)]
+    starts = [0, *pieces] if not pieces or pieces[-1] < len(data) else [0, *pieces[:-1]]
+    first = starts[-lines] if 0 < lines <= len(starts) else (len(data) if lines == 0 else 0)
+    return end - len(data) + first
+
+
+def beat_of(run: RunDir, attempt: int, rank: int = 0) -> dict[str, Any] | None:
+    """The last beat of a rank: step, total, phase, loss, rate, eta; None when it has written none."""
+    for path in run.path.glob(f"nodes/*/attempt_{attempt}/beat_{rank}"):
+        try:
+            data = json.loads(path.read_bytes())
+        except (OSError, ValueError):  # caught in the middle of a write: the next look finds it whole
+            return None
+        return data if isinstance(data, dict) else None
+    return None
+
+
+def result_of(run: RunDir) -> dict[str, Any] | None:
+    """What the program itself reported as its result (accuracy, data, ...)."""
+    return run.read("result.json")
+
+
+def age(moment: float | None) -> float | None:
+    """Seconds since a moment of the wall clock."""
+    return None if moment is None else max(0.0, time.time() - moment)

@@ -1,0 +1,375 @@
+"""One per node, on the host: take a NodeTask, join the gang, run the launcher, forward signals, keep the record.
+
+A single loop reads one inbox, into which the leader, the launcher, the signals and the clock put their messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import socket
+import sys
+import time
+from dataclasses import replace
+from typing import Any
+
+from orchestrator.node import child, gang
+from orchestrator.node.events import EventLog, write_whole
+from orchestrator.node.inputs import InputError, place
+from orchestrator.node.leader import BEAT_SECONDS, BEATS_MISSED, Leader
+from orchestrator.node.preflight import addresses, cores, gpus, network_environment, nproc_here
+from orchestrator.node.processes import end_marked, identify
+from orchestrator.wire import EXIT_REQUEUE, Hello, NodeTask, attempt_folder, node_folder
+
+Message = dict[str, Any]
+KILL_MARGIN = 5.0
+_STEP = re.compile(r"step_(\d+)")
+
+
+def newest_step(folder: str) -> int | None:
+    """The step of the newest committed checkpoint; None when there is none."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return None
+    committed = [name for name in names if os.path.exists(f"{folder}/{name}/COMMIT")]
+    return max((int(match[1]) for name in committed if (match := _STEP.fullmatch(name))), default=None)
+
+
+class Agent:
+    """The agent of one node, from its start to its exit code."""
+
+    def __init__(self, task: NodeTask) -> None:
+        self.node_dir = node_folder(task.run_dir, task.node_rank)
+        self.nproc = nproc_here(task.nproc)
+        self.task = replace(task, launcher=resolve_launcher(task))
+        self.events = EventLog(f"{self.node_dir}/events.jsonl", task.node_rank)
+        self.inbox: asyncio.Queue[tuple[str, Message]] = asyncio.Queue()
+        self.launcher = child.LauncherProcess(self.task, lambda m: self.inbox.put_nowait(("launcher", m)))
+        self.channel: gang.Channel | None = None
+        self.running: set[int] = set()
+        self.attempt = task.attempt
+        self.heard = time.monotonic()
+        self.stop_deadline: float | None = None
+        self.outcome: tuple[str, int] | None = None
+        self.tasks: list[asyncio.Task[None]] = []
+        self.server: gang.LeaderServer | None = None
+        self.launcher_gone = False
+        self.early_trouble: Message | None = None
+
+    async def run(self) -> int:
+        """Take part in the gang until its end; the exit code is the same on all nodes."""
+        self._introduce_to_record()
+        child.adopt_orphans()
+        self._listen_for_signals()
+        door, dial_port = await gang.open_door(
+            self.task.token, self.task.node_rank, only_loopback=self.task.only_loopback
+        )
+        await self._start_launcher()
+        if self.outcome is None and self.task.node_rank == 0:
+            await self._lead()
+        if self.outcome is None:
+            await self._join(dial_port)
+        if self.channel is not None:
+            self.tasks.append(asyncio.create_task(self._hear(self.channel)))
+            self.tasks.append(asyncio.create_task(self._tick()))
+            while self.outcome is None:
+                source, message = await self.inbox.get()
+                await getattr(self, f"_from_{source}")(message)
+        door.close()
+        return await self._leave()
+
+    # -- beginning
+
+    def _introduce_to_record(self) -> None:
+        me = identify(os.getpid())
+        host = socket.gethostname()
+        identity = {"pid": os.getpid(), "started": me.started if me else 0, "host": host}
+        write_whole(f"{self.node_dir}/agent.json", identity)
+        python = ".".join(map(str, sys.version_info[:3]))
+        self.events.write("agent_started", **identity, python=python, cores=cores(), gpus=gpus(), nproc=self.nproc)
+
+    def _listen_for_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
+            name = signal.Signals(number).name
+            loop.add_signal_handler(number, self.inbox.put_nowait, ("signal", {"name": name}))
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        loop.add_signal_handler(signal.SIGCHLD, lambda: child.reap_orphans(self.launcher.pid))
+
+    async def _start_launcher(self) -> None:
+        try:
+            places = {}
+            for item in self.task.inputs:
+                places[f"ORCH_INPUT_{item.name}"] = await asyncio.to_thread(place, item, self.task.inputs_dir)
+            self.launcher.task = replace(self.launcher.task, env={**self.launcher.task.env, **places})
+            await self.launcher.start(self.nproc)
+            self.launcher_gone = False
+        except InputError as error:
+            self._trouble(str(error), "infra")
+        except OSError as error:
+            self._trouble(f"the launcher can't be started with {self.task.python}: {error}", "user_error")
+
+    def _trouble(self, reason: str, cause: str) -> None:
+        """This node can't take part: say so in the record, and to the leader once there is one."""
+        self.events.write("trouble", reason=reason, cause=cause)
+        if self.channel is None:
+            self.early_trouble = {"kind": "trouble", "reason": reason, "cause": cause}
+        else:
+            self.channel.send({"kind": "trouble", "reason": reason, "cause": cause})
+
+    async def _lead(self) -> None:
+        try:
+            sock = gang.listen(self.task.ports, only_loopback=self.task.only_loopback)
+        except OSError as error:
+            self._give_up("failed", "infra", str(error))
+            return
+        self.events.write("listening", port=sock.getsockname()[1])
+        server = self.server = gang.LeaderServer(self.task.token)
+        leader = self.leader = Leader(
+            self.task,
+            send=server.send,
+            record=self.events.write,
+            progress=lambda: newest_step(self.task.checkpoint_dir),
+            started=time.monotonic(),
+        )
+        await server.open(
+            sock,
+            on_join=lambda hello: leader.joined(hello, time.monotonic()),
+            on_message=lambda node, message: leader.received(node, message, time.monotonic()),
+            on_left=lambda node, reason: leader.left(node, reason, time.monotonic()),
+        )
+        self.tasks.append(asyncio.create_task(self._keep_leader_time()))
+
+    async def _keep_leader_time(self) -> None:
+        beat = 0.0
+        while self.leader.phase != "ended":
+            await asyncio.sleep(0.25)
+            now = time.monotonic()
+            self.leader.tick(now)
+            if now >= beat:
+                beat = now + BEAT_SECONDS
+                for node in self.leader.hellos:
+                    self.leader.send(node, {"kind": "beat"})
+
+    async def _join(self, dial_port: int) -> None:
+        """Dial until the leader answers or the join time-out ends; there is nothing to wait on but its port."""
+        own = ("127.0.0.1",) if self.task.only_loopback else addresses()
+        hello = Hello(self.task.node_rank, socket.gethostname(), self.nproc, own, dial_port)
+        addrs = ("127.0.0.1",) if self.task.node_rank == 0 else self.task.leader_addrs
+        end, pause, problem = time.monotonic() + self.task.join_timeout, 0.1, ""
+        while self.channel is None and self.outcome is None:
+            try:
+                self.channel = await gang.dial(addrs, self.task.ports, self.task.token, hello)
+            except gang.ChannelError as error:
+                problem = str(error)
+            if self.channel is None and time.monotonic() >= end:
+                reason = f"node {self.task.node_rank} ({hello.host}) can't reach node 0: {problem}"
+                self._give_up("failed", "infra", reason)
+            elif self.channel is None and not await self._pause(pause):
+                self._give_up(*(("cancelled", "cancelled") if self._cancelled() else ("preempted", "preempted")), "")
+            pause = min(1.0, pause * 1.5)
+        if self.channel is not None:
+            self.heard = time.monotonic()
+            self.events.write("reached_leader", addr=self.channel.peer_addr)
+            if self.early_trouble:
+                self.channel.send(self.early_trouble)
+
+    async def _pause(self, pause: float) -> bool:
+        """Wait a little; False when a signal came meanwhile. Other messages stay in the inbox."""
+        await asyncio.sleep(pause)
+        held = [self.inbox.get_nowait() for _ in range(self.inbox.qsize())]
+        for item in held:
+            if item[0] != "signal":
+                self.inbox.put_nowait(item)
+        return not any(item[0] == "signal" for item in held)
+
+    def _give_up(self, outcome: str, cause: str, reason: str) -> None:
+        self.events.write("gave_up", outcome=outcome, cause=cause, reason=reason)
+        self.outcome = (outcome, EXIT_REQUEUE if outcome == "preempted" else 1)
+
+    # -- the inbox
+
+    async def _hear(self, channel: gang.Channel) -> None:
+        try:
+            while (message := await channel.receive()) is not None:
+                self.heard = time.monotonic()
+                self.inbox.put_nowait(("leader", message))
+            reason = "node 0 closed the connection"
+        except gang.ChannelError as error:
+            reason = f"node 0 sent {error}"
+        self.inbox.put_nowait(("clock", {"lost": reason}))
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_SECONDS / 2)
+            self.inbox.put_nowait(("clock", {}))
+
+    async def _from_clock(self, message: Message) -> None:
+        now = time.monotonic()
+        assert self.channel is not None
+        self.channel.send({"kind": "beat"})
+        silent = now - self.heard
+        if reason := message.get("lost") or (silent > BEAT_SECONDS * BEATS_MISSED and f"no beat for {silent:.0f} s"):
+            self._give_up("failed", "infra", f"node {self.task.node_rank} lost node 0: {reason}")
+        if self.stop_deadline is not None and now > self.stop_deadline:
+            self.stop_deadline = None
+            self.events.write("launcher_killed", reason="its ranks did not end in time")
+            self.launcher.kill()
+
+    async def _from_signal(self, message: Message) -> None:
+        assert self.channel is not None
+        cancel = self._cancelled()
+        self.events.write("signal", **message, cancelled=cancel is not None)
+        now = bool(cancel and cancel.get("now"))
+        self.channel.send({"kind": "signal", **message, "cancelled": cancel is not None, "now": now})
+
+    def _cancelled(self) -> Message | None:
+        """The record of a cancel, which is written before its signal is sent; None when there is none."""
+        try:
+            with open(f"{self.task.run_dir}/cancel.json", encoding="utf-8") as file:
+                data: Message = json.load(file)
+                return data
+        except (OSError, ValueError):
+            return None
+
+    async def _from_leader(self, message: Message) -> None:
+        assert self.channel is not None
+        kind = message["kind"]
+        if kind == "check":
+            way = await gang.knock(
+                tuple(message["addrs"]), message["port"], self.task.token, (self.task.node_rank + 1) % self.task.nnodes
+            )
+            here = f"node {self.task.node_rank} ({socket.gethostname()})"
+            error = way and f"{here} can't reach its neighbour {message['host']}: {way}"
+            self.channel.send({"kind": "path", "error": error})
+        elif kind == "prepare":
+            await self._prepare(message["attempt"])
+        elif kind == "go":
+            self._go(message)
+        elif kind == "stop":
+            self.launcher.send({"kind": "stop", "grace": message["grace"]})
+            self.stop_deadline = time.monotonic() + message["grace"] + KILL_MARGIN
+        elif kind == "bye":
+            self.outcome = (message["outcome"], message["code"])
+
+    async def _prepare(self, attempt: int) -> None:
+        self.attempt = attempt
+        if self.launcher_gone:
+            await self._start_launcher()
+        os.makedirs(attempt_folder(self.node_dir, attempt), exist_ok=True)
+        self.launcher.send({"kind": "prepare", "attempt": attempt})
+
+    def _go(self, message: Message) -> None:
+        assert self.channel is not None
+        binding, master_addr = message["binding"], self.channel.peer_addr
+        if self.task.node_rank == 0 and self.task.nnodes > 1:
+            master_addr = self._own_address()
+        network = network_environment(master_addr, self.task.interface)
+        offset, nproc = binding["rank_offset"], binding["nproc"]
+        self.running = set(range(offset, offset + nproc))
+        if self.task.launcher in ("torchrun", "accelerate"):
+            self.running = {offset}
+        self.events.write(
+            "started", attempt=self.attempt, ranks=[offset, offset + nproc], world_size=binding["world_size"],
+            master_addr=master_addr, master_port=message["master_port"], network=network,
+        )  # fmt: skip
+        self.launcher.send({
+            "kind": "go", "binding": binding, "master_addr": master_addr,
+            "master_port": message["master_port"], "network": network,
+        })  # fmt: skip
+
+    def _own_address(self) -> str:
+        """Node 0's ranks use the address that the other nodes use, if it is one of its own."""
+        own = addresses()
+        named = [addr for addr in self.task.leader_addrs if addr in own]
+        return named[0] if named else own[0] if own else "127.0.0.1"
+
+    async def _from_launcher(self, message: Message) -> None:
+        kind = message.pop("kind")
+        assert self.channel is not None
+        if kind == "imported" and message.get("failed"):
+            self._trouble(message["failed"], "user_error")
+        elif kind == "exit":
+            self.running.discard(message["rank"])
+            self.events.write("rank_exit", **message)
+            self.channel.send({"kind": "exit", **message})
+        elif kind == "idle":
+            await self._became_idle()
+        elif kind == "ready":
+            self.channel.send({"kind": "ready", **message})
+        elif kind == "gone":
+            await self._lost_launcher(message)
+        else:
+            self.events.write(f"launcher_{kind}", **message)
+
+    async def _became_idle(self) -> None:
+        self.stop_deadline = None
+        killed, survivors = await asyncio.to_thread(
+            end_marked, self.task.run_id, self.task.node_rank, self.launcher.pid
+        )
+        if killed or survivors:
+            self.events.write("swept", killed=killed, survivors=[s.pid for s in survivors])
+        assert self.channel is not None
+        self.channel.send({"kind": "idle", "attempt": self.attempt})
+
+    async def _lost_launcher(self, message: Message) -> None:
+        """The launcher ended by itself: its ranks are gone with it, which is a failure of this node."""
+        self.launcher_gone = True
+        code = message["code"]
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        self.events.write("launcher_gone", code=code, tail=message["tail"])
+        if not self.running:
+            tail = f"; its last words: {message['tail'][-1]}" if message["tail"] else ""
+            self._trouble(f"the launcher {how}{tail}", "user_error" if code > 0 else "infra")
+            return
+        assert self.channel is not None
+        name = signal.Signals(-code).name if code < 0 else None
+        for rank in sorted(self.running):
+            error = {"type": "LauncherLost", "message": f"the launcher of this node {how}", "traceback": ""}
+            report = {"rank": rank, "code": code if code >= 0 else None, "signal": name or "SIGKILL",
+                      "attempt": self.attempt, "error": error, "tail": message["tail"], "victim": False}  # fmt: skip
+            self.events.write("rank_exit", **report)
+            self.channel.send({"kind": "exit", **report})
+        self.running = set()
+        await self._became_idle()
+
+    # -- the end
+
+    async def _leave(self) -> int:
+        """End what this node still runs, prove it, and go together with the others."""
+        assert self.outcome is not None
+        outcome, code = self.outcome
+        await self.launcher.end()
+        killed, survivors = await asyncio.to_thread(end_marked, self.task.run_id, self.task.node_rank)
+        self.events.write("agent_ended", outcome=outcome, code=code, swept=killed, survivors=[s.pid for s in survivors])
+        for task in self.tasks:
+            task.cancel()
+        if self.channel is not None:
+            await self.channel.close()
+        if self.server is not None:
+            await self.server.close(patience=BEAT_SECONDS * BEATS_MISSED)
+        return code
+
+
+def resolve_launcher(task: NodeTask) -> str:
+    """fork or exec where the job says auto: a command is exec'd, and so is Python on a node with GPUs."""
+    if task.launcher != "auto":
+        return task.launcher
+    return "exec" if task.program.kind == "command" or gpus() else "fork"
+
+
+def run_agent(path: str) -> int:
+    """Run the agent of the task in this file, which is removed at once: it holds the token and the secrets."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            task = NodeTask.from_json(json.load(file))
+        os.unlink(path)
+        os.makedirs(node_folder(task.run_dir, task.node_rank), exist_ok=True)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        print(f"orch: can't take the task {path}: {error}", file=sys.stderr)
+        return 1
+    return asyncio.run(Agent(task).run())

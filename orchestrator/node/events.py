@@ -1,0 +1,58 @@
+"""This node's own record: one JSON object a line, appended by the agent alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from typing import Any
+
+
+class EventLog:
+    """Appends events; a full disk is reported once on stderr, and ends nothing."""
+
+    def __init__(self, path: str, node_rank: int) -> None:
+        self.path, self.node_rank = path, node_rank
+        self.sequence = _lines_in(path)
+        self.complained = False
+
+    def write(self, kind: str, **values: Any) -> None:
+        """Append one event; `mono` orders events of one host, `time` is for people."""
+        event = {
+            "kind": kind,
+            "seq": self.sequence,
+            "time": round(time.time(), 3),
+            "mono": round(time.monotonic(), 3),
+            "node": self.node_rank,
+            **values,
+        }
+        self.sequence += 1
+        line = (json.dumps(event) + "\n").encode()
+        try:
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            try:
+                os.write(descriptor, line)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            if not self.complained:
+                print(f"orch: {socket.gethostname()}: can't write {self.path}: {error}", file=sys.stderr, flush=True)
+                self.complained = True
+
+
+def _lines_in(path: str) -> int:
+    try:
+        with open(path, "rb") as file:
+            return sum(1 for _ in file)
+    except OSError:
+        return 0
+
+
+def write_whole(path: str, data: dict[str, Any]) -> None:
+    """Write a small JSON file so that a reader sees all of it or nothing."""
+    partial = f"{path}.{os.getpid()}.tmp"
+    with open(partial, "w", encoding="utf-8") as file:
+        json.dump(data, file)
+    os.replace(partial, path)

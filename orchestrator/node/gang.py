@@ -1,0 +1,271 @@
+"""The gang's TCP channel: JSON lines between node 0's leader and every agent, after both proved the run's token.
+
+The listener speaks first. Nothing that a stranger sends is parsed beyond one short line, and nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import hmac
+import json
+import secrets
+import socket
+from typing import Any, Callable
+
+from orchestrator.wire import Hello
+
+MAX_LINE = 1 << 18
+MAX_STRANGERS = 64
+HANDSHAKE_SECONDS = 10.0
+CONNECT_SECONDS = 3.0
+
+Message = dict[str, Any]
+
+
+class ChannelError(Exception):
+    """The peer is not of this gang, or broke the protocol."""
+
+
+def prove(token: str, *parts: str) -> str:
+    """The HMAC by which one who knows the token answers a challenge."""
+    return hmac.new(token.encode(), "\0".join(parts).encode(), hashlib.sha256).hexdigest()
+
+
+class Channel:
+    """One connection that carries JSON lines both ways."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        with contextlib.suppress(OSError):
+            sock = writer.get_extra_info("socket")
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    @property
+    def peer_addr(self) -> str:
+        """The address by which this side reached the other."""
+        addr = str(self.writer.get_extra_info("peername")[0])
+        return addr[7:] if addr.startswith("::ffff:") else addr
+
+    def send(self, message: Message) -> None:
+        """Queue a message; a connection that is gone shows when it is read."""
+        if not self.writer.is_closing():
+            self.writer.write(json.dumps(message).encode() + b"\n")
+
+    async def receive(self) -> Message | None:
+        """The next message; None when the peer has closed; ChannelError when it sent something else."""
+        try:
+            line = await self.reader.readline()
+        except (ConnectionError, TimeoutError):
+            return None
+        except ValueError as error:
+            raise ChannelError(f"a line of more than {MAX_LINE} bytes") from error
+        if not line.endswith(b"\n"):
+            return None
+        try:
+            message = json.loads(line)
+        except ValueError as error:
+            raise ChannelError("a line that is not JSON") from error
+        if not isinstance(message, dict):
+            raise ChannelError("a line that is not a JSON object")
+        return message
+
+    async def close(self) -> None:
+        """Flush and close."""
+        self.writer.close()
+        with contextlib.suppress(OSError):
+            await self.writer.wait_closed()
+
+
+def _hello_text(hello: Message) -> str:
+    return json.dumps(hello, sort_keys=True)
+
+
+async def welcome(channel: Channel, token: str) -> Hello:
+    """The leader's half of the handshake: challenge the stranger, check its proof, give ours."""
+    challenge = secrets.token_hex(16)
+    channel.send({"orch": "gang", "challenge": challenge})
+    answer = await channel.receive()
+    if answer is None:
+        raise ChannelError("closed before it proved anything")
+    hello, nonce = answer.get("hello"), str(answer.get("challenge"))
+    if not isinstance(hello, dict):
+        raise ChannelError("no hello")
+    expected = prove(token, "member", challenge, nonce, _hello_text(hello))
+    if not hmac.compare_digest(str(answer.get("proof")), expected):
+        raise ChannelError("a wrong token")
+    channel.send({"proof": prove(token, "leader", nonce, challenge)})
+    return Hello(**{**hello, "addrs": tuple(hello.get("addrs", ()))})
+
+
+async def _introduce(channel: Channel, token: str, hello: Hello) -> None:
+    greeting = await channel.receive()
+    if greeting is None or greeting.get("orch") != "gang":
+        raise ChannelError("something else listens there")
+    nonce, challenge, data = secrets.token_hex(16), str(greeting.get("challenge")), dict(hello.__dict__)
+    proof = prove(token, "member", challenge, nonce, _hello_text(json.loads(json.dumps(data))))
+    channel.send({"hello": data, "challenge": nonce, "proof": proof})
+    answer = await channel.receive()
+    if answer is None or not hmac.compare_digest(str(answer.get("proof")), prove(token, "leader", nonce, challenge)):
+        raise ChannelError("another gang's leader listens there")
+
+
+def listen(ports: tuple[int, ...], *, only_loopback: bool) -> socket.socket:
+    """A listening socket on the first of the ports that is free; OSError when none is."""
+    dual = socket.has_dualstack_ipv6() and not only_loopback
+    family = socket.AF_INET6 if dual else socket.AF_INET
+    for port in ports:
+        try:
+            return socket.create_server(
+                ("127.0.0.1" if only_loopback else "", port), family=family, backlog=1024, dualstack_ipv6=dual
+            )
+        except OSError:
+            continue
+    raise OSError(f"all of the gang's ports are taken: {', '.join(map(str, ports))}")
+
+
+class LeaderServer:
+    """The leader's ear: accepts connections, lets only members in, hands their messages on."""
+
+    def __init__(self, token: str) -> None:
+        self.token = token
+        self.members: dict[int, Channel] = {}
+        self.strangers = 0
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    async def open(
+        self,
+        sock: socket.socket,
+        on_join: Callable[[Hello], None],
+        on_message: Callable[[int, Message], None],
+        on_left: Callable[[int, str], None],
+    ) -> None:
+        """Serve on a listening socket until close(), and call back for what the members do."""
+        self.on_join, self.on_message, self.on_left = on_join, on_message, on_left
+        self.server = await asyncio.start_server(self._accept, sock=sock, limit=MAX_LINE)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.tasks.add(task)
+        channel = Channel(reader, writer)
+        try:
+            if self.strangers < MAX_STRANGERS:
+                await self._serve(channel)
+        finally:
+            self.tasks.discard(task)
+            await channel.close()
+
+    async def _serve(self, channel: Channel) -> None:
+        self.strangers += 1
+        try:
+            hello = await asyncio.wait_for(welcome(channel, self.token), HANDSHAKE_SECONDS)
+        except (ChannelError, asyncio.TimeoutError, TypeError):
+            return  # a stranger: a port scanner, or another run's agent trying its ports
+        finally:
+            self.strangers -= 1
+        node, reason = hello.node_rank, "its agent closed the connection"
+        if node in self.members:
+            return  # this node is here already; a second agent for it must not displace the first
+        self.members[node] = channel
+        self.on_join(hello)
+        try:
+            while (message := await channel.receive()) is not None:
+                self.on_message(node, message)
+        except ChannelError as error:
+            reason = f"it sent {error}"
+        self.on_left(node, reason)
+
+    def send(self, node: int, message: Message) -> None:
+        """Send to one member; one that has not joined or has left misses it."""
+        if node in self.members:
+            self.members[node].send(message)
+
+    async def close(self, patience: float) -> None:
+        """Stop listening, and let the members close first for up to `patience` seconds."""
+        self.server.close()
+        if self.tasks:
+            await asyncio.wait(self.tasks, timeout=patience)
+        for task in self.tasks:
+            task.cancel()
+
+
+async def dial(addrs: tuple[str, ...], ports: tuple[int, ...], token: str, hello: Hello) -> Channel:
+    """The channel to the leader: every address and port is tried at once, the first that proves itself is taken.
+
+    Raises ChannelError with what went wrong, by address, when none does.
+    """
+    tries = {asyncio.create_task(_try(addr, port, token, hello)): (addr, port) for addr in addrs for port in ports}
+    problems: dict[str, list[str]] = {}
+    pending: set[asyncio.Task[Channel]] = set(tries)
+    found: Channel | None = None
+    while pending and found is None:
+        done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            error = task.exception()
+            if error is None and found is None:
+                found = task.result()
+            elif error is None:
+                await task.result().close()
+            elif not isinstance(error, (OSError, ChannelError, asyncio.TimeoutError)):
+                raise error
+            else:
+                addr, port = tries[task]
+                problems.setdefault(f"{addr}: {_in_words(error)}", []).append(str(port))
+    for task in pending:
+        task.cancel()
+    await asyncio.gather(*pending, return_exceptions=True)
+    if found is not None:
+        return found
+    raise ChannelError("; ".join(f"{what} (ports {', '.join(ports_)})" for what, ports_ in problems.items()))
+
+
+def _in_words(error: BaseException) -> str:
+    if isinstance(error, asyncio.TimeoutError):
+        return "timed out"
+    return "refused" if isinstance(error, ConnectionRefusedError) else str(error)
+
+
+async def _connect(addr: str, port: int) -> Channel:
+    reader, writer = await asyncio.wait_for(asyncio.open_connection(addr, port, limit=MAX_LINE), CONNECT_SECONDS)
+    return Channel(reader, writer)
+
+
+async def _try(addr: str, port: int, token: str, hello: Hello) -> Channel:
+    channel = await _connect(addr, port)
+    try:
+        await asyncio.wait_for(_introduce(channel, token, hello), HANDSHAKE_SECONDS)
+    except BaseException:
+        channel.writer.close()
+        raise
+    return channel
+
+
+async def open_door(token: str, node_rank: int, *, only_loopback: bool) -> tuple[asyncio.AbstractServer, int]:
+    """A server on any free port that only says who it is, and its port: so a neighbour can test the way here."""
+
+    async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(f"{prove(token, 'neighbour', str(node_rank))}\n".encode())
+        writer.close()
+
+    sock = listen((0,), only_loopback=only_loopback)
+    return await asyncio.start_server(greet, sock=sock), int(sock.getsockname()[1])
+
+
+async def knock(addrs: tuple[str, ...], port: int, token: str, node_rank: int) -> str | None:
+    """None when the neighbour's door answers at one of its addresses, else what went wrong at each."""
+    problems = []
+    for addr in addrs:
+        try:
+            channel = await _connect(addr, port)
+            answer = await asyncio.wait_for(channel.reader.readline(), HANDSHAKE_SECONDS)
+            await channel.close()
+        except (OSError, asyncio.TimeoutError) as error:
+            problems.append(f"{addr}:{port}: {_in_words(error)}")
+            continue
+        if answer.decode("ascii", "replace").strip() == prove(token, "neighbour", str(node_rank)):
+            return None
+        problems.append(f"{addr}:{port}: something else answers there")
+    return "; ".join(problems) or "it reported no address"

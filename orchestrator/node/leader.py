@@ -1,0 +1,253 @@
+"""What node 0's agent decides for the gang: when to go, whose failure counts, whether to start again. No I/O.
+
+The clock (seconds, monotonic) is an argument; messages leave through `send`, facts through `record`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Callable
+
+from orchestrator.wire import EXIT_NO_RETRY, EXIT_REQUEUE, Hello, NodeTask, bind
+
+BEAT_SECONDS = 2.0
+BEATS_MISSED = 3
+SETTLE_SECONDS = 1.5  # a victim's words may arrive before the culprit's: wait for those
+FAILURE_GRACE = 2.0  # the others hang in a collective by now: TERM is only a courtesy
+ATTEMPTS_WITHOUT_PROGRESS = 3
+STOPPED_BY_US = ("SIGTERM", "SIGKILL")
+
+Message = dict[str, Any]
+
+
+def cause_of(exit_report: Message) -> str:
+    """The retry budget that an ended rank draws on."""
+    if exit_report.get("code") == EXIT_NO_RETRY:
+        return "no_retry"
+    error = exit_report.get("error") or {}
+    if error.get("type") not in (None, "LauncherLost"):
+        return "user_error"  # an exception, even where the interpreter then died of a signal while tearing down
+    return "infra" if exit_report.get("signal") else "user_error"
+
+
+def culprit_of(exits: list[Message]) -> Message | None:
+    """The failure that came first and was nobody's consequence; None when every rank ended in order."""
+    failures = [e for e in exits if e.get("code") not in (0, EXIT_REQUEUE)]
+    if not failures:
+        return None
+    own = [e for e in failures if not e.get("victim")]
+    before_stop = [e for e in own if not e["after_stop"]]
+    after_stop = [e for e in own if e["after_stop"] and e.get("signal") not in STOPPED_BY_US]
+    return (before_stop or after_stop or failures)[0]
+
+
+@dataclass
+class Leader:
+    """The state of one gang, from the first hello to the bye."""
+
+    task: NodeTask
+    send: Callable[[int, Message], None]
+    record: Callable[..., None]
+    progress: Callable[[], int | None]  # the newest committed checkpoint's step
+    started: float
+    phase: str = "joining"  # joining | checking | preparing | running | stopping | ended
+    attempt: int = 0
+    hellos: dict[int, Hello] = field(default_factory=dict)
+    waiting: set[int] = field(default_factory=set)  # nodes that still owe an answer in this phase
+    seen: dict[int, float] = field(default_factory=dict)
+    port: int = 0
+    exits: list[Message] = field(default_factory=list)
+    lost: dict[int, str] = field(default_factory=dict)
+    stop_reason: str = ""  # failure | cancelled | preempted | timeout
+    settle_at: float | None = None
+    restarts: dict[str, int] = field(default_factory=dict)
+    best_step: int | None = None
+    stalled: int = 0
+
+    def __post_init__(self) -> None:
+        self.attempt = self.task.attempt
+        self.deadline = self.started + self.task.join_timeout
+        self.best_step = self.progress()
+        self.waiting = set(range(self.task.nnodes))
+
+    # -- what happens to the gang
+
+    def joined(self, hello: Hello, now: float) -> None:
+        """A node has proved that it knows the token and said hello."""
+        node = hello.node_rank
+        self.hellos[node] = hello
+        self.seen[node] = now
+        self.waiting.discard(node)
+        self.record("joined", joined=node, host=hello.host, nproc=hello.nproc)
+        if self.phase != "joining" or self.waiting:
+            return
+        if self.task.nnodes == 1:
+            self._prepare(now)
+            return
+        self.phase, self.waiting = "checking", set(self.hellos)
+        for rank in self.hellos:
+            neighbour = self.hellos[(rank + 1) % self.task.nnodes]
+            self.send(rank, {"kind": "check", "addrs": neighbour.addrs, "port": neighbour.dial_port,
+                             "host": neighbour.host})  # fmt: skip
+
+    def received(self, node: int, message: Message, now: float) -> None:
+        """A message from a node that has joined; one of a past attempt is ignored."""
+        self.seen[node] = now
+        kind = message["kind"]
+        if kind in ("ready", "exit", "idle") and message.get("attempt") != self.attempt:
+            return
+        handler = getattr(self, f"_on_{kind}", None)
+        if handler is not None and self.phase != "ended":
+            handler(node, message, now)
+
+    def left(self, node: int, reason: str, now: float) -> None:
+        """A node's connection is gone, or it has been silent too long."""
+        if self.phase == "ended" or node in self.lost:
+            return
+        host = self.hellos[node].host if node in self.hellos else "?"
+        self.lost[node] = f"node {node} ({host}) was lost: {reason}"
+        self.record("lost_node", lost=node, host=host, reason=reason)
+        if self.phase in ("running", "stopping"):
+            self._stop("failure", FAILURE_GRACE)
+            self.waiting.discard(node)
+            self._end_attempt_when_idle(now)
+        else:
+            self._end("failed", "infra", self.lost[node])
+
+    def tick(self, now: float) -> None:
+        """Act on whatever time-outs have passed."""
+        if self.phase == "ended":
+            return
+        for node, when in list(self.seen.items()):
+            if now - when > BEAT_SECONDS * BEATS_MISSED and node not in self.lost:
+                self.left(node, f"no beat for {now - when:.0f} s", now)
+        if self.phase in ("joining", "checking", "preparing") and now >= self.deadline:
+            self._end("failed", "infra", self._what_is_missing())
+        elif self.phase == "running" and self.settle_at is not None and now >= self.settle_at:
+            self._stop("failure", FAILURE_GRACE)
+        elif self.phase == "running" and self.task.time_limit and now >= self.started + self.task.time_limit:
+            self.record("time_limit", seconds=self.task.time_limit)
+            self._stop("timeout", self.task.grace)
+
+    # -- messages
+
+    def _on_path(self, node: int, message: Message, now: float) -> None:
+        if message.get("error"):
+            self._end("failed", "infra", message["error"])
+            return
+        self.waiting.discard(node)
+        if self.phase == "checking" and not self.waiting:
+            self._prepare(now)
+
+    def _on_trouble(self, node: int, message: Message, now: float) -> None:
+        """A node can't take part: nothing that another start would mend, unless it says so."""
+        self._end("failed", message["cause"], f"node {node} ({self.hellos[node].host}): {message['reason']}")
+
+    def _on_ready(self, node: int, message: Message, now: float) -> None:
+        if node == 0:
+            self.port = message["port"]
+        self.waiting.discard(node)
+        if self.phase != "preparing" or self.waiting:
+            return
+        self.phase, self.waiting = "running", set(self.hellos)
+        bindings = bind([self.hellos[rank].nproc for rank in range(self.task.nnodes)])
+        self.record("go", attempt=self.attempt, world_size=bindings[0].world_size, master_port=self.port,
+                    nproc=[binding.nproc for binding in bindings])  # fmt: skip
+        for binding in bindings:
+            self.send(binding.node_rank, {"kind": "go", "attempt": self.attempt, "master_port": self.port,
+                                          "binding": binding.__dict__})  # fmt: skip
+
+    def _on_exit(self, node: int, message: Message, now: float) -> None:
+        host = self.hellos[node].host
+        self.exits.append({**message, "node": node, "host": host, "after_stop": self.phase == "stopping"})
+        if message.get("code") in (0, EXIT_REQUEUE) or self.phase != "running":
+            return
+        if message.get("victim"):
+            self.settle_at = self.settle_at or now + SETTLE_SECONDS
+        else:
+            self._stop("failure", FAILURE_GRACE)
+
+    def _on_idle(self, node: int, message: Message, now: float) -> None:
+        self.waiting.discard(node)
+        self._end_attempt_when_idle(now)
+
+    def _on_signal(self, node: int, message: Message, now: float) -> None:
+        """TERM or USR2 reached an agent: stop at a step boundary, or at once when cancelled with --now."""
+        reason = "cancelled" if message["cancelled"] else "preempted"
+        grace = 0.0 if message.get("now") else self.task.grace
+        self.record("stopping", reason=reason, signal=message["name"], node=node)
+        if self.phase == "running" or (self.phase == "stopping" and message["cancelled"]):
+            self.phase = "running"  # a cancel outranks what was under way
+            self._stop(reason, grace)
+        elif self.phase != "stopping":
+            self._end(reason, reason, f"{reason} before the ranks were started")
+
+    # -- decisions
+
+    def _prepare(self, now: float) -> None:
+        self.phase, self.waiting = "preparing", set(self.hellos)
+        self.deadline = now + self.task.join_timeout
+        self.exits, self.stop_reason, self.settle_at = [], "", None
+        for node in self.hellos:
+            self.send(node, {"kind": "prepare", "attempt": self.attempt})
+
+    def _stop(self, reason: str, grace: float) -> None:
+        if self.phase != "running":
+            return
+        self.phase, self.stop_reason = "stopping", reason
+        for node in self.hellos:
+            if node not in self.lost:
+                self.send(node, {"kind": "stop", "attempt": self.attempt, "grace": grace})
+
+    def _end_attempt_when_idle(self, now: float) -> None:
+        if self.phase not in ("running", "stopping") or self.waiting:
+            return
+        failure = culprit_of(self.exits)
+        if self.stop_reason in ("cancelled", "preempted", "timeout"):
+            self._end(self.stop_reason, self.stop_reason, "")
+        elif self.lost:
+            self._end("failed", "infra", "; ".join(self.lost.values()))
+        elif failure is not None:
+            self._after_failure(failure, now)
+        elif any(e.get("code") == EXIT_REQUEUE for e in self.exits):
+            self._end("preempted", "preempted", "the ranks stopped at a step boundary and ask to be started again")
+        else:
+            self._end("succeeded", "", "")
+
+    def _after_failure(self, failure: Message, now: float) -> None:
+        cause = cause_of(failure)
+        step = self.progress()
+        self.stalled = 0 if step is not None and step != self.best_step else self.stalled + 1
+        self.best_step = step
+        self.record("attempt_failed", attempt=self.attempt, culprit=failure, cause=cause, step=step)
+        budget = 0 if cause == "no_retry" else self.task.retry.get(cause, 0)
+        used = self.restarts.get(cause, 0)
+        if budget is not None and used >= budget:
+            self._end("failed", cause, "")
+        elif self.stalled >= ATTEMPTS_WITHOUT_PROGRESS:
+            self._end("failed", "no_progress", f"{self.stalled} attempts in a row ended without a new checkpoint")
+        else:
+            self.restarts[cause] = used + 1
+            self.attempt += 1
+            self.record("restart", attempt=self.attempt, cause=cause, from_step=step)
+            self._prepare(now)
+
+    def _what_is_missing(self) -> str:
+        names = ", ".join(self._name(node) for node in sorted(self.waiting))
+        what = {
+            "joining": "did not join",
+            "checking": "did not report on the way to its neighbour",
+            "preparing": "did not get its launcher ready",
+        }[self.phase]
+        return f"{names} {what} within {self.task.join_timeout:g} s"
+
+    def _name(self, node: int) -> str:
+        return f"node {node} ({self.hellos[node].host})" if node in self.hellos else f"node {node}"
+
+    def _end(self, outcome: str, cause: str, reason: str) -> None:
+        self.phase = "ended"
+        self.record("gang_ended", outcome=outcome, cause=cause, reason=reason, attempt=self.attempt)
+        code = {"succeeded": 0, "preempted": EXIT_REQUEUE, "timeout": EXIT_REQUEUE}.get(outcome, 1)
+        for node in self.hellos:
+            if node not in self.lost:
+                self.send(node, {"kind": "bye", "outcome": outcome, "code": code})

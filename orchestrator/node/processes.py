@@ -1,0 +1,124 @@
+"""Processes of one run, found by the mark in their environment and their start time, never by a name."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+from dataclasses import dataclass
+
+MARK = "ORCH_MARK"
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process as it was seen; pid and start time (clock ticks since boot) together are its identity."""
+
+    pid: int
+    started: int
+    command: str = ""
+
+
+def mark(run_id: str, node_rank: int) -> str:
+    """The value that a node's launcher and all its descendants carry in ORCH_MARK."""
+    return f"{run_id}/{node_rank}"
+
+
+def identify(pid: int) -> Process | None:
+    """The living process with this number; None when there is none or it is a zombie."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
+            text = stat.read()
+    except OSError:
+        return None
+    name, _, rest = text.partition("(")[2].rpartition(")")
+    fields = rest.split()
+    if fields[0] in "ZX":
+        return None
+    return Process(pid, int(fields[19]), name)
+
+
+def is_alive(process: Process) -> bool:
+    """Is this very process, not another with its number, still running?"""
+    found = identify(process.pid)
+    return found is not None and found.started == process.started
+
+
+def marked(run_id: str, node_rank: int | None = None) -> list[Process]:
+    """Every living process of the run (on one of its nodes) that this user may look at, but the caller."""
+    wanted = f"{MARK}={mark(run_id, node_rank)}" if node_rank is not None else f"{MARK}={run_id}/"
+    found = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) == os.getpid():
+            continue
+        try:
+            with open(f"/proc/{name}/environ", "rb") as environ:
+                entries = environ.read().split(b"\0")
+        except OSError:  # gone meanwhile, or another user's
+            continue
+        hit = any(e == wanted.encode() if node_rank is not None else e.startswith(wanted.encode()) for e in entries)
+        process = identify(int(name)) if hit else None
+        if process is not None:
+            found.append(process)
+    return found
+
+
+def send_signal(process: Process, number: int) -> bool:
+    """Signal this very process; False when it is gone. Through a pidfd, so that a reused number is safe."""
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except (ProcessLookupError, OSError):
+        return False
+    try:
+        if not is_alive(process):
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(descriptor, number)
+        return True
+    finally:
+        os.close(descriptor)
+
+
+def wait_gone(processes: list[Process], timeout: float) -> list[Process]:
+    """Those that are still there after `timeout` seconds; waits on pidfds, not by polling."""
+    poller, descriptors = select.poll(), {}
+    for process in processes:
+        try:
+            descriptor = os.pidfd_open(process.pid)
+        except OSError:
+            continue
+        if is_alive(process):
+            poller.register(descriptor, select.POLLIN)
+            descriptors[descriptor] = process
+        else:
+            os.close(descriptor)
+    end = time.monotonic() + timeout
+    while descriptors and (left := end - time.monotonic()) > 0:
+        for descriptor, _ in poller.poll(left * 1000):
+            poller.unregister(descriptor)
+            os.close(descriptor)
+            del descriptors[descriptor]
+    for descriptor in descriptors:
+        os.close(descriptor)
+    return [process for process in descriptors.values() if is_alive(process)]
+
+
+def end_marked(
+    run_id: str, node_rank: int | None = None, keep: int | None = None, timeout: float = 5.0
+) -> tuple[int, list[Process]]:
+    """(how many were killed, who survived) after SIGKILL to every process that carries the mark, but pid `keep`.
+
+    Repeats while new ones turn up, since a process may fork between being listed and being killed.
+    """
+    killed: set[Process] = set()
+    end = time.monotonic() + timeout
+    while found := [process for process in marked(run_id, node_rank) if process.pid != keep]:
+        for process in found:
+            send_signal(process, signal.SIGKILL)
+        killed.update(found)
+        survivors = wait_gone(found, max(0.05, end - time.monotonic()))
+        if survivors and time.monotonic() >= end:
+            return len(killed), survivors
+    return len(killed), []

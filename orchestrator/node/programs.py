@@ -1,0 +1,73 @@
+"""What each rank of a node is started as, for every launcher; pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orchestrator.node.rank import RankStart
+from orchestrator.wire import Binding, NodeTask, rank_argv, rank_environment
+
+
+def plan_ranks(
+    task: NodeTask,
+    binding: Binding,
+    attempt: int,
+    master_addr: str,
+    master_port: int,
+    *,
+    serves_store: bool,
+) -> list[RankStart]:
+    """The processes of one node: one a rank, or one for them all under torchrun or accelerate."""
+    foreign = task.launcher in ("torchrun", "accelerate")
+    starts = []
+    for local_rank in range(1 if foreign else binding.nproc):
+        environment = rank_environment(
+            task,
+            binding,
+            local_rank,
+            attempt=attempt,
+            master_addr=master_addr,
+            master_port=master_port,
+            serves_store=serves_store and not foreign,
+        )
+        values: dict[str, Any] = {"argv": None}
+        if foreign:
+            environment = {key: value for key, value in environment.items() if key.startswith("ORCH_")}
+            del environment["ORCH_BEAT_FILE"]
+            values["argv"] = tuple(foreign_argv(task, binding, master_addr, master_port))
+        elif task.launcher == "exec" or task.program.kind == "command":
+            values["argv"] = tuple(rank_argv(task))
+        starts.append(
+            RankStart(
+                rank=binding.rank_offset + local_rank,
+                kind=task.program.kind,
+                target=task.program.target,
+                args=task.program.args,
+                environment=environment,
+                cwd=task.code_dir,
+                error_file=_error_file(task, attempt, binding.rank_offset + local_rank),
+                **values,
+            )
+        )
+    return starts
+
+
+def _error_file(task: NodeTask, attempt: int, rank: int) -> str:
+    return f"{task.run_dir}/nodes/{task.node_rank}/attempt_{attempt}/error_{rank}.json"
+
+
+def foreign_argv(task: NodeTask, binding: Binding, master_addr: str, master_port: int) -> list[str]:
+    """The argv by which torchrun or accelerate takes over one node, with ranks and addresses filled in."""
+    program = task.program
+    module = ["-m"] if program.kind == "module" else []
+    if task.launcher == "torchrun":
+        head = [task.python, "-m", "torch.distributed.run", "--nnodes", str(binding.nnodes)]
+        head += ["--node-rank", str(binding.node_rank), "--nproc-per-node", str(binding.nproc)]
+        head += ["--master-addr", master_addr, "--master-port", str(master_port)]
+        return [*head, *module, program.target, *program.args]
+    head = [task.python, "-m", "accelerate.commands.launch", "--num_machines", str(binding.nnodes)]
+    head += ["--machine_rank", str(binding.node_rank), "--num_processes", str(binding.world_size)]
+    head += ["--main_process_ip", master_addr, "--main_process_port", str(master_port)]
+    head += ["--mixed_precision", "no", "--dynamo_backend", "no"]
+    head += ["--multi_gpu"] if task.backend == "nccl" else ["--cpu"]
+    return [*head, *(["--module"] if module else []), program.target, *program.args]

@@ -1,0 +1,264 @@
+"""What became of a run: pure folds over its events to a RunState and a Verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from orchestrator.hints import hint_for
+
+Event = Mapping[str, Any]
+FINAL = ("succeeded", "failed", "cancelled")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a run ended and why; the culprit's fields are empty when no rank is to blame."""
+
+    outcome: str  # succeeded | failed | cancelled
+    cause: str = ""  # user_error | infra | preempted | timeout | no_progress | no_retry | lost
+    reason: str = ""
+    attempt: int = 0
+    rank: int | None = None
+    node: int | None = None
+    host: str = ""
+    code: int | None = None
+    signal: str | None = None
+    error: dict[str, Any] | None = None
+    tail: tuple[str, ...] = ()
+    hint: str = ""
+    survivors: tuple[int, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The verdict as JSON types."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Verdict:
+        """The verdict that `to_json` gave; fields of another version are left out."""
+        known = {name: data[name] for name in Verdict.__dataclass_fields__ if name in data}
+        return Verdict(
+            **{**known, "tail": tuple(known.get("tail", ())), "survivors": tuple(known.get("survivors", ()))}
+        )
+
+
+@dataclass(frozen=True)
+class NodeState:
+    """One node as its own events and its agent's liveness tell."""
+
+    node: int
+    host: str
+    state: str  # waiting | starting | running | ended | lost
+    ranks: tuple[int, int] | None = None  # [first, last + 1)
+    exits: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RunState:
+    """A run at one moment."""
+
+    run_id: str
+    name: str
+    profile: str
+    created: float
+    state: str  # submitting | pending | starting | running | restarting | stopping | FINAL
+    attempt: int = 0
+    world_size: int | None = None
+    master: str = ""
+    nodes: tuple[NodeState, ...] = ()
+    started: float | None = None
+    ended: float | None = None
+    restarts: int = 0
+    verdict: Verdict | None = None
+    detail: str = ""
+
+    @property
+    def is_final(self) -> bool:
+        """Has the run ended?"""
+        return self.state in FINAL
+
+    def to_json(self) -> dict[str, Any]:
+        """The state as JSON types."""
+        return asdict(self)
+
+
+def how_it_ended(code: int | None, signal: str | None) -> str:
+    """`exit code 17` or `SIGKILL`, in the words of a message."""
+    return signal or f"exit code {code}"
+
+
+def fold(run: Event, events: Iterable[Event], alive: Mapping[int, bool | None], *, rank0_done: bool) -> RunState:
+    """The run's state from its record, its events, and which agents are alive (None: can't be told).
+
+    Events of one node are in order; nothing is read from clocks of different hosts.
+    """
+    events = list(events)
+    by_node: dict[int, list[Event]] = {node: [] for node in range(run["nnodes"])}
+    own: list[Event] = []
+    for event in events:
+        (by_node.setdefault(event["node"], []) if isinstance(event.get("node"), int) else own).append(event)
+    nodes = tuple(_fold_node(node, by_node[node], run, alive.get(node)) for node in sorted(by_node))
+    verdict = _verdict(run, own, by_node, nodes, rank0_done)
+    goes = [event for event in by_node[0] if event["kind"] == "go"]
+    restarts = [event for event in by_node[0] if event["kind"] == "restart"]
+    starts = [event for event in events if event["kind"] == "started"]
+    ends = [event["time"] for event in events if event["kind"] in ("agent_ended", "gave_up", "found_lost")]
+    return RunState(
+        run_id=run["run_id"],
+        name=run["name"],
+        profile=run["profile_name"],
+        created=run["created"],
+        state=verdict.outcome if verdict else _live_state(own, by_node, nodes),
+        attempt=max([event["attempt"] for event in (*goes, *restarts)], default=0),
+        world_size=goes[-1]["world_size"] if goes else run.get("world_size"),
+        master=f"{starts[-1]['master_addr']}:{starts[-1]['master_port']}" if starts else "",
+        nodes=nodes,
+        started=goes[0]["time"] if goes else None,
+        ended=max(ends, default=None) if verdict else None,
+        restarts=len(restarts),
+        verdict=verdict,
+        detail=_detail(own, by_node),
+    )
+
+
+def _fold_node(node: int, events: list[Event], run: Event, alive: bool | None) -> NodeState:
+    state, ranks, host = "waiting", None, str(run["hosts"][node]) if node < len(run["hosts"]) else "?"
+    exits: dict[int, str] = {}
+    for event in events:
+        kind = event["kind"]
+        if kind == "agent_started":
+            state, host = "starting", event["host"] if host in ("", "?") else host
+        elif kind == "started":
+            state, ranks, exits = "running", (event["ranks"][0], event["ranks"][1]), {}
+        elif kind == "rank_exit":
+            exits[event["rank"]] = how_it_ended(event.get("code"), event.get("signal"))
+        elif kind in ("agent_ended", "gave_up"):
+            state = "ended"
+    if alive is False and state not in ("ended", "waiting"):
+        state = "lost"
+    return NodeState(node, host, state, ranks, exits)
+
+
+def _live_state(own: list[Event], by_node: Mapping[int, list[Event]], nodes: tuple[NodeState, ...]) -> str:
+    kinds = [event["kind"] for event in by_node[0]]
+    if any(event["kind"] == "cancel" for event in own):
+        return "stopping"
+    for kind in reversed(kinds):
+        found = {"stopping": "stopping", "go": "running", "restart": "restarting", "gang_ended": "stopping"}.get(kind)
+        if found:
+            return found
+    if any(node.state != "waiting" for node in nodes):
+        return "starting"
+    return "pending" if any(event["kind"] == "submitted" for event in own) else "submitting"
+
+
+def _detail(own: list[Event], by_node: Mapping[int, list[Event]]) -> str:
+    """The latest thing worth a sentence: who is missing, what is restarted."""
+    joined = {event["joined"] for event in by_node[0] if event["kind"] == "joined"}
+    for event in reversed(by_node[0]):
+        if event["kind"] == "restart":
+            return f"attempt {event['attempt']} after {event['cause']}"
+        if event["kind"] == "go":
+            return ""
+    missing = sorted(set(by_node) - joined)
+    return f"waiting for node {', '.join(map(str, missing))}" if joined and missing else ""
+
+
+def _verdict(
+    run: Event, own: list[Event], by_node: Mapping[int, list[Event]], nodes: tuple[NodeState, ...], rank0_done: bool
+) -> Verdict | None:
+    """The verdict once no agent is left that could change it, else None."""
+    survivors = tuple(pid for event in _all(by_node, "agent_ended") for pid in event.get("survivors", ()))
+    ended = [event for event in by_node[0] if event["kind"] == "gang_ended"]
+    refused = [event for event in own if event["kind"] == "submit_failed"]
+    if refused:
+        return Verdict("failed", "infra", refused[-1]["reason"])
+    if any(node.state in ("starting", "running") for node in nodes):
+        return None
+    started = any(node.state != "waiting" for node in nodes)
+    gone = any(event["kind"] == "found_lost" for event in own)
+    if not started and not gone:
+        return None
+    cancelled = any(event["kind"] == "cancel" for event in own)
+    if ended:
+        return _verdict_of_gang(ended[-1], by_node, nodes, rank0_done, survivors)
+    if cancelled:
+        return Verdict("cancelled", survivors=survivors)
+    given_up = _all(by_node, "gave_up")
+    if given_up and not any(node.state == "lost" for node in nodes):
+        first = given_up[0]
+        outcome = first["outcome"] if first["outcome"] in FINAL else "failed"
+        return Verdict(outcome, first["cause"], first["reason"] or f"{first['cause']} before the ranks were started")
+    return Verdict("failed", "infra", _who_was_lost(nodes, own), survivors=survivors)
+
+
+def _verdict_of_gang(
+    end: Event,
+    by_node: Mapping[int, list[Event]],
+    nodes: tuple[NodeState, ...],
+    rank0_done: bool,
+    survivors: tuple[int, ...],
+) -> Verdict:
+    outcome, attempt = end["outcome"], end["attempt"]
+    if outcome == "succeeded":
+        missing = [node for node in nodes if not _said(by_node[node.node], "succeeded")]
+        if missing:
+            names = ", ".join(f"node {node.node} ({node.host})" for node in missing)
+            return Verdict("failed", "infra", f"all ranks ended well, but {names} never said so", attempt)
+        if not rank0_done:
+            return Verdict("failed", "infra", "all nodes said done, but rank 0 left no done marker", attempt)
+        return Verdict("succeeded", attempt=attempt, survivors=survivors)
+    if outcome == "cancelled":
+        return Verdict("cancelled", attempt=attempt, survivors=survivors)
+    failures = [event for event in by_node[0] if event["kind"] == "attempt_failed" and event["attempt"] == attempt]
+    if outcome == "failed" and failures and end["cause"] in (failures[-1]["cause"], "no_progress", "no_retry"):
+        return _blame(failures[-1]["culprit"], end, survivors)
+    reason = end["reason"] or {
+        "preempted": "the scheduler or somebody else asked it to stop; it can be resumed from its checkpoint",
+        "timeout": "its time limit was reached; it can be resumed from its checkpoint",
+    }.get(outcome, "")
+    return Verdict("failed", end["cause"], reason, attempt, hint=hint_for(reason, None, None), survivors=survivors)
+
+
+def _blame(culprit: Event, end: Event, survivors: tuple[int, ...]) -> Verdict:
+    error = culprit.get("error") or None
+    words = " ".join([str(error.get("type")), str(error.get("message"))] if error else culprit.get("tail", [])[-5:])
+    how = how_it_ended(culprit.get("code"), culprit.get("signal"))
+    what = f"{error['type']}: {error['message']}".splitlines()[0][:200] if error and error.get("type") else how
+    reason = f"rank {culprit['rank']} on node {culprit['node']} ({culprit['host']}) ended with {how}"
+    if what != how:
+        reason += f": {what}"
+    if end["reason"]:
+        reason += f"; {end['reason']}"
+    return Verdict(
+        "failed",
+        end["cause"],
+        reason,
+        end["attempt"],
+        rank=culprit["rank"],
+        node=culprit["node"],
+        host=culprit["host"],
+        code=culprit.get("code"),
+        signal=culprit.get("signal"),
+        error=dict(error) if error else None,
+        tail=tuple(culprit.get("tail", ())),
+        hint=hint_for(words, culprit.get("code"), culprit.get("signal")),
+        survivors=survivors,
+    )
+
+
+def _who_was_lost(nodes: tuple[NodeState, ...], own: list[Event]) -> str:
+    lost = [f"node {node.node} ({node.host})" for node in nodes if node.state == "lost"]
+    if lost:
+        return f"the agent of {', '.join(lost)} vanished without a word: killed, or its machine went down"
+    reasons = [event.get("reason", "") for event in own if event["kind"] == "found_lost"]
+    return (reasons or [""])[-1] or "no agent ever reported"
+
+
+def _said(events: list[Event], outcome: str) -> bool:
+    return any(event["kind"] == "agent_ended" and event["outcome"] == outcome for event in events)
+
+
+def _all(by_node: Mapping[int, list[Event]], kind: str) -> list[Event]:
+    return [event for events in by_node.values() for event in events if event["kind"] == kind]

@@ -1,0 +1,225 @@
+"""Run directories: one writer per file, write-temp-then-rename, append-only events. Reading never writes.
+
+    ROOT/runs/<run id>/            one run
+    ROOT/live/<run id>             there while the run may still be going on
+    ROOT/index                     run ids in the order of their creation; rebuilt from the runs when it is lost
+
+A live mark is made before its run directory and taken away after the verdict, so a crash at any point leaves at
+worst a mark too many, never a run that nobody looks after.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import RunNotFoundError, StoreError
+
+ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"  # without those that look alike
+Record = dict[str, Any]
+
+
+def state_root() -> Path:
+    """The folder of all runs: $ORCH_HOME, else the user's state folder."""
+    if home := os.environ.get("ORCH_HOME"):
+        return Path(home).expanduser().absolute()
+    from platformdirs import user_state_path  # noqa: PLC0415 (10 ms that $ORCH_HOME saves)
+
+    return user_state_path("orch")
+
+
+def new_run_id(name: str) -> str:
+    """`name` and six random characters: short to type by its prefix, and unlike every other run's."""
+    return f"{name}-{''.join(secrets.choice(ALPHABET) for _ in range(6))}"
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """One run's folder."""
+
+    path: Path
+
+    @property
+    def run_id(self) -> str:
+        """The run's id, which is the folder's name."""
+        return self.path.name
+
+    def node(self, node_rank: int) -> Path:
+        """The folder of one node."""
+        return self.path / "nodes" / str(node_rank)
+
+    def read(self, name: str) -> Record | None:
+        """A JSON record; None when it is not there; StoreError when it can't be read."""
+        path = self.path / name
+        try:
+            data = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise StoreError(
+                f"{path} can't be read: {error}", f"look at it, or remove the run: orch rm {self.run_id}"
+            ) from error
+        if not isinstance(data, dict):
+            raise StoreError(f"{path} holds no JSON object", f"remove the run: orch rm {self.run_id}")
+        return data
+
+    def write(self, name: str, record: Record, *, private: bool = False) -> None:
+        """Write a record so that a reader, or a crash, finds all of it or the one before."""
+        write_durably(self.path / name, json.dumps(record, indent=1).encode(), private=private)
+
+    def append_event(self, kind: str, **values: Any) -> None:
+        """Append one event of the controlling side; several commands may do so at once."""
+        event = {"kind": kind, "time": round(time.time(), 3), **values}
+        _append_line(self.path / "events.jsonl", json.dumps(event))
+
+    def events(self) -> list[Record]:
+        """The controlling side's events and every node's, each in its own order; a torn line is left out."""
+        files = [self.path / "events.jsonl", *sorted(self.path.glob("nodes/*/events.jsonl"), key=_node_number)]
+        return [event for path in files for event in read_lines(path)]
+
+
+def _node_number(path: Path) -> int:
+    name = path.parent.name
+    return int(name) if name.isdigit() else -1
+
+
+def read_lines(path: Path) -> Iterator[Record]:
+    """The JSON objects of a file of lines; what is no object is skipped, a missing file is empty."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StoreError(f"{path} can't be read: {error.strerror}") from error
+    for line in data.split(b"\n"):
+        with contextlib.suppress(ValueError):
+            record = json.loads(line) if line.strip() else None
+            if isinstance(record, dict):
+                yield record
+
+
+def write_durably(path: Path, data: bytes, *, private: bool = False) -> None:
+    """Write to a temporary file, fsync, rename, fsync the folder; StoreError names the path on failure."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if private else 0o644)
+        with open(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise StoreError(
+            f"{path} can't be written: {error.strerror}", "make room, or set ORCH_HOME elsewhere"
+        ) from error
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _append_line(path: Path, line: str) -> None:
+    try:
+        with open(path, "ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.write(line.encode() + b"\n")
+    except OSError as error:
+        raise StoreError(
+            f"{path} can't be written: {error.strerror}", "make room, or set ORCH_HOME elsewhere"
+        ) from error
+
+
+# -- all runs
+
+
+def create_run(root: Path, run_id: str, record: Record) -> RunDir:
+    """Make the run known: its folder, its record, its place in the index, its live mark."""
+    run = RunDir(root / "runs" / run_id)
+    try:
+        (root / "live").mkdir(parents=True, exist_ok=True, mode=0o700)
+        (root / "live" / run_id).touch()
+        run.path.mkdir(parents=True, mode=0o700)
+        (run.path / "nodes").mkdir()
+    except OSError as error:
+        raise StoreError(f"{run.path} can't be made: {error.strerror}", "set ORCH_HOME to a folder of yours") from error
+    run.write("run.json", record)
+    _append_line(root / "index", run_id)
+    return run
+
+
+def live_runs(root: Path) -> list[RunDir]:
+    """The runs that may still be going on; a mark whose run was never recorded is not among them."""
+    names = _names(root / "live")
+    return [run for name in names if (run := RunDir(root / "runs" / name)).path.joinpath("run.json").exists()]
+
+
+def retire(root: Path, run: RunDir) -> None:
+    """Take away the live mark of a run that has its verdict."""
+    (root / "live" / run.run_id).unlink(missing_ok=True)
+
+
+def newest_runs(root: Path, count: int | None = None) -> list[RunDir]:
+    """Runs, newest first; opens none of them."""
+    names = _index(root)
+    there = set(_names(root / "runs"))
+    found = [RunDir(root / "runs" / name) for name in reversed(names) if name in there]
+    return found if count is None else found[:count]
+
+
+def _index(root: Path) -> list[str]:
+    """Run ids in order; those that the index misses (it was lost, or cut) come first, by their folder's age."""
+    try:
+        names = list(dict.fromkeys((root / "index").read_text(encoding="utf-8", errors="replace").split()))
+    except FileNotFoundError:
+        names = []
+    known = set(names)
+    missed = [name for name in _names(root / "runs") if name not in known]
+    return sorted(missed, key=lambda name: (root / "runs" / name).stat().st_mtime) + names
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return [entry.name for entry in os.scandir(folder)]
+    except FileNotFoundError:
+        return []
+
+
+def find_run(root: Path, reference: str) -> RunDir:
+    """The run with this id, a unique prefix of it, or `last`; RunNotFoundError otherwise."""
+    if reference == "last":
+        if runs := newest_runs(root, 1):
+            return runs[0]
+        raise RunNotFoundError("there are no runs yet", "start one: orch submit JOB --profile PROFILE")
+    names = _names(root / "runs")
+    matches = [name for name in names if name == reference] or [name for name in names if name.startswith(reference)]
+    if len(matches) == 1 and reference:
+        return RunDir(root / "runs" / matches[0])
+    if not matches or not reference:
+        raise RunNotFoundError(f"no run is called '{reference}'", "orch status -a lists all runs")
+    shown = ", ".join(sorted(matches)[:5]) + (" ..." if len(matches) > 5 else "")
+    raise RunNotFoundError(f"{len(matches)} runs start with '{reference}': {shown}", "give more of the id")
+
+
+def remove_run(root: Path, run: RunDir) -> None:
+    """Delete a run's folder and its live mark; the index forgets it when it is read."""
+    try:
+        shutil.rmtree(run.path)
+    except OSError as error:
+        raise StoreError(f"{run.path} can't be removed: {error}") from error
+    retire(root, run)

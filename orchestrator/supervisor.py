@@ -1,0 +1,151 @@
+"""One background process per user while runs are live: gives each run its verdict, sweeps what it left, retires it.
+
+It can die at any point and be started again: everything it knows is in the run directories, and everything it does
+may be done twice. `orch submit` starts it; it ends when no run is live.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from orchestrator.backends import backend
+from orchestrator.backends.base import Backend
+from orchestrator.errors import OrchError
+from orchestrator.node.processes import Process, is_alive
+from orchestrator.records import RunState, Verdict, fold
+from orchestrator.store import RunDir, live_runs, newest_runs, remove_run, retire, state_root
+
+WAIT_SECONDS = 1.0
+SUBMIT_PATIENCE = 60.0  # how long a submit may take between recording a run and starting its agents
+EMPTY_RECORD: dict[str, Any] = {
+    "nnodes": 0,
+    "hosts": [],
+    "name": "?",
+    "profile_name": "?",
+    "created": 0.0,
+    "kind": "local",
+}
+
+
+def state_of(run: RunDir, alive: Mapping[int, bool | None] | None = None) -> RunState:
+    """The run's state now; reads, never writes. A run that has its verdict is not looked at again."""
+    record = run.read("run.json") or {**EMPTY_RECORD, "run_id": run.run_id}
+    kept = run.read("verdict.json")
+    if kept is not None:
+        state = fold(record, run.events(), dict.fromkeys(range(record["nnodes"]), False), rank0_done=True)
+        verdict = Verdict.from_json(kept)
+        return RunState(**{**state.__dict__, "state": verdict.outcome, "verdict": verdict, "ended": kept.get("ended")})
+    living = backend(record["kind"]).alive(run) if alive is None else alive
+    return fold(record, run.events(), living, rank0_done=(run.path / "rank0.done").exists())
+
+
+def conclude(root: Path, run: RunDir) -> Verdict | None:
+    """Write the verdict of a run that has ended, after sweeping what it left; None while it is still going on."""
+    record = run.read("run.json")
+    if record is None:
+        return None
+    machine = backend(record["kind"])
+    _notice_lost(run, record, machine)
+    state = state_of(run)
+    if state.verdict is None:
+        return None
+    proofs = machine.sweep(run)
+    survivors = [name for proof in proofs for name in proof.survivors]
+    run.append_event(
+        "swept", ended=sum(proof.ended for proof in proofs), survivors=survivors, hosts=[proof.host for proof in proofs]
+    )
+    run.write("verdict.json", {**state.verdict.to_json(), "ended": state.ended or time.time()})
+    retire(root, run)
+    return state.verdict
+
+
+def _notice_lost(run: RunDir, record: Mapping[str, Any], machine: Backend) -> None:
+    """Record that no agent will ever report: the submit died before it started any."""
+    if machine.alive(run) or _is_being_submitted(record):
+        return
+    if not any(event["kind"] == "found_lost" for event in run.events()):
+        run.append_event("found_lost", reason="the submit ended before it had started an agent")
+
+
+def _is_being_submitted(record: Mapping[str, Any]) -> bool:
+    """Is the process that recorded the run still at it? On another machine, only its age can tell."""
+    submitter = record.get("submitter") or {}
+    if submitter.get("host") == socket.gethostname():
+        return is_alive(Process(submitter["pid"], submitter["started"]))
+    return bool(time.time() - record["created"] < SUBMIT_PATIENCE)
+
+
+def supervise(root: Path) -> None:
+    """Look after all live runs until there are none; returns at once when another supervisor does so already."""
+    while live_runs(root):
+        with _lock(root) as held:
+            if not held:
+                return
+            _supervise(root)
+        # A run that was recorded while the lock was let go is seen by this loop's condition.
+
+
+def _supervise(root: Path) -> None:
+    while runs := live_runs(root):
+        for run in runs:
+            try:
+                conclude(root, run)
+            except OrchError as error:
+                print(f"{run.run_id}: {error}", file=sys.stderr, flush=True)
+        runs = live_runs(root)
+        for run in runs:
+            record = run.read("run.json")
+            if record is not None:
+                backend(record["kind"]).wait(run, WAIT_SECONDS / len(runs))
+    if keep := os.environ.get("ORCH_KEEP_RUNS", "").strip():
+        prune(root, int(keep) if keep.isdigit() else 0)
+
+
+def prune(root: Path, keep: int) -> list[RunDir]:
+    """Remove finished runs beyond the newest `keep`; nothing when that is 0. The removed are returned."""
+    removed = []
+    for run in newest_runs(root)[keep:] if keep else []:
+        if (run.path / "verdict.json").exists():
+            remove_run(root, run)
+            removed.append(run)
+    return removed
+
+
+@contextlib.contextmanager
+def _lock(root: Path) -> Iterator[bool]:
+    with open(root / "supervisor.lock", "a+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+
+
+def start_supervisor(root: Path) -> None:
+    """Start the background process, unless one runs; it outlives the terminal."""
+    environment = {**os.environ, "ORCH_HOME": str(root)}
+    with open(root / "supervisor.log", "ab") as log:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "orchestrator.supervisor"],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            cwd=root,
+            start_new_session=True,
+        )
+    child.returncode = 0  # nobody waits for it here
+
+
+if __name__ == "__main__":
+    supervise(state_root())

@@ -1,0 +1,25 @@
+"""`python -m orchestrator.training`: the signal handlers first, then the slow imports, then train."""
+
+import sys
+
+from orchestrator.training import stop
+from orchestrator.training.errors import EXIT_USAGE, CheckpointError, UserError
+from orchestrator.training.options import parse, read_places
+
+
+def main() -> int:
+    """Train as the command line says; returns 0, 2 for a user's error, or 95 when stopped by a signal."""
+    stop.install()
+    options = parse()
+    try:
+        places = read_places()
+        from orchestrator.training.train import train  # noqa: PLC0415 - torch comes after handlers and checks
+
+        return train(options, places)
+    except (UserError, CheckpointError) as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return EXIT_USAGE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,206 @@
+"""The group of ranks: who am I, which backend, which device, and the few collectives that training needs.
+
+Everything here also works in a single plain process, where there is no process group.
+"""
+
+import gc
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from orchestrator.training.errors import CheckpointError, UserError
+
+CHUNK_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among the others, as torchrun's environment tells it; `grouped` is False without RANK."""
+
+    rank: int = 0
+    local_rank: int = 0
+    world_size: int = 1
+    local_world_size: int = 1
+    grouped: bool = False
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The communication backend ("" in a single plain process), the device to compute on, and why."""
+
+    backend: str
+    device: torch.device
+    reason: str
+
+
+def read_ranks(environ: Mapping[str, str] = os.environ) -> Ranks:
+    """Read RANK, LOCAL_RANK, WORLD_SIZE and LOCAL_WORLD_SIZE; UserError where they contradict each other."""
+
+    def number(name: str, default: int) -> int:
+        try:
+            return int(environ.get(name) or default)
+        except ValueError:
+            raise UserError(f"{name} must be a whole number, not {environ[name]!r}.") from None
+
+    world_size = number("WORLD_SIZE", 1)
+    ranks = Ranks(
+        rank=number("RANK", 0),
+        local_rank=number("LOCAL_RANK", 0),
+        world_size=world_size,
+        local_world_size=number("LOCAL_WORLD_SIZE", 1),
+        grouped="RANK" in environ,
+    )
+    if not 0 <= ranks.rank < world_size:
+        raise UserError(f"RANK={ranks.rank} does not fit WORLD_SIZE={world_size}: ranks count from 0.")
+    if world_size > 1 and not ranks.grouped:
+        raise UserError(f"WORLD_SIZE={world_size} is set but RANK is not: start the ranks with orch or torchrun.")
+    return ranks
+
+
+def choose(wanted: str, ranks: Ranks) -> Choice:
+    """Choose backend and device for ORCH_BACKEND=`wanted`; UserError where this machine or torch can't do it."""
+    devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    enough = devices >= ranks.local_world_size
+    gpu = torch.device("cuda", ranks.local_rank) if enough else torch.device("cpu")
+    if wanted not in ("auto", "gloo", "nccl", "mpi"):
+        raise UserError(f"ORCH_BACKEND must be auto, gloo, nccl or mpi, not {wanted!r}.")
+    if wanted == "mpi" and not dist.is_mpi_available():
+        raise UserError(
+            "This torch was built without MPI: choose ORCH_BACKEND=gloo or nccl, or install a torch that was built "
+            "from source with MPI."
+        )
+    if wanted == "nccl" and not (enough and dist.is_nccl_available()):
+        raise UserError(
+            f"The nccl backend needs a GPU for each of the {ranks.local_world_size} ranks of a node, and this process "
+            f"sees {devices}: choose ORCH_BACKEND=gloo to train on CPUs, or start fewer ranks a node."
+        )
+    if not ranks.grouped:
+        return Choice("", gpu, "a single process needs none")
+    if wanted != "auto":
+        return Choice(wanted, torch.device("cpu") if wanted == "mpi" else gpu, "ORCH_BACKEND asks for it")
+    if enough and dist.is_nccl_available():
+        return Choice("nccl", gpu, f"{devices} GPUs for {ranks.local_world_size} ranks on this node")
+    return Choice("gloo", gpu, f"{devices} GPUs for {ranks.local_world_size} ranks on this node")
+
+
+@contextmanager
+def joined(ranks: Ranks, choice: Choice) -> Iterator[None]:
+    """Be a member of the process group of env:// within the block; after an error the group is left as it is."""
+    if choice.device.type == "cuda":
+        torch.cuda.set_device(choice.device)
+    if choice.backend:
+        bound = choice.device if choice.backend == "nccl" else None
+        dist.init_process_group(choice.backend, device_id=bound)
+    try:
+        yield
+    except (UserError, CheckpointError):
+        # All ranks raise these together. After any other error the group is left alone: tearing it down while
+        # peers still wait for this rank's collectives can hang.
+        leave()
+        raise
+    if choice.backend:
+        barrier()
+    leave()
+
+
+def leave() -> None:
+    """Leave the process group if this process is in one; call it where all ranks do, after a `barrier`."""
+    # DDP holds the group in a reference cycle. Left to the interpreter's end, gloo's threads would then touch a
+    # Python that is gone, and a run that succeeded would end by SIGABRT (pytorch #179291).
+    gc.collect()
+    if is_joined():
+        dist.destroy_process_group()
+
+
+def rank() -> int:
+    """Return this process's rank, 0 without a process group."""
+    return dist.get_rank() if is_joined() else _from_environ("RANK", 0)
+
+
+def world_size() -> int:
+    """Return the number of ranks, 1 without a process group."""
+    return dist.get_world_size() if is_joined() else _from_environ("WORLD_SIZE", 1)
+
+
+def is_joined() -> bool:
+    """Return whether this process is in a process group."""
+    return dist.is_available() and dist.is_initialized()
+
+
+def leads() -> bool:
+    """Return whether this process answers for its group: rank 0, or any process without a group."""
+    return not is_joined() or dist.get_rank() == 0
+
+
+def _from_environ(name: str, default: int) -> int:
+    # A user's script may ask who is the main process before it has made its process group.
+    value = os.environ.get(name, "")
+    return int(value) if value.isdigit() else default
+
+
+def _device() -> torch.device:
+    """Return where tensors of a collective must live: NCCL moves only GPU memory."""
+    return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
+
+
+def sum_over_ranks(values: Sequence[float]) -> list[float]:
+    """Return the sums of `values` over all ranks, the same bits on every rank; collective."""
+    if not is_joined():
+        return list(values)
+    tensor = torch.tensor(values, dtype=torch.float64, device=_device())
+    dist.all_reduce(tensor)
+    return [float(value) for value in tensor.tolist()]
+
+
+def everyones(value: object) -> list[Any]:
+    """Return each rank's picklable `value`, by rank, on all ranks; collective."""
+    if not is_joined():
+        return [value]
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
+def gathered(value: object) -> list[Any] | None:
+    """Return each rank's picklable `value`, by rank, on rank 0 and None elsewhere; collective."""
+    if not is_joined():
+        return [value]
+    values: list[Any] | None = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
+    dist.gather_object(value, values)
+    return values
+
+
+def from_main(value: object) -> Any:
+    """Return rank 0's picklable `value` on all ranks; collective."""
+    if not is_joined():
+        return value
+    box = [value]
+    dist.broadcast_object_list(box)
+    return box[0]
+
+
+def bytes_from_main(content: bytes | None) -> bytes | None:
+    """Return rank 0's `content` on all ranks, moved in chunks of 64 MiB; collective."""
+    if not is_joined():
+        return content
+    size = from_main(None if content is None else len(content))
+    if size is None:
+        return None
+    buffer = torch.frombuffer(bytearray(content or size), dtype=torch.uint8)
+    for start in range(0, size, CHUNK_BYTES):
+        chunk = buffer[start : start + CHUNK_BYTES]
+        moved = chunk.to(_device())
+        dist.broadcast(moved, 0)
+        chunk.copy_(moved)
+    return content if content is not None else buffer.numpy().tobytes()
+
+
+def barrier() -> None:
+    """Wait for all ranks; collective."""
+    if is_joined():
+        sum_over_ranks([0.0])

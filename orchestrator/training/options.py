@@ -1,0 +1,182 @@
+"""The command line of `python -m orchestrator.training`, checked before torch is imported."""
+
+import argparse
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from orchestrator.training.errors import UserError
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user asked for; tasks receive it too. Sizes are in samples, intervals in optimizer steps."""
+
+    task: Path
+    epochs: int | None
+    steps: int | None
+    global_batch: int
+    lr: float
+    seed: int
+    eval_every: int
+    save_every: int
+    log_every: int
+    sampler: str
+    offline: str | None
+    data_dir: Path
+    extra: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where a run reads and writes, as ORCH_* tells it; `resume` is auto, never or a path.
+
+    `reports_metrics` tells whether the metrics' path was asked for: a user's own script writes none by default.
+    """
+
+    checkpoints: Path
+    keep: int
+    resume: str
+    attempt: int
+    run_id: str
+    metrics: Path
+    reports_metrics: bool
+    result: Path | None
+    beat: Path | None
+    backend: str
+
+
+def parse(arguments: Sequence[str] | None = None) -> Options:
+    """Parse the command line; argparse itself leaves with code 2 on a wrong one."""
+    parser = argparse.ArgumentParser(
+        prog="python -m orchestrator.training",
+        description="Train a task file with DistributedDataParallel; see docs/training.md.",
+    )
+    add = parser.add_argument
+    add("--task", type=Path, required=True, metavar="FILE", help="the Python file that defines data and model")
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--epochs", type=_positive, help="passes over the training samples (default 1)")
+    length.add_argument("--steps", type=_positive, help="optimizer steps in total, those before a resume included")
+    add(
+        "--global-batch",
+        type=_positive,
+        default=96,
+        metavar="N",
+        help="samples a step, all ranks together (default 96)",
+    )
+    add("--lr", type=_rate, default=1e-3, help="learning rate (default 0.001)")
+    add("--seed", type=int, default=0, help="seed of weights, sample order and dropout (default 0)")
+    add(
+        "--eval-every",
+        type=_not_negative,
+        default=0,
+        metavar="N",
+        help="steps between evaluations; 0: each epoch's end",
+    )
+    add(
+        "--save-every",
+        type=_not_negative,
+        default=0,
+        metavar="N",
+        help="steps between checkpoints; 0: each epoch's end",
+    )
+    add("--log-every", type=_positive, default=10, metavar="N", help="steps between lines of metrics (default 10)")
+    add("--sampler", choices=("exact", "distributed"), default="exact", help="distributed: torch's, which pads")
+    add("--offline", choices=("digits",), help="what to train on where the task's data can't be had")
+    add(
+        "--data", type=Path, metavar="DIR", help="where the data lies (default $ORCH_DATA_DIR, then ~/.cache/orch/data)"
+    )
+    add("--option", type=_pair, action="append", default=[], metavar="K=V", help="a value for the task; repeatable")
+    found = parser.parse_args(arguments)
+    return Options(
+        task=found.task,
+        epochs=found.epochs if found.epochs or found.steps else 1,
+        steps=found.steps,
+        global_batch=found.global_batch,
+        lr=found.lr,
+        seed=found.seed,
+        eval_every=found.eval_every,
+        save_every=found.save_every,
+        log_every=found.log_every,
+        sampler=found.sampler,
+        offline=found.offline,
+        data_dir=(found.data or cache_dir()).expanduser(),
+        extra=dict(found.option),
+    )
+
+
+def read_places(environ: Mapping[str, str] = os.environ) -> Places:
+    """Read the ORCH_* variables, each with a default that suits a plain torchrun."""
+    result, beat = environ.get("ORCH_RESULT_FILE"), environ.get("ORCH_BEAT_FILE")
+    return Places(
+        checkpoints=Path(environ.get("ORCH_CHECKPOINT_DIR") or "checkpoints"),
+        keep=max(1, _whole(environ, "ORCH_CHECKPOINT_KEEP", 3)),
+        resume=environ.get("ORCH_RESUME") or "auto",
+        attempt=_whole(environ, "ORCH_ATTEMPT", 0),
+        run_id=environ.get("ORCH_RUN_ID", ""),
+        metrics=Path(environ.get("ORCH_METRICS_FILE") or "metrics.jsonl"),
+        reports_metrics="ORCH_METRICS_FILE" in environ,
+        result=Path(result) if result else None,
+        beat=Path(beat) if beat else None,
+        backend=environ.get("ORCH_BACKEND") or "auto",
+    )
+
+
+def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder for data sets: $ORCH_DATA_DIR, else orch/data in the user's cache."""
+    if environ.get("ORCH_DATA_DIR"):
+        return Path(environ["ORCH_DATA_DIR"])
+    return Path(environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "orch" / "data"
+
+
+def check_batch(global_batch: int, world_size: int) -> None:
+    """Refuse, by a UserError with the nearest remedy, a global batch that the ranks can't share evenly."""
+    if global_batch % world_size == 0:
+        return
+    below = global_batch // world_size * world_size
+    nearest = f"{below} and {below + world_size}" if below else f"{world_size} and {2 * world_size}"
+    raise UserError(
+        f"A global batch of {global_batch} can't be shared evenly by {world_size} ranks: "
+        f"the nearest that can are {nearest} (--global-batch)."
+    )
+
+
+def _whole(environ: Mapping[str, str], name: str, default: int) -> int:
+    try:
+        return int(environ.get(name) or default)
+    except ValueError:
+        raise UserError(f"{name} must be a whole number, not {environ[name]!r}.") from None
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be 1 or more")
+    return value
+
+
+def _not_negative(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError("must be 0 or more")
+    return value
+
+
+def _rate(text: str) -> float:
+    value = float(text)
+    if not (math.isfinite(value) and value > 0):
+        raise argparse.ArgumentTypeError("must be a positive number")
+    return value
+
+
+def _pair(text: str) -> tuple[str, object]:
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form key=value")
+    try:
+        return key, json.loads(value)
+    except json.JSONDecodeError:
+        return key, value

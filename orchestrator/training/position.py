@@ -1,0 +1,36 @@
+"""How far a run is, and how far it has to go; pure arithmetic."""
+
+from dataclasses import dataclass
+
+from orchestrator.training.options import Options
+
+
+@dataclass(frozen=True)
+class Position:
+    """`step` optimizer steps done, `offset` samples into `epoch`, `samples` seen in all."""
+
+    step: int = 0
+    epoch: int = 0
+    offset: int = 0
+    samples: int = 0
+
+    def after(self, count: int, epoch_samples: int) -> "Position":
+        """Return the position after a step on `count` samples; the end of an epoch is the start of the next."""
+        ended = self.offset + count >= epoch_samples
+        return Position(
+            step=self.step + 1,
+            epoch=self.epoch + 1 if ended else self.epoch,
+            offset=0 if ended else self.offset + count,
+            samples=self.samples + count,
+        )
+
+
+def total_steps(options: Options, start: Position, epoch_samples: int) -> int:
+    """Return the step at which a run that continues at `start` ends."""
+    if options.steps is not None:
+        return options.steps
+    a_whole_epoch = -(-epoch_samples // options.global_batch)
+    left = ((options.epochs or 1) - start.epoch) * a_whole_epoch
+    if start.offset:
+        left += -(-(epoch_samples - start.offset) // options.global_batch) - a_whole_epoch
+    return start.step + max(0, left)

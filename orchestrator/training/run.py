@@ -1,0 +1,276 @@
+"""Heartbeats, resume and a stop at a step boundary for a training script of your own, in three lines.
+
+    from orchestrator.training import run
+    ...
+    first = run.resume(model=model, optimizer=optimizer)          # 0, or the step to go on from
+    for step in range(first, total):
+        ...
+        run.after_step(step + 1, total, loss, save_every=100, model=model, optimizer=optimizer)
+
+The other functions are the parts of these two, for scripts that need more. Started by something else than orch
+they do the same with defaults: checkpoints in ./checkpoints, and no heartbeat.
+"""
+
+import functools
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from orchestrator.training import checkpoints, group, state, stop
+from orchestrator.training.beats import PHASES, Beat, BeatFile
+from orchestrator.training.errors import EXIT_REQUEUE
+from orchestrator.training.options import read_places
+from orchestrator.training.report import Meter, Reporter
+from orchestrator.training.resume import Loaded, load_for_all, path_for_all
+from orchestrator.training.saver import Saver
+
+__all__ = [
+    "EXIT_REQUEUE",
+    "after_step",
+    "is_main",
+    "latest",
+    "load_latest",
+    "metric",
+    "phase",
+    "result",
+    "resume",
+    "save",
+    "step",
+    "stop_requested",
+    "watch_signals",
+]
+
+
+class Stateful(Protocol):
+    """A model, optimizer, scheduler, ...: whatever can give and take its state."""
+
+    def state_dict(self) -> Any: ...
+
+    def load_state_dict(self, state_dict: Any, /) -> Any: ...
+
+
+class _Session:
+    """What this process's calls share; made by the first of them."""
+
+    def __init__(self) -> None:
+        self.places = read_places()
+        self.report = Reporter(
+            self.places.metrics if self.places.reports_metrics else None,
+            self.places.result,
+            speaks=group.rank() == 0,
+            attempt=self.places.attempt,
+        )
+        self.beats = BeatFile(self.places.beat)
+        self.beat = Beat()
+        self.meter = Meter()
+        self.agreement = stop.Agreement()
+
+    @functools.cached_property
+    def saver(self) -> Saver:
+        return Saver(self.places, self.report)
+
+
+@functools.cache
+def _session() -> _Session:
+    return _Session()
+
+
+def is_main() -> bool:
+    """Return whether this is global rank 0, the one that prints and writes."""
+    return group.rank() == 0
+
+
+def step(n: int, total: int | None = None, loss: float | Tensor | None = None, *, samples: int | None = None) -> None:
+    """Say that `n` steps of `total` are done; a heartbeat goes out ten times a second at most.
+
+    `loss` may be a tensor: it is read, which waits for the device, only when a heartbeat is due. `samples` is how
+    many samples all ranks together take in a step, for the rate.
+    """
+    session = _session()
+    session.meter.count(max(0, n - session.beat.step))
+    if not session.beats.due("train"):
+        session.beat = Beat(step=n, total=total, epoch=session.beat.epoch, phase="train")
+        return
+    pace = session.meter.rate  # steps a second: what a step holds, only the script knows
+    session.beat = Beat(
+        step=n,
+        total=total,
+        epoch=session.beat.epoch,
+        phase="train",
+        loss=None if loss is None else float(loss),
+        rate=pace * samples if pace and samples else None,
+        eta=(total - n) / pace if total is not None and pace else None,
+    )
+    session.beats.write(session.beat)
+
+
+class phase:  # noqa: N801 - reads as a verb: run.phase("eval")
+    """Say what the process does from now on: start, train, eval, save or done.
+
+    As a context manager it goes back to the phase before at the end of the block.
+    """
+
+    def __init__(self, name: str) -> None:
+        if name not in PHASES:
+            raise ValueError(f"a phase is one of {', '.join(PHASES)}, not {name!r}")
+        self._before = _session().beat
+        self._enter(name)
+
+    @staticmethod
+    def _enter(name: str) -> None:
+        session = _session()
+        now = session.beat
+        session.beat = Beat(step=now.step, total=now.total, epoch=now.epoch, phase=name)
+        session.beats.write(session.beat)
+        session.meter.reset()
+
+    def __enter__(self) -> "phase":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._enter(self._before.phase)
+
+
+def watch_signals() -> None:
+    """Catch SIGTERM and SIGUSR2 from now on; the first `resume` or `stop_requested` does it too.
+
+    A script that calls this must ask `stop_requested` (or call `after_step`) at its step boundaries, or it will not
+    end on SIGTERM.
+    """
+    _watch_once()
+
+
+@functools.cache
+def _watch_once() -> bool:
+    return stop.install()
+
+
+def stop_requested() -> bool:
+    """Return whether all ranks stop here: true about half a second after a signal, at the same call on every rank.
+
+    Collective: every rank calls it once a step. Save, then `sys.exit(run.EXIT_REQUEUE)`.
+    """
+    watch_signals()
+    return _session().agreement()
+
+
+def save(state: Mapping[str, Any], step: int, *, epoch: int = 0, metric: Mapping[str, float] | None = None) -> None:
+    """Save a dict of tensors and plain values as the checkpoint of `step`, on global rank 0; the others do nothing.
+
+    A disk that refuses is said on stderr and does not end training; the checkpoints before it stay.
+    """
+    if not is_main():
+        return
+    session = _session()
+    with phase("save"):
+        session.saver.save(
+            state,
+            checkpoints.Manifest(step=step, epoch=epoch, world_size=group.world_size(), metric=dict(metric or {})),
+        )
+
+
+def latest() -> Path | None:
+    """Return rank 0's path of the checkpoint to resume from, as ORCH_RESUME says; collective within a group."""
+    session = _session()
+    return path_for_all(session.places, session.report.warn)
+
+
+def load_latest() -> dict[str, Any] | None:
+    """Return what the checkpoint to resume from holds, on the CPU of every rank, or None; collective within a group."""
+    loaded = _load()
+    return loaded.state if loaded else None
+
+
+def _load() -> Loaded | None:
+    session = _session()
+    return load_for_all(session.places, session.report.warn)
+
+
+def metric(step: int, **values: float) -> None:
+    """Append a line to the run's metrics file, on global rank 0; nothing where ORCH_METRICS_FILE is not set."""
+    _session().report.metric("train", step=step, **values)
+
+
+def result(**values: Any) -> None:
+    """Write the run's final result, on global rank 0; nothing where ORCH_RESULT_FILE is not set."""
+    _session().report.result(values)
+
+
+def resume(**objects: Stateful) -> int:
+    """Load the checkpoint to resume from into `objects` (model=..., optimizer=...) and return the steps done so far.
+
+    Random generators are restored as well. Call it after the model is on its device; collective within a group.
+    """
+    watch_signals()
+    loaded = _load()
+    if loaded is None:
+        return 0
+    saved = loaded.state["objects"]
+    for name, target in objects.items():
+        if isinstance(target, nn.Module):
+            state.load_weights(target, saved[name], str(loaded.path))
+        else:
+            target.load_state_dict(saved[name])
+    states, done = loaded.state["random"], int(loaded.state["step"])
+    if len(states) == group.world_size():
+        state.restore_random(states[group.rank()], _device())
+    else:
+        state.seed_everything(state.seed_for(torch.initial_seed(), done, group.rank()))
+    _session().saver.last_step = done
+    _session().report.say(f"resumed from {loaded.path} at step {done}")
+    return done
+
+
+def after_step(
+    n: int,
+    total: int | None = None,
+    loss: float | Tensor | None = None,
+    *,
+    samples: int | None = None,
+    save_every: int = 0,
+    **objects: Stateful,
+) -> None:
+    """Finish step `n` (counted from 1): beat, save where due, and leave with code 95 where a signal asked to stop.
+
+    Saves `objects` every `save_every` steps, at the last step of `total`, and before a stop; collective.
+    """
+    session = _session()
+    step(n, total, loss, samples=samples)
+    stopping = stop_requested()
+    if stopping or n == total or (save_every and n % save_every == 0):
+        _save_objects(n, objects)
+    if stopping:
+        session.saver.close()
+        session.report.say(f"stopped by a signal at step {n}; start again to go on from there")
+        phase("done")
+        group.barrier()
+        group.leave()
+        sys.exit(EXIT_REQUEUE)
+
+
+def _save_objects(n: int, objects: Mapping[str, Stateful]) -> None:
+    """Save the objects' states together with every rank's random generators; collective."""
+    if _session().saver.last_step == n:
+        return
+    _session().saver.last_step = n
+    states = group.gathered(state.random_state(_device()))
+    if states is None:
+        return
+    contents = {name: source.state_dict() for name, source in objects.items()}
+    save({"step": n, "objects": contents, "random": states}, n)
+
+
+def _device() -> torch.device:
+    return torch.device("cuda", torch.cuda.current_device()) if _on_cuda() else torch.device("cpu")
+
+
+def _on_cuda() -> bool:
+    """Return whether this script computes on a GPU; asking must not start CUDA in one that does not."""
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]

@@ -1,0 +1,61 @@
+"""What makes a resumed run equal an unbroken one: random generators of every rank, weights, optimizer."""
+
+import random
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from orchestrator.training.errors import CheckpointError
+
+RandomState = dict[str, Any]
+
+
+def seed_everything(seed: int) -> None:
+    """Seed torch (all devices), Python's random and, if it is imported, numpy."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(seed % 2**32)
+
+
+def seed_for(seed: int, step: int, rank: int) -> int:
+    """Return a seed for `rank` from `step` on: distinct by rank and step, the same at every start."""
+    return ((seed * 1_000_003 + step) * 65_537 + rank) % 2**62
+
+
+def random_state(device: torch.device) -> RandomState:
+    """Return this process's generator states as tensors and plain values, which weights_only loads."""
+    states: RandomState = {"torch": torch.get_rng_state(), "python": random.getstate()}
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    if numpy := sys.modules.get("numpy"):
+        kind, keys, *rest = numpy.random.get_state()
+        states["numpy"] = [kind, keys.tolist(), *rest]
+    return states
+
+
+def restore_random(states: RandomState, device: torch.device) -> None:
+    """Put the generators of this process back to `states`."""
+    torch.set_rng_state(states["torch"])
+    version, numbers, gauss = states["python"]
+    random.setstate((version, tuple(numbers), gauss))
+    if device.type == "cuda" and "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"], device)
+    if "numpy" in states and (numpy := sys.modules.get("numpy")):
+        numpy.random.set_state(tuple(states["numpy"]))
+
+
+def load_weights(model: nn.Module, weights: Mapping[str, Any], where: str) -> None:
+    """Load weights into `model` whether or not either side carries DDP's `module.` prefix; `where` names the source."""
+    prefixed = any(name.startswith("module.") for name in model.state_dict())
+    fitted = {name.removeprefix("module."): value for name, value in weights.items()}
+    if prefixed:
+        fitted = {f"module.{name}": value for name, value in fitted.items()}
+    try:
+        model.load_state_dict(fitted)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise CheckpointError(f"The checkpoint {where} is of another model: {reason}") from error

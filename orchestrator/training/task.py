@@ -1,0 +1,64 @@
+"""A task: one Python file that says what to train. Only `data` and `model` must be there.
+
+def data(options) -> Data                     training and test tensors, the target last
+def model(options) -> nn.Module               called with all tensors of a batch but the last
+def loss(outputs, targets) -> Tensor          the MEAN over the batch; default cross entropy
+def optimizer(parameters, options)            default AdamW at options.lr
+def metrics(outputs, targets) -> dict         SUMS over the batch, divided by the count at the end; default none
+"""
+
+import importlib.util
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from orchestrator.training.data import Data
+from orchestrator.training.errors import UserError
+from orchestrator.training.options import Options
+
+
+def adamw(parameters: Iterable[nn.Parameter], options: Options) -> torch.optim.Optimizer:
+    """The optimizer of tasks that bring none."""
+    return torch.optim.AdamW(parameters, lr=options.lr)
+
+
+def no_metrics(_outputs: Tensor, _targets: Tensor) -> dict[str, Tensor]:
+    """The metrics of tasks that bring none: the loss alone is reported."""
+    return {}
+
+
+@dataclass(frozen=True)
+class Task:
+    """The functions of a task file."""
+
+    name: str
+    data: Callable[[Options], Data]
+    model: Callable[[Options], nn.Module]
+    loss: Callable[[Any, Tensor], Tensor] = functional.cross_entropy
+    optimizer: Callable[[Iterable[nn.Parameter], Options], torch.optim.Optimizer] = adamw
+    metrics: Callable[[Any, Tensor], Mapping[str, Tensor]] = no_metrics
+
+
+def load_task(path: Path) -> Task:
+    """Run a task file and return its functions; UserError where it is missing or lacks one that it must have."""
+    if not path.is_file():
+        raise UserError(f"The task file {path} does not exist (looked from {Path.cwd()}).")
+    spec = importlib.util.spec_from_file_location(f"orch_task_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise UserError(f"The task file {path} is no Python file: its name must end in .py.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    # Its neighbours can be imported, as from a script.
+    sys.path.insert(0, str(path.resolve().parent))
+    spec.loader.exec_module(module)
+    for name in ("data", "model"):
+        if not callable(getattr(module, name, None)):
+            raise UserError(f"The task file {path} must define {name}(options).")
+    names = ("data", "model", "loss", "optimizer", "metrics")
+    return Task(name=path.stem, **{name: getattr(module, name) for name in names if hasattr(module, name)})

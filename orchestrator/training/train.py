@@ -1,0 +1,310 @@
+"""The training program, top to bottom: join, load, resume, then step, save and evaluate until done or stopped."""
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from orchestrator.training import checkpoints, group, state
+from orchestrator.training.beats import Beat, BeatFile
+from orchestrator.training.data import Data
+from orchestrator.training.errors import EXIT_REQUEUE, UserError
+from orchestrator.training.evaluate import Evaluation, evaluate
+from orchestrator.training.group import Choice, Ranks
+from orchestrator.training.options import Options, Places, check_batch
+from orchestrator.training.position import Position, total_steps
+from orchestrator.training.report import Meter, Reporter, measure
+from orchestrator.training.resume import Loaded, load_for_all
+from orchestrator.training.sampler import SAMPLERS, Sampler, Share
+from orchestrator.training.saver import Saver
+from orchestrator.training.stop import Agreement
+from orchestrator.training.task import Task, load_task
+
+
+def train(options: Options, places: Places) -> int:
+    """Run a whole training; returns the exit code, 0 when done or 95 when stopped by a signal."""
+    ranks = group.read_ranks()
+    check_batch(options.global_batch, ranks.world_size)
+    task = load_task(options.task)
+    choice = group.choose(places.backend, ranks)
+    with group.joined(ranks, choice):
+        return _train(options, places, ranks, choice, task)
+
+
+def _train(options: Options, places: Places, ranks: Ranks, choice: Choice, task: Task) -> int:
+    """Train within the process group; a function of its own, so that no reference to DDP outlives it."""
+    trainer = Trainer(options, places, ranks, choice, task)
+    try:
+        return trainer.run()
+    finally:
+        trainer.close()
+
+
+class Trainer:
+    """One rank's training run; its methods are the phases, in the order in which they happen."""
+
+    def __init__(self, options: Options, places: Places, ranks: Ranks, choice: Choice, task: Task) -> None:
+        self.options, self.ranks, self.task, self.device = options, ranks, task, choice.device
+        self.choice = choice
+        self.started = time.monotonic()
+        self.beats = BeatFile(places.beat)
+        self.beats.write(Beat())
+        self.report = Reporter(places.metrics, places.result, speaks=ranks.rank == 0, attempt=places.attempt)
+        self.report.say(
+            f"backend {choice.backend or 'none'} on {choice.device.type}: {choice.reason} "
+            f"(world size {ranks.world_size}, global batch {options.global_batch})"
+        )
+        self.stop = Agreement()
+        self.meter = Meter()
+        self._first = True
+        self.position = Position()
+        self.evaluation: Evaluation | None = None
+        self.saver = Saver(places, self.report)
+        self.data = self._load_data()
+        self.sampler: Sampler = SAMPLERS[options.sampler](
+            len(self.data.train[-1]),
+            options.global_batch,
+            rank=ranks.rank,
+            world_size=ranks.world_size,
+            seed=options.seed,
+        )
+        loaded = load_for_all(places, self.report.warn)
+        self._build()
+        self._resume(loaded)
+        self.total = total_steps(options, self.position, self.sampler.samples)
+
+    def _load_data(self) -> Data:
+        """Load the task's data onto the device; a rank that can't, or that has other data, ends all ranks."""
+        data, problem = None, ""
+        try:
+            data = self.task.data(self.options)
+        except UserError as error:
+            problem = str(error)
+        what = (data.name, len(data.train[-1]), len(data.test[-1])) if data else None
+        answers = group.everyones((problem, what))
+        if problem or data is None:
+            raise UserError(problem or "The task's data() returned nothing.")
+        for rank, (other_problem, other) in enumerate(answers):
+            if other_problem:
+                raise UserError(f"Rank {rank} has no data: {other_problem}")
+            if other != what:
+                raise UserError(f"Rank {rank} would train on {other}, but rank {self.ranks.rank} on {what}.")
+        if data.stand_in:
+            self.report.warn(f"{'=' * 8} the data is NOT what the task is named for: training on {data.name} {'=' * 8}")
+        train, test = (tuple(tensor.to(self.device) for tensor in part) for part in (data.train, data.test))
+        return replace(data, train=train, test=test)
+
+    def _build(self) -> None:
+        """Make model and optimizer: weights from the seed alone, then a generator of its own for each rank."""
+        state.seed_everything(self.options.seed)
+        self.model = self.task.model(self.options).to(self.device)
+        self.network: nn.Module = self.model
+        if self.choice.backend:
+            self.network = DistributedDataParallel(self.model)
+        self.optimizer = self.task.optimizer(self.model.parameters(), self.options)
+        state.seed_everything(state.seed_for(self.options.seed, 0, self.ranks.rank))
+
+    def _resume(self, loaded: Loaded | None) -> None:
+        """Continue where the checkpoint was taken, if there is one."""
+        if loaded is None:
+            return
+        # DDP lays out its buckets anew after the first backward pass, and with three or more ranks the layout
+        # decides the order in which gradients are summed. A pass that counts nothing makes the layout equal to
+        # that of the unbroken run; it must come before weights, buffers and generators are restored.
+        self._backward(Share(torch.empty(0, dtype=torch.int64), 1))
+        self.optimizer.zero_grad(set_to_none=True)
+        saved = loaded.state
+        state.load_weights(self.model, saved["model"], str(loaded.path))
+        self.optimizer.load_state_dict(saved["optimizer"])
+        self.position = Position(**saved["position"])
+        self.saver.last_step = self.position.step
+        if len(saved["random"]) == self.ranks.world_size:
+            state.restore_random(saved["random"][self.ranks.rank], self.device)
+        else:
+            seed = state.seed_for(self.options.seed, self.position.step, self.ranks.rank)
+            state.seed_everything(seed)
+        self.report.say(f"resumed from {loaded.path} at step {self.position.step}, epoch {self.position.epoch}")
+        self.report.metric("resume", step=self.position.step, epoch=self.position.epoch)
+
+    def run(self) -> int:
+        """Train from the present position to the end; returns 0, or 95 when stopped."""
+        if self.stop.now():
+            return self._leave()
+        while self.position.step < self.total:
+            self.sampler.set_epoch(self.position.epoch)
+            for share in self.sampler.shares(self.position.offset):
+                if self._one_step(share):
+                    return self._leave()
+                if self.position.step >= self.total:
+                    break
+        self._save()
+        if self.evaluation is None or self.evaluation.step != self.position.step:
+            self._evaluate()
+        if self.evaluation is None:
+            return self._leave()
+        self._finish(self.evaluation)
+        return 0
+
+    def _one_step(self, share: Share) -> bool:
+        """Take one optimizer step and do what is due after it; returns whether to stop here."""
+        self.model.train()
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = self._backward(share)
+        self.optimizer.step()
+        self.position = self.position.after(share.count, self.sampler.samples)
+        self.meter.count(share.count)
+        step, ends_epoch = self.position.step, self.position.offset == 0
+        self._tell(loss)
+        if self._first:
+            # The first step pays for many things that come once; its speed tells nothing.
+            self.meter.reset()
+            self._first = False
+        if self.stop():
+            return True
+        if step % self.options.save_every == 0 if self.options.save_every else ends_epoch:
+            self._save()
+        if step % self.options.eval_every == 0 if self.options.eval_every else ends_epoch:
+            self._evaluate()
+        return self.stop.stopping
+
+    def _backward(self, share: Share) -> Tensor:
+        """Leave in the gradients the exact mean over the global batch; returns this rank's part of the mean loss.
+
+        DDP averages over ranks, so each rank's sum is divided by the global count and multiplied by the ranks.
+        A rank without samples takes part with one sample whose loss counts zero.
+        """
+        indices = share.indices
+        mine = len(indices)
+        if mine == 0:
+            indices = torch.zeros(1, dtype=torch.int64)
+            _freeze_batch_norm(self.model)
+        *inputs, targets = (tensor[indices.to(self.device)] for tensor in self.data.train)
+        part = self.task.loss(self.network(*inputs), targets) * (mine / share.count)
+        (part * self.ranks.world_size).backward()  # type: ignore[no-untyped-call]
+        return part.detach()
+
+    def _tell(self, loss: Tensor) -> None:
+        """Send a heartbeat if one is due, and at every --log-every steps the loss of all ranks to the log."""
+        step = self.position.step
+        rate, eta = (None, None) if self._first else (self.meter.rate, self._eta())
+        if step == 1 or step % self.options.log_every == 0 or step == self.total:
+            mean = group.sum_over_ranks([loss.item()])[0]
+            self.report.metric("train", step=step, epoch=self.position.epoch, loss=mean, rate=rate)
+            self.report.progress(step=step, total=self.total, epoch=self.position.epoch, loss=mean, rate=rate, eta=eta)
+        if self.beats.due():
+            self._beat("train", loss=loss.item() * self.ranks.world_size)
+
+    def _beat(self, phase: str, loss: float | None = None) -> None:
+        self.beats.write(
+            Beat(
+                step=self.position.step,
+                total=self.total,
+                epoch=self.position.epoch,
+                phase=phase,
+                loss=loss,
+                rate=self.meter.rate,
+                eta=self._eta(),
+            )
+        )
+
+    def _eta(self) -> float | None:
+        rate = self.meter.rate
+        return (self.total - self.position.step) * self.options.global_batch / rate if rate else None
+
+    def _save(self) -> None:
+        """Save a checkpoint on rank 0, with every rank's generators; a disk that refuses does not end training."""
+        if self.saver.last_step == self.position.step:
+            return
+        self._beat("save")
+        random_states = group.gathered(state.random_state(self.device))
+        if random_states is not None:
+            contents: dict[str, Any] = {
+                "model": self.model.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "position": vars(self.position),
+                "random": random_states,
+            }
+            metric = self.evaluation.values if self.evaluation else {}
+            self.saver.save(
+                contents,
+                checkpoints.Manifest(
+                    step=self.position.step,
+                    epoch=self.position.epoch,
+                    world_size=self.ranks.world_size,
+                    metric=metric,
+                ),
+            )
+        self.saver.last_step = self.position.step
+        self.meter.reset()
+
+    def _evaluate(self) -> None:
+        """Evaluate on all test samples; a stop in the middle leaves no evaluation."""
+        self._beat("eval")
+        values = evaluate(
+            self.model, self.task, self.data.test, self.options.global_batch // self.ranks.world_size, self.stop
+        )
+        self.evaluation = Evaluation(self.position.step, values) if values is not None else None
+        if values is not None:
+            words = "  ".join(measure(name, value) for name, value in values.items())
+            self.report.say(f"evaluated at step {self.position.step}: {words}")
+            self.report.metric("eval", step=self.position.step, epoch=self.position.epoch, **values)
+        self.meter.reset()
+
+    def _leave(self) -> int:
+        """Stop as agreed by all ranks: save, then leave together."""
+        if self.position.step:
+            self._save()
+        self.saver.close()
+        self.report.say(f"stopped by a signal at step {self.position.step}; start again to go on from there")
+        self.report.metric("stop", step=self.position.step, epoch=self.position.epoch)
+        self._beat("done")
+        group.barrier()
+        return EXIT_REQUEUE
+
+    def _finish(self, evaluation: Evaluation) -> None:
+        """Report the result; all ranks leave together."""
+        seconds = time.monotonic() - self.started
+        name = "accuracy" if "accuracy" in evaluation.values else "loss"
+        count = len(self.data.test[-1])
+        self.report.result(
+            {
+                "task": self.task.name,
+                "data": self.data.name,
+                "stand_in": self.data.stand_in,
+                **evaluation.values,
+                "test_samples": count,
+                "step": self.position.step,
+                "epochs": round(self.position.epoch + self.position.offset / self.sampler.samples, 4),
+                "samples": self.position.samples,
+                "world_size": self.ranks.world_size,
+                "global_batch": self.options.global_batch,
+                "backend": self.choice.backend,
+                "device": self.device.type,
+                "seconds": round(seconds, 3),
+            }
+        )
+        self.saver.close()
+        self.report.say(
+            f"{measure(name, evaluation.values[name])} on {count:,} test {self.data.unit} ({self.data.name})"
+        )
+        self._beat("done")
+        group.barrier()
+
+    def close(self) -> None:
+        """Close files; also after an error."""
+        self.saver.close()
+        self.report.close()
+        self.beats.close()
+
+
+def _freeze_batch_norm(model: nn.Module) -> None:
+    """Keep a sample that counts nothing out of running statistics until the next step's model.train().
+
+    SyncBatchNorm is left alone: it talks to the other ranks in training mode, which would wait for it.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and not isinstance(module, nn.SyncBatchNorm):
+            module.eval()

@@ -1,0 +1,111 @@
+"""Real ranks for tests: processes with torchrun's environment, ended for certain."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+PROGRAMS = Path(__file__).parent
+JOBS = REPOSITORY / "jobs"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How one rank ended: its exit code (negative for a signal) and its output."""
+
+    code: int
+    out: str
+    err: str
+
+
+@dataclass(frozen=True)
+class Started:
+    """Running ranks, by rank, and the folder in which their outputs lie."""
+
+    processes: list[subprocess.Popen[bytes]]
+    folder: Path
+
+    def wait(self, seconds: float = 60) -> list[Ended]:
+        """Wait for all ranks; TimeoutExpired where one does not end in time."""
+        deadline = time.monotonic() + seconds
+        codes = [process.wait(max(0.1, deadline - time.monotonic())) for process in self.processes]
+        return [
+            Ended(code, (self.folder / f"out.{rank}").read_text(), (self.folder / f"err.{rank}").read_text())
+            for rank, code in enumerate(codes)
+        ]
+
+
+def _environment(rank: int, world_size: int, port: int, folder: Path, extra: Mapping[str, str]) -> dict[str, str]:
+    """Return a rank's environment; a single rank gets none of torchrun's variables: it is a plain process."""
+    foreign = ("ORCH_", "SLURM_", "TORCHELASTIC_")
+    environ = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
+    environ |= {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(folder / "cache")}
+    environ |= {"ORCH_BEAT_FILE": str(folder / f"beat.{rank}"), "ORCH_RESULT_FILE": str(folder / "result.json")}
+    if world_size > 1:
+        environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        environ |= {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(world_size)}
+    return environ | extra
+
+
+def _free_port() -> int:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return int(server.getsockname()[1])
+
+
+@contextmanager
+def started(
+    world_size: int, arguments: Sequence[str], folder: Path, extra: Mapping[str, str] | None = None
+) -> Iterator[Started]:
+    """Run `python *arguments` as `world_size` ranks in `folder`; whatever still runs at the end is killed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    port = _free_port()
+    processes = []
+    try:
+        for rank in range(world_size):
+            with (folder / f"out.{rank}").open("wb") as out, (folder / f"err.{rank}").open("wb") as err:
+                processes.append(
+                    subprocess.Popen(
+                        [sys.executable, *arguments],
+                        cwd=folder,
+                        env=_environment(rank, world_size, port, folder, extra or {}),
+                        stdin=subprocess.DEVNULL,
+                        stdout=out,
+                        stderr=err,
+                        start_new_session=True,
+                    )
+                )
+        yield Started(processes, folder)
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def run(world_size: int, arguments: Sequence[str], folder: Path, extra: Mapping[str, str] | None = None) -> list[Ended]:
+    """Run ranks to their end."""
+    with started(world_size, arguments, folder, extra) as ranks:
+        return ranks.wait()
+
+
+def train(*arguments: str, task: Path = JOBS / "digits.py") -> list[str]:
+    """Return the arguments of the shared entrypoint."""
+    return ["-m", "orchestrator.training", "--task", str(task), *arguments]
+
+
+def wait_for(path: Path, text: str, ranks: Started, seconds: float = 40) -> None:
+    """Wait until a file contains `text`; fails at once where a rank has ended."""
+    deadline = time.monotonic() + seconds
+    while not (path.exists() and text in path.read_text()):
+        ended = [process.poll() for process in ranks.processes]
+        assert ended == [None] * len(ended), [(ranks.folder / f"err.{rank}").read_text() for rank in range(len(ended))]
+        assert time.monotonic() < deadline, f"{text!r} did not appear in {path}"
+        time.sleep(0.02)

@@ -1,0 +1,120 @@
+"""The two models, as Python code builds them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from orchestrator.spec import PROFILE, Host, Job, LocalProfile, Mount, SlurmProfile, SshProfile, program_of
+
+
+def job(**fields: Any) -> Job:
+    return Job.model_validate({"name": "x", "script": "a.py", **fields})
+
+
+def test_lists_are_taken_for_tuples_and_nothing_can_be_changed() -> None:
+    made = job(args=["a", 1, 0.5])
+    assert made.args == ("a", "1", "0.5")
+    with pytest.raises(ValidationError):
+        made.name = "y"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"script": None}, "none is given"),
+        ({"module": "a"}, "module and script are given"),
+        ({"script": None, "command": []}, "at least 1"),
+        ({"script": None, "command": ["a"], "launcher": "fork"}, "not forked"),
+        ({"script": None, "command": ["a"], "launcher": "torchrun"}, "runs a module or a script"),
+        ({"name": "-x"}, "start with a letter"),
+        ({"name": "x" * 41}, "1 to 40"),
+        ({"name": "x\n#SBATCH --account=other"}, "1 to 40"),
+        ({"script": "a\nb"}, "control character"),
+        ({"args": [True]}, "YAML boolean"),
+        ({"args": ["a\0b"]}, "NUL byte"),
+        ({"args": [None]}, "valid string"),
+        ({"env": {"1A": "x"}}, "can't be the name"),
+        ({"env": {"A": "x"}, "secrets": ["A"]}, "both env and secrets"),
+        ({"resources": {"time": "1x"}}, "is not a duration"),
+        ({"resources": {"mem": 0}}, "greater than 0"),
+        ({"limits": {"grace": -1}}, "greater than or equal"),
+        ({"nodes": 3}, "Extra inputs"),
+        ({"version": 2}, "should be 1"),
+        ({"script": None, "training": {"task": "t.py", "epochs": 1, "steps": 1}}, "not both"),
+        ({"container": {"image": "i", "mounts": ["/a"]}}, "source:target"),
+        ({"inputs": [{"name": "A", "source": "s", "sha256": "x"}]}, "pattern"),
+    ],
+)
+def test_what_a_job_refuses(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        job(**fields)
+
+
+def test_short_forms() -> None:
+    made = job(container={"image": "i", "mounts": ["/a:/b", "/c:/d:ro"], "shm": "1G"}, resources={"time": "1h"})
+    assert made.container is not None
+    assert made.container.mounts == (Mount(source="/a", target="/b"), Mount(source="/c", target="/d", read_only=True))
+    assert made.container.shm == 1 << 30
+    assert made.resources.time == 3600
+
+
+def test_hosts_are_expanded_and_counted() -> None:
+    profile = PROFILE.validate_python({"kind": "ssh", "name": "p", "hosts": ["u@n[1-2]:23", {"host": "b"}]})
+    assert isinstance(profile, SshProfile)
+    assert profile.nodes == 3
+    assert [(h.host, h.user, h.port) for h in profile.hosts] == [("n1", "u", 23), ("n2", "u", 23), ("b", None, None)]
+    ranged = Host(host="n[1-2]", addr="10.0.0.[1-2]")
+    paired = SshProfile(kind="ssh", name="p", hosts=(ranged,))
+    assert [(h.host, h.addr) for h in paired.hosts] == [("n1", "10.0.0.1"), ("n2", "10.0.0.2")]
+
+
+def test_an_ssh_profile_takes_lists_as_json_gives_them() -> None:
+    text = '{"kind": "ssh", "name": "p", "hosts": ["a", "b"], "setup": ["x"], "nproc_per_node": [1, 2]}'
+    assert SshProfile.model_validate_json(text).nproc_per_node == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"hosts": []}, "at least 1"),
+        ({"hosts": ["a", "a"]}, "listed twice"),
+        ({"hosts": ["n[1-"]}, "unmatched bracket"),
+        ({"hosts": ["a@"]}, "not a host"),
+        ({"hosts": ["@a"]}, "not a host"),
+        ({"hosts": ["a:x"]}, "not a host"),
+        ({"hosts": [{"host": "n[1-2]", "addr": "m"}]}, "names 2 hosts"),
+        ({"hosts": ["a"], "nodes": 2}, "only 1 hosts"),
+        ({"hosts": ["a", "b"], "nproc_per_node": [1]}, "lists 1 numbers for 2 nodes"),
+        ({"hosts": ["a"], "ports": "1-2"}, "between 1024 and 65535"),
+        ({"hosts": ["a"], "ports": "3000-2000"}, "between 1024 and 65535"),
+        ({"hosts": ["a"], "nproc_per_node": True}, "valid integer"),
+    ],
+)
+def test_what_an_ssh_profile_refuses(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        SshProfile.model_validate({"kind": "ssh", "name": "p", **fields})
+
+
+def test_a_newline_never_reaches_a_batch_script() -> None:
+    with pytest.raises(ValidationError, match="control character"):
+        SlurmProfile(kind="slurm", name="p", partition="gpu\nrm")
+    with pytest.raises(ValidationError, match="control character"):
+        SlurmProfile(kind="slurm", name="p", sbatch={"comment": "a\nb"})
+
+
+def test_profiles_keep_their_defaults_as_given() -> None:
+    profile = LocalProfile(kind="local", name="p", defaults={"env": {"A": 1}})
+    assert profile.defaults == {"env": {"A": 1}}
+
+
+def test_programs() -> None:
+    assert program_of(job(args=["-x"])) == ("script", "a.py", ["-x"])
+    assert program_of(job(script=None, module="m")) == ("module", "m", [])
+    assert program_of(job(script=None, command=["sh", "-c"], args=["x"])) == ("command", "sh", ["-c", "x"])
+    training = {"task": "t.py", "steps": 5, "seed": 1, "options": {"a": True, "b": 2}}
+    kind, target, args = program_of(job(script=None, training=training))
+    assert (kind, target) == ("module", "orchestrator.training")
+    assert " ".join(args) == "--task t.py --steps 5 --seed 1 --global-batch 96 --option a=true --option b=2"
