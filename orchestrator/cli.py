@@ -433,9 +433,8 @@ def main() -> NoReturn:
     except Exception as error:
         if os.environ.get("ORCH_DEBUG"):
             raise
-        _say(
-            f"orch: an error in orch itself: {type(error).__name__}: {error}\n  ORCH_DEBUG=1 shows where; please report it"
-        )
+        _say(f"orch: an error in orch itself: {type(error).__name__}: {error}")
+        _say("  ORCH_DEBUG=1 shows where; please report it")
         code = EXIT_ORCH_FAILED
     sys.exit(code)
 

@@ -235,7 +235,7 @@ class _Composer:
             raise SpecError(node.where, f"{shown} is not allowed", "keys are text; put quotes around them")
         if earlier := mapping.get(node.value):
             where = "" if self.fixed_place else f" (first in line {earlier.key_where.rsplit(':', 2)[1]})"
-            raise SpecError(node.where, f"the key '{node.value}' is given twice{where}", "keep one of them")
+            raise SpecError(node.where, f"the key {node.value!r} is given twice{where}", "keep one of them")
         return node.value, node.where
 
 

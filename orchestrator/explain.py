@@ -16,6 +16,7 @@ from orchestrator.errors import SpecError
 from orchestrator.spec import Job, ProfileBase, SlurmProfile, SshProfile
 
 MAX_PROBLEMS: Final = 10
+MAX_LENGTH: Final = 600
 
 _EXPECTED: Final = {
     "string_type": "text",
@@ -103,8 +104,10 @@ def raise_problems(problems: Iterable[Problem], root: Node, name: str) -> None:
 
 
 def sentence(problem: Problem) -> str:
-    """The problem with its field in front."""
-    return f"{problem.dotted}: {problem.message}" if problem.path else problem.message
+    """The problem with its field in front, in one line that no terminal takes for a command."""
+    text = f"{problem.dotted}: {problem.message}" if problem.path else problem.message
+    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[:MAX_LENGTH])
+    return shown if len(text) <= MAX_LENGTH else f"{shown}..."
 
 
 def place(problem: Problem, root: Node, name: str) -> str:

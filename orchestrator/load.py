@@ -219,10 +219,12 @@ def job_path(ref: str | Path, cwd: Path) -> Path:
                 return folder / f"{name}{suffix}"
     if path.exists():
         raise UsageError(f"{name}: is not a job file", "give the path of a YAML file")
-    known = [p.name for folder in (path.parent, *places) for p in _documents(folder)]
-    close = difflib.get_close_matches(path.name, [*known, *(Path(k).stem for k in known)], n=3, cutoff=0.5)
-    near = dict.fromkeys(c if c in known else next(k for k in known if Path(k).stem == c) for c in close)
-    hint = f"did you mean {' or '.join(near)}?" if near else "give the path of a YAML file (orch init writes one)"
+    near = _near(path.stem, [p for folder in (path.parent, *places) for p in _documents(folder)], 3)
+    hint = (
+        f"did you mean {' or '.join(dict.fromkeys(p.name for p in near))}?"
+        if near
+        else "give the path of a YAML file (orch init writes one)"
+    )
     raise UsageError(f"{name}: there is no such job file", hint)
 
 
@@ -232,8 +234,8 @@ def profile_path(ref: str | Path, cwd: Path) -> Path:
     if "/" in name or name.endswith(_SUFFIXES):
         path = cwd / Path(name).expanduser()
         if not path.exists():
-            close = difflib.get_close_matches(path.name, [p.name for p in _documents(path.parent)], n=1, cutoff=0.5)
-            hint = f"did you mean {_shown(path.parent / close[0], cwd)}?" if close else _known_names(cwd)
+            near = _near(path.stem, _documents(path.parent), 1)
+            hint = f"did you mean {_shown(near[0], cwd)}?" if near else _known_names(cwd)
             raise UsageError(f"{name}: there is no such profile file", hint)
         return path
     known = {known_name: path for known_name, path, _ in reversed(known_profiles(cwd))}
@@ -255,12 +257,20 @@ def known_profiles(cwd: Path) -> list[tuple[str, Path, str]]:
         "your profiles": user,
         "shipped with orch": _shipped("cluster_profiles"),
     }
-    return list({p: (p.stem, p, where) for where, f in reversed(places.items()) for p in _documents(f)}.values())[::-1]
+    found = [(path.stem, path, where) for where, folder in places.items() for path in _documents(folder)]
+    first = {entry[1]: entry for entry in reversed(found)}
+    return list(reversed(first.values()))
+
+
+def _near(stem: str, files: list[Path], most: int) -> list[Path]:
+    """The files whose names are nearest, the suffix aside."""
+    close = difflib.get_close_matches(stem, {p.stem for p in files}, n=most, cutoff=0.6)
+    return [path for name in close for path in files if path.stem == name]
 
 
 def _documents(folder: Path) -> list[Path]:
     try:
-        return sorted((p for p in folder.iterdir() if p.suffix in _SUFFIXES and p.is_file()), reverse=True)
+        return sorted((p for p in folder.iterdir() if p.suffix in _SUFFIXES and p.is_file()), key=lambda p: p.stem)
     except OSError:
         return []
 

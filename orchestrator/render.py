@@ -65,18 +65,20 @@ def progress(beat: Mapping[str, Any] | None) -> str:
 
 
 def result_line(result: Mapping[str, Any] | None) -> str:
-    """The program's own result on one line: `accuracy 98.31 % on mnist`."""
+    """The program's own result on one line: `accuracy 98.31 % on mnist, loss 0.0712, step 1250`."""
     if not result:
         return ""
     words = []
-    for key, value in result.items():
-        if key == "accuracy" and isinstance(value, int | float):
-            words.append(f"accuracy {100 * value:.2f} %")
-        elif isinstance(value, float):
-            words.append(f"{key} {value:.4g}")
-        elif isinstance(value, str | int):
-            words.append(f"{key} {value}")
-    return ", ".join(words)
+    accuracy, data = result.get("accuracy"), result.get("data")
+    if isinstance(accuracy, int | float):
+        words.append(f"accuracy {100 * accuracy:.2f} %" + (f" on {data}" if data else ""))
+    for key in ("loss", "step", "seconds"):
+        value = result.get(key)
+        if isinstance(value, int | float):
+            words.append(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}")
+    if result.get("stand_in"):
+        words.append("NOT THE DATA THAT WAS ASKED FOR: a stand-in, see the log")
+    return ", ".join(words) or ", ".join(f"{key} {value}" for key, value in list(result.items())[:4])
 
 
 def status_table(rows: Iterable[tuple[RunState, Mapping[str, Any] | None]], now: float, style: Style = plain) -> str:
@@ -168,7 +170,9 @@ def plan_page(launch: LaunchPlan, *, commands: bool) -> str:
         "world size": str(world) if world else ON_THE_NODES,
         "MASTER_ADDR": launch.master_addr,
         "MASTER_PORT": BOUND_LATER,
-        "gang ports": ", ".join(map(str, task.ports)),
+        "gang ports": f"the first free of {', '.join(map(str, task.ports[:4]))} and {len(task.ports) - 4} more"
+        if len(task.ports) > 5
+        else ", ".join(map(str, task.ports)),
         "backend": launch.profile["backend"],
         "launcher": task.launcher if task.launcher != "auto" else "auto (fork, or exec where the node has GPUs)",
         "checkpoints": f"{task.checkpoint_dir} (keep {task.checkpoint_keep}, resume {task.resume})",

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import signal
 import socket
 import sys
@@ -19,24 +18,14 @@ from typing import Any
 from orchestrator.node import child, gang
 from orchestrator.node.events import EventLog, write_whole
 from orchestrator.node.inputs import InputError, place
-from orchestrator.node.leader import BEAT_SECONDS, BEATS_MISSED, Leader
+from orchestrator.node.lead import Lead
+from orchestrator.node.leader import BEAT_SECONDS, BEATS_MISSED
 from orchestrator.node.preflight import addresses, cores, gpus, network_environment, nproc_here
 from orchestrator.node.processes import end_marked, identify
 from orchestrator.wire import EXIT_REQUEUE, Hello, NodeTask, attempt_folder, node_folder
 
 Message = dict[str, Any]
 KILL_MARGIN = 5.0
-_STEP = re.compile(r"step_(\d+)")
-
-
-def newest_step(folder: str) -> int | None:
-    """The step of the newest committed checkpoint; None when there is none."""
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return None
-    committed = [name for name in names if os.path.exists(f"{folder}/{name}/COMMIT")]
-    return max((int(match[1]) for name in committed if (match := _STEP.fullmatch(name))), default=None)
 
 
 class Agent:
@@ -56,7 +45,7 @@ class Agent:
         self.stop_deadline: float | None = None
         self.outcome: tuple[str, int] | None = None
         self.tasks: list[asyncio.Task[None]] = []
-        self.server: gang.LeaderServer | None = None
+        self.lead: Lead | None = None
         self.launcher_gone = False
         self.early_trouble: Message | None = None
 
@@ -122,38 +111,13 @@ class Agent:
             self.channel.send({"kind": "trouble", "reason": reason, "cause": cause})
 
     async def _lead(self) -> None:
+        lead = Lead(self.task, self.events)
         try:
-            sock = gang.listen(self.task.ports, only_loopback=self.task.only_loopback)
+            await lead.open()
         except OSError as error:
             self._give_up("failed", "infra", str(error))
-            return
-        self.events.write("listening", port=sock.getsockname()[1])
-        server = self.server = gang.LeaderServer(self.task.token)
-        leader = self.leader = Leader(
-            self.task,
-            send=server.send,
-            record=self.events.write,
-            progress=lambda: newest_step(self.task.checkpoint_dir),
-            started=time.monotonic(),
-        )
-        await server.open(
-            sock,
-            on_join=lambda hello: leader.joined(hello, time.monotonic()),
-            on_message=lambda node, message: leader.received(node, message, time.monotonic()),
-            on_left=lambda node, reason: leader.left(node, reason, time.monotonic()),
-        )
-        self.tasks.append(asyncio.create_task(self._keep_leader_time()))
-
-    async def _keep_leader_time(self) -> None:
-        beat = 0.0
-        while self.leader.phase != "ended":
-            await asyncio.sleep(0.25)
-            now = time.monotonic()
-            self.leader.tick(now)
-            if now >= beat:
-                beat = now + BEAT_SECONDS
-                for node in self.leader.hellos:
-                    self.leader.send(node, {"kind": "beat"})
+        else:
+            self.lead = lead
 
     async def _join(self, dial_port: int) -> None:
         """Dial until the leader answers or the join time-out ends; there is nothing to wait on but its port."""
@@ -350,8 +314,8 @@ class Agent:
             task.cancel()
         if self.channel is not None:
             await self.channel.close()
-        if self.server is not None:
-            await self.server.close(patience=BEAT_SECONDS * BEATS_MISSED)
+        if self.lead is not None:
+            await self.lead.close()
         return code
 
 

@@ -7,21 +7,19 @@ is gone, and the ranks go with it. Single-threaded whenever it forks.
 from __future__ import annotations
 
 import contextlib
-import importlib
-import importlib.util
 import json
 import os
 import selectors
 import signal
 import socket
-import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from orchestrator.node.programs import plan_ranks
 from orchestrator.node.rank import RankStart, become_rank, run_rank
 from orchestrator.node.reports import failure_report
+from orchestrator.node.warmup import torch_is_there, warm_up
 from orchestrator.wire import Binding, NodeTask, attempt_folder, node_folder
 
 CHUNK = 1 << 16
@@ -64,7 +62,10 @@ class Launcher:
         """Obey until stdin ends (None), or return in a forked child with what that child is to run."""
         self._listen_for_signals()
         self.selector.register(self.orders, selectors.EVENT_READ, "orders")
-        self.report("imported", **_warm_up(self.task))
+        imported = warm_up(self.task)
+        if imported.get("opened_gpu") and self.task.launcher == "fork":
+            self.task = replace(self.task, launcher="exec")  # a forked CUDA context is broken
+        self.report("imported", **imported)
         while True:
             timeout = None if self.kill_at is None else max(0.0, self.kill_at - time.monotonic())
             events = self.selector.select(timeout)
@@ -133,7 +134,7 @@ class Launcher:
         bound = Binding(**binding)
         folder = attempt_folder(node_folder(self.task.run_dir, self.task.node_rank), self.attempt)
         os.makedirs(folder, exist_ok=True)
-        with_torch = _torch_is_there()
+        with_torch = torch_is_there()
         if self.listening is not None and (self.task.launcher in ("torchrun", "accelerate") or not with_torch):
             self._release_port()  # these bind the port themselves: the promise of a held port ends here
         starts = plan_ranks(self.task, bound, self.attempt, master_addr, master_port, serves_store=with_torch)
@@ -265,23 +266,6 @@ def _write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
-
-
-def _torch_is_there() -> bool:
-    return "torch" in sys.modules or importlib.util.find_spec("torch") is not None
-
-
-def _warm_up(task: NodeTask) -> dict[str, Any]:
-    """Import what the ranks will share; the answer is how long it took, or what failed and why."""
-    begun = time.monotonic()
-    names = [*(["torch", "torch.distributed"] if task.launcher == "fork" else []), *task.warm_imports]
-    for name in names:
-        try:
-            importlib.import_module(name)
-        except Exception as error:  # noqa: BLE001 (importing runs anyone's code)
-            return {"failed": f"{task.python} can't import {name}: {type(error).__name__}: {error}"}
-    torch = sys.modules.get("torch")
-    return {"seconds": round(time.monotonic() - begun, 3), "torch": torch and str(torch.__version__)}
 
 
 def run_launcher() -> int:

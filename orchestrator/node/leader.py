@@ -63,6 +63,7 @@ class Leader:
     restarts: dict[str, int] = field(default_factory=dict)
     best_step: int | None = None
     stalled: int = 0
+    bye: Message = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.attempt = self.task.attempt
@@ -79,6 +80,8 @@ class Leader:
         self.seen[node] = now
         self.waiting.discard(node)
         self.record("joined", joined=node, host=hello.host, nproc=hello.nproc)
+        if self.phase == "ended":
+            self.send(node, self.bye)
         if self.phase != "joining" or self.waiting:
             return
         if self.task.nnodes == 1:
@@ -176,8 +179,9 @@ class Leader:
         reason = "cancelled" if message["cancelled"] else "preempted"
         grace = 0.0 if message.get("now") else self.task.grace
         self.record("stopping", reason=reason, signal=message["name"], node=node)
-        if self.phase == "running" or (self.phase == "stopping" and message["cancelled"]):
-            self.phase = "running"  # a cancel outranks what was under way
+        outranks = reason == "cancelled" and (self.stop_reason != "cancelled" or grace == 0.0)
+        if self.phase == "running" or (self.phase == "stopping" and outranks):
+            self.phase = "running"
             self._stop(reason, grace)
         elif self.phase != "stopping":
             self._end(reason, reason, f"{reason} before the ranks were started")
@@ -248,6 +252,7 @@ class Leader:
         self.phase = "ended"
         self.record("gang_ended", outcome=outcome, cause=cause, reason=reason, attempt=self.attempt)
         code = {"succeeded": 0, "preempted": EXIT_REQUEUE, "timeout": EXIT_REQUEUE}.get(outcome, 1)
+        self.bye = {"kind": "bye", "outcome": outcome, "code": code}
         for node in self.hellos:
             if node not in self.lost:
-                self.send(node, {"kind": "bye", "outcome": outcome, "code": code})
+                self.send(node, self.bye)

@@ -228,35 +228,26 @@ def read_manifest(path: Path) -> Manifest:
 
 def load(path: Path) -> tuple[dict[str, Any], Manifest]:
     """Load one checkpoint onto the CPU, verifying the very bytes it loads; CheckpointError for anything wrong."""
-    manifest = read_manifest(path)
-    try:
-        with hashing.mapped(path / STATE) as content:
-            _verify(path, manifest, content)
-            return decode(content, path), manifest
-    except OSError as error:
-        raise CheckpointError(f"The checkpoint {path} can't be read: {error.strerror}.") from error
+    content, manifest = read_verified(path)
+    return decode(content, path), manifest
 
 
-def read_verified(path: Path) -> bytes:
-    """Return the verified bytes of a checkpoint's state, for sending them to other ranks."""
+def read_verified(path: Path) -> tuple[bytes, Manifest]:
+    """Return the bytes of a checkpoint's state, after their hash was found right, and its manifest."""
     manifest = read_manifest(path)
     try:
         content = (path / STATE).read_bytes()
     except OSError as error:
         raise CheckpointError(f"The checkpoint {path} can't be read: {error.strerror}.") from error
-    _verify(path, manifest, content)
-    return content
-
-
-def _verify(path: Path, manifest: Manifest, content: Any) -> None:
     if hashing.sha256_of(content) != manifest.files[STATE]["sha256"]:
         raise CheckpointError(f"The checkpoint {path} is corrupt: {STATE} does not match its sha256.")
+    return content, manifest
 
 
-def decode(content: Any, path: Path) -> dict[str, Any]:
+def decode(content: bytes, path: Path) -> dict[str, Any]:
     """Turn a state's bytes into the dict that was saved, tensors and plain values only; `path` names it in errors."""
     try:
-        state = torch.load(BytesIO(content) if isinstance(content, bytes) else content, "cpu", weights_only=True)
+        state = torch.load(BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:
         # torch.load raises a dozen kinds, down to KeyError, for what is no file of torch.save.
         reason = str(error).partition("\n")[0].rstrip(".") or type(error).__name__

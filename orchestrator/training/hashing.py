@@ -1,11 +1,8 @@
 """Writing and reading files with a checksum at nearly the cost of the plain file."""
 
 import hashlib
-import mmap
 import os
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,7 +13,7 @@ BLOCK_BYTES = 8 << 20
 
 
 class HashingWriter:
-    """A file-like object for torch.save: each block goes to the file and, in a second thread, through sha256.
+    """A file-like object for torch.save that hashes a block, writes it, and flushes the ones before it, at once.
 
     The first OSError is kept in `error` and later writes are swallowed, because torch's C++ writer turns an
     exception within its calls into an unrelated one; `finish` raises it.
@@ -27,34 +24,46 @@ class HashingWriter:
         self.error: OSError | None = None
         self._file = file
         self._sha256 = hashlib.sha256()
-        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sha256")
+        self._hasher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sha256")
+        self._flusher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fdatasync")
+        self._flushes: list[Future[None]] = []
 
     def write(self, block: Any) -> int:
         """Write a bytes-like block and return its length."""
         view = memoryview(block).cast("B")
         self.bytes += len(view)
-        if self.error is None:
+        if self.error is None and len(view) <= THREADED_BYTES:
+            self._sha256.update(view)
+            self._to_file(view)
+        elif self.error is None:
+            hashed = self._hasher.submit(self._sha256.update, view)
+            self._to_file(view)
+            # The disk works while the next block is hashed, instead of only at the end.
+            self._flushes.append(self._flusher.submit(os.fdatasync, self._file.fileno()))
             # The block's memory is torch's and valid only within this call: the thread must end here too.
-            hashed = self._pool.submit(self._sha256.update, view) if len(view) > THREADED_BYTES else None
-            try:
-                _write_all(self._file, view)
-            except OSError as error:
-                self.error = error
-            if hashed is not None:
-                hashed.result()
-            else:
-                self._sha256.update(view)
+            hashed.result()
         return len(view)
+
+    def _to_file(self, view: memoryview) -> None:
+        try:
+            _write_all(self._file, view)
+        except OSError as error:
+            self.error = error
 
     def flush(self) -> None:
         """Do nothing: `finish` flushes."""
 
+    def close(self) -> None:
+        """End the threads."""
+        self._hasher.shutdown()
+        self._flusher.shutdown()
+
     def finish(self) -> str:
         """Force the file to the disk and return its sha256 in hex; raises the first OSError of all writes."""
-        self._pool.shutdown()
+        for flush in self._flushes:
+            flush.result()
         if self.error is not None:
             raise self.error
-        self._file.flush()
         os.fsync(self._file.fileno())
         return self._sha256.hexdigest()
 
@@ -74,9 +83,10 @@ def save_hashed(path: Path, state: object) -> tuple[str, int]:
         torch.serialization.set_crc32_options(False)
         try:
             torch.save(state, writer)  # type: ignore[arg-type]
+            return writer.finish(), writer.bytes
         finally:
             torch.serialization.set_crc32_options(before)
-        return writer.finish(), writer.bytes
+            writer.close()
 
 
 def write_synced(path: Path, content: bytes) -> None:
@@ -96,18 +106,7 @@ def sync_folder(path: Path) -> None:
         os.close(fd)
 
 
-@contextmanager
-def mapped(path: Path) -> Iterator[mmap.mmap | bytes]:
-    """Map a file's bytes into memory for reading; what is hashed is then what is loaded, and memory is not doubled."""
-    with path.open("rb") as file:
-        if os.fstat(file.fileno()).st_size == 0:
-            yield b""
-            return
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            yield content
-
-
-def sha256_of(content: mmap.mmap | bytes) -> str:
+def sha256_of(content: bytes) -> str:
     """Return the sha256 of the bytes in hex."""
     return hashlib.sha256(content).hexdigest()
 

@@ -1,6 +1,7 @@
 """What global rank 0 tells: progress lines, metrics.jsonl and the result file."""
 
 import json
+import math
 import os
 import sys
 import time
@@ -69,7 +70,7 @@ class Reporter:
     def metric(self, kind: str, **values: Any) -> None:
         """Append one JSON object to metrics.jsonl: its kind (train, eval, save, ...), the time, and `values`."""
         if self._file:
-            line = {"kind": kind, **values, "attempt": self.attempt, "time": round(time.time(), 3)}
+            line = _finite({"kind": kind, **values, "attempt": self.attempt, "time": round(time.time(), 3)})
             self._file.write(json.dumps(line) + "\n")
 
     def progress(
@@ -89,7 +90,7 @@ class Reporter:
             return
         temp = self._result.with_name(f".{self._result.name}.{os.getpid()}")
         with temp.open("w") as file:
-            file.write(json.dumps(dict(values), indent=1) + "\n")
+            file.write(json.dumps(_finite(values), indent=1) + "\n")
             file.flush()
             os.fsync(file.fileno())
         temp.replace(self._result)
@@ -98,6 +99,13 @@ class Reporter:
         """Close metrics.jsonl."""
         if self._file:
             self._file.close()
+
+
+def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `values` with None for NaN and infinities, which JSON does not have and a diverged loss does."""
+    return {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in values.items()
+    }
 
 
 def duration(seconds: float | None) -> str:

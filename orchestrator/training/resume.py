@@ -67,7 +67,7 @@ def load_for_all(places: Places, report: Report) -> Loaded | None:
     content, problem = None, ""
     if group.leads():
         try:
-            content = checkpoints.read_verified(path)
+            content, _ = checkpoints.read_verified(path)
         except CheckpointError as error:
             problem = str(error)
     if problem := group.from_main(problem):

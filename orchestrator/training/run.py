@@ -212,13 +212,15 @@ def resume(**objects: Stateful) -> int:
     loaded = _load()
     if loaded is None:
         return 0
-    saved = loaded.state["objects"]
+    where = str(loaded.path)
+    saved = state.part(loaded.state, "objects", where)
     for name, target in objects.items():
+        contents = state.part(saved, name, where)
         if isinstance(target, nn.Module):
-            state.load_weights(target, saved[name], str(loaded.path))
+            state.load_weights(target, contents, where)
         else:
-            target.load_state_dict(saved[name])
-    states, done = loaded.state["random"], int(loaded.state["step"])
+            target.load_state_dict(contents)
+    states, done = state.part(loaded.state, "random", where), int(state.part(loaded.state, "step", where))
     if len(states) == group.world_size():
         state.restore_random(states[group.rank()], _device())
     else:

@@ -48,6 +48,15 @@ def restore_random(states: RandomState, device: torch.device) -> None:
         numpy.random.set_state(tuple(states["numpy"]))
 
 
+def part(contents: Mapping[str, Any], name: str, where: str) -> Any:
+    """Return one entry of a checkpoint; CheckpointError where it was written by something that saved no such entry."""
+    if name not in contents:
+        raise CheckpointError(
+            f"The checkpoint {where} holds no {name!r}, only {', '.join(sorted(contents)) or 'nothing'}."
+        )
+    return contents[name]
+
+
 def load_weights(model: nn.Module, weights: Mapping[str, Any], where: str) -> None:
     """Load weights into `model` whether or not either side carries DDP's `module.` prefix; `where` names the source."""
     prefixed = any(name.startswith("module.") for name in model.state_dict())

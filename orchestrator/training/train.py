@@ -116,13 +116,15 @@ class Trainer:
         # that of the unbroken run; it must come before weights, buffers and generators are restored.
         self._backward(Share(torch.empty(0, dtype=torch.int64), 1))
         self.optimizer.zero_grad(set_to_none=True)
-        saved = loaded.state
-        state.load_weights(self.model, saved["model"], str(loaded.path))
-        self.optimizer.load_state_dict(saved["optimizer"])
-        self.position = Position(**saved["position"])
+        model, optimizer, position, random_states = (
+            state.part(loaded.state, name, str(loaded.path)) for name in ("model", "optimizer", "position", "random")
+        )
+        state.load_weights(self.model, model, str(loaded.path))
+        self.optimizer.load_state_dict(optimizer)
+        self.position = Position(**position)
         self.saver.last_step = self.position.step
-        if len(saved["random"]) == self.ranks.world_size:
-            state.restore_random(saved["random"][self.ranks.rank], self.device)
+        if len(random_states) == self.ranks.world_size:
+            state.restore_random(random_states[self.ranks.rank], self.device)
         else:
             seed = state.seed_for(self.options.seed, self.position.step, self.ranks.rank)
             state.seed_everything(seed)

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import subprocess
 import sys
 
 from programs.ranks import PROGRAMS, REPOSITORY, run, started, wait_for
@@ -62,7 +63,4 @@ def test_the_library_does_nothing_unasked(tmp_path):
 
 def test_importing_the_package_does_not_import_torch():
     code = "import sys, orchestrator.training, orchestrator.training.stop; assert 'torch' not in sys.modules"
-    assert sys.executable
-    import subprocess
-
     subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True, timeout=20)

@@ -13,8 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator import load as loading
+from orchestrator.checks import world_size
 from orchestrator.errors import SpecError, UsageError
 from orchestrator.load import Loaded, job_path, known_profiles, load, load_job, load_profile, profile_path
+from orchestrator.spec import SshProfile
 
 ROOT = Path(__file__).parents[2]
 
@@ -204,6 +206,27 @@ def test_ten_problems_are_listed_in_the_order_of_the_file(place: Place) -> None:
     lines = place.refusal().splitlines()
     assert [line.split(":")[1] for line in lines[:10]] == [str(i) for i in range(2, 12)]
     assert lines[10:] == ["and 4 more"]
+
+
+def test_a_message_is_one_short_line_whatever_the_value(place: Place) -> None:
+    place.write('script: train.py\nlimits: {join: "\\e[31m\\n' + "x" * 5000 + '"}\n', "kind: local\n")
+    assert place.refusal().startswith(r"job.yaml:2:16: limits.join: '\x1b[31m\nxxx")
+    assert len(place.refusal()) < 700
+
+
+def test_how_many_ranks() -> None:
+    hosts = [{"host": "a", "nproc_per_node": 8}, "b", "c"]
+    profile = {"kind": "ssh", "name": "p", "hosts": hosts, "nodes": 2}
+    for nproc, world in ((4, 12), ([1, 2], 10), ("auto", None)):
+        assert world_size(SshProfile.model_validate({**profile, "nproc_per_node": nproc})) == world
+
+
+def test_an_installed_package_brings_its_profiles(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    shipped = place.folder / "site" / "orchestrator" / "shipped" / "cluster_profiles"
+    shipped.mkdir(parents=True)
+    (shipped / "other.yaml").write_text("kind: local\n")
+    monkeypatch.setattr(loading, "__file__", str(shipped.parents[1] / "load.py"))
+    assert known_profiles(place.folder) == [("other", shipped / "other.yaml", "shipped with orch")]
 
 
 def test_kinds(place: Place) -> None:

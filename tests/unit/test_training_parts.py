@@ -17,7 +17,7 @@ from orchestrator.training.beats import BEAT_BYTES, Beat, BeatFile, encode
 from orchestrator.training.errors import CheckpointError, UserError
 from orchestrator.training.group import Ranks
 from orchestrator.training.options import check_batch, parse
-from orchestrator.training.report import duration, measure
+from orchestrator.training.report import Reporter, duration, measure
 from orchestrator.training.task import load_task
 
 
@@ -205,3 +205,19 @@ def test_words_for_people():
     assert [duration(seconds) for seconds in (None, 4.4, 185, 7800)] == ["-", "4 s", "3 min 05 s", "2 h 10 min"]
     assert measure("accuracy", 0.9831) == "accuracy 98.31 %"
     assert measure("loss", 0.5) == "loss 0.5000"
+
+
+def test_metrics_are_json_even_of_a_diverged_loss(tmp_path):
+    report = Reporter(tmp_path / "m" / "metrics.jsonl", tmp_path / "result.json", speaks=True, attempt=2)
+    report.metric("train", step=1, loss=float("nan"))
+    report.result({"loss": float("inf"), "step": 1})
+    report.close()
+    line = json.loads((tmp_path / "m" / "metrics.jsonl").read_text(), parse_constant=pytest.fail)
+    assert (line["kind"], line["step"], line["loss"], line["attempt"]) == ("train", 1, None, 2)
+    assert json.loads((tmp_path / "result.json").read_text()) == {"loss": None, "step": 1}
+
+
+def test_a_checkpoint_of_something_else_is_a_sentence():
+    assert state.part({"model": 1}, "model", "here") == 1
+    with pytest.raises(CheckpointError, match="here holds no 'model', only weights"):
+        state.part({"weights": 1}, "model", "here")

@@ -1,0 +1,101 @@
+"""Real runs on this machine: a command line in a subprocess, and the certainty that nothing of it stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.node.processes import marked
+from orchestrator.store import RunDir, find_run, live_runs
+from orchestrator.supervisor import conclude, state_of
+
+REPO = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command printed and how it ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@dataclass(frozen=True)
+class Orch:
+    """The command line with a state folder of its own."""
+
+    home: Path
+    cwd: Path
+
+    def environment(self, **extra: str) -> dict[str, str]:
+        return {**os.environ, "ORCH_HOME": str(self.home), "NO_COLOR": "1", **extra}
+
+    def argv(self, *args: str) -> list[str]:
+        return [sys.executable, "-m", "orchestrator.cli", *args]
+
+    def __call__(self, *args: str, timeout: float = 100, cwd: Path | None = None, **extra: str) -> Result:
+        done = subprocess.run(
+            self.argv(*args),
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            cwd=cwd or self.cwd,
+            env=self.environment(**extra),
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+        assert "Traceback" not in done.stderr or "traceback:" in done.stderr, done.stderr
+        return Result(done.returncode, done.stdout, done.stderr)
+
+    def submit(self, *args: str, **extra: str) -> RunDir:
+        """Submit detached and return the run."""
+        done = self("submit", *args, "--json", **extra)
+        assert done.code == 0, done.err
+        return self.run(done.json["run_id"])
+
+    def run(self, reference: str = "last") -> RunDir:
+        return find_run(self.home, reference)
+
+    def events(self, run: RunDir, kind: str) -> list[dict[str, Any]]:
+        return [event for event in run.events() if event["kind"] == kind]
+
+
+@pytest.fixture
+def orch(tmp_path: Path) -> Iterator[Orch]:
+    """The command line; whatever it started and a test left running is ended by recorded id."""
+    runner = Orch(tmp_path / "home", REPO)
+    yield runner
+    for run in live_runs(runner.home):
+        if not state_of(run).is_final:
+            runner("cancel", run.run_id, "--now")
+        conclude(runner.home, run)
+    for run in (runner.home / "runs").glob("*"):
+        assert marked(run.name) == [], f"{run.name} left processes"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Callable[..., Path]:
+    """Write files into a folder, and return it."""
+
+    def write(**files: str) -> Path:
+        folder = tmp_path / "project"
+        folder.mkdir(exist_ok=True)
+        for name, text in files.items():
+            stem, _, suffix = name.rpartition("_")
+            (folder / f"{stem}.{suffix}").write_text(text)
+        return folder
+
+    return write

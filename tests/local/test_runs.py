@@ -1,0 +1,233 @@
+"""From a job file to an ended run, through the command line, on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from orchestrator.controller import wait
+from orchestrator.node.processes import marked
+from orchestrator.store import RunDir
+from orchestrator.supervisor import state_of
+
+from .conftest import Orch
+
+SLOW = """
+import os, signal, sys, time
+print("rank", os.environ["RANK"], "is up", flush=True)
+stop = []
+signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
+end = time.monotonic() + 60
+while not stop and time.monotonic() < end:
+    time.sleep(0.02)
+sys.exit(95 if stop else 0)
+"""
+
+
+def wait_for_line(run: RunDir, text: str, rank: int = 0) -> None:
+    """Return once the rank's log holds the text; fail after half a minute."""
+
+    def look(state: object) -> None:
+        if any(text in path.read_text() for path in run.path.glob(f"nodes/*/attempt_*/rank_{rank}.log")):
+            raise StopIteration
+
+    with pytest.raises(StopIteration):
+        wait(run, look, timeout=30)
+
+
+def test_hello_on_two_nodes(orch: Orch) -> None:
+    done = orch("submit", "hello", "-p", "local-2x2", "--follow")
+    assert done.code == 0
+    assert done.out.startswith("hello from rank 0 of 4 on ")
+    said = orch("logs", "last", "--all").out.splitlines()
+    assert [line.split(" on ")[0] for line in said] == [
+        f"[node {rank // 2} rank {rank}] hello from rank {rank} of 4" for rank in range(4)
+    ]
+    state = orch("status", "last", "--json").json
+    assert (state["state"], state["world_size"], len(state["nodes"])) == ("succeeded", 4, 2)
+
+
+def test_digits_train_on_two_nodes_and_the_dry_run_was_the_run(orch: Orch) -> None:
+    run = orch.submit("digits_ddp", "-p", "local-2x2", "--set", "job.training.epochs=8")
+    state = wait(run, timeout=90)
+    assert state.state == "succeeded", state.verdict
+    result = json.loads((run.path / "result.json").read_text())
+    assert result["accuracy"] > 0.8
+    assert result["world_size"] == 4
+    assert list(run.path.glob("checkpoints/step_*/COMMIT"))
+    assert (run.path / "metrics.jsonl").read_text().count("\n") > 1
+    started = orch.events(run, "started")
+    assert [event["ranks"] for event in started] == [[0, 2], [2, 4]]
+    assert {event["master_port"] for event in started} == {started[0]["master_port"]}
+
+
+def test_a_rehearsal_keeps_the_profiles_shape(orch: Orch) -> None:
+    done = orch("submit", "digits_ddp", "-p", "slurm-3x4", "--rehearse", "-f", "--set", "job.training.epochs=2")
+    assert done.code == 0, done.err
+    state = orch("status", "last", "--json").json
+    assert state["world_size"] == 12
+    assert [node["ranks"] for node in state["nodes"]] == [[0, 4], [4, 8], [8, 12]]
+    assert state["profile"] == "slurm-3x4 (rehearsal)"
+
+
+def test_nodes_may_differ_in_nproc(orch: Orch, project) -> None:
+    folder = project(
+        odd_yaml="kind: local\nnodes: 3\nnproc_per_node: [1, 3, 2]\n",
+        who_yaml='command: [sh, -c, \'echo "$RANK $LOCAL_RANK $LOCAL_WORLD_SIZE $WORLD_SIZE $GROUP_RANK"\']\n',
+    )
+    assert orch("submit", str(folder / "who.yaml"), "-p", str(folder / "odd.yaml"), "-f").code == 0
+    said = [line.split("] ")[1] for line in orch("logs", "last", "--all").out.splitlines()]
+    assert said == ["0 0 1 6 0", "1 0 3 6 1", "2 1 3 6 1", "3 2 3 6 1", "4 0 2 6 2", "5 1 2 6 2"]
+
+
+def test_the_agents_are_started_by_the_plans_own_commands(orch: Orch, project) -> None:
+    folder = project(slow_py=SLOW, slow_yaml="script: slow.py\n")
+    run = orch.submit(str(folder / "slow.yaml"), "-p", "local-2x2")
+    wait_for_line(run, "is up")
+    planned = json.loads((run.path / "plan.json").read_text())["commands"]
+    for node, argv in enumerate(planned):
+        pid = json.loads((run.node(node) / "agent.json").read_text())["pid"]
+        assert Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").decode().split("\0") == argv
+    shown = orch("submit", str(folder / "slow.yaml"), "-p", "local-2x2", "--dry-run").out
+    assert all(argv[0] in shown for argv in planned)
+    assert f"{argv[1].replace(run.run_id, 'slow-dryrun')} agent" in shown
+
+
+def test_cancel_stops_at_a_boundary_and_proves_it(orch: Orch, project) -> None:
+    folder = project(slow_py=SLOW, slow_yaml="script: slow.py\n")
+    run = orch.submit(str(folder / "slow.yaml"), "-p", "local-2x2")
+    wait_for_line(run, "is up", rank=3)
+    done = orch("cancel", run.run_id[: len("slow-") + 3])
+    assert done.code == 0
+    assert "0 processes left" in done.err
+    assert {e["code"] for e in orch.events(run, "rank_exit")} == {95}
+    assert orch("wait", run.run_id).code == 103
+    assert "had ended before: cancelled" in orch("cancel", run.run_id).err
+    assert marked(run.run_id) == []
+
+
+def test_cancel_now_kills_a_rank_that_ignores_term(orch: Orch, project) -> None:
+    stubborn = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf', flush=True)\n"
+    folder = project(deaf_py=stubborn + "time.sleep(60)\n", deaf_yaml="script: deaf.py\n")
+    run = orch.submit(str(folder / "deaf.yaml"), "-p", "local")
+    wait_for_line(run, "deaf", rank=1)
+    assert orch("cancel", "last", "--now", timeout=20).code == 0
+    assert {e["signal"] for e in orch.events(run, "rank_exit")} == {"SIGKILL"}
+    assert state_of(run).state == "cancelled"
+
+
+def test_ctrl_c_while_following_detaches(orch: Orch, project) -> None:
+    folder = project(slow_py=SLOW, slow_yaml="script: slow.py\n")
+    follower = subprocess.Popen(
+        orch.argv("submit", str(folder / "slow.yaml"), "-p", "local", "-f"),
+        env=orch.environment(), cwd=orch.cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        assert follower.stdout is not None
+        assert "rank 0 is up" in follower.stdout.readline()
+        os.killpg(follower.pid, signal.SIGINT)  # as a terminal does: to the whole foreground group
+        _, said = follower.communicate(timeout=20)
+    finally:
+        follower.kill()
+        follower.wait()
+    assert follower.returncode == 130
+    assert "the run goes on" in said
+    assert state_of(orch.run()).state == "running"
+
+
+def test_a_run_survives_its_terminal(orch: Orch, project) -> None:
+    folder = project(slow_py=SLOW, slow_yaml="script: slow.py\n")
+    primary, secondary = os.openpty()
+    child = subprocess.Popen(
+        ["sh", "-c", f"{' '.join(orch.argv('submit', str(folder / 'slow.yaml'), '-p', 'local'))}; read forever"],
+        env=orch.environment(), cwd=orch.cwd, stdin=secondary, stdout=secondary, stderr=secondary,
+        start_new_session=True,
+    )  # fmt: skip
+    os.close(secondary)
+    seen = b""
+    while b"orch cancel" not in seen:
+        seen += os.read(primary, 4096)
+    wait_for_line(orch.run(), "is up")
+    os.close(primary)  # the terminal is gone: its session gets SIGHUP
+    child.terminate()
+    child.wait(timeout=10)
+    assert state_of(orch.run()).state == "running"
+    assert orch("cancel", "last").code == 0
+
+
+def test_two_gangs_at_once_do_not_meet(orch: Orch) -> None:
+    runs = [orch.submit("hello", "-p", "local-2x2", "--name", f"gang{number}") for number in range(4)]
+    assert [wait(run, timeout=60).state for run in runs] == ["succeeded"] * 4
+
+
+def test_environment_secrets_and_setup(orch: Orch, project) -> None:
+    canary = "canary-7f3k2q-$(touch pwned)"
+    folder = project(
+        env_py="import os\nprint([os.environ.get(n) for n in ('A', 'B', 'MY_C', 'KEY', 'FROM_SETUP', 'RANK')])\n",
+        env_yaml="script: env.py\nenv: {A: '$(touch pwned) \"x\"', B: null}\npass_env: [MY_*]\nsecrets: [KEY]\n",
+        place_yaml="kind: local\nnproc_per_node: 1\nsetup: ['export FROM_SETUP=yes']\n",
+    )
+    args = ("submit", str(folder / "env.yaml"), "-p", str(folder / "place.yaml"))
+    refused = orch(*args, KEY=canary)
+    assert refused.code == 2
+    assert "B" in refused.err
+    shown = orch(*args, "--env", "B=2", "--dry-run", KEY=canary, MY_C="3", RANK="77")
+    assert canary not in shown.out + shown.err
+    done = orch(*args, "--env", "B=2", "-f", KEY=canary, MY_C="3", RANK="77")
+    assert done.out.strip() == str(['$(touch pwned) "x"', "2", "3", canary, "yes", "0"])
+    run = orch.run()
+    assert not list(folder.rglob("pwned")) + list(run.path.rglob("pwned"))
+    log = run.node(0) / "attempt_0" / "rank_0.log"
+    holding = [path for path in run.path.rglob("*") if path.is_file() and canary.encode() in path.read_bytes()]
+    assert holding == [log]  # the program itself printed it
+
+
+def test_a_failing_setup_line_is_named(orch: Orch, project) -> None:
+    folder = project(place_yaml="kind: local\nnproc_per_node: 1\nsetup: ['true', 'module load nothing']\n")
+    done = orch("submit", "hello", "-p", str(folder / "place.yaml"), "-f")
+    assert done.code == 100
+    assert "setup line 2 failed: module load nothing" in done.err
+
+
+def test_inputs_are_placed_once(orch: Orch, project) -> None:
+    import hashlib
+
+    data = b"some data\n" * 1000
+    folder = project(place_yaml="kind: local\nnodes: 3\nnproc_per_node: 1\n")
+    (folder / "data.bin").write_bytes(data)
+    digest = hashlib.sha256(data).hexdigest()
+    (folder / "job.yaml").write_text(
+        f"command: [sh, -c, 'wc -c < $ORCH_INPUT_DATA']\n"
+        f"inputs: [{{name: DATA, source: {folder / 'data.bin'}, sha256: '{digest}'}}]\n"
+    )
+    assert orch("submit", str(folder / "job.yaml"), "-p", str(folder / "place.yaml"), "-f").out == "10000\n"
+    wrong = f"job.inputs=[{{name: DATA, source: {folder / 'data.bin'}, sha256: '{'0' * 64}'}}]"
+    done = orch("submit", str(folder / "job.yaml"), "-p", str(folder / "place.yaml"), "-f", "--set", wrong)
+    assert done.code == 100
+    assert "the job asks for 0000" in done.err
+
+
+def test_rm_keeps_what_is_live(orch: Orch, project) -> None:
+    folder = project(slow_py=SLOW, slow_yaml="script: slow.py\n")
+    orch("submit", "hello", "-p", "local", "-f")
+    run = orch.submit(str(folder / "slow.yaml"), "-p", "local")
+    refused = orch("rm", run.run_id)
+    assert refused.code == 2
+    assert "cancel it first" in refused.err
+    assert orch("rm", "hello").code == 0
+    assert [row["run_id"] for row in orch("status", "--json").json] == [run.run_id]
+
+
+def test_a_submit_that_can_not_ship_its_code_leaves_nothing(orch: Orch, project) -> None:
+    folder = project(big_yaml="command: ['true']\ncode: {max_size: 1KB}\n")
+    (folder / "data.bin").write_bytes(b"x" * 5000)
+    done = orch("submit", str(folder / "big.yaml"), "-p", "local")
+    assert done.code == 2
+    assert "data.bin" in done.err
+    assert orch("status", "--json").json == []
