@@ -181,7 +181,7 @@ def _implied_profile(pasted: Pasted, notes: list[str]) -> str | None:
     if pasted.slurm is not None:
         values |= {"kind": "slurm", "shared": True} | _slurm_values(pasted.slurm, notes)
     elif nodes > 1:
-        notes.append(f"the command does not name its {nodes} nodes; `orch init --hosts` writes a profile with them")
+        notes.append(f"the command does not name its {nodes} nodes; `orch init --host` writes a profile with them")
     return _lines(*(f"{key}: {_value(value)}" for key, value in values.items()))
 
 

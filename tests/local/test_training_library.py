@@ -5,9 +5,8 @@ import signal
 import subprocess
 import sys
 
-from programs.ranks import PROGRAMS, REPOSITORY, run, started, wait_for
-
 from orchestrator.training import checkpoints
+from tests.local.programs.ranks import PROGRAMS, REPOSITORY, run, started, wait_for
 
 
 def test_a_plain_ddp_script_gains_resume_beats_and_a_clean_stop(tmp_path):

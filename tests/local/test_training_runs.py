@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from programs.ranks import JOBS, PROGRAMS, run, started, train, wait_for
 
 from orchestrator.training import checkpoints
 from orchestrator.training.beats import BEAT_BYTES
 from orchestrator.training.options import parse
 from orchestrator.training.task import load_task
+from tests.local.programs.ranks import JOBS, PROGRAMS, run, started, train, wait_for
 
 DROPOUT = ("--global-batch", "90", "--option", "dropout=0.5", "--seed", "7")
 

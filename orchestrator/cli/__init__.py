@@ -1,0 +1,45 @@
+"""The command line: parse, call the controller, choose a renderer. Nothing else prints or exits."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NoReturn
+
+import click
+
+from orchestrator.cli import documents, runs, submit  # noqa: F401 (each adds its commands to the group)
+from orchestrator.cli.group import orch, say
+from orchestrator.errors import EXIT_INTERRUPTED, EXIT_ORCH_FAILED, EXIT_USAGE, OrchError
+
+__all__ = ["main", "orch"]
+
+
+def main() -> NoReturn:
+    """Run the command line and exit with the code of docs/cli.md."""
+    try:
+        code = orch.main(standalone_mode=False, prog_name="orch")
+        sys.stdout.flush()
+    except OrchError as error:
+        say(f"orch: {error.message}")
+        for line in error.hint.splitlines():
+            say(f"  {line}")
+        code = error.exit_code
+    except click.exceptions.Abort:
+        code = EXIT_INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        code = EXIT_USAGE
+    except KeyboardInterrupt:
+        say("\ndetached; the run goes on. See: orch status")
+        code = EXIT_INTERRUPTED
+    except BrokenPipeError:  # `orch logs RUN | head`: whoever read has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        code = 0
+    except Exception as error:
+        if os.environ.get("ORCH_DEBUG"):
+            raise
+        say(f"orch: an error in orch itself: {type(error).__name__}: {error}")
+        say("  ORCH_DEBUG=1 shows where; please report it")
+        code = EXIT_ORCH_FAILED
+    sys.exit(code)

@@ -1,0 +1,176 @@
+"""Commands about runs that have been submitted: status, logs, cancel, wait, why, rm."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+
+import click
+
+from orchestrator.cli.follow import Printer
+from orchestrator.cli.follow import follow as follow_run
+from orchestrator.cli.group import orch, print_json, say, style
+from orchestrator.errors import EXIT_ORCH_FAILED, OrchError, UsageError
+
+# The rest is imported where it is used: `orch status` must not wait for what it doesn't need.
+# ruff: noqa: PLC0415
+
+WATCH_SECONDS = 1.0
+
+
+@orch.command()
+@click.argument("run", required=False)
+@click.option("--all", "-a", "everything", is_flag=True, help="All runs, not only the newest.")
+@click.option("--number", "-n", default=20, show_default=True, type=click.IntRange(1), help="How many of the newest.")
+@click.option("--watch", "-w", is_flag=True, help="Keep the screen current until Ctrl-C.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def status(run: str | None, everything: bool, number: int, watch: bool, as_json: bool) -> int:
+    """Show runs, or everything about one RUN (an id, a unique prefix, or last)."""
+    if watch and not as_json:
+        return _watch(lambda: _status_text(run, everything, number, as_json))
+    click.echo(_status_text(run, everything, number, as_json))
+    return 0
+
+
+def _status_text(run: str | None, everything: bool, number: int, as_json: bool) -> str:
+    from orchestrator import controller, render
+    from orchestrator.logs import beat_of, result_of
+    from orchestrator.store import find_run, state_root
+    from orchestrator.supervisor import state_of
+
+    root = state_root()
+    if run is None:
+        found = controller.states(root, everything=everything, limit=number)
+        rows = [(state, None if state.is_final else beat_of(folder, state.attempt)) for folder, state in found]
+        if as_json:
+            return json.dumps([{**state.to_json(), "progress": beat} for state, beat in rows], indent=1)
+        return render.status_table(rows, time.time(), style)
+    folder = find_run(root, run)
+    state, result = state_of(folder), result_of(folder)
+    beat = beat_of(folder, state.attempt)
+    if as_json:
+        whole = {**state.to_json(), "progress": beat, "result": result, "folder": str(folder.path)}
+        return json.dumps(whole, indent=1)
+    return render.status_page(state, beat, result, str(folder.path), time.time(), style)
+
+
+def _watch(text: Callable[[], str]) -> int:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(console=Console(), screen=sys.stdout.isatty(), auto_refresh=False) as live:
+        while True:
+            live.update(Text.from_ansi(text()), refresh=True)
+            time.sleep(WATCH_SECONDS)  # the refresh rate of a screen
+
+
+@orch.command()
+@click.argument("run")
+@click.option("--follow", "-f", is_flag=True, help="Go on until the run ends; Ctrl-C stops looking, not the run.")
+@click.option("--rank", type=click.IntRange(0), help="This rank's log instead of rank 0's.")
+@click.option("--node", type=click.IntRange(0), help="All ranks of this node.")
+@click.option("--all", "-a", "everything", is_flag=True, help="All ranks of all nodes.")
+@click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines of each log.")
+def logs(run: str, follow: bool, rank: int | None, node: int | None, everything: bool, tail: int | None) -> int:
+    """Print the log of rank 0, or of the ranks asked for."""
+    from orchestrator.logs import Selection, Tail, log_files
+    from orchestrator.store import find_run, state_root
+    from orchestrator.supervisor import state_of
+
+    folder = find_run(state_root(), run)
+    selection = Selection(rank, node, everything)
+    if follow:
+        return follow_run(folder, selection=selection, tail=tail)
+    if not log_files(folder, selection):
+        state = state_of(folder)
+        which = "no such rank, or its" if rank is not None or node is not None else "no"
+        raise OrchError(f"{which} log is there yet: the run is {state.state}", f"see: orch status {folder.run_id}")
+    reader = Tail(folder, selection)
+    if tail is not None:
+        reader.skip_to_last(tail)
+    printer = Printer(everything or node is not None)
+    for log, line in reader.read(ended=True):
+        printer.line(log, line, sys.stdout)
+    return 0
+
+
+@orch.command()
+@click.argument("run")
+@click.option("--now", is_flag=True, help="Kill at once, without a last checkpoint.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def cancel(run: str, now: bool, as_json: bool) -> int:
+    """Stop a run at its next step boundary, with a checkpoint, and prove that nothing of it is left."""
+    from orchestrator import controller
+    from orchestrator.store import find_run, state_root
+
+    root = state_root()
+    folder = find_run(root, run)
+    state, proofs = controller.cancel(root, folder, now=now)
+    if as_json:
+        print_json({**state.to_json(), "proofs": [proof.__dict__ for proof in proofs]})
+    else:
+        if not proofs:
+            say(f"{folder.run_id} had ended before: {state.state}")
+        else:
+            say(f"{folder.run_id} {state.state}")
+        for proof in proofs:
+            left = f"still there: {', '.join(proof.survivors)}" if proof.survivors else "0 processes left"
+            say(f"  {proof.host}: {left}")
+    return EXIT_ORCH_FAILED if any(proof.survivors for proof in proofs) else 0
+
+
+@orch.command()
+@click.argument("run")
+@click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Give up waiting after this long.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def wait(run: str, timeout: float | None, as_json: bool) -> int:
+    """Wait for a run to end; the exit code is its outcome (0, 100 failed, 101 not finished, 103 cancelled)."""
+    from orchestrator import controller
+    from orchestrator.store import find_run, state_root
+
+    state = controller.wait(find_run(state_root(), run), timeout=timeout)
+    if as_json:
+        print_json(state.to_json())
+    else:
+        say(f"{state.run_id} {state.state}")
+    return controller.exit_code(state)
+
+
+@orch.command()
+@click.argument("run")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def why(run: str, as_json: bool) -> int:
+    """Say why a run ended as it did: rank, host, code, traceback, last lines, and what to do."""
+    from orchestrator import render
+    from orchestrator.store import find_run, state_root
+    from orchestrator.supervisor import state_of
+
+    state = state_of(find_run(state_root(), run))
+    if as_json:
+        print_json(state.verdict.to_json() if state.verdict else None)
+    else:
+        click.echo(render.verdict_page(state, style))
+    return 0
+
+
+@orch.command()
+@click.argument("runs", nargs=-1, metavar="RUN...")
+@click.option("--keep", type=click.IntRange(1), metavar="N", help="Remove all finished runs but the newest N.")
+def rm(runs: tuple[str, ...], keep: int | None) -> int:
+    """Remove finished runs, with their logs and checkpoints. ORCH_KEEP_RUNS=N does so after every run."""
+    from orchestrator import controller
+    from orchestrator.store import find_run, state_root
+    from orchestrator.supervisor import prune
+
+    if not runs and keep is None:
+        raise UsageError("nothing to remove was named", "orch rm RUN..., or orch rm --keep 50")
+    root = state_root()
+    removed = [find_run(root, reference) for reference in runs]
+    for folder in removed:
+        controller.remove(root, folder)
+    removed += prune(root, keep) if keep else []
+    say(f"removed {', '.join(folder.run_id for folder in removed) or 'nothing'}")
+    return 0
