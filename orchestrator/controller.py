@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
@@ -19,6 +20,7 @@ from orchestrator.errors import (
     EXIT_RUN_FAILED,
     EXIT_SUCCEEDED,
     OrchError,
+    StoreError,
     UsageError,
 )
 from orchestrator.node.processes import identify
@@ -177,7 +179,15 @@ def states(root: Path, *, everything: bool, limit: int) -> list[tuple[RunDir, Ru
     runs = newest_runs(root, None if everything else limit)
     seen = {run.run_id for run in runs}
     runs += [run for run in live_runs(root) if run.run_id not in seen]
-    return [(run, state_of(run)) for run in runs]
+    return [(run, _state_or_why_not(run)) for run in runs]
+
+
+def _state_or_why_not(run: RunDir) -> RunState:
+    """One run that can't be read must not hide the others."""
+    try:
+        return state_of(run)
+    except StoreError as error:
+        return RunState(run.run_id, "?", "?", 0.0, "unreadable", detail=error.message)
 
 
 def wait(run: RunDir, on_look: Callable[[RunState], None] | None = None, timeout: float | None = None) -> RunState:
@@ -211,7 +221,7 @@ def cancel(root: Path, run: RunDir, *, now: bool) -> tuple[RunState, list[NodePr
     state = state_of(run)
     if state.is_final:
         return state, []
-    record = run.read("run.json") or {}
+    record = {"kind": "local", **(run.read("run.json") or {})}
     run.write("cancel.json", {"now": now, "time": time.time()})
     run.append_event("cancel", now=now)
     machine = backend(record["kind"])
@@ -223,8 +233,14 @@ def cancel(root: Path, run: RunDir, *, now: bool) -> tuple[RunState, list[NodePr
 
 
 def remove(root: Path, run: RunDir) -> None:
-    """Delete a run that has ended; UsageError for one that is still going on."""
-    state = state_of(run)
+    """Delete a run that has ended, or that can't be read; UsageError for one that is still going on."""
+    try:
+        state = state_of(run)
+    except StoreError:
+        with contextlib.suppress(StoreError):
+            backend("local").sweep(run)  # all that can be done: it is not known where it ran
+        remove_run(root, run)
+        return
     if not state.is_final:
         raise UsageError(f"run {run.run_id} is {state.state}", f"cancel it first: orch cancel {run.run_id}")
     conclude(root, run)

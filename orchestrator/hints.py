@@ -6,6 +6,11 @@ import re
 
 _RULES: tuple[tuple[str, str], ...] = (
     (
+        r"can't reach (node|its neighbour)",
+        "a firewall, or an address of another network: open the profile's ports, or name addr and interface in it",
+    ),
+    (r"input \S+ can't be fetched", "give a source that this very node can open, or a file that every node sees"),
+    (
         r"CUDA out of memory|OutOfMemoryError|HIP out of memory",
         "the GPU ran out of memory: lower global_batch, use precision bf16, or more ranks",
     ),
@@ -44,6 +49,10 @@ _RULES: tuple[tuple[str, str], ...] = (
 
 def hint_for(words: str, code: int | None, signal: str | None) -> str:
     """One sentence of advice, or an empty string when no rule fits."""
+    if code == 127:
+        return "the command was not found on that node: check its name and PATH"
+    if code == 126:
+        return "the command can't be executed: check its mode and its first line"
     for pattern, advice in _RULES:
         if re.search(pattern, words, re.IGNORECASE):
             return advice
@@ -53,8 +62,4 @@ def hint_for(words: str, code: int | None, signal: str | None) -> str:
         return "shared memory is too small for the DataLoader: in a container set container.shm, or use fewer workers"
     if signal in ("SIGSEGV", "SIGABRT", "SIGILL"):
         return "native code crashed: faulthandler in the program (python -X faulthandler) shows where"
-    if code == 127:
-        return "the command was not found on that node: check its name and PATH"
-    if code == 126:
-        return "the command can't be executed: check its mode and its first line"
     return ""

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from orchestrator.errors import StoreError
 from orchestrator.store import RunDir
 
 CHUNK = 1 << 18
 MAX_LINE = 1 << 16  # a longer line is shown in pieces; a progress bar may never end one
 _PATH = re.compile(r"nodes/(\d+)/attempt_(\d+)/rank_(\d+)\.log")
-_LINE_END = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)")
+_LINE_END = re.compile(rb"\r\n|\r|\n")
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ class Tail:
     selection: Selection
     offsets: dict[Path, int] = field(default_factory=dict)
     partial: dict[Path, bytes] = field(default_factory=dict)
+    after_return: set[Path] = field(default_factory=set)  # a \n that comes now ends no line: it belongs to the \r
 
     def skip_to_last(self, lines: int) -> None:
         """Begin `lines` lines before the end of each log."""
@@ -85,12 +87,13 @@ class Tail:
             file.seek(self.offsets.get(path, 0))
             rest = self.partial.pop(path, b"")
             while chunk := file.read(CHUNK):
-                data = rest + chunk
-                end = 0
-                for match in _LINE_END.finditer(data):
-                    yield match[0].rstrip(b"\r\n")
-                    end = match.end()
-                rest = data[end:]
+                if path in self.after_return:
+                    chunk = chunk.removeprefix(b"\n")
+                    self.after_return.discard(path)
+                if chunk.endswith(b"\r"):
+                    self.after_return.add(path)
+                *lines, rest = _LINE_END.split(rest + chunk)
+                yield from lines
                 if len(rest) > MAX_LINE:
                     yield rest
                     rest = b""
@@ -103,12 +106,15 @@ def offset_of_last(path: Path, lines: int) -> int:
     """The offset at which the last `lines` lines of a file begin; reads it from its end."""
     with open(path, "rb") as file:
         end = position = file.seek(0, os.SEEK_END)
-        data = b""
-        while position > 0 and len(_LINE_END.findall(data)) <= lines:
+        chunks: list[bytes] = []
+        ends = 0  # may count the two halves of a \r\n, so one is read more than needed, never less
+        while position > 0 and ends <= lines + len(chunks):
             step = min(CHUNK, position)
             position -= step
             file.seek(position)
-            data = file.read(step) + data
+            chunks.append(file.read(step))
+            ends += len(_LINE_END.findall(chunks[-1]))
+    data = b"".join(reversed(chunks))
     pieces = [match.end() for match in _LINE_END.finditer(data)]
     starts = [0, *pieces] if not pieces or pieces[-1] < len(data) else [0, *pieces[:-1]]
     first = starts[-lines] if 0 < lines <= len(starts) else (len(data) if lines == 0 else 0)
@@ -127,8 +133,11 @@ def beat_of(run: RunDir, attempt: int, rank: int = 0) -> dict[str, Any] | None:
 
 
 def result_of(run: RunDir) -> dict[str, Any] | None:
-    """What the program itself reported as its result (accuracy, data, ...)."""
-    return run.read("result.json")
+    """What the program itself reported as its result (accuracy, data, ...); None when that is no JSON object."""
+    try:
+        return run.read("result.json")
+    except StoreError:  # the program's own file: how it was written is no reason to refuse a look at the run
+        return None
 
 
 def age(moment: float | None) -> float | None:

@@ -105,6 +105,7 @@ def plan(job: Job, profile: AnyProfile, run_id: str, place: Place, env: Mapping[
     shared: dict[str, Any] = {
         "run_id": run_id,
         "nnodes": profile.nodes,
+        "hosts": tuple(host for host, _ in hosts),
         "run_dir": place.run_dir,
         "code_dir": place.code_dir,
         "program": Program(*_program(job)),
@@ -128,8 +129,8 @@ def plan(job: Job, profile: AnyProfile, run_id: str, place: Place, env: Mapping[
         "grace": float(job.limits.grace),
     }
     tasks = tuple(
-        NodeTask(node_rank=rank, host=host, nproc=nproc, python=python or profile.python or place.python, **shared)
-        for rank, ((host, python), nproc) in enumerate(zip(hosts, nproc_by_node(profile), strict=True))
+        NodeTask(node_rank=rank, nproc=nproc, python=python or profile.python or place.python, **shared)
+        for rank, ((_, python), nproc) in enumerate(zip(hosts, nproc_by_node(profile), strict=True))
     )
     return LaunchPlan(
         run_id=run_id,

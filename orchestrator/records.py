@@ -11,6 +11,20 @@ from orchestrator.hints import hint_for
 Event = Mapping[str, Any]
 FINAL = ("succeeded", "failed", "cancelled")
 
+# What the fold reads of each kind of event. One that lacks it (a disk was full, a bit has flipped) did not happen.
+_NEEDED: dict[str, dict[str, type]] = {
+    "started": {"ranks": list},
+    "rank_exit": {"rank": int},
+    "agent_ended": {"outcome": str},
+    "gave_up": {"outcome": str, "cause": str, "reason": str},
+    "joined": {"joined": int},
+    "go": {"attempt": int, "world_size": int},
+    "restart": {"attempt": int, "cause": str},
+    "attempt_failed": {"attempt": int, "cause": str, "culprit": dict},
+    "gang_ended": {"attempt": int, "outcome": str, "cause": str, "reason": str},
+    "submit_failed": {"reason": str},
+}
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -39,7 +53,12 @@ class Verdict:
         """The verdict that `to_json` gave; fields of another version are left out."""
         known = {name: data[name] for name in Verdict.__dataclass_fields__ if name in data}
         return Verdict(
-            **{**known, "tail": tuple(known.get("tail", ())), "survivors": tuple(known.get("survivors", ()))}
+            **{
+                "outcome": "failed",
+                **known,
+                "tail": tuple(known.get("tail", ())),
+                "survivors": tuple(known.get("survivors", ())),
+            }
         )
 
 
@@ -93,28 +112,29 @@ def fold(run: Event, events: Iterable[Event], alive: Mapping[int, bool | None], 
 
     Events of one node are in order; nothing is read from clocks of different hosts.
     """
-    events = list(events)
-    by_node: dict[int, list[Event]] = {node: [] for node in range(run["nnodes"])}
-    own: list[Event] = []
+    events = [event for event in events if _is_whole(event)]
+    by_node: dict[int, list[Event]] = {node: [] for node in range(max(1, run.get("nnodes") or 0))}
+    own = [event for event in events if "node" not in event]
     for event in events:
-        (by_node.setdefault(event["node"], []) if isinstance(event.get("node"), int) else own).append(event)
+        if event.get("node") in by_node:
+            by_node[event["node"]].append(event)
     nodes = tuple(_fold_node(node, by_node[node], run, alive.get(node)) for node in sorted(by_node))
     verdict = _verdict(run, own, by_node, nodes, rank0_done)
     goes = [event for event in by_node[0] if event["kind"] == "go"]
     restarts = [event for event in by_node[0] if event["kind"] == "restart"]
     starts = [event for event in events if event["kind"] == "started"]
-    ends = [event["time"] for event in events if event["kind"] in ("agent_ended", "gave_up", "found_lost")]
+    ends = [event.get("time", 0.0) for event in events if event["kind"] in ("agent_ended", "gave_up", "found_lost")]
     return RunState(
         run_id=run["run_id"],
-        name=run["name"],
-        profile=run["profile_name"],
-        created=run["created"],
+        name=run.get("name", "?"),
+        profile=run.get("profile_name", "?"),
+        created=run.get("created", 0.0),
         state=verdict.outcome if verdict else _live_state(own, by_node, nodes),
         attempt=max([event["attempt"] for event in (*goes, *restarts)], default=0),
         world_size=goes[-1]["world_size"] if goes else run.get("world_size"),
-        master=f"{starts[-1]['master_addr']}:{starts[-1]['master_port']}" if starts else "",
+        master=f"{starts[-1].get('master_addr')}:{starts[-1].get('master_port')}" if starts else "",
         nodes=nodes,
-        started=goes[0]["time"] if goes else None,
+        started=goes[0].get("time") if goes else None,
         ended=max(ends, default=None) if verdict else None,
         restarts=len(restarts),
         verdict=verdict,
@@ -122,20 +142,32 @@ def fold(run: Event, events: Iterable[Event], alive: Mapping[int, bool | None], 
     )
 
 
+def _is_whole(event: Event) -> bool:
+    needed = _NEEDED.get(event.get("kind", ""), {})
+    return (
+        isinstance(event.get("kind"), str)
+        and all(isinstance(event.get(name), kind) for name, kind in needed.items())
+        and isinstance(event.get("time", 0.0), int | float)
+        and isinstance(event.get("node", 0), int)
+        and ("ranks" not in needed or [type(rank) for rank in event["ranks"]] == [int, int])
+    )
+
+
 def _fold_node(node: int, events: list[Event], run: Event, alive: bool | None) -> NodeState:
-    state, ranks, host = "waiting", None, str(run["hosts"][node]) if node < len(run["hosts"]) else "?"
+    hosts = run.get("hosts") or []
+    state, ranks, host = "waiting", None, str(hosts[node]) if node < len(hosts) else "?"
     exits: dict[int, str] = {}
     for event in events:
         kind = event["kind"]
         if kind == "agent_started":
-            state, host = "starting", event["host"] if host in ("", "?") else host
+            state, host = "starting", str(event.get("host")) if host in ("", "?") else host
         elif kind == "started":
             state, ranks, exits = "running", (event["ranks"][0], event["ranks"][1]), {}
         elif kind == "rank_exit":
             exits[event["rank"]] = how_it_ended(event.get("code"), event.get("signal"))
         elif kind in ("agent_ended", "gave_up"):
             state = "ended"
-    if alive is False and state not in ("ended", "waiting"):
+    if alive is False and state != "ended":  # also one that never said a word: it was started, and is gone
         state = "lost"
     return NodeState(node, host, state, ranks, exits)
 
@@ -169,7 +201,7 @@ def _verdict(
     run: Event, own: list[Event], by_node: Mapping[int, list[Event]], nodes: tuple[NodeState, ...], rank0_done: bool
 ) -> Verdict | None:
     """The verdict once no agent is left that could change it, else None."""
-    survivors = tuple(pid for event in _all(by_node, "agent_ended") for pid in event.get("survivors", ()))
+    survivors = tuple(pid for event in _all(by_node, "agent_ended") for pid in event.get("survivors") or ())
     ended = [event for event in by_node[0] if event["kind"] == "gang_ended"]
     refused = [event for event in own if event["kind"] == "submit_failed"]
     if refused:
@@ -217,16 +249,17 @@ def _verdict_of_gang(
     reason = end["reason"] or {
         "preempted": "the scheduler or somebody else asked it to stop; it can be resumed from its checkpoint",
         "timeout": "its time limit was reached; it can be resumed from its checkpoint",
-    }.get(outcome, "")
+    }.get(outcome, f"it {outcome}, and what was recorded of why can't be read")
     return Verdict("failed", end["cause"], reason, attempt, hint=hint_for(reason, None, None), survivors=survivors)
 
 
 def _blame(culprit: Event, end: Event, survivors: tuple[int, ...]) -> Verdict:
-    error = culprit.get("error") or None
-    words = " ".join([str(error.get("type")), str(error.get("message"))] if error else culprit.get("tail", [])[-5:])
+    error, tail = culprit.get("error") or None, tuple(culprit.get("tail") or ())
+    words = " ".join([str(error.get("type")), str(error.get("message"))] if error else tail[-5:])
     how = how_it_ended(culprit.get("code"), culprit.get("signal"))
-    what = f"{error['type']}: {error['message']}".splitlines()[0][:200] if error and error.get("type") else how
-    reason = f"rank {culprit['rank']} on node {culprit['node']} ({culprit['host']}) ended with {how}"
+    what = f"{error['type']}: {error.get('message')}".splitlines()[0][:200] if error and error.get("type") else how
+    rank, node, host = culprit.get("rank"), culprit.get("node"), str(culprit.get("host", "?"))
+    reason = f"rank {rank} on node {node} ({host}) ended with {how}"
     if what != how:
         reason += f": {what}"
     if end["reason"]:
@@ -236,13 +269,13 @@ def _blame(culprit: Event, end: Event, survivors: tuple[int, ...]) -> Verdict:
         end["cause"],
         reason,
         end["attempt"],
-        rank=culprit["rank"],
-        node=culprit["node"],
-        host=culprit["host"],
+        rank=rank,
+        node=node,
+        host=host,
         code=culprit.get("code"),
         signal=culprit.get("signal"),
         error=dict(error) if error else None,
-        tail=tuple(culprit.get("tail", ())),
+        tail=tail,
         hint=hint_for(words, culprit.get("code"), culprit.get("signal")),
         survivors=survivors,
     )
@@ -252,7 +285,9 @@ def _who_was_lost(nodes: tuple[NodeState, ...], own: list[Event]) -> str:
     lost = [f"node {node.node} ({node.host})" for node in nodes if node.state == "lost"]
     if lost:
         return f"the agent of {', '.join(lost)} vanished without a word: killed, or its machine went down"
-    reasons = [event.get("reason", "") for event in own if event["kind"] == "found_lost"]
+    reasons = [str(event.get("reason", "")) for event in own if event["kind"] == "found_lost"]
+    if not reasons and any(node.state == "ended" for node in nodes):
+        return "the agents ended, but the record of how the gang ended is lost"
     return (reasons or [""])[-1] or "no agent ever reported"
 
 

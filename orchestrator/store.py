@@ -84,7 +84,7 @@ class RunDir:
     def events(self) -> list[Record]:
         """The controlling side's events and every node's, each in its own order; a torn line is left out."""
         files = [self.path / "events.jsonl", *sorted(self.path.glob("nodes/*/events.jsonl"), key=_node_number)]
-        return [event for path in files for event in read_lines(path)]
+        return [event for path in files for event in read_lines(path) if isinstance(event.get("kind"), str)]
 
 
 def _node_number(path: Path) -> int:
@@ -136,9 +136,11 @@ def _sync_folder(folder: Path) -> None:
 
 def _append_line(path: Path, line: str) -> None:
     try:
-        with open(path, "ab") as file:
+        with open(path, "a+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            file.write(line.encode() + b"\n")
+            whole = file.seek(0, os.SEEK_END) == 0 or os.pread(file.fileno(), 1, file.tell() - 1) == b"\n"
+            # What a full disk or a crash has cut off must not take this line with it.
+            file.write((b"" if whole else b"\n") + line.encode() + b"\n")
     except OSError as error:
         raise StoreError(
             f"{path} can't be written: {error.strerror}", "make room, or set ORCH_HOME elsewhere"
@@ -190,7 +192,14 @@ def _index(root: Path) -> list[str]:
         names = []
     known = set(names)
     missed = [name for name in _names(root / "runs") if name not in known]
-    return sorted(missed, key=lambda name: (root / "runs" / name).stat().st_mtime) + names
+    return sorted(missed, key=lambda name: _changed(root / "runs" / name)) + names
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # removed since it was listed
+        return 0.0
 
 
 def _names(folder: Path) -> list[str]:

@@ -14,36 +14,35 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from orchestrator.backends import backend
 from orchestrator.backends.base import Backend
-from orchestrator.errors import OrchError
+from orchestrator.errors import OrchError, StoreError
 from orchestrator.node.processes import Process, is_alive
 from orchestrator.records import RunState, Verdict, fold
 from orchestrator.store import RunDir, live_runs, newest_runs, remove_run, retire, state_root
 
 WAIT_SECONDS = 1.0
 SUBMIT_PATIENCE = 60.0  # how long a submit may take between recording a run and starting its agents
-EMPTY_RECORD: dict[str, Any] = {
-    "nnodes": 0,
-    "hosts": [],
-    "name": "?",
-    "profile_name": "?",
-    "created": 0.0,
-    "kind": "local",
-}
+EMPTY_RECORD: dict[str, Any] = {"nnodes": 0, "created": 0.0, "kind": "local"}  # where a field has been lost
 
 
 def state_of(run: RunDir, alive: Mapping[int, bool | None] | None = None) -> RunState:
     """The run's state now; reads, never writes. A run that has its verdict is not looked at again."""
-    record = run.read("run.json") or {**EMPTY_RECORD, "run_id": run.run_id}
+    record = run.read("run.json")
     kept = run.read("verdict.json")
+    if record is None and kept is None:
+        reason = "its record run.json is not there: a submit or an rm was interrupted"
+        return RunState(run.run_id, "?", "?", 0.0, "failed", verdict=Verdict("failed", "infra", reason))
+    record = {**EMPTY_RECORD, **(record or {}), "run_id": run.run_id}
     if kept is not None:
-        state = fold(record, run.events(), dict.fromkeys(range(record["nnodes"]), False), rank0_done=True)
-        verdict = Verdict.from_json(kept)
-        return RunState(**{**state.__dict__, "state": verdict.outcome, "verdict": verdict, "ended": kept.get("ended")})
+        state, verdict = fold(record, run.events(), {}, rank0_done=True), Verdict.from_json(kept)
+        gone = {"starting": "lost", "running": "lost"}
+        nodes = tuple(replace(node, state=gone.get(node.state, node.state)) for node in state.nodes)
+        return replace(state, state=verdict.outcome, verdict=verdict, ended=kept.get("ended"), nodes=nodes)
     living = backend(record["kind"]).alive(run) if alive is None else alive
     return fold(record, run.events(), living, rank0_done=(run.path / "rank0.done").exists())
 
@@ -53,6 +52,7 @@ def conclude(root: Path, run: RunDir) -> Verdict | None:
     record = run.read("run.json")
     if record is None:
         return None
+    record = {**EMPTY_RECORD, **record}
     machine = backend(record["kind"])
     _notice_lost(run, record, machine)
     state = state_of(run)
@@ -80,32 +80,49 @@ def _is_being_submitted(record: Mapping[str, Any]) -> bool:
     """Is the process that recorded the run still at it? On another machine, only its age can tell."""
     submitter = record.get("submitter") or {}
     if submitter.get("host") == socket.gethostname():
-        return is_alive(Process(submitter["pid"], submitter["started"]))
+        return is_alive(Process(submitter.get("pid", 0), submitter.get("started", 0)))
     return bool(time.time() - record["created"] < SUBMIT_PATIENCE)
 
 
 def supervise(root: Path) -> None:
     """Look after all live runs until there are none; returns at once when another supervisor does so already."""
-    while live_runs(root):
+    unreadable: set[str] = set()
+    while _to_look_after(root, unreadable):
         with _lock(root) as held:
             if not held:
                 return
-            _supervise(root)
+            _supervise(root, unreadable)
         # A run that was recorded while the lock was let go is seen by this loop's condition.
 
 
-def _supervise(root: Path) -> None:
-    while runs := live_runs(root):
+def _to_look_after(root: Path, unreadable: set[str]) -> list[RunDir]:
+    """The live runs but for those whose record can't be read, which are reported once and must not stop the others."""
+    found = []
+    for run in live_runs(root):
+        try:
+            if run.run_id not in unreadable and run.read("run.json") is not None:
+                found.append(run)
+        except StoreError as error:
+            print(f"{run.run_id}: {error}", file=sys.stderr, flush=True)
+            unreadable.add(run.run_id)
+    return found
+
+
+def _supervise(root: Path, unreadable: set[str]) -> None:
+    while runs := _to_look_after(root, unreadable):
         for run in runs:
             try:
                 conclude(root, run)
             except OrchError as error:
                 print(f"{run.run_id}: {error}", file=sys.stderr, flush=True)
-        runs = live_runs(root)
+        runs = _to_look_after(root, unreadable)
         for run in runs:
-            record = run.read("run.json")
-            if record is not None:
-                backend(record["kind"]).wait(run, WAIT_SECONDS / len(runs))
+            try:
+                kind = (run.read("run.json") or EMPTY_RECORD).get("kind", "local")
+                backend(kind).wait(run, WAIT_SECONDS / len(runs))
+            except OrchError as error:
+                print(f"{run.run_id}: {error}", file=sys.stderr, flush=True)
+                time.sleep(WAIT_SECONDS)
     if keep := os.environ.get("ORCH_KEEP_RUNS", "").strip():
         prune(root, int(keep) if keep.isdigit() else 0)
 

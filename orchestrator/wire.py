@@ -22,6 +22,7 @@ RANK_VARIABLES = (
     "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT",
     "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS",
     "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_USE_AGENT_STORE",
+    "TORCHELASTIC_SIGNALS_TO_HANDLE",
 )  # fmt: skip
 
 
@@ -50,7 +51,7 @@ class NodeTask:
     run_id: str
     node_rank: int
     nnodes: int
-    host: str  # what the plan calls this node
+    hosts: tuple[str, ...]  # what the plan calls the nodes
     nproc: int | None  # None: decided on the node
     run_dir: str
     code_dir: str
@@ -80,9 +81,14 @@ class NodeTask:
     version: int = WIRE_VERSION
 
     @property
+    def host(self) -> str:
+        """What the plan calls this node."""
+        return self.hosts[self.node_rank]
+
+    @property
     def only_loopback(self) -> bool:
         """Is the whole gang on this machine, so that nothing needs to listen to the network?"""
-        return all(addr.startswith("127.") for addr in self.leader_addrs)
+        return bool(self.leader_addrs) and all(addr.startswith("127.") for addr in self.leader_addrs)
 
     def to_json(self) -> dict[str, Any]:
         """The task as JSON types."""
@@ -95,7 +101,7 @@ class NodeTask:
             raise ValueError(f"this task has format {data.get('version')}, this agent reads {WIRE_VERSION}")
         values = {**data, "program": Program(**{**data["program"], "args": tuple(data["program"]["args"])})}
         values["inputs"] = tuple(Input(**item) for item in data["inputs"])
-        for name in ("leader_addrs", "ports", "enter", "setup", "warm_imports"):
+        for name in ("hosts", "leader_addrs", "ports", "enter", "setup", "warm_imports"):
             values[name] = tuple(data[name])
         return NodeTask(**values)
 
@@ -175,6 +181,7 @@ def rank_environment(
         "TORCHELASTIC_MAX_RESTARTS": str(task.retry.get("infra") or 0),
         "TORCHELASTIC_ERROR_FILE": f"{attempt_folder(node_dir, attempt)}/error_{rank}.json",
         "TORCHELASTIC_USE_AGENT_STORE": str(serves_store),
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
         "ORCH_RUN_ID": task.run_id,
         "ORCH_RUN_DIR": task.run_dir,

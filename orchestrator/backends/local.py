@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -59,8 +60,12 @@ class LocalBackend:
         return {node: is_alive(process) for node, process in _agents(run).items()}
 
     def wait(self, run: RunDir, timeout: float) -> None:
-        """Wait on the agents' pidfds."""
-        wait_gone(list(_agents(run).values())[:1], timeout)
+        """Wait on the pidfd of the first agent that lives; where none does, there is nothing but time to wait on."""
+        living = [process for process in _agents(run).values() if is_alive(process)]
+        if living:
+            wait_gone(living[:1], timeout)
+        else:
+            time.sleep(timeout)
 
     def cancel(self, run: RunDir) -> None:
         """TERM to every agent; each of them finds the recorded cancel and tells the leader."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import subprocess
 
@@ -44,7 +45,7 @@ def schema(document: str) -> int:
     """Print the JSON Schema of the YAML documents."""
     from orchestrator.load import schema as schema_of
 
-    print_json(schema_of(document))
+    click.echo(json.dumps(schema_of(document), indent=2, ensure_ascii=False))
     return 0
 
 

@@ -12,12 +12,15 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any
 
 from orchestrator.node import child, gang
+from orchestrator.node.background import in_thread
 from orchestrator.node.events import EventLog, write_whole
 from orchestrator.node.inputs import InputError, place
+from orchestrator.node.join import join
 from orchestrator.node.lead import Lead
 from orchestrator.node.leader import BEAT_SECONDS, BEATS_MISSED
 from orchestrator.node.preflight import addresses, cores, gpus, network_environment, nproc_here
@@ -47,7 +50,7 @@ class Agent:
         self.tasks: list[asyncio.Task[None]] = []
         self.lead: Lead | None = None
         self.launcher_gone = False
-        self.early_trouble: Message | None = None
+        self.untold: list[Message] = []
 
     async def run(self) -> int:
         """Take part in the gang until its end; the exit code is the same on all nodes."""
@@ -57,19 +60,36 @@ class Agent:
         door, dial_port = await gang.open_door(
             self.task.token, self.task.node_rank, only_loopback=self.task.only_loopback
         )
-        await self._start_launcher()
-        if self.outcome is None and self.task.node_rank == 0:
+        self._begin(self._start_launcher())
+        if self.task.node_rank == 0:
             await self._lead()
-        if self.outcome is None:
-            await self._join(dial_port)
-        if self.channel is not None:
-            self.tasks.append(asyncio.create_task(self._hear(self.channel)))
-            self.tasks.append(asyncio.create_task(self._tick()))
-            while self.outcome is None:
-                source, message = await self.inbox.get()
-                await getattr(self, f"_from_{source}")(message)
+        self._begin(self._join(dial_port))
+        self._begin(self._tick())
+        while self.outcome is None:
+            source, message = await self.inbox.get()
+            await getattr(self, f"_from_{source}")(message)
         door.close()
         return await self._leave()
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Let it run beside the loop; what it raises ends the agent, loudly."""
+        task = asyncio.create_task(work)
+        self.tasks.append(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.inbox.put_nowait(("bug", {"error": f"{type(error).__name__}: {error}"}))
+
+    async def _from_bug(self, message: Message) -> None:
+        self._give_up("failed", "infra", f"an error in orch's agent itself: {message['error']}")
+
+    def _tell(self, message: Message) -> None:
+        """Tell the leader, as soon as there is one."""
+        if self.channel is None:
+            self.untold.append(message)
+        else:
+            self.channel.send(message)
 
     # -- beginning
 
@@ -90,25 +110,22 @@ class Agent:
         loop.add_signal_handler(signal.SIGCHLD, lambda: child.reap_orphans(self.launcher.pid))
 
     async def _start_launcher(self) -> None:
+        """Place the inputs, then start the launcher; orders that come meanwhile wait for it."""
         try:
             places = {}
             for item in self.task.inputs:
-                places[f"ORCH_INPUT_{item.name}"] = await asyncio.to_thread(place, item, self.task.inputs_dir)
-            self.launcher.task = replace(self.launcher.task, env={**self.launcher.task.env, **places})
+                places[f"ORCH_INPUT_{item.name}"] = await in_thread(place, item, self.task.inputs_dir)
+            self.launcher.task = replace(self.task, env={**self.task.env, **places})
             await self.launcher.start(self.nproc)
-            self.launcher_gone = False
         except InputError as error:
             self._trouble(str(error), "infra")
         except OSError as error:
             self._trouble(f"the launcher can't be started with {self.task.python}: {error}", "user_error")
 
     def _trouble(self, reason: str, cause: str) -> None:
-        """This node can't take part: say so in the record, and to the leader once there is one."""
+        """This node can't take part: say so in the record and to the leader."""
         self.events.write("trouble", reason=reason, cause=cause)
-        if self.channel is None:
-            self.early_trouble = {"kind": "trouble", "reason": reason, "cause": cause}
-        else:
-            self.channel.send({"kind": "trouble", "reason": reason, "cause": cause})
+        self._tell({"kind": "trouble", "reason": reason, "cause": cause})
 
     async def _lead(self) -> None:
         lead = Lead(self.task, self.events)
@@ -120,36 +137,18 @@ class Agent:
             self.lead = lead
 
     async def _join(self, dial_port: int) -> None:
-        """Dial until the leader answers or the join time-out ends; there is nothing to wait on but its port."""
         own = ("127.0.0.1",) if self.task.only_loopback else addresses()
         hello = Hello(self.task.node_rank, socket.gethostname(), self.nproc, own, dial_port)
-        addrs = ("127.0.0.1",) if self.task.node_rank == 0 else self.task.leader_addrs
-        end, pause, problem = time.monotonic() + self.task.join_timeout, 0.1, ""
-        while self.channel is None and self.outcome is None:
-            try:
-                self.channel = await gang.dial(addrs, self.task.ports, self.task.token, hello)
-            except gang.ChannelError as error:
-                problem = str(error)
-            if self.channel is None and time.monotonic() >= end:
-                reason = f"node {self.task.node_rank} ({hello.host}) can't reach node 0: {problem}"
-                self._give_up("failed", "infra", reason)
-            elif self.channel is None and not await self._pause(pause):
-                self._give_up(*(("cancelled", "cancelled") if self._cancelled() else ("preempted", "preempted")), "")
-            pause = min(1.0, pause * 1.5)
-        if self.channel is not None:
-            self.heard = time.monotonic()
-            self.events.write("reached_leader", addr=self.channel.peer_addr)
-            if self.early_trouble:
-                self.channel.send(self.early_trouble)
-
-    async def _pause(self, pause: float) -> bool:
-        """Wait a little; False when a signal came meanwhile. Other messages stay in the inbox."""
-        await asyncio.sleep(pause)
-        held = [self.inbox.get_nowait() for _ in range(self.inbox.qsize())]
-        for item in held:
-            if item[0] != "signal":
-                self.inbox.put_nowait(item)
-        return not any(item[0] == "signal" for item in held)
+        try:
+            channel = await join(self.task, hello)
+        except gang.ChannelError as error:
+            self.inbox.put_nowait(("clock", {"unreachable": str(error)}))
+            return
+        self.heard, self.channel = time.monotonic(), channel
+        self.events.write("reached_leader", addr=channel.peer_addr)
+        for message in self.untold:
+            channel.send(message)
+        await self._hear(channel)
 
     def _give_up(self, outcome: str, cause: str, reason: str) -> None:
         self.events.write("gave_up", outcome=outcome, cause=cause, reason=reason)
@@ -174,22 +173,28 @@ class Agent:
 
     async def _from_clock(self, message: Message) -> None:
         now = time.monotonic()
-        assert self.channel is not None
-        self.channel.send({"kind": "beat"})
-        silent = now - self.heard
-        if reason := message.get("lost") or (silent > BEAT_SECONDS * BEATS_MISSED and f"no beat for {silent:.0f} s"):
-            self._give_up("failed", "infra", f"node {self.task.node_rank} lost node 0: {reason}")
+        if reason := message.get("unreachable"):
+            self._give_up("failed", "infra", reason)
+        if self.channel is not None:
+            self.channel.send({"kind": "beat"})
+            silent = now - self.heard
+            late = f"no beat for {silent:.0f} s" if silent > BEAT_SECONDS * BEATS_MISSED else ""
+            if reason := message.get("lost") or late:
+                self._give_up("failed", "infra", f"node {self.task.node_rank} lost node 0: {reason}")
         if self.stop_deadline is not None and now > self.stop_deadline:
             self.stop_deadline = None
             self.events.write("launcher_killed", reason="its ranks did not end in time")
             self.launcher.kill()
 
     async def _from_signal(self, message: Message) -> None:
-        assert self.channel is not None
         cancel = self._cancelled()
         self.events.write("signal", **message, cancelled=cancel is not None)
-        now = bool(cancel and cancel.get("now"))
-        self.channel.send({"kind": "signal", **message, "cancelled": cancel is not None, "now": now})
+        if self.channel is None:
+            outcome = "preempted" if cancel is None else "cancelled"
+            self._give_up(outcome, outcome, f"{message['name']} before this node had joined")
+        else:
+            now = bool(cancel and cancel.get("now"))
+            self.channel.send({"kind": "signal", **message, "cancelled": cancel is not None, "now": now})
 
     def _cancelled(self) -> Message | None:
         """The record of a cancel, which is written before its signal is sent; None when there is none."""
@@ -223,7 +228,8 @@ class Agent:
     async def _prepare(self, attempt: int) -> None:
         self.attempt = attempt
         if self.launcher_gone:
-            await self._start_launcher()
+            self.launcher_gone = False
+            self._begin(self._start_launcher())
         os.makedirs(attempt_folder(self.node_dir, attempt), exist_ok=True)
         self.launcher.send({"kind": "prepare", "attempt": attempt})
 
@@ -254,17 +260,16 @@ class Agent:
 
     async def _from_launcher(self, message: Message) -> None:
         kind = message.pop("kind")
-        assert self.channel is not None
         if kind == "imported" and message.get("failed"):
             self._trouble(message["failed"], "user_error")
         elif kind == "exit":
             self.running.discard(message["rank"])
             self.events.write("rank_exit", **message)
-            self.channel.send({"kind": "exit", **message})
+            self._tell({"kind": "exit", **message})
         elif kind == "idle":
             await self._became_idle()
         elif kind == "ready":
-            self.channel.send({"kind": "ready", **message})
+            self._tell({"kind": "ready", **message})
         elif kind == "gone":
             await self._lost_launcher(message)
         else:
@@ -272,13 +277,10 @@ class Agent:
 
     async def _became_idle(self) -> None:
         self.stop_deadline = None
-        killed, survivors = await asyncio.to_thread(
-            end_marked, self.task.run_id, self.task.node_rank, self.launcher.pid
-        )
+        killed, survivors = await in_thread(end_marked, self.task.run_id, self.task.node_rank, self.launcher.pid)
         if killed or survivors:
             self.events.write("swept", killed=killed, survivors=[s.pid for s in survivors])
-        assert self.channel is not None
-        self.channel.send({"kind": "idle", "attempt": self.attempt})
+        self._tell({"kind": "idle", "attempt": self.attempt})
 
     async def _lost_launcher(self, message: Message) -> None:
         """The launcher ended by itself: its ranks are gone with it, which is a failure of this node."""
@@ -290,14 +292,13 @@ class Agent:
             tail = f"; its last words: {message['tail'][-1]}" if message["tail"] else ""
             self._trouble(f"the launcher {how}{tail}", "user_error" if code > 0 else "infra")
             return
-        assert self.channel is not None
         name = signal.Signals(-code).name if code < 0 else None
         for rank in sorted(self.running):
             error = {"type": "LauncherLost", "message": f"the launcher of this node {how}", "traceback": ""}
             report = {"rank": rank, "code": code if code >= 0 else None, "signal": name or "SIGKILL",
                       "attempt": self.attempt, "error": error, "tail": message["tail"], "victim": False}  # fmt: skip
             self.events.write("rank_exit", **report)
-            self.channel.send({"kind": "exit", **report})
+            self._tell({"kind": "exit", **report})
         self.running = set()
         await self._became_idle()
 
@@ -308,7 +309,7 @@ class Agent:
         assert self.outcome is not None
         outcome, code = self.outcome
         await self.launcher.end()
-        killed, survivors = await asyncio.to_thread(end_marked, self.task.run_id, self.task.node_rank)
+        killed, survivors = await in_thread(end_marked, self.task.run_id, self.task.node_rank)
         self.events.write("agent_ended", outcome=outcome, code=code, swept=killed, survivors=[s.pid for s in survivors])
         for task in self.tasks:
             task.cancel()

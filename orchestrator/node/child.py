@@ -56,6 +56,7 @@ class LauncherProcess:
         self.task, self.on_report = task, on_report
         self.log_path = f"{node_folder(task.run_dir, task.node_rank)}/launcher.log"
         self.process: asyncio.subprocess.Process | None = None
+        self.early: list[Message] = []  # orders from before it was started
 
     @property
     def pid(self) -> int | None:
@@ -75,12 +76,16 @@ class LauncherProcess:
                 limit=1 << 20,
                 start_new_session=True,
             )
-        self.send(replace(self.task, token="").to_json())
+        for order in (replace(self.task, token="").to_json(), *self.early):
+            self.send(order)
+        self.early = []
         self.reader = asyncio.create_task(self._read())
 
     def send(self, order: Message) -> None:
-        """Give an order; a launcher that is gone is reported by its end, not here."""
-        if self.process is not None and self.process.stdin is not None and not self.process.stdin.is_closing():
+        """Give an order, also before it is started; a launcher that is gone is reported by its end, not here."""
+        if self.process is None:
+            self.early.append(order)
+        elif self.process.stdin is not None and not self.process.stdin.is_closing():
             self.process.stdin.write(json.dumps(order).encode() + b"\n")
 
     async def _read(self) -> None:

@@ -15,7 +15,7 @@ class EventLog:
 
     def __init__(self, path: str, node_rank: int) -> None:
         self.path, self.node_rank = path, node_rank
-        self.sequence = _lines_in(path)
+        self.sequence, self.torn = _lines_in(path)
         self.complained = False
 
     def write(self, kind: str, **values: Any) -> None:
@@ -30,10 +30,13 @@ class EventLog:
         }
         self.sequence += 1
         line = (json.dumps(event) + "\n").encode()
+        if self.torn:  # what a full disk cut off must not take this one with it
+            line = b"\n" + line
         try:
             descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             try:
-                os.write(descriptor, line)
+                written = os.write(descriptor, line)
+                self.torn = written < len(line) if written else self.torn
             finally:
                 os.close(descriptor)
         except OSError as error:
@@ -42,12 +45,14 @@ class EventLog:
                 self.complained = True
 
 
-def _lines_in(path: str) -> int:
+def _lines_in(path: str) -> tuple[int, bool]:
+    """(how many lines, whether the last one lacks its end)."""
     try:
         with open(path, "rb") as file:
-            return sum(1 for _ in file)
+            data = file.read()
     except OSError:
-        return 0
+        return 0, False
+    return data.count(b"\n"), not data.endswith(b"\n") and data != b""
 
 
 def write_whole(path: str, data: dict[str, Any]) -> None:

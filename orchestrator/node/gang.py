@@ -30,7 +30,12 @@ class ChannelError(Exception):
 
 def prove(token: str, *parts: str) -> str:
     """The HMAC by which one who knows the token answers a challenge."""
-    return hmac.new(token.encode(), "\0".join(parts).encode(), hashlib.sha256).hexdigest()
+    return hmac.new(token.encode(), "\0".join(parts).encode("utf-8", "replace"), hashlib.sha256).hexdigest()
+
+
+def _is_proof(answer: Any, expected: str) -> bool:
+    """Compare in constant time; as bytes, because a stranger may send anything."""
+    return hmac.compare_digest(str(answer).encode("utf-8", "replace"), expected.encode())
 
 
 class Channel:
@@ -58,7 +63,7 @@ class Channel:
         """The next message; None when the peer has closed; ChannelError when it sent something else."""
         try:
             line = await self.reader.readline()
-        except (ConnectionError, TimeoutError):
+        except OSError:  # also "no route to host", which is no ConnectionError
             return None
         except ValueError as error:
             raise ChannelError(f"a line of more than {MAX_LINE} bytes") from error
@@ -66,7 +71,7 @@ class Channel:
             return None
         try:
             message = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ChannelError("a line that is not JSON") from error
         if not isinstance(message, dict):
             raise ChannelError("a line that is not a JSON object")
@@ -83,8 +88,12 @@ def _hello_text(hello: Message) -> str:
     return json.dumps(hello, sort_keys=True)
 
 
-async def welcome(channel: Channel, token: str) -> Hello:
-    """The leader's half of the handshake: challenge the stranger, check its proof, give ours."""
+async def welcome(channel: Channel, token: str, admit: Callable[[Hello], bool]) -> Hello:
+    """The leader's half of the handshake: challenge the stranger, check its proof, give ours to one that we admit.
+
+    One that is not admitted never sees our proof. So an agent that dials two addresses of the same leader at once
+    can't take the connection that the leader has dropped for the one that it has kept.
+    """
     challenge = secrets.token_hex(16)
     channel.send({"orch": "gang", "challenge": challenge})
     answer = await channel.receive()
@@ -94,10 +103,13 @@ async def welcome(channel: Channel, token: str) -> Hello:
     if not isinstance(hello, dict):
         raise ChannelError("no hello")
     expected = prove(token, "member", challenge, nonce, _hello_text(hello))
-    if not hmac.compare_digest(str(answer.get("proof")), expected):
+    if not _is_proof(answer.get("proof"), expected):
         raise ChannelError("a wrong token")
+    member = Hello(**{**hello, "addrs": tuple(hello.get("addrs", ()))})
+    if not admit(member):
+        raise ChannelError("a second agent of a node that is here already")
     channel.send({"proof": prove(token, "leader", nonce, challenge)})
-    return Hello(**{**hello, "addrs": tuple(hello.get("addrs", ()))})
+    return member
 
 
 async def _introduce(channel: Channel, token: str, hello: Hello) -> None:
@@ -108,7 +120,9 @@ async def _introduce(channel: Channel, token: str, hello: Hello) -> None:
     proof = prove(token, "member", challenge, nonce, _hello_text(json.loads(json.dumps(data))))
     channel.send({"hello": data, "challenge": nonce, "proof": proof})
     answer = await channel.receive()
-    if answer is None or not hmac.compare_digest(str(answer.get("proof")), prove(token, "leader", nonce, challenge)):
+    if answer is None:
+        raise ChannelError("another gang's leader listens there, or this node has joined already")
+    if not _is_proof(answer.get("proof"), prove(token, "leader", nonce, challenge)):
         raise ChannelError("another gang's leader listens there")
 
 
@@ -159,17 +173,19 @@ class LeaderServer:
             await channel.close()
 
     async def _serve(self, channel: Channel) -> None:
+
+        def admit(hello: Hello) -> bool:
+            # A second agent for a node that is here already must not displace the first.
+            return self.members.setdefault(hello.node_rank, channel) is channel
+
         self.strangers += 1
         try:
-            hello = await asyncio.wait_for(welcome(channel, self.token), HANDSHAKE_SECONDS)
+            hello = await asyncio.wait_for(welcome(channel, self.token, admit), HANDSHAKE_SECONDS)
         except (ChannelError, asyncio.TimeoutError, TypeError):
             return  # a stranger: a port scanner, or another run's agent trying its ports
         finally:
             self.strangers -= 1
         node, reason = hello.node_rank, "its agent closed the connection"
-        if node in self.members:
-            return  # this node is here already; a second agent for it must not displace the first
-        self.members[node] = channel
         self.on_join(hello)
         try:
             while (message := await channel.receive()) is not None:
@@ -229,7 +245,10 @@ def _in_words(error: BaseException) -> str:
 
 
 async def _connect(addr: str, port: int) -> Channel:
-    reader, writer = await asyncio.wait_for(asyncio.open_connection(addr, port, limit=MAX_LINE), CONNECT_SECONDS)
+    try:
+        reader, writer = await asyncio.wait_for(asyncio.open_connection(addr, port, limit=MAX_LINE), CONNECT_SECONDS)
+    except UnicodeError as error:
+        raise OSError(f"not a host name: {addr!r}") from error
     return Channel(reader, writer)
 
 
@@ -260,12 +279,17 @@ async def knock(addrs: tuple[str, ...], port: int, token: str, node_rank: int) -
     for addr in addrs:
         try:
             channel = await _connect(addr, port)
-            answer = await asyncio.wait_for(channel.reader.readline(), HANDSHAKE_SECONDS)
-            await channel.close()
         except (OSError, asyncio.TimeoutError) as error:
             problems.append(f"{addr}:{port}: {_in_words(error)}")
             continue
-        if answer.decode("ascii", "replace").strip() == prove(token, "neighbour", str(node_rank)):
+        try:
+            answer = await asyncio.wait_for(channel.reader.readline(), HANDSHAKE_SECONDS)
+        except (OSError, asyncio.TimeoutError, ValueError) as error:
+            problems.append(f"{addr}:{port}: {_in_words(error)}")
+            continue
+        finally:
+            channel.writer.close()
+        if _is_proof(answer.decode("utf-8", "replace").strip(), prove(token, "neighbour", str(node_rank))):
             return None
         problems.append(f"{addr}:{port}: something else answers there")
     return "; ".join(problems) or "it reported no address"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
-import urllib.error
 import urllib.request
+from http.client import HTTPException
 from typing import IO
 
 from orchestrator.wire import Input
@@ -23,12 +24,15 @@ def place(item: Input, folder: str) -> str:
 
     Agents of one node meet at a lock: the first fetches, the others wait for it. InputError when it can't be had.
     """
-    os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, item.sha256)
-    with open(f"{path}.lock", "w", encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not os.path.exists(path):
-            _fetch(item, path)
+    try:
+        os.makedirs(folder, exist_ok=True)
+        with open(f"{path}.lock", "w", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not os.path.exists(path):
+                _fetch(item, path)
+    except OSError as error:
+        raise InputError(f"input {item.name} can't be kept in {folder}: {error}") from error
     return path
 
 
@@ -39,7 +43,9 @@ def _fetch(item: Input, path: str) -> None:
             digest = _copy(source, target)
             target.flush()
             os.fsync(target.fileno())
-    except (OSError, urllib.error.URLError) as error:
+    except (OSError, HTTPException, ValueError) as error:  # ValueError: a URL that is none
+        with contextlib.suppress(OSError):
+            os.unlink(partial)
         raise InputError(f"input {item.name} can't be fetched from {item.source}: {error}") from error
     if digest != item.sha256:
         os.unlink(partial)

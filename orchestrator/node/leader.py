@@ -24,6 +24,8 @@ def cause_of(exit_report: Message) -> str:
     """The retry budget that an ended rank draws on."""
     if exit_report.get("code") == EXIT_NO_RETRY:
         return "no_retry"
+    if exit_report.get("victim"):
+        return "infra"  # a peer went away, and no rank failed by itself: the network, or a machine
     error = exit_report.get("error") or {}
     if error.get("type") not in (None, "LauncherLost"):
         return "user_error"  # an exception, even where the interpreter then died of a signal while tearing down
@@ -107,9 +109,8 @@ class Leader:
         """A node's connection is gone, or it has been silent too long."""
         if self.phase == "ended" or node in self.lost:
             return
-        host = self.hellos[node].host if node in self.hellos else "?"
-        self.lost[node] = f"node {node} ({host}) was lost: {reason}"
-        self.record("lost_node", lost=node, host=host, reason=reason)
+        self.lost[node] = f"{self._name(node)} was lost: {reason}"
+        self.record("lost_node", lost=node, host=self.task.hosts[node], reason=reason)
         if self.phase in ("running", "stopping"):
             self._stop("failure", FAILURE_GRACE)
             self.waiting.discard(node)
@@ -144,7 +145,7 @@ class Leader:
 
     def _on_trouble(self, node: int, message: Message, now: float) -> None:
         """A node can't take part: nothing that another start would mend, unless it says so."""
-        self._end("failed", message["cause"], f"node {node} ({self.hellos[node].host}): {message['reason']}")
+        self._end("failed", message["cause"], f"{self._name(node)}: {message['reason']}")
 
     def _on_ready(self, node: int, message: Message, now: float) -> None:
         if node == 0:
@@ -246,7 +247,7 @@ class Leader:
         return f"{names} {what} within {self.task.join_timeout:g} s"
 
     def _name(self, node: int) -> str:
-        return f"node {node} ({self.hellos[node].host})" if node in self.hellos else f"node {node}"
+        return f"node {node} ({self.hellos[node].host if node in self.hellos else self.task.hosts[node]})"
 
     def _end(self, outcome: str, cause: str, reason: str) -> None:
         self.phase = "ended"

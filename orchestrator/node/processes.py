@@ -118,7 +118,7 @@ def end_marked(
         for process in found:
             send_signal(process, signal.SIGKILL)
         killed.update(found)
-        survivors = wait_gone(found, max(0.05, end - time.monotonic()))
-        if survivors and time.monotonic() >= end:
-            return len(killed), survivors
+        wait_gone(found, max(0.05, end - time.monotonic()))
+        if time.monotonic() >= end:
+            return len(killed), [process for process in marked(run_id, node_rank) if process.pid != keep]
     return len(killed), []

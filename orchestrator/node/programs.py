@@ -34,6 +34,8 @@ def plan_ranks(
         if foreign:
             environment = {key: value for key, value in environment.items() if key.startswith("ORCH_")}
             del environment["ORCH_BEAT_FILE"]
+            if task.backend == "gloo":
+                environment["ACCELERATE_USE_CPU"] = "true"
             values["argv"] = tuple(foreign_argv(task, binding, master_addr, master_port))
         elif task.launcher == "exec" or task.program.kind == "command":
             values["argv"] = tuple(rank_argv(task))
@@ -69,5 +71,5 @@ def foreign_argv(task: NodeTask, binding: Binding, master_addr: str, master_port
     head += ["--machine_rank", str(binding.node_rank), "--num_processes", str(binding.world_size)]
     head += ["--main_process_ip", master_addr, "--main_process_port", str(master_port)]
     head += ["--mixed_precision", "no", "--dynamo_backend", "no"]
-    head += ["--multi_gpu"] if task.backend == "nccl" else ["--cpu"]
+    head += ["--multi_gpu"]  # one process a rank, also without GPUs; --cpu would start a single one
     return [*head, *(["--module"] if module else []), program.target, *program.args]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import builtins
 import contextlib
 import ctypes
+import gc
+import io
 import json
 import os
 import random
 import signal
 import sys
+import threading
 import time
 import traceback
 import types
@@ -61,9 +65,31 @@ def become_rank(start: RankStart, output: int, parent: int) -> None:
 
 
 def run_rank(start: RankStart) -> int:
-    """Run the program and return its exit code; an exception is printed and kept in the error file."""
+    """Run the program to its end; returns only the exit code of a program that can't be exec'd.
+
+    A forked rank ends without the interpreter's teardown: gloo's threads may abort a run that has gone well
+    while that destroys them (pytorch #179291). What a program may rely on is done before: other threads are
+    waited for, atexit handlers run, open files are flushed.
+    """
     if start.argv is not None:
         return _exec(start)
+    code = _run_program(start)
+    for thread in threading.enumerate():
+        if not thread.daemon and thread is not threading.current_thread():
+            thread.join()
+    atexit._run_exitfuncs()
+    _flush_open_files()
+    os._exit(code)
+
+
+def _flush_open_files() -> None:
+    for found in gc.get_objects():
+        if type(found) in (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom):
+            with contextlib.suppress(OSError, ValueError):  # closed, or its disk is full: as at any exit
+                found.flush()
+
+
+def _run_program(start: RankStart) -> int:
     _reseed()
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # as PYTHONUNBUFFERED would
@@ -93,8 +119,10 @@ def _exec(start: RankStart) -> int:
 
 def _run_as_main(start: RankStart) -> None:
     """Run the program as the interpreter itself would: `__main__`, sys.argv, sys.path[0]."""
-    main = types.ModuleType("__main__")
+    main, own = types.ModuleType("__main__"), sys.modules["__main__"]
     main.__dict__["__builtins__"] = builtins
+    if "__annotations__" in own.__dict__:  # not from Python 3.14 on
+        main.__dict__["__annotations__"] = {}
     sys.modules["__main__"] = main
     if start.kind == "module":
         import runpy  # noqa: PLC0415 (only this branch)
@@ -107,7 +135,7 @@ def _run_as_main(start: RankStart) -> None:
     sys.argv = [start.target, *start.args]
     sys.path[0] = os.path.dirname(os.path.abspath(start.target))
     loader = SourceFileLoader("__main__", start.target)
-    main.__dict__.update(__file__=os.path.abspath(start.target), __loader__=loader, __cached__=None, __annotations__={})
+    main.__dict__.update(__file__=os.path.abspath(start.target), __loader__=loader, __cached__=None)
     with open(start.target, "rb") as source:
         code = compile(source.read(), start.target, "exec", dont_inherit=True)
     exec(code, main.__dict__)  # noqa: S102 (running the user's program is what a launcher is for)

@@ -12,13 +12,19 @@ from orchestrator.node.rank import RankStart
 
 TAIL_BYTES = 16_384
 TAIL_LINES = 25
+# A report is one line to the leader, and there a character may take 12 bytes.
+MESSAGE_CHARS = 2_000
+TRACEBACK_CHARS = 8_000
 _TRACEBACK = "Traceback (most recent call last):"
+_RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")  # torch's excepthook puts it in front of every line
+# The types in which torch reports a peer's end; the user's own sockets raise others with the same words.
+_TORCH_ERRORS = re.compile(r"(RuntimeError|(torch\.distributed\.)?Dist\w*Error|\S*SignalException)")
 # What torch says on a rank whose peer went away first.
 _VICTIM = re.compile(
     r"connection closed by peer|connection reset by peer|broken pipe|NCCL.{0,80}(abort|remote)"
     r"|ncclRemoteError|Socket closed|connection was likely closed|recvBytes|DistNetworkError"
     r"|DistStoreError|Timed out waiting .{0,40}(send|recv)|store.{0,40}(closed|reset)"
-    r"|peer .{0,40}(exited|terminated|closed)",
+    r"|peer .{0,40}(exited|terminated|closed)|remote process exited|SignalException: Process \d+ got signal: 15",
     re.IGNORECASE,
 )
 
@@ -30,21 +36,36 @@ def failure_report(start: RankStart, code: int) -> dict[str, Any]:
         report["signal"] = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
     if code == 0:
         return report
-    log = os.path.join(os.path.dirname(start.error_file), f"rank_{start.rank}.log")
-    tail = last_lines(log)
-    error = _error_of(start.error_file) or _traceback_in(tail)
-    report.update(tail=tail, error=error, victim=code > 0 and looks_like_victim(error, tail))
+    lines = _lines_of(os.path.join(os.path.dirname(start.error_file), f"rank_{start.rank}.log"))
+    tail = lines[-TAIL_LINES:]
+    error = _error_of(start.error_file) or _traceback_in(lines, killed=code in (-signal.SIGKILL, -signal.SIGTERM))
+    # NCCL's watchdog and gloo's threads abort a rank whose peer has gone; what else kills a rank is its own end.
+    if code > 0:
+        victim = looks_like_victim(error, tail[-5:])
+    else:
+        victim = report["signal"] == "SIGABRT" and looks_like_victim(error, tail)  # a native stack follows the words
+    report.update(tail=tail, error=error, victim=victim)
     return report
 
 
 def looks_like_victim(error: dict[str, Any] | None, tail: list[str]) -> bool:
-    """Does the rank complain of a peer that went away, rather than of something of its own?"""
-    words = f"{error.get('type')}: {error.get('message')}" if error else "\n".join(tail[-5:])
-    return _VICTIM.search(words) is not None
+    """Does the rank complain of a peer that went away, rather than of something of its own?
+
+    A Python error counts only if it is of a type that torch raises: a program's own sockets may say the same words.
+    """
+    if error is None:
+        return _VICTIM.search("\n".join(tail)) is not None
+    if _TORCH_ERRORS.fullmatch(str(error.get("type"))) is None:
+        return False
+    return _VICTIM.search(f"{error.get('type')}: {error.get('message')}") is not None
 
 
 def last_lines(path: str) -> list[str]:
     """The last lines of a log, a progress bar's \\r taken as line ends; [] when there is no log."""
+    return _lines_of(path)[-TAIL_LINES:]
+
+
+def _lines_of(path: str) -> list[str]:
     try:
         with open(path, "rb") as log:
             size = log.seek(0, os.SEEK_END)
@@ -52,8 +73,7 @@ def last_lines(path: str) -> list[str]:
             text = log.read().decode("utf-8", "replace")
     except OSError:
         return []
-    lines = [line[:2000] for line in re.split(r"[\r\n]+", text) if line.strip()]
-    return lines[-TAIL_LINES:]
+    return [line[:MESSAGE_CHARS] for line in re.split(r"[\r\n]+", text) if line.strip()]
 
 
 def _error_of(path: str) -> dict[str, Any] | None:
@@ -72,19 +92,34 @@ def _error_of(path: str) -> dict[str, Any] | None:
         kind, _, rest = words.partition(": ")
         return {
             "type": kind,
-            "message": rest[:4000],
-            "traceback": str(info.get("py_callstack", ""))[-20_000:],
+            "message": rest[:MESSAGE_CHARS],
+            "traceback": str(info.get("py_callstack", ""))[-TRACEBACK_CHARS:],
         }
-    return {key: data.get(key) for key in ("type", "message", "traceback")}
+    return {
+        "type": data.get("type") and str(data["type"])[:200],
+        "message": str(data.get("message") or "")[:MESSAGE_CHARS],
+        "traceback": str(data.get("traceback") or "")[-TRACEBACK_CHARS:],
+    }
 
 
-def _traceback_in(tail: list[str]) -> dict[str, Any] | None:
-    """The last Python traceback among the last lines, for programs that write no error file."""
-    starts = [index for index, line in enumerate(tail) if line.startswith(_TRACEBACK)]
-    if not starts:
+def _traceback_in(lines: list[str], *, killed: bool) -> dict[str, Any] | None:
+    """The traceback with which a log ends, for programs that write no error file.
+
+    After one, torch and C++ may still print a little; but a program that was killed ended by its traceback only if
+    nothing came after that. torchrun's own traceback at the end tells less than the one of its rank before it.
+    """
+    lines = [_RANK_PREFIX.sub("", line) for line in lines]
+    found = []
+    for start, line in enumerate(lines):
+        if line.startswith(_TRACEBACK):
+            end = next((i for i in range(start + 1, len(lines)) if not lines[i].startswith(" ")), len(lines) - 1)
+            found.append((end, lines[start : end + 1]))
+    if found and "ChildFailedError" in found[-1][1][-1]:
+        found = found[-2:-1] or found
+    elif found and len(lines) - found[-1][0] > (1 if killed else TAIL_LINES):
         return None
-    lines = tail[starts[-1] :]
-    ends = [index for index, line in enumerate(lines) if index and not line.startswith(" ")]
-    lines = lines[: ends[0] + 1] if ends else lines
-    kind, _, message = lines[-1].partition(": ")
-    return {"type": kind, "message": message, "traceback": "\n".join(lines)}
+    if not found:
+        return None
+    text = found[-1][1]
+    kind, _, message = text[-1].partition(": ")
+    return {"type": kind[:200], "message": message, "traceback": "\n".join(text)[-TRACEBACK_CHARS:]}

@@ -1,0 +1,100 @@
+"""Agents started by hand: what they say when their gang never comes together."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from orchestrator.archive import node_archive
+from orchestrator.store import read_lines
+from orchestrator.wire import NodeTask, Program, gang_ports, node_folder
+
+TOKEN = secrets.token_hex(16)
+
+
+def start_agent(task: NodeTask) -> subprocess.Popen[bytes]:
+    folder = Path(node_folder(task.run_dir, task.node_rank))
+    folder.mkdir(parents=True)
+    Path(task.run_dir, "node.pyz").write_bytes(node_archive())
+    (folder / "task.json").write_text(json.dumps(task.to_json()))
+    with open(folder / "agent.log", "wb") as log:
+        return subprocess.Popen(
+            [sys.executable, f"{task.run_dir}/node.pyz", "agent", str(folder / "task.json")], stderr=log
+        )
+
+
+def task_in(folder: Path, **values: object) -> NodeTask:
+    task = NodeTask(
+        run_id="by-hand",
+        node_rank=0,
+        nnodes=2,
+        hosts=("n1", "n2"),
+        nproc=1,
+        run_dir=str(folder),
+        code_dir=str(folder),
+        program=Program("command", "true"),
+        launcher="auto",
+        backend="auto",
+        python=sys.executable,
+        leader_addrs=("127.0.0.1",),
+        ports=gang_ports(str(folder)),
+        token=TOKEN,
+        join_timeout=2.0,
+    )
+    return replace(task, **values)  # type: ignore[arg-type]
+
+
+def events(task: NodeTask, kind: str) -> list[dict[str, object]]:
+    path = Path(node_folder(task.run_dir, task.node_rank), "events.jsonl")
+    return [event for event in read_lines(path) if event["kind"] == kind]
+
+
+def end_of(agent: subprocess.Popen[bytes]) -> int:
+    try:
+        return agent.wait(timeout=30)
+    finally:
+        agent.kill()
+        agent.wait()
+
+
+def test_the_leader_names_the_node_that_is_missing(tmp_path: Path) -> None:
+    task = task_in(tmp_path)
+    assert end_of(start_agent(task)) == 1
+    assert events(task, "gang_ended")[0]["reason"] == "node 1 (n2) did not join within 2 s"
+
+
+def test_a_member_names_the_way_that_does_not_work(tmp_path: Path) -> None:
+    task = task_in(tmp_path, node_rank=1)
+    assert end_of(start_agent(task)) == 1
+    reason = str(events(task, "gave_up")[0]["reason"])
+    assert "can't reach node 0 (n1): 127.0.0.1: refused (ports " in reason
+
+
+def test_another_runs_token_does_not_get_in(tmp_path: Path) -> None:
+    leader = task_in(tmp_path / "a", join_timeout=4.0)
+    stranger = task_in(tmp_path / "b", node_rank=1, token=f"not {TOKEN}", ports=leader.ports)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    agents = [start_agent(leader), start_agent(stranger)]
+    assert [end_of(agent) for agent in agents] == [1, 1]
+    assert [event["joined"] for event in events(leader, "joined")] == [0]
+    assert events(stranger, "reached_leader") == []
+
+
+def test_the_task_file_with_its_token_is_removed_at_once(tmp_path: Path) -> None:
+    task = task_in(tmp_path, nnodes=1, hosts=("n1",))
+    assert end_of(start_agent(task)) == 0
+    assert not Path(node_folder(task.run_dir, 0), "task.json").exists()
+    assert not any(TOKEN.encode() in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+
+
+def test_a_task_of_another_version_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    task = task_in(tmp_path)
+    folder = Path(node_folder(task.run_dir, 0))
+    agent = start_agent(replace(task, version=99))
+    assert end_of(agent) == 1
+    assert "format 99" in (folder / "agent.log").read_text()

@@ -1,0 +1,243 @@
+"""Ranks, launchers and agents that end as they should not: who is blamed, and that nothing stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from orchestrator.controller import wait
+from orchestrator.node.processes import Process, identify, is_alive, marked, wait_gone
+from orchestrator.store import RunDir
+from orchestrator.supervisor import conclude, state_of
+
+from .conftest import Orch
+from .test_runs import SLOW, wait_for_line
+
+# Rank 2 (on the second of two nodes) fails in the way that $HOW says while all the others are in a collective.
+COLLECTIVE = """
+import os, signal, sys, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank, how = dist.get_rank(), os.environ["HOW"]
+for step in range(100_000):
+    dist.all_reduce(torch.ones(1))
+    if step == 50 and rank == 2:
+        print("rank 2 is about to fail", flush=True)
+        if how == "exit":
+            os._exit(17)
+        if how == "raise":
+            raise ValueError("boom at step 50")
+        if how == "no_retry":
+            sys.exit(93)
+        os.kill(os.getpid(), getattr(signal, how))
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "name"),
+    [
+        ("exit", 17, None),
+        ("raise", 1, None),
+        ("SIGKILL", None, "SIGKILL"),
+        ("SIGSEGV", None, "SIGSEGV"),
+    ],
+)
+def test_the_culprit_is_named_and_not_its_victims(orch: Orch, project, how: str, code: int, name: str) -> None:
+    folder = project(fail_py=COLLECTIVE, fail_yaml="script: fail.py\nretry: {infra: 0}\n")
+    done = orch("submit", str(folder / "fail.yaml"), "-p", "local-2x2", "-f", "--env", f"HOW={how}")
+    assert done.code == 100
+    verdict = orch("why", "last", "--json").json
+    assert (verdict["rank"], verdict["node"], verdict["code"], verdict["signal"]) == (2, 1, code, name)
+    assert "rank 2 is about to fail" in verdict["tail"]
+    page = orch("why", "last").out
+    assert ("exit code 17" if code == 17 else "ValueError: boom at step 50" if code else str(name)) in page
+    if how == "raise":
+        assert verdict["error"]["type"] == "ValueError"
+        assert 'raise ValueError("boom at step 50")' in verdict["error"]["traceback"]
+        assert "orchestrator/node" not in verdict["error"]["traceback"]
+        assert verdict["cause"] == "user_error"
+    assert marked(orch.run().run_id) == []
+
+
+def test_exit_93_is_not_started_again(orch: Orch, project) -> None:
+    folder = project(fail_py=COLLECTIVE, fail_yaml="script: fail.py\nretry: {user_error: 5, infra: 5}\n")
+    assert orch("submit", str(folder / "fail.yaml"), "-p", "local-2x2", "-f", "--env", "HOW=no_retry").code == 100
+    state = orch("status", "last", "--json").json
+    assert (state["restarts"], state["verdict"]["cause"]) == (0, "no_retry")
+
+
+def test_a_killed_rank_is_restarted_from_the_checkpoint(orch: Orch, project) -> None:
+    """The gang starts again on a fresh port, goes on where it was, and ends as if nothing had happened."""
+    folder = project(
+        digits_yaml="training: {task: digits.py, epochs: 6, save_every: 5, global_batch: 96}\nretry: {infra: 1}\n",
+        killer_py="",
+    )
+    task = (Path(__file__).parents[2] / "jobs" / "digits.py").read_text()
+    (folder / "digits.py").write_text(
+        task
+        + "\n\nimport os as _os, signal as _signal\n_loss, _calls = loss, []\n\n\n"
+        + "def loss(outputs, targets):\n    _calls.append(1)\n"
+        + "    if len(_calls) == 32 and _os.environ['RANK'] == '1' and _os.environ['ORCH_ATTEMPT'] == '0':\n"
+        + "        _os.kill(_os.getpid(), _signal.SIGKILL)\n    return _loss(outputs, targets)\n"
+    )
+    done = orch("submit", str(folder / "digits.yaml"), "-p", "local-2x2", "-f")
+    assert done.code == 0, done.err
+    run = orch.run()
+    first, second = orch.events(run, "go")
+    assert first["master_port"] != second["master_port"]
+    restart = orch.events(run, "restart")[0]
+    assert (restart["attempt"], restart["cause"]) == (1, "infra")
+    assert restart["from_step"] >= 25
+    assert "attempt 1" in done.out
+    steps = [json.loads(line)["step"] for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    assert max(steps) == 90
+
+
+def test_no_progress_ends_the_run(orch: Orch, project) -> None:
+    folder = project(die_py="import os\nos.kill(os.getpid(), 9)\n", die_yaml="script: die.py\nretry: {infra: 50}\n")
+    assert orch("submit", str(folder / "die.yaml"), "-p", "local", "-f").code == 100
+    state = orch("status", "last", "--json").json
+    assert (state["verdict"]["cause"], state["attempt"]) == ("no_progress", 2)
+
+
+def agent_of(run: RunDir, node: int) -> Process:
+    found = identify(json.loads((run.node(node) / "agent.json").read_text())["pid"])
+    assert found is not None
+    return found
+
+
+def launcher_of(run: RunDir, node: int) -> Process:
+    """The parent of the node's first rank."""
+    pids = [e["pids"] for e in run.events() if e["kind"] == "launcher_started" and e["node"] == node][-1]
+    stat = Path(f"/proc/{next(iter(pids.values()))}/stat").read_text()
+    found = identify(int(stat.rpartition(")")[2].split()[1]))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("victim", ["agent 0", "agent 1", "launcher 0", "both 1", "all"])
+def test_kill_9_leaves_no_rank(orch: Orch, project, victim: str) -> None:
+    folder = project(
+        slow_py="import os, signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLOW.split("stop = []")[0]
+        + "time.sleep(60)\n",
+        slow_yaml="script: slow.py\nretry: {infra: 0}\n",
+    )  # fmt: skip
+    run = orch.submit(str(folder / "slow.yaml"), "-p", "local-2x2")
+    for rank in range(4):
+        wait_for_line(run, "is up", rank)
+    what, _, node = victim.partition(" ")
+    nodes = [int(node)] if node else [0, 1]
+    targets = [agent_of(run, n) for n in nodes if what in ("agent", "both", "all")]
+    targets += [launcher_of(run, n) for n in nodes if what in ("launcher", "both", "all")]
+    everything = marked(run.run_id)
+    for process in targets:
+        os.kill(process.pid, signal.SIGKILL)
+    state = wait(run, timeout=30)
+    assert state.state == "failed"
+    assert wait_gone(everything, 10) == []
+    conclude(orch.home, run)
+    assert marked(run.run_id) == []
+    verdict = state_of(run).verdict
+    assert verdict is not None
+    expected = {"agent": "was lost" if node == "1" else "vanished", "launcher": "killed by SIGKILL",
+                "both": "was lost", "all": "vanished"}[what]  # fmt: skip
+    assert expected in verdict.reason, verdict.reason
+
+
+ESCAPE = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        sys.stdout.flush()
+        null = os.open(os.devnull, os.O_RDWR)
+        for number in (0, 1, 2):
+            os.dup2(null, number)
+        time.sleep(60)
+    os._exit(0)
+os.wait()
+print("escaped", flush=True)
+time.sleep(float(sys.argv[1]))
+"""
+
+
+def test_a_double_forked_daemon_is_swept_at_the_end(orch: Orch, project) -> None:
+    folder = project(escape_py=ESCAPE, escape_yaml="script: escape.py\nargs: ['0']\n")
+    assert orch("submit", str(folder / "escape.yaml"), "-p", "local", "-f").code == 0
+    run = orch.run()
+    assert sum(event["killed"] for event in orch.events(run, "swept") if "killed" in event) == 2
+    assert marked(run.run_id) == []
+
+
+def test_an_unrelated_process_is_never_touched(orch: Orch, project) -> None:
+    import subprocess
+    import sys
+
+    bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])  # same name, no mark
+    try:
+        before = identify(bystander.pid)
+        assert before is not None
+        folder = project(slow_py=SLOW, slow_yaml="script: slow.py\n")
+        run = orch.submit(str(folder / "slow.yaml"), "-p", "local")
+        wait_for_line(run, "is up")
+        assert orch("cancel", run.run_id, "--now").code == 0
+        assert is_alive(before)
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+def test_a_node_that_can_not_start_its_launcher_is_named(orch: Orch, project) -> None:
+    folder = project(place_yaml="kind: local\nnodes: 2\nnproc_per_node: 1\npython: /nonexistent/python\n")
+    done = orch("submit", "hello", "-p", str(folder / "place.yaml"), "-f", timeout=40)
+    assert done.code == 100
+    assert "/nonexistent/python" in done.err
+
+
+def test_an_import_that_fails_is_named_before_any_rank_starts(orch: Orch, project) -> None:
+    folder = project(warm_py="", warm_yaml="script: warm.py\nwarm_imports: [no_such_module]\n")
+    done = orch("submit", str(folder / "warm.yaml"), "-p", "local", "-f", timeout=40)
+    assert done.code == 100
+    assert "can't import no_such_module" in done.err
+    assert orch.events(orch.run(), "started") == []
+
+
+def test_a_node_that_is_never_ready_is_named_and_leaves(orch: Orch, project) -> None:
+    """Its input comes from a pipe that nobody writes to; not even that keeps an agent from leaving."""
+    folder = project(place_yaml="kind: local\nnodes: 2\nnproc_per_node: 1\n")
+    os.mkfifo(folder / "pipe")
+    (folder / "job.yaml").write_text(
+        f"command: ['true']\nlimits: {{join: 3s}}\ncode: {{dir: empty}}\n"
+        f"inputs: [{{name: DATA, source: {folder / 'pipe'}, sha256: '{'0' * 64}'}}]\n"
+    )
+    (folder / "empty").mkdir()
+    run = orch.submit(str(folder / "job.yaml"), "-p", str(folder / "place.yaml"))
+    state = wait(run, timeout=30)
+    assert state.verdict is not None
+    assert "did not get its launcher ready within 3 s" in state.verdict.reason
+    assert "node 0 (" in state.verdict.reason
+
+
+def test_a_time_limit_stops_at_a_boundary(orch: Orch, project) -> None:
+    folder = project(slow_py=SLOW, slow_yaml="script: slow.py\nresources: {time: 3s}\n")
+    done = orch("submit", str(folder / "slow.yaml"), "-p", "local", "-f", timeout=40)
+    assert done.code == 100
+    assert "time limit" in done.err
+    run = orch.run()
+    assert {e["code"] for e in orch.events(run, "rank_exit")} == {95}
+    assert state_of(run).verdict.cause == "timeout"  # type: ignore[union-attr]
+
+
+def test_term_to_an_agent_is_a_preemption_with_a_checkpoint(orch: Orch, project) -> None:
+    folder = project(slow_py=SLOW, slow_yaml="script: slow.py\n")
+    run = orch.submit(str(folder / "slow.yaml"), "-p", "local-2x2")
+    wait_for_line(run, "is up", 3)
+    os.kill(agent_of(run, 1).pid, signal.SIGTERM)
+    state = wait(run, timeout=30)
+    assert state.verdict is not None
+    assert (state.state, state.verdict.cause) == ("failed", "preempted")
+    assert {e["code"] for e in orch.events(run, "rank_exit")} == {95}
+    assert {e["code"] for e in orch.events(run, "agent_ended")} == {95}

@@ -1,0 +1,214 @@
+"""A rank of orch against the same program under python and torchrun: what it finds, and what it is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.node.warmup import open_gpus
+
+from .conftest import Orch
+
+# Writes down everything that a program may look at to find out how it was started.
+LOOK = """
+import json, os, pickle, signal, sys, threading
+import __main__
+
+class Own:
+    pass
+
+def look():
+    spec = __main__.__spec__
+    return {
+        "argv": sys.argv,
+        "path0": sys.path[0],
+        "cwd": os.getcwd(),
+        "name": __name__,
+        "file": __file__,
+        "spec": spec and spec.name,
+        "package": __package__,
+        "main_is_me": __main__.look is look,
+        "loader": type(__loader__).__name__,
+        "builtins": type(__builtins__).__name__,
+        "extra_globals": sorted(set(vars(__main__)) - {"json", "os", "pickle", "signal", "sys", "threading",
+            "__main__", "Own", "look", "helper"}),
+        "pickles": pickle.loads(pickle.dumps(Own())).__class__ is Own,
+        "helper": __import__("helper").WHO,
+        "term": signal.getsignal(signal.SIGTERM) is signal.SIG_DFL,
+        "int": signal.getsignal(signal.SIGINT) is signal.default_int_handler,
+        "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
+        "threads": threading.active_count(),
+        "main_thread": threading.current_thread() is threading.main_thread(),
+        "stdin": sys.stdin.read(),
+    }
+
+if __name__ == "__main__":
+    with open(os.environ["LOOK_AT"], "w") as file:
+        json.dump(look(), file)
+"""
+
+
+@pytest.mark.parametrize("launcher", ["fork", "exec"])
+@pytest.mark.parametrize("kind", ["script", "nested", "module"])
+def test_a_rank_starts_as_python_would_start_it(orch: Orch, project, tmp_path: Path, kind: str, launcher: str) -> None:
+    folder = project(helper_py="WHO = 'the helper beside the program'\n", look_py=LOOK)
+    (folder / "sub").mkdir()
+    for name in ("look.py", "helper.py"):
+        (folder / "sub" / name).write_text((folder / name).read_text())
+    what, argv = {
+        "script": ("script: look.py", ["look.py"]),
+        "nested": ("script: sub/look.py", ["sub/look.py"]),
+        "module": ("module: look", ["-m", "look"]),
+    }[kind]
+    (folder / "job.yaml").write_text(f"{what}\nargs: [--x, 'a b', '']\nlauncher: {launcher}\nenv: {{LOOK_AT: null}}\n")
+    place = folder / "one.yaml"
+    place.write_text("kind: local\nnproc_per_node: 1\n")
+    seen, expected = tmp_path / "seen.json", tmp_path / "expected.json"
+    done = orch("submit", str(folder / "job.yaml"), "-p", str(place), "-f", "--env", f"LOOK_AT={seen}")
+    assert done.code == 0, done.err
+    code = orch.run().path / "code"
+    subprocess.run(
+        [sys.executable, *argv, "--x", "a b", ""],
+        cwd=code, env={**os.environ, "LOOK_AT": str(expected)}, check=True, timeout=60, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert json.loads(seen.read_text()) == json.loads(expected.read_text())
+
+
+ENVIRONMENT = """
+import json, os, sys
+with open(f"{os.environ['LOOK_AT']}.{os.environ['RANK']}", "w") as file:
+    json.dump(dict(os.environ), file)
+"""
+
+
+def test_the_environment_is_torchruns(orch: Orch, project, tmp_path: Path) -> None:
+    """Every name that the real torchrun sets is set, and means the same."""
+    folder = project(env_py=ENVIRONMENT, env_yaml="script: env.py\nenv: {LOOK_AT: null}\nlauncher: fork\n")
+    assert orch("submit", str(folder / "env.yaml"), "-p", "local", "-f", "--env", f"LOOK_AT={tmp_path}/orch").code == 0
+    subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0",
+         "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", str(folder / "env.py")],
+        env={**os.environ, "LOOK_AT": f"{tmp_path}/torchrun"}, check=True, timeout=90, capture_output=True,
+    )  # fmt: skip
+    same = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
+            "ROLE_WORLD_SIZE", "ROLE_NAME", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_STORE",
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING")  # fmt: skip
+    for rank in range(2):
+        ours = json.loads(Path(f"{tmp_path}/orch.{rank}").read_text())
+        theirs = json.loads(Path(f"{tmp_path}/torchrun.{rank}").read_text())
+        added = set(theirs) - set(os.environ)
+        assert len(added) >= 17
+        assert added - set(ours) == set()
+        assert {name: ours[name] for name in same} == {name: theirs[name] for name in same}
+
+
+ALL_REDUCE = """
+import os, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.tensor([float(dist.get_rank())])
+dist.all_reduce(total)
+print(f"sum {int(total)} store {os.environ.get('TORCHELASTIC_USE_AGENT_STORE')}\\n", end="", flush=True)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(
+    ("launcher", "profile"),
+    [("fork", "local-2x2"), ("exec", "local-2x2"), ("torchrun", "local-2x2"), ("accelerate", "local")],
+)
+def test_every_launcher_joins_the_ranks(orch: Orch, project, launcher: str, profile: str) -> None:
+    folder = project(sum_py=ALL_REDUCE, sum_yaml=f"script: sum.py\nlauncher: {launcher}\n")
+    done = orch("submit", str(folder / "sum.yaml"), "-p", profile, "-f")
+    assert done.code == 0, done.err + orch("logs", "last", "--all").out
+    said = [line for line in orch("logs", "last", "--all").out.splitlines() if "sum" in line]
+    world = 4 if profile == "local-2x2" else 2
+    assert len(said) == world
+    assert all(f"sum {world * (world - 1) // 2}" in line for line in said)
+
+
+def test_a_command_that_uses_torch_is_served_the_held_port(orch: Orch, project) -> None:
+    folder = project(sum_py=ALL_REDUCE, sum_yaml=f"command: ['{sys.executable}', sum.py]\n")
+    done = orch("submit", str(folder / "sum.yaml"), "-p", "local-2x2", "-f")
+    assert done.code == 0, done.err
+    assert "sum 6 store True" in done.out
+
+
+def test_forked_ranks_do_not_share_random_numbers(orch: Orch, project) -> None:
+    program = (
+        "import os, random, numpy, torch\n"
+        "print(random.random(), numpy.random.rand(), torch.rand(1).item(), os.urandom(4).hex())\n"
+    )
+    folder = project(dice_py=program, dice_yaml="script: dice.py\nlauncher: fork\nwarm_imports: [numpy]\n")
+    assert orch("submit", str(folder / "dice.yaml"), "-p", "local-2x2", "-f").code == 0
+    rows = [line.split("] ")[1].split() for line in orch("logs", "last", "--all").out.splitlines()]
+    for column in zip(*rows, strict=True):
+        assert len(set(column)) == 4, rows
+
+
+def test_what_a_program_leaves_open_is_written_at_its_end(orch: Orch, project, tmp_path: Path) -> None:
+    program = (
+        "import atexit, sys, threading, time\n"
+        f"file = open('{tmp_path}/left', 'w')\nfile.write('kept')\n"
+        "atexit.register(lambda: print('atexit ran'))\n"
+        "threading.Thread(target=lambda: (time.sleep(0.3), print('thread ran'))).start()\n"
+        "sys.stdout.write('no newline at the end')\nsys.exit(0)\n"
+    )
+    folder = project(end_py=program, end_yaml="script: end.py\nlauncher: fork\n")
+    (folder / "one.yaml").write_text("kind: local\nnproc_per_node: 1\n")
+    assert orch("submit", str(folder / "end.yaml"), "-p", str(folder / "one.yaml"), "-f").code == 0
+    assert (tmp_path / "left").read_text() == "kept"
+    assert orch("logs", "last").out == "no newline at the endthread ran\natexit ran\n"
+
+
+@pytest.mark.parametrize(
+    ("last_words", "code"),
+    [("sys.exit()", 0), ("sys.exit(7)", 7), ("sys.exit('a reason')", 1), ("raise KeyboardInterrupt", 130), ("1 +", 1)],
+)
+def test_exit_codes_are_pythons(orch: Orch, project, last_words: str, code: int) -> None:
+    folder = project(end_py=f"import sys\n{last_words}\n", end_yaml="script: end.py\nlauncher: fork\n")
+    (folder / "one.yaml").write_text("kind: local\nnproc_per_node: 1\n")
+    orch("submit", str(folder / "end.yaml"), "-p", str(folder / "one.yaml"), "-f")
+    exits = orch.events(orch.run(), "rank_exit")
+    assert [event["code"] for event in exits] == [code], exits
+    plain = subprocess.run(
+        [sys.executable, str(folder / "end.py")], capture_output=True, text=True, check=False, timeout=60
+    )
+    if code != 130:  # there, python itself dies of SIGINT
+        assert plain.returncode == code
+        last = (plain.stderr.strip().splitlines() or [""])[-1]
+        assert last in orch("logs", "last").out
+
+
+def test_a_program_that_does_not_exist_is_named(orch: Orch, project) -> None:
+    folder = project(no_yaml="command: [no-such-program]\n")
+    done = orch("submit", str(folder / "no.yaml"), "-p", "local", "-f")
+    assert done.code == 100
+    assert "exit code 127" in done.err
+    assert "check its name and PATH" in done.err
+
+
+def test_a_data_loader_with_workers_runs_in_a_forked_rank(orch: Orch, project) -> None:
+    program = (
+        "import torch\nfrom torch.utils.data import DataLoader, TensorDataset\n"
+        "if __name__ == '__main__':\n"
+        "    data = TensorDataset(torch.arange(64.0))\n"
+        "    for how in ('fork', 'spawn'):\n"
+        "        loader = DataLoader(data, batch_size=8, num_workers=2, multiprocessing_context=how)\n"
+        "        print(how, sum(batch[0].sum().item() for batch in loader), flush=True)\n"
+    )
+    folder = project(load_py=program, load_yaml="script: load.py\nlauncher: fork\n")
+    (folder / "one.yaml").write_text("kind: local\nnproc_per_node: 1\n")
+    done = orch("submit", str(folder / "load.yaml"), "-p", str(folder / "one.yaml"), "-f")
+    assert done.out == "fork 2016.0\nspawn 2016.0\n", done.err
+
+
+def test_a_gpu_that_an_import_opened_is_noticed(tmp_path: Path) -> None:
+    for number, target in enumerate(["/dev/null", "/dev/nvidiactl", "/dev/nvidia0", "pipe:[7]"]):
+        (tmp_path / str(number)).symlink_to(target)
+    assert open_gpus(str(tmp_path)) == ["/dev/nvidia0", "/dev/nvidiactl"]
