@@ -143,9 +143,10 @@ def fold(run: Event, events: Iterable[Event], alive: Mapping[int, bool | None], 
 
 
 def _is_whole(event: Event) -> bool:
-    needed = _NEEDED.get(event.get("kind", ""), {})
+    name_of_kind = event.get("kind")
+    needed = _NEEDED.get(name_of_kind, {}) if isinstance(name_of_kind, str) else None
     return (
-        isinstance(event.get("kind"), str)
+        needed is not None
         and all(isinstance(event.get(name), kind) for name, kind in needed.items())
         and isinstance(event.get("time", 0.0), int | float)
         and isinstance(event.get("node", 0), int)
@@ -201,7 +202,7 @@ def _verdict(
     run: Event, own: list[Event], by_node: Mapping[int, list[Event]], nodes: tuple[NodeState, ...], rank0_done: bool
 ) -> Verdict | None:
     """The verdict once no agent is left that could change it, else None."""
-    survivors = tuple(pid for event in _all(by_node, "agent_ended") for pid in event.get("survivors") or ())
+    survivors = tuple(pid for event in _all(by_node, "agent_ended") for pid in _items(event.get("survivors")))
     ended = [event for event in by_node[0] if event["kind"] == "gang_ended"]
     refused = [event for event in own if event["kind"] == "submit_failed"]
     if refused:
@@ -254,7 +255,8 @@ def _verdict_of_gang(
 
 
 def _blame(culprit: Event, end: Event, survivors: tuple[int, ...]) -> Verdict:
-    error, tail = culprit.get("error") or None, tuple(culprit.get("tail") or ())
+    error, tail = culprit.get("error"), tuple(str(line) for line in _items(culprit.get("tail")))
+    error = error if isinstance(error, dict) and error else None
     words = " ".join([str(error.get("type")), str(error.get("message"))] if error else tail[-5:])
     how = how_it_ended(culprit.get("code"), culprit.get("signal"))
     what = f"{error['type']}: {error.get('message')}".splitlines()[0][:200] if error and error.get("type") else how
@@ -274,7 +276,7 @@ def _blame(culprit: Event, end: Event, survivors: tuple[int, ...]) -> Verdict:
         host=host,
         code=culprit.get("code"),
         signal=culprit.get("signal"),
-        error=dict(error) if error else None,
+        error=error,
         tail=tail,
         hint=hint_for(words, culprit.get("code"), culprit.get("signal")),
         survivors=survivors,
@@ -289,6 +291,10 @@ def _who_was_lost(nodes: tuple[NodeState, ...], own: list[Event]) -> str:
     if not reasons and any(node.state == "ended" for node in nodes):
         return "the agents ended, but the record of how the gang ended is lost"
     return (reasons or [""])[-1] or "no agent ever reported"
+
+
+def _items(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else []
 
 
 def _said(events: list[Event], outcome: str) -> bool:

@@ -121,8 +121,8 @@ def _run_as_main(start: RankStart) -> None:
     """Run the program as the interpreter itself would: `__main__`, sys.argv, sys.path[0]."""
     main, own = types.ModuleType("__main__"), sys.modules["__main__"]
     main.__dict__["__builtins__"] = builtins
-    if "__annotations__" in own.__dict__:  # not from Python 3.14 on
-        main.__dict__["__annotations__"] = {}
+    if "__annotations__" in vars(own):  # not from Python 3.14 on
+        vars(main)["__annotations__"] = {}
     sys.modules["__main__"] = main
     if start.kind == "module":
         import runpy  # noqa: PLC0415 (only this branch)

@@ -78,8 +78,9 @@ def test_success_is_every_nodes_word_and_the_done_marker() -> None:
     assert (found.state, found.verdict) == ("succeeded", Verdict("succeeded"))
     assert (found.started, found.ended, found.master) == (1001.0, 1001.0, "10.0.0.1:4242")
     assert [(node.state, node.ranks, node.exits) for node in found.nodes] == [
-        ("ended", (0, 2), {0: "exit code 0", 1: "exit code 0"}), ("ended", (2, 4), {2: "exit code 0", 3: "exit code 0"}),
-    ]  # fmt: skip
+        ("ended", (0, 2), {0: "exit code 0", 1: "exit code 0"}),
+        ("ended", (2, 4), {2: "exit code 0", 3: "exit code 0"}),
+    ]
 
 
 def test_no_done_marker_is_no_success() -> None:
@@ -126,13 +127,14 @@ def test_no_loss_of_records_raises_or_makes_a_success(data: st.DataObject) -> No
 @given(st.lists(st.sampled_from([*SUCCESS, *FAILED, *RESTARTED]), max_size=12), st.data())
 def test_missing_fields_never_raise(events: list[dict[str, Any]], data: st.DataObject) -> None:
     maimed = []
+    wrong_values = st.sampled_from([None, "x", -1, 1.5, [], {}, True])
     for one in events:
+        if "culprit" in one:
+            one = {**one, "culprit": {**CULPRIT, data.draw(st.sampled_from(sorted(CULPRIT))): data.draw(wrong_values)}}
         gone = data.draw(st.sets(st.sampled_from(sorted(one))))
         kept = {name: value for name, value in one.items() if name not in gone}
         wrong = data.draw(st.sampled_from([*sorted(one), ""]))
-        maimed.append(
-            {**kept, wrong: data.draw(st.sampled_from([None, "x", -1, 1.5, [], {}, True]))} if wrong else kept
-        )
+        maimed.append({**kept, wrong: data.draw(wrong_values)} if wrong else kept)
     assert state(maimed, data.draw(st.sampled_from([ALIVE, GONE, {}]))).run_id == "r-1"
 
 
@@ -218,8 +220,8 @@ def test_a_run_that_was_stopped_can_be_resumed(outcome: str, words: str) -> None
 
 def test_a_gang_that_never_formed_says_why() -> None:
     reason = "node 1 (b) can't reach its neighbour a: 10.0.0.1:7000: timed out"
-    found = verdict([*SUBMITTED, *AGENTS, event("gang_ended", 0, outcome="failed", cause="infra", reason=reason, attempt=0),
-                     *FAILED[-2:]])  # fmt: skip
+    ended = event("gang_ended", 0, outcome="failed", cause="infra", reason=reason, attempt=0)
+    found = verdict([*SUBMITTED, *AGENTS, ended, *FAILED[-2:]])
     assert found.reason == reason
     assert "firewall" in found.hint
 
