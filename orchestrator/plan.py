@@ -124,6 +124,7 @@ def plan(job: Job, profile: AnyProfile, run_id: str, place: Place, env: Mapping[
         "checkpoint_keep": job.checkpoint.keep,
         "resume": job.checkpoint.resume,
         "retry": job.retry.model_dump(),
+        "hang": job.hang.model_dump(),
         "time_limit": job.resources.time or getattr(profile, "time", None),
         "join_timeout": float(job.limits.join),
         "grace": float(job.limits.grace),
@@ -243,7 +244,8 @@ def differences(one: LaunchPlan, other: LaunchPlan) -> list[tuple[str, str, str]
         pairs[f"job.{section}"] = (one.job.get(section), other.job.get(section))
     for key in sorted(set(one.tasks[0].env) | set(other.tasks[0].env)):
         pairs[f"env {key}"] = (one.tasks[0].env.get(key), other.tasks[0].env.get(key))
-    return [(what, _word(a), _word(b)) for what, (a, b) in pairs.items() if a != b]
+    worded = [(what, _word(a), _word(b)) for what, (a, b) in pairs.items()]
+    return [row for row in worded if row[1] != row[2]]
 
 
 def _per_rank(launch: LaunchPlan) -> Any:

@@ -264,6 +264,8 @@ def _blame(culprit: Event, end: Event, survivors: tuple[int, ...]) -> Verdict:
     reason = f"rank {rank} on node {node} ({host}) ended with {how}"
     if what != how:
         reason += f": {what}"
+    if culprit.get("hang"):
+        reason = f"{(error or {}).get('message', 'a rank stood still')} on node {node} ({host})"
     if end["reason"]:
         reason += f"; {end['reason']}"
     return Verdict(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,11 +39,11 @@ def table(
 
 def duration(seconds: float | None) -> str:
     """`8.3 s`, `2 min 05 s`, `3 h 12 min`, `4 d 2 h`."""
-    if seconds is None:
+    if seconds is None or not math.isfinite(seconds):
         return "-"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(int(seconds), 60)
+    if round(seconds, 1) < 60:
+        return f"{max(0.0, seconds):.1f} s"  # below nought only where two hosts' clocks differ
+    minutes, rest = divmod(round(seconds) if seconds < 60 else int(seconds), 60)
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     hours, minutes = divmod(minutes, 60)
@@ -53,14 +54,15 @@ def progress(beat: Mapping[str, Any] | None) -> str:
     """`step 340/1250 (27 %), loss 0.1234, 5,210 samples/s, ETA 1 min 02 s`; empty without a beat."""
     if not beat:
         return ""
-    step, total = beat.get("step") or 0, beat.get("total")
+    known = {key: value for key, value in beat.items() if isinstance(value, int | float)}
+    step, total = known.get("step", 0), known.get("total")
     parts = [f"step {step}/{total} ({100 * step / total:.0f} %)" if total else f"step {step}"]
-    if beat.get("loss") is not None:
-        parts.append(f"loss {beat['loss']:.4f}")
-    if beat.get("rate"):
-        parts.append(f"{beat['rate']:,.0f} samples/s")
-    if beat.get("eta"):
-        parts.append(f"ETA {duration(beat['eta'])}")
+    if "loss" in known:
+        parts.append(f"loss {known['loss']:.4f}")
+    if known.get("rate"):
+        parts.append(f"{known['rate']:,.0f} samples/s")
+    if known.get("eta"):
+        parts.append(f"ETA {duration(known['eta'])}")
     return ", ".join(parts)
 
 
@@ -88,16 +90,19 @@ def status_table(rows: Iterable[tuple[RunState, Mapping[str, Any] | None]], now:
         ranks = str(state.world_size) if state.world_size else "?"
         took = duration((state.ended or now) - state.started) if state.started else "-"
         note = _note(state, beat)
-        age = f"{duration(now - state.created)} ago"
-        lines.append([state.run_id, state.state, state.profile, ranks, age, took, note])
+        lines.append([state.run_id, state.state, state.profile, ranks, _ago(state, now), took, note])
     if not lines:
         return "no runs yet; start one: orch submit JOB --profile PROFILE"
     return table(["RUN", "STATE", "PROFILE", "RANKS", "SUBMITTED", "TOOK", "NOTE"], lines, style, colour_of=1)
 
 
+def _ago(state: RunState, now: float) -> str:
+    return f"{duration(now - state.created)} ago" if state.created else "-"
+
+
 def _note(state: RunState, beat: Mapping[str, Any] | None) -> str:
     if state.verdict is not None:
-        reason = state.verdict.reason
+        reason = (state.verdict.reason.splitlines() or [""])[0]
         return reason if len(reason) <= 80 else f"{reason[:77]}..."
     return "; ".join(filter(None, [state.detail, progress(beat)]))
 
@@ -109,10 +114,12 @@ def status_page(state: RunState, beat: Mapping[str, Any] | None, result: Mapping
     facts = {
         "profile": f"{state.profile}, {len(state.nodes)} node{'s' * (len(state.nodes) != 1)}, "
         f"{state.world_size or '?'} ranks",
-        "submitted": f"{duration(now - state.created)} ago",
-        "running": duration((state.ended or now) - state.started) if state.started else "",
+        "submitted": _ago(state, now),
+        "took" if state.is_final else "running": duration((state.ended or now) - state.started)
+        if state.started
+        else "",
         "master": state.master,
-        "attempt": f"{state.attempt} ({state.restarts} restarts)" if state.restarts else "",
+        "attempt": f"{state.attempt} ({state.restarts} restart{'s' * (state.restarts != 1)})" if state.restarts else "",
         "progress": "" if state.is_final else progress(beat),
         "result": result_line(result),
         "detail": state.detail,
@@ -134,7 +141,7 @@ def verdict_page(state: RunState, style: Style = plain) -> str:
     verdict = state.verdict
     if verdict is None:
         return f"{state.run_id} is {state.state}: it has not ended. See: orch status {state.run_id}"
-    lines = [f"{state.run_id} {style(verdict.outcome, COLOURS[verdict.outcome])}{_cause(verdict)}"]
+    lines = [f"{state.run_id} {style(verdict.outcome, COLOURS.get(verdict.outcome, ''))}{_cause(verdict)}"]
     if verdict.reason:
         lines += ["", f"  {verdict.reason}"]
     if state.restarts:

@@ -195,6 +195,22 @@ class Limits(Spec):
     grace: Seconds = Field(30, description="from TERM to KILL, enough to save a checkpoint")
 
 
+class Hang(Spec):
+    """When a rank counts as standing still, and what is done about it."""
+
+    action: Literal["auto", "restart", "report", "off"] = Field(
+        "auto", description="auto: restart the gang of a program that beats, only report one that doesn't"
+    )
+    train: Seconds = Field(60, description="silence in training; at least `medians` median steps")
+    medians: Count = 10
+    other: Seconds = Field(1800, description="silence in any other phase, and before the first step")
+
+
+def _hang(value: object) -> object:
+    """Read `hang: restart` as its action."""
+    return Hang(action=value) if value in ("auto", "restart", "report", "off") else value
+
+
 class Input(Spec):
     """Data placed on each node before the ranks start, once a node, found again by its content."""
 
@@ -222,6 +238,7 @@ class Job(Spec):
     retry: Retry = Retry()
     resources: Resources = Resources()
     limits: Limits = Limits()
+    hang: Annotated[Hang, BeforeValidator(_hang)] = Hang()
     inputs: tuple[Input, ...] = ()
     launcher: Literal["auto", "fork", "exec", "torchrun", "accelerate"] = Field(
         "auto", description="auto: fork without GPUs, exec with them"

@@ -74,6 +74,7 @@ class NodeTask:
     resume: str = "auto"
     retry: dict[str, int | None] = field(default_factory=dict)
     time_limit: int | None = None
+    hang: dict[str, Any] = field(default_factory=dict)  # action, train, medians, other
     join_timeout: float = 300.0
     grace: float = 30.0
     token: str = ""

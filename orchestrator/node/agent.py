@@ -13,11 +13,12 @@ import socket
 import sys
 import time
 from collections.abc import Coroutine
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from orchestrator.node import child, gang
 from orchestrator.node.background import in_thread
+from orchestrator.node.beats import BeatReader
 from orchestrator.node.events import EventLog, write_whole
 from orchestrator.node.inputs import InputError, place
 from orchestrator.node.join import join
@@ -51,6 +52,7 @@ class Agent:
         self.lead: Lead | None = None
         self.launcher_gone = False
         self.untold: list[Message] = []
+        self.beats = BeatReader(task.hang)
 
     async def run(self) -> int:
         """Take part in the gang until its end; the exit code is the same on all nodes."""
@@ -181,10 +183,19 @@ class Agent:
             late = f"no beat for {silent:.0f} s" if silent > BEAT_SECONDS * BEATS_MISSED else ""
             if reason := message.get("lost") or late:
                 self._give_up("failed", "infra", f"node {self.task.node_rank} lost node 0: {reason}")
+        self._look_at_beats(now)
         if self.stop_deadline is not None and now > self.stop_deadline:
             self.stop_deadline = None
             self.events.write("launcher_killed", reason="its ranks did not end in time")
             self.launcher.kill()
+
+    def _look_at_beats(self, now: float) -> None:
+        """Tell the leader of ranks that stand still."""
+        if not self.running or self.stop_deadline is not None:
+            return
+        for stall in self.beats.new_stalls(attempt_folder(self.node_dir, self.attempt), self.running, now):
+            self.events.write("stall", attempt=self.attempt, full=stall.is_full, **asdict(stall))
+            self._tell({"kind": "stall", "attempt": self.attempt, "full": stall.is_full, **asdict(stall)})
 
     async def _from_signal(self, message: Message) -> None:
         cancel = self._cancelled()
@@ -222,11 +233,14 @@ class Agent:
         elif kind == "stop":
             self.launcher.send({"kind": "stop", "grace": message["grace"]})
             self.stop_deadline = time.monotonic() + message["grace"] + KILL_MARGIN
+        elif kind == "stacks":
+            self.launcher.send({"kind": "stacks"})
         elif kind == "bye":
             self.outcome = (message["outcome"], message["code"])
 
     async def _prepare(self, attempt: int) -> None:
         self.attempt = attempt
+        self.beats = BeatReader(self.task.hang)
         if self.launcher_gone:
             self.launcher_gone = False
             self._begin(self._start_launcher())
@@ -268,8 +282,8 @@ class Agent:
             self._tell({"kind": "exit", **message})
         elif kind == "idle":
             await self._became_idle()
-        elif kind == "ready":
-            self._tell({"kind": "ready", **message})
+        elif kind in ("ready", "stacks"):
+            self._tell({"kind": kind, **message})
         elif kind == "gone":
             await self._lost_launcher(message)
         else:

@@ -19,6 +19,7 @@ from typing import Any
 from orchestrator.node.programs import plan_ranks
 from orchestrator.node.rank import RankStart, become_rank, run_rank
 from orchestrator.node.reports import failure_report
+from orchestrator.node.stacks import SETTLE_SECONDS, ask, describe
 from orchestrator.node.warmup import torch_is_there, warm_up
 from orchestrator.wire import Binding, NodeTask, attempt_folder, node_folder
 
@@ -48,6 +49,7 @@ class Launcher:
     store: Any = None
     ranks: dict[int, RankProcess] = field(default_factory=dict)
     kill_at: float | None = None
+    stacks_at: float | None = None
     attempt: int = 0
     buffered: bytes = b""
     signals: tuple[int, int] = (-1, -1)
@@ -67,8 +69,8 @@ class Launcher:
             self.task = replace(self.task, launcher="exec")  # a forked CUDA context is broken
         self.report("imported", **imported)
         while True:
-            timeout = None if self.kill_at is None else max(0.0, self.kill_at - time.monotonic())
-            events = self.selector.select(timeout)
+            due = [moment for moment in (self.kill_at, self.stacks_at) if moment is not None]
+            events = self.selector.select(max(0.0, min(due) - time.monotonic()) if due else None)
             for key, _ in events:
                 if key.data == "orders":
                     start, open_still = self._read_orders()
@@ -87,6 +89,9 @@ class Launcher:
             if self.kill_at is not None and time.monotonic() >= self.kill_at:
                 self.kill_at = None
                 self._kill_ranks()
+            if self.stacks_at is not None and time.monotonic() >= self.stacks_at:
+                self.stacks_at = None
+                self._report_stacks()
 
     def _listen_for_signals(self) -> None:
         self.signals = os.pipe()
@@ -204,6 +209,16 @@ class Launcher:
         for process in self._alive():
             os.killpg(process.pid, signal.SIGTERM)
         self.kill_at = time.monotonic() + grace
+
+    def _order_stacks(self) -> None:
+        """Ask every rank for its stacks; they are reported a moment later."""
+        for process in self._alive():
+            ask(process.pid)
+        self.stacks_at = time.monotonic() + SETTLE_SECONDS
+
+    def _report_stacks(self) -> None:
+        ranks = {p.start.rank: describe(p.pid, p.start.stack_file) for p in self._alive()}
+        self.report("stacks", ranks=ranks)
 
     def _alive(self) -> list[RankProcess]:
         return [process for process in self.ranks.values() if process.exit_status is None]

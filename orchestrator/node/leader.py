@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
+from orchestrator.node.watch import culprit_of_hang
 from orchestrator.wire import EXIT_NO_RETRY, EXIT_REQUEUE, Hello, NodeTask, bind
 
 BEAT_SECONDS = 2.0
@@ -15,6 +16,8 @@ BEATS_MISSED = 3
 SETTLE_SECONDS = 1.5  # a victim's words may arrive before the culprit's: wait for those
 FAILURE_GRACE = 2.0  # the others hang in a collective by now: TERM is only a courtesy
 ATTEMPTS_WITHOUT_PROGRESS = 3
+HANG_SETTLE_SECONDS = 2.5  # so that every node's stalls and stacks are known
+STACKS_EVERY = 20.0  # seconds between two dumps
 STOPPED_BY_US = ("SIGTERM", "SIGKILL")
 
 Message = dict[str, Any]
@@ -27,9 +30,9 @@ def cause_of(exit_report: Message) -> str:
     if exit_report.get("victim"):
         return "infra"  # a peer went away, and no rank failed by itself: the network, or a machine
     error = exit_report.get("error") or {}
-    if error.get("type") not in (None, "LauncherLost"):
+    if error.get("type") not in (None, "LauncherLost", "Hang"):
         return "user_error"  # an exception, even where the interpreter then died of a signal while tearing down
-    return "infra" if exit_report.get("signal") else "user_error"
+    return "infra" if exit_report.get("signal") or exit_report.get("hang") else "user_error"
 
 
 def culprit_of(exits: list[Message]) -> Message | None:
@@ -66,6 +69,10 @@ class Leader:
     best_step: int | None = None
     stalled: int = 0
     bye: Message = field(default_factory=dict)
+    stalls: dict[int, Message] = field(default_factory=dict)
+    stacks: dict[int, Message] = field(default_factory=dict)
+    stacks_asked: float | None = None
+    hang_at: float | None = None
 
     def __post_init__(self) -> None:
         self.attempt = self.task.attempt
@@ -129,6 +136,8 @@ class Leader:
             self._end("failed", "infra", self._what_is_missing())
         elif self.phase == "running" and self.settle_at is not None and now >= self.settle_at:
             self._stop("failure", FAILURE_GRACE)
+        elif self.phase == "running" and self.hang_at is not None and now >= self.hang_at:
+            self._blame_hang(now)
         elif self.phase == "running" and self.task.time_limit and now >= self.started + self.task.time_limit:
             self.record("time_limit", seconds=self.task.time_limit)
             self._stop("timeout", self.task.grace)
@@ -171,6 +180,40 @@ class Leader:
         else:
             self._stop("failure", FAILURE_GRACE)
 
+    def _on_stall(self, node: int, message: Message, now: float) -> None:
+        """A rank stands still: at half of its limit ask all nodes for stacks, at the whole end the attempt."""
+        if self.phase != "running" or message["attempt"] != self.attempt:
+            return
+        self.stalls[message["rank"]] = {**message, "node": node}
+        if self.stacks_asked is None or now > self.stacks_asked + STACKS_EVERY:
+            self.stacks_asked = now
+            for other in self.hellos:
+                self.send(other, {"kind": "stacks"})
+        if message["full"] and self.task.hang.get("action") in ("auto", "restart") and self.hang_at is None:
+            self.hang_at = now + HANG_SETTLE_SECONDS
+
+    def _on_stacks(self, node: int, message: Message, now: float) -> None:
+        self.stacks.update({int(rank): seen for rank, seen in message["ranks"].items()})
+        self.record("stacks", attempt=self.attempt, ranks=message["ranks"])
+
+    def _blame_hang(self, now: float) -> None:
+        """The rank that the others wait for becomes the attempt's failure."""
+        stall = culprit_of_hang(list(self.stalls.values()), self.stacks)
+        seen = self.stacks.get(stall["rank"], {})
+        how = "; it is stopped (SIGSTOP)" if seen.get("state") in ("T", "t") else ""
+        words = (
+            f"rank {stall['rank']} has stood still in {stall['phase']} at step {stall['step']} "
+            f"for {stall['seconds']:.0f} s (limit {stall['limit']:.0f} s){how}"
+        )
+        frames = list(seen.get("frames") or [])
+        self.hang_at = None
+        self.exits.append({
+            "rank": stall["rank"], "node": stall["node"], "host": self.hellos[stall["node"]].host, "code": None,
+            "signal": None, "victim": False, "after_stop": False, "hang": True, "tail": frames,
+            "error": {"type": "Hang", "message": words, "traceback": "\n".join(frames)}, "attempt": self.attempt,
+        })  # fmt: skip
+        self._stop("failure", FAILURE_GRACE)
+
     def _on_idle(self, node: int, message: Message, now: float) -> None:
         self.waiting.discard(node)
         self._end_attempt_when_idle(now)
@@ -193,6 +236,7 @@ class Leader:
         self.phase, self.waiting = "preparing", set(self.hellos)
         self.deadline = now + self.task.join_timeout
         self.exits, self.stop_reason, self.settle_at = [], "", None
+        self.stalls, self.stacks, self.stacks_asked, self.hang_at = {}, {}, None, None
         for node in self.hellos:
             self.send(node, {"kind": "prepare", "attempt": self.attempt})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.node.rank import RankStart
-from orchestrator.wire import Binding, NodeTask, rank_argv, rank_environment
+from orchestrator.wire import Binding, NodeTask, attempt_folder, node_folder, rank_argv, rank_environment
 
 
 def plan_ranks(
@@ -19,6 +19,7 @@ def plan_ranks(
 ) -> list[RankStart]:
     """The processes of one node: one a rank, or one for them all under torchrun or accelerate."""
     foreign = task.launcher in ("torchrun", "accelerate")
+    folder = attempt_folder(node_folder(task.run_dir, task.node_rank), attempt)
     starts = []
     for local_rank in range(1 if foreign else binding.nproc):
         environment = rank_environment(
@@ -47,15 +48,12 @@ def plan_ranks(
                 args=task.program.args,
                 environment=environment,
                 cwd=task.code_dir,
-                error_file=_error_file(task, attempt, binding.rank_offset + local_rank),
+                error_file=f"{folder}/error_{binding.rank_offset + local_rank}.json",
+                stack_file=f"{folder}/stacks_{binding.rank_offset + local_rank}.txt",
                 **values,
             )
         )
     return starts
-
-
-def _error_file(task: NodeTask, attempt: int, rank: int) -> str:
-    return f"{task.run_dir}/nodes/{task.node_rank}/attempt_{attempt}/error_{rank}.json"
 
 
 def foreign_argv(task: NodeTask, binding: Binding, master_addr: str, master_port: int) -> list[str]:

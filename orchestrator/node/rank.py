@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from typing import Any
 
+from orchestrator.node.stacks import answer_with_stacks
+
 PR_SET_PDEATHSIG = 1
 
 
@@ -35,6 +37,7 @@ class RankStart:
     environment: dict[str, str]
     cwd: str
     error_file: str
+    stack_file: str
     argv: tuple[str, ...] | None = None
 
 
@@ -73,6 +76,7 @@ def run_rank(start: RankStart) -> int:
     """
     if start.argv is not None:
         return _exec(start)
+    answer_with_stacks(start.stack_file)
     code = _run_program(start)
     for thread in threading.enumerate():
         if not thread.daemon and thread is not threading.current_thread():

@@ -1,0 +1,101 @@
+"""Ranks that stand still without ending: found by their beats, blamed, and started again; slow ones are left alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .conftest import Orch
+
+# Rank 1 stands still at step 30 of the first attempt, in the way that $HOW says.
+STAND_STILL = """
+import os, re, signal, sys, time, torch, torch.distributed as dist
+from orchestrator.training import run
+
+dist.init_process_group("gloo")
+rank, first = dist.get_rank(), os.environ["ORCH_ATTEMPT"] == "0"
+for step in range(1, 61):
+    if rank == 1 and first and step == 30:
+        how = os.environ["HOW"]
+        if how == "stopped":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if how == "sleep":
+            time.sleep(600)
+        if how == "gil":
+            re.match(r"(a+)+$", "a" * 64 + "b")
+        if how == "collective":
+            dist.barrier(dist.new_group([1])) or dist.recv(torch.zeros(1), src=0)
+    dist.all_reduce(torch.ones(1))
+    run.step(step, 60)
+    time.sleep(0.02)
+run.phase("done")
+print("went through", flush=True)
+dist.barrier()
+dist.destroy_process_group()
+"""
+JOB = "script: still.py\nenv: {HOW: null}\nhang: {train: 4s, medians: 2, other: 60s}\nretry: {infra: 1}\n"
+
+
+@pytest.mark.parametrize("how", ["stopped", "sleep", "gil", "collective"])
+def test_the_rank_that_stands_still_is_blamed_and_the_gang_restarted(orch: Orch, project, how: str) -> None:
+    folder = project(still_py=STAND_STILL, still_yaml=JOB)
+    done = orch("submit", str(folder / "still.yaml"), "-p", "local-2x2", "-f", "--env", f"HOW={how}")
+    assert done.code == 0, done.err
+    run = orch.run()
+    failed = orch.events(run, "attempt_failed")
+    assert len(failed) == 1
+    culprit = failed[0]["culprit"]
+    assert culprit["error"]["type"] == "Hang"
+    assert culprit["rank"] == 1, culprit
+    assert ("SIGSTOP" in culprit["error"]["message"]) == (how == "stopped")
+    stacks = {path.name: path.read_text() for path in Path(run.path).glob("nodes/*/attempt_0/stacks_*.txt")}
+    assert set(stacks) == {f"stacks_{rank}.txt" for rank in range(4)}
+    for rank in range(4):
+        if (how, rank) != ("stopped", 1):
+            assert "still.py" in stacks[f"stacks_{rank}.txt"]
+
+
+SLOW = """
+import os, time
+from orchestrator.training import run
+
+time.sleep(3)  # a slow start
+for step in range(1, 4):
+    if step == 1:
+        time.sleep(4)  # a slow first step
+    run.step(step, 3)
+    for name in ("eval", "save"):
+        with run.phase(name):
+            time.sleep(3.5)
+run.phase("done")
+"""
+
+
+def test_slow_phases_of_three_limits_are_left_alone(orch: Orch, project) -> None:
+    folder = project(slow_py=SLOW, slow_yaml="script: slow.py\nhang: {train: 1s, medians: 1, other: 60s}\n")
+    done = orch("submit", str(folder / "slow.yaml"), "-p", "local", "-f")
+    assert done.code == 0, done.err
+    assert orch.events(orch.run(), "stall") == []
+
+
+def test_a_program_without_beats_is_never_killed(orch: Orch, project) -> None:
+    folder = project(
+        quiet_py="import time\ntime.sleep(6)\n", quiet_yaml="script: quiet.py\nhang: {train: 1s, other: 2s}\n"
+    )
+    assert orch("submit", str(folder / "quiet.yaml"), "-p", "local", "-f").code == 0
+
+
+def test_a_hang_is_only_reported_when_the_job_says_so(orch: Orch, project) -> None:
+    program = (
+        "import os, time\nfrom orchestrator.training import run\n"
+        "for step in range(1, 31):\n    run.step(step, 30)\n"
+        "    time.sleep(7 if step == 20 else 0.15)\nrun.phase('done')\n"
+    )
+    folder = project(
+        nap_py=program, nap_yaml="script: nap.py\nhang: {action: report, train: 4s, medians: 1, other: 60s}\n"
+    )
+    assert orch("submit", str(folder / "nap.yaml"), "-p", "local", "-f").code == 0
+    stalls = orch.events(orch.run(), "stall")
+    assert {stall["full"] for stall in stalls} == {False, True}
+    assert orch.events(orch.run(), "restart") == []

@@ -1,0 +1,251 @@
+"""What the documentation says of commands, options, files, modules and variables is what is there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from orchestrator import errors
+from orchestrator.cli import orch
+from orchestrator.load import load
+from orchestrator.plan import Place, plan, ranks_of
+from orchestrator.records import RunState, Verdict
+from orchestrator.spec import Job, LocalProfile
+from orchestrator.training import options as training_options
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docker/*.md"), *ROOT.glob("bench/*.md")])
+MANUAL = [page for page in PAGES if page.parent.name == "docs" or page.name == "README.md"]
+COMMANDS = sorted(orch.commands)
+# Options that a page names as those of another program.
+FOREIGN = {
+    "launcher.md": {"--nnodes", "--node-rank", "--nproc-per-node", "--master-addr", "--master-port"},
+    "training.md": set(re.findall(r'"(--[a-z-]+)"', Path(training_options.__file__).read_text())),
+}
+# Options that pages speak of and the command line does not have yet; one that has come must leave this list.
+AWAITED = {"--nodes"}
+
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+each_manual = pytest.mark.parametrize("page", MANUAL, ids=lambda page: page.name)
+each_command = pytest.mark.parametrize("name", COMMANDS)
+
+
+def fences(text: str) -> list[str]:
+    """The fenced blocks without a language: those that show a terminal."""
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [block for language, block in blocks if not language]
+
+
+def prose(text: str) -> str:
+    """The text without its fenced blocks."""
+    return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def inline_code(text: str) -> list[str]:
+    """What stands in backticks; a span may go on in the next line."""
+    return [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose(text))]
+
+
+def command_lines(text: str) -> list[str]:
+    """Every line that a reader could type: `orch ...` in backticks, or at the start of a line in a block."""
+    typed = [re.findall(r"^(?:\$ )?(orch .*)$", block, re.MULTILINE) for block in fences(text)]
+    spans = [span for span in inline_code(text) if span.startswith("orch ")]
+    return [*(line for lines in typed for line in lines), *spans]
+
+
+def options_in(text: str) -> set[str]:
+    """Long options that stand in backticks on their own, outside of tables of another program."""
+    return {match[0] for span in inline_code(text) if (match := re.match(r"--[a-z][a-z-]*", span))}
+
+
+def options_of(command: click.Command) -> set[str]:
+    return {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
+
+
+ALL_OPTIONS = set().union(*(options_of(command) for command in (orch, *orch.commands.values()))) | {"--help", "-h"}
+
+
+def section(text: str, title: str) -> str:
+    found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert found is not None, f"no section '{title}'"
+    return found[1]
+
+
+def first_column(text: str) -> list[str]:
+    """The names in backticks in the first column of the tables."""
+    rows = re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)
+    return [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
+
+
+def misuse(line: str) -> str:
+    """What the command line would refuse in this line; empty when nothing. Values are not looked at."""
+    words = shlex.split(line.split(" # ", maxsplit=1)[0])[1:]
+    if not words or words[0].startswith(("-", "[")):
+        return "" if not words or words[0].strip("[]") in options_of(orch) | {"-h", "--help"} else words[0]
+    if words[0] not in orch.commands:
+        return f"no command '{words[0]}'"
+    command = orch.commands[words[0]]
+    context = click.Context(command, info_name=words[0], parent=click.Context(orch), **command.context_settings)
+    try:
+        _, rest, _ = command.make_parser(context).parse_args([word for word in words[1:] if word != "..."])
+    except click.UsageError as error:
+        return error.format_message()
+    return f"too many arguments: {rest}" if rest else ""
+
+
+# -- commands and options
+
+
+@each_manual
+def test_every_command_line_can_be_typed(page: Path) -> None:
+    refused = {line: why for line in command_lines(page.read_text()) if (why := misuse(line))}
+    assert refused == {}
+
+
+def test_command_lines_are_found_and_wrong_ones_refused() -> None:
+    text = "see `orch status\n--json` and `ls`\n\n```\n$ orch why last\n  orch rm x     not typed\norch wait RUN\n```\n"
+    assert command_lines(text) == ["orch why last", "orch wait RUN", "orch status --json"]
+    for line in (
+        "orch frobnicate",
+        "orch status --jsno",
+        "orch wait RUN OTHER",
+        "orch --verison",
+        "orch wait --timeout",
+    ):
+        assert misuse(line), line
+    assert misuse("orch init mine torchrun --nproc_per_node 4 train.py") == ""
+    assert sum(len(command_lines(page.read_text())) for page in MANUAL) > 45
+
+
+@each_manual
+def test_every_option_exists(page: Path) -> None:
+    unknown = options_in(page.read_text()) - ALL_OPTIONS - FOREIGN.get(page.name, set()) - AWAITED
+    assert unknown == set()
+
+
+def test_an_option_that_has_come_is_no_longer_awaited() -> None:
+    named = set().union(*(options_in(page.read_text()) for page in MANUAL))
+    assert {option for option in AWAITED if option in ALL_OPTIONS or option not in named} == set()
+
+
+@each_command
+def test_each_command_has_its_section_with_all_its_options(name: str) -> None:
+    text = section((ROOT / "docs" / "cli.md").read_text(), name)
+    command = orch.commands[name]
+    words = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", text))
+    missing = {max(option.opts, key=len) for option in command.params if isinstance(option, click.Option)} - words
+    assert missing == set()
+    assert [word for word in first_column(text) if word.split()[0] not in options_of(command)] == []
+
+
+def test_no_command_is_described_that_is_not_there() -> None:
+    titles = re.findall(r"^## (.*)$", (ROOT / "docs" / "cli.md").read_text(), re.MULTILINE)
+    assert {title for title in titles if title.islower()} == set(COMMANDS)
+
+
+# -- exit codes, JSON, variables
+
+
+def test_the_exit_codes_are_those_of_errors_py() -> None:
+    codes = {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
+    table = section((ROOT / "docs" / "cli.md").read_text(), "Exit codes")
+    assert {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)} == codes
+    line = section((ROOT / "docs" / "design.md").read_text(), "Exit codes").split(" Of a rank")[0]
+    assert {int(code) for code in re.findall(r"\b(\d+) ", line)} == codes
+
+
+def test_the_json_fields_are_those_that_are_printed() -> None:
+    text = section((ROOT / "docs" / "cli.md").read_text(), "JSON")
+    state = RunState("", "", "", 0.0, "pending").to_json()
+    assert set(first_column(text)) == {*state, "progress", "result", "folder"}
+    verdict = text[text.index("A **verdict**") :]
+    assert set(Verdict("failed").to_json()) <= set(re.findall(r"`(\w+)`", verdict))
+
+
+def test_the_variables_of_a_rank() -> None:
+    job = Job.model_validate({"name": "job", "command": ["true"]})
+    profile = LocalProfile(kind="local", name="here", nodes=1, nproc_per_node=1)
+    launch = plan(job, profile, "job-abcdef", Place("/run", "/code", "/inputs", "python3", "python3"))
+    named = first_column(section((ROOT / "docs" / "cli.md").read_text(), "What a rank sees"))
+    assert len(named) == len(set(named))
+    assert set(named) == set(ranks_of(launch)[0].environment)
+
+
+def test_the_variables_that_orch_reads() -> None:
+    sources = [path for path in control_side() if path.name != "initialise.py"]
+    read = {
+        name for path in sources for name in re.findall(r'environ(?:\.get\(|\[)"([A-Z_]+)"', path.read_text())
+    }  # fmt: skip
+    assert set(first_column(section((ROOT / "docs" / "cli.md").read_text(), "Variables that orch reads"))) == read
+
+
+def control_side() -> Iterator[Path]:
+    for path in sorted((ROOT / "orchestrator").rglob("*.py")):
+        if path.relative_to(ROOT / "orchestrator").parts[0] not in ("node", "training"):
+            yield path
+
+
+# -- files
+
+
+def slug(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+@each_page
+def test_every_relative_link_leads_somewhere(page: Path) -> None:
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page.read_text())):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        path = (page.parent / name) if name else page
+        headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE) if path.is_file() else []
+        if not path.exists() or (anchor and anchor not in map(slug, headings)):
+            broken.append(target)
+    assert broken == []
+
+
+@each_page
+def test_jobs_that_are_named_exist(page: Path) -> None:
+    named = set(re.findall(r"(?<![\w/])jobs/[\w./-]+\.(?:yaml|py)", page.read_text()))
+    assert {name for name in named if not (ROOT / name).exists()} == set()
+
+
+def test_the_house_is_the_tree() -> None:
+    house = section((ROOT / "docs" / "design.md").read_text(), "The house")
+    named = re.findall(r"^(\S+\.py) +\S", house, re.MULTILINE)
+    there = {str(path.relative_to(ROOT / "orchestrator")) for path in (ROOT / "orchestrator").rglob("*.py")}
+    assert len(named) == len(set(named))
+    assert set(named) == {path for path in there if not path.endswith("__init__.py")}
+
+
+def test_the_layers_are_those_that_are_enforced() -> None:
+    contract = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]
+    enforced = [{name.strip().removeprefix("orchestrator.") for name in row.split(":")} for row in contract["layers"]]
+    text = section((ROOT / "docs" / "design.md").read_text(), "Layers")
+    line = re.search(r"^(cli\b.*?)\.$", text, re.MULTILINE | re.DOTALL)
+    assert line is not None
+    assert [set(re.findall(r"\w+", row)) for row in line[1].split(">")] == enforced
+
+
+def test_the_readmes_job_and_profile_load(tmp_path: Path) -> None:
+    blocks = re.findall(r"^```yaml\n# (\S+):.*?\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 2
+    (tmp_path / "cluster_profiles").mkdir()
+    (tmp_path / "train.py").touch()
+    for name, text in blocks:
+        (tmp_path / name).write_text(text)
+    loaded = load("mine.yaml", "lab", cwd=tmp_path)
+    assert (loaded.job.script, loaded.profile.nodes) == ("train.py", 3)
+
+
+@each_page
+def test_pages_are_finished(page: Path) -> None:
+    assert re.findall(r"\b(?:TODO|FIXME|TBD|XXX|coming soon)\b", page.read_text()) == []
