@@ -25,7 +25,17 @@ from orchestrator.errors import (
 )
 from orchestrator.node.processes import identify
 from orchestrator.records import RunState
-from orchestrator.store import RunDir, create_run, find_run, live_runs, new_run_id, newest_runs, remove_run
+from orchestrator.runrecord import run_record
+from orchestrator.store import (
+    RunDir,
+    create_run,
+    find_run,
+    live_runs,
+    new_run_id,
+    newest_runs,
+    read_lines,
+    remove_run,
+)
 from orchestrator.supervisor import conclude, start_supervisor, state_of
 
 if TYPE_CHECKING:  # what only looks at runs must not wait for pydantic
@@ -38,6 +48,7 @@ RECORD_VERSION = 1
 POLL_SECONDS = 0.1  # files on a network file system send no events, so followers look
 CANCEL_MARGIN = 10.0
 DRY_RUN_ID = "dryrun"
+METRICS_BYTES = 32 << 20  # a larger file is not read through for the seconds that saving took
 
 
 @dataclass(frozen=True)
@@ -51,6 +62,7 @@ class Request:
     env: tuple[str, ...] = ()
     resume: str | None = None
     rehearse: bool = False
+    again: str | None = None  # the run to repeat; `job` is then empty, and `profile` where it stays the same
 
 
 @dataclass(frozen=True)
@@ -61,6 +73,8 @@ class Prepared:
     profile: AnyProfile
     environment: Environment
     rehearsed: bool
+    given: tuple[str, ...] = ()  # the names of --env: `A=` had a value, `A` took the shell's
+    repeats: RunDir | None = None
 
 
 def prepare(root: Path, request: Request) -> Prepared:
@@ -72,10 +86,20 @@ def prepare(root: Path, request: Request) -> Prepared:
     flags = dict(request.flags)
     if request.resume is not None:
         flags["job.checkpoint.resume"] = _checkpoints_of(find_run(root, request.resume))
-    loaded = load(request.job, request.profile, sets=request.sets, flags=flags)
-    environment = resolve(loaded.job, os.environ, parse_env_options(request.env, os.environ))
+    options, repeats, rehearsed = request.env, None, request.rehearse
+    if request.again is not None:
+        from orchestrator import repeat  # noqa: PLC0415 (loads pydantic)
+
+        repeats = find_run(root, request.again)
+        loaded = repeat.load_again(repeats, request.profile, request.sets, flags)
+        options = (*repeat.env_options(repeats), *request.env)
+        rehearsed = rehearsed or (not request.profile and repeat.was_rehearsal(repeats))
+    else:
+        loaded = load(request.job, request.profile, sets=request.sets, flags=flags)
+    environment = resolve(loaded.job, os.environ, parse_env_options(options, os.environ))
     profile = rehearsal(loaded.profile) if request.rehearse else loaded.profile
-    return Prepared(loaded, profile, environment, request.rehearse)
+    given = dict.fromkeys("".join(option.partition("=")[:2]) for option in options)
+    return Prepared(loaded, profile, environment, rehearsed, tuple(given), repeats)
 
 
 def _checkpoints_of(run: RunDir) -> str:
@@ -121,7 +145,7 @@ def submit(root: Path, prepared: Prepared) -> RunDir:
     run = create_run(root, run_id, _record(prepared, launch))
     try:
         run.write("plan.json", launch.to_json())
-        run.append_event("snapshot", **_snapshot(prepared, run))
+        _snapshot(prepared, run)
     except OrchError:
         remove_run(root, run)  # nothing was started: it leaves no trace
         raise
@@ -160,15 +184,25 @@ def _record(prepared: Prepared, launch: LaunchPlan) -> dict[str, Any]:
         "job_file": str(prepared.loaded.job_path),
         "profile_file": str(prepared.loaded.profile_path),
         "code_dir": str(prepared.loaded.code_dir),
+        "given": list(prepared.given),
+        "repeats": prepared.repeats.run_id if prepared.repeats else None,
         "python": sys.version.split()[0],
     }
 
 
-def _snapshot(prepared: Prepared, run: RunDir) -> dict[str, Any]:
-    from orchestrator.snapshot import take  # noqa: PLC0415 (only a submit needs it)
+def _snapshot(prepared: Prepared, run: RunDir) -> None:
+    """Copy the code: the folder as it is now, or, for a repeated run, what that run was sent."""
+    if prepared.repeats is not None:
+        from orchestrator.repeat import copy_code  # noqa: PLC0415 (loads pydantic)
 
-    code = prepared.loaded.job.code
-    return asdict(take(prepared.loaded.code_dir, run.path / "code", code.ignore, code.max_size))
+        facts = copy_code(prepared.repeats, run)
+    else:
+        from orchestrator.snapshot import take  # noqa: PLC0415 (only a submit needs it)
+
+        code = prepared.loaded.job.code
+        facts = asdict(take(prepared.loaded.code_dir, run.path / "code", code.ignore, code.max_size))
+    run.write("code.json", {"files": facts.pop("listing")})
+    run.append_event("snapshot", **facts)
 
 
 # -- looking
@@ -180,6 +214,13 @@ def states(root: Path, *, everything: bool, limit: int) -> list[tuple[RunDir, Ru
     seen = {run.run_id for run in runs}
     runs += [run for run in live_runs(root) if run.run_id not in seen]
     return [(run, _state_or_why_not(run)) for run in runs]
+
+
+def record_of(run: RunDir) -> dict[str, Any]:
+    """What the run was and what it cost so far."""
+    metrics = run.path / "metrics.jsonl"
+    lines = read_lines(metrics) if metrics.exists() and metrics.stat().st_size <= METRICS_BYTES else ()
+    return run_record(run.read("run.json") or {}, run.events(), run.read("plan.json"), lines, time.time())
 
 
 def _state_or_why_not(run: RunDir) -> RunState:

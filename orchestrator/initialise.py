@@ -120,21 +120,24 @@ def slurm_seconds(text: str) -> int | None:
         return None
 
 
-def job_from_command(command: str) -> Draft:
-    """A job file for a pasted launch line, with the profile it implies; UsageError where it can't be read."""
+def job_from_command(command: str, name: str | None = None) -> Draft:
+    """A job file, called `name` or after its program, for a pasted launch line, with the profile it implies.
+
+    UsageError where the line can't be read.
+    """
     pasted = read_command(command)
     notes = list(pasted.notes)
     if any("$" in word for word in (*pasted.args, *pasted.env.values(), pasted.target)):
         notes.append("a '$' is passed on as it is: orch starts programs without a shell")
     profile = _implied_profile(pasted, notes)
-    return Draft(_job(pasted), profile, tuple(dict.fromkeys(notes)))
+    return Draft(_job(pasted, name or _job_name(pasted)), profile, tuple(dict.fromkeys(notes)))
 
 
-def _job(pasted: Pasted) -> str:
+def _job(pasted: Pasted, name: str) -> str:
     lines: list[str] = []
     if pasted.launcher:
         lines.append(f"# Was started by {pasted.launcher}; the numbers of nodes and ranks are the profile's.")
-    lines.append(f"name: {text_value(_job_name(pasted))}")
+    lines.append(f"name: {text_value(name)}")
     if pasted.kind == "command":
         lines.append(f"command: {_flow([pasted.target, *pasted.args])}")
     else:

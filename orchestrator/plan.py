@@ -255,4 +255,8 @@ def _per_rank(launch: LaunchPlan) -> Any:
 
 
 def _word(value: Any) -> str:
-    return "-" if value is None or value in ([], {}) else str(value)
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_word, value)) or "-"
+    if isinstance(value, dict):
+        return " ".join(f"{key}={_word(each)}" for key, each in value.items() if each not in (None, [], {})) or "-"
+    return "-" if value is None else str(value)

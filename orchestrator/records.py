@@ -161,7 +161,7 @@ def _fold_node(node: int, events: list[Event], run: Event, alive: bool | None) -
     for event in events:
         kind = event["kind"]
         if kind == "agent_started":
-            state, host = "starting", str(event.get("host")) if host in ("", "?") else host
+            state, host = "starting", str(event.get("host")) if host in ("", "?", "localhost") else host
         elif kind == "started":
             state, ranks, exits = "running", (event["ranks"][0], event["ranks"][1]), {}
         elif kind == "rank_exit":

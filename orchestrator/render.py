@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from orchestrator.plan import LaunchPlan
 
 Style = Callable[[str, str], str]  # (text, colour) -> text
+IN_ORDER = ("exit code 0", "exit code 95", "SIGTERM", "SIGKILL")  # what an end that orch asked for looks like
 COLOURS = {"succeeded": "green", "failed": "red", "cancelled": "yellow", "running": "cyan", "restarting": "magenta"}
 
 
@@ -115,14 +116,16 @@ def status_page(state: RunState, beat: Mapping[str, Any] | None, result: Mapping
         "profile": f"{state.profile}, {len(state.nodes)} node{'s' * (len(state.nodes) != 1)}, "
         f"{state.world_size or '?'} ranks",
         "submitted": _ago(state, now),
-        "took" if state.is_final else "running": duration((state.ended or now) - state.started)
+        "took" if state.is_final else "took" if state.is_final else "running": duration(
+            (state.ended or now) - state.started
+        )
         if state.started
         else "",
         "master": state.master,
         "attempt": f"{state.attempt} ({state.restarts} restart{'s' * (state.restarts != 1)})" if state.restarts else "",
         "progress": "" if state.is_final else progress(beat),
         "result": result_line(result),
-        "detail": state.detail,
+        "detail": "" if state.is_final else state.detail,
         "folder": folder,
     }
     lines += [f"  {name:<10} {value}" for name, value in facts.items() if value]
@@ -131,7 +134,10 @@ def status_page(state: RunState, beat: Mapping[str, Any] | None, result: Mapping
     rows = []
     for node in state.nodes:
         ranks = f"{node.ranks[0]}-{node.ranks[1] - 1}" if node.ranks else "-"
-        ends = ", ".join(f"rank {rank}: {how}" for rank, how in sorted(node.exits.items()) if how != "exit code 0")
+        blamed = state.verdict.rank if state.verdict else None
+        ends = ", ".join(
+            f"rank {rank}: {how}" for rank, how in sorted(node.exits.items()) if rank == blamed or how not in IN_ORDER
+        )
         rows.append([str(node.node), node.host, node.state, ranks, ends])
     return "\n".join([*lines, "", table(["NODE", "HOST", "STATE", "RANKS", "ENDS"], rows)])
 
@@ -181,7 +187,7 @@ def plan_page(launch: LaunchPlan, *, commands: bool) -> str:
         if len(task.ports) > 5
         else ", ".join(map(str, task.ports)),
         "backend": launch.profile["backend"],
-        "launcher": task.launcher if task.launcher != "auto" else "auto (fork, or exec where the node has GPUs)",
+        "launcher": _launcher(task.launcher, task.program.kind),
         "checkpoints": f"{task.checkpoint_dir} (keep {task.checkpoint_keep}, resume {task.resume})",
         "code": task.code_dir,
         "limits": f"join {duration(task.join_timeout)}, grace {duration(task.grace)}, "
@@ -199,6 +205,12 @@ def plan_page(launch: LaunchPlan, *, commands: bool) -> str:
     if commands:
         lines += ["", *_commands(launch)]
     return "\n".join(lines)
+
+
+def _launcher(asked: str, kind: str) -> str:
+    if asked != "auto":
+        return asked
+    return "exec (a command is not forked)" if kind == "command" else "auto (fork, or exec where the node has GPUs)"
 
 
 def _commands(launch: LaunchPlan) -> list[str]:

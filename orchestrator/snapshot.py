@@ -7,8 +7,8 @@ import os
 import shutil
 import stat
 import subprocess
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -45,6 +45,7 @@ class Snapshot:
     dirty: bool
     diff: str | None
     untracked: tuple[str, ...]
+    listing: dict[str, tuple[str, str]] = field(default_factory=dict)  # path -> (kind d | l | x | f, sha256)
 
 
 @dataclass(frozen=True)
@@ -74,13 +75,36 @@ def take(code_dir: Path, destination: Path, ignore_file: str, max_size: int) -> 
     git = git_state(code_dir)
     fresh = not destination.exists()
     try:
-        digest = _copy_all(entries, code_dir, destination)
+        digest, listing = _copy_all(entries, code_dir, destination)
     except BaseException:
         if fresh:
             shutil.rmtree(destination, ignore_errors=True)
         raise
     files = sum(not entry.is_folder for entry in entries)
-    return Snapshot(files, total, digest, git.commit, git.dirty, git.diff, git.untracked)
+    return Snapshot(files, total, digest, git.commit, git.dirty, git.diff, git.untracked, listing)
+
+
+def retake(snapshot: Path, destination: Path, listing: Mapping[str, Sequence[str]]) -> None:
+    """Copy the files that an earlier `take` has listed, and no others; UsageError names those that have changed since.
+
+    What its ranks wrote beside their code is not copied.
+    """
+    fresh = not destination.exists()
+    entries = []
+    for path, (kind, _) in listing.items():
+        link = os.readlink(snapshot / path) if kind == "l" and (snapshot / path).is_symlink() else None
+        entries.append(_Entry(path, executable=kind == "x", is_folder=kind == "d", link=link))
+    try:
+        _, found = _copy_all(entries, snapshot, destination)
+        if changed := [path for path, entry in listing.items() if found[path] != tuple(entry)]:
+            raise UsageError(
+                f"{snapshot}: {', '.join(changed[:5])}: not what was sent to the ranks any more",
+                "the run itself has changed its code; submit the job file instead",
+            )
+    except BaseException:
+        if fresh:
+            shutil.rmtree(destination, ignore_errors=True)
+        raise
 
 
 def _ignored(code_dir: Path, ignore_file: str) -> Callable[[str], bool]:
@@ -171,8 +195,9 @@ def _megabytes(size: int) -> str:
     return f"{size / 1024**2:.1f} MB" if size >= 100_000 else f"{size} bytes"
 
 
-def _copy_all(entries: list[_Entry], code_dir: Path, destination: Path) -> str:
-    whole = hashlib.sha256()
+def _copy_all(entries: list[_Entry], code_dir: Path, destination: Path) -> tuple[str, dict[str, tuple[str, str]]]:
+    """(the hash of everything, what was copied with its hash)."""
+    whole, listing = hashlib.sha256(), {}
     try:
         destination.mkdir(parents=True, exist_ok=True)
         if any(destination.iterdir()):
@@ -182,8 +207,9 @@ def _copy_all(entries: list[_Entry], code_dir: Path, destination: Path) -> str:
     for entry in entries:
         digest = _copy(entry, code_dir / entry.path, destination / entry.path)
         kind = "d" if entry.is_folder else "l" if entry.link is not None else "x" if entry.executable else "f"
+        listing[entry.path] = (kind, digest)
         whole.update(b"%s %s\0%s\0" % (kind.encode(), os.fsencode(entry.path), digest.encode()))
-    return whole.hexdigest()
+    return whole.hexdigest(), listing
 
 
 def _copy(entry: _Entry, source: Path, target: Path) -> str:

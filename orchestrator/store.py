@@ -31,7 +31,10 @@ Record = dict[str, Any]
 def state_root() -> Path:
     """The folder of all runs: $ORCH_HOME, else the user's state folder."""
     if home := os.environ.get("ORCH_HOME"):
-        return Path(home).expanduser().absolute()
+        root = Path(home).expanduser().absolute()
+        if root.exists() and not root.is_dir():
+            raise StoreError(f"ORCH_HOME is {root}, which is not a folder", "set it to a folder, or unset it")
+        return root
     from platformdirs import user_state_path  # noqa: PLC0415 (10 ms that $ORCH_HOME saves)
 
     return user_state_path("orch")

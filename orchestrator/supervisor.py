@@ -26,6 +26,8 @@ from orchestrator.records import RunState, Verdict, fold
 from orchestrator.store import RunDir, live_runs, newest_runs, remove_run, retire, state_root
 
 WAIT_SECONDS = 1.0
+OVERDUE_SECONDS = 25.0  # the leader itself lingers for at most 21
+LAST_WORDS = ("agent_ended", "gave_up")
 SUBMIT_PATIENCE = 60.0  # how long a submit may take between recording a run and starting its agents
 EMPTY_RECORD: dict[str, Any] = {"nnodes": 0, "created": 0.0, "kind": "local"}  # where a field has been lost
 
@@ -55,6 +57,8 @@ def conclude(root: Path, run: RunDir) -> Verdict | None:
     record = {**EMPTY_RECORD, **record}
     machine = backend(record["kind"])
     _notice_lost(run, record, machine)
+    if _is_overdue(run):
+        machine.sweep(run)
     state = state_of(run)
     if state.verdict is None:
         return None
@@ -74,6 +78,12 @@ def _notice_lost(run: RunDir, record: Mapping[str, Any], machine: Backend) -> No
         return
     if not any(event["kind"] == "found_lost" for event in run.events()):
         run.append_event("found_lost", reason="the submit ended before it had started an agent")
+
+
+def _is_overdue(run: RunDir) -> bool:
+    """Did node 0 leave long ago? Agents leave together: one that is still there is frozen, or dials in vain."""
+    ends = [event.get("time") for event in run.events() if event.get("kind") in LAST_WORDS and event.get("node") == 0]
+    return any(isinstance(end, float | int) and time.time() - end > OVERDUE_SECONDS for end in ends)
 
 
 def _is_being_submitted(record: Mapping[str, Any]) -> bool:

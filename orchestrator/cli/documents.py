@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
+from typing import Any
 
 import click
 
@@ -24,18 +25,20 @@ def profiles(as_json: bool) -> int:
     from orchestrator import render
     from orchestrator.load import known_profiles, load_profile
 
-    rows = []
+    rows: list[list[Any]] = []
     for name, path, where in known_profiles(Path.cwd()):
         try:
             found = load_profile(path)
-            rows.append([name, found.kind, str(found.nodes), str(found.nproc_per_node), found.runtime, where])
+            nproc = list(found.nproc_per_node) if isinstance(found.nproc_per_node, tuple) else found.nproc_per_node
+            rows.append([name, found.kind, found.nodes, nproc, found.runtime, where])
         except OrchError as error:
-            rows.append([name, "broken", "-", "-", "-", error.message.splitlines()[0]])
+            rows.append([name, "broken", None, None, None, error.message.splitlines()[0]])
     header = ["PROFILE", "KIND", "NODES", "RANKS/NODE", "RUNTIME", "WHERE"]
     if as_json:
-        print_json([dict(zip([word.lower() for word in header], row, strict=True)) for row in rows])
+        keys = ["profile", "kind", "nodes", "nproc_per_node", "runtime", "where"]
+        print_json([dict(zip(keys, row, strict=True)) for row in rows])
     else:
-        click.echo(render.table(header, rows))
+        click.echo(render.table(header, [["-" if cell is None else str(cell) for cell in row] for row in rows]))
     return 0
 
 
@@ -92,7 +95,7 @@ def init(hosts: tuple[str, ...], slurm: bool, force: bool, name: str, command: t
     files: dict[Path, str] = {}
     notes: tuple[str, ...] = ()
     if command:
-        draft = initialise.job_from_command(shlex.join(command) if len(command) > 1 else command[0])
+        draft = initialise.job_from_command(shlex.join(command) if len(command) > 1 else command[0], name)
         files[Path(f"{name}.yaml")] = draft.job
         if draft.profile is not None:
             files[profile] = draft.profile

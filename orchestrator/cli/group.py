@@ -22,7 +22,7 @@ class Orch(click.Group):
 
 
 def _dashes(name: str) -> str:
-    return name.replace("_", "-") if name.startswith("--") else name
+    return name.replace("_", "-")  # click has taken the dashes in front off
 
 
 @click.group(

@@ -28,7 +28,9 @@ WATCH_SECONDS = 1.0
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(run: str | None, everything: bool, number: int, watch: bool, as_json: bool) -> int:
     """Show runs, or everything about one RUN (an id, a unique prefix, or last)."""
-    if watch and not as_json:
+    if watch and as_json:
+        raise UsageError("--watch is for people, --json for programs", "leave one of them out")
+    if watch:
         return _watch(lambda: _status_text(run, everything, number, as_json))
     click.echo(_status_text(run, everything, number, as_json))
     return 0
@@ -52,6 +54,7 @@ def _status_text(run: str | None, everything: bool, number: int, as_json: bool) 
     beat = beat_of(folder, state.attempt)
     if as_json:
         whole = {**state.to_json(), "progress": beat, "result": result, "folder": str(folder.path)}
+        whole["record"] = controller.record_of(folder)
         return json.dumps(whole, indent=1)
     return render.status_page(state, beat, result, str(folder.path), time.time(), style)
 
@@ -80,14 +83,16 @@ def logs(run: str, follow: bool, rank: int | None, node: int | None, everything:
     from orchestrator.store import find_run, state_root
     from orchestrator.supervisor import state_of
 
+    if everything and (rank is not None or node is not None):
+        raise UsageError("--all excludes --rank and --node", "leave it out")
     folder = find_run(state_root(), run)
     selection = Selection(rank, node, everything)
     if follow:
         return follow_run(folder, selection=selection, tail=tail)
     if not log_files(folder, selection):
         state = state_of(folder)
-        which = "no such rank, or its" if rank is not None or node is not None else "no"
-        raise OrchError(f"{which} log is there yet: the run is {state.state}", f"see: orch status {folder.run_id}")
+        which = f"rank {rank} has" if rank is not None else f"node {node} has" if node is not None else "there is"
+        raise OrchError(f"{which} no log: the run is {state.state}", f"see: orch status {folder.run_id}")
     reader = Tail(folder, selection)
     if tail is not None:
         reader.skip_to_last(tail)

@@ -22,6 +22,8 @@ def request_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--env", "env", multiple=True, metavar="NAME[=VALUE]", help="Set a variable, or take the shell's."
         ),
+        click.option("--nodes", type=click.IntRange(1), help="This many nodes instead of the profile's."),
+        click.option("--nproc-per-node", metavar="N|auto", help="This many ranks a node instead of the profile's."),
         click.option("--name", help="The run's name; the job's by default."),
         click.option("--resume", metavar="RUN", help="Start from another run's newest checkpoint."),
         click.option("--json", "as_json", is_flag=True, help="Print JSON."),
@@ -31,57 +33,74 @@ def request_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def request(job: str, profile: str, sets: tuple[str, ...], env: tuple[str, ...], name: str | None,
-             resume: str | None, rehearse: bool = False) -> Any:  # fmt: skip
+def request(job: str, profile: str, shared: dict[str, Any], *, rehearse: bool = False, again: str | None = None) -> Any:
+    """What the options that submit and plan share ask for."""
     from orchestrator.controller import Request
 
-    flags = {"job.name": name} if name else {}
-    return Request(job, profile, sets, flags, env, resume, rehearse)
+    nproc = shared["nproc_per_node"]
+    flags = {
+        "job.name": shared["name"],
+        "profile.nodes": shared["nodes"],
+        "profile.nproc_per_node": int(nproc) if nproc is not None and nproc.isdecimal() else nproc,
+    }
+    return Request(job, profile, shared["sets"], flags, shared["env"], shared["resume"], rehearse, again)
 
 
 @orch.command()
-@click.argument("job")
-@click.option("--profile", "-p", required=True, metavar="PROFILE", help="A profile's name or file.")
+@click.argument("job", required=False)
+@click.option("--profile", "-p", metavar="PROFILE", help="A profile's name or file.")
 @request_options
+@click.option("--from", "again", metavar="RUN", help="Repeat a run: its job, profile and code; takes no JOB.")
 @click.option("--follow", "-f", is_flag=True, help="Print rank 0's log and wait; Ctrl-C detaches.")
 @click.option("--detach", "-d", is_flag=True, help="Return at once (the default).")
 @click.option("--dry-run", "--dryrun", "dry_run", is_flag=True, help="Print what would be sent; start nothing.")
 @click.option("--rehearse", is_flag=True, help="Run the profile's nodes and ranks on this machine.")
-def submit(job: str, profile: str, sets: tuple[str, ...], env: tuple[str, ...], name: str | None, resume: str | None,
-           as_json: bool, follow: bool, detach: bool, dry_run: bool, rehearse: bool) -> int:  # fmt: skip
-    """Submit JOB (a YAML file or a shipped job's name) to a profile."""
+def submit(job: str | None, profile: str | None, as_json: bool, again: str | None, follow: bool, detach: bool,
+           dry_run: bool, rehearse: bool, **shared: Any) -> int:  # fmt: skip
+    """Submit JOB (a YAML file or a shipped job's name) to a profile, or repeat a run."""
     from orchestrator import controller, render
+    from orchestrator.runrecord import code_note
     from orchestrator.store import state_root
 
     if follow and detach:
         raise UsageError("--follow and --detach exclude each other", "leave one of them out")
+    if (job is None) == (again is None):
+        raise UsageError("say what to run: a JOB, or --from RUN, and not both", "orch submit JOB --profile PROFILE")
+    if again is None and profile is None:
+        raise UsageError(
+            "the option --profile is missing", "say where to run: --profile local; orch profiles lists them"
+        )
     root = state_root()
-    prepared = controller.prepare(root, request(job, profile, sets, env, name, resume, rehearse))
+    prepared = controller.prepare(root, request(job or "", profile or "", shared, rehearse=rehearse, again=again))
     if dry_run:
         show_plan(controller.plan_for(root, prepared), as_json, prepared.environment.secrets)
         return 0
     run = controller.submit(root, prepared)
+    if note := code_note(run.events()):
+        say(note)
     if as_json and not follow:
         print_json({"run_id": run.run_id, "folder": str(run.path)})
     elif follow:
         say(f"submitted {run.run_id}; Ctrl-C detaches, and the run goes on")
         return follow_run(run, as_json=as_json)
     else:
-        say(f"submitted {run.run_id}")
-        click.echo(render.next_commands(run.run_id))
+        click.echo(run.run_id)  # alone on stdout, so that a script can take it
+        say(f"submitted {run.run_id}\n{render.next_commands(run.run_id)}")
     return 0
+
+
+def plan_json(launch: Any) -> dict[str, Any]:
+    """The plan and its ranks as JSON types."""
+    from orchestrator.plan import ranks_of
+
+    return {**launch.to_json(), "ranks": [{**row.__dict__, "argv": list(row.argv)} for row in ranks_of(launch)]}
 
 
 def show_plan(launch: Any, as_json: bool, secrets: dict[str, str]) -> None:
     from orchestrator import render
     from orchestrator.environment import mask
-    from orchestrator.plan import ranks_of
 
-    if as_json:
-        ranks = [{**row.__dict__, "argv": list(row.argv)} for row in ranks_of(launch)]
-        text = json.dumps({**launch.to_json(), "ranks": ranks}, indent=1)
-    else:
-        text = render.plan_page(launch, commands=True)
+    text = json.dumps(plan_json(launch), indent=1) if as_json else render.plan_page(launch, commands=True)
     click.echo(mask(text, secrets))
 
 
@@ -89,8 +108,7 @@ def show_plan(launch: Any, as_json: bool, secrets: dict[str, str]) -> None:
 @click.argument("job")
 @click.option("--profile", "-p", "profiles", multiple=True, required=True, metavar="PROFILE", help="One or two.")
 @request_options
-def plan(job: str, profiles: tuple[str, ...], sets: tuple[str, ...], env: tuple[str, ...], name: str | None,
-         resume: str | None, as_json: bool) -> int:  # fmt: skip
+def plan(job: str, profiles: tuple[str, ...], as_json: bool, **shared: Any) -> int:
     """Show the ranks of JOB under a profile, or what differs between two."""
     from orchestrator import controller, render
     from orchestrator.plan import differences
@@ -99,12 +117,9 @@ def plan(job: str, profiles: tuple[str, ...], sets: tuple[str, ...], env: tuple[
     if len(profiles) > 2:
         raise UsageError(f"{len(profiles)} profiles were given", "compare two at a time")
     root = state_root()
-    plans = [
-        controller.plan_for(root, controller.prepare(root, request(job, profile, sets, env, name, resume)))
-        for profile in profiles
-    ]
+    plans = [controller.plan_for(root, controller.prepare(root, request(job, profile, shared))) for profile in profiles]
     if as_json:
-        print_json([launch.to_json() for launch in plans] if len(plans) > 1 else plans[0].to_json())
+        print_json([plan_json(launch) for launch in plans] if len(plans) > 1 else plan_json(plans[0]))
         return 0
     for launch in plans:
         click.echo(render.plan_page(launch, commands=False))

@@ -25,7 +25,7 @@ from orchestrator.node.join import join
 from orchestrator.node.lead import Lead
 from orchestrator.node.leader import BEAT_SECONDS, BEATS_MISSED
 from orchestrator.node.preflight import addresses, cores, gpus, network_environment, nproc_here
-from orchestrator.node.processes import end_marked, identify
+from orchestrator.node.processes import end_descendants, end_marked, identify
 from orchestrator.wire import EXIT_REQUEUE, Hello, NodeTask, attempt_folder, node_folder
 
 Message = dict[str, Any]
@@ -41,7 +41,7 @@ class Agent:
         self.task = replace(task, launcher=resolve_launcher(task))
         self.events = EventLog(f"{self.node_dir}/events.jsonl", task.node_rank)
         self.inbox: asyncio.Queue[tuple[str, Message]] = asyncio.Queue()
-        self.launcher = child.LauncherProcess(self.task, lambda m: self.inbox.put_nowait(("launcher", m)))
+        self.launcher = self._new_launcher()
         self.channel: gang.Channel | None = None
         self.running: set[int] = set()
         self.attempt = task.attempt
@@ -72,6 +72,9 @@ class Agent:
             await getattr(self, f"_from_{source}")(message)
         door.close()
         return await self._leave()
+
+    def _new_launcher(self) -> child.LauncherProcess:
+        return child.LauncherProcess(self.task, lambda message: self.inbox.put_nowait(("launcher", message)))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         """Let it run beside the loop; what it raises ends the agent, loudly."""
@@ -231,18 +234,20 @@ class Agent:
         elif kind == "go":
             self._go(message)
         elif kind == "stop":
-            self.launcher.send({"kind": "stop", "grace": message["grace"]})
-            self.stop_deadline = time.monotonic() + message["grace"] + KILL_MARGIN
+            if self.running:
+                self.launcher.send({"kind": "stop", "grace": message["grace"]})
+                self.stop_deadline = time.monotonic() + message["grace"] + KILL_MARGIN
         elif kind == "stacks":
             self.launcher.send({"kind": "stacks"})
         elif kind == "bye":
             self.outcome = (message["outcome"], message["code"])
 
     async def _prepare(self, attempt: int) -> None:
-        self.attempt = attempt
+        self.attempt, self.stop_deadline = attempt, None
         self.beats = BeatReader(self.task.hang)
         if self.launcher_gone:
             self.launcher_gone = False
+            self.launcher = self._new_launcher()
             self._begin(self._start_launcher())
         os.makedirs(attempt_folder(self.node_dir, attempt), exist_ok=True)
         self.launcher.send({"kind": "prepare", "attempt": attempt})
@@ -324,6 +329,8 @@ class Agent:
         outcome, code = self.outcome
         await self.launcher.end()
         killed, survivors = await in_thread(end_marked, self.task.run_id, self.task.node_rank)
+        stray = await in_thread(end_descendants, os.getpid())
+        killed += stray
         self.events.write("agent_ended", outcome=outcome, code=code, swept=killed, survivors=[s.pid for s in survivors])
         for task in self.tasks:
             task.cancel()

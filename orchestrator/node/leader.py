@@ -17,6 +17,7 @@ SETTLE_SECONDS = 1.5  # a victim's words may arrive before the culprit's: wait f
 FAILURE_GRACE = 2.0  # the others hang in a collective by now: TERM is only a courtesy
 ATTEMPTS_WITHOUT_PROGRESS = 3
 HANG_SETTLE_SECONDS = 2.5  # so that every node's stalls and stacks are known
+SAVE_GRACE = 1800.0  # rank 0 may be saving long after the others have left
 STACKS_EVERY = 20.0  # seconds between two dumps
 STOPPED_BY_US = ("SIGTERM", "SIGKILL")
 
@@ -173,9 +174,11 @@ class Leader:
     def _on_exit(self, node: int, message: Message, now: float) -> None:
         host = self.hellos[node].host
         self.exits.append({**message, "node": node, "host": host, "after_stop": self.phase == "stopping"})
-        if message.get("code") in (0, EXIT_REQUEUE) or self.phase != "running":
+        if self.phase != "running" or message.get("code") == 0:
             return
-        if message.get("victim"):
+        if message.get("code") == EXIT_REQUEUE:
+            self._stop("preempted", SAVE_GRACE)  # the others are to stop at their step boundary too
+        elif message.get("victim"):
             self.settle_at = self.settle_at or now + SETTLE_SECONDS
         else:
             self._stop("failure", FAILURE_GRACE)

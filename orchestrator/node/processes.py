@@ -105,6 +105,37 @@ def wait_gone(processes: list[Process], timeout: float) -> list[Process]:
     return [process for process in descriptors.values() if is_alive(process)]
 
 
+def descendants(pid: int) -> list[Process]:
+    """Every living process below this one, orphans that it adopted included, whatever their environment says."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as stat:
+                    parent = int(stat.read().rpartition(")")[2].split()[1])
+            except (OSError, IndexError):
+                continue
+            children.setdefault(parent, []).append(int(name))
+    found, front = [], [pid]
+    while front:
+        below = [child for each in front for child in children.get(each, [])]
+        found += [process for child in below if (process := identify(child)) is not None]
+        front = below
+    return found
+
+
+def end_descendants(pid: int, timeout: float = 5.0) -> int:
+    """How many processes below this one were killed; for those that threw their mark away."""
+    killed: set[Process] = set()
+    end = time.monotonic() + timeout
+    while (found := descendants(pid)) and time.monotonic() < end:
+        for process in found:
+            send_signal(process, signal.SIGKILL)
+        killed.update(found)
+        wait_gone(found, max(0.05, end - time.monotonic()))
+    return len(killed)
+
+
 def end_marked(
     run_id: str, node_rank: int | None = None, keep: int | None = None, timeout: float = 5.0
 ) -> tuple[int, list[Process]]:

@@ -166,10 +166,11 @@ class Trainer:
             self._first = False
         if self.stop():
             return True
-        if step % self.options.save_every == 0 if self.options.save_every else ends_epoch:
-            self._save()
+        # Evaluated first, so that the checkpoint carries the metric of its own weights.
         if step % self.options.eval_every == 0 if self.options.eval_every else ends_epoch:
             self._evaluate()
+        if step % self.options.save_every == 0 if self.options.save_every else ends_epoch:
+            self._save()
         return self.stop.stopping
 
     def _backward(self, share: Share) -> Tensor:

@@ -241,3 +241,51 @@ def test_term_to_an_agent_is_a_preemption_with_a_checkpoint(orch: Orch, project)
     assert (state.state, state.verdict.cause) == ("failed", "preempted")
     assert {e["code"] for e in orch.events(run, "rank_exit")} == {95}
     assert {e["code"] for e in orch.events(run, "agent_ended")} == {95}
+
+
+def test_a_lost_launcher_is_started_again(orch: Orch, project) -> None:
+    wait_or_end = SLOW.replace(
+        "time.monotonic() + 60", "time.monotonic() + (60 if os.environ['ORCH_ATTEMPT'] == '0' else 9)"
+    )
+    folder = project(slow_py=wait_or_end, slow_yaml="script: slow.py\nretry: {infra: 1}\n")
+    run = orch.submit(str(folder / "slow.yaml"), "-p", "local-2x2")
+    for rank in range(4):
+        wait_for_line(run, "is up", rank)
+    os.kill(launcher_of(run, 1).pid, signal.SIGKILL)
+    state = wait(run, timeout=40)
+    assert state.state == "succeeded", (
+        state.verdict
+    )  # also when the second attempt outlives every deadline of the first
+    assert state.restarts == 1
+
+
+def test_a_frozen_agent_does_not_keep_a_run_open(orch: Orch, project) -> None:
+    folder = project(slow_py=SLOW, slow_yaml="script: slow.py\nretry: {infra: 0}\n")
+    run = orch.submit(str(folder / "slow.yaml"), "-p", "local-2x2")
+    wait_for_line(run, "is up", 3)
+    frozen = agent_of(run, 1)
+    os.kill(frozen.pid, signal.SIGSTOP)
+    state = wait(run, timeout=60)
+    assert state.verdict is not None
+    assert "was lost: no beat for" in state.verdict.reason
+    assert wait_gone([frozen], 10) == []
+
+
+def test_a_process_that_threw_its_mark_away_is_ended_too(orch: Orch, project) -> None:
+    folder = project(bare_yaml="command: [sh, -c, 'env -i setsid sleep 61.5 & sleep 0.5']\n")
+    assert orch("submit", str(folder / "bare.yaml"), "-p", "local", "-f").code == 0
+    swept = [event["swept"] for event in orch.events(orch.run(), "agent_ended")]
+    assert swept == [2]
+
+
+def test_one_rank_that_asks_for_a_requeue_stops_them_all(orch: Orch, project) -> None:
+    folder = project(slow_py=SLOW, slow_yaml="script: slow.py\n")
+    run = orch.submit(str(folder / "slow.yaml"), "-p", "local-2x2")
+    for rank in range(4):
+        wait_for_line(run, "is up", rank)
+    pids = [e["pids"] for e in run.events() if e["kind"] == "launcher_started" and e["node"] == 1][-1]
+    os.kill(pids["2"], signal.SIGTERM)
+    state = wait(run, timeout=30)
+    assert state.verdict is not None
+    assert state.verdict.cause == "preempted"
+    assert [e["code"] for e in orch.events(run, "rank_exit")] == [95] * 4

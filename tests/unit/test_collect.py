@@ -133,7 +133,7 @@ def test_a_corrupt_checkpoint_is_passed_over_or_refused(run: RunDir, tmp_path: P
     assert pulled.step == 2
     assert pulled.skipped == ("step 3 is corrupt: state.pt does not match its sha256",)
     assert [each.step for each in listing(tmp_path / "out/checkpoints", verify=True)] == [2]
-    with pytest.raises(UsageError, match="step 3 is (corrupt|committed)"):
+    with pytest.raises(UsageError, match="step 3 is corrupt"):
         pull(run, tmp_path / "out", "3")
     with pytest.raises(UsageError, match="no checkpoint of step 9") as caught:
         pull(run, tmp_path / "out", "9")
