@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -66,6 +67,7 @@ class Tail:
     run: RunDir
     selection: Selection
     offsets: dict[Path, int] = field(default_factory=dict)
+    inodes: dict[Path, int] = field(default_factory=dict)
     partial: dict[Path, bytes] = field(default_factory=dict)
     after_return: set[Path] = field(default_factory=set)  # a \n that comes now ends no line: it belongs to the \r
 
@@ -83,23 +85,33 @@ class Tail:
                 yield log, rest.decode("utf-8", "replace")
 
     def _lines(self, path: Path) -> Iterator[bytes]:
-        with open(path, "rb") as file:
-            file.seek(self.offsets.get(path, 0))
-            rest = self.partial.pop(path, b"")
-            while chunk := file.read(CHUNK):
-                if path in self.after_return:
-                    chunk = chunk.removeprefix(b"\n")
-                    self.after_return.discard(path)
-                if chunk.endswith(b"\r"):
-                    self.after_return.add(path)
-                *lines, rest = _LINE_END.split(rest + chunk)
-                yield from lines
-                if len(rest) > MAX_LINE:
-                    yield rest
-                    rest = b""
-            self.offsets[path] = file.tell()
+        rest = self.partial.pop(path, b"")
+        for read in self._chunks(path):
+            chunk = read.removeprefix(b"\n") if path in self.after_return else read
+            self.after_return.discard(path)
+            if chunk.endswith(b"\r"):
+                self.after_return.add(path)
+            *lines, rest = _LINE_END.split(rest + chunk)
+            yield from lines
+            if len(rest) > MAX_LINE:
+                yield rest
+                rest = b""
         if rest:
             self.partial[path] = rest
+
+    def _chunks(self, path: Path) -> Iterator[bytes]:
+        """What is new in a log, and before it the rest of the file that was rotated away meanwhile."""
+        with open(path, "rb") as file:
+            inode, known = os.fstat(file.fileno()).st_ino, self.inodes.get(path)
+            offset, older = self.offsets.get(path, 0), path.with_name(f"{path.name}.1")
+            if offset == 0 if known is None else known != inode:
+                with contextlib.suppress(FileNotFoundError), open(older, "rb") as rotated:
+                    rotated.seek(offset)
+                    yield from iter(lambda: rotated.read(CHUNK), b"")
+                offset = 0
+            file.seek(offset)
+            yield from iter(lambda: file.read(CHUNK), b"")
+            self.inodes[path], self.offsets[path] = inode, file.tell()
 
 
 def offset_of_last(path: Path, lines: int) -> int:

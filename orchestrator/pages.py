@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from orchestrator.checkpoints import Checkpoint
 from orchestrator.collect import Pulled
+from orchestrator.compare import Comparison
 from orchestrator.render import Style, plain, table
 
 VERDICT_COLOURS = {"committed": "green", "torn": "yellow", "corrupt": "red"}
@@ -59,3 +60,21 @@ def pulled_page(pulled: Pulled) -> str:
     if pulled.step is None and pulled.choice:
         lines.append(pulled.choice)
     return "\n".join([*lines, f"in {pulled.folder}"])
+
+
+def comparison_page(found: Comparison, style: Style = plain) -> str:
+    """What differs, section by section, then the code file by file."""
+    lines = []
+    if found.rows:
+        rows = [[row.section, row.what, _short(row.one), _short(row.other)] for row in found.rows]
+        lines.append(table(["", "", found.one, found.other], rows))
+    colours = {"+": "green", "-": "red", "@": "cyan"}
+    for file in found.files:
+        lines += ["", f"{file.change} {file.path}"]
+        lines += [f"  {style(line, colours.get(line[:1], ''))}" for line in file.diff[2:]]
+    return "\n".join(lines).strip("\n") or f"{found.one} and {found.other} do not differ in anything recorded"
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 60 else f"{line[:57]}..."

@@ -128,6 +128,7 @@ def plan(job: Job, profile: AnyProfile, run_id: str, place: Place, env: Mapping[
         "time_limit": job.resources.time or getattr(profile, "time", None),
         "join_timeout": float(job.limits.join),
         "grace": float(job.limits.grace),
+        "log_limit": job.limits.log,
     }
     tasks = tuple(
         NodeTask(node_rank=rank, nproc=nproc, python=python or profile.python or place.python, **shared)

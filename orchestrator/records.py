@@ -259,6 +259,8 @@ def _blame(culprit: Event, end: Event, survivors: tuple[int, ...]) -> Verdict:
     error = error if isinstance(error, dict) and error else None
     words = " ".join([str(error.get("type")), str(error.get("message"))] if error else tail[-5:])
     how = how_it_ended(culprit.get("code"), culprit.get("signal"))
+    if culprit.get("oom"):
+        how = "SIGKILL, from the kernel: its cgroup ran out of memory"
     what = f"{error['type']}: {error.get('message')}".splitlines()[0][:200] if error and error.get("type") else how
     rank, node, host = culprit.get("rank"), culprit.get("node"), str(culprit.get("host", "?"))
     reason = f"rank {rank} on node {node} ({host}) ended with {how}"
@@ -280,7 +282,7 @@ def _blame(culprit: Event, end: Event, survivors: tuple[int, ...]) -> Verdict:
         signal=culprit.get("signal"),
         error=error,
         tail=tail,
-        hint=hint_for(words, culprit.get("code"), culprit.get("signal")),
+        hint=hint_for("MemoryError" if culprit.get("oom") else words, culprit.get("code"), culprit.get("signal")),
         survivors=survivors,
     )
 

@@ -132,7 +132,8 @@ def _seconds_by_attempt(metrics: Iterable[Event], kind: str) -> dict[int, float]
         seconds = _number(event.get("seconds"))
         if event.get("kind") == kind and seconds is not None:
             attempt = event.get("attempt")
-            found[attempt if isinstance(attempt, int) else 0] = found.get(attempt or 0, 0.0) + seconds
+            number = attempt if type(attempt) is int else 0
+            found[number] = found.get(number, 0.0) + seconds
     return found
 
 
@@ -165,7 +166,7 @@ def _attempts(events: list[Event]) -> list[dict[str, Any]]:
     ends: dict[int, dict[str, Any]] = {}
     for event in events:
         attempt, rank = event.get("attempt"), event.get("rank")
-        if event["kind"] == "rank_exit" and isinstance(attempt, int) and isinstance(rank, int):
+        if event["kind"] == "rank_exit" and type(attempt) is int and type(rank) is int:
             end = {"code": event.get("code"), "signal": event.get("signal")}
             ends.setdefault(attempt, {})[str(rank)] = {**end, "how": how_it_ended(end["code"], end["signal"])}
     return [
@@ -200,12 +201,12 @@ def _rank_seconds(events: list[Event], now: float | None) -> float:
     total = 0.0
     for event in events:
         moment, attempt = _number(event.get("time")), event.get("attempt")
-        if moment is None or not isinstance(attempt, int):
+        if moment is None or type(attempt) is not int:
             continue
         ranks, rank = event.get("ranks"), event.get("rank")
         if event["kind"] == "started" and isinstance(ranks, list) and [type(r) for r in ranks] == [int, int]:
             starts |= {(attempt, each): moment for each in range(*ranks)}
-        elif event["kind"] == "rank_exit" and isinstance(rank, int) and (attempt, rank) in starts:
+        elif event["kind"] == "rank_exit" and type(rank) is int and (attempt, rank) in starts:
             total += max(0.0, moment - starts.pop((attempt, rank)))
     newest = max((attempt for attempt, _ in starts), default=0)
     living = [begun for (attempt, _), begun in starts.items() if attempt == newest]

@@ -189,10 +189,11 @@ class Resources(Spec):
 
 
 class Limits(Spec):
-    """How long orch waits before it names what is missing."""
+    """How long orch waits before it names what is missing, and how much a rank may write."""
 
     join: Seconds = Field(300, description="for all nodes to join and be ready")
     grace: Seconds = Field(30, description="from TERM to KILL, enough to save a checkpoint")
+    log: Bytes = Field(1024**3, description="size of a rank's log at which it is rotated, once")
 
 
 class Hang(Spec):

@@ -77,6 +77,7 @@ class NodeTask:
     hang: dict[str, Any] = field(default_factory=dict)  # action, train, medians, other
     join_timeout: float = 300.0
     grace: float = 30.0
+    log_limit: int = 1 << 30
     token: str = ""
     secrets: dict[str, str] = field(default_factory=dict)
     version: int = WIRE_VERSION
@@ -196,7 +197,6 @@ def rank_environment(
         "ORCH_METRICS_FILE": f"{task.run_dir}/metrics.jsonl",
         "ORCH_RESULT_FILE": f"{task.run_dir}/result.json",
         "ORCH_BEAT_FILE": f"{attempt_folder(node_dir, attempt)}/beat_{rank}",
-        "ORCH_DONE_FILE": f"{task.run_dir}/rank0.done",
     }
 
 

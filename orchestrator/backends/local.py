@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from orchestrator.backends.base import NodeProof
-from orchestrator.errors import BackendError
+from orchestrator.errors import BackendError, StoreError
 from orchestrator.node.processes import Process, end_marked, identify, is_alive, send_signal, wait_gone
 from orchestrator.store import RunDir, write_durably
 from orchestrator.wire import RANK_VARIABLES, NodeTask
@@ -110,7 +110,11 @@ def _start(command: tuple[str, ...], run: RunDir, task: NodeTask, plan: LaunchPl
 def _agents(run: RunDir) -> dict[int, Process]:
     """The recorded agents: by the handle, and by what each wrote of itself when its handle was never written."""
     agents: dict[int, Process] = {}
-    for node, values in ((run.read("handle.json") or {}).get("agents") or {}).items():
+    try:
+        handle = run.read("handle.json") or {}
+    except StoreError:  # damaged: what the agents wrote of themselves counts all the same
+        handle = {}
+    for node, values in (handle.get("agents") or {}).items():
         agents[int(node)] = Process(values["pid"], values["started"])
     for folder in sorted((run.path / "nodes").glob("*")):
         if folder.name.isdigit() and (own := run.read(f"nodes/{folder.name}/agent.json")):

@@ -49,3 +49,45 @@ def pull(run: str, checkpoint: str, to: Path | None, as_json: bool) -> int:
     else:
         click.echo(pages.pulled_page(pulled))
     return 0
+
+
+@orch.command()
+@click.argument("one", metavar="RUN")
+@click.argument("other", metavar="RUN")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def diff(one: str, other: str, as_json: bool) -> int:
+    """Show what changed from one run to another: job, profile, code, variables, versions, hosts, result."""
+    from orchestrator import pages
+    from orchestrator.compare import compare
+    from orchestrator.store import find_run, state_root
+    from orchestrator.supervisor import state_of
+
+    root = state_root()
+    runs = find_run(root, one), find_run(root, other)
+    found = compare(*runs, (state_of(runs[0]), state_of(runs[1])))
+    if as_json:
+        print_json(found.to_json())
+    else:
+        click.echo(pages.comparison_page(found, style))
+    return 0
+
+
+@orch.command()
+@click.argument("run")
+@click.option("--output", "-o", type=click.Path(path_type=Path), metavar="FILE", help="./RUN-bundle.tar.gz by default.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def bundle(run: str, output: Path | None, as_json: bool) -> int:
+    """Write an archive of a run for a bug report: records, events, the ends of logs; no secrets, code or weights."""
+    from orchestrator import pages
+    from orchestrator.bundle import bundle as write_bundle
+    from orchestrator.store import find_run, state_root
+
+    folder = find_run(state_root(), run)
+    path = output or Path(f"{folder.run_id}-bundle.tar.gz")
+    members = write_bundle(folder, path)
+    if as_json:
+        print_json({"file": str(path), "members": [{"path": name, "bytes": count} for name, count in members]})
+    else:
+        click.echo(pages.table(["SIZE", "FILE"], [[pages.size(count), name] for name, count in members]))
+        say(f"wrote {path}; look into it before you send it: a log holds whatever the program printed")
+    return 0

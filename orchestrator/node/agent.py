@@ -6,6 +6,7 @@ A single loop reads one inbox, into which the leader, the launcher, the signals 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -283,6 +284,8 @@ class Agent:
             self._trouble(message["failed"], "user_error")
         elif kind == "exit":
             self.running.discard(message["rank"])
+            if message["rank"] == 0 and message["code"] == 0:
+                self._mark_done()
             self.events.write("rank_exit", **message)
             self._tell({"kind": "exit", **message})
         elif kind == "idle":
@@ -293,6 +296,17 @@ class Agent:
             await self._lost_launcher(message)
         else:
             self.events.write(f"launcher_{kind}", **message)
+
+    def _mark_done(self) -> None:
+        """Rank 0 has ended well: its marker is half of what a success needs, the nodes' words the other."""
+        marker = {"attempt": self.attempt, "time": time.time()}
+        try:
+            write_whole(f"{self.task.run_dir}/rank0.done", marker)
+        except OSError as error:
+            self.events.write("disk_full", path=f"{self.task.run_dir}/rank0.done", error=error.strerror)
+            self.events.close()  # frees what was kept for the last words
+            with contextlib.suppress(OSError):  # then the verdict says that the marker is missing
+                write_whole(f"{self.task.run_dir}/rank0.done", marker)
 
     async def _became_idle(self) -> None:
         self.stop_deadline = None
@@ -332,6 +346,7 @@ class Agent:
         stray = await in_thread(end_descendants, os.getpid())
         killed += stray
         self.events.write("agent_ended", outcome=outcome, code=code, swept=killed, survivors=[s.pid for s in survivors])
+        self.events.close()
         for task in self.tasks:
             task.cancel()
         if self.channel is not None:

@@ -39,7 +39,9 @@ def entry(task: NodeTask) -> list[str]:
 
 def launcher_environment(task: NodeTask, nproc: int) -> dict[str, str]:
     """What the launcher's interpreter and its libraries read while they load; secrets come over stdin."""
-    environment = {key: value for key, value in os.environ.items() if key not in RANK_VARIABLES}
+    environment = {
+        key: value for key, value in os.environ.items() if key not in RANK_VARIABLES and not key.startswith("PET_")
+    }
     environment.setdefault("OMP_NUM_THREADS", str(max(1, cores() // nproc)))
     environment.update(task.env)
     paths = [*entry(task), *filter(None, [environment.get("PYTHONPATH")])]
@@ -91,9 +93,12 @@ class LauncherProcess:
     async def _read(self) -> None:
         assert self.process is not None
         assert self.process.stdout is not None
-        while line := await self.process.stdout.readline():
-            with contextlib.suppress(ValueError):  # a line cut by its death
-                self.on_report(json.loads(line))
+        try:
+            while line := await self.process.stdout.readline():
+                with contextlib.suppress(ValueError):  # a line cut by its death
+                    self.on_report(json.loads(line))
+        except ValueError:  # a line beyond all bounds: whatever writes it is no launcher of ours any more
+            self.kill()
         code = await self.process.wait()
         self.on_report({"kind": "gone", "code": code, "tail": last_lines(self.log_path)})
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 import socket
 import sys
 import time
 from typing import Any
+
+RESERVE_BYTES = 1 << 17
 
 
 class EventLog:
@@ -17,6 +21,9 @@ class EventLog:
         self.path, self.node_rank = path, node_rank
         self.sequence, self.torn = _lines_in(path)
         self.complained = False
+        self.reserve = f"{path}.reserve"
+        with contextlib.suppress(OSError), open(self.reserve, "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
 
     def write(self, kind: str, **values: Any) -> None:
         """Append one event; `mono` orders events of one host, `time` is for people."""
@@ -40,9 +47,24 @@ class EventLog:
             finally:
                 os.close(descriptor)
         except OSError as error:
-            if not self.complained:
+            if error.errno == errno.ENOSPC and self._give_reserve_back():
+                self.write("disk_full", path=self.path)
+                self.write(kind, **values)
+            elif not self.complained:
                 print(f"orch: {socket.gethostname()}: can't write {self.path}: {error}", file=sys.stderr, flush=True)
                 self.complained = True
+
+    def _give_reserve_back(self) -> bool:
+        """Free what was kept for the last words on a full disk; False when it has been given back before."""
+        try:
+            os.unlink(self.reserve)
+        except OSError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Give the reserve back; events may still be written."""
+        self._give_reserve_back()
 
 
 def _lines_in(path: str) -> tuple[int, bool]:

@@ -7,6 +7,7 @@ is gone, and the ranks go with it. Single-threaded whenever it forks.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import selectors
@@ -16,14 +17,18 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from orchestrator.node.memory import oom_kills
 from orchestrator.node.programs import plan_ranks
 from orchestrator.node.rank import RankStart, become_rank, run_rank
+from orchestrator.node.ranklog import RankLog
 from orchestrator.node.reports import failure_report
 from orchestrator.node.stacks import SETTLE_SECONDS, ask, describe
 from orchestrator.node.warmup import torch_is_there, warm_up
 from orchestrator.wire import Binding, NodeTask, attempt_folder, node_folder
 
 CHUNK = 1 << 16
+F_SETPIPE_SZ = 1031
+PIPE_BYTES = 1 << 20
 
 
 @dataclass
@@ -32,7 +37,7 @@ class RankProcess:
 
     start: RankStart
     pid: int
-    log: int
+    log: RankLog
     pipe: int
     exit_status: int | None = None
 
@@ -50,6 +55,7 @@ class Launcher:
     ranks: dict[int, RankProcess] = field(default_factory=dict)
     kill_at: float | None = None
     stacks_at: float | None = None
+    oom_kills: int = field(default_factory=oom_kills)
     attempt: int = 0
     buffered: bytes = b""
     signals: tuple[int, int] = (-1, -1)
@@ -162,12 +168,15 @@ class Launcher:
             self.listening = None
 
     def _fork(self, start: RankStart, folder: str, parent: int) -> RankStart | None:
-        log = os.open(f"{folder}/rank_{start.rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        log = RankLog(f"{folder}/rank_{start.rank}.log", self.task.log_limit)
         read_end, write_end = os.pipe()
+        with contextlib.suppress(OSError):  # more than this user may have in all: the usual 64 KiB do as well
+            fcntl.fcntl(read_end, F_SETPIPE_SZ, PIPE_BYTES)
         pid = os.fork()
         if pid == 0:
             become_rank(start, write_end, parent)
-            self._close_inherited(log, read_end, write_end)
+            log.close()
+            self._close_inherited(read_end, write_end)
             return start
         os.close(write_end)
         os.set_blocking(read_end, False)
@@ -185,7 +194,9 @@ class Launcher:
         self.selector.close()
         if self.listening is not None:
             self.listening.close()
-        siblings = [end for process in self.ranks.values() for end in (process.log, process.pipe) if end >= 0]
+        for process in self.ranks.values():
+            process.log.close()
+        siblings = [process.pipe for process in self.ranks.values() if process.pipe >= 0]
         for descriptor in (self.reports, *self.signals, *siblings, *also):
             os.close(descriptor)
 
@@ -238,10 +249,10 @@ class Launcher:
             os.close(process.pipe)
             process.pipe = -1
             return False
-        try:
-            _write_all(process.log, data)
-        except OSError as error:  # a full disk must not end the training; the agent hears of it once
-            self.report("log_error", rank=process.start.rank, error=f"{error.strerror}: its log is cut short")
+        is_first = process.log.lost == 0
+        error = process.log.write(data)
+        if error is not None and is_first:
+            self.report("log_error", rank=process.start.rank, path=process.log.path, error=error.strerror)
         return True
 
     def _reap(self) -> None:
@@ -259,8 +270,7 @@ class Launcher:
                 self.selector.unregister(process.pipe)
                 os.close(process.pipe)
                 process.pipe = -1
-            os.close(process.log)
-            process.log = -1
+            process.log.close()
             self._report_exit(process)
         if self.ranks and not self._alive():
             self.ranks.clear()
@@ -271,10 +281,13 @@ class Launcher:
         start, status = process.start, process.exit_status
         assert status is not None
         code = os.waitstatus_to_exitcode(status)
-        if start.rank == 0 and code == 0:
-            with open(start.environment["ORCH_DONE_FILE"], "w", encoding="utf-8") as marker:
-                marker.write(json.dumps({"attempt": self.attempt, "time": time.time()}))
-        self.report("exit", rank=start.rank, **failure_report(start, code))
+        killed_for_memory, self.oom_kills = oom_kills() > self.oom_kills, oom_kills()
+        report = failure_report(start, code)
+        if report["signal"] == "SIGKILL" and killed_for_memory:
+            report["oom"] = True
+        if process.log.lost:
+            report["log_bytes_lost"] = process.log.lost
+        self.report("exit", rank=start.rank, **report)
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

@@ -230,6 +230,8 @@ class Leader:
         if self.phase == "running" or (self.phase == "stopping" and outranks):
             self.phase = "running"
             self._stop(reason, grace)
+        elif self.phase == "stopping" and self.stop_reason == "failure":
+            self.stop_reason = reason  # whoever ends us now would end a restarted gang as well
         elif self.phase != "stopping":
             self._end(reason, reason, f"{reason} before the ranks were started")
 
@@ -258,13 +260,23 @@ class Leader:
         if self.stop_reason in ("cancelled", "preempted", "timeout"):
             self._end(self.stop_reason, self.stop_reason, "")
         elif self.lost:
-            self._end("failed", "infra", "; ".join(self.lost.values()))
+            self._end_with_lost(failure)
         elif failure is not None:
             self._after_failure(failure, now)
         elif any(e.get("code") == EXIT_REQUEUE for e in self.exits):
             self._end("preempted", "preempted", "the ranks stopped at a step boundary and ask to be started again")
         else:
             self._end("succeeded", "", "")
+
+    def _end_with_lost(self, failure: Message | None) -> None:
+        """A node is gone, so this gang can't start again; a rank that had failed before is still to blame."""
+        lost = "; ".join(self.lost.values())
+        if failure is None or failure.get("victim") or failure["after_stop"]:
+            self._end("failed", "infra", lost)
+        else:
+            cause = cause_of(failure)
+            self.record("attempt_failed", attempt=self.attempt, culprit=failure, cause=cause, step=self.progress())
+            self._end("failed", cause, lost)
 
     def _after_failure(self, failure: Message, now: float) -> None:
         cause = cause_of(failure)

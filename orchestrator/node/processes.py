@@ -141,15 +141,17 @@ def end_marked(
 ) -> tuple[int, list[Process]]:
     """(how many were killed, who survived) after SIGKILL to every process that carries the mark, but pid `keep`.
 
-    Repeats while new ones turn up, since a process may fork between being listed and being killed.
+    Repeats until two looks in a row find none: a process may fork between being listed and being looked at.
     """
     killed: set[Process] = set()
-    end = time.monotonic() + timeout
-    while found := [process for process in marked(run_id, node_rank) if process.pid != keep]:
+    end, empty_looks = time.monotonic() + timeout, 0
+    while empty_looks < 2:
+        found = [process for process in marked(run_id, node_rank) if process.pid != keep]
+        empty_looks = 0 if found else empty_looks + 1
         for process in found:
             send_signal(process, signal.SIGKILL)
         killed.update(found)
         wait_gone(found, max(0.05, end - time.monotonic()))
-        if time.monotonic() >= end:
+        if found and time.monotonic() >= end:
             return len(killed), [process for process in marked(run_id, node_rank) if process.pid != keep]
     return len(killed), []

@@ -171,9 +171,14 @@ def test_the_one_to_keep_is_kept(start: Start, run_id: str) -> None:
 
 
 def test_those_that_fork_while_they_are_being_killed_are_ended_too(start: Start, run_id: str) -> None:
-    forker = "import os, time\nfor _ in range(300):\n  if os.fork(): os._exit(0)\ntime.sleep(60)"
-    start(sys.executable, "-S", "-c", forker, **{MARK: mark(run_id, 0)}).wait()
-    end_marked(run_id)
+    forker = (
+        "import os, time\nfor _ in range(100):\n  time.sleep(0.001)\n  if os.fork(): time.sleep(60)\ntime.sleep(60)"
+    )
+    start(sys.executable, "-S", "-c", forker, **{MARK: mark(run_id, 0)})
+    while len(marked(run_id)) < 5:
+        time.sleep(0.001)
+    killed, survivors = end_marked(run_id)
+    assert (killed >= 5, survivors) == (True, [])
     assert marked(run_id) == []
 
 

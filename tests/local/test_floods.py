@@ -1,0 +1,127 @@
+"""Logs and disks under pressure: no byte lost, little memory, and a full disk that ends nothing but itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.controller import wait
+from orchestrator.supervisor import conclude
+
+from .conftest import Orch
+
+MIB = 1 << 20
+
+
+def test_a_flood_a_long_line_bars_and_bad_bytes_are_all_kept(orch: Orch, project) -> None:
+    program = """
+import os, sys
+out = sys.stdout.buffer
+out.write(b"x" * (10 << 20) + b"\\n")
+for number in range(1000):
+    out.write(b"\\r%d %%" % number)
+out.write(b"\\n\\xff\\xfe not utf-8\\n")
+line = b"y" * 999 + b"\\n"
+for _ in range(200):
+    out.write(line * 1000)
+out.write(b"the end\\n")
+out.flush()
+launcher = os.getppid()
+peak = [text for text in open(f"/proc/{launcher}/status") if text.startswith("VmHWM")][0]
+print(peak.split()[1])
+"""
+    folder = project(flood_py=program, flood_yaml="script: flood.py\nlauncher: exec\n")
+    (folder / "one.yaml").write_text("kind: local\nnproc_per_node: 1\n")
+    run = orch.submit(str(folder / "flood.yaml"), "-p", str(folder / "one.yaml"))
+    assert wait(run, timeout=90).state == "succeeded"
+    log = run.node(0) / "attempt_0" / "rank_0.log"
+    bars = sum(len(f"\r{number} %") for number in range(1000))
+    peak = log.read_bytes().rsplit(b"\n", 2)[1]
+    expected = (10 << 20) + 1 + bars + len(b"\n\xff\xfe not utf-8\n") + 200_000_000 + len(b"the end\n") + len(peak) + 1
+    assert log.stat().st_size == expected
+    assert int(peak) < 128 * 1024  # KiB
+    tail = orch("logs", run.run_id, "--tail", "3")
+    assert tail.out.splitlines()[1] == "the end"
+
+
+def test_a_log_is_rotated_once_at_its_limit_and_says_so(orch: Orch, project) -> None:
+    program = "for number in range(40_000):\n    print(f'{number:09d}')\n"
+    folder = project(count_py=program, count_yaml="script: count.py\nlimits: {log: 300KB}\n")
+    (folder / "one.yaml").write_text("kind: local\nnproc_per_node: 1\n")
+    done = orch("submit", str(folder / "count.yaml"), "-p", str(folder / "one.yaml"), "-f")
+    assert done.code == 0, done.err
+    log = orch.run().node(0) / "attempt_0" / "rank_0.log"
+    assert log.read_text().startswith("[orch: rank_0.log reached its limit of 307200 bytes; what came before is in")
+    said = [line for line in orch("logs", "last").out.splitlines() if not line.startswith("[orch")]
+    assert said == [f"{number:09d}" for number in range(40_000)]
+    followed = [line for line in done.out.splitlines() if not line.startswith("[orch")]
+    assert followed == said
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of four MiB."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a small file system")
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)], check=False)
+    if mounted.returncode != 0:
+        pytest.skip("this machine lets nobody mount a file system")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_full_disk_costs_the_log_and_not_the_run(orch: Orch, project, small_disk: Path) -> None:
+    program = "for number in range(100_000):\n    print('z' * 99)\n"
+    folder = project(fill_py=program, fill_yaml="script: fill.py\n")
+    (folder / "one.yaml").write_text("kind: local\nnproc_per_node: 1\n")
+    runner = Orch(small_disk / "home", orch.cwd)
+    run = runner.submit(str(folder / "fill.yaml"), "-p", str(folder / "one.yaml"))
+    state = wait(run, timeout=60)
+    assert state.state == "succeeded", state.verdict
+    told = runner.events(run, "launcher_log_error")
+    assert told[0]["path"].endswith("rank_0.log")
+    assert "No space left" in told[0]["error"]
+    exits = runner.events(run, "rank_exit")
+    size = (run.node(0) / "attempt_0" / "rank_0.log").stat().st_size
+    assert exits[0]["log_bytes_lost"] == 10_000_000 - size
+    (run.node(0) / "attempt_0" / "rank_0.log").unlink()
+    conclude(runner.home, run)
+
+
+MEMORY = Path("/sys/fs/cgroup/memory")
+
+
+def test_a_rank_that_the_kernel_kills_for_memory_is_named_so(orch: Orch, project) -> None:
+    if os.geteuid() != 0 or not (MEMORY / "cgroup.procs").exists():
+        pytest.skip("needs root and a memory cgroup (version 1) to set a limit")
+    folder = project(
+        eat_py="import os, time\nif os.environ['RANK'] == '1':\n    hoard = bytearray(400 << 20)\ntime.sleep(20)\n",
+        eat_yaml=f"command: ['{sys.executable}', eat.py]\nretry: {{infra: 0}}\n",
+    )
+    group = MEMORY / f"orch-test-{os.getpid()}"
+    group.mkdir()
+    try:
+        (group / "memory.limit_in_bytes").write_text(str(200 * MIB))
+        argv = orch.argv("submit", str(folder / "eat.yaml"), "-p", "local", "-f")
+        inside = ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh", *argv]
+        done = subprocess.run(
+            inside, env=orch.environment(), cwd=orch.cwd, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 100
+        verdict = orch("why", "last", "--json").json
+        assert (verdict["rank"], verdict["signal"]) == (1, "SIGKILL")
+        assert "from the kernel: its cgroup ran out of memory" in verdict["reason"]
+        assert "the host ran out of memory" in verdict["hint"]
+    finally:
+        for pid in (group / "cgroup.procs").read_text().split():  # the supervisor, which has nothing left to do
+            (MEMORY / "cgroup.procs").write_text(pid)
+        group.rmdir()
