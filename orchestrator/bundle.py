@@ -45,7 +45,7 @@ def bundle(run: RunDir, output: Path) -> list[tuple[str, int]]:
     with gzip.GzipFile("", "wb", fileobj=buffer, mtime=0) as zipped, tarfile.open(fileobj=zipped, mode="w") as archive:
         for name, text in _members(run, redact):
             content = text.encode("utf-8", "replace")
-            entry = tarfile.TarInfo(f"{run.run_id}/{name}")  # owner and times stay out: they name the user
+            entry = tarfile.TarInfo(f"{redact.text(run.run_id)}/{name}")  # owner and times stay out: they name the user
             entry.size, entry.mtime, entry.mode = len(content), 0, 0o644
             archive.addfile(entry, io.BytesIO(content))
             members.append((name, len(content)))

@@ -78,3 +78,8 @@ def comparison_page(found: Comparison, style: Style = plain) -> str:
 def _short(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= 60 else f"{line[:57]}..."
+
+
+def members_page(members: Sequence[tuple[str, int]]) -> str:
+    """What an archive holds."""
+    return table(["SIZE", "FILE"], [[size(count), name] for name, count in members])

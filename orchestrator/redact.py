@@ -16,11 +16,10 @@ _SECRET_NAME = re.compile(
     r"|(^|[_.-])(KEY|KEYS|AUTH|PAT|DSN|COOKIE|PASS|JWT)($|[_.-])",
     re.IGNORECASE,
 )
-# name=value, name: value, --name value
-_ASSIGNMENT = re.compile(
-    r"(?P<name>[A-Za-z_][\w.-]*)(?P<equals>[\"']?\s*[=:]\s*)(?P<value>\"[^\"\n]*\"|'[^'\n]*'|[^\s\"',;&]+)"
-)
-_OPTION = re.compile(r"(?P<name>--[\w-]+)(?P<equals>\s+)(?P<value>\"[^\"\n]*\"|'[^'\n]*'|[^\s-]\S*)")
+# name=value, name: value, --name value; the lookbehinds keep a line of 10 MB from taking forever
+_VALUE = r"(?P<value>\"[^\"\n]*\"|'[^'\n]*'|[^\s\"',;&]+)"
+_ASSIGNMENT = re.compile(rf"(?<![\w.-])(?P<name>[A-Za-z_][\w.-]{{0,99}}+)(?P<equals>[\"']?[ \t]*[=:][ \t]*){_VALUE}")
+_OPTION = re.compile(rf"(?<![\w-])(?P<name>--[\w-]{{1,99}}+)(?P<equals>[ \t]+)(?!-){_VALUE}")
 _BEARER = re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{8,}")
 _USERINFO = re.compile(r"(?<=://)[^/\s@]+(?=@)")
 _NAMES_ONLY: Final = ("secrets", "secret_names")

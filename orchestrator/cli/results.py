@@ -88,6 +88,6 @@ def bundle(run: str, output: Path | None, as_json: bool) -> int:
     if as_json:
         print_json({"file": str(path), "members": [{"path": name, "bytes": count} for name, count in members]})
     else:
-        click.echo(pages.table(["SIZE", "FILE"], [[pages.size(count), name] for name, count in members]))
+        click.echo(pages.members_page(members))
         say(f"wrote {path}; look into it before you send it: a log holds whatever the program printed")
     return 0

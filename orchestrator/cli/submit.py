@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -84,7 +85,8 @@ def submit(job: str | None, profile: str | None, as_json: bool, again: str | Non
         say(f"submitted {run.run_id}; Ctrl-C detaches, and the run goes on")
         return follow_run(run, as_json=as_json)
     else:
-        click.echo(run.run_id)  # alone on stdout, so that a script can take it
+        if not sys.stdout.isatty():
+            click.echo(run.run_id)  # alone on stdout, so that a script can take it
         say(f"submitted {run.run_id}\n{render.next_commands(run.run_id)}")
     return 0
 

@@ -9,7 +9,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -34,7 +34,8 @@ _STARTED = time.time()
 class Data:
     """Training and test samples: tuples of tensors indexed alike along dimension 0, the target last.
 
-    `name` is what logs and results call it, `unit` what one sample is called in the plural.
+    `name` is what logs and results call it, `unit` what one sample is called in the plural, `note` why it is a
+    stand-in.
     """
 
     train: tuple[Tensor, ...]
@@ -42,6 +43,7 @@ class Data:
     name: str
     unit: str = "samples"
     stand_in: bool = False
+    note: str = ""
 
 
 def mnist(folder: Path, offline: str | None = None) -> Data:
@@ -55,7 +57,11 @@ def mnist(folder: Path, offline: str | None = None) -> Data:
     if root is not None:
         return _read_mnist(root)
     if offline == "digits":
-        return digits(size=28, stand_in=True)
+        note = (
+            f"MNIST is not in {folder} and can't be downloaded ({problem}); where it is on disk, give its folder "
+            "(--data DIR, or training.data in the job)"
+        )
+        return replace(digits(size=28, stand_in=True), note=note)
     raise UserError(
         f"MNIST is not in {folder} (the four files such as {MNIST_FILES[0]}, plain or .gz, there or in raw or "
         f"MNIST/raw) and can't be downloaded ({problem}): give --data DIR, or --offline digits to train on "

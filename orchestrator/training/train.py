@@ -94,6 +94,8 @@ class Trainer:
                 raise UserError(f"Rank {rank} would train on {other}, but rank {self.ranks.rank} on {what}.")
         if data.stand_in:
             self.report.warn(f"{'=' * 8} the data is NOT what the task is named for: training on {data.name} {'=' * 8}")
+            if data.note:
+                self.report.warn(data.note)
         train, test = (tuple(tensor.to(self.device) for tensor in part) for part in (data.train, data.test))
         return replace(data, train=train, test=test)
 

@@ -1,0 +1,88 @@
+"""The soak: what is promised, counted. A seeded sample in every test run, all of it with SOAK=1 (`make soak`).
+
+The seed is printed at the end and stands in every assertion's message; SOAK_SEED=N repeats a run. A full run prints
+one line per count that can be pasted into bench/README.md.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.local.conftest import orch, project  # noqa: F401 (fixtures, used by name)
+
+FULL = os.environ.get("SOAK") == "1"
+SEED = int(os.environ.get("SOAK_SEED") or time.time_ns() % 1_000_000)
+ROWS: list[str] = []
+
+
+@dataclass
+class Soak:
+    """One counted test: its own random numbers, and what failed."""
+
+    name: str
+    chance: random.Random
+    begun: float = field(default_factory=time.monotonic)
+    failures: list[str] = field(default_factory=list)
+
+    @property
+    def full(self) -> bool:
+        """Is this the whole count, not the sample?"""
+        return FULL
+
+    def of(self, full: int, sample: int) -> int:
+        """How many this time."""
+        return full if FULL else sample
+
+    def fail(self, what: object) -> None:
+        """Count a failure; the test goes on."""
+        self.failures.append(str(what))
+
+    def check(self, true: object, what: object) -> bool:
+        """Count a failure unless `true`."""
+        if not true:
+            self.fail(what)
+        return bool(true)
+
+    def end(self, what: str, count: int) -> None:
+        """Write the row, and fail the test where anything failed."""
+        seconds = time.monotonic() - self.begun
+        ROWS.append(f"| {what} | {count} | {len(self.failures)} | {seconds:.0f} s | {commit()} |")
+        shown = "\n\n".join(failure[:3000] for failure in self.failures[:8])
+        assert not self.failures, f"{len(self.failures)} of {count} ({what}); SOAK_SEED={SEED}\n{shown}"
+
+
+def commit() -> str:
+    """The commit that is measured, with a + where the working tree has changes."""
+    here = Path(__file__).parent
+    try:
+        head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=here, capture_output=True, text=True)
+        dirty = subprocess.run(["git", "status", "--porcelain", "-uno"], cwd=here, capture_output=True, text=True)
+    except OSError:
+        return "?"
+    return (head.stdout.strip() or "?") + ("+" if dirty.stdout.strip() else "")
+
+
+@pytest.fixture
+def soak(request: pytest.FixtureRequest) -> Iterator[Soak]:
+    """The counter of one test; its random numbers depend on the seed and the test's name only."""
+    yield Soak(request.node.name, random.Random(f"{SEED} {request.node.name}"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say the seed, and the table."""
+    if not ROWS:
+        return
+    terminalreporter.write_line(f"soak: SOAK_SEED={SEED}{'' if FULL else ' (a sample; SOAK=1 counts all)'}")
+    for row in ROWS:
+        terminalreporter.write_line(row)
+    if FULL and (path := os.environ.get("SOAK_ROWS")):
+        with open(path, "a", encoding="utf-8") as file:
+            file.writelines(f"{row}\n" for row in ROWS)
