@@ -70,8 +70,9 @@ def pull(run: RunDir, target: Path, which: str = "latest", tell: Callable[[str],
     _take_folder(run, target)
     files = [_grown(run.path / name, target / name, name) for name in ("metrics.jsonl", "result.json")]
     for log in log_files(run, Selection()):
-        name = f"logs/attempt_{log.attempt}/{log.path.name}"
-        files.append(_grown(log.path, target / name, name))
+        for path in (log.path.with_name(f"{log.path.name}.1"), log.path):  # what was rotated away, if anything
+            name = f"logs/attempt_{log.attempt}/{path.name}"
+            files.append(_grown(path, target / name, name))
     pulled = Pulled(run.run_id, str(target), tuple(file for file in files if file is not None))
     if which != "none":
         pulled = _pull_checkpoint(run, target, which, pulled, tell)

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator import notify
 from orchestrator.backends import backend
 from orchestrator.backends.base import NodeProof
 from orchestrator.errors import (
@@ -75,6 +76,7 @@ class Prepared:
     rehearsed: bool
     given: tuple[str, ...] = ()  # the names of --env: `A=` had a value, `A` took the shell's
     repeats: RunDir | None = None
+    hidden: dict[str, str] = field(default_factory=dict, repr=False)  # of notify: what must not be shown
 
 
 def prepare(root: Path, request: Request) -> Prepared:
@@ -99,7 +101,9 @@ def prepare(root: Path, request: Request) -> Prepared:
     environment = resolve(loaded.job, os.environ, parse_env_options(options, os.environ))
     profile = rehearsal(loaded.profile) if request.rehearse else loaded.profile
     given = dict.fromkeys("".join(option.partition("=")[:2]) for option in options)
-    return Prepared(loaded, profile, environment, rehearsed, tuple(given), repeats)
+    shell = {**os.environ, **environment.env, **environment.secrets}
+    hidden = notify.hidden_values(loaded.job.model_dump(), shell)
+    return Prepared(loaded, profile, environment, rehearsed, tuple(given), repeats, hidden)
 
 
 def _checkpoints_of(run: RunDir) -> str:
@@ -144,6 +148,7 @@ def submit(root: Path, prepared: Prepared) -> RunDir:
     launch = plan_for(root, prepared, run_id)
     run = create_run(root, run_id, _record(prepared, launch))
     try:
+        notify.arm(root, run, launch.job, prepared.hidden)
         run.write("plan.json", launch.to_json())
         _snapshot(prepared, run)
     except OrchError:
@@ -156,6 +161,7 @@ def submit(root: Path, prepared: Prepared) -> RunDir:
     except OrchError as error:
         run.append_event("submit_failed", reason=error.message)
         conclude(root, run)
+        _have_it_told(root)
         raise
     run.append_event("submitted")
     start_supervisor(root)
@@ -270,7 +276,14 @@ def cancel(root: Path, run: RunDir, *, now: bool) -> tuple[RunState, list[NodePr
     wait(run, timeout=(0.0 if now else float(record.get("grace", 30.0))) + CANCEL_MARGIN)
     proofs = machine.sweep(run)
     conclude(root, run)
+    _have_it_told(root)
     return state_of(run), proofs
+
+
+def _have_it_told(root: Path) -> None:
+    """A run has its verdict from here: the supervisor, who sends the notifications, may have died."""
+    if notify.watched(root):
+        start_supervisor(root)
 
 
 def remove(root: Path, run: RunDir) -> None:

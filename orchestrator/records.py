@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from types import NoneType
 from typing import Any
 
 from orchestrator.hints import hint_for
@@ -23,7 +24,31 @@ _NEEDED: dict[str, dict[str, type]] = {
     "attempt_failed": {"attempt": int, "cause": str, "culprit": dict},
     "gang_ended": {"attempt": int, "outcome": str, "cause": str, "reason": str},
     "submit_failed": {"reason": str},
+    "stall": {"rank": int, "full": bool, "seconds": float},
 }
+
+
+# What is read of run.json; a field of another type has been damaged, and counts as lost.
+_RECORDED: dict[str, tuple[type, ...]] = {
+    "nnodes": (int,),
+    "created": (int, float),
+    "kind": (str,),
+    "name": (str,),
+    "profile_name": (str,),
+    "hosts": (list,),
+    "world_size": (int, NoneType),
+    "grace": (int, float),
+    "submitter": (dict,),
+}
+_MOST_NODES = 100_000
+
+
+def mended(record: Event) -> dict[str, Any]:
+    """A run's record without the fields that can't be what was written."""
+    whole = {name: value for name, value in record.items() if type(value) in _RECORDED.get(name, (type(value),))}
+    if not 0 <= whole.get("nnodes", 0) <= _MOST_NODES:
+        del whole["nnodes"]
+    return whole
 
 
 @dataclass(frozen=True)
@@ -50,13 +75,18 @@ class Verdict:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Verdict:
-        """The verdict that `to_json` gave; fields of another version are left out."""
-        known = {name: data[name] for name in Verdict.__dataclass_fields__ if name in data}
+        """The verdict that `to_json` gave; fields of another version, or that have been damaged, are left out."""
+        kinds = {"attempt": int, "rank": int, "node": int, "code": int, "error": dict, "tail": list, "survivors": list}
+        known = {
+            name: data[name]
+            for name in Verdict.__dataclass_fields__
+            if name in data and type(data[name]) is kinds.get(name, str)
+        }
         return Verdict(
             **{
                 "outcome": "failed",
                 **known,
-                "tail": tuple(known.get("tail", ())),
+                "tail": tuple(str(line) for line in known.get("tail", ())),
                 "survivors": tuple(known.get("survivors", ())),
             }
         )
@@ -188,6 +218,10 @@ def _live_state(own: list[Event], by_node: Mapping[int, list[Event]], nodes: tup
 
 def _detail(own: list[Event], by_node: Mapping[int, list[Event]]) -> str:
     """The latest thing worth a sentence: who is missing, what is restarted."""
+    for events in by_node.values():
+        silent = [event for event in events if event["kind"] in ("stall", "started", "rank_exit")][-1:]
+        if silent and silent[0]["kind"] == "stall" and silent[0]["full"]:
+            return f"hung? rank {silent[0]['rank']} has said nothing for {silent[0]['seconds']:.0f} s and more"
     joined = {event["joined"] for event in by_node[0] if event["kind"] == "joined"}
     for event in reversed(by_node[0]):
         if event["kind"] == "restart":

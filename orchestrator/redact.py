@@ -17,9 +17,11 @@ _SECRET_NAME = re.compile(
     re.IGNORECASE,
 )
 # name=value, name: value, --name value; the lookbehinds keep a line of 10 MB from taking forever
-_VALUE = r"(?P<value>\"[^\"\n]*\"|'[^'\n]*'|[^\s\"',;&]+)"
-_ASSIGNMENT = re.compile(rf"(?<![\w.-])(?P<name>[A-Za-z_][\w.-]{{0,99}}+)(?P<equals>[\"']?[ \t]*[=:][ \t]*){_VALUE}")
-_OPTION = re.compile(rf"(?<![\w-])(?P<name>--[\w-]{{1,99}}+)(?P<equals>[ \t]+)(?!-){_VALUE}")
+_ASSIGNED = (
+    re.compile(r"(?<![\w.-])(?P<name>[A-Za-z_][\w.-]{0,99}+)[\"']?[ \t]*[=:][ \t]*"),
+    re.compile(r"(?<![\w-])(?P<name>--[\w-]{1,99}+)[ \t]+(?!-)"),
+)
+_VALUE = re.compile(r"\"[^\"\n]*\"|'[^'\n]*'|[^\s\"',;&]+")
 _BEARER = re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{8,}")
 _USERINFO = re.compile(r"(?<=://)[^/\s@]+(?=@)")
 _NAMES_ONLY: Final = ("secrets", "secret_names")
@@ -42,8 +44,8 @@ class Redaction:
         """The text without any of it."""
         text = mask(text, {name: value for name, value in self.values.items() if value})
         text = _BEARER.sub(rf"\1 {MASKED}", _USERINFO.sub(MASKED, text))
-        for pattern in (_ASSIGNMENT, _OPTION):
-            text = pattern.sub(_masked, text)
+        for pattern in _ASSIGNED:
+            text = _without_values(text, pattern)
         if len(self.home) > 1:
             text = re.sub(rf"{re.escape(self.home)}(?![\w.-])", "~", text)
         if len(self.user) > 1 and self.user != "root":  # which names nobody, and stands in many paths
@@ -75,8 +77,17 @@ class Redaction:
         return "\n".join(shown)
 
 
-def _masked(match: re.Match[str]) -> str:
-    return f"{match['name']}{match['equals']}{MASKED}" if looks_secret(match["name"]) else match[0]
+def _without_values(text: str, assigned: re.Pattern[str]) -> str:
+    """The text with what stands behind a telling name masked."""
+    parts, position = [], 0
+    while match := assigned.search(text, position):
+        parts.append(text[position : match.end()])
+        position = match.end()
+        value = _VALUE.match(text, position) if looks_secret(match["name"]) else None
+        if value is not None:
+            parts.append(MASKED)
+            position = value.end()
+    return "".join([*parts, text[position:]])
 
 
 def redaction(environments: list[Mapping[str, str]], secrets: list[str], home: str, user: str) -> Redaction:

@@ -142,6 +142,16 @@ def status_page(state: RunState, beat: Mapping[str, Any] | None, result: Mapping
     return "\n".join([*lines, "", table(["NODE", "HOST", "STATE", "RANKS", "ENDS"], rows)])
 
 
+def notify_lines(told: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Which notifications were sent, and why others were not."""
+    words = {"sent": "sent", "failed": "NOT SENT", "intent": "being sent"}
+    return [
+        f"notified of {line.get('event')}: {words.get(line['state'], line['state'])}"
+        + (f": {line['problem']}" if line.get("problem") else "")
+        for line in told
+    ]
+
+
 def verdict_page(state: RunState, style: Style = plain) -> str:
     """Why a run ended as it did, on one screen: who, where, how, the traceback, the last lines, what to do."""
     verdict = state.verdict

@@ -220,6 +220,32 @@ class Input(Spec):
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
+class Notify(Spec):
+    """Whom to tell what became of the run: a program on the submitting machine, or a web address."""
+
+    on: tuple[Literal["failed", "succeeded", "cancelled", "restarted", "hung"], ...] = Field(
+        ("failed", "succeeded"), min_length=1, description="which events"
+    )
+    command: tuple[Arg, ...] | None = Field(None, min_length=1, description="a program; it reads JSON on stdin")
+    webhook: Annotated[str, Field(pattern=r"^https?://[^\s@]+$")] | None = Field(
+        None, description="a URL that gets the JSON by POST"
+    )
+    webhook_env: EnvName | None = Field(None, description="the variable or secret that holds such a URL")
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Notify:
+        ways = [key for key in ("command", "webhook", "webhook_env") if getattr(self, key) is not None]
+        if len(ways) != 1:
+            what = f"{' and '.join(ways)} are given" if ways else "none is given"
+            raise ValueError(f"say how to notify by exactly one of command, webhook, webhook_env ({what})")
+        return self
+
+
+def _one_or_many(value: object) -> object:
+    """Read one mapping as a list of it."""
+    return (value,) if isinstance(value, dict) else value
+
+
 class Job(Spec):
     """What to run."""
 
@@ -241,6 +267,9 @@ class Job(Spec):
     limits: Limits = Limits()
     hang: Annotated[Hang, BeforeValidator(_hang)] = Hang()
     inputs: tuple[Input, ...] = ()
+    notify: Annotated[tuple[Notify, ...], BeforeValidator(_one_or_many), _Also("object")] = Field(
+        (), description="whom to tell what became of the run; one or a list"
+    )
     launcher: Literal["auto", "fork", "exec", "torchrun", "accelerate"] = Field(
         "auto", description="auto: fork without GPUs, exec with them"
     )

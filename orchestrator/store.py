@@ -82,7 +82,7 @@ class RunDir:
     def append_event(self, kind: str, **values: Any) -> None:
         """Append one event of the controlling side; several commands may do so at once."""
         event = {"kind": kind, "time": round(time.time(), 3), **values}
-        _append_line(self.path / "events.jsonl", json.dumps(event))
+        append_line(self.path / "events.jsonl", json.dumps(event))
 
     def events(self) -> list[Record]:
         """The controlling side's events and every node's, each in its own order; a torn line is left out."""
@@ -137,7 +137,8 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _append_line(path: Path, line: str) -> None:
+def append_line(path: Path, line: str) -> None:
+    """Append a line to a file that several processes may append to; StoreError names the path on failure."""
     try:
         with open(path, "a+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -164,7 +165,7 @@ def create_run(root: Path, run_id: str, record: Record) -> RunDir:
     except OSError as error:
         raise StoreError(f"{run.path} can't be made: {error.strerror}", "set ORCH_HOME to a folder of yours") from error
     run.write("run.json", record)
-    _append_line(root / "index", run_id)
+    append_line(root / "index", run_id)
     return run
 
 
@@ -226,6 +227,18 @@ def find_run(root: Path, reference: str) -> RunDir:
         raise RunNotFoundError(f"no run is called '{reference}'", "orch status -a lists all runs")
     shown = ", ".join(sorted(matches)[:5]) + (" ..." if len(matches) > 5 else "")
     raise RunNotFoundError(f"{len(matches)} runs start with '{reference}': {shown}", "give more of the id")
+
+
+def tidy(run: RunDir) -> None:
+    """Remove what writers that were killed have left in an ended run: half-written files, and tasks with their token.
+
+    Another command may be writing this very run's verdict: what a living process has begun is left to it.
+    """
+    begun = [*run.path.glob(".*.tmp"), *run.path.glob("nodes/*/.*.tmp"), *run.path.glob("nodes/*/*.tmp")]
+    left = [path for path in begun if not Path(f"/proc/{path.name.split('.')[-2]}").exists()]
+    for path in (*left, *run.path.glob("nodes/*/task.json"), *run.path.glob("nodes/*/events.jsonl.reserve")):
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def remove_run(root: Path, run: RunDir) -> None:

@@ -16,18 +16,23 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends import backend
 from orchestrator.backends.base import Backend
 from orchestrator.errors import OrchError, StoreError
 from orchestrator.node.processes import Process, is_alive
-from orchestrator.records import RunState, Verdict, fold
-from orchestrator.store import RunDir, live_runs, newest_runs, remove_run, retire, state_root
+from orchestrator.records import FINAL, RunState, Verdict, fold, mended
+from orchestrator.store import RunDir, live_runs, newest_runs, remove_run, retire, state_root, tidy
+
+if TYPE_CHECKING:
+    from orchestrator.courier import Courier
 
 WAIT_SECONDS = 1.0
+COURIER_SECONDS = 0.05  # between looks at what is still being sent, when no run is live
 OVERDUE_SECONDS = 25.0  # the leader itself lingers for at most 21
 LAST_WORDS = ("agent_ended", "gave_up")
+AGENT_PATIENCE = 10.0  # how long an agent may take from its start to its first words
 SUBMIT_PATIENCE = 60.0  # how long a submit may take between recording a run and starting its agents
 EMPTY_RECORD: dict[str, Any] = {"nnodes": 0, "created": 0.0, "kind": "local"}  # where a field has been lost
 
@@ -35,18 +40,29 @@ EMPTY_RECORD: dict[str, Any] = {"nnodes": 0, "created": 0.0, "kind": "local"}  #
 def state_of(run: RunDir, alive: Mapping[int, bool | None] | None = None) -> RunState:
     """The run's state now; reads, never writes. A run that has its verdict is not looked at again."""
     record = run.read("run.json")
-    kept = run.read("verdict.json")
+    kept = _kept_verdict(run)
     if record is None and kept is None:
         reason = "its record run.json is not there: a submit or an rm was interrupted"
         return RunState(run.run_id, "?", "?", 0.0, "failed", verdict=Verdict("failed", "infra", reason))
-    record = {**EMPTY_RECORD, **(record or {}), "run_id": run.run_id}
+    record = {**EMPTY_RECORD, **mended(record or {}), "run_id": run.run_id}
     if kept is not None:
         state, verdict = fold(record, run.events(), {}, rank0_done=True), Verdict.from_json(kept)
         gone = {"starting": "lost", "running": "lost"}
         nodes = tuple(replace(node, state=gone.get(node.state, node.state)) for node in state.nodes)
-        return replace(state, state=verdict.outcome, verdict=verdict, ended=kept.get("ended"), nodes=nodes)
+        ended = kept.get("ended")
+        ended = float(ended) if isinstance(ended, int | float) else state.ended
+        return replace(state, state=verdict.outcome, verdict=verdict, ended=ended, nodes=nodes)
     living = backend(record["kind"]).alive(run) if alive is None else alive
     return fold(record, run.events(), living, rank0_done=(run.path / "rank0.done").exists())
+
+
+def _kept_verdict(run: RunDir) -> dict[str, Any] | None:
+    """The verdict as it was written; None where it is lost or damaged, and the events have to tell it again."""
+    try:
+        kept = run.read("verdict.json")
+    except StoreError:
+        return None
+    return kept if kept is not None and kept.get("outcome") in FINAL else None
 
 
 def conclude(root: Path, run: RunDir) -> Verdict | None:
@@ -54,15 +70,17 @@ def conclude(root: Path, run: RunDir) -> Verdict | None:
     record = run.read("run.json")
     if record is None:
         return None
-    record = {**EMPTY_RECORD, **record}
+    record = {**EMPTY_RECORD, **mended(record)}
     machine = backend(record["kind"])
     _notice_lost(run, record, machine)
+    _finish_cancel(run, machine)
     if _is_overdue(run):
         machine.sweep(run)
     state = state_of(run)
     if state.verdict is None:
         return None
     proofs = machine.sweep(run)
+    tidy(run)
     survivors = [name for proof in proofs for name in proof.survivors]
     run.append_event(
         "swept", ended=sum(proof.ended for proof in proofs), survivors=survivors, hosts=[proof.host for proof in proofs]
@@ -74,10 +92,26 @@ def conclude(root: Path, run: RunDir) -> Verdict | None:
 
 def _notice_lost(run: RunDir, record: Mapping[str, Any], machine: Backend) -> None:
     """Record that no agent will ever report: the submit died before it started any."""
-    if machine.alive(run) or _is_being_submitted(record):
+    if machine.alive(run) or _is_being_submitted(record) or _may_turn_up(run):
         return
     if not any(event["kind"] == "found_lost" for event in run.events()):
         run.append_event("found_lost", reason="the submit ended before it had started an agent")
+
+
+def _may_turn_up(run: RunDir) -> bool:
+    """Was an agent about to be started just now? One that was says so itself, a moment later."""
+    try:
+        return time.time() - (run.path / "handle.json").stat().st_mtime < AGENT_PATIENCE
+    except OSError:
+        return False
+
+
+def _finish_cancel(run: RunDir, machine: Backend) -> None:
+    """Pass a recorded cancel on to the agents, where the command that recorded it died before it had."""
+    if not (run.path / "cancel.json").exists():
+        return
+    if not any(event.get("kind") == "signal" and event.get("cancelled") for event in run.events()):
+        machine.cancel(run)
 
 
 def _is_overdue(run: RunDir) -> bool:
@@ -96,12 +130,15 @@ def _is_being_submitted(record: Mapping[str, Any]) -> bool:
 
 def supervise(root: Path) -> None:
     """Look after all live runs until there are none; returns at once when another supervisor does so already."""
+    from orchestrator.courier import Courier  # noqa: PLC0415 (`orch status` sends nothing)
+
     unreadable: set[str] = set()
-    while _to_look_after(root, unreadable):
+    courier = Courier(root, state_of)
+    while _to_look_after(root, unreadable) or courier.has_work():
         with _lock(root) as held:
             if not held:
                 return
-            _supervise(root, unreadable)
+            _supervise(root, unreadable, courier)
         # A run that was recorded while the lock was let go is seen by this loop's condition.
 
 
@@ -118,14 +155,17 @@ def _to_look_after(root: Path, unreadable: set[str]) -> list[RunDir]:
     return found
 
 
-def _supervise(root: Path, unreadable: set[str]) -> None:
-    while runs := _to_look_after(root, unreadable):
+def _supervise(root: Path, unreadable: set[str], courier: Courier) -> None:
+    while (runs := _to_look_after(root, unreadable)) or courier.has_work():
         for run in runs:
             try:
                 conclude(root, run)
             except OrchError as error:
                 print(f"{run.run_id}: {error}", file=sys.stderr, flush=True)
+        courier.look()
         runs = _to_look_after(root, unreadable)
+        if not runs:
+            time.sleep(COURIER_SECONDS)
         for run in runs:
             try:
                 kind = (run.read("run.json") or EMPTY_RECORD).get("kind", "local")

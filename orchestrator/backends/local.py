@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends.base import NodeProof
 from orchestrator.errors import BackendError, StoreError
@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from orchestrator.plan import LaunchPlan, Place
 
 SWEEP_SECONDS = 5.0
+NOBODY = Process(0, 0)  # an agent that was started, and of which is not known which process it is
 
 
 class LocalBackend:
@@ -114,9 +115,18 @@ def _agents(run: RunDir) -> dict[int, Process]:
         handle = run.read("handle.json") or {}
     except StoreError:  # damaged: what the agents wrote of themselves counts all the same
         handle = {}
-    for node, values in (handle.get("agents") or {}).items():
-        agents[int(node)] = Process(values["pid"], values["started"])
+    recorded = handle.get("agents")
+    for node, values in recorded.items() if isinstance(recorded, dict) else ():
+        if node.isdecimal() and (process := _process(values)):
+            agents[int(node)] = process
     for folder in sorted((run.path / "nodes").glob("*")):
         if folder.name.isdigit() and (own := run.read(f"nodes/{folder.name}/agent.json")):
-            agents[int(folder.name)] = Process(own["pid"], own["started"])
+            agents[int(folder.name)] = _process(own) or agents.get(int(folder.name), NOBODY)
     return agents
+
+
+def _process(values: Any) -> Process | None:
+    """The process of a record; None where the record has been damaged."""
+    if not isinstance(values, dict) or [type(values.get(name)) for name in ("pid", "started")] != [int, int]:
+        return None
+    return Process(values["pid"], values["started"])

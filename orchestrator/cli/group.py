@@ -15,7 +15,10 @@ from orchestrator import __version__
 class Orch(click.Group):
     """Lists the commands in the order in which one meets them."""
 
-    order = ("submit", "status", "logs", "why", "cancel", "wait", "plan", "profiles", "init", "rm", "schema")
+    order = (
+        "submit", "status", "logs", "why", "cancel", "wait", "checkpoints", "pull", "diff", "bundle",
+        "plan", "profiles", "init", "rm", "gc", "schema",
+    )  # fmt: skip
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*self.order, *sorted(set(self.commands) - set(self.order))]

@@ -37,7 +37,7 @@ def status(run: str | None, everything: bool, number: int, watch: bool, as_json:
 
 
 def _status_text(run: str | None, everything: bool, number: int, as_json: bool) -> str:
-    from orchestrator import controller, render
+    from orchestrator import controller, notify, render
     from orchestrator.logs import beat_of, result_of
     from orchestrator.store import find_run, state_root
     from orchestrator.supervisor import state_of
@@ -54,9 +54,10 @@ def _status_text(run: str | None, everything: bool, number: int, as_json: bool) 
     beat = beat_of(folder, state.attempt)
     if as_json:
         whole = {**state.to_json(), "progress": beat, "result": result, "folder": str(folder.path)}
-        whole["record"] = controller.record_of(folder)
+        whole |= {"record": controller.record_of(folder), "notifications": notify.told(folder)}
         return json.dumps(whole, indent=1)
-    return render.status_page(state, beat, result, str(folder.path), time.time(), style)
+    page = render.status_page(state, beat, result, str(folder.path), time.time(), style)
+    return "\n".join([page, *(f"  {line}" for line in render.notify_lines(notify.told(folder)))])
 
 
 def _watch(text: Callable[[], str]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -24,10 +25,20 @@ class BeatReader:
         """The stalls that have not been told yet; `folder` is the attempt's."""
         if self.is_off:
             return []
-        stalls = self.watch.look({rank: read_beat(f"{folder}/beat_{rank}") for rank in ranks}, now)
+        stalls = self.watch.look(
+            {rank: read_beat(f"{folder}/beat_{rank}") or output(folder, rank) for rank in ranks}, now
+        )
         new = [stall for stall in stalls if (stall.rank, stall.step, stall.phase, stall.is_full) not in self.told]
         self.told.update((stall.rank, stall.step, stall.phase, stall.is_full) for stall in new)
         return new
+
+
+def output(folder: str, rank: int) -> dict[str, Any] | None:
+    """What stands in for the beat of a program that has none: how much it has said."""
+    try:
+        return {"step": os.stat(f"{folder}/rank_{rank}.log").st_size, "phase": "output", "time": 0.0}
+    except OSError:
+        return None
 
 
 def read_beat(path: str) -> dict[str, Any] | None:

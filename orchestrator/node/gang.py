@@ -20,6 +20,7 @@ MAX_LINE = 1 << 18
 MAX_STRANGERS = 64
 HANDSHAKE_SECONDS = 10.0
 CONNECT_SECONDS = 3.0
+CLOSE_SECONDS = 1.0  # a peer that reads nothing must not hold up the end
 
 Message = dict[str, Any]
 
@@ -148,6 +149,7 @@ class LeaderServer:
         self.members: dict[int, Channel] = {}
         self.strangers = 0
         self.tasks: set[asyncio.Task[None]] = set()
+        self.talking: set[asyncio.Task[None]] = set()  # those of members
 
     async def open(
         self,
@@ -167,12 +169,15 @@ class LeaderServer:
         channel = Channel(reader, writer)
         try:
             if self.strangers < MAX_STRANGERS:
-                await self._serve(channel)
+                await self._serve(channel, task)
+        except asyncio.CancelledError:
+            pass  # by close(); a cancelled task would end in a traceback of asyncio's own
         finally:
             self.tasks.discard(task)
+            self.talking.discard(task)
             await channel.close()
 
-    async def _serve(self, channel: Channel) -> None:
+    async def _serve(self, channel: Channel, task: asyncio.Task[None]) -> None:
 
         def admit(hello: Hello) -> bool:
             # A second agent for a node that is here already must not displace the first.
@@ -185,6 +190,7 @@ class LeaderServer:
             return  # a stranger: a port scanner, or another run's agent trying its ports
         finally:
             self.strangers -= 1
+        self.talking.add(task)
         node, reason = hello.node_rank, "its agent closed the connection"
         self.on_join(hello)
         try:
@@ -200,12 +206,15 @@ class LeaderServer:
             self.members[node].send(message)
 
     async def close(self, patience: float) -> None:
-        """Stop listening, and let the members close first for up to `patience` seconds."""
+        """Stop listening, and let the members close first for up to `patience` seconds; no stranger is waited for."""
         self.server.close()
-        if self.tasks:
-            await asyncio.wait(self.tasks, timeout=patience)
-        for task in self.tasks:
+        if self.talking:
+            await asyncio.wait(self.talking, timeout=patience)
+        left = list(self.tasks)
+        for task in left:
             task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=CLOSE_SECONDS)
 
 
 async def dial(addrs: tuple[str, ...], ports: tuple[int, ...], token: str, hello: Hello) -> Channel:

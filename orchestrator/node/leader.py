@@ -189,11 +189,18 @@ class Leader:
             return
         self.stalls[message["rank"]] = {**message, "node": node}
         if self.stacks_asked is None or now > self.stacks_asked + STACKS_EVERY:
-            self.stacks_asked = now
-            for other in self.hellos:
-                self.send(other, {"kind": "stacks"})
-        if message["full"] and self.task.hang.get("action") in ("auto", "restart") and self.hang_at is None:
+            self._ask_for_stacks(now)
+        # A program without beats is judged by its output, and ended for its silence only when the job says so.
+        enough = ("auto", "restart") if message["phase"] != "output" else ("restart",)
+        if message["full"] and self.hang_at is None and self.task.hang.get("action") in enough:
             self.hang_at = now + HANG_SETTLE_SECONDS
+            self.stacks = {}  # those of half the limit may be of another standstill, which passed
+            self._ask_for_stacks(now)
+
+    def _ask_for_stacks(self, now: float) -> None:
+        self.stacks_asked = now
+        for node in self.hellos:
+            self.send(node, {"kind": "stacks"})
 
     def _on_stacks(self, node: int, message: Message, now: float) -> None:
         self.stacks.update({int(rank): seen for rank, seen in message["ranks"].items()})
@@ -201,7 +208,7 @@ class Leader:
 
     def _blame_hang(self, now: float) -> None:
         """The rank that the others wait for becomes the attempt's failure."""
-        stall = culprit_of_hang(list(self.stalls.values()), self.stacks)
+        stall = culprit_of_hang([stall for stall in self.stalls.values() if stall["full"]], self.stacks)
         seen = self.stacks.get(stall["rank"], {})
         how = "; it is stopped (SIGSTOP)" if seen.get("state") in ("T", "t") else ""
         words = (

@@ -102,7 +102,7 @@ def step(n: int, total: int | None = None, loss: float | Tensor | None = None, *
         total=total,
         epoch=session.beat.epoch,
         phase="train",
-        loss=None if loss is None else float(loss),
+        loss=loss.item() if isinstance(loss, Tensor) else loss,  # float() warns of a tensor with a gradient
         rate=pace * samples if pace and samples else None,
         eta=(total - n) / pace if total is not None and pace else None,
     )

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.controller import wait
+
 from .conftest import Orch
 
 # Rank 1 stands still at step 30 of the first attempt, in the way that $HOW says.
@@ -79,11 +81,26 @@ def test_slow_phases_of_three_limits_are_left_alone(orch: Orch, project) -> None
     assert orch.events(orch.run(), "stall") == []
 
 
-def test_a_program_without_beats_is_never_killed(orch: Orch, project) -> None:
+def test_a_program_without_beats_is_only_reported(orch: Orch, project) -> None:
     folder = project(
-        quiet_py="import time\ntime.sleep(6)\n", quiet_yaml="script: quiet.py\nhang: {train: 1s, other: 2s}\n"
+        quiet_py="import time\ntime.sleep(9)\n", quiet_yaml="script: quiet.py\nhang: {train: 1s, other: 3s}\n"
+    )
+    run, said = orch.submit(str(folder / "quiet.yaml"), "-p", "local"), set()
+    state = wait(run, lambda now: said.add(now.detail), timeout=40)
+    assert state.state == "succeeded"
+    assert any(detail.startswith("hung? rank") for detail in said), said
+    assert len(list(run.path.glob("nodes/0/attempt_0/stacks_*.txt"))) == 2
+    assert orch.events(run, "restart") == []
+
+
+def test_a_program_without_beats_is_restarted_when_the_job_asks_for_it(orch: Orch, project) -> None:
+    program = "import os, time\nif os.environ['ORCH_ATTEMPT'] == '0':\n    time.sleep(60)\n"
+    folder = project(
+        quiet_py=program,
+        quiet_yaml="script: quiet.py\nhang: {action: restart, other: 3s}\nretry: {infra: 1}\n",
     )
     assert orch("submit", str(folder / "quiet.yaml"), "-p", "local", "-f").code == 0
+    assert [event["attempt"] for event in orch.events(orch.run(), "restart")] == [1]
 
 
 def test_a_hang_is_only_reported_when_the_job_says_so(orch: Orch, project) -> None:

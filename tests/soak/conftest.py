@@ -10,7 +10,6 @@ import os
 import random
 import subprocess
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -55,25 +54,28 @@ class Soak:
         """Write the row, and fail the test where anything failed."""
         seconds = time.monotonic() - self.begun
         ROWS.append(f"| {what} | {count} | {len(self.failures)} | {seconds:.0f} s | {commit()} |")
-        shown = "\n\n".join(failure[:3000] for failure in self.failures[:8])
-        assert not self.failures, f"{len(self.failures)} of {count} ({what}); SOAK_SEED={SEED}\n{shown}"
+        shown = "\n\n".join(failure[:2000] for failure in self.failures[:400])
+        if self.failures:
+            pytest.fail(f"{len(self.failures)} of {count} ({what}); SOAK_SEED={SEED}\n{shown}", pytrace=False)
 
 
 def commit() -> str:
     """The commit that is measured, with a + where the working tree has changes."""
     here = Path(__file__).parent
     try:
-        head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=here, capture_output=True, text=True)
-        dirty = subprocess.run(["git", "status", "--porcelain", "-uno"], cwd=here, capture_output=True, text=True)
+        head, dirty = (
+            subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=False).stdout.strip()
+            for words in (("rev-parse", "--short", "HEAD"), ("status", "--porcelain", "-uno"))
+        )
     except OSError:
         return "?"
-    return (head.stdout.strip() or "?") + ("+" if dirty.stdout.strip() else "")
+    return (head or "?") + ("+" if dirty else "")
 
 
 @pytest.fixture
-def soak(request: pytest.FixtureRequest) -> Iterator[Soak]:
+def soak(request: pytest.FixtureRequest) -> Soak:
     """The counter of one test; its random numbers depend on the seed and the test's name only."""
-    yield Soak(request.node.name, random.Random(f"{SEED} {request.node.name}"))
+    return Soak(request.node.name, random.Random(f"{SEED} {request.node.name}"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -48,13 +48,13 @@ def write(name, **values):
 
 
 def hang_up():
-    # The peers see the connection go, and die of it, while this rank still lives.
+    # The peers see their connections go, and die of it, while this rank still lives.
     for name in os.listdir("/proc/self/fd"):
         try:
             if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
                 with socket.socket(fileno=os.dup(int(name))) as copy:
-                    if copy.type == socket.SOCK_STREAM:
-                        copy.shutdown(socket.SHUT_RDWR)
+                    copy.getpeername()  # OSError for one that listens
+                    copy.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass
 

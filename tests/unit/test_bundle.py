@@ -18,8 +18,9 @@ from orchestrator.store import RunDir
 
 CANARIES = {
     "secret": "canary-secret-7f3k2q", "env": "canary-env-$(x) \"y\" z", "shell": "canary-shell-99aa",
-    "arg": "canary-arg-1", "task": "canary-task-5", "token": "canary-gang-token", "url": "canary-userinfo", "bearer": "canary-bearer-12345",
-    "assigned": "canary-assigned", "code": "canary-code", "weights": "canary-weights", "webhook": "canary-hook",
+    "arg": "canary-arg-1", "task": "canary-task-5", "token": "canary-gang-token", "url": "canary-userinfo",
+    "bearer": "canary-bearer-12345", "assigned": "canary-assigned", "code": "canary-code",
+    "weights": "canary-weights", "webhook": "canary-hook",
 }  # fmt: skip
 USER, HOME = "jdoe", "/home/jdoe"
 
@@ -141,6 +142,7 @@ def test_which_names_look_secret(name: str, secret: bool) -> None:
 
 def test_plain_words_stay() -> None:
     redact = Redaction({"SHORT_KEY": "abc"}, "/root", "root")
+    assert redact.text("ValueError: API_TOKEN=x1 a=b=MY_KEY: 'x 2' c") == "ValueError: API_TOKEN=*** a=b=MY_KEY: *** c"
     text = "step 3: loss=0.5 root owns /rooted and /root/x; abc; key SHORT_KEY=abc; --lr 0.1 --token t0k"
     assert (
         redact.text(text) == "step 3: loss=0.5 root owns /rooted and ~/x; abc; key SHORT_KEY=***; --lr 0.1 --token ***"

@@ -1,0 +1,52 @@
+"""A durable, checksummed checkpoint of 512 MB against torch.distributed.checkpoint.save, in one process."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from pairs import Load, Target, how_many, interleave, print_pairs
+from torch.distributed import checkpoint as dcp
+
+from orchestrator.training import checkpoints
+
+TENSORS, TENSOR_BYTES = 8, 64_000_000
+
+
+def main() -> None:
+    load, count = Load(), how_many(10)
+    state = {f"layer{number}": torch.randn(TENSOR_BYTES // 4) for number in range(TENSORS)}
+    with tempfile.TemporaryDirectory(prefix="orch-bench-") as folder:
+        place = Path(folder)
+
+        def ours(write: bool) -> float:
+            manifest = checkpoints.Manifest(step=1)
+            begun = time.monotonic()
+            path = (checkpoints.write if write else checkpoints.save)(place / "ours", state, manifest)
+            seconds = time.monotonic() - begun
+            shutil.rmtree(path)
+            return seconds
+
+        def theirs() -> float:
+            begun = time.monotonic()
+            dcp.save(state, checkpoint_id=place / "theirs", no_dist=True)
+            seconds = time.monotonic() - begun
+            shutil.rmtree(place / "theirs")
+            return seconds
+
+        ours(write=True), theirs()  # both pay for their imports once
+        written = interleave(lambda: ours(write=True), theirs, count)
+        saved = interleave(lambda: ours(write=False), theirs, count)
+    against = "`torch.distributed.checkpoint.save`: files synced, no checksum of the data, no rename"
+    for what, pairs in (
+        ("512 MB checkpoint, until training goes on (`checkpoints.write`: durable, sha256, committed)", written),
+        ("512 MB checkpoint, read again and verified too (`checkpoints.save`)", saved),
+    ):
+        print_pairs(what, against, Target(1.2), pairs, pairs.medians("s"), load)
+
+
+if __name__ == "__main__":
+    main()
