@@ -310,7 +310,8 @@ def plain(node: Node, verbatim: frozenset[str] = frozenset(), top: str = "") -> 
         return [plain(child, verbatim, top) for child in value]
     if isinstance(value, bool) or not isinstance(value, int | float) or node.text is None:
         return value
-    return node.text if top in verbatim or not math.isfinite(value) else value
+    odd = isinstance(value, float) and not math.isfinite(value)
+    return node.text if top in verbatim or odd else value
 
 
 def from_value(value: Any, where: str) -> Node:

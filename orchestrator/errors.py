@@ -22,6 +22,11 @@ EXIT_CANCELLED = 103
 EXIT_INTERRUPTED = 130
 
 
+def printable(text: str) -> str:
+    """The text with whatever a terminal might obey, or could not print, written as its escape; lines stay lines."""
+    return "".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text)
+
+
 class OrchError(Exception):
     """What happened, where, and (in `hint`) what to do about it."""
 
@@ -29,9 +34,9 @@ class OrchError(Exception):
     transient = False
 
     def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message = printable(message)
+        self.hint = printable(hint)
+        super().__init__(self.message)
 
     def __str__(self) -> str:
         return f"{self.message}\n{self.hint}" if self.hint else self.message

@@ -208,9 +208,12 @@ def _set(text: str) -> tuple[str, list[str], Node]:
 def job_path(ref: str | Path, cwd: Path) -> Path:
     """The job file for a path, or for a name in ./jobs or among the shipped jobs; UsageError suggests near names."""
     path = cwd / Path(ref).expanduser()
-    if path.is_file() or (path.suffix in _SUFFIXES and path.is_dir()):
+    if (path.is_file() and path.suffix != ".py") or (path.suffix in _SUFFIXES and path.is_dir()):
         return path
     name = str(ref)
+    if path.suffix == ".py":
+        hint = f"write one for it: orch init {path.stem} python {name}"
+        raise UsageError(f"{name}: is a program, and submit takes a job file", hint)
     named = path.suffix not in _SUFFIXES and "/" not in name
     places = [cwd / "jobs", _shipped("jobs")] if named else []
     for folder in places:

@@ -25,14 +25,11 @@ def main() -> NoReturn:
         for line in error.hint.splitlines():
             say(f"  {line}")
         code = error.exit_code
-    except click.exceptions.Abort:
+    except (click.exceptions.Abort, KeyboardInterrupt):
         code = EXIT_INTERRUPTED
     except click.ClickException as error:
         error.show()
         code = EXIT_USAGE
-    except KeyboardInterrupt:
-        say("\ndetached; the run goes on. See: orch status")
-        code = EXIT_INTERRUPTED
     except BrokenPipeError:  # `orch logs RUN | head`: whoever read has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = 0

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from orchestrator.cli.group import print_json, say, style
+from orchestrator.errors import EXIT_INTERRUPTED
 
 # The rest is imported where it is used: `orch status` must not wait for what it doesn't need.
 # ruff: noqa: PLC0415
@@ -34,7 +35,11 @@ def follow(run: Any, *, as_json: bool = False, selection: Any = None, tail: int 
             say(f"{state.state}{f': {state.detail}' if state.detail else ''}")
         last["state"] = said
 
-    state = controller.wait(run, look)
+    try:
+        state = controller.wait(run, look)
+    except KeyboardInterrupt:
+        say(f"\ndetached; {run.run_id} goes on. Follow it again: orch logs -f {run.run_id}")
+        return EXIT_INTERRUPTED
     result = result_of(run)
     if as_json:
         print_json({**state.to_json(), "result": result, "folder": str(run.path)})

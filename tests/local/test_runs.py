@@ -138,7 +138,7 @@ def test_ctrl_c_while_following_detaches(orch: Orch, project) -> None:
         follower.kill()
         follower.wait()
     assert follower.returncode == 130
-    assert "the run goes on" in said
+    assert f"detached; {orch.run().run_id} goes on" in said
     assert state_of(orch.run()).state == "running"
 
 

@@ -13,7 +13,9 @@ import os
 import random
 import signal
 import sys
+import traceback
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -79,9 +81,10 @@ GUARDS: list[Guard] = []  # one hook for the life of the interpreter
 
 NASTY = (
     "$(touch x)", "`touch x`", "; touch x;", "&& touch x", "| touch x", "> x", "$HOME", "${IFS}touch${IFS}x", "%s%n",
-    "'; touch x; '", '"; touch x; "', "a\nb", "a\rb", "a\x00b", "\x1b[31mred", "\x07", "../../etc/passwd", "/etc/passwd",
-    "~root/x", "..", ".", "-rf", "--help", "-", "", " ", "\t", "ünïcödé", "名前", "🚀", "\u202egnp.exe", "\u2028", "\ufeff",
-    "\ud800", "\udcff", "a" * 5000, "#SBATCH --uid=0", "\n#SBATCH --uid=0", "!!python/object/apply:os.system", "*", "?",
+    "'; touch x; '", '"; touch x; "', "a\nb", "a\rb", "a\x00b", "\x1b[31mred", "\x07", "../../etc/passwd",
+    "/etc/passwd", "~root/x", "..", ".", "-rf", "--help", "-", "", " ", "\t", "ünïcödé", "名前", "🚀",
+    "\u202egnp.exe", "\u2028", "\ufeff", "\ud800", "\udcff", "a" * 5000, "#SBATCH --uid=0", "\n#SBATCH --uid=0",
+    "!!python/object/apply:os.system", "*", "?",
     "{{7*7}}", "${{x}}", "%(x)s", "\\", "\\n", "'", '"', "a b", "a=b", "=", "null", "yes", "1e999", "0x1F", "$PATH",
     "n[1-999999999]", "n[1-3", "n[3-1]", "a@b:99999", "@", ":22", "x;rm -rf /", "\u0000", "file:///etc/passwd",
 )  # fmt: skip
@@ -104,8 +107,9 @@ RAW = (
     "!!python/object/apply:os.system ['touch x']", "!!python/name:os.system", "&a [*a, *a]", "*undefined", "<<: *a",
     "!<tag:yaml.org,2002:python/object/new:os.system> ['touch x']", "%YAML 9.9\n---", "---\n---", "...", "? a\n: b",
     "[" * 3000, "{a: " * 500, "- " * 2000, "a: " * 300, "\t", "key: &x {y: *x}", "!!binary aGk=", "!!set {a, b}",
-    "!!omap [a: 1]", "|+999\n a", ">-\n a", "'unclosed", '"\\u12"', '"\\xZZ"', "@at", "`tick`", "\x00", "\x85", "\u2028",
-    "a: 1\na: 2", "=", "~", "0o17", "9" * 5000, "1" + "0" * 4500, "-.inf", ".nan", "!!int x", "!!float {}", "!", "!!",
+    "!!omap [a: 1]", "|+999\n a", ">-\n a", "'unclosed", '"\\u12"', '"\\xZZ"', "@at", "`tick`", "\x00", "\x85",
+    "\u2028", "a: 1\na: 2", "=", "~", "0o17", "9" * 5000, "1" + "0" * 4500, "-.inf", ".nan", "!!int x", "!!float {}",
+    "!", "!!",
     "&x &y z", "a: b: c", "[1, 2", "}", "# only a comment", "!!timestamp 2020-01-01", "!!merge <<", "a: !!null x",
 )  # fmt: skip
 LAUGHS = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
@@ -230,54 +234,68 @@ def literally(launch: LaunchPlan, job: dict[str, Any]) -> str:
     return ""
 
 
+@dataclass
+class Trial:
+    """Two files and a request, made of one number."""
+
+    asked: Request
+    document: dict[str, Any]
+    clean: bool  # every string is hostile, but stands where any string may
+
+    def __str__(self) -> str:
+        job, profile = Path(self.asked.job).read_bytes()[:700], Path(self.asked.profile).read_bytes()[:500]
+        return f"{job!r} {profile!r} {self.asked.sets} {self.asked.flags} {self.asked.env}"
+
+
+def make(chance: random.Random, job: Path, profile: Path) -> Trial:
+    """Write the files of a trial."""
+    job_document, profile_document = job_of(chance), profile_of(chance)
+    clean = chance.random() < 0.3
+    if not clean:
+        spoil(chance, *chance.choice(((job_document, JOB_FIELDS), (profile_document, PROFILE_FIELDS))))
+    raw = not clean and chance.random() < 0.4
+    raw_job = chance.random() < 0.5
+    write(chance, job, job_document, raw=raw and raw_job)
+    write(chance, profile, profile_document, raw=raw and not raw_job)
+    asked = Request(str(job), str(profile)) if clean else request(chance, job, profile)
+    return Trial(asked, job_document, clean)
+
+
+def attempt(soak: Soak, guard: Guard, home: Path, trial: Trial) -> bool:
+    """Whether it was accepted; what is wrong with how is counted."""
+    try:
+        with guard():
+            launch = handle(home, trial.asked)
+    except UsageError as error:
+        problem = refusal(error)
+        soak.check(not problem, f"{problem}: {error.message[:500]!r} {error.hint!r}\n{trial}")
+        return False
+    except (Exception, ForbiddenActError) as error:  # noqa: BLE001 (that is what is counted)
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        soak.fail(f"{type(error).__name__}: {error} at {frame.filename}:{frame.lineno}\n{trial}")
+        return False
+    if trial.clean:
+        problem = literally(launch, trial.document)
+        soak.check(not problem, f"{problem}\n{trial}")
+    return True
+
+
 def test_hostile_specs_execute_nothing(tmp_path: Path, soak: Soak, monkeypatch: pytest.MonkeyPatch) -> None:
     guard = GUARDS[0] if GUARDS else Guard()
     GUARDS[:] = [guard]
-    place = tmp_path / "place"
+    place, home = tmp_path / "place", tmp_path / "home"
     place.mkdir()
     (place / "train.py").touch()
     monkeypatch.chdir(place)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    home = tmp_path / "home"
     environment = dict(os.environ)
     job, profile = place / "job.yaml", place / "p.yaml"
+    for _ in range(20):  # what is imported lazily is imported now, and may write its bytecode
+        with contextlib.suppress(UsageError):
+            handle(home, make(soak.chance, job, profile).asked)
     accepted, count = 0, soak.of(10_000, 500)
-    for number in range(-4, count):
-        chance = random.Random(f"{soak.chance.random()} {number}")
-        job_document, profile_document = job_of(chance), profile_of(chance)
-        clean = number < 0 or chance.random() < 0.3  # every string hostile, but where a string may stand
-        if not clean:
-            document, fields = chance.choice(((job_document, JOB_FIELDS), (profile_document, PROFILE_FIELDS)))
-            spoil(chance, document, fields)
-        raw = not clean and chance.random() < 0.4
-        raw_job = chance.random() < 0.5
-        write(chance, job, job_document, raw=raw and raw_job)
-        write(chance, profile, profile_document, raw=raw and not raw_job)
-        asked = request(chance, job, profile) if not clean else Request(str(job), str(profile))
-        files = f"{job.read_bytes()[:700]!r} {profile.read_bytes()[:500]!r}"
-        what = f"{number}: {files} {asked.sets} {asked.flags} {asked.env}"
-        if number < 0:  # what is imported lazily is imported now, and may write its bytecode
-            with contextlib.suppress(UsageError):
-                handle(home, asked)
-            continue
-        try:
-            with guard():
-                launch = handle(home, asked)
-        except UsageError as error:
-            problem = refusal(error)
-            soak.check(not problem, f"{problem}: {error.message[:500]!r} {error.hint!r}\n{what}")
-            continue
-        except (Exception, ForbiddenActError) as error:  # noqa: BLE001 (that is what is counted)
-            frame = error.__traceback__
-            while frame and frame.tb_next:
-                frame = frame.tb_next
-            where = f"{frame.tb_frame.f_code.co_filename}:{frame.tb_lineno}" if frame else ""
-            soak.fail(f"{type(error).__name__}: {error} at {where}\n{what}")
-            continue
-        accepted += 1
-        if clean:
-            problem = literally(launch, job_document)
-            soak.check(not problem, f"{problem}\n{what}")
+    for _ in range(count):
+        accepted += attempt(soak, guard, home, make(soak.chance, job, profile))
     soak.check(not guard.seen, f"acts: {guard.seen}")
     soak.check(dict(os.environ) == environment, "the environment has changed")
     soak.check(not home.exists(), "the state folder was made")
