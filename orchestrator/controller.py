@@ -164,7 +164,7 @@ def submit(root: Path, prepared: Prepared) -> RunDir:
         _have_it_told(root)
         raise
     run.append_event("submitted")
-    start_supervisor(root)
+    start_supervisor(root, without=prepared.environment.secrets)
     return run
 
 

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -198,9 +198,10 @@ def _lock(root: Path) -> Iterator[bool]:
         yield True
 
 
-def start_supervisor(root: Path) -> None:
-    """Start the background process, unless one runs; it outlives the terminal."""
-    environment = {**os.environ, "ORCH_HOME": str(root)}
+def start_supervisor(root: Path, without: Iterable[str] = ()) -> None:
+    """Start the background process, unless one runs; it outlives the terminal, and needs nobody's secrets."""
+    hidden = set(without)
+    environment = {name: value for name, value in os.environ.items() if name not in hidden} | {"ORCH_HOME": str(root)}
     with open(root / "supervisor.log", "ab") as log:
         child = subprocess.Popen(
             [sys.executable, "-m", "orchestrator.supervisor"],

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from orchestrator.training import group
+from orchestrator.training.precision import forward
 from orchestrator.training.task import Task
 
 
@@ -19,7 +20,12 @@ class Evaluation:
 
 
 def evaluate(
-    model: nn.Module, task: Task, test: tuple[Tensor, ...], batch: int, stop: Callable[[], bool]
+    model: nn.Module,
+    task: Task,
+    test: tuple[Tensor, ...],
+    batch: int,
+    stop: Callable[[], bool],
+    precision: str = "fp32",
 ) -> dict[str, float] | None:
     """Return the means of loss and metrics over all test samples, or None where `stop` said so; collective.
 
@@ -38,7 +44,7 @@ def evaluate(
             chosen = indices[start : start + batch]
             if len(chosen):
                 *inputs, targets = (tensor[chosen.to(tensor.device)] for tensor in test)
-                outputs = model(*inputs)
+                outputs = forward(model, inputs, precision)
                 _add(sums, "samples", len(chosen))
                 _add(sums, "loss", float(task.loss(outputs, targets)) * len(chosen))
                 for name, value in task.metrics(outputs, targets).items():

@@ -25,6 +25,7 @@ class Options:
     save_every: int
     log_every: int
     sampler: str
+    precision: str
     offline: str | None
     data_dir: Path
     extra: Mapping[str, object] = field(default_factory=dict)
@@ -84,6 +85,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         help="steps between checkpoints; 0: each epoch's end",
     )
     add("--log-every", type=_positive, default=10, metavar="N", help="steps between lines of metrics (default 10)")
+    add("--precision", choices=("fp32", "bf16"), default="fp32", help="bf16: forward in bfloat16, weights in float32")
     add("--sampler", choices=("exact", "distributed"), default="exact", help="distributed: torch's, which pads")
     add("--offline", choices=("digits",), help="what to train on where the task's data can't be had")
     add(
@@ -102,6 +104,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         save_every=found.save_every,
         log_every=found.log_every,
         sampler=found.sampler,
+        precision=found.precision,
         offline=found.offline,
         data_dir=(found.data or cache_dir()).expanduser(),
         extra=dict(found.option),

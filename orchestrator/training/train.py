@@ -16,6 +16,7 @@ from orchestrator.training.evaluate import Evaluation, evaluate
 from orchestrator.training.group import Choice, Ranks
 from orchestrator.training.options import Options, Places, check_batch
 from orchestrator.training.position import Position, total_steps
+from orchestrator.training.precision import forward
 from orchestrator.training.report import Meter, Reporter, measure
 from orchestrator.training.resume import Loaded, load_for_all
 from orchestrator.training.sampler import SAMPLERS, Sampler, Share
@@ -187,7 +188,8 @@ class Trainer:
             indices = torch.zeros(1, dtype=torch.int64)
             _freeze_batch_norm(self.model)
         *inputs, targets = (tensor[indices.to(self.device)] for tensor in self.data.train)
-        part = self.task.loss(self.network(*inputs), targets) * (mine / share.count)
+        outputs = forward(self.network, inputs, self.options.precision)
+        part = self.task.loss(outputs, targets) * (mine / share.count)
         (part * self.ranks.world_size).backward()  # type: ignore[no-untyped-call]
         return part.detach()
 
@@ -248,9 +250,8 @@ class Trainer:
     def _evaluate(self) -> None:
         """Evaluate on all test samples; a stop in the middle leaves no evaluation."""
         self._beat("eval")
-        values = evaluate(
-            self.model, self.task, self.data.test, self.options.global_batch // self.ranks.world_size, self.stop
-        )
+        batch = self.options.global_batch // self.ranks.world_size
+        values = evaluate(self.model, self.task, self.data.test, batch, self.stop, self.options.precision)
         self.evaluation = Evaluation(self.position.step, values) if values is not None else None
         if values is not None:
             words = "  ".join(measure(name, value) for name, value in values.items())

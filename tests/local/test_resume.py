@@ -77,3 +77,11 @@ def test_resume_without_a_checkpoint_is_refused(orch: Orch) -> None:
     assert refused.code == 2
     assert "left no checkpoint" in refused.err
     assert len(list(Path(orch.home / "runs").iterdir())) == before
+
+
+def test_bf16_learns_as_well(orch: Orch) -> None:
+    done = orch("submit", "digits_ddp", "-p", "local", "--set", "job.training.precision=bf16", "-f")
+    assert done.code == 0, done.err
+    result = json.loads((orch.run().path / "result.json").read_text())
+    assert result["accuracy"] > 0.9
+    assert {value.dtype for value in weights(orch.run()).values()} == {torch.float32}

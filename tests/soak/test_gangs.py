@@ -14,6 +14,7 @@ import secrets
 import socket
 import struct
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -22,9 +23,10 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.archive import node_archive
 from orchestrator.node.processes import marked
-from orchestrator.wire import NodeTask, Program, gang_ports
-from tests.local.test_agents import events, start_agent, task_in
+from orchestrator.wire import NodeTask, Program, gang_ports, node_folder
+from tests.local.test_agents import events, task_in
 
 from .conftest import Soak
 
@@ -157,8 +159,19 @@ def strangers(seed: str) -> Iterator[Strangers]:
         them.end()
 
 
+def start(task: NodeTask) -> subprocess.Popen[bytes]:
+    folder = Path(node_folder(task.run_dir, task.node_rank))
+    folder.mkdir(parents=True)
+    (folder / "task.json").write_text(json.dumps(task.to_json()))
+    with open(folder / "agent.log", "wb") as log:
+        return subprocess.Popen(
+            [sys.executable, f"{task.run_dir}/node.pyz", "agent", str(folder / "task.json")],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+        )  # fmt: skip
+
+
 def run_gang(folder: Path, run_id: str) -> tuple[list[NodeTask], list[int]]:
-    """Start the gang's two agents, the second a moment before or after the first, and wait for them."""
+    """Start the gang's two agents, and wait for them."""
     folder.mkdir()
     (folder / "code").mkdir()
     tasks = [
@@ -168,9 +181,10 @@ def run_gang(folder: Path, run_id: str) -> tuple[list[NodeTask], list[int]]:
     ]  # fmt: skip
     token = tasks[0].token
     tasks = [NodeTask.from_json({**task.to_json(), "token": token}) for task in tasks]
+    (folder / "node.pyz").write_bytes(node_archive())
     agents: list[subprocess.Popen[bytes]] = []
     try:
-        agents = [start_agent(task) for task in tasks]
+        agents += [start(task) for task in tasks]
         return tasks, [agent.wait(timeout=100) for agent in agents]
     finally:
         for agent in agents:
