@@ -1,11 +1,12 @@
 # make demo   set up .venv and train MNIST with DistributedDataParallel on this machine
 # make test   set up .venv and run lint and all tests
+# make bench  measure orch against torchrun and others, side by side
 
 PYTHON ?= python3
 BIN := .venv/bin
 PROFILE ?= local
 
-.PHONY: help demo test lint unit schemas soak clean
+.PHONY: help demo test lint unit schemas soak bench clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -47,5 +48,15 @@ schemas: .venv/demo.stamp
 soak: .venv/test.stamp
 	SOAK=1 $(BIN)/python -m pytest -m soak --timeout 3600
 
+.venv-bench/bin/torchx:
+	$(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/pip install --quiet torchx==0.7.0
+
+# Side-by-side measurements; prints the table of bench/README.md. MNIST_DIR=folder adds the MNIST rows.
+bench: .venv/test.stamp .venv-bench/bin/torchx
+	@$(BIN)/python bench/pairs.py
+	@for script in startup recovery status iterations mnist checkpoint submit; do \
+		$(BIN)/python bench/$$script.py || exit 1; done
+
 clean:
-	rm -rf .venv build dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-bench build dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis

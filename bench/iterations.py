@@ -6,7 +6,7 @@ from launches import Launch, OrchLaunch, TorchrunLaunch, ended, one_node, workpl
 from pairs import Load, Target, how_many, interleave, print_pairs
 
 NPROC = 2
-ITERATIONS = 4000
+ITERATIONS = 2500
 
 
 def rate(launch: Launch) -> float:

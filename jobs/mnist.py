@@ -44,7 +44,7 @@ def loss(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def optimizer(parameters, options: Options) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(parameters, lr=options.lr)
+    return torch.optim.AdamW(parameters, lr=options.lr, fused=True)  # one pass over the weights instead of ten
 
 
 def metrics(outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import difflib
 import os
 from pathlib import Path
+from typing import Final
 
 from orchestrator.explain import Problem
 from orchestrator.spec import AnyProfile, Job, SlurmProfile, SshProfile
+
+MOST_RANKS: Final = 100_000  # a plan names each of them
 
 
 def world_size(profile: AnyProfile) -> int | None:
@@ -25,7 +28,16 @@ def world_size(profile: AnyProfile) -> int | None:
 
 def check(job: Job, profile: AnyProfile) -> list[Problem]:
     """What can't work about this job on this profile, each at the job's field."""
-    return [*_check_batch(job, profile), *_check_gpus(job, profile), *_check_runtime(job, profile)]
+    return [
+        *_check_ranks(profile), *_check_batch(job, profile), *_check_gpus(job, profile), *_check_runtime(job, profile)
+    ]  # fmt: skip
+
+
+def _check_ranks(profile: AnyProfile) -> list[Problem]:
+    world = world_size(profile) or 0
+    if world <= MOST_RANKS:
+        return []
+    return [Problem((), f"profile '{profile.name}' asks for {world} ranks, more than the {MOST_RANKS} that orch plans")]
 
 
 def _check_batch(job: Job, profile: AnyProfile) -> list[Problem]:

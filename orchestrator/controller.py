@@ -26,7 +26,6 @@ from orchestrator.errors import (
 )
 from orchestrator.node.processes import identify
 from orchestrator.records import RunState
-from orchestrator.runrecord import run_record
 from orchestrator.store import (
     RunDir,
     create_run,
@@ -224,6 +223,8 @@ def states(root: Path, *, everything: bool, limit: int) -> list[tuple[RunDir, Ru
 
 def record_of(run: RunDir) -> dict[str, Any]:
     """What the run was and what it cost so far."""
+    from orchestrator.runrecord import run_record  # noqa: PLC0415 (a table of runs does without)
+
     metrics = run.path / "metrics.jsonl"
     lines = read_lines(metrics) if metrics.exists() and metrics.stat().st_size <= METRICS_BYTES else ()
     return run_record(run.read("run.json") or {}, run.events(), run.read("plan.json"), lines, time.time())

@@ -14,11 +14,10 @@ import contextlib
 import fcntl
 import json
 import os
-import secrets
-import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +41,8 @@ def state_root() -> Path:
 
 def new_run_id(name: str) -> str:
     """`name` and six random characters: short to type by its prefix, and unlike every other run's."""
+    import secrets  # noqa: PLC0415 (4 ms that only a submit needs)
+
     return f"{name}-{''.join(secrets.choice(ALPHABET) for _ in range(6))}"
 
 
@@ -181,22 +182,23 @@ def retire(root: Path, run: RunDir) -> None:
 
 
 def newest_runs(root: Path, count: int | None = None) -> list[RunDir]:
-    """Runs, newest first; opens none of them."""
-    names = _index(root)
-    there = set(_names(root / "runs"))
-    found = [RunDir(root / "runs" / name) for name in reversed(names) if name in there]
-    return found if count is None else found[:count]
+    """Runs, newest first; opens none of them, and looks for no more than `count`."""
+    return list(islice(_newest_first(root), count))
 
 
-def _index(root: Path) -> list[str]:
-    """Run ids in order; those that the index misses (it was lost, or cut) come first, by their folder's age."""
+def _newest_first(root: Path) -> Iterator[RunDir]:
+    """Runs in the order of the index; those that it misses (it was lost, or cut) come last, by their folder's age."""
     try:
         names = list(dict.fromkeys((root / "index").read_text(encoding="utf-8", errors="replace").split()))
     except FileNotFoundError:
         names = []
+    for name in reversed(names):
+        if os.path.isdir(root / "runs" / name):
+            yield RunDir(root / "runs" / name)
     known = set(names)
     missed = [name for name in _names(root / "runs") if name not in known]
-    return sorted(missed, key=lambda name: _changed(root / "runs" / name)) + names
+    for name in sorted(missed, key=lambda name: _changed(root / "runs" / name), reverse=True):
+        yield RunDir(root / "runs" / name)
 
 
 def _changed(path: Path) -> float:
@@ -243,6 +245,8 @@ def tidy(run: RunDir) -> None:
 
 def remove_run(root: Path, run: RunDir) -> None:
     """Delete a run's folder and its live mark; the index forgets it when it is read."""
+    import shutil  # noqa: PLC0415 (who only looks at runs removes none)
+
     try:
         shutil.rmtree(run.path)
     except OSError as error:

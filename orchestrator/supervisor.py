@@ -10,7 +10,6 @@ import contextlib
 import fcntl
 import os
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -200,6 +199,8 @@ def _lock(root: Path) -> Iterator[bool]:
 
 def start_supervisor(root: Path, without: Iterable[str] = ()) -> None:
     """Start the background process, unless one runs; it outlives the terminal, and needs nobody's secrets."""
+    import subprocess  # noqa: PLC0415 (who only looks at runs starts nothing)
+
     hidden = set(without)
     environment = {name: value for name, value in os.environ.items() if name not in hidden} | {"ORCH_HOME": str(root)}
     with open(root / "supervisor.log", "ab") as log:

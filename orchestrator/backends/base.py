@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from orchestrator.store import RunDir
-from orchestrator.wire import NodeTask
-
 if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from orchestrator.plan import LaunchPlan, Place
+    from orchestrator.store import RunDir
+    from orchestrator.wire import NodeTask
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import subprocess
 from typing import Any
 
 import click
@@ -116,6 +115,8 @@ def init(hosts: tuple[str, ...], slurm: bool, force: bool, name: str, command: t
 
 def _sinfo() -> str:
     """What sinfo says of the partitions here."""
+    import subprocess
+
     try:
         done = subprocess.run(
             ["sinfo", "-h", "-o", "%P|%D|%c|%m|%G|%l"], capture_output=True, text=True, timeout=30, check=True

@@ -106,7 +106,8 @@ class Trainer:
         self.model = self.task.model(self.options).to(self.device)
         self.network: nn.Module = self.model
         if self.choice.backend:
-            self.network = DistributedDataParallel(self.model)
+            # As views, gradients are reduced where they lie instead of being copied to a bucket and back.
+            self.network = DistributedDataParallel(self.model, gradient_as_bucket_view=True)
         self.optimizer = self.task.optimizer(self.model.parameters(), self.options)
         state.seed_everything(state.seed_for(self.options.seed, 0, self.ranks.rank))
 

@@ -174,13 +174,12 @@ def run_gang(folder: Path, run_id: str) -> tuple[list[NodeTask], list[int]]:
     """Start the gang's two agents, and wait for them."""
     folder.mkdir()
     (folder / "code").mkdir()
+    token = secrets.token_hex(16)
     tasks = [
         task_in(folder, run_id=run_id, node_rank=node, ports=gang_ports(run_id), program=HELLO, join_timeout=60.0,
-                token=secrets.token_hex(16), code_dir=str(folder / "code"), launcher="exec")
+                token=token, code_dir=str(folder / "code"), launcher="exec")
         for node in range(2)
     ]  # fmt: skip
-    token = tasks[0].token
-    tasks = [NodeTask.from_json({**task.to_json(), "token": token}) for task in tasks]
     (folder / "node.pyz").write_bytes(node_archive())
     agents: list[subprocess.Popen[bytes]] = []
     try:

@@ -59,8 +59,8 @@ def hang_up():
             pass
 
 
-def moment(name, step=None):
-    if mine is None or mine["moment"] != name or (step is not None and mine["step"] != step):
+def moment(name, offset=None):
+    if mine is None or mine["moment"] != name or (offset is not None and mine["offset"] != offset):
         return
     write("culprits.jsonl", kind=mine["kind"])
     if name == "victims_first":
@@ -94,13 +94,13 @@ for step in range(first + 1, plan["total"] + 1):
     chance = torch.Generator().manual_seed(step * 100 + rank)
     inputs = torch.randn(16, 8, generator=chance)
     loss = nn.functional.mse_loss(model(inputs), inputs.sum(1, keepdim=True))
-    moment("forward", step)
+    moment("forward", step - first)
     optimizer.zero_grad()
     loss.backward()
-    moment("reduced", step)
+    moment("reduced", step - first)
     optimizer.step()
-    moment("stepped", step)
-    moment("victims_first", step)
+    moment("stepped", step - first)
+    moment("victims_first", step - first)
     run.after_step(step, plan["total"], loss, save_every=plan["save_every"], model=model, optimizer=optimizer)
 dist.barrier()
 dist.destroy_process_group()
@@ -114,33 +114,27 @@ env: {OMP_NUM_THREADS: "1"}
 
 
 def plan_failures(chance: random.Random, count: int) -> dict[str, Any]:
-    """Failures of the attempts 0 to count - 1, each a little further on, and now and then two at one checkpoint."""
+    """Failures of the attempts 0 to count - 1, each so many steps after the attempt's first.
+
+    An attempt whose offset is 1 makes no progress; three of these in a row would end the run.
+    """
     failures: list[dict[str, Any]] = []
-    saved, stuck = 0, 1  # the checkpoint that an attempt begins with; how many attempts in a row began with it
+    stalled = 0
     for attempt in range(count):
-        moment = chance.choice(MOMENTS)
-        stays = stuck < 2 and chance.random() < 0.2
-        if stays:
-            step = saved + 1
-        else:
-            step = saved + SAVE_EVERY + chance.randint(1, 2 * SAVE_EVERY)
-            moment = chance.choice(MOMENTS[2:])
-        kind = chance.choice(KINDS)
+        stays = stalled < 2 and chance.random() < 0.25
+        stalled = stalled + 1 if stays else 0
         failures.append(
             {
                 "attempt": attempt,
                 "rank": chance.randrange(RANKS),
-                "kind": kind,
-                "moment": moment,
-                "step": step,
+                "kind": chance.choice(KINDS),
+                "moment": chance.choice(MOMENTS if stays else MOMENTS[2:]),
+                "offset": 1 if stays else SAVE_EVERY + chance.randint(1, 2 * SAVE_EVERY),
                 "delay": round(chance.uniform(0.1, 0.6), 2),
             }
         )
-        stuck = stuck + 1 if stays else 1
-        # Where the step before the failing one was to be saved, its checkpoint may or may not be whole: the next
-        # attempt is planned from what is certain.
-        saved = saved if stays else (step - 2) // SAVE_EVERY * SAVE_EVERY
-    return {"failures": failures, "total": saved + 4 * SAVE_EVERY + 1, "save_every": SAVE_EVERY}
+    total = sum(failure["offset"] for failure in failures) + 2 * SAVE_EVERY
+    return {"failures": failures, "total": total, "save_every": SAVE_EVERY}
 
 
 def weights(run: RunDir) -> dict[str, torch.Tensor]:
