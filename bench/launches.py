@@ -15,6 +15,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -34,7 +35,8 @@ COMMON = {"OMP_NUM_THREADS": "1"}  # torchrun's default; orch would divide the c
 
 @contextlib.contextmanager
 def workplace() -> Iterator[Path]:
-    """A temporary folder with the programs and an empty store."""
+    """A temporary folder with the programs and an empty store; TERM ends its block as Ctrl-C does."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     folder = Path(tempfile.mkdtemp(prefix="orch-bench-"))
     try:
         shutil.copytree(PROGRAMS, folder / "code", ignore=shutil.ignore_patterns("__pycache__"))

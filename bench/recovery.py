@@ -76,7 +76,7 @@ def main() -> None:
     note = f"resumed {resumed[0]} of {count} against {resumed[1]} of {count} within {LIMIT:.0f} s"
     print_pairs(
         "recovery after SIGKILL of a rank, 2 nodes of 2 ranks",
-        "two `torchrun` agents, c10d, `--max-restarts 10`",
+        "two agents of `torchrun --max-restarts 10`, c10d",
         Target(0.55), pairs, pairs.medians("s"), load, note,
     )  # fmt: skip
 

@@ -38,6 +38,7 @@ class RankBeats:
     phase: str = ""
     beat_time: float = 0.0
     changed: float = 0.0
+    has_stepped: bool = False
     step_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=STEPS_REMEMBERED))
 
     def take(self, beat: dict[str, Any], now: float) -> None:
@@ -45,15 +46,18 @@ class RankBeats:
         step, phase, moment = int(beat.get("step") or 0), str(beat.get("phase")), float(beat.get("time") or 0.0)
         if (step, phase) == (self.step, self.phase):
             return
+        # These are only in a beat that follows a step; all steps may have come between two looks.
+        stepped = phase == "train" and any(beat.get(name) is not None for name in ("rate", "loss", "eta"))
+        self.has_stepped = self.has_stepped or stepped or (phase == self.phase == "train" and step > self.step >= 0)
         if phase == self.phase == "train" and step > self.step >= 0 and moment > self.beat_time:
             self.step_seconds.append((moment - self.beat_time) / (step - self.step))
         self.step, self.phase, self.beat_time, self.changed = step, phase, moment, now
 
     def limit(self, train: float, medians: float, other: float) -> float:
         """How long this rank may be silent now, in seconds."""
-        if self.phase != "train" or not self.step_seconds:
+        if self.phase != "train" or not self.has_stepped:
             return other
-        return max(train, medians * statistics.median(self.step_seconds))
+        return max(train, medians * statistics.median(self.step_seconds or [0.0]))
 
 
 @dataclass

@@ -178,7 +178,7 @@ def save(state: Mapping[str, Any], step: int, *, epoch: int = 0, metric: Mapping
 
 def latest() -> Path | None:
     """Return rank 0's path of the checkpoint to resume from, as ORCH_RESUME says; collective within a group."""
-    session = _session()
+    session = _repaired()
     return path_for_all(session.places, session.report.warn)
 
 
@@ -188,8 +188,15 @@ def load_latest() -> dict[str, Any] | None:
     return loaded.state if loaded else None
 
 
-def _load() -> Loaded | None:
+def _repaired() -> _Session:
+    """The session, after what a killed writer has left was put right: a step that it had moved aside is back."""
     session = _session()
+    assert session.saver is not None
+    return session
+
+
+def _load() -> Loaded | None:
+    session = _repaired()
     return load_for_all(session.places, session.report.warn)
 
 

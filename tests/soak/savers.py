@@ -6,6 +6,7 @@ A writer dies at a byte (the kernel ends it with SIGXFSZ when a file grows past 
 of its calls. It reports each step that `save` has returned for: from then on that step, or a later one, must load.
 """
 
+import io
 import json
 import os
 import random
@@ -33,6 +34,12 @@ def is_right(state: dict[str, Any], step: int) -> bool:
     return (state["step"], state["names"]) == (step, expected["names"]) and torch.equal(
         state["weights"], expected["weights"]
     )
+
+
+def _bytes_of(state: dict[str, Any]) -> bytes:
+    stream = io.BytesIO()
+    torch.save(state, stream)
+    return stream.getvalue()
 
 
 def die_before(call: int) -> None:
@@ -79,10 +86,10 @@ _write = os.write
 
 def main() -> None:
     folder, chance, kills = Path(sys.argv[1]), random.Random(sys.argv[2]), int(sys.argv[3])
-    size = len(json.dumps(0)) + 20_000 * 4
+    size = len(_bytes_of(state_of(1)))
     for number in range(kills):
         how = (
-            ("byte", float(chance.choice((chance.randrange(1, size + 4000), chance.randrange(1, 800))))),
+            ("byte", float(chance.choice((chance.randrange(1, size), chance.randrange(1, 800))))),
             ("moment", chance.uniform(0.0, 0.12)),
             ("call", float(chance.randrange(1, 60))),
         )[number % 3]
@@ -98,6 +105,7 @@ def main() -> None:
         with open(reading, "rb") as pipe:
             promised = max((int(line) for line in pipe.read().split()), default=0)
         said: list[str] = []
+        checkpoints.clean(folder)  # as the next writer does before it looks
         found = checkpoints.newest(folder, report=said.append)
         line = {"how": how, "signal": os.WTERMSIG(status), "promised": promised, "found": found and found.step}
         line["torn"] = said

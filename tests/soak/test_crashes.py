@@ -31,9 +31,9 @@ from orchestrator.supervisor import state_of
 from tests.local.conftest import REPO
 from tests.local.test_runs import SLOW
 
-from .conftest import Soak
+from .conftest import FULL, Soak
 
-pytestmark = pytest.mark.soak
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600 if FULL else 300)]  # also on a busy machine
 
 CRASH = str(Path(__file__).with_name("crash.py"))
 SECRET = "canary-5d1f0a-of-a-crashed-submit"  # noqa: S105

@@ -18,9 +18,9 @@ from orchestrator.store import RunDir, read_lines
 from orchestrator.training.checkpoints import load, newest
 from tests.local.conftest import Orch
 
-from .conftest import SEED, Soak
+from .conftest import FULL, SEED, Soak
 
-pytestmark = pytest.mark.soak
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600 if FULL else 300)]  # also on a busy machine
 
 SAVE_EVERY = 3
 RANKS = 4
