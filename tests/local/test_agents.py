@@ -19,7 +19,9 @@ TOKEN = secrets.token_hex(16)
 def start_agent(task: NodeTask) -> subprocess.Popen[bytes]:
     folder = Path(node_folder(task.run_dir, task.node_rank))
     folder.mkdir(parents=True)
-    Path(task.run_dir, "node.pyz").write_bytes(node_archive())
+    archive = Path(task.run_dir, "node.pyz")
+    if not archive.exists():  # another agent of this folder may be reading it
+        archive.write_bytes(node_archive())
     (folder / "task.json").write_text(json.dumps(task.to_json()))
     with open(folder / "agent.log", "wb") as log:
         return subprocess.Popen(
