@@ -13,6 +13,7 @@ from torch.nn import functional as F  # noqa: N812
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 from torchvision import datasets, transforms
+from turns import Turns
 
 
 class Net(nn.Module):
@@ -39,7 +40,6 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--data", required=True)
 parser.add_argument("--global-batch", type=int, default=64)
 parser.add_argument("--steps", type=int, required=True)
-parser.add_argument("--warm-up", type=int, default=20)
 parser.add_argument("--workers", type=int, default=0)
 options = parser.parse_args()
 
@@ -59,21 +59,21 @@ loader = DataLoader(
 model = DistributedDataParallel(Net())
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
-step, epoch = 0, 0
+step, epoch, turns = 0, 0, Turns()
 while step < options.steps:
     sampler.set_epoch(epoch)
     epoch += 1
     for images, targets in loader:
         optimizer.zero_grad()
-        loss = F.cross_entropy(model(images), targets)
+        outputs = model(images)
+        turns()
+        loss = F.cross_entropy(outputs, targets)
         loss.backward()
         optimizer.step()
         step += 1
         if step % 10 == 0 and dist.get_rank() == 0:
             print(f"step {step} loss {loss.item():.4f}", flush=True)
-        if step in (options.warm_up, options.steps):
-            dist.barrier()
-            stamp("step", step=step)
         if step == options.steps:
             break
+dist.barrier()
 dist.destroy_process_group()
