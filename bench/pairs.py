@@ -116,7 +116,7 @@ def machine() -> str:
     memory = int(_first_value("/proc/meminfo", "MemTotal").split()[0]) / 1024**2
     parts = [
         f"{model}, {len(os.sched_getaffinity(0))} cores, {memory:.0f} GiB",
-        f"Linux {platform.release()}",
+        f"Linux {platform.release().partition('-')[0]}",
         f"Python {platform.python_version()}, torch {_version('torch')}, torchvision {_version('torchvision')}",
         f"commit {_commit()}",
     ]

@@ -110,7 +110,7 @@ def _phases(run: Event, events: list[Event], metrics: Iterable[Event]) -> list[d
     evaluations = _seconds_by_attempt(metrics, "eval")
     before = joined
     for go in (event for event in first if event["kind"] == "go"):
-        attempt = go.get("attempt") or 0
+        attempt = _attempt_of(go)
         add("starting", _between(before, _time(go)), attempt)
         end = _end_of(first, attempt)
         add("running", _between(_time(go), end), attempt)
@@ -131,10 +131,14 @@ def _seconds_by_attempt(metrics: Iterable[Event], kind: str) -> dict[int, float]
     for event in metrics:
         seconds = _number(event.get("seconds"))
         if event.get("kind") == kind and seconds is not None:
-            attempt = event.get("attempt")
-            number = attempt if type(attempt) is int else 0
+            number = _attempt_of(event)
             found[number] = found.get(number, 0.0) + seconds
     return found
+
+
+def _attempt_of(event: Event) -> int:
+    attempt = event.get("attempt")
+    return attempt if type(attempt) is int else 0
 
 
 def _first(events: list[Event], kind: str) -> Event | None:
