@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator import notify
 from orchestrator.backends import backend
 from orchestrator.backends.base import NodeProof
+from orchestrator.conclude import conclude, state_of
 from orchestrator.errors import (
     EXIT_CANCELLED,
     EXIT_NOT_FINISHED,
@@ -36,7 +37,7 @@ from orchestrator.store import (
     read_lines,
     remove_run,
 )
-from orchestrator.supervisor import conclude, start_supervisor, state_of
+from orchestrator.supervisor import start_supervisor
 
 if TYPE_CHECKING:  # what only looks at runs must not wait for pydantic
     from orchestrator.environment import Environment

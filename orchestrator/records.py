@@ -8,6 +8,7 @@ from types import NoneType
 from typing import Any
 
 from orchestrator.hints import hint_for
+from orchestrator.starts import AGAIN, newest_start
 
 Event = Mapping[str, Any]
 FINAL = ("succeeded", "failed", "cancelled")
@@ -21,6 +22,7 @@ _NEEDED: dict[str, dict[str, type]] = {
     "joined": {"joined": int},
     "go": {"attempt": int, "world_size": int},
     "restart": {"attempt": int, "cause": str},
+    "starting_again": {"start": int, "attempt": int, "cause": str, "reason": str},
     "attempt_failed": {"attempt": int, "cause": str, "culprit": dict},
     "gang_ended": {"attempt": int, "outcome": str, "cause": str, "reason": str},
     "submit_failed": {"reason": str},
@@ -142,7 +144,8 @@ def fold(run: Event, events: Iterable[Event], alive: Mapping[int, bool | None], 
 
     Events of one node are in order; nothing is read from clocks of different hosts.
     """
-    events = [event for event in events if _is_whole(event)]
+    every = [event for event in events if _is_whole(event)]
+    events = newest_start(every)
     by_node: dict[int, list[Event]] = {node: [] for node in range(max(1, run.get("nnodes") or 0))}
     own = [event for event in events if "node" not in event]
     for event in events:
@@ -150,8 +153,8 @@ def fold(run: Event, events: Iterable[Event], alive: Mapping[int, bool | None], 
             by_node[event["node"]].append(event)
     nodes = tuple(_fold_node(node, by_node[node], run, alive.get(node)) for node in sorted(by_node))
     verdict = _verdict(run, own, by_node, nodes, rank0_done)
-    goes = [event for event in by_node[0] if event["kind"] == "go"]
-    restarts = [event for event in by_node[0] if event["kind"] == "restart"]
+    goes = [event for event in every if event["kind"] == "go"]
+    restarts = [event for event in every if event["kind"] in ("restart", AGAIN)]
     starts = [event for event in events if event["kind"] == "started"]
     ends = [event.get("time", 0.0) for event in events if event["kind"] in ("agent_ended", "gave_up", "found_lost")]
     return RunState(
@@ -211,6 +214,8 @@ def _live_state(own: list[Event], by_node: Mapping[int, list[Event]], nodes: tup
         found = {"stopping": "stopping", "go": "running", "restart": "restarting", "gang_ended": "stopping"}.get(kind)
         if found:
             return found
+    if any(event["kind"] == AGAIN for event in own):
+        return "restarting"
     if any(node.state != "waiting" for node in nodes):
         return "starting"
     return "pending" if any(event["kind"] == "submitted" for event in own) else "submitting"
@@ -322,10 +327,10 @@ def _blame(culprit: Event, end: Event, survivors: tuple[int, ...]) -> Verdict:
 
 
 def _who_was_lost(nodes: tuple[NodeState, ...], own: list[Event]) -> str:
-    lost = [f"node {node.node} ({node.host})" for node in nodes if node.state == "lost"]
-    if lost:
-        return f"the agent of {', '.join(lost)} vanished without a word: killed, or its machine went down"
     reasons = [str(event.get("reason", "")) for event in own if event["kind"] == "found_lost"]
+    lost = [f"node {node.node} ({node.host})" for node in nodes if node.state == "lost"]
+    if lost and not reasons:
+        return f"the agent of {', '.join(lost)} vanished without a word: killed, or its machine went down"
     if not reasons and any(node.state == "ended" for node in nodes):
         return "the agents ended, but the record of how the gang ended is lost"
     return (reasons or [""])[-1] or "no agent ever reported"

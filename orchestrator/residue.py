@@ -19,11 +19,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from orchestrator.conclude import conclude, state_of
 from orchestrator.errors import OrchError
 from orchestrator.node.processes import MARK, Process, identify, is_alive, send_signal, wait_gone
 from orchestrator.notify import watched
 from orchestrator.store import RunDir, live_runs
-from orchestrator.supervisor import conclude, start_supervisor, state_of
+from orchestrator.supervisor import start_supervisor
 
 SETTLED_SECONDS: Final = 60.0  # younger files may be a submit's that is still at work
 KILL_SECONDS: Final = 5.0

@@ -9,122 +9,22 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import socket
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from orchestrator.backends import backend
-from orchestrator.backends.base import Backend
+from orchestrator.conclude import EMPTY_RECORD, conclude, state_of
 from orchestrator.errors import OrchError, StoreError
-from orchestrator.node.processes import Process, is_alive
-from orchestrator.records import FINAL, RunState, Verdict, fold, mended
-from orchestrator.store import RunDir, live_runs, newest_runs, remove_run, retire, state_root, tidy
+from orchestrator.store import RunDir, live_runs, newest_runs, remove_run, state_root
 
 if TYPE_CHECKING:
     from orchestrator.courier import Courier
 
 WAIT_SECONDS = 1.0
 COURIER_SECONDS = 0.05  # between looks at what is still being sent, when no run is live
-OVERDUE_SECONDS = 25.0  # the leader itself lingers for at most 21
-LAST_WORDS = ("agent_ended", "gave_up")
-AGENT_PATIENCE = 10.0  # how long an agent may take from its start to its first words
-SUBMIT_PATIENCE = 60.0  # how long a submit may take between recording a run and starting its agents
-EMPTY_RECORD: dict[str, Any] = {"nnodes": 0, "created": 0.0, "kind": "local"}  # where a field has been lost
-
-
-def state_of(run: RunDir, alive: Mapping[int, bool | None] | None = None) -> RunState:
-    """The run's state now; reads, never writes. A run that has its verdict is not looked at again."""
-    record = run.read("run.json")
-    kept = _kept_verdict(run)
-    if record is None and kept is None:
-        reason = "its record run.json is not there: a submit or an rm was interrupted"
-        return RunState(run.run_id, "?", "?", 0.0, "failed", verdict=Verdict("failed", "infra", reason))
-    record = {**EMPTY_RECORD, **mended(record or {}), "run_id": run.run_id}
-    if kept is not None:
-        state, verdict = fold(record, run.events(), {}, rank0_done=True), Verdict.from_json(kept)
-        gone = {"starting": "lost", "running": "lost"}
-        nodes = tuple(replace(node, state=gone.get(node.state, node.state)) for node in state.nodes)
-        ended = kept.get("ended")
-        ended = float(ended) if isinstance(ended, int | float) else state.ended
-        return replace(state, state=verdict.outcome, verdict=verdict, ended=ended, nodes=nodes)
-    living = backend(record["kind"]).alive(run) if alive is None else alive
-    return fold(record, run.events(), living, rank0_done=(run.path / "rank0.done").exists())
-
-
-def _kept_verdict(run: RunDir) -> dict[str, Any] | None:
-    """The verdict as it was written; None where it is lost or damaged, and the events have to tell it again."""
-    try:
-        kept = run.read("verdict.json")
-    except StoreError:
-        return None
-    return kept if kept is not None and kept.get("outcome") in FINAL else None
-
-
-def conclude(root: Path, run: RunDir) -> Verdict | None:
-    """Write the verdict of a run that has ended, after sweeping what it left; None while it is still going on."""
-    record = run.read("run.json")
-    if record is None:
-        return None
-    record = {**EMPTY_RECORD, **mended(record)}
-    machine = backend(record["kind"])
-    _notice_lost(run, record, machine)
-    _finish_cancel(run, machine)
-    if _is_overdue(run):
-        machine.sweep(run)
-    state = state_of(run)
-    if state.verdict is None:
-        return None
-    proofs = machine.sweep(run)
-    tidy(run)
-    survivors = [name for proof in proofs for name in proof.survivors]
-    run.append_event(
-        "swept", ended=sum(proof.ended for proof in proofs), survivors=survivors, hosts=[proof.host for proof in proofs]
-    )
-    run.write("verdict.json", {**state.verdict.to_json(), "ended": state.ended or time.time()})
-    retire(root, run)
-    return state.verdict
-
-
-def _notice_lost(run: RunDir, record: Mapping[str, Any], machine: Backend) -> None:
-    """Record that no agent will ever report: the submit died before it started any."""
-    if machine.alive(run) or _is_being_submitted(record) or _may_turn_up(run):
-        return
-    if not any(event["kind"] == "found_lost" for event in run.events()):
-        run.append_event("found_lost", reason="the submit ended before it had started an agent")
-
-
-def _may_turn_up(run: RunDir) -> bool:
-    """Was an agent about to be started just now? One that was says so itself, a moment later."""
-    try:
-        return time.time() - (run.path / "handle.json").stat().st_mtime < AGENT_PATIENCE
-    except OSError:
-        return False
-
-
-def _finish_cancel(run: RunDir, machine: Backend) -> None:
-    """Pass a recorded cancel on to the agents, where the command that recorded it died before it had."""
-    if not (run.path / "cancel.json").exists():
-        return
-    if not any(event.get("kind") == "signal" and event.get("cancelled") for event in run.events()):
-        machine.cancel(run)
-
-
-def _is_overdue(run: RunDir) -> bool:
-    """Did node 0 leave long ago? Agents leave together: one that is still there is frozen, or dials in vain."""
-    ends = [event.get("time") for event in run.events() if event.get("kind") in LAST_WORDS and event.get("node") == 0]
-    return any(isinstance(end, float | int) and time.time() - end > OVERDUE_SECONDS for end in ends)
-
-
-def _is_being_submitted(record: Mapping[str, Any]) -> bool:
-    """Is the process that recorded the run still at it? On another machine, only its age can tell."""
-    submitter = record.get("submitter") or {}
-    if submitter.get("host") == socket.gethostname():
-        return is_alive(Process(submitter.get("pid", 0), submitter.get("started", 0)))
-    return bool(time.time() - record["created"] < SUBMIT_PATIENCE)
 
 
 def supervise(root: Path) -> None:
@@ -195,6 +95,27 @@ def _lock(root: Path) -> Iterator[bool]:
             yield False
             return
         yield True
+
+
+def attended_root() -> Path:
+    """The folder of all runs, whose live ones are looked after: a supervisor that was killed is started anew."""
+    root = state_root()
+    if live_runs(root):
+        with contextlib.suppress(PermissionError):  # another user's runs may be looked at all the same
+            with _lock(root) as is_free:
+                pass
+            if is_free:
+                start_supervisor(root, without=_secret_names(root))
+    return root
+
+
+def _secret_names(root: Path) -> set[str]:
+    """What the live runs call secret: their supervisor is to know nothing of it."""
+    names: set[str] = set()
+    for run in live_runs(root):
+        with contextlib.suppress(StoreError):
+            names.update(map(str, (run.read("plan.json") or {}).get("secret_names") or ()))
+    return names
 
 
 def start_supervisor(root: Path, without: Iterable[str] = ()) -> None:

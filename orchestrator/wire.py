@@ -61,7 +61,8 @@ class NodeTask:
     python: str
     leader_addrs: tuple[str, ...]
     ports: tuple[int, ...]
-    attempt: int = 0
+    attempt: int = 0  # the first one of this start
+    start: int = 0  # how many times the run's agents were started before
     env: dict[str, str] = field(default_factory=dict)
     enter: tuple[str, ...] = ()  # the argv that enters the runtime, empty for none
     setup: tuple[str, ...] = ()

@@ -9,8 +9,8 @@ from hypothesis import settings
 
 from orchestrator.wire import RANK_VARIABLES
 
-# The same examples in every run, so that a failure belongs to the change that it shows up in; the search for new ones is
-# the soak's: SOAK=1 draws at random.
+# The same examples in every run, so that a failure belongs to the change that it shows up in. New ones are searched for
+# by the soak: SOAK=1 draws at random.
 settings.register_profile("sample", derandomize=True, deadline=None)
 settings.register_profile("soak", deadline=None, print_blob=True)
 settings.load_profile("soak" if os.environ.get("SOAK") else "sample")

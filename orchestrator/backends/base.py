@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from orchestrator.plan import LaunchPlan, Place
+    from orchestrator.starts import Again
     from orchestrator.store import RunDir
     from orchestrator.wire import NodeTask
 
@@ -25,6 +26,8 @@ class NodeProof:
 class Backend(Protocol):
     """Starts a plan's agents, tells which live, ends them, and proves that nothing is left."""
 
+    starts_again: bool  # may a run's agents be started anew by the supervisor, after a node was lost?
+
     def place(self, run: RunDir, workdir: str | None, python: str | None) -> Place:
         """Where the run will live; UsageError when that folder can't be used."""
 
@@ -39,6 +42,9 @@ class Backend(Protocol):
 
     def cancel(self, run: RunDir) -> None:
         """Pass the recorded cancel on to every agent."""
+
+    def start_again(self, run: RunDir, again: Again) -> None:
+        """See the start through that has been decided on; what of it is done already is not done twice."""
 
     def sweep(self, run: RunDir) -> list[NodeProof]:
         """End whatever is left of the run on its nodes, agents included, and prove it for each node."""

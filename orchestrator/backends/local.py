@@ -20,6 +20,7 @@ from orchestrator.wire import RANK_VARIABLES, NodeTask
 
 if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from orchestrator.plan import LaunchPlan, Place
+    from orchestrator.starts import Again
 
 SWEEP_SECONDS = 5.0
 NOBODY = Process(0, 0)  # an agent that was started, and of which is not known which process it is
@@ -27,6 +28,8 @@ NOBODY = Process(0, 0)  # an agent that was started, and of which is not known w
 
 class LocalBackend:
     """Agents as detached processes of this user on this machine."""
+
+    starts_again = False  # what takes this machine's agents down takes the supervisor down too
 
     def place(self, run: RunDir, workdir: str | None, python: str | None) -> Place:
         """Everything is in the run directory itself."""
@@ -72,6 +75,10 @@ class LocalBackend:
         """TERM to every agent; each of them finds the recorded cancel and tells the leader."""
         for process in _agents(run).values():
             send_signal(process, signal.SIGTERM)
+
+    def start_again(self, run: RunDir, again: Again) -> None:
+        """Never asked for: see `starts_again`."""
+        raise BackendError(f"run {run.run_id} is on this machine alone: its agents are not started again")
 
     def sweep(self, run: RunDir) -> list[NodeProof]:
         """KILL to the agents that are left and to everything that carries the run's mark."""

@@ -59,8 +59,8 @@ def diff(one: str, other: str, as_json: bool) -> int:
     """Show what changed from one run to another: job, profile, code, variables, versions, hosts, result."""
     from orchestrator import pages
     from orchestrator.compare import compare
+    from orchestrator.conclude import state_of
     from orchestrator.store import find_run, state_root
-    from orchestrator.supervisor import state_of
 
     root = state_root()
     runs = find_run(root, one), find_run(root, other)

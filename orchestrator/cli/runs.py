@@ -38,11 +38,12 @@ def status(run: str | None, everything: bool, number: int, watch: bool, as_json:
 
 def _status_text(run: str | None, everything: bool, number: int, as_json: bool) -> str:
     from orchestrator import controller, notify, render
+    from orchestrator.conclude import state_of
     from orchestrator.logs import beat_of, result_of
-    from orchestrator.store import find_run, state_root
-    from orchestrator.supervisor import state_of
+    from orchestrator.store import find_run
+    from orchestrator.supervisor import attended_root
 
-    root = state_root()
+    root = attended_root()
     if run is None:
         found = controller.states(root, everything=everything, limit=number)
         rows = [(state, None if state.is_final else beat_of(folder, state.attempt)) for folder, state in found]
@@ -80,13 +81,14 @@ def _watch(text: Callable[[], str]) -> int:
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines of each log.")
 def logs(run: str, follow: bool, rank: int | None, node: int | None, everything: bool, tail: int | None) -> int:
     """Print the log of rank 0, or of the ranks asked for."""
+    from orchestrator.conclude import state_of
     from orchestrator.logs import Selection, Tail, log_files
-    from orchestrator.store import find_run, state_root
-    from orchestrator.supervisor import state_of
+    from orchestrator.store import find_run
+    from orchestrator.supervisor import attended_root
 
     if everything and (rank is not None or node is not None):
         raise UsageError("--all excludes --rank and --node", "leave it out")
-    folder = find_run(state_root(), run)
+    folder = find_run(attended_root(), run)
     selection = Selection(rank, node, everything)
     if follow:
         return follow_run(folder, selection=selection, tail=tail)
@@ -135,9 +137,10 @@ def cancel(run: str, now: bool, as_json: bool) -> int:
 def wait(run: str, timeout: float | None, as_json: bool) -> int:
     """Wait for a run to end; the exit code is its outcome (0, 100 failed, 101 not finished, 103 cancelled)."""
     from orchestrator import controller
-    from orchestrator.store import find_run, state_root
+    from orchestrator.store import find_run
+    from orchestrator.supervisor import attended_root
 
-    state = controller.wait(find_run(state_root(), run), timeout=timeout)
+    state = controller.wait(find_run(attended_root(), run), timeout=timeout)
     if as_json:
         print_json(state.to_json())
     else:
@@ -151,8 +154,8 @@ def wait(run: str, timeout: float | None, as_json: bool) -> int:
 def why(run: str, as_json: bool) -> int:
     """Say why a run ended as it did: rank, host, code, traceback, last lines, and what to do."""
     from orchestrator import render
+    from orchestrator.conclude import state_of
     from orchestrator.store import find_run, state_root
-    from orchestrator.supervisor import state_of
 
     state = state_of(find_run(state_root(), run))
     if as_json:

@@ -105,7 +105,15 @@ class Agent:
         identity = {"pid": os.getpid(), "started": me.started if me else 0, "host": host}
         write_whole(f"{self.node_dir}/agent.json", identity)
         python = ".".join(map(str, sys.version_info[:3]))
-        self.events.write("agent_started", **identity, python=python, cores=cores(), gpus=gpus(), nproc=self.nproc)
+        self.events.write(
+            "agent_started",
+            **identity,
+            start=self.task.start,
+            python=python,
+            cores=cores(),
+            gpus=gpus(),
+            nproc=self.nproc,
+        )
 
     def _listen_for_signals(self) -> None:
         loop = asyncio.get_running_loop()

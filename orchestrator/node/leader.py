@@ -317,7 +317,9 @@ class Leader:
 
     def _end(self, outcome: str, cause: str, reason: str) -> None:
         self.phase = "ended"
-        self.record("gang_ended", outcome=outcome, cause=cause, reason=reason, attempt=self.attempt)
+        self.record(
+            "gang_ended", outcome=outcome, cause=cause, reason=reason, attempt=self.attempt, step=self.progress()
+        )
         code = {"succeeded": 0, "preempted": EXIT_REQUEUE, "timeout": EXIT_REQUEUE}.get(outcome, 1)
         self.bye = {"kind": "bye", "outcome": outcome, "code": code}
         for node in self.hellos:

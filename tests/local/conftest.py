@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from orchestrator.conclude import conclude, state_of
 from orchestrator.node.processes import marked
 from orchestrator.store import RunDir, find_run, live_runs
-from orchestrator.supervisor import conclude, state_of
 
 REPO = Path(__file__).parents[2]
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from orchestrator.conclude import conclude, state_of
 from orchestrator.controller import wait
 from orchestrator.node.processes import Process, identify, is_alive, marked, wait_gone
 from orchestrator.store import RunDir
-from orchestrator.supervisor import conclude, state_of
 
 from .conftest import Orch
 from .test_runs import SLOW, wait_for_line
@@ -289,3 +291,31 @@ def test_one_rank_that_asks_for_a_requeue_stops_them_all(orch: Orch, project) ->
     assert state.verdict is not None
     assert state.verdict.cause == "preempted"
     assert [e["code"] for e in orch.events(run, "rank_exit")] == [95] * 4
+
+
+DIES_BETWEEN_AGENTS = """
+import os, sys
+from orchestrator import cli
+from orchestrator.backends import local
+
+start = local._start
+
+def only_one(command, run, task, plan):
+    if task.node_rank == 1:
+        os._exit(9)
+    return start(command, run, task, plan)
+
+local._start = only_one
+sys.exit(cli.main())
+"""
+
+
+def test_a_submit_killed_between_two_agents_is_named_at_once_by_the_next_command(orch: Orch, project) -> None:
+    folder = project(hold_py="import time\ntime.sleep(100)\n", hold_yaml="script: hold.py\n")
+    argv = [sys.executable, "-c", DIES_BETWEEN_AGENTS, "submit", str(folder / "hold.yaml"), "-p", "local-2x2"]
+    assert subprocess.run(argv, cwd=orch.cwd, env=orch.environment(), check=False).returncode == 9
+    assert orch("status").code == 0  # nobody looked after the run: this starts a supervisor
+    assert orch("wait", "last", "--timeout", "60").code == 100
+    verdict = orch("why", "last", "--json").json
+    assert verdict["reason"] == "the submit ended before it had started 1 of 2 agents"
+    assert marked(orch.run().run_id) == []

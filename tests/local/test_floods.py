@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.conclude import conclude
 from orchestrator.controller import wait
-from orchestrator.supervisor import conclude
 
 from .conftest import Orch
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from orchestrator.conclude import conclude
 from orchestrator.controller import wait
-from orchestrator.supervisor import conclude
 from tests.local.conftest import Orch
 from tests.local.test_runs import wait_for_line
 

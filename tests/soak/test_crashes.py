@@ -23,11 +23,11 @@ import click.testing
 import pytest
 
 from orchestrator.cli import orch as commands
+from orchestrator.conclude import state_of
 from orchestrator.errors import OrchError
 from orchestrator.node.processes import Process, identify, marked, send_signal, wait_gone
 from orchestrator.records import FINAL
 from orchestrator.store import RunDir, live_runs
-from orchestrator.supervisor import state_of
 from tests.local.conftest import REPO
 from tests.local.test_runs import SLOW
 

@@ -19,11 +19,11 @@ import pytest
 
 from orchestrator import controller, pages, render
 from orchestrator.checkpoints import checkpoint_folder, listing
+from orchestrator.conclude import conclude, state_of
 from orchestrator.errors import OrchError
 from orchestrator.logs import Selection, Tail, beat_of, result_of
 from orchestrator.records import FINAL
 from orchestrator.store import RunDir, find_run
-from orchestrator.supervisor import conclude, state_of
 from tests.local.conftest import Orch
 from tests.local.test_runs import SLOW, wait_for_line
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import store
+from orchestrator.conclude import conclude, state_of
 from orchestrator.controller import cancel, remove, states
 from orchestrator.errors import RunNotFoundError, StoreError, UsageError
 from orchestrator.store import (
@@ -27,7 +28,7 @@ from orchestrator.store import (
     state_root,
     write_durably,
 )
-from orchestrator.supervisor import conclude, state_of, supervise
+from orchestrator.supervisor import supervise
 
 
 def ids(runs: list[RunDir]) -> list[str]:

@@ -1,0 +1,175 @@
+"""How a run stands and how it is brought to its end: its state, its verdict, another start, the sweep after it.
+
+All of it may be done twice, and by several commands at once: what has been done is in the run's own directory.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from orchestrator.backends import backend
+from orchestrator.backends.base import Backend
+from orchestrator.errors import StoreError
+from orchestrator.node.processes import Process, is_alive
+from orchestrator.records import FINAL, RunState, Verdict, fold, mended
+from orchestrator.starts import AGAIN, Again, last_attempt, next_start, pending_start
+from orchestrator.store import RunDir, retire, tidy
+
+OVERDUE_SECONDS = 25.0  # the leader itself lingers for at most 21
+LAST_WORDS = ("agent_ended", "gave_up")
+AGENT_PATIENCE = 10.0  # how long an agent may take from its start to its first words
+SUBMIT_PATIENCE = 60.0  # how long a submit may take between recording a run and starting its agents
+EMPTY_RECORD: dict[str, Any] = {"nnodes": 0, "created": 0.0, "kind": "local"}  # where a field has been lost
+
+
+def state_of(run: RunDir, alive: Mapping[int, bool | None] | None = None) -> RunState:
+    """The run's state now; reads, never writes. A run that has its verdict is not looked at again."""
+    record = run.read("run.json")
+    kept = _kept_verdict(run)
+    if record is None and kept is None:
+        reason = "its record run.json is not there: a submit or an rm was interrupted"
+        return RunState(run.run_id, "?", "?", 0.0, "failed", verdict=Verdict("failed", "infra", reason))
+    record = {**EMPTY_RECORD, **mended(record or {}), "run_id": run.run_id}
+    if kept is not None:
+        state, verdict = fold(record, run.events(), {}, rank0_done=True), Verdict.from_json(kept)
+        gone = {"starting": "lost", "running": "lost"}
+        nodes = tuple(replace(node, state=gone.get(node.state, node.state)) for node in state.nodes)
+        ended = kept.get("ended")
+        ended = float(ended) if isinstance(ended, int | float) else state.ended
+        return replace(state, state=verdict.outcome, verdict=verdict, ended=ended, nodes=nodes)
+    machine, events = backend(record["kind"]), run.events()
+    state = fold(record, events, machine.alive(run) if alive is None else alive, rank0_done=_rank0_is_done(run, events))
+    return _unless_it_goes_on(record, events, state) if machine.starts_again else state
+
+
+def _rank0_is_done(run: RunDir, events: Iterable[Mapping[str, Any]]) -> bool:
+    """Is rank 0's marker there, and that of the newest attempt? One that can't be read counts as that."""
+    try:
+        marker = run.read("rank0.done")
+    except StoreError:
+        return True
+    return marker is not None and marker.get("attempt") in (last_attempt(events), None)
+
+
+def _unless_it_goes_on(record: Mapping[str, Any], events: list[dict[str, Any]], state: RunState) -> RunState:
+    """The state with no verdict yet where the run is to be started again, and with its own where that has no point."""
+    if state.verdict is None or state.verdict.outcome != "failed":
+        return state
+    after = following(record, events, state.verdict)
+    if after is None:
+        return state
+    if isinstance(after, str):
+        return replace(state, verdict=replace(state.verdict, cause="no_progress", reason=after))
+    return replace(state, state="restarting", verdict=None, ended=None, detail=f"start {after.start}: {after.reason}")
+
+
+def following(record: Mapping[str, Any], events: list[dict[str, Any]], verdict: Verdict) -> Again | str | None:
+    """The start that follows this end, a sentence why another has no point, or None."""
+    job = record.get("job")
+    retry = job.get("retry") if isinstance(job, dict) else None
+    return next_start(retry if isinstance(retry, dict) else {}, events, verdict.cause, verdict.reason)
+
+
+def _kept_verdict(run: RunDir) -> dict[str, Any] | None:
+    """The verdict as it was written; None where it is lost or damaged, and the events have to tell it again."""
+    try:
+        kept = run.read("verdict.json")
+    except StoreError:
+        return None
+    return kept if kept is not None and kept.get("outcome") in FINAL else None
+
+
+def conclude(root: Path, run: RunDir) -> Verdict | None:
+    """Write the verdict of a run that has ended, after sweeping what it left; None while it is still going on."""
+    record = run.read("run.json")
+    if record is None:
+        return None
+    record = {**EMPTY_RECORD, **mended(record)}
+    machine = backend(record["kind"])
+    _notice_lost(run, record, machine)
+    _finish_cancel(run, machine)
+    if _is_overdue(run):
+        machine.sweep(run)
+    state = state_of(run)
+    if machine.starts_again:
+        _start_again(run, record, machine)
+    if state.verdict is None:
+        return None
+    proofs = machine.sweep(run)
+    tidy(run)
+    survivors = [name for proof in proofs for name in proof.survivors]
+    run.append_event(
+        "swept", ended=sum(proof.ended for proof in proofs), survivors=survivors, hosts=[proof.host for proof in proofs]
+    )
+    run.write("verdict.json", {**state.verdict.to_json(), "ended": state.ended or time.time()})
+    retire(root, run)
+    return state.verdict
+
+
+def _start_again(run: RunDir, record: Mapping[str, Any], machine: Backend) -> None:
+    """Decide on another start where the run's end calls for one, and see it through; recorded before it is done."""
+    events = run.events()
+    state = fold(record, events, machine.alive(run), rank0_done=_rank0_is_done(run, events))
+    if state.verdict is not None and state.verdict.outcome == "failed":
+        after = following(record, events, state.verdict)
+        if isinstance(after, Again):
+            machine.sweep(run)
+            run.append_event(AGAIN, **asdict(after))
+    if (decided := pending_start(run.events())) is not None:
+        machine.start_again(run, decided)
+
+
+def _notice_lost(run: RunDir, record: Mapping[str, Any], machine: Backend) -> None:
+    """Record that not all agents will ever report: the submit died before it had started all; those are ended."""
+    started = len(machine.alive(run))
+    if started >= max(1, record["nnodes"]) or (started and _was_submitted(run)):
+        return
+    if _is_being_submitted(record) or _may_turn_up(run):
+        return
+    if not any(event["kind"] == "found_lost" for event in run.events()):
+        what = f"{started} of {record['nnodes']} agents" if started else "an agent"
+        run.append_event("found_lost", reason=f"the submit ended before it had started {what}")
+        machine.sweep(run)
+
+
+def _was_submitted(run: RunDir) -> bool:
+    """Did the backend say that every agent was started? Where its word is damaged, it counts as said."""
+    try:
+        return (run.read("handle.json") or {}).get("state") == "submitted"
+    except StoreError:
+        return True
+
+
+def _may_turn_up(run: RunDir) -> bool:
+    """Was an agent about to be started just now? One that was says so itself, a moment later."""
+    try:
+        return time.time() - (run.path / "handle.json").stat().st_mtime < AGENT_PATIENCE
+    except OSError:
+        return False
+
+
+def _finish_cancel(run: RunDir, machine: Backend) -> None:
+    """Pass a recorded cancel on to the agents, where the command that recorded it died before it had."""
+    if not (run.path / "cancel.json").exists():
+        return
+    if not any(event.get("kind") == "signal" and event.get("cancelled") for event in run.events()):
+        machine.cancel(run)
+
+
+def _is_overdue(run: RunDir) -> bool:
+    """Did node 0 leave long ago? Agents leave together: one that is still there is frozen, or dials in vain."""
+    ends = [event.get("time") for event in run.events() if event.get("kind") in LAST_WORDS and event.get("node") == 0]
+    return any(isinstance(end, float | int) and time.time() - end > OVERDUE_SECONDS for end in ends)
+
+
+def _is_being_submitted(record: Mapping[str, Any]) -> bool:
+    """Is the process that recorded the run still at it? On another machine, only its age can tell."""
+    submitter = record.get("submitter") or {}
+    if submitter.get("host") == socket.gethostname():
+        return is_alive(Process(submitter.get("pid", 0), submitter.get("started", 0)))
+    return bool(time.time() - record["created"] < SUBMIT_PATIENCE)

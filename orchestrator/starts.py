@@ -1,0 +1,112 @@
+"""A run whose agents are started again: which events count, and whether there is to be another start. Pure.
+
+An attempt is one start of the gang by its leader. A start is one start of the agents themselves: after a node was
+lost the leader can't go on, so the supervisor (or the scheduler, by a requeue) starts agents anew, whose first attempt
+follows the last one of those before them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+Event = Mapping[str, Any]
+
+AGAIN: Final = "starting_again"
+STARTS_WITHOUT_PROGRESS: Final = 3
+RETRIED: Final = ("infra", "preempted")  # what a new start can mend; a time limit is meant to end a run
+SAY_THE_STEP: Final = ("attempt_failed", "gang_ended", "collected", AGAIN)
+PASSES: Final = ("found_lost", "swept")  # of the controlling side: said of one start, not of the run
+
+
+@dataclass(frozen=True)
+class Again:
+    """One more start of a run's agents: its number, its first attempt, and why."""
+
+    start: int
+    attempt: int
+    cause: str
+    reason: str
+    step: int | None = None  # the newest checkpoint's, when that was decided
+
+
+def newest_start(events: Iterable[Event]) -> list[Event]:
+    """The events that count now: each node's of the newest start, and the controlling side's about the run."""
+    events = list(events)
+    start = max((_int(event.get("start")) or 0 for event in events if _opens(event)), default=0)
+    if start == 0:
+        return events
+    now: dict[Any, bool] = {None: not any(_opens(event) and "node" not in event for event in events)}
+    kept = []
+    for event in events:
+        node = event.get("node")
+        if _opens(event):
+            now[node] = (_int(event.get("start")) or 0) == start
+        if now.get(node) or (node is None and event.get("kind") not in PASSES):
+            kept.append(event)
+    return kept
+
+
+def _opens(event: Event) -> bool:
+    return event.get("kind") == (AGAIN if "node" not in event else "agent_started")
+
+
+def pending_start(events: Iterable[Event]) -> Again | None:
+    """The newest start that the controlling side has decided on; None before the first."""
+    found = [event for event in events if event.get("kind") == AGAIN and "node" not in event]
+    if not found:
+        return None
+    last = found[-1]
+    return Again(
+        _int(last.get("start")) or 0,
+        _int(last.get("attempt")) or 0,
+        str(last.get("cause", "infra")),
+        str(last.get("reason", "")),
+        _int(last.get("step")),
+    )
+
+
+def last_attempt(events: Iterable[Event]) -> int:
+    """The highest number that any attempt of the run has had."""
+    return max((_int(event.get("attempt")) or 0 for event in events), default=0)
+
+
+def newest_step(events: Iterable[Event]) -> int | None:
+    """The step of the newest checkpoint that anybody has recorded."""
+    steps = (_int(event.get("step")) for event in events if event.get("kind") in SAY_THE_STEP)
+    return max((step for step in steps if step is not None), default=None)
+
+
+def next_start(retry: Mapping[str, Any], events: Iterable[Event], cause: str, reason: str) -> Again | str | None:
+    """The start that follows an end with this cause; None when there is to be none, a sentence when it has no point.
+
+    `retry` holds the budgets by cause; what the leaders have restarted counts against them too.
+    """
+    events = list(events)
+    began = any(event.get("kind") == "go" for event in events)
+    cancelled = any(event.get("kind") == "cancel" for event in events)
+    budget = retry.get(cause, 0)
+    used = sum(event.get("kind") in (AGAIN, "restart") and event.get("cause") == cause for event in events)
+    if cause not in RETRIED or not began or cancelled or (budget is not None and used >= budget):
+        return None
+    step = newest_step(events)
+    stalled = 0
+    for event in reversed([event for event in events if event.get("kind") == AGAIN]):
+        if _int(event.get("step")) != step:
+            break
+        stalled += 1
+    if stalled >= STARTS_WITHOUT_PROGRESS:
+        return f"{stalled} starts in a row ended without a new checkpoint; the last: {reason}"
+    before = pending_start(events)
+    return Again((before.start if before else 0) + 1, last_attempt(events) + 1, cause, reason, step)
+
+
+def budget_left(retry: Mapping[str, Any], events: Iterable[Event]) -> dict[str, int | None]:
+    """The budgets that the next leader gets: what was used before is gone."""
+    used = [event.get("cause") for event in events if event.get("kind") in (AGAIN, "restart")]
+    return {cause: None if left is None else max(0, left - used.count(cause)) for cause, left in retry.items()}
+
+
+def _int(value: Any) -> int | None:
+    return value if type(value) is int else None

@@ -1,0 +1,91 @@
+"""Starts are pure: which events count, and whether a run's agents are started again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestrator.records import fold
+from orchestrator.starts import Again, budget_left, last_attempt, newest_start, newest_step, next_start, pending_start
+
+RETRY = {"user_error": 0, "infra": 2, "preempted": None, "timeout": None}
+GO = {"kind": "go", "node": 0, "attempt": 0, "world_size": 2}
+
+
+def again(start: int, attempt: int, cause: str = "infra", step: int | None = None) -> dict[str, Any]:
+    return {
+        "kind": "starting_again",
+        "start": start,
+        "attempt": attempt,
+        "cause": cause,
+        "reason": "lost",
+        "step": step,
+    }
+
+
+def agent(node: int, start: int = 0) -> dict[str, Any]:
+    return {"kind": "agent_started", "node": node, "start": start, "host": f"n{node}"}
+
+
+def test_before_a_second_start_every_event_counts() -> None:
+    events = [{"kind": "submitted"}, agent(0), GO, {"kind": "found_lost"}]
+    assert newest_start(events) == events
+
+
+def test_a_decided_start_hides_what_the_one_before_it_left() -> None:
+    events = [{"kind": "submitted"}, {"kind": "found_lost"}, again(1, 3), agent(0), GO, agent(1), agent(1, 1)]
+    assert newest_start(events) == [{"kind": "submitted"}, again(1, 3), agent(1, 1)]
+
+
+def test_a_requeued_agent_alone_opens_a_start() -> None:
+    ended = {"kind": "agent_ended", "node": 0, "outcome": "preempted"}
+    assert newest_start([agent(0), ended, agent(0, 1), agent(1)]) == [agent(0, 1)]
+
+
+def test_the_next_start_follows_the_last_attempt() -> None:
+    events = [GO, {"kind": "restart", "node": 0, "attempt": 1, "cause": "infra"}, {**GO, "attempt": 1},
+              {"kind": "attempt_failed", "node": 0, "attempt": 0, "step": 40}]  # fmt: skip
+    assert last_attempt(events) == 1
+    assert newest_step(events) == 40
+    assert next_start(RETRY, events, "infra", "node 2 was lost") == Again(1, 2, "infra", "node 2 was lost", 40)
+    assert budget_left(RETRY, events) == {"user_error": 0, "infra": 1, "preempted": None, "timeout": None}
+
+
+@pytest.mark.parametrize(
+    ("events", "cause"),
+    [
+        ([], "infra"),  # it never ran: nothing that another start would mend
+        ([GO], "user_error"),
+        ([GO], "timeout"),
+        ([GO, {"kind": "cancel"}], "infra"),
+        ([GO, again(1, 1), again(2, 2)], "infra"),
+        ([GO, again(1, 1), {"kind": "restart", "cause": "infra"}], "infra"),
+    ],
+)
+def test_no_further_start(events: list[dict[str, Any]], cause: str) -> None:
+    assert next_start(RETRY, events, cause, "why") is None
+
+
+def test_preemptions_have_no_budget_but_need_progress() -> None:
+    three = [GO, *(again(number, number, "preempted", 10) for number in (1, 2, 3))]
+    moved = [*three, {"kind": "gang_ended", "node": 0, "step": 20}]
+    assert isinstance(next_start(RETRY, moved, "preempted", "why"), Again)
+    stuck = [*three, {"kind": "gang_ended", "node": 0, "step": 10}]
+    assert (
+        next_start(RETRY, stuck, "preempted", "why")
+        == "3 starts in a row ended without a new checkpoint; the last: why"
+    )
+
+
+def test_the_fold_waits_for_the_agents_of_a_decided_start() -> None:
+    record = {"run_id": "r-1", "nnodes": 2, "hosts": ["n0", "n1"]}
+    lost = {"kind": "gang_ended", "node": 0, "outcome": "failed", "cause": "infra", "reason": "lost", "attempt": 0}
+    ended = {"kind": "agent_ended", "node": 0, "outcome": "failed"}
+    before = [agent(0), GO, agent(1), lost, ended]
+    assert fold(record, before, {1: False}, rank0_done=False).state == "failed"
+    between = fold(record, [again(1, 1), *before], {}, rank0_done=False)
+    assert (between.state, between.verdict, between.attempt, between.restarts) == ("restarting", None, 1, 1)
+    assert pending_start([again(1, 1), *before]) == Again(1, 1, "infra", "lost")
+    after = fold(record, [again(1, 1), *before, agent(0, 1)], {}, rank0_done=False)
+    assert [node.state for node in after.nodes] == ["starting", "waiting"]
