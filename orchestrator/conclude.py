@@ -17,7 +17,7 @@ from orchestrator.backends.base import Backend
 from orchestrator.errors import StoreError
 from orchestrator.node.processes import Process, is_alive
 from orchestrator.records import FINAL, RunState, Verdict, fold, mended
-from orchestrator.starts import AGAIN, Again, last_attempt, next_start, pending_start
+from orchestrator.starts import AGAIN, Again, last_attempt, newest_start, next_start, pending_start
 from orchestrator.store import RunDir, retire, tidy
 
 OVERDUE_SECONDS = 25.0  # the leader itself lingers for at most 21
@@ -42,7 +42,18 @@ def state_of(run: RunDir, alive: Mapping[int, bool | None] | None = None) -> Run
         ended = kept.get("ended")
         ended = float(ended) if isinstance(ended, int | float) else state.ended
         return replace(state, state=verdict.outcome, verdict=verdict, ended=ended, nodes=nodes)
-    machine, events = backend(record["kind"]), run.events()
+    machine = backend(record["kind"])
+    state = _own_state(run, record, machine, alive)
+    if machine.collects and state.verdict is not None:
+        return replace(state, state="stopping", verdict=None, detail="bringing back its logs and checkpoints")
+    return state
+
+
+def _own_state(
+    run: RunDir, record: Mapping[str, Any], machine: Backend, alive: Mapping[int, bool | None] | None = None
+) -> RunState:
+    """The state as the events tell it, with the verdict that it would get now."""
+    events = run.events()
     state = fold(record, events, machine.alive(run) if alive is None else alive, rank0_done=_rank0_is_done(run, events))
     return _unless_it_goes_on(record, events, state) if machine.starts_again else state
 
@@ -95,16 +106,22 @@ def conclude(root: Path, run: RunDir) -> Verdict | None:
     _finish_cancel(run, machine)
     if _is_overdue(run):
         machine.sweep(run)
-    state = state_of(run)
     if machine.starts_again:
         _start_again(run, record, machine)
+    state = _own_state(run, record, machine)
     if state.verdict is None:
         return None
     proofs = machine.sweep(run)
+    machine.collect(run)
     tidy(run)
     survivors = [name for proof in proofs for name in proof.survivors]
+    away = [proof.host for proof in proofs if proof.is_away]
     run.append_event(
-        "swept", ended=sum(proof.ended for proof in proofs), survivors=survivors, hosts=[proof.host for proof in proofs]
+        "swept",
+        ended=sum(proof.ended for proof in proofs),
+        survivors=survivors,
+        hosts=[proof.host for proof in proofs if not proof.is_away],
+        away=away,
     )
     run.write("verdict.json", {**state.verdict.to_json(), "ended": state.ended or time.time()})
     retire(root, run)
@@ -163,8 +180,12 @@ def _finish_cancel(run: RunDir, machine: Backend) -> None:
 
 def _is_overdue(run: RunDir) -> bool:
     """Did node 0 leave long ago? Agents leave together: one that is still there is frozen, or dials in vain."""
-    ends = [event.get("time") for event in run.events() if event.get("kind") in LAST_WORDS and event.get("node") == 0]
-    return any(isinstance(end, float | int) and time.time() - end > OVERDUE_SECONDS for end in ends)
+    if not any(event.get("kind") in LAST_WORDS and event.get("node") == 0 for event in newest_start(run.events())):
+        return False
+    try:  # when the words arrived: node 0's own clock may be hours off
+        return time.time() - (run.node(0) / "events.jsonl").stat().st_mtime > OVERDUE_SECONDS
+    except OSError:
+        return False
 
 
 def _is_being_submitted(record: Mapping[str, Any]) -> bool:

@@ -42,6 +42,7 @@ from orchestrator.supervisor import start_supervisor
 if TYPE_CHECKING:  # what only looks at runs must not wait for pydantic
     from orchestrator.environment import Environment
     from orchestrator.load import Loaded
+    from orchestrator.logs import Selection
     from orchestrator.plan import LaunchPlan, Place
     from orchestrator.spec import AnyProfile
 
@@ -130,7 +131,7 @@ def _place(run: RunDir, profile: AnyProfile) -> Place:
     """Where the run will live; asks no other machine, so that a dry run needs none."""
     from orchestrator.plan import Place  # noqa: PLC0415 (loads pydantic)
 
-    if profile.kind == "local":
+    if profile.kind in ("local", "ssh"):
         return backend(profile.kind).place(run, profile.workdir, profile.python)
     workdir = profile.workdir or "~/.orch"
     folder = f"{workdir}/runs/{run.run_id}"
@@ -229,6 +230,14 @@ def record_of(run: RunDir) -> dict[str, Any]:
     metrics = run.path / "metrics.jsonl"
     lines = read_lines(metrics) if metrics.exists() and metrics.stat().st_size <= METRICS_BYTES else ()
     return run_record(run.read("run.json") or {}, run.events(), run.read("plan.json"), lines, time.time())
+
+
+def bringing_logs(run: RunDir, selection: Selection) -> contextlib.AbstractContextManager[None]:
+    """While it lasts, the chosen logs grow here as they do on their nodes; rank 0's do so anyway."""
+    if (run.path / "verdict.json").exists() or (selection.rank in (None, 0) and not selection.takes_several):
+        return contextlib.nullcontext()
+    kind = (run.read("run.json") or {}).get("kind", "local")
+    return backend(kind).bringing_logs(run, None if selection.takes_several else [selection.rank or 0])
 
 
 def _state_or_why_not(run: RunDir) -> RunState:

@@ -39,6 +39,11 @@ class Selection:
     node: int | None = None
     everything: bool = False
 
+    @property
+    def takes_several(self) -> bool:
+        """May it be more than one rank's?"""
+        return self.everything or self.node is not None
+
     def takes(self, log: LogFile) -> bool:
         """Is this log among those to read?"""
         if self.everything:

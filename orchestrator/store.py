@@ -176,6 +176,11 @@ def live_runs(root: Path) -> list[RunDir]:
     return [run for name in names if (run := RunDir(root / "runs" / name)).path.joinpath("run.json").exists()]
 
 
+def is_live(root: Path, run: RunDir) -> bool:
+    """May the run still be going on?"""
+    return (root / "live" / run.run_id).exists()
+
+
 def retire(root: Path, run: RunDir) -> None:
     """Take away the live mark of a run that has its verdict."""
     (root / "live" / run.run_id).unlink(missing_ok=True)
@@ -238,7 +243,12 @@ def tidy(run: RunDir) -> None:
     """
     begun = [*run.path.glob(".*.tmp"), *run.path.glob("nodes/*/.*.tmp"), *run.path.glob("nodes/*/*.tmp")]
     left = [path for path in begun if not Path(f"/proc/{path.name.split('.')[-2]}").exists()]
-    for path in (*left, *run.path.glob("nodes/*/task.json"), *run.path.glob("nodes/*/events.jsonl.reserve")):
+    for path in (
+        *left,
+        run.path / "secrets.json",
+        *run.path.glob("nodes/*/task.json"),
+        *run.path.glob("nodes/*/events.jsonl.reserve"),
+    ):
         with contextlib.suppress(OSError):
             path.unlink()
 

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 from orchestrator.backends import backend
 from orchestrator.conclude import EMPTY_RECORD, conclude, state_of
 from orchestrator.errors import OrchError, StoreError
-from orchestrator.store import RunDir, live_runs, newest_runs, remove_run, state_root
+from orchestrator.store import RunDir, is_live, live_runs, newest_runs, remove_run, state_root
 
 if TYPE_CHECKING:
     from orchestrator.courier import Courier
@@ -55,25 +56,30 @@ def _to_look_after(root: Path, unreadable: set[str]) -> list[RunDir]:
 
 
 def _supervise(root: Path, unreadable: set[str], courier: Courier) -> None:
+    at_work: dict[str, threading.Thread] = {}
+    one_ended = threading.Event()
     while (runs := _to_look_after(root, unreadable)) or courier.has_work():
         for run in runs:
-            try:
-                conclude(root, run)
-            except OrchError as error:
-                print(f"{run.run_id}: {error}", file=sys.stderr, flush=True)
+            if run.run_id not in at_work or not at_work[run.run_id].is_alive():
+                at_work[run.run_id] = threading.Thread(target=_look_after, args=(root, run, one_ended), daemon=True)
+                at_work[run.run_id].start()
         courier.look()
-        runs = _to_look_after(root, unreadable)
-        if not runs:
-            time.sleep(COURIER_SECONDS)
-        for run in runs:
-            try:
-                kind = (run.read("run.json") or EMPTY_RECORD).get("kind", "local")
-                backend(kind).wait(run, WAIT_SECONDS / len(runs))
-            except OrchError as error:
-                print(f"{run.run_id}: {error}", file=sys.stderr, flush=True)
-                time.sleep(WAIT_SECONDS)
+        one_ended.wait(COURIER_SECONDS if courier.has_work() else WAIT_SECONDS)
+        one_ended.clear()
     if keep := os.environ.get("ORCH_KEEP_RUNS", "").strip():
         prune(root, int(keep) if keep.isdigit() else 0)
+
+
+def _look_after(root: Path, run: RunDir, ended: threading.Event) -> None:
+    """Bring one run to its verdict; a run has a thread of its own, so that a slow machine holds up no other run."""
+    try:
+        while is_live(root, run) and conclude(root, run) is None:
+            backend((run.read("run.json") or EMPTY_RECORD).get("kind", "local")).wait(run, WAIT_SECONDS)
+    except OrchError as error:
+        print(f"{run.run_id}: {error}", file=sys.stderr, flush=True)
+        time.sleep(WAIT_SECONDS)  # it is begun again then: a full disk, say, may have been emptied
+    finally:
+        ended.set()
 
 
 def prune(root: Path, keep: int) -> list[RunDir]:

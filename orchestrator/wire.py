@@ -109,6 +109,23 @@ class NodeTask:
         return NodeTask(**values)
 
 
+def at_home(task: NodeTask, home: str) -> NodeTask:
+    """The task with `~` replaced by the home folder of the machine that it is for."""
+
+    def absolute(path: str) -> str:
+        return home + path[1:] if path == "~" or path.startswith("~/") else path
+
+    return dataclasses.replace(
+        task,
+        run_dir=absolute(task.run_dir),
+        code_dir=absolute(task.code_dir),
+        inputs_dir=absolute(task.inputs_dir),
+        checkpoint_dir=absolute(task.checkpoint_dir),
+        python=absolute(task.python),
+        resume=absolute(task.resume),
+    )
+
+
 @dataclass(frozen=True)
 class Hello:
     """What a node says of itself when it joins."""

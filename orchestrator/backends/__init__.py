@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 
 from orchestrator.backends.base import Backend
 from orchestrator.errors import UsageError
 
-_REGISTRY = {"local": "orchestrator.backends.local:LocalBackend"}
+_REGISTRY = {
+    "local": "orchestrator.backends.local:LocalBackend",
+    "ssh": "orchestrator.backends.ssh:SshBackend",
+}
 
 
+@cache
 def backend(kind: str) -> Backend:
-    """The backend for profiles of this kind; UsageError where this version has none."""
+    """The backend for profiles of this kind, one a process; UsageError where this version has none."""
     if kind not in _REGISTRY:
         raise UsageError(
             f"profiles of kind {kind} can be planned, but this version of orch can't submit to them yet",

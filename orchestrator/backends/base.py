@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -21,12 +22,14 @@ class NodeProof:
     host: str
     ended: int
     survivors: tuple[str, ...] = ()
+    is_away: bool = False  # it could not be looked at
 
 
 class Backend(Protocol):
     """Starts a plan's agents, tells which live, ends them, and proves that nothing is left."""
 
     starts_again: bool  # may a run's agents be started anew by the supervisor, after a node was lost?
+    collects: bool  # is there something to bring back, before a run that has ended is concluded?
 
     def place(self, run: RunDir, workdir: str | None, python: str | None) -> Place:
         """Where the run will live; UsageError when that folder can't be used."""
@@ -45,6 +48,12 @@ class Backend(Protocol):
 
     def start_again(self, run: RunDir, again: Again) -> None:
         """See the start through that has been decided on; what of it is done already is not done twice."""
+
+    def collect(self, run: RunDir) -> None:
+        """Bring back what is still on the nodes of a run that has ended, and leave nothing of it there."""
+
+    def bringing_logs(self, run: RunDir, ranks: list[int] | None) -> AbstractContextManager[None]:
+        """While it lasts, the logs of these ranks (None: of all) grow here as they do on their nodes."""
 
     def sweep(self, run: RunDir) -> list[NodeProof]:
         """End whatever is left of the run on its nodes, agents included, and prove it for each node."""

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends.base import NodeProof
@@ -30,6 +31,7 @@ class LocalBackend:
     """Agents as detached processes of this user on this machine."""
 
     starts_again = False  # what takes this machine's agents down takes the supervisor down too
+    collects = False
 
     def place(self, run: RunDir, workdir: str | None, python: str | None) -> Place:
         """Everything is in the run directory itself."""
@@ -79,6 +81,13 @@ class LocalBackend:
     def start_again(self, run: RunDir, again: Again) -> None:
         """Never asked for: see `starts_again`."""
         raise BackendError(f"run {run.run_id} is on this machine alone: its agents are not started again")
+
+    def collect(self, run: RunDir) -> None:
+        """Everything is here already."""
+
+    def bringing_logs(self, run: RunDir, ranks: list[int] | None) -> AbstractContextManager[None]:
+        """They are here already."""
+        return nullcontext()
 
     def sweep(self, run: RunDir) -> list[NodeProof]:
         """KILL to the agents that are left and to everything that carries the run's mark."""

@@ -22,8 +22,7 @@ def follow(run: Any, *, as_json: bool = False, selection: Any = None, tail: int 
     reader = Tail(run, selection or Selection())
     if tail is not None:
         reader.skip_to_last(tail)
-    several = bool(selection and (selection.everything or selection.node is not None))
-    printer = Printer(several)
+    printer = Printer(bool(selection and selection.takes_several))
     out = sys.stderr if as_json else sys.stdout
     last = {"state": "", "detail": ""}
 
@@ -36,7 +35,8 @@ def follow(run: Any, *, as_json: bool = False, selection: Any = None, tail: int 
         last["state"] = said
 
     try:
-        state = controller.wait(run, look)
+        with controller.bringing_logs(run, selection or Selection()):
+            state = controller.wait(run, look)
     except KeyboardInterrupt:
         say(f"\ndetached; {run.run_id} goes on. Follow it again: orch logs -f {run.run_id}")
         return EXIT_INTERRUPTED
@@ -66,5 +66,5 @@ class Printer:
         if log.attempt != self.attempt:
             self.attempt = log.attempt
             click.echo(style(f"--- attempt {log.attempt} ---", "magenta"), file=out)
-        label = style(f"[node {log.node} rank {log.rank}] ", "blue") if self.labelled else ""
+        label = style(f"n{log.node}/r{log.rank} ", "blue") if self.labelled else ""
         click.echo(f"{label}{text}", file=out)

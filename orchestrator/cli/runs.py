@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,6 +14,9 @@ from orchestrator.cli.follow import Printer
 from orchestrator.cli.follow import follow as follow_run
 from orchestrator.cli.group import orch, print_json, say, style
 from orchestrator.errors import EXIT_ORCH_FAILED, OrchError, UsageError
+
+if TYPE_CHECKING:
+    from orchestrator.backends.base import NodeProof
 
 # The rest is imported where it is used: `orch status` must not wait for what it doesn't need.
 # ruff: noqa: PLC0415
@@ -81,6 +85,7 @@ def _watch(text: Callable[[], str]) -> int:
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines of each log.")
 def logs(run: str, follow: bool, rank: int | None, node: int | None, everything: bool, tail: int | None) -> int:
     """Print the log of rank 0, or of the ranks asked for."""
+    from orchestrator import controller
     from orchestrator.conclude import state_of
     from orchestrator.logs import Selection, Tail, log_files
     from orchestrator.store import find_run
@@ -92,6 +97,8 @@ def logs(run: str, follow: bool, rank: int | None, node: int | None, everything:
     selection = Selection(rank, node, everything)
     if follow:
         return follow_run(folder, selection=selection, tail=tail)
+    with controller.bringing_logs(folder, selection):
+        pass
     if not log_files(folder, selection):
         state = state_of(folder)
         which = f"rank {rank} has" if rank is not None else f"node {node} has" if node is not None else "there is"
@@ -99,7 +106,7 @@ def logs(run: str, follow: bool, rank: int | None, node: int | None, everything:
     reader = Tail(folder, selection)
     if tail is not None:
         reader.skip_to_last(tail)
-    printer = Printer(everything or node is not None)
+    printer = Printer(selection.takes_several)
     for log, line in reader.read(ended=True):
         printer.line(log, line, sys.stdout)
     return 0
@@ -112,9 +119,10 @@ def logs(run: str, follow: bool, rank: int | None, node: int | None, everything:
 def cancel(run: str, now: bool, as_json: bool) -> int:
     """Stop a run at its next step boundary, with a checkpoint, and prove that nothing of it is left."""
     from orchestrator import controller
-    from orchestrator.store import find_run, state_root
+    from orchestrator.store import find_run
+    from orchestrator.supervisor import attended_root
 
-    root = state_root()
+    root = attended_root()
     folder = find_run(root, run)
     state, proofs = controller.cancel(root, folder, now=now)
     if as_json:
@@ -125,9 +133,14 @@ def cancel(run: str, now: bool, as_json: bool) -> int:
         else:
             say(f"{folder.run_id} {state.state}")
         for proof in proofs:
-            left = f"still there: {', '.join(proof.survivors)}" if proof.survivors else "0 processes left"
-            say(f"  {proof.host}: {left}")
-    return EXIT_ORCH_FAILED if any(proof.survivors for proof in proofs) else 0
+            say(f"  {proof.host}: {_what_is_left(proof)}")
+    return EXIT_ORCH_FAILED if any(proof.survivors or proof.is_away for proof in proofs) else 0
+
+
+def _what_is_left(proof: NodeProof) -> str:
+    if proof.is_away:
+        return "out of reach; its ranks end without the gang, and orch gc looks again when it is back"
+    return f"still there: {', '.join(proof.survivors)}" if proof.survivors else "0 processes left"
 
 
 @orch.command()

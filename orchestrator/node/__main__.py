@@ -1,4 +1,4 @@
-"""`python node.pyz agent TASK` starts a node's agent; `python node.pyz launcher` is what the agent starts."""
+"""`python node.pyz agent TASK`: a node's agent; `... launcher`: what it starts; `... serve`: for who came over SSH."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ def main() -> int:
         from orchestrator.node.launcher import run_launcher  # noqa: PLC0415 (the agent must not load it)
 
         return run_launcher()
-    print("usage: python -m orchestrator.node agent TASK.json | launcher", file=sys.stderr)
+    if sys.argv[1:] == ["serve"]:
+        from orchestrator.node.serve import serve  # noqa: PLC0415 (a machine reached over SSH needs it)
+
+        return serve()
+    print("usage: python -m orchestrator.node agent TASK.json | launcher | serve", file=sys.stderr)
     return 2
 
 

@@ -230,7 +230,7 @@ def test_tail_and_ranks_of_logs(orch) -> None:
     assert orch("logs", "last").out == "one\ntwo\nthree\n"
     assert orch("logs", "last", "--tail", "1").out == "three\n"
     assert orch("logs", "last", "--tail", "0").out == ""
-    assert orch("logs", "last", "--all", "--tail", "1").out == "[node 0 rank 0] three\n"
+    assert orch("logs", "last", "--all", "--tail", "1").out == "n0/r0 three\n"
 
 
 def test_finished_runs_are_removed_and_live_ones_are_not(orch) -> None:

@@ -295,7 +295,8 @@ def test_an_infrastructure_failure_is_started_again_until_its_budget_is_used() -
         gang.ready()
     gang.step = 9
     gang.fail(KILLED)
-    assert gang.end == {"kind": "gang_ended", "outcome": "failed", "cause": "infra", "reason": "", "attempt": 2}
+    end = {"kind": "gang_ended", "outcome": "failed", "cause": "infra", "reason": "", "attempt": 2, "step": 9}
+    assert gang.end == end
     assert [event["from_step"] for event in gang.recorded("restart")] == [0, 1]
 
 

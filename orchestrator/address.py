@@ -1,0 +1,16 @@
+"""How a machine is reached, as a profile says it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Address:
+    """A machine for ssh; what is None is left to the user's own SSH configuration."""
+
+    host: str
+    user: str | None = None
+    port: int | None = None
+    key: str | None = None
+    jump: str | None = None

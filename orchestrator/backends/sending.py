@@ -1,0 +1,72 @@
+"""What a machine is sent before an agent starts there: the code, of which only new contents travel."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, Final
+
+from orchestrator.backends.copies import give_checkpoint
+from orchestrator.errors import BackendError
+from orchestrator.session import Session
+from orchestrator.store import RunDir
+from orchestrator.wire import NodeTask
+
+BATCH: Final = 8 << 20
+LEAST_FREE: Final = 64 << 20
+
+
+def send_code(session: Session, run: RunDir, workdir: str, code_dir: str) -> int:
+    """Lay the run's code out on the machine; how many bytes had to travel."""
+    listed = ((run.read("code.json") or {}).get("files")) or {}
+    listing: dict[str, tuple[str, str]] = {}
+    paths: dict[str, str] = {}
+    for path, (kind, digest) in listed.items():
+        link = os.readlink(run.path / "code" / path) if kind == "l" else ""
+        listing[path] = (kind, link if kind == "l" else digest)
+        if kind in "fx":
+            paths[digest] = path
+    absent = json.loads(session.call("missing", json.dumps(sorted(paths)).encode(), workdir=workdir)[1])
+    sent, batch = 0, b""
+    sizes: list[int] = []
+    values: dict[str, Any] = {"workdir": workdir, "code_dir": code_dir}
+    for digest in absent:
+        content = (run.path / "code" / paths[digest]).read_bytes()
+        batch, sizes, sent = batch + content, [*sizes, len(content)], sent + len(content)
+        if len(batch) >= BATCH:
+            session.call("code", batch, sizes=sizes, **values)
+            batch, sizes = b"", []
+    session.call("code", batch, sizes=sizes, listing=listing, **values)
+    return sent
+
+
+def prepare_node(
+    session: Session, run: RunDir, task: NodeTask, workdir: str, checkpoint: Path | None, *, is_new: bool
+) -> dict[str, Any]:
+    """What the machine says of itself, once it can take part and has all that it needs; BackendError otherwise.
+
+    One that takes a lost machine's place (`is_new`) is given what that one had recorded, and goes on writing there.
+    """
+    host = session.address.host
+    hello, _ = session.call("hello", workdir=workdir)
+    if task.backend == "nccl" and hello["gpus"] < (task.nproc or 1):
+        raise BackendError(
+            f"{host}: it has {hello['gpus']} GPUs for {task.nproc or 1} ranks with nccl",
+            "lower nproc_per_node for this host, or set backend: gloo",
+        )
+    if hello["free"] < LEAST_FREE:
+        raise BackendError(f"{host}: {hello['workdir']} has only {hello['free'] >> 20} MiB left", "make room there")
+    session.call("interpreter", python=task.python)
+    send_code(session, run, workdir, task.code_dir)
+    if is_new:
+        names = [f"nodes/{task.node_rank}/events.jsonl", *(["metrics.jsonl"] if task.node_rank == 0 else [])]
+        for name in names:
+            if (run.path / name).exists():
+                session.call("put", (run.path / name).read_bytes(), path=f"{task.run_dir}/{name}")
+    if checkpoint is not None:
+        target = task.checkpoint_dir if task.start else f"{task.run_dir}/given"
+        there = session.call("steps", folder=target)[0]["steps"]
+        if not there or there[-1] < checkpoint.name:
+            give_checkpoint(session, checkpoint, f"{target}/{checkpoint.name}")
+    return hello

@@ -1,0 +1,237 @@
+"""Machines reached over SSH: each node is an agent there, detached from the connection that started it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from orchestrator.backends.base import NodeProof
+from orchestrator.backends.hosts import (
+    Handle,
+    Host,
+    all_of,
+    hosts_of,
+    newest_checkpoint,
+    on_all,
+    read_handle,
+    task_json,
+    workdir_of,
+)
+from orchestrator.errors import BackendError
+from orchestrator.starts import newest_start
+from orchestrator.store import RunDir
+from orchestrator.wire import NodeTask
+
+if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for fabric
+    from orchestrator.backends.watching import Watch
+    from orchestrator.plan import LaunchPlan, Place
+    from orchestrator.session import Session, Ways
+    from orchestrator.starts import Again
+
+AWAY_SECONDS: Final = 30.0  # an agent without its gang has ended its ranks by then
+SECRETS: Final = "secrets.json"
+
+
+class SshBackend:
+    """Agents on machines of the user's; what they write is copied here by the supervisor."""
+
+    starts_again = True
+    collects = True
+
+    def __init__(self) -> None:
+        self._ways: Ways | None = None
+        self._watches: dict[str, Watch] = {}
+        self._lock = threading.Lock()
+
+    def place(self, run: RunDir, workdir: str | None, python: str | None) -> Place:
+        """A folder of the run in orch's folder on every node."""
+        from orchestrator.plan import Place  # noqa: PLC0415 (loads pydantic)
+
+        top = workdir or "~/.orch"
+        folder = f"{top}/runs/{run.run_id}"
+        return Place(folder, f"{folder}/code", f"{top}/inputs", "python3", "python3")
+
+    def session(self, host: Host, workdir: str) -> Session:
+        """The open session with a host."""
+        with self._lock:
+            if self._ways is None:
+                from orchestrator.session import Ways  # noqa: PLC0415 (loads fabric)
+
+                self._ways = Ways()
+        return self._ways.session(host.address, workdir)
+
+    # -- starting
+
+    def submit(self, plan: LaunchPlan, tasks: tuple[NodeTask, ...], run: RunDir) -> None:
+        """Check every node, send the code, then start all agents; nothing is started while one node can't take part."""
+        hosts, _ = hosts_of(plan.profile)
+        if tasks[0].secrets:
+            run.write(SECRETS, {"secrets": tasks[0].secrets}, private=True)  # for another start; gone with the verdict
+        tasks = self._with_given_checkpoint(tasks)
+        self.start_all(run, plan.profile, dict(enumerate(hosts)), tasks, 0)
+
+    def _with_given_checkpoint(self, tasks: tuple[NodeTask, ...]) -> tuple[NodeTask, ...]:
+        """A checkpoint that is here, and not on the nodes, is given to node 0 under the run's own folder."""
+        if tasks[0].resume in ("auto", "never") or not Path(tasks[0].resume).is_absolute():
+            return tasks
+        if not Path(tasks[0].resume).is_dir():
+            return tasks
+        return tuple(replace(task, resume=f"{task.run_dir}/given") for task in tasks)
+
+    def start_all(
+        self,
+        run: RunDir,
+        profile: Mapping[str, Any],
+        hosts: Mapping[int, Host],
+        tasks: tuple[NodeTask, ...],
+        start: int,
+    ) -> None:
+        """Start the agents of one start of the run on these hosts; BackendError names each that can't take part."""
+        from orchestrator.backends.sending import prepare_node  # noqa: PLC0415 (loads fabric)
+
+        workdir = workdir_of(profile)
+        source, before = self._checkpoint_to_give(run, start), read_handle(run)
+
+        def prepare(node: int, host: Host) -> dict[str, Any]:
+            session = self.session(host, workdir)
+            is_new = start > 0 and host not in (before.hosts if before else ())
+            return prepare_node(session, run, tasks[node], workdir, source if node == 0 else None, is_new=is_new)
+
+        hellos, failed = on_all(prepare, hosts)
+        if failed:
+            raise all_of(failed)
+        addresses = self._leader_addresses(hosts[0], hellos[0])
+        everybody = tuple(hosts[node].name for node in sorted(hosts))
+        tasks = tuple(replace(task, leader_addrs=addresses, hosts=everybody) for task in tasks)
+        handle = Handle("intent", start, tuple(hosts[node] for node in sorted(hosts)), {})
+        handle.write(run)
+
+        def begin(node: int, host: Host) -> tuple[int, int]:
+            reply, _ = self.session(host, workdir).call("begin", task_json(tasks[node]))
+            return reply["pid"], reply["started"]
+
+        agents, failed = on_all(begin, hosts)
+        replace(handle, state="intent" if failed else "submitted", agents=agents).write(run)
+        if failed:
+            raise all_of(failed)
+
+    def _checkpoint_to_give(self, run: RunDir, start: int) -> Path | None:
+        if start:
+            return newest_checkpoint(run.path / "checkpoints")
+        asked = ((run.read("plan.json") or {}).get("tasks") or [{}])[0].get("resume", "auto")
+        if asked in ("auto", "never") or not Path(asked).is_dir():
+            return None
+        return Path(asked) if (Path(asked) / "COMMIT").exists() else newest_checkpoint(Path(asked))
+
+    def _leader_addresses(self, host: Host, hello: Mapping[str, Any]) -> tuple[str, ...]:
+        """Where the other nodes may reach node 0: its `addr`, else what ssh and the machine itself call it."""
+        if host.addr:
+            return (host.addr,)
+        from orchestrator.remote import resolve  # noqa: PLC0415 (loads fabric)
+
+        own = [addr for addr in hello["addresses"] if not addr.startswith("127.")]
+        return tuple(dict.fromkeys([resolve(host.address).hostname, *own]))
+
+    def start_again(self, run: RunDir, again: Again) -> None:
+        """Start the agents anew, in the background: on the same hosts, with a spare for one that is out of reach."""
+        handle = read_handle(run)
+        if handle is None or (handle.start >= again.start and handle.state == "submitted"):
+            return
+        self.watch(run).begin_again(again)
+
+    # -- looking
+
+    def alive(self, run: RunDir) -> Mapping[int, bool | None]:
+        """As the supervisor saw it last; a node out of reach counts as gone once the gang went on without it."""
+        handle = read_handle(run)
+        if handle is None:
+            return {}
+        seen = {node: run.read(f"nodes/{node}/seen.json") or {} for node in range(len(handle.hosts))}
+        found: dict[int, bool | None] = {}
+        for node, each in seen.items():
+            if each.get("start") == handle.start:
+                found[node] = each.get("alive")
+            elif node in handle.agents or handle.state == "submitted":
+                found[node] = None
+        if any(alive is None for alive in found.values()):
+            self._count_out(run, seen, found)
+        return found
+
+    def _count_out(self, run: RunDir, seen: Mapping[int, Mapping[str, Any]], found: dict[int, bool | None]) -> None:
+        events = newest_start(run.events())
+        over = any(event["kind"] == "gang_ended" and event.get("node") == 0 for event in events)
+        deserted = any(event["kind"] == "gave_up" and event.get("node") != 0 for event in events)
+        for node, alive in found.items():
+            away = seen[node].get("away")
+            is_long = isinstance(away, float) and time.time() - away > AWAY_SECONDS
+            if alive is None and is_long and (over or (node == 0 and deserted)):
+                found[node] = False
+
+    def watch(self, run: RunDir) -> Watch:
+        """The threads that copy what the run's nodes write; started when first asked for."""
+        from orchestrator.backends.watching import Watch  # noqa: PLC0415 (loads fabric)
+
+        with self._lock:
+            if run.run_id not in self._watches:
+                self._watches[run.run_id] = Watch(run, self)
+            return self._watches[run.run_id]
+
+    def wait(self, run: RunDir, timeout: float) -> None:
+        """Copy what is new until something has changed, or for `timeout` seconds."""
+        self.watch(run).wait(timeout)
+
+    @contextlib.contextmanager
+    def bringing_logs(self, run: RunDir, ranks: list[int] | None) -> Iterator[None]:
+        """While it lasts, the logs of these ranks (None: of all) are copied here too."""
+        from orchestrator.backends.watching import log_watch  # noqa: PLC0415 (loads fabric)
+
+        with log_watch(run, self, ranks):
+            yield
+
+    # -- ending
+
+    def cancel(self, run: RunDir) -> None:
+        """Leave the recorded cancel on every node and TERM its agent; one that is out of reach hears of it later."""
+        cancel = run.read("cancel.json") or {}
+
+        def one(node: int, session: Session, remote: str) -> None:
+            session.call("cancel", run_dir=remote, node=node, cancel=cancel)
+
+        self._on_nodes(run, one)
+
+    def sweep(self, run: RunDir) -> list[NodeProof]:
+        """KILL what is left on every node; a node that is out of reach is named among the survivors."""
+
+        def one(node: int, session: Session, remote: str) -> NodeProof:
+            reply, _ = session.call("sweep", run_dir=remote, run_id=run.run_id, node=node)
+            return NodeProof(node, reply["host"], reply["ended"], tuple(reply["survivors"]))
+
+        proofs, failed = self._on_nodes(run, one)
+        handle = read_handle(run)
+        for node in failed:
+            host = handle.hosts[node].name if handle else "?"
+            proofs[node] = NodeProof(node, host, 0, is_away=True)
+        return [proofs[node] for node in sorted(proofs)]
+
+    def collect(self, run: RunDir) -> None:
+        """Bring what is not here yet, then remove the run's folder on the nodes; what stays behind is recorded."""
+        from orchestrator.backends.watching import finish  # noqa: PLC0415 (loads fabric)
+
+        with self._lock:
+            watch = self._watches.pop(run.run_id, None)
+        if watch is not None:
+            watch.stop()
+        finish(run, self)
+
+    def _on_nodes(self, run: RunDir, work: Any) -> tuple[dict[int, Any], dict[int, BackendError]]:
+        handle, record = read_handle(run), run.read("run.json") or {}
+        if handle is None or not isinstance(record.get("profile"), dict):
+            return {}, {}
+        workdir = workdir_of(record["profile"])
+        remote = f"{workdir}/runs/{run.run_id}"
+        return on_all(lambda node, host: work(node, self.session(host, workdir), remote), dict(enumerate(handle.hosts)))

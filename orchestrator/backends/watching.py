@@ -1,0 +1,265 @@
+"""Threads that copy what the nodes of an SSH run write, see who lives, and start agents anew; and the last look."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from orchestrator.backends.copies import Copy, bring_checkpoint, sole_writer
+from orchestrator.backends.hosts import Host, hosts_of, on_all, read_handle, workdir_of
+from orchestrator.errors import BackendError
+from orchestrator.starts import Again, budget_left
+from orchestrator.store import RunDir
+from orchestrator.wire import NodeTask
+
+if TYPE_CHECKING:
+    from orchestrator.backends.ssh import SshBackend
+
+LOOK_SECONDS: Final = 1.0
+FIRST_PAUSE: Final = 1.0
+LONGEST_PAUSE: Final = 15.0
+JOIN_SECONDS: Final = 5.0
+
+
+class Watch:
+    """The copying of one run, from the supervisor's first look at it to the last."""
+
+    def __init__(self, run: RunDir, backend: SshBackend) -> None:
+        self.run, self.backend = run, backend
+        self.ended, self.changed, self.new_step = threading.Event(), threading.Event(), threading.Event()
+        self.steps: list[str] = []
+        self.again: threading.Thread | None = None
+        record = run.read("run.json") or {}
+        self.profile: dict[str, Any] = record.get("profile") or {}
+        self.workdir = workdir_of(self.profile)
+        self.remote = f"{self.workdir}/runs/{run.run_id}"
+        self.checkpoints = remote_checkpoints(run)
+        handle = read_handle(run)
+        nodes = range(len(handle.hosts)) if handle else ()
+        work = [threading.Thread(target=self._follow, args=(node,), daemon=True) for node in nodes]
+        self.threads = [*work, threading.Thread(target=self._bring_checkpoints, daemon=True)]
+        for thread in self.threads:
+            thread.start()
+
+    def wait(self, timeout: float) -> None:
+        """Return when something has changed, or after `timeout` seconds."""
+        self.changed.wait(timeout)
+        self.changed.clear()
+
+    def stop(self) -> None:
+        """End the threads; a look that is under way is over soon."""
+        self.ended.set()
+        self.new_step.set()
+        for thread in self.threads:
+            thread.join(JOIN_SECONDS)
+
+    # -- one node
+
+    def _follow(self, node: int) -> None:
+        copy = Copy(self.run, node, self.remote, self.checkpoints, [0])
+        pause, more = FIRST_PAUSE, False
+        while not self.ended.is_set():
+            handle = read_handle(self.run)
+            if handle is None:
+                return
+            try:
+                session = self.backend.session(handle.hosts[node], self.workdir)
+                more = copy.look(session, 0.0 if more else LOOK_SECONDS)
+                pause = FIRST_PAUSE
+                self._saw(node, handle.start, copy.alive, None, "")
+            except BackendError as error:
+                self._saw(node, handle.start, None, time.time(), error.message)
+                self.ended.wait(pause)
+                pause = min(LONGEST_PAUSE, pause * 2)
+            if node == 0 and copy.steps != self.steps:
+                self.steps = copy.steps
+                self.new_step.set()
+
+    def _saw(self, node: int, start: int, alive: bool | None, away: float | None, why: str) -> None:
+        """Record what is known of a node's agent now, where that has changed."""
+        name = f"nodes/{node}/seen.json"
+        before = self.run.read(name) or {}
+        if away is not None and isinstance(before.get("away"), float):
+            away = before["away"]  # since when it has been out of reach
+        now = {"start": start, "alive": alive, "away": away, "why": why}
+        if now != before:
+            self.run.node(node).mkdir(parents=True, exist_ok=True)
+            self.run.write(name, now)
+        self.changed.set()
+
+    # -- checkpoints
+
+    def _bring_checkpoints(self) -> None:
+        """Copy each committed checkpoint of node 0 while training goes on, the newest first."""
+        while True:
+            self.new_step.wait()
+            self.new_step.clear()
+            if self.ended.is_set():
+                return
+            handle = read_handle(self.run)
+            with contextlib.suppress(BackendError):  # out of reach: `_follow` says so, and the next step tries again
+                if handle is not None:
+                    session = self.backend.session(handle.hosts[0], self.workdir)
+                    bring_newest(self.run, session, self.checkpoints, self.steps[-1:])
+
+    # -- another start
+
+    def begin_again(self, again: Again) -> None:
+        """Start the agents anew in a thread of its own, unless that is under way."""
+        if self.again is None or not self.again.is_alive():
+            self.again = threading.Thread(target=self._begin_again, args=(again,), daemon=True)
+            self.again.start()
+
+    def _begin_again(self, again: Again) -> None:
+        try:
+            hosts = self._hosts_for_another_start(again)
+            if hosts is not None:
+                self.backend.start_all(self.run, self.profile, hosts, self._tasks(again), again.start)
+        except BackendError as error:
+            kind = "start_problem" if error.transient else "submit_failed"
+            self.run.append_event(kind, reason=error.message)
+            self.ended.wait(LONGEST_PAUSE)
+
+    def _hosts_for_another_start(self, again: Again) -> dict[int, Host] | None:
+        """The hosts of the next start, spares in the place of those that are away; None while one is waited for."""
+        handle = read_handle(self.run)
+        assert handle is not None
+        hosts = dict(enumerate(handle.hosts))
+
+        def ask(_: int, host: Host) -> Any:
+            return self.backend.session(host, self.workdir).call("hello", workdir=self.workdir)
+
+        _, away = on_all(ask, hosts)
+        spares = [spare for spare in hosts_of(self.profile)[1] if spare not in handle.hosts]
+        for node in sorted(away):
+            while node in away and spares:
+                spare = spares.pop(0)
+                with contextlib.suppress(BackendError):
+                    self.backend.session(spare, self.workdir)
+                    self.run.append_event("replaced", lost=node, host=hosts[node].name, by=spare.name)
+                    hosts[node] = spare
+                    del away[node]
+        if not away:
+            return hosts
+        self._wait_for_hosts(again, {hosts[node].name: error.message for node, error in away.items()})
+        return None
+
+    def _wait_for_hosts(self, again: Again, away: dict[str, str]) -> None:
+        """Say once who is waited for; end the run when that has lasted for the profile's node_wait."""
+        asked = [e for e in self.run.events() if e["kind"] == "waiting_for_hosts" and e.get("start") == again.start]
+        limit = float(self.profile.get("node_wait") or 0)
+        if not asked:
+            self.run.append_event("waiting_for_hosts", start=again.start, hosts=sorted(away), why=list(away.values()))
+        elif time.time() - asked[0].get("time", 0.0) > limit:
+            why = f"{again.reason}; {', '.join(sorted(away))} did not come back within {limit:g} s"
+            self.run.append_event("submit_failed", reason=why)
+
+    def _tasks(self, again: Again) -> tuple[NodeTask, ...]:
+        """The run's tasks as they are to be started now: with a token of their own, and what is left of the budgets."""
+        plan, kept = self.run.read("plan.json") or {}, self.run.read("secrets.json") or {}
+        tasks = [NodeTask.from_json(task) for task in plan["tasks"]]
+        token, secret_values = secrets.token_hex(32), kept.get("secrets", {})
+        retry = budget_left(tasks[0].retry, self.run.events())
+        return tuple(
+            replace(task, start=again.start, attempt=again.attempt, retry=retry, token=token, secrets=secret_values)
+            for task in tasks
+        )
+
+
+def remote_checkpoints(run: RunDir) -> str:
+    """Where rank 0 keeps its checkpoints on its node."""
+    task = ((run.read("plan.json") or {}).get("tasks") or [{}])[0]
+    folder = str(task.get("checkpoint_dir") or "")
+    return folder if folder.startswith(("/", "~")) or not folder else f"{task.get('code_dir')}/{folder}"
+
+
+def bring_newest(run: RunDir, session: Any, folder: str, steps: list[str]) -> None:
+    """Copy these checkpoints here, the newest first, and keep as many as the job keeps."""
+    for step in sorted(steps, reverse=True):
+        target = run.path / "checkpoints" / Path(step).name
+        if not (target / "COMMIT").exists() and bring_checkpoint(session, f"{folder}/{step}", target):
+            run.append_event("collected", step=int(target.name.removeprefix("step_")))
+    _keep_newest(run)
+
+
+def _keep_newest(run: RunDir) -> None:
+    import shutil  # noqa: PLC0415 (beside its only use)
+
+    keep = ((run.read("plan.json") or {}).get("tasks") or [{}])[0].get("checkpoint_keep", 3)
+    here = sorted(path for path in (run.path / "checkpoints").glob("step_*") if (path / "COMMIT").exists())
+    for path in here[: -max(1, keep)]:
+        (path / "COMMIT").unlink()  # from here on it is no checkpoint any more
+        shutil.rmtree(path)
+
+
+@contextlib.contextmanager
+def log_watch(run: RunDir, backend: SshBackend, ranks: list[int] | None) -> Iterator[None]:
+    """While it lasts, the logs of these ranks are copied by this process; at least once."""
+    ended = threading.Event()
+    handle = read_handle(run)
+    threads = []
+    remote = f"{workdir_of((run.read('run.json') or {}).get('profile') or {})}/runs/{run.run_id}"
+    with sole_writer(run.path, "logs.lock"):
+        for node in range(len(handle.hosts)) if handle else ():
+            copy = Copy(run, node, remote, "", ranks)
+            threads.append(threading.Thread(target=_copy_logs, args=(copy, backend, ended), daemon=True))
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            for thread in threads:
+                thread.join(JOIN_SECONDS)
+
+
+def _copy_logs(copy: Copy, backend: SshBackend, ended: threading.Event) -> None:
+    handle = read_handle(copy.run)
+    assert handle is not None
+    workdir = copy.remote.rpartition("/runs/")[0]
+    while True:
+        try:
+            more = copy.look(backend.session(handle.hosts[copy.node], workdir), LOOK_SECONDS, only_logs=True)
+        except BackendError:
+            more = False
+            ended.wait(LOOK_SECONDS)
+        if ended.is_set() and not more:
+            return
+
+
+def finish(run: RunDir, backend: SshBackend) -> None:
+    """Bring all logs, the results and the checkpoints of a run that has ended; then remove its folders on the nodes.
+
+    A node that can't be reached keeps its folder, and the run says so (`left_behind`).
+    """
+    handle = read_handle(run)
+    if handle is None:
+        return
+    workdir = workdir_of((run.read("run.json") or {}).get("profile") or {})
+    remote, checkpoints = f"{workdir}/runs/{run.run_id}", remote_checkpoints(run)
+
+    def one(node: int, host: Host) -> None:
+        session = backend.session(host, workdir)
+        copy = Copy(run, node, remote, checkpoints, None)
+        while copy.look(session, 0.0):
+            pass
+        if node == 0:
+            bring_newest(run, session, checkpoints, copy.steps)
+
+    def remove(_: int, host: Host) -> None:
+        backend.session(host, workdir).call("remove", run_dir=remote, run_id=run.run_id)
+
+    with sole_writer(run.path, "collect.lock"):
+        if (run.path / "verdict.json").exists():
+            return
+        hosts = dict(enumerate(handle.hosts))
+        _, failed = on_all(one, hosts)
+        _, kept = on_all(remove, {node: host for node, host in hosts.items() if node not in failed})
+        for node, error in {**failed, **kept}.items():
+            run.append_event("left_behind", left=node, host=hosts[node].name, reason=error.message)

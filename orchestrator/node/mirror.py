@@ -1,0 +1,174 @@
+"""What is new in a node's part of a run, for the copy that the controlling side keeps: by offset, in bounded pieces."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.node.machine import agent_of, at_user
+from orchestrator.node.processes import is_alive
+from orchestrator.wire import node_folder
+
+Request = dict[str, Any]
+Answer = tuple[dict[str, Any], bytes]
+
+LOOK_SECONDS = 0.05  # files on a network file system send no events, so this looks
+BEAT_SECONDS = 1.0  # beats change at every step; nobody reads them that often
+PIECE = 1 << 20
+MOST = 4 << 20
+TAIL = 256
+_LOG = re.compile(r"rank_(\d+)\.log")
+_BEAT = re.compile(r"beat_(\d+)")
+_WHOLE = re.compile(r"(error|stacks|warm)_?.*\.(json|txt)")
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A part of one file: `at` is its offset; None replaces the file; `rotated` says that nothing will follow it."""
+
+    name: str
+    data: bytes
+    at: int | None
+    stamp: str = ""
+    rotated: bool = False
+
+    def head(self) -> list[Any]:
+        return [self.name, len(self.data), self.at, self.stamp, self.rotated]
+
+
+def tail_hash(path: str, size: int) -> str:
+    """The hash of the last bytes before `size`: does another copy of that size end alike?"""
+    with open(path, "rb") as file:
+        file.seek(max(0, size - TAIL))
+        return hashlib.sha256(file.read(min(size, TAIL))).hexdigest()[:16]
+
+
+def look(request: Request, _: bytes) -> Answer:
+    """What is new since what the asker has, waiting up to `wait` seconds for it; also whether the agent lives.
+
+    have: {name: [size, tail hash] of a growing file, or the stamp of a replaced one}; ranks: whose logs, null for all.
+    """
+    run_dir, node = at_user(request["run_dir"]), int(request["node"])
+    end = time.monotonic() + float(request.get("wait", 0.0))
+    while True:
+        alive = _is_alive(run_dir, node)
+        pieces, more = _news(run_dir, node, request, beats=False)
+        steps = committed(at_user(request["checkpoints"])) if request.get("checkpoints") else []
+        changed = pieces or alive != request.get("alive") or steps != request.get("steps", steps)
+        if changed or time.monotonic() >= end:
+            break
+        time.sleep(LOOK_SECONDS)
+    pieces += _news(run_dir, node, request, beats=True)[0]
+    values = {"files": [piece.head() for piece in pieces], "alive": alive, "steps": steps, "more": more}
+    return values, b"".join(piece.data for piece in pieces)
+
+
+def _is_alive(run_dir: str, node: int) -> bool | None:
+    agent = agent_of(run_dir, node)
+    return None if agent is None else is_alive(agent)
+
+
+def committed(folder: str) -> list[str]:
+    """The names of the committed checkpoints."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return []
+    return sorted(name for name in names if name.startswith("step_") and os.path.exists(f"{folder}/{name}/COMMIT"))
+
+
+def _news(run_dir: str, node: int, request: Request, *, beats: bool) -> tuple[list[_Piece], bool]:
+    """(the pieces, whether there is more than fits into one answer)."""
+    have, room = request["have"], MOST
+    pieces: list[_Piece] = []
+    for name, grows in _files(run_dir, node, request.get("ranks"), beats=beats):
+        if request.get("only_logs") and not _LOG.fullmatch(os.path.basename(name)):
+            continue
+        if room <= 0:
+            return pieces, True
+        try:
+            piece = _grown(run_dir, name, have.get(name), room) if grows else _replaced(run_dir, name, have.get(name))
+        except FileNotFoundError:  # removed or replaced between two looks
+            continue
+        if piece is not None:
+            pieces.append(piece)
+            room -= len(piece.data)
+    return pieces, room <= 0
+
+
+def _files(run_dir: str, node: int, ranks: list[int] | None, *, beats: bool) -> list[tuple[str, bool]]:
+    """(name below the run's folder, does it grow?) of all that is sent; the events come last.
+
+    Who reads an event finds what it speaks of, because everything before it has been written by then.
+    """
+    folder = os.path.relpath(node_folder(run_dir, node), run_dir)
+    found: list[tuple[str, bool]] = []
+    for attempt in sorted(_names(f"{run_dir}/{folder}")):
+        if attempt.startswith("attempt_"):
+            for name in sorted(_names(f"{run_dir}/{folder}/{attempt}")):
+                log, beat = _LOG.fullmatch(name), _BEAT.fullmatch(name)
+                number = int((log or beat)[1]) if log or beat else None  # type: ignore[index]
+                wanted = number is None or ranks is None or number in ranks
+                if wanted and bool(beat) == beats and (log or beat or _WHOLE.fullmatch(name)):
+                    found.append((f"{folder}/{attempt}/{name}", bool(log)))
+    if beats:
+        return found
+    if node == 0:
+        found += [("metrics.jsonl", True), ("result.json", False), ("rank0.done", False)]
+    found += [(f"{folder}/{name}", True) for name in ("agent.log", "launcher.log")]
+    return [*found, (f"{folder}/agent.json", False), (f"{folder}/events.jsonl", True)]
+
+
+def steps(request: Request, _: bytes) -> Answer:
+    """The names of the committed checkpoints of a folder."""
+    return {"steps": committed(at_user(request["folder"]))}, b""
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def _grown(run_dir: str, name: str, known: Any, room: int) -> _Piece | None:
+    """The next piece of a file that only grows, of the one that was rotated away first; None when there is none."""
+    path = f"{run_dir}/{name}"
+    size, tail = (int(known[0]), str(known[1])) if known else (0, "")
+    if size == 0 or _ends_alike(path, size, tail):
+        data = _bytes(path, size, min(PIECE, room))
+        return _Piece(name, data, size) if data else None
+    if _ends_alike(f"{path}.1", size, tail):
+        data = _bytes(f"{path}.1", size, min(PIECE, room))
+        return _Piece(name, data, size, rotated=size + len(data) >= os.path.getsize(f"{path}.1"))
+    return _Piece(name, _bytes(path, 0, min(PIECE, room)), 0)
+
+
+def _ends_alike(path: str, size: int, tail: str) -> bool:
+    try:
+        return os.path.getsize(path) >= size and tail_hash(path, size) == tail
+    except FileNotFoundError:
+        return False
+
+
+def _replaced(run_dir: str, name: str, known: Any) -> _Piece | None:
+    path = f"{run_dir}/{name}"
+    info = os.stat(path)
+    stamp = f"{info.st_mtime_ns}-{info.st_size}"
+    return None if stamp == known else _Piece(name, _bytes(path, 0, PIECE), None, stamp)
+
+
+def _bytes(path: str, offset: int, count: int) -> bytes:
+    with open(path, "rb") as file:
+        file.seek(offset)
+        return file.read(count)
+
+
+def read(request: Request, _: bytes) -> Answer:
+    """A part of one file, and the file's size."""
+    path = at_user(request["path"])
+    return {"size": os.path.getsize(path)}, _bytes(path, int(request.get("offset", 0)), int(request["count"]))

@@ -1,0 +1,65 @@
+"""`python3 node.pyz serve`: this machine's answers to a controlling side that came over SSH.
+
+A request is a line of JSON, {"id", "do", "bytes", ...}, and that many bytes; so is a reply. Each request has a thread
+of its own and is answered when it is done, so a long look holds nobody up. The end of the input ends the process;
+agents that it has started go on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from typing import Any, BinaryIO, Callable
+
+from orchestrator.node import codecache, machine, mirror
+from orchestrator.node.machine import RefusedError
+
+Request = dict[str, Any]
+Answer = tuple[dict[str, Any], bytes]
+
+VERBS: dict[str, Callable[[Request, bytes], Answer]] = {
+    "hello": machine.hello,
+    "interpreter": machine.interpreter,
+    "missing": codecache.missing,
+    "code": codecache.unpack,
+    "put": machine.put,
+    "begin": machine.begin,
+    "cancel": machine.cancel,
+    "sweep": machine.sweep,
+    "remove": machine.remove,
+    "look": mirror.look,
+    "read": mirror.read,
+    "steps": mirror.steps,
+}
+
+
+def serve() -> int:
+    """Answer the requests of the standard input until it ends; the exit code."""
+    source, sink, lock = sys.stdin.buffer, os.fdopen(os.dup(1), "wb"), threading.Lock()
+    os.dup2(2, 1)  # nothing that prints may get between two replies
+    while (line := source.readline()).endswith(b"\n"):
+        request = json.loads(line)
+        payload = source.read(request.get("bytes", 0))
+        threading.Thread(target=_answer, args=(request, payload, sink, lock), daemon=True).start()
+    return 0
+
+
+def _answer(request: Request, payload: bytes, sink: BinaryIO, lock: threading.Lock) -> None:
+    try:
+        values, data = VERBS[request["do"]](request, payload)
+    except RefusedError as error:
+        values, data = {"error": str(error)}, b""
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        values, data = {"error": f"{where}{error.strerror or error}"}, b""
+    except (KeyError, TypeError, ValueError) as error:
+        values, data = {"error": f"the request {request.get('do')} is not understood: {error!r}"}, b""
+    with lock:
+        try:
+            sink.write(json.dumps({"id": request.get("id"), **values, "bytes": len(data)}).encode() + b"\n")
+            sink.write(data)
+            sink.flush()
+        except BrokenPipeError:  # who asked has gone
+            os._exit(0)

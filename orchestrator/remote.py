@@ -1,0 +1,164 @@
+"""One machine reached over SSH: its address, and a connection to it. The only importer of fabric.
+
+The user's OpenSSH configuration is read by OpenSSH itself (`ssh -G`); fabric connects with what comes of it. Host keys
+are checked against the known_hosts files, never learned.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import random
+import shlex
+import shutil
+import socket
+import subprocess
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+
+import paramiko
+from fabric import Config, Connection
+from paramiko.config import SSHConfig
+
+from orchestrator.address import Address
+from orchestrator.errors import BackendError
+
+CONNECT_SECONDS: Final = 15.0
+TRIES: Final = 3
+KEEPALIVE_SECONDS: Final = 5
+LOST: Final = (OSError, EOFError, paramiko.SSHException)  # how a connection that breaks shows itself
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """What OpenSSH makes of an address."""
+
+    hostname: str
+    user: str | None = None
+    port: int = 22
+    keys: tuple[str, ...] = ()
+    known_hosts: tuple[str, ...] = ()
+    jump: str | None = None
+    agent: bool = True
+
+
+def resolve(address: Address) -> Resolved:
+    """The address as `ssh -G` resolves it; as it stands where there is no ssh here."""
+    if address.host.startswith("-"):
+        raise BackendError(f"'{address.host}' is not a host name")
+    known = ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")
+    if shutil.which("ssh") is None:
+        found: dict[str, list[str]] = {"hostname": [address.host]}
+    else:
+        argv = ["ssh", "-G", *(["-l", address.user] if address.user else [])]
+        argv += [*(["-p", str(address.port)] if address.port else []), "--", address.host]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+        if done.returncode != 0:
+            raise BackendError(f"{address.host}: ssh can't read its configuration: {done.stderr.strip()}")
+        found = {}
+        for line in done.stdout.splitlines():
+            name, _, value = line.partition(" ")
+            found.setdefault(name, []).append(value)
+    first = {name: values[0] for name, values in found.items()}
+    files = [*first.get("userknownhostsfile", known[0]).split(), *first.get("globalknownhostsfile", known[1]).split()]
+    jump = address.jump or first.get("proxyjump")
+    keys = [address.key] if address.key else found.get("identityfile", [])
+    return Resolved(
+        hostname=first.get("hostname", address.host),
+        user=first.get("user", address.user),
+        port=int(first.get("port", address.port or 22)),
+        keys=tuple(path for key in keys if os.path.exists(path := os.path.expanduser(key))),
+        known_hosts=tuple(path for file in files if os.path.exists(path := os.path.expanduser(file))),
+        jump=None if jump in (None, "none") else jump,
+        agent=first.get("identityagent") != "none" and first.get("identitiesonly") != "yes",
+    )
+
+
+class _UnknownHostError(Exception):
+    """Its arguments are the kind of the key and its fingerprint as OpenSSH prints it."""
+
+
+class _Refuse:
+    """What paramiko asks about a host that is not in known_hosts."""
+
+    def missing_host_key(self, client: Any, hostname: str, key: Any) -> None:
+        digest = base64.b64encode(hashlib.sha256(key.asbytes()).digest()).decode().rstrip("=")
+        raise _UnknownHostError(key.get_name(), f"SHA256:{digest}")
+
+
+def connect(address: Address, resolved: Resolved, gateway: Connection | None) -> Connection:
+    """An open connection; BackendError says in a sentence what is in the way."""
+    for attempt in range(1, TRIES + 1):
+        try:
+            return _open(address, resolved, gateway)
+        except BackendError as error:
+            if not error.transient or attempt == TRIES:
+                raise
+            time.sleep(random.uniform(0.2, 1.0) * attempt)  # noqa: S311 (an sshd that drops some of many at once)
+    raise AssertionError
+
+
+def _open(address: Address, resolved: Resolved, gateway: Connection | None) -> Connection:
+    connection = Connection(
+        resolved.hostname, user=resolved.user, port=resolved.port, gateway=gateway, connect_timeout=CONNECT_SECONDS,
+        config=Config(ssh_config=SSHConfig(), lazy=True),  # `ssh -G` has read it
+        connect_kwargs={
+            "key_filename": list(resolved.keys), "allow_agent": resolved.agent, "look_for_keys": False,
+            "banner_timeout": CONNECT_SECONDS, "auth_timeout": CONNECT_SECONDS,
+        },
+    )  # fmt: skip
+    connection.client.set_missing_host_key_policy(_Refuse())
+    for path in resolved.known_hosts:
+        connection.client.load_system_host_keys(path)
+    through = f" through {resolved.jump}" if resolved.jump else ""
+    try:
+        connection.open()
+    except Exception as error:  # paramiko raises many kinds; each becomes a sentence
+        connection.close()
+        raise _in_words(address, resolved, through, error) from error
+    transport = connection.client.get_transport()
+    transport.set_keepalive(KEEPALIVE_SECONDS)
+    if isinstance(transport.sock, socket.socket):
+        transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def _in_words(address: Address, resolved: Resolved, through: str, error: Exception) -> BackendError:
+    where = f"{address.host} ({resolved.hostname}:{resolved.port}{through})"
+    if isinstance(error, _UnknownHostError):
+        port = f" -p {resolved.port}" if resolved.port != 22 else ""
+        return BackendError(
+            f"{where}: its host key is not in known_hosts ({' '.join(error.args)})",
+            "compare the fingerprint with the machine's own, then: "
+            f"ssh-keyscan{port} {resolved.hostname} >> ~/.ssh/known_hosts",
+        )
+    if isinstance(error, paramiko.BadHostKeyException):
+        return BackendError(
+            f"{where}: its host key is not the one in known_hosts: it is another machine, or was installed anew",
+            f"ask its owner; only then remove the old key: ssh-keygen -R {resolved.hostname}",
+        )
+    if isinstance(error, paramiko.PasswordRequiredException):
+        return BackendError(f"{where}: the key needs its passphrase", "load it into the agent: ssh-add")
+    if isinstance(error, paramiko.AuthenticationException):
+        keys = ", ".join(resolved.keys) or "none found"
+        return BackendError(
+            f"{where}: it takes none of the keys of user {resolved.user or 'me'} (files: {keys})",
+            f"try: ssh -v {address.host}; set user: and key: in the profile, or load the key: ssh-add",
+        )
+    if isinstance(error, socket.gaierror):
+        return BackendError(f"{address.host}: no such host: {error.strerror}", "see HostName in ~/.ssh/config")
+    timed_out = isinstance(error, TimeoutError) or "timed out" in str(error).lower()
+    words = "no answer within 15 s" if timed_out else str(error) or type(error).__name__
+    refused = "Unable to connect" in words or isinstance(error, ConnectionRefusedError)
+    if refused:
+        words = "nothing listens there: is sshd running?"
+    return BackendError(f"{where}: can't be reached: {words}", f"try: ssh {address.host}", transient=not refused)
+
+
+def open_channel(connection: Connection, argv: list[str]) -> Any:
+    """A channel on which the command runs, its standard streams attached; one of LOST when that fails."""
+    channel = connection.client.get_transport().open_session(timeout=CONNECT_SECONDS)
+    channel.exec_command(shlex.join(argv))
+    return channel
