@@ -64,6 +64,7 @@ class Request:
     env: tuple[str, ...] = ()
     resume: str | None = None
     rehearse: bool = False
+    waits: bool = False  # for GPUs that others hold
     again: str | None = None  # the run to repeat; `job` is then empty, and `profile` where it stays the same
 
 
@@ -75,6 +76,7 @@ class Prepared:
     profile: AnyProfile
     environment: Environment
     rehearsed: bool
+    waits: bool = False
     given: tuple[str, ...] = ()  # the names of --env: `A=` had a value, `A` took the shell's
     repeats: RunDir | None = None
     hidden: dict[str, str] = field(default_factory=dict, repr=False)  # of notify: what must not be shown
@@ -104,7 +106,7 @@ def prepare(root: Path, request: Request) -> Prepared:
     given = dict.fromkeys("".join(option.partition("=")[:2]) for option in options)
     shell = {**os.environ, **environment.env, **environment.secrets}
     hidden = notify.hidden_values(loaded.job.model_dump(), shell)
-    return Prepared(loaded, profile, environment, rehearsed, tuple(given), repeats, hidden)
+    return Prepared(loaded, profile, environment, rehearsed, request.waits, tuple(given), repeats, hidden)
 
 
 def _checkpoints_of(run: RunDir) -> str:
@@ -169,6 +171,14 @@ def submit(root: Path, prepared: Prepared) -> RunDir:
     return run
 
 
+def note_on_supervisor(prepared: Prepared) -> str:
+    """What waits while this machine is off, in one line; empty where nothing does."""
+    if prepared.profile.kind != "ssh":
+        return ""
+    after = "a replacement by a spare" if prepared.profile.spares else "another start"
+    return f"note: the run goes on without this machine; while it is off, only {after} after the loss of a node waits"
+
+
 def _record(prepared: Prepared, launch: LaunchPlan) -> dict[str, Any]:
     from orchestrator import __version__  # noqa: PLC0415 (next to its only use)
 
@@ -192,6 +202,7 @@ def _record(prepared: Prepared, launch: LaunchPlan) -> dict[str, Any]:
         "profile_file": str(prepared.loaded.profile_path),
         "code_dir": str(prepared.loaded.code_dir),
         "given": list(prepared.given),
+        "waits": prepared.waits,
         "repeats": prepared.repeats.run_id if prepared.repeats else None,
         "python": sys.version.split()[0],
     }

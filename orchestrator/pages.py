@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.checkpoints import Checkpoint
 from orchestrator.collect import Pulled
 from orchestrator.compare import Comparison
 from orchestrator.render import Style, plain, table
+
+if TYPE_CHECKING:
+    from orchestrator.doctor import Check
 
 VERDICT_COLOURS = {"committed": "green", "torn": "yellow", "corrupt": "red"}
 
@@ -83,3 +87,41 @@ def _short(text: str) -> str:
 def members_page(members: Sequence[tuple[str, int]]) -> str:
     """What an archive holds."""
     return table(["SIZE", "FILE"], [[size(count), name] for name, count in members])
+
+
+def doctor_page(checks: Sequence[Check], style: Style = plain) -> str:
+    """A line a node, a column a check; then what is wrong, where, and what to do."""
+    whats = list(dict.fromkeys(check.what for check in checks))
+    hosts = {check.node: check.host for check in checks}
+    by_place = {(check.node, check.what): check for check in checks}
+    rows = [[str(node), host, *(by_place[node, what].verdict for what in whats)] for node, host in hosts.items()]
+    lines = [table(["NODE", "HOST", *(what.upper() for what in whats)], rows)]
+    for check in checks:
+        if check.verdict in ("warn", "fail"):
+            colour = "red" if check.verdict == "fail" else "yellow"
+            lines += [
+                "",
+                f"{style(check.verdict, colour)}  node {check.node} ({check.host}), {check.what}: {check.value}",
+            ]
+            lines += [f"      {line}" for line in check.hint.splitlines()]
+    failed = sum(check.verdict == "fail" for check in checks)
+    lines += ["", f"{failed} of {len(checks)} checks failed" if failed else "nothing stands in the way"]
+    return "\n".join(lines)
+
+
+def nodes_page(found: Sequence[Mapping[str, Any]], style: Style = plain) -> str:
+    """A line a host; what its GPUs or slots are held by."""
+    rows = []
+    for each in found:
+        name = f"{each['host']} (spare)" if each["spare"] else str(each["host"])
+        if "problem" in each:
+            rows.append([name, "-", "-", "-", style(each["problem"], "red")])
+            continue
+        holders = [
+            f"{place} {holder.get('user')}: {holder.get('run')}" if holder else f"{place} free"
+            for place, holder in each["places"].items()
+        ]
+        rows.append(
+            [name, str(each["cores"]), str(each["gpus"]), size(each["free"]), ", ".join(holders) or "not counted"]
+        )
+    return table(["HOST", "CORES", "GPUS", "FREE DISK", "HELD BY"], rows)

@@ -152,7 +152,8 @@ def fold(run: Event, events: Iterable[Event], alive: Mapping[int, bool | None], 
         if event.get("node") in by_node:
             by_node[event["node"]].append(event)
     nodes = tuple(_fold_node(node, by_node[node], run, alive.get(node)) for node in sorted(by_node))
-    verdict = _verdict(run, own, by_node, nodes, rank0_done)
+    may_live = {node for node, lives in alive.items() if lives is not False}
+    verdict = _verdict(run, own, by_node, nodes, may_live, rank0_done)
     goes = [event for event in every if event["kind"] == "go"]
     restarts = [event for event in every if event["kind"] in ("restart", AGAIN)]
     starts = [event for event in events if event["kind"] == "started"]
@@ -238,7 +239,12 @@ def _detail(own: list[Event], by_node: Mapping[int, list[Event]]) -> str:
 
 
 def _verdict(
-    run: Event, own: list[Event], by_node: Mapping[int, list[Event]], nodes: tuple[NodeState, ...], rank0_done: bool
+    run: Event,
+    own: list[Event],
+    by_node: Mapping[int, list[Event]],
+    nodes: tuple[NodeState, ...],
+    alive: set[int],
+    rank0_done: bool,
 ) -> Verdict | None:
     """The verdict once no agent is left that could change it, else None."""
     survivors = tuple(pid for event in _all(by_node, "agent_ended") for pid in _items(event.get("survivors")))
@@ -246,8 +252,8 @@ def _verdict(
     refused = [event for event in own if event["kind"] == "submit_failed"]
     if refused:
         return Verdict("failed", "infra", refused[-1]["reason"])
-    if any(node.state in ("starting", "running") for node in nodes):
-        return None
+    if any(node.state in ("starting", "running") or (node.state == "waiting" and node.node in alive) for node in nodes):
+        return None  # an agent that lives, or may live, has not said its last word: perhaps nobody has heard its first
     started = any(node.state != "waiting" for node in nodes)
     gone = any(event["kind"] == "found_lost" for event in own)
     if not started and not gone:
@@ -262,7 +268,8 @@ def _verdict(
         first = given_up[0]
         outcome = first["outcome"] if first["outcome"] in FINAL else "failed"
         return Verdict(outcome, first["cause"], first["reason"] or f"{first['cause']} before the ranks were started")
-    return Verdict("failed", "infra", _who_was_lost(nodes, own), survivors=survivors)
+    words = [_who_was_lost(nodes, own), *(event["reason"] for event in given_up[:1])]
+    return Verdict("failed", "infra", "; ".join(word for word in words if word), survivors=survivors)
 
 
 def _verdict_of_gang(

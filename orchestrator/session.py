@@ -67,7 +67,7 @@ class Session:
         return not self.problem
 
     def call(
-        self, do: str, payload: bytes = b"", *, timeout: float = CALL_SECONDS, **values: Any
+        self, do: str, payload: bytes = b"", *, timeout: float | None = CALL_SECONDS, **values: Any
     ) -> tuple[dict[str, Any], bytes]:
         """The server's answer; BackendError with its sentence, or transient when the machine is out of reach."""
         arrived = threading.Event()

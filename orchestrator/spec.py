@@ -391,6 +391,7 @@ class SshProfile(ProfileBase):
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
     key: Line | None = None
     jump: Line | None = None
+    slots: Count | None = Field(None, description="ranks that a host without GPUs takes at a time, of all its users")
     node_wait: Seconds = Field(1800, description="how long a lost host is waited for where no spare is left")
 
     @model_validator(mode="before")

@@ -37,6 +37,20 @@ AWAY_SECONDS: Final = 30.0  # an agent without its gang has ended its ranks by t
 SECRETS: Final = "secrets.json"
 
 
+def places_needed(task: NodeTask, gpus: int, slots: int | None) -> int:
+    """How many GPUs or slots a node's ranks hold; ranks that train on the CPU beside GPUs hold none."""
+    if gpus:
+        nproc = task.nproc or gpus
+        return nproc if task.backend != "gloo" and nproc <= gpus else 0
+    return (task.nproc or slots) if slots else 0
+
+
+def visible(places: list[str]) -> dict[str, str]:
+    """What the ranks are shown of the GPUs that they hold."""
+    numbers = [name.removeprefix("gpu-") for name in places if name.startswith("gpu-")]
+    return {"CUDA_VISIBLE_DEVICES": ",".join(numbers)} if numbers else {}
+
+
 class SshBackend:
     """Agents on machines of the user's; what they write is copied here by the supervisor."""
 
@@ -105,9 +119,13 @@ class SshBackend:
         hellos, failed = on_all(prepare, hosts)
         if failed:
             raise all_of(failed)
-        addresses = self._leader_addresses(hosts[0], hellos[0])
+        places = self._lease(run, hosts, tasks, hellos, workdir, slots=profile.get("slots"), wait=start > 0)
+        addresses = self.leader_addresses(hosts[0], hellos[0])
         everybody = tuple(hosts[node].name for node in sorted(hosts))
-        tasks = tuple(replace(task, leader_addrs=addresses, hosts=everybody) for task in tasks)
+        tasks = tuple(
+            replace(task, leader_addrs=addresses, hosts=everybody, env={**task.env, **visible(places[task.node_rank])})
+            for task in tasks
+        )
         handle = Handle("intent", start, tuple(hosts[node] for node in sorted(hosts)), {})
         handle.write(run)
 
@@ -120,6 +138,36 @@ class SshBackend:
         if failed:
             raise all_of(failed)
 
+    def _lease(
+        self,
+        run: RunDir,
+        hosts: Mapping[int, Host],
+        tasks: tuple[NodeTask, ...],
+        hellos: Mapping[int, Mapping[str, Any]],
+        workdir: str,
+        *,
+        slots: int | None,
+        wait: bool,
+    ) -> dict[int, list[str]]:
+        """The GPUs or slots of every node, all or none; in the order of the hosts' names, so that two can't block."""
+        wait = wait or bool((run.read("run.json") or {}).get("waits"))
+        places: dict[int, list[str]] = {}
+        try:
+            for node in sorted(hosts, key=lambda node: (hosts[node].name, node)):
+                count = places_needed(tasks[node], hellos[node]["gpus"], slots)
+                session = self.session(hosts[node], workdir)
+                places[node] = []
+                if count:
+                    reply, _ = session.call(
+                        "lease", timeout=None, run_id=run.run_id, count=count, slots=slots, wait=wait
+                    )
+                    places[node] = reply["places"]
+        except BackendError as error:
+            for node in places:
+                self.session(hosts[node], workdir).call("release", run_id=run.run_id)
+            raise BackendError(error.message, error.hint or "orch nodes shows who; --wait-for-gpus waits") from error
+        return places
+
     def _checkpoint_to_give(self, run: RunDir, start: int) -> Path | None:
         if start:
             return newest_checkpoint(run.path / "checkpoints")
@@ -128,7 +176,7 @@ class SshBackend:
             return None
         return Path(asked) if (Path(asked) / "COMMIT").exists() else newest_checkpoint(Path(asked))
 
-    def _leader_addresses(self, host: Host, hello: Mapping[str, Any]) -> tuple[str, ...]:
+    def leader_addresses(self, host: Host, hello: Mapping[str, Any]) -> tuple[str, ...]:
         """Where the other nodes may reach node 0: its `addr`, else what ssh and the machine itself call it."""
         if host.addr:
             return (host.addr,)

@@ -14,13 +14,20 @@ from orchestrator.errors import EXIT_ORCH_FAILED
 @orch.command()
 @click.option("--dry-run", is_flag=True, help="Only list what would be done.")
 @click.option("--unknown", is_flag=True, help="Also end processes whose run this state folder doesn't know.")
+@click.option("--profile", "-p", metavar="PROFILE", help="On the hosts of this profile, not on this machine.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def gc(dry_run: bool, unknown: bool, as_json: bool) -> int:
-    """End processes and remove files that crashed runs left on this machine; live runs are not touched."""
+def gc(dry_run: bool, unknown: bool, profile: str | None, as_json: bool) -> int:
+    """End processes and remove files that crashed runs left behind; live runs are not touched."""
     from orchestrator.residue import collect_garbage
     from orchestrator.store import state_root
 
-    found = collect_garbage(state_root(), dry_run=dry_run, unknown=unknown)
+    if profile is None:
+        found = collect_garbage(state_root(), dry_run=dry_run, unknown=unknown)
+    else:
+        from orchestrator.load import load_profile
+        from orchestrator.remnants import sweep_hosts
+
+        found = sweep_hosts(state_root(), load_profile(profile), dry_run=dry_run, unknown=unknown)
     if as_json:
         print_json([each.to_json() for each in found])
     for each in [] if as_json else found:

@@ -34,7 +34,15 @@ def request_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def request(job: str, profile: str, shared: dict[str, Any], *, rehearse: bool = False, again: str | None = None) -> Any:
+def request(
+    job: str,
+    profile: str,
+    shared: dict[str, Any],
+    *,
+    rehearse: bool = False,
+    again: str | None = None,
+    waits: bool = False,
+) -> Any:
     """What the options that submit and plan share ask for."""
     from orchestrator.controller import Request
 
@@ -44,7 +52,7 @@ def request(job: str, profile: str, shared: dict[str, Any], *, rehearse: bool = 
         "profile.nodes": shared["nodes"],
         "profile.nproc_per_node": int(nproc) if nproc is not None and nproc.isdecimal() else nproc,
     }
-    return Request(job, profile, shared["sets"], flags, shared["env"], shared["resume"], rehearse, again)
+    return Request(job, profile, shared["sets"], flags, shared["env"], shared["resume"], rehearse, waits, again)
 
 
 @orch.command()
@@ -56,8 +64,9 @@ def request(job: str, profile: str, shared: dict[str, Any], *, rehearse: bool = 
 @click.option("--detach", "-d", is_flag=True, help="Return at once (the default).")
 @click.option("--dry-run", "--dryrun", "dry_run", is_flag=True, help="Print what would be sent; start nothing.")
 @click.option("--rehearse", is_flag=True, help="Run the profile's nodes and ranks on this machine.")
+@click.option("--wait-for-gpus", is_flag=True, help="Wait for GPUs that other runs hold, instead of refusing.")
 def submit(job: str | None, profile: str | None, as_json: bool, again: str | None, follow: bool, detach: bool,
-           dry_run: bool, rehearse: bool, **shared: Any) -> int:  # fmt: skip
+           dry_run: bool, rehearse: bool, wait_for_gpus: bool, **shared: Any) -> int:  # fmt: skip
     """Submit JOB (a YAML file or a shipped job's name) to a profile, or repeat a run."""
     from orchestrator import controller, render
     from orchestrator.runrecord import code_note
@@ -72,12 +81,15 @@ def submit(job: str | None, profile: str | None, as_json: bool, again: str | Non
             "the option --profile is missing", "say where to run: --profile local; orch profiles lists them"
         )
     root = state_root()
-    prepared = controller.prepare(root, request(job or "", profile or "", shared, rehearse=rehearse, again=again))
+    asked = request(job or "", profile or "", shared, rehearse=rehearse, again=again, waits=wait_for_gpus)
+    prepared = controller.prepare(root, asked)
     if dry_run:
         show_plan(controller.plan_for(root, prepared), as_json, prepared.environment.secrets)
         return 0
     run = controller.submit(root, prepared)
     if note := code_note(run.events()):
+        say(note)
+    if note := controller.note_on_supervisor(prepared):
         say(note)
     if as_json and not follow:
         print_json({"run_id": run.run_id, "folder": str(run.path)})

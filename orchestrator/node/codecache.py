@@ -7,12 +7,8 @@ import json
 import os
 import shutil
 import socket
-from typing import Any
 
-from orchestrator.node.machine import RefusedError, at_user
-
-Request = dict[str, Any]
-Answer = tuple[dict[str, Any], bytes]
+from orchestrator.node.request import Answer, RefusedError, Request, at_user
 
 
 def missing(request: Request, payload: bytes) -> Answer:

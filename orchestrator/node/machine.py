@@ -13,13 +13,13 @@ import sys
 import time
 from typing import Any
 
+from orchestrator.node import leases
 from orchestrator.node.events import write_whole
 from orchestrator.node.preflight import addresses, cores, gpus
 from orchestrator.node.processes import Process, end_marked, identify, marked, send_signal, wait_gone
+from orchestrator.node.request import Answer, RefusedError, Request, at_user
 from orchestrator.wire import NodeTask, at_home, node_folder
 
-Request = dict[str, Any]
-Answer = tuple[dict[str, Any], bytes]
 INTERPRETER_SECONDS = 30.0
 LEAVING_SECONDS = 1.0  # an agent that has said its last words is about to be gone
 # Importing torch takes seconds; whether it is there, and which, its metadata tell at once.
@@ -34,15 +34,6 @@ for name in ("torch", "torchvision"):
         found[name] = None
 print(json.dumps(found))
 """
-
-
-class RefusedError(Exception):
-    """A request that can't be carried out; its text is a sentence without the host, which the asker knows."""
-
-
-def at_user(path: str) -> str:
-    """The path with `~` as this machine has it."""
-    return os.path.expanduser(path)
 
 
 def hello(request: Request, _: bytes) -> Answer:
@@ -106,16 +97,20 @@ def begin(request: Request, payload: bytes) -> Answer:
     except FileExistsError:
         agent = agent_of(task.run_dir, task.node_rank, task.start)
         return {"pid": agent.pid if agent else 0, "started": agent.started if agent else 0, "again": True}, b""
+    descriptors = leases.held.pop(task.run_id, [])
     try:
-        process = _start(task, folder)
+        process = _start(task, folder, descriptors)
     except OSError:
         os.unlink(marker)
         raise
+    finally:
+        for descriptor in descriptors:  # the agent has its own by now
+            os.close(descriptor)
     write_whole(marker, {"pid": process.pid, "started": process.started})
     return {"pid": process.pid, "started": process.started}, b""
 
 
-def _start(task: NodeTask, folder: str) -> Process:
+def _start(task: NodeTask, folder: str, descriptors: list[int]) -> Process:
     archive = f"{task.run_dir}/node.pyz"
     if not os.path.exists(archive):
         partial = (
@@ -130,6 +125,7 @@ def _start(task: NodeTask, folder: str) -> Process:
         child = subprocess.Popen(
             [sys.executable, "-I", "-S", archive, "agent", path],
             stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=task.run_dir, start_new_session=True,
+            pass_fds=descriptors,
         )  # fmt: skip
     child.returncode = 0  # it outlives this process; nobody waits for it here
     return identify(child.pid) or Process(child.pid, 0)
@@ -172,16 +168,18 @@ def cancel(request: Request, _: bytes) -> Answer:
 
 
 def sweep(request: Request, _: bytes) -> Answer:
-    """KILL to the agent and to everything that carries the run's mark on this node; who survived it."""
-    timeout = float(request.get("timeout", 5.0))
-    agent = agent_of(at_user(request["run_dir"]), request["node"])
-    left = wait_gone([agent] if agent is not None else [], LEAVING_SECONDS)
+    """KILL to the agent and to everything that carries the run's mark on this node (null: any); who survived it."""
+    timeout, run_dir, node = float(request.get("timeout", 5.0)), at_user(request["run_dir"]), request["node"]
+    nodes = [node] if node is not None else [int(name) for name in _names(f"{run_dir}/nodes") if name.isdigit()]
+    agents = [agent for each in nodes if (agent := agent_of(run_dir, each)) is not None]
+    left = wait_gone(agents, LEAVING_SECONDS)
     for process in left:
         send_signal(process, signal.SIGKILL)
     stuck = wait_gone(left, timeout)
-    ended, survivors = end_marked(request["run_id"], request["node"], timeout=timeout)
-    with contextlib.suppress(OSError):
-        os.unlink(f"{node_folder(at_user(request['run_dir']), request['node'])}/task.json")
+    ended, survivors = end_marked(request["run_id"], node, timeout=timeout)
+    for each in nodes:
+        with contextlib.suppress(OSError):
+            os.unlink(f"{node_folder(run_dir, each)}/task.json")
     names = [f"{process.pid} ({process.command})" for process in (*stuck, *survivors)]
     return {"host": socket.gethostname(), "ended": len(left) - len(stuck) + ended, "survivors": names}, b""
 

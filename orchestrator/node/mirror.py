@@ -9,12 +9,10 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.node.machine import agent_of, at_user
+from orchestrator.node.machine import agent_of
 from orchestrator.node.processes import is_alive
+from orchestrator.node.request import Answer, Request, at_user
 from orchestrator.wire import node_folder
-
-Request = dict[str, Any]
-Answer = tuple[dict[str, Any], bytes]
 
 LOOK_SECONDS = 0.05  # files on a network file system send no events, so this looks
 BEAT_SECONDS = 1.0  # beats change at every step; nobody reads them that often

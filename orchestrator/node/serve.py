@@ -11,13 +11,10 @@ import json
 import os
 import sys
 import threading
-from typing import Any, BinaryIO, Callable
+from typing import BinaryIO, Callable
 
-from orchestrator.node import codecache, machine, mirror
-from orchestrator.node.machine import RefusedError
-
-Request = dict[str, Any]
-Answer = tuple[dict[str, Any], bytes]
+from orchestrator.node import codecache, leases, leftovers, machine, mirror, ways
+from orchestrator.node.request import Answer, RefusedError, Request
 
 VERBS: dict[str, Callable[[Request, bytes], Answer]] = {
     "hello": machine.hello,
@@ -30,6 +27,13 @@ VERBS: dict[str, Callable[[Request, bytes], Answer]] = {
     "sweep": machine.sweep,
     "remove": machine.remove,
     "look": mirror.look,
+    "lease": leases.lease,
+    "leases": leases.leases,
+    "release": leases.release,
+    "leftovers": leftovers.leftovers,
+    "tidy_cache": leftovers.tidy_cache,
+    "door": ways.door,
+    "knock": ways.knock,
     "read": mirror.read,
     "steps": mirror.steps,
 }

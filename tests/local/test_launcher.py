@@ -146,7 +146,7 @@ def test_forked_ranks_do_not_share_random_numbers(orch: Orch, project) -> None:
     )
     folder = project(dice_py=program, dice_yaml="script: dice.py\nlauncher: fork\nwarm_imports: [numpy]\n")
     assert orch("submit", str(folder / "dice.yaml"), "-p", "local-2x2", "-f").code == 0
-    rows = [line.split("] ")[1].split() for line in orch("logs", "last", "--all").out.splitlines()]
+    rows = [line.split(" ", 1)[1].split() for line in orch("logs", "last", "--all").out.splitlines()]
     for column in zip(*rows, strict=True):
         assert len(set(column)) == 4, rows
 

@@ -46,7 +46,7 @@ def test_hello_on_two_nodes(orch: Orch) -> None:
     assert done.out.startswith("hello from rank 0 of 4 on ")
     said = orch("logs", "last", "--all").out.splitlines()
     assert [line.split(" on ")[0] for line in said] == [
-        f"[node {rank // 2} rank {rank}] hello from rank {rank} of 4" for rank in range(4)
+        f"n{rank // 2}/r{rank} hello from rank {rank} of 4" for rank in range(4)
     ]
     state = orch("status", "last", "--json").json
     assert (state["state"], state["world_size"], len(state["nodes"])) == ("succeeded", 4, 2)
@@ -81,7 +81,7 @@ def test_nodes_may_differ_in_nproc(orch: Orch, project) -> None:
         who_yaml="command: [sh, -c, 'echo \"$RANK $LOCAL_RANK $LOCAL_WORLD_SIZE $WORLD_SIZE $GROUP_RANK\"']\n",
     )
     assert orch("submit", str(folder / "who.yaml"), "-p", str(folder / "odd.yaml"), "-f").code == 0
-    said = [line.split("] ")[1] for line in orch("logs", "last", "--all").out.splitlines()]
+    said = [line.split(" ", 1)[1] for line in orch("logs", "last", "--all").out.splitlines()]
     assert said == ["0 0 1 6 0", "1 0 3 6 1", "2 1 3 6 1", "3 2 3 6 1", "4 0 2 6 2", "5 1 2 6 2"]
 
 

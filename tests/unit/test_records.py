@@ -253,8 +253,11 @@ def test_a_submit_that_died_before_it_started_an_agent() -> None:
 
 def test_a_node_that_gave_up_tells_why() -> None:
     gave_up = event("gave_up", 1, outcome="failed", cause="infra", reason="node 1 (b) can't reach node 0: a: refused")
-    found = verdict([*SUBMITTED, AGENTS[1], gave_up], {0: None, 1: False})
+    found = verdict([*SUBMITTED, AGENTS[1], gave_up], {1: False})
     assert found.reason == "node 1 (b) can't reach node 0: a: refused"
+    gone = verdict([*SUBMITTED, AGENTS[1], gave_up], {0: False, 1: False})
+    assert gone.reason.startswith("the agent of node 0 (a) vanished without a word")
+    assert gone.reason.endswith("; node 1 (b) can't reach node 0: a: refused")
 
 
 def test_a_submit_that_failed() -> None:
@@ -326,3 +329,10 @@ def test_a_verdict_survives_json() -> None:
     assert Verdict.from_json(json.loads(json.dumps(one.to_json()))) == one
     assert Verdict.from_json({"outcome": "failed", "of_the_future": 1}) == Verdict("failed")
     assert Verdict.from_json({}).outcome == "failed"
+
+
+def test_a_node_that_nobody_has_heard_yet_may_have_everything_to_say() -> None:
+    others = [each for each in SUCCESS if each.get("node") != 0]
+    assert state(others, {0: None, 1: False}).verdict is None
+    assert state(others, {0: True, 1: False}).verdict is None
+    assert state(SUCCESS, {0: None, 1: None}).state == "succeeded"  # all has been said: who lives does not matter

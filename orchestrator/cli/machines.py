@@ -1,0 +1,45 @@
+"""doctor and nodes: the machines of a profile, before anything is started on them."""
+
+from __future__ import annotations
+
+import click
+
+from orchestrator.cli.group import orch, print_json, style
+from orchestrator.errors import EXIT_ORCH_FAILED
+
+# The rest is imported where it is used: `orch status` must not wait for what it doesn't need.
+# ruff: noqa: PLC0415
+
+
+@orch.command()
+@click.option("--profile", "-p", required=True, metavar="PROFILE", help="A profile's name or file.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def doctor(profile: str, as_json: bool) -> int:
+    """Check every machine of a profile: SSH, Python, torch, disk, ports; each failure with its remedy."""
+    from orchestrator import pages
+    from orchestrator.doctor import FAIL, examine
+    from orchestrator.load import load_profile
+
+    checks = examine(load_profile(profile))
+    if as_json:
+        print_json([check.to_json() for check in checks])
+    else:
+        click.echo(pages.doctor_page(checks, style))
+    return EXIT_ORCH_FAILED if any(check.verdict == FAIL for check in checks) else 0
+
+
+@orch.command()
+@click.option("--profile", "-p", required=True, metavar="PROFILE", help="A profile's name or file.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def nodes(profile: str, as_json: bool) -> int:
+    """Show the machines of a profile, and which run holds which GPU or slot there."""
+    from orchestrator import pages
+    from orchestrator.doctor import holdings
+    from orchestrator.load import load_profile
+
+    found = holdings(load_profile(profile))
+    if as_json:
+        print_json(found)
+    else:
+        click.echo(pages.nodes_page(found, style))
+    return EXIT_ORCH_FAILED if any("problem" in each for each in found) else 0
