@@ -11,7 +11,7 @@ from pathlib import Path
 
 from orchestrator.node.processes import Process, identify, send_signal, wait_gone
 from tests.testbed import network
-from tests.testbed.layout import REPO, Cluster, ClusterError
+from tests.testbed.layout import PEOPLE, REPO, Cluster, ClusterError
 from tests.testbed.machine import ENVIRONMENT
 
 SCRIPT = Path(__file__).with_name("boot.sh")
@@ -76,11 +76,11 @@ def is_up(cluster: Cluster, host: str) -> bool:
 
 
 def enter(cluster: Cluster, host: str, user: str = "root", env: Mapping[str, str] | None = None) -> list[str]:
-    """The argv prefix that runs a program on the host as that user, in the user's home, with a login's environment."""
+    """The argv prefix that runs a program on the host as that user, in their home, with a login's environment."""
     first = init_of(cluster, cluster.known(host))
     if first is None:
         raise ClusterError(f"{host} is off: `python -m tests.testbed boot {host}`")
-    home = "/root" if user == "root" else f"/home/{user}"
+    home = {"root": "/root", **{each.name: each.home for each in PEOPLE}}.get(user, "/")
     return [
         *("nsenter", f"--target={first.pid}", "--mount", "--uts", "--ipc", "--net", "--pid", "--"),
         *("setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups", "--reset-env", "--"),

@@ -93,11 +93,14 @@ def start(cluster: Cluster, host: str) -> None:
     call([*inside, "install", "-d", "-o", "munge", "-m", "755", "/run/munge"])
     call([*inside, "install", "-d", "-o", "munge", "-m", "700", "/srv/munge"])
     files = ["--log-file=/srv/munge/log", "--pid-file=/run/munge/pid", "--seed-file=/srv/munge/seed"]
-    call([*enter(cluster, host, "munge"), "munged", *files])
+    call([*enter(cluster, host, "munge"), "/usr/sbin/munged", *files])
     if host == "ctl":
         _start_controller(cluster, inside)
     else:
         call([*inside, "slurmd", "-N", host])
+        listens = [*inside, "bash", "-c", "</dev/tcp/127.0.0.1/6818"]
+        log = cluster.folder(host) / "srv" / "log" / "slurmd.log"
+        wait_until(lambda: succeeds(listens), f"slurmd on {host}", log)
 
 
 def _start_controller(cluster: Cluster, inside: list[str]) -> None:
