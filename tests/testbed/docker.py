@@ -27,7 +27,8 @@ def wait_answering(cluster: Cluster, host: str) -> None:
 
 def remove_cgroups() -> None:
     """Remove the control groups that killed daemons left; they are empty, as their hosts are gone."""
-    for top in Path("/sys/fs/cgroup").glob(f"**/{CGROUP}"):
+    tree = Path("/sys/fs/cgroup")
+    for top in (*tree.glob(CGROUP), *tree.glob(f"*/{CGROUP}")):  # version 2, and a tree a controller in version 1
         for folder in sorted([top, *(path for path in top.rglob("*") if path.is_dir())], reverse=True):
             with contextlib.suppress(FileNotFoundError):
                 folder.rmdir()

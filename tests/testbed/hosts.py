@@ -84,7 +84,7 @@ def enter(cluster: Cluster, host: str, user: str = "root", env: Mapping[str, str
     return [
         *("nsenter", f"--target={first.pid}", "--mount", "--uts", "--ipc", "--net", "--pid", "--"),
         *("setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups", "--reset-env", "--"),
-        *("env", f"--chdir={home}", *(f"{name}={value}" for name, value in (env or {}).items()), "--"),
+        *("env", f"--chdir={home}", "--", *(f"{name}={value}" for name, value in (env or {}).items())),
     ]
 
 

@@ -44,6 +44,7 @@ class Cluster:
     slurm: bool = True
     docker: bool = False
     made: tuple[str, ...] = ()  # mount points that `up` had to make on the machine
+    owner: tuple[int, int] | None = None  # pid and start time of the tests that it was brought up for
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -89,7 +90,8 @@ def standing() -> Cluster | None:
         fields = json.loads(RECORD.read_text())
     except FileNotFoundError:
         return None
-    return Cluster(**{**fields, "root": Path(fields["root"]), "made": tuple(fields["made"])})
+    owner = tuple(fields["owner"]) if fields["owner"] else None
+    return Cluster(**{**fields, "root": Path(fields["root"]), "made": tuple(fields["made"]), "owner": owner})
 
 
 def claim(cluster: Cluster) -> None:

@@ -67,6 +67,26 @@ def furnish(cluster: Cluster, host: str) -> None:
         _write_ssh_folder(cluster.root / "keys", person, home)
 
 
+def refurnish(cluster: Cluster, host: str) -> None:
+    """Give alice and bob their homes as they were in the beginning, and remove what else is theirs on the host."""
+    folder = cluster.folder(host)
+    for path in (each for top in (folder / "tmp", folder / "scratch", cluster.root / "shared") for each in top.iterdir()):
+        if path.lstat().st_uid in {each.uid for each in PEOPLE}:
+            _remove(path)
+    for person in PEOPLE:
+        home = folder / person.home[1:]
+        for path in home.iterdir():
+            _remove(path)
+        _write_ssh_folder(cluster.root / "keys", person, home)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
 def _write_ssh_folder(keys: Path, person: Person, home: Path) -> None:
     folder = home / ".ssh"
     folder.mkdir(mode=0o700)
