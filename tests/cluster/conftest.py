@@ -34,7 +34,8 @@ class Session:
             there = None
         there = there or up(self.wanted)
         if lacks := _lacking(there, self.wanted):
-            pytest.fail(f"the testbed that is up has {lacks}: end it with `python -m tests.testbed down`", pytrace=False)
+            remedy = "end it with `python -m tests.testbed down`"
+            pytest.fail(f"the testbed that is up has {lacks}: {remedy}", pytrace=False)
         return Control(there)
 
     @property
@@ -63,8 +64,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 @pytest.fixture(scope="session")
 def _session(request: pytest.FixtureRequest) -> Iterator[Session]:
     if reason := obstacle():
-        # A testbed that was asked for by its folder is no choice.
-        (pytest.fail if os.environ.get("TESTBED", "0") != "0" else pytest.skip)(reason)
+        if os.environ.get("TESTBED", "0") != "0":  # it was asked for by its folder, so that none is a failure
+            pytest.fail(reason, pytrace=False)
+        pytest.skip(reason)
     needs = [mark for item in request.session.items for mark in item.iter_markers("cluster")]
     words = {word for mark in needs for word in mark.args}
     assert words <= {"slurm", "docker"}, f"no testbed has {words}"

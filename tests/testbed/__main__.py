@@ -10,14 +10,15 @@ import sys
 from tests.testbed import cluster as whole
 from tests.testbed import hosts, network, sshd
 from tests.testbed.layout import Cluster, ClusterError, standing, state_folder
-from tests.testbed.machine import ENVIRONMENT, install
+from tests.testbed.machine import ENVIRONMENT, install, obstacle
 
 
 def main() -> int:
     options = parser().parse_args()
     try:
         if options.verb == "install":
-            install()
+            if not (options.where_possible and obstacle()):
+                install()
         elif options.verb == "up":
             started = whole.up(
                 Cluster(state_folder(), options.nodes, options.cpus, options.gpus, options.slurm, options.docker)
@@ -44,8 +45,9 @@ def act(cluster: Cluster, options: argparse.Namespace) -> None:
     user, _, host = options.host.rpartition("@")
     cluster.known(host)
     if options.verb == "on":
-        argv = [*hosts.enter(cluster, host, user or "root"), *(options.command or ["bash", "-l"])]
-        os.execvpe(argv[0], argv, ENVIRONMENT | {"TERM": os.environ.get("TERM", "dumb")})
+        command = options.command[1:] if options.command[:1] == ["--"] else options.command
+        argv = [*hosts.enter(cluster, host, user or "root"), *(command or ["bash", "-l"])]
+        os.execvpe(argv[0], argv, ENVIRONMENT | {"TERM": os.environ.get("TERM", "dumb")})  # noqa: S606
     elif options.verb == "cut":
         network.cut(host)
     elif options.verb == "heal":
@@ -69,7 +71,8 @@ def act(cluster: Cluster, options: argparse.Namespace) -> None:
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="python -m tests.testbed", description="A real cluster on this machine.")
     verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
-    verbs.add_parser("install", help="install the Debian packages that are missing")
+    packages = verbs.add_parser("install", help="install the Debian packages that are missing")
+    packages.add_argument("--where-possible", action="store_true", help="do nothing where there can be no testbed")
     up = verbs.add_parser("up", help="bring the testbed up, in $TESTBED or /tmp/orch-testbed")
     up.add_argument("--nodes", type=int, default=3, help="n1 .. nN beside ctl (default 3)")
     up.add_argument("--cpus", type=int, default=8, help="that Slurm sees on a node (default 8)")

@@ -85,7 +85,7 @@ def _wait(cluster: Cluster, nodes: tuple[str, ...]) -> None:
 
 
 def down() -> None:
-    """Take down whatever stands, finished or not: processes, namespaces, mounts, files. Nothing where nothing stands."""
+    """Take down what stands, finished or not: processes, namespaces, mounts, files; fine where nothing stands."""
     cluster = standing()
     if cluster is None:
         return

@@ -26,7 +26,8 @@ def boot(cluster: Cluster, host: str) -> None:
     log = cluster.root / "log" / f"{host}.boot"
     network.plug(host)
     namespaces = ["--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child"]
-    script = ["bash", SCRIPT, host, cluster.folder(host), cluster.root, cluster.pid_file(host)]
+    files = (cluster.folder(host), cluster.root, cluster.pid_file(host))
+    script = ["bash", str(SCRIPT), host, *map(str, files)]
     enter = f"--net=/run/netns/{network.network(host)}"
     # setsid forks, so that nobody who waits for children of ours meets a host
     argv = ["setsid", "--fork", "nsenter", enter, "unshare", *namespaces, "--", *script]

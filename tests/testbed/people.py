@@ -17,20 +17,23 @@ def write_accounts(cluster: Cluster) -> None:
     """The hosts' passwd, group and hosts files: the machine's and ours. The machine's own stay as they are."""
     etc = cluster.root / "etc"
     etc.mkdir(parents=True)
-    names, numbers = {each.name for each in PEOPLE}, {str(each.uid) for each in PEOPLE}
-    for file in ("passwd", "group"):
-        lines = [line.split(":") for line in Path("/etc", file).read_text().splitlines()]
-        kept = [fields for fields in lines if fields[0] not in names and fields[2] not in numbers]
-        for fields in kept:
-            if file == "group" and fields[0] == "docker":  # whoever is in it may use the node's daemon
-                fields[3] = ",".join(sorted(names))
-        if file == "passwd":
-            kept += [[each.name, "*", str(each.uid), str(each.uid), "", each.home, "/bin/bash"] for each in PEOPLE]
-        else:
-            kept += [[each.name, "x", str(each.uid), ""] for each in PEOPLE]
-        (etc / file).write_text("".join(":".join(fields) + "\n" for fields in kept))
-    lines = ["127.0.0.1 localhost", *(f"{address(host)} {host}" for host in cluster.hosts)]
-    (etc / "hosts").write_text("".join(f"{line}\n" for line in lines))
+    numbered = [(each.name, str(each.uid), each.home) for each in PEOPLE]
+    passwd = _others("passwd") + [[name, "*", uid, uid, "", home, "/bin/bash"] for name, uid, home in numbered]
+    group = _others("group") + [[name, "x", uid, ""] for name, uid, _ in numbered]
+    for fields in group:
+        if fields[0] == "docker":  # whose members may use the node's daemon
+            fields[3] = ",".join(name for name, _, _ in numbered)
+    for file, lines in (("passwd", passwd), ("group", group)):
+        (etc / file).write_text("".join(":".join(fields) + "\n" for fields in lines))
+    known = ["127.0.0.1 localhost", *(f"{address(host)} {host}" for host in cluster.hosts)]
+    (etc / "hosts").write_text("".join(f"{line}\n" for line in known))
+
+
+def _others(file: str) -> list[list[str]]:
+    """The machine's entries, but those that have a name or a number of ours."""
+    entries = [line.split(":") for line in Path("/etc", file).read_text().splitlines()]
+    taken = {each.name for each in PEOPLE} | {str(each.uid) for each in PEOPLE}
+    return [fields for fields in entries if not taken & {fields[0], fields[2]}]
 
 
 def write_keys(cluster: Cluster) -> None:
@@ -70,9 +73,10 @@ def furnish(cluster: Cluster, host: str) -> None:
 def refurnish(cluster: Cluster, host: str) -> None:
     """Give alice and bob their homes as they were in the beginning, and remove what else is theirs on the host."""
     folder = cluster.folder(host)
-    for path in (each for top in (folder / "tmp", folder / "scratch", cluster.root / "shared") for each in top.iterdir()):
-        if path.lstat().st_uid in {each.uid for each in PEOPLE}:
-            _remove(path)
+    for top in (folder / "tmp", folder / "scratch", cluster.root / "shared"):
+        for path in top.iterdir():
+            if path.lstat().st_uid in {each.uid for each in PEOPLE}:
+                _remove(path)
     for person in PEOPLE:
         home = folder / person.home[1:]
         for path in home.iterdir():
