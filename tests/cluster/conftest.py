@@ -29,7 +29,9 @@ class Session:
 
     def control(self) -> Control:
         there = standing()
-        if there is not None and there.owner and not is_alive(Process(*there.owner)):
+        if there is not None and there.owner and there.owner != self.wanted.owner:
+            if is_alive(Process(*there.owner)):
+                pytest.fail(f"other tests use this machine's testbed (pid {there.owner[0]})", pytrace=False)
             down()  # of tests that were killed
             there = None
         there = there or up(self.wanted)

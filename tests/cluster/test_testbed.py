@@ -12,9 +12,9 @@ import pytest
 
 from orchestrator.node.processes import identify, is_alive
 from tests.cluster.control import Control
-from tests.testbed import network
+from tests.testbed import hosts, network
 from tests.testbed.__main__ import parser
-from tests.testbed.layout import RECORD, REPO, standing
+from tests.testbed.layout import RECORD, REPO, ClusterError, standing
 from tests.testbed.machine import wait_until
 
 QUICK = ("-o", "ConnectTimeout=2", "-o", "BatchMode=yes")
@@ -290,6 +290,13 @@ def test_up_wants_an_empty_folder(no_testbed: None, tmp_path: Path) -> None:
     assert f"{tmp_path} holds files that are not a testbed's" in refused.stderr
     assert (tmp_path / "thesis.tex").exists()
     assert standing() is None
+
+
+def test_closed_sources_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path.chmod(0o700)
+    monkeypatch.setattr(hosts, "REPO", tmp_path)
+    with pytest.raises(ClusterError, match=f"ordinary users can't read {tmp_path}"):
+        hosts.readable()
 
 
 def test_its_page_has_every_verb() -> None:

@@ -92,16 +92,16 @@ def enter(cluster: Cluster, host: str, user: str = "root", env: Mapping[str, str
 def readable() -> list[Path]:
     """What the hosts' users must be able to read of folders that each host has of its own: interpreter, sources.
 
-    ClusterError where a folder above one of them is closed to ordinary users.
+    ClusterError where one of them is closed to ordinary users, or a folder above it that the hosts don't replace.
     """
     roots = {REPO, Path(sys.prefix), Path(sys.base_prefix)} | {Path(entry) for entry in sys.path if entry}
     wanted = sorted({path.resolve() for path in roots if path.exists()})
     outermost = [path for path in wanted if not any(other in path.parents for other in wanted)]
     covered = [path for path in outermost if len(path.parts) > 1 and path.parts[1] in OWN]
-    for path in set(outermost) - set(covered):
-        for folder in (path, *path.parents):
+    for path in outermost:
+        for folder in (path,) if path in covered else (path, *path.parents):
             if not folder.stat().st_mode & 0o001:
-                raise ClusterError(f"ordinary users can't read {path}: {folder} is closed to them (chmod o+x)")
+                raise ClusterError(f"ordinary users can't read {path}: {folder} is closed to them (chmod o+rx)")
     return covered
 
 
