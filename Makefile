@@ -27,7 +27,9 @@ help:
 demo: .venv/demo.stamp
 	$(BIN)/orch submit jobs/mnist_ddp.yaml --profile $(PROFILE) --follow
 
+# On Debian as root the tests have a cluster (docs/testbed.md), whose packages come first; TESTBED=0 leaves it out.
 test: .venv/test.stamp lint
+	@$(BIN)/python -m tests.testbed install --where-possible
 	$(BIN)/python -m pytest
 
 lint: .venv/test.stamp

@@ -26,6 +26,7 @@ COMMANDS = sorted(orch.commands)
 # Options that a page names as those of another program.
 FOREIGN = {
     "launcher.md": {"--nnodes", "--node-rank", "--nproc-per-node", "--master-addr", "--master-port"},
+    "testbed.md": set(re.findall(r'"(--[a-z-]+)"', (ROOT / "tests" / "testbed" / "__main__.py").read_text())),
     "training.md": set(re.findall(r'"(--[a-z-]+)"', Path(training_options.__file__).read_text())),
 }
 # Options that pages speak of and the command line does not have yet; one that has come must leave this list.

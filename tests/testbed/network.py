@@ -1,0 +1,80 @@
+"""Cables: every host has a network of its own, plugged into a switch that stands in a namespace of its own.
+
+So no packet of a test can leave the machine, and the machine's firewall can't drop ours.
+"""
+
+from __future__ import annotations
+
+from tests.testbed.layout import address
+from tests.testbed.machine import call, succeeds
+
+SWITCH = "orch-switch"
+
+
+def network(host: str) -> str:
+    """The name of the host's network namespace."""
+    return f"orch-{host}"
+
+
+def build_switch() -> None:
+    call(["ip", "netns", "add", SWITCH])
+    call(["ip", "-n", SWITCH, "link", "add", "br0", "type", "bridge"])
+    call(["ip", "-n", SWITCH, "link", "set", "br0", "up"])
+
+
+def plug(host: str) -> None:
+    """Give the host a network: eth0 with its address, and the cable to the switch."""
+    name, cable = network(host), f"v-{host}"
+    call(["ip", "netns", "add", name])
+    call(["ip", "link", "add", cable, "netns", SWITCH, "type", "veth", "peer", "name", "eth0", "netns", name])
+    call(["ip", "-n", SWITCH, "link", "set", cable, "master", "br0", "up"])
+    steps = f"addr add {address(host)}/24 brd + dev eth0\nlink set eth0 up\nlink set lo up\n"
+    call(["ip", "-n", name, "-batch", "-"], text=steps)
+
+
+def cut(host: str) -> None:
+    """Unplug the host's cable."""
+    call(["ip", "-n", SWITCH, "link", "set", f"v-{host}", "down"])
+
+
+def heal(host: str) -> None:
+    """Plug it in again."""
+    call(["ip", "-n", SWITCH, "link", "set", f"v-{host}", "up"])
+
+
+def remove_cable(host: str) -> None:
+    """Take the cable away, so that a dying host's last packets reach nobody; fine where it is gone."""
+    succeeds(["ip", "-n", SWITCH, "link", "del", f"v-{host}"])
+
+
+def remove_network(host: str) -> None:
+    """Fine where it is gone."""
+    succeeds(["ip", "netns", "del", network(host)])
+
+
+def remove_switch() -> None:
+    """Fine where it is gone."""
+    succeeds(["ip", "netns", "del", SWITCH])
+
+
+def in_network(name: str) -> list[int]:
+    """Every process in the namespace, whichever host's it was; none where it is gone."""
+    return [int(pid) for pid in call(["ip", "netns", "pids", name]).split()] if name in networks() else []
+
+
+def networks() -> list[str]:
+    """The network namespaces of a testbed that are on the machine, by name."""
+    names = [line.split()[0] for line in call(["ip", "netns", "list"]).splitlines() if line]
+    return [name for name in names if name.startswith("orch-")]
+
+
+def gate(host: str, door: str) -> None:
+    """From now on the host's port 22 answers `door` alone, as behind a login node; other ports stay open."""
+    ungate(host)
+    match = ["-p", "tcp", "--dport", "22", "!", "-i", "lo", "!", "-s", address(door)]
+    call(["nsenter", f"--net=/run/netns/{network(host)}", "iptables", "-w", "-A", "INPUT", *match, "-j", "DROP"])
+
+
+def ungate(host: str) -> None:
+    """Open the host's firewall to everybody again."""
+    call(["nsenter", f"--net=/run/netns/{network(host)}", "iptables", "-w", "-F", "INPUT"])
