@@ -111,8 +111,9 @@ def prepare(root: Path, request: Request) -> Prepared:
 
 def _checkpoints_of(run: RunDir) -> str:
     """The folder of another run's checkpoints; UsageError when there is nothing to go on from."""
-    record = run.read("plan.json")
-    folder = Path(record["tasks"][0]["checkpoint_dir"]) if record else run.path / "checkpoints"
+    from orchestrator.checkpoints import checkpoint_folder  # noqa: PLC0415 (only a submit needs it)
+
+    folder = checkpoint_folder(run)
     if not any(folder.glob("step_*/COMMIT")):
         raise UsageError(
             f"run {run.run_id} left no checkpoint in {folder}", "submit without --resume, or name another run"

@@ -1,0 +1,169 @@
+"""Three machines of alice's and her laptop: what the tests of the SSH backend do with them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.control import Control, Result
+from tests.testbed.machine import wait_until
+
+LAPTOP = "ctl"
+HOLD = "import time\nprint('holding', flush=True)\ntime.sleep(600)\n"
+
+# Plain DDP of a few steps a second, resumed and stopped by the library; the weights' hash is its result.
+STEPS = """
+import hashlib, json, os, sys, time
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from orchestrator.training import run
+
+total, pause = int(sys.argv[1]), float(sys.argv[2])
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = DistributedDataParallel(nn.Linear(16, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+first = run.resume(model=model, optimizer=optimizer)
+print(f"rank {dist.get_rank()} begins at {first}", flush=True)
+for step in range(first, total):
+    torch.manual_seed(1000 * step + dist.get_rank())
+    inputs = torch.randn(8, 16)
+    loss = nn.functional.mse_loss(model(inputs), inputs.sum(1, keepdim=True))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    time.sleep(pause)
+    run.after_step(step + 1, total, loss, save_every=5, model=model, optimizer=optimizer)
+if dist.get_rank() == 0:
+    weights = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+    print("weights", hashlib.sha256(weights).hexdigest(), flush=True)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@dataclass(frozen=True)
+class Lab:
+    """Alice at her laptop, with a profile and jobs in her home."""
+
+    control: Control
+    user: str = "alice"
+
+    @property
+    def home(self) -> Path:
+        """Her home on the laptop, as this process sees it."""
+        return self.control.file(LAPTOP, f"/home/{self.user}")
+
+    def write(self, name: str, text: str) -> None:
+        """A file in her home on the laptop; others may read it, for it is written by root."""
+        (self.home / name).write_text(text)
+
+    def profile(self, name: str = "lab", hosts: list[Any] | None = None, **fields: Any) -> str:
+        """Write a profile; JSON is YAML."""
+        values = {"kind": "ssh", "hosts": hosts or ["n1", "n2", "n3"], "nproc_per_node": 1, "python": sys.executable}
+        self.write(f"{name}.yaml", json.dumps({**values, **fields}))
+        return f"{name}.yaml"
+
+    def job(self, name: str, program: str, **fields: Any) -> str:
+        """Write a job and the program that it runs."""
+        (self.home / name).mkdir(exist_ok=True)
+        self.write(f"{name}/main.py", program)
+        self.write(f"{name}/{name}.yaml", json.dumps({"script": "main.py", **fields}))
+        return f"{name}/{name}.yaml"
+
+    def orch(self, *args: str, **options: Any) -> Result:
+        """The command line on her laptop."""
+        return self.control.orch(*args, host=LAPTOP, user=self.user, **options)
+
+    def submit(self, *args: str, **options: Any) -> str:
+        """Submit, detached; the run's id."""
+        done = self.orch("submit", *args, "--json", **options)
+        assert done.code == 0, done.err
+        return str(done.json["run_id"])
+
+    def status(self, run: str = "last") -> dict[str, Any]:
+        """What `orch status` says of the run."""
+        found: dict[str, Any] = self.orch("status", run, "--json").json
+        return found
+
+    def wait(self, run: str = "last", seconds: float = 100) -> Result:
+        """Wait for the run's end, as she would."""
+        return self.orch("wait", run, "--timeout", str(seconds), timeout=seconds + 20)
+
+    def events(self, run: str, kind: str) -> list[dict[str, Any]]:
+        """The run's events of one kind, as they are known on the laptop."""
+        folder = self.home / ".local/state/orch/runs" / run
+        files = [folder / "events.jsonl", *sorted(folder.glob("nodes/*/events.jsonl"))]
+        lines = [line for file in files if file.exists() for line in file.read_text().splitlines()]
+        found = [json.loads(line) for line in lines if line.endswith("}")]
+        return [event for event in found if event["kind"] == kind]
+
+    def until(self, run: str, kind: str, count: int = 1) -> None:
+        """Return when the laptop knows of so many events of a kind."""
+        wait_until(lambda: len(self.events(run, kind)) >= count, f"{count} {kind} of {run}", seconds=60)
+
+    def log(self, run: str, rank: int = 0) -> str:
+        """A rank's log as it has been copied to the laptop, all attempts."""
+        folder = self.home / ".local/state/orch/runs" / run
+        return "".join(path.read_text() for path in sorted(folder.glob(f"nodes/*/attempt_*/rank_{rank}.log")))
+
+    def until_said(self, run: str, text: str, rank: int = 0, seconds: float = 60) -> None:
+        """Return when a rank's log on the laptop holds the text."""
+        wait_until(lambda: text in self.log(run, rank), f"'{text}' in the log of rank {rank} of {run}", seconds=seconds)
+
+    def supervisor(self) -> list[int]:
+        """The supervisor's pid on the laptop, if one is there."""
+        return [
+            each.pid
+            for each in self.control.processes(LAPTOP, self.user)
+            if b"orchestrator.supervisor" in _argv(each.pid)
+        ]
+
+    def of_run(self, run: str, host: str) -> list[int]:
+        """Launcher and ranks of the run on a host."""
+        return [each.pid for each in self.control.processes(host, self.user) if _has_mark(each.pid, run)]
+
+    def agents(self, host: str) -> list[int]:
+        """The agents on a host."""
+        return [each.pid for each in self.control.processes(host, self.user) if b"\0agent\0" in _argv(each.pid)]
+
+    def ranks(self, run: str, host: str) -> list[int]:
+        """The ranks of the run on a host: what its launcher has started."""
+        pids = self.of_run(run, host)
+        return [pid for pid in pids if _parent(pid) in pids]
+
+    def assert_nothing_left(self, run: str, hosts: tuple[str, ...] = ("n1", "n2", "n3")) -> None:
+        """No process of the run on its hosts, and none of its files."""
+        for host in hosts:
+            assert self.of_run(run, host) == []
+            assert not self.control.file(host, f"/home/{self.user}/.orch/runs/{run}").exists()
+
+
+def _argv(pid: int) -> bytes:
+    return _read(pid, "cmdline")
+
+
+def _read(pid: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:  # it ended meanwhile
+        return b""
+
+
+def _has_mark(pid: int, run: str) -> bool:
+    return f"ORCH_MARK={run}/".encode() in _read(pid, "environ")
+
+
+def _parent(pid: int) -> int:
+    fields = _read(pid, "stat").rpartition(b")")[2].split()
+    return int(fields[1]) if fields else 0
+
+
+def settled(check: Callable[[], Any], what: str, seconds: float = 30) -> None:
+    """Return when the check holds."""
+    wait_until(check, what, seconds=seconds)

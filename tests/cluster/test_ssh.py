@@ -1,0 +1,147 @@
+"""Runs over SSH as alice, from a laptop that may go away: trained, followed, cancelled, and nothing left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.node.processes import identify, wait_gone
+from tests.cluster.control import Control
+from tests.cluster.lab import HOLD, LAPTOP, STEPS, Lab, settled
+from tests.testbed.layout import REPO
+
+
+@pytest.fixture
+def lab(testbed: Control) -> Lab:
+    return Lab(testbed)
+
+
+def kill(pids: list[int], number: int = signal.SIGKILL) -> None:
+    """Signal these processes, and wait until they are gone."""
+    found = [process for pid in pids if (process := identify(pid)) is not None]
+    for process in found:
+        os.kill(process.pid, number)
+    assert wait_gone(found, 10) == []
+
+
+@pytest.mark.timeout(240)
+def test_twelve_ranks_train_while_the_laptop_is_closed_and_everything_is_there_later(lab: Lab) -> None:
+    profile = lab.profile(nproc_per_node=4)
+    sets = [f"--set={each}" for each in ("job.training.epochs=1", "job.training.eval_every=0")]
+    run = lab.submit(str(REPO / "jobs" / "digits_ddp.yaml"), "--profile", profile, *sets)
+    kill(lab.supervisor())
+    settled(lambda: not any(lab.agents(host) for host in ("n1", "n2", "n3")), "the end of all agents", 200)
+    assert lab.supervisor() == []
+    assert lab.status(run)["state"] in ("starting", "running", "pending", "stopping")  # as it was when it was closed
+    assert lab.wait(run).code == 0
+    state = lab.status(run)
+    assert (state["state"], state["world_size"]) == ("succeeded", 12)
+    assert [node["ranks"] for node in state["nodes"]] == [[0, 4], [4, 8], [8, 12]]
+    assert "accuracy" in lab.orch("logs", run).out
+    assert lab.orch("logs", run, "--rank", "11").code == 0
+    assert "committed" in lab.orch("checkpoints", run, "--verify").out
+    lab.assert_nothing_left(run)
+    left = [path.name for path in lab.control.file("n2", "/home/alice/.orch").iterdir()]
+    assert sorted(left) == ["cache", "runs"]
+
+
+def test_logs_of_other_ranks_come_when_they_are_asked_for(lab: Lab) -> None:
+    program = "import os, time\nprint('here is', os.environ['RANK'], flush=True)\ntime.sleep(600)\n"
+    run = lab.submit(lab.job("talk", program), "--profile", lab.profile(nproc_per_node=2))
+    lab.until_said(run, "here is 0")
+    assert lab.orch("logs", run).out == "here is 0\n"
+    assert lab.log(run, rank=5) == ""
+    assert lab.orch("logs", run, "--rank", "5").out == "here is 5\n"
+    assert sorted(lab.orch("logs", run, "--node", "1").out.splitlines()) == ["n1/r2 here is 2", "n1/r3 here is 3"]
+    done = lab.orch("cancel", run, "--now")
+    assert (done.code, done.err.count("0 processes left")) == (0, 3)
+    assert lab.status(run)["state"] == "cancelled"
+    lab.assert_nothing_left(run)
+    assert len(lab.orch("logs", run, "--all").out.splitlines()) == 6  # all of them are here now
+
+
+def test_a_cancel_takes_a_checkpoint_from_which_another_run_goes_on_elsewhere(lab: Lab) -> None:
+    job, profile = lab.job("steps", STEPS, args=["60", "0.1"]), lab.profile(hosts=["n1", "n2"])
+    run = lab.submit(job, "--profile", profile)
+    lab.until(run, "collected")
+    assert lab.orch("cancel", run).code == 0
+    lab.assert_nothing_left(run, ("n1", "n2"))
+    again = lab.submit(job, "--profile", lab.profile("other", hosts=["n3"], nproc_per_node=2), "--resume", run)
+    assert lab.wait(again).code == 0
+    first = int(lab.log(again).split("begins at ")[1].split()[0])
+    steps = [int(row.split()[0]) for row in lab.orch("checkpoints", run).out.splitlines()[1:-1]]
+    assert first == max(steps) > 0
+
+
+def test_code_travels_once_and_only_what_has_changed_again(lab: Lab) -> None:
+    job, profile = lab.job("hello", "print('one')\n"), lab.profile(hosts=["n1"])
+    lab.write("hello/data.txt", "x" * 1000)
+    cache = lab.control.file("n1", "/home/alice/.orch/cache/code")
+    assert lab.wait(lab.submit(job, "--profile", profile)).code == 0
+    before = {path.name: path.stat().st_ino for path in cache.iterdir()}
+    lab.write("hello/main.py", "print('two')\n")
+    run = lab.submit(job, "--profile", profile)
+    assert lab.wait(run).code == 0
+    assert lab.log(run) == "two\n"
+    after = {path.name: path.stat().st_ino for path in cache.iterdir()}
+    assert {name: after[name] for name in before} == before  # what was there has not been written again
+    assert len(after) == len(before) + 1
+
+
+def test_a_secret_is_in_no_argv_no_environment_and_one_private_file(lab: Lab) -> None:
+    canary = "canary-5d41402abc4b2a76b9719d911017c592"
+    job = lab.job("hold", HOLD, secrets=["TOKEN_OF_MINE"])
+    run = lab.submit(job, "--profile", lab.profile(hosts=["n1", "n2"]), TOKEN_OF_MINE=canary)
+    lab.until_said(run, "holding")
+    assert all(lab.ranks(run, host) for host in ("n1", "n2"))  # forked: what they were given is in their memory alone
+    for host in (LAPTOP, "n1", "n2"):
+        for process in lab.control.processes(host):
+            for name in ("cmdline", "environ"):
+                text = Path(f"/proc/{process.pid}/{name}").read_bytes() if identify(process.pid) else b""
+                assert canary.encode() not in text, f"{name} of {process} on {host}"
+    kept = [path for host in (LAPTOP, "n1", "n2") for path in lab.control.file(host, "/home/alice").rglob("*")
+            if path.is_file() and not path.is_symlink() and canary.encode() in path.read_bytes()]  # fmt: skip
+    assert [path.name for path in kept] == ["secrets.json"]  # for another start, on the laptop alone
+    assert kept[0].stat().st_mode & 0o077 == 0
+    assert lab.orch("cancel", run, "--now").code == 0
+    assert not kept[0].exists()
+
+
+def test_two_users_do_not_take_the_same_slots(testbed: Control) -> None:
+    alice, bob = Lab(testbed), Lab(testbed, "bob")
+    hosts = ["n1", "n2"]
+    job = alice.job("hold", HOLD, retry={"infra": 0})
+    held = alice.submit(job, "--profile", alice.profile(hosts=hosts, nproc_per_node=2, slots=3))
+    alice.until_said(held, "holding")
+    profile = bob.profile(hosts=hosts, nproc_per_node=2, slots=3)
+    refused = bob.orch("submit", bob.job("mine", "print('mine')\n"), "--profile", profile)
+    assert refused.code == 1
+    assert f"only 1 of 3 slots are free, 2 are needed: slot-0 by alice's run {held}; slot-1 by alice's" in refused.err
+    assert bob.status()["state"] == "failed"
+    shown = bob.orch("nodes", "--profile", profile).out
+    assert shown.count(f"slot-0 alice: {held}, slot-1 alice: {held}, slot-2 free") == 2
+    waits = _orch_argv("submit", "mine/mine.yaml", "--profile", profile, "--wait-for-gpus")
+    waiting = testbed.start(LAPTOP, *waits, user="bob")
+    kill(alice.agents("n1") + alice.agents("n2"))  # the locks are the kernel's: they end with who holds them
+    assert waiting.wait(60) == 0
+    assert bob.wait().code == 0
+    alice.wait(held)
+    assert testbed.orch("nodes", "--profile", profile, user="bob").out.count("slot-2 free") == 2
+
+
+def _orch_argv(*args: str) -> list[str]:
+    return ["env", f"PYTHONPATH={REPO}", sys.executable, "-m", "orchestrator.cli", *args]
+
+
+def test_processes_of_the_run_are_found_by_their_mark(lab: Lab) -> None:
+    """What the tests above rely on."""
+    run = lab.submit(lab.job("hold", HOLD), "--profile", lab.profile(hosts=["n1"], nproc_per_node=2))
+    lab.until_said(run, "holding")
+    assert len(lab.ranks(run, "n1")) == 2
+    assert len(lab.agents("n1")) == 1
+    assert lab.orch("cancel", run, "--now").code == 0
+    assert (lab.ranks(run, "n1"), lab.agents("n1")) == ([], [])
