@@ -27,6 +27,7 @@ from orchestrator.errors import BackendError
 
 CONNECT_SECONDS: Final = 15.0
 TRIES: Final = 3
+QUICK_SECONDS: Final = 2.0
 KEEPALIVE_SECONDS: Final = 5
 LOST: Final = (OSError, EOFError, paramiko.SSHException)  # how a connection that breaks shows itself
 
@@ -91,10 +92,12 @@ class _Refuse:
 def connect(address: Address, resolved: Resolved, gateway: Connection | None) -> Connection:
     """An open connection; BackendError says in a sentence what is in the way."""
     for attempt in range(1, TRIES + 1):
+        begun = time.monotonic()
         try:
             return _open(address, resolved, gateway)
         except BackendError as error:
-            if not error.transient or attempt == TRIES:
+            is_slow = time.monotonic() - begun > QUICK_SECONDS  # a time-out, not an sshd that is too busy to listen
+            if not error.transient or is_slow or attempt == TRIES:
                 raise
             time.sleep(random.uniform(0.2, 1.0) * attempt)  # noqa: S311 (an sshd that drops some of many at once)
     raise AssertionError

@@ -1,0 +1,135 @@
+"""Machines that can't take part: named before anything starts, each with what to do; and odd ones that can."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cluster.control import Control
+from tests.cluster.lab import STEPS, Lab
+
+HELLO = "print('hello')\n"
+
+
+@pytest.fixture
+def lab(testbed: Control) -> Lab:
+    return Lab(testbed)
+
+
+def refused(lab: Lab, *args: str, **fields: object) -> str:
+    """What submit says; nothing has been started anywhere."""
+    done = lab.orch("submit", lab.job("hello", HELLO), "--profile", lab.profile(**fields), *args)  # type: ignore[arg-type]
+    assert done.code == 1, done.err
+    for host in ("n1", "n2", "n3"):
+        assert lab.agents(host) == []
+        assert not list(lab.control.file(host, "/home/alice").glob(".orch/runs/*/nodes"))
+    assert lab.status()["state"] == "failed"
+    return done.err
+
+
+def test_hosts_that_are_down_are_all_named_and_nothing_starts_on_the_others(lab: Lab) -> None:
+    lab.control.crash("n2")
+    lab.control.cut("n3")
+    said = refused(lab)
+    assert "n2 (10.90.0.12:22" in said or "n2 (n2:22" in said
+    assert "n3 (" in said
+    assert said.count("can't be reached") == 2
+    assert "n1 (" not in said
+
+
+def test_a_changed_host_key_is_always_refused(lab: Lab) -> None:
+    lab.control.change_key("n2")
+    lab.write(".ssh/config", "Host *\n  StrictHostKeyChecking no\n")
+    said = refused(lab)
+    assert "its host key is not the one in known_hosts" in said
+    assert "ssh-keygen -R" in said
+
+
+def test_an_unknown_host_key_is_refused_with_its_fingerprint(lab: Lab) -> None:
+    known = lab.home / ".ssh/known_hosts"
+    kept = known.read_text()
+    known.write_text("".join(line for line in kept.splitlines(keepends=True) if "n3" not in line))
+    said = refused(lab)
+    scan = "ssh-keyscan -t ed25519 localhost 2>/dev/null | ssh-keygen -lf -"
+    real = lab.control.output("n3", "sh", "-c", scan).split()[1]
+    assert f"its host key is not in known_hosts (ssh-ed25519 {real})" in said
+    assert "ssh-keyscan" in said
+
+
+def test_no_key_that_the_host_takes(lab: Lab) -> None:
+    said = refused(lab, user="bob")
+    assert "it takes none of the keys of user bob" in said
+    assert "ssh-add" in said
+
+
+def test_an_interpreter_that_is_not_there(lab: Lab) -> None:
+    assert "n1: its training interpreter /opt/none/python can't be started" in refused(lab, python="/opt/none/python")
+
+
+def test_a_workdir_that_can_not_be_written(lab: Lab) -> None:
+    said = refused(lab, workdir="/usr/lib/orch")
+    assert "n1: /usr/lib/orch can't be used" in said
+    assert "set workdir in the profile" in said
+
+
+def test_a_host_without_python(lab: Lab) -> None:
+    # A login shell whose PATH has nothing in it stands for a machine without python3.
+    lab.control.sshd("n2", "SetEnv PATH=/nonexistent")
+    said = refused(lab)
+    assert "n2: it has no python3" in said
+
+
+def test_a_name_that_does_not_exist(lab: Lab) -> None:
+    assert "nowhere: no such host" in refused(lab, hosts=["n1", "nowhere"])
+
+
+def test_gpus_that_are_not_there(lab: Lab) -> None:
+    assert "n1: it has 0 GPUs for 1 ranks with nccl" in refused(lab, backend="nccl")
+
+
+def test_a_banner_a_noisy_bashrc_and_two_sessions_are_no_hindrance(lab: Lab) -> None:
+    banner = lab.control.file("n1", "/srv/banner")
+    banner.write_text("Welcome!\nOnly for research.\n")
+    lab.control.sshd("n1", "Banner /srv/banner", "MaxSessions 2")
+    for host in ("n1", "n2"):
+        lab.control.file(host, "/home/alice/.bashrc").write_text("echo this is my bashrc; echo and this >&2\n")
+    run = lab.submit(lab.job("steps", STEPS, args=["10", "0"]), "--profile", lab.profile())
+    assert lab.wait(run).code == 0
+    assert "weights" in lab.log(run)
+
+
+def test_a_host_behind_a_gateway(lab: Lab) -> None:
+    lab.control.gate("n3", "n1")
+    hosts = ["n1", "n2", {"host": "n3", "jump": "n1"}]
+    run = lab.submit(lab.job("hello", HELLO), "--profile", lab.profile(hosts=hosts))
+    assert lab.wait(run).code == 0
+    assert "can't be reached" in lab.orch("doctor", "--profile", lab.profile("straight", hosts=["n3"])).out
+
+
+def test_doctor_says_what_is_wrong_on_each_node(lab: Lab) -> None:
+    profile = lab.profile(nproc_per_node=99)
+    well = lab.orch("doctor", "--profile", profile)
+    assert (well.code, well.out.splitlines()[0].split()[:3]) == (0, ["NODE", "HOST", "SSH"])
+    assert "more ranks than cores" in well.out
+    lab.control.crash("n3")
+    hosts = ["n1", {"host": "n2", "python": "/usr/bin/python3"}, "n3"]
+    found = lab.orch("doctor", "--profile", lab.profile("sick", hosts=hosts), "--json")
+    assert found.code == 1
+    failed = {(check["host"], check["what"]): check for check in found.json if check["verdict"] == "fail"}
+    assert set(failed) == {("n2", "training"), ("n3", "ssh")}
+    assert "torch missing" in failed["n2", "training"]["value"]
+    assert all(check["hint"] for check in failed.values())
+    assert {check["verdict"] for check in found.json if check["host"] == "n3" and check["what"] != "ssh"} == {"-"}
+
+
+def test_doctor_names_a_way_to_the_master_that_is_closed(lab: Lab) -> None:
+    rule = ("INPUT", "-i", "eth0", "-p", "tcp", "--dport", "20000:20100", "-j", "DROP")
+    lab.control.output("n1", "iptables", "-A", *rule, user="root")
+    lab.control.undo.callback(lab.control.output, "n1", "iptables", "-D", *rule, user="root")
+    found = lab.orch("doctor", "--profile", lab.profile(ports="20000-20100"), "--json").json
+    verdicts = {check["host"]: check["verdict"] for check in found if check["what"] == "master"}
+    assert verdicts == {"n1": "ok", "n2": "fail", "n3": "fail"}
+    job = lab.job("hello", HELLO, limits={"join": 10}, retry={"infra": 0})
+    run = lab.submit(job, "--profile", lab.profile(ports="20000-20100"))
+    assert lab.wait(run).code == 100
+    said = lab.orch("why", run).out
+    assert "can't reach node 0 (n1)" in said or "did not join" in said
