@@ -36,6 +36,7 @@ def state_of(run: RunDir, alive: Mapping[int, bool | None] | None = None) -> Run
         return RunState(run.run_id, "?", "?", 0.0, "failed", verdict=Verdict("failed", "infra", reason))
     record = {**EMPTY_RECORD, **mended(record or {}), "run_id": run.run_id}
     if kept is not None:
+        record["hosts"] = backend(record["kind"]).hosts(run) or record.get("hosts")
         state, verdict = fold(record, run.events(), {}, rank0_done=True), Verdict.from_json(kept)
         gone = {"starting": "lost", "running": "lost"}
         nodes = tuple(replace(node, state=gone.get(node.state, node.state)) for node in state.nodes)
@@ -53,8 +54,9 @@ def _own_state(
     run: RunDir, record: Mapping[str, Any], machine: Backend, alive: Mapping[int, bool | None] | None = None
 ) -> RunState:
     """The state as the events tell it, with the verdict that it would get now."""
-    events = run.events()
-    state = fold(record, events, machine.alive(run) if alive is None else alive, rank0_done=_rank0_is_done(run, events))
+    events, alive = run.events(), machine.alive(run) if alive is None else alive
+    record = {**record, "hosts": machine.hosts(run) or record.get("hosts")}
+    state = fold(record, events, alive, rank0_done=_rank0_is_done(run, events))
     return _unless_it_goes_on(record, events, state) if machine.starts_again else state
 
 
@@ -146,7 +148,7 @@ def _notice_lost(run: RunDir, record: Mapping[str, Any], machine: Backend) -> No
     started = len(machine.alive(run))
     if started >= max(1, record["nnodes"]) or (started and _was_submitted(run)):
         return
-    if _is_being_submitted(record) or _may_turn_up(run):
+    if _is_being_submitted(record) or _may_turn_up(run) or pending_start(run.events()) is not None:
         return
     if not any(event["kind"] == "found_lost" for event in run.events()):
         what = f"{started} of {record['nnodes']} agents" if started else "an agent"

@@ -224,6 +224,11 @@ def _live_state(own: list[Event], by_node: Mapping[int, list[Event]], nodes: tup
 
 def _detail(own: list[Event], by_node: Mapping[int, list[Event]]) -> str:
     """The latest thing worth a sentence: who is missing, what is restarted."""
+    waits = [event for event in own if event["kind"] in ("waiting_for_hosts", AGAIN)][-1:]
+    if waits and not any(event["kind"] == "agent_started" for event in by_node[0]):
+        if waits[0]["kind"] == AGAIN:
+            return f"start {waits[0]['start']} after {waits[0]['reason']}"
+        return f"waiting for {', '.join(map(str, _items(waits[0].get('hosts'))))}: {_first_line(waits[0])}"
     for events in by_node.values():
         silent = [event for event in events if event["kind"] in ("stall", "started", "rank_exit")][-1:]
         if silent and silent[0]["kind"] == "stall" and silent[0]["full"]:
@@ -341,6 +346,11 @@ def _who_was_lost(nodes: tuple[NodeState, ...], own: list[Event]) -> str:
     if not reasons and any(node.state == "ended" for node in nodes):
         return "the agents ended, but the record of how the gang ended is lost"
     return (reasons or [""])[-1] or "no agent ever reported"
+
+
+def _first_line(event: Event) -> str:
+    why = _items(event.get("why"))
+    return str(why[0]).splitlines()[0] if why and str(why[0]) else "out of reach"
 
 
 def _items(value: Any) -> list[Any]:

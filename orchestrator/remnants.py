@@ -35,9 +35,7 @@ def sweep_hosts(root: Path, profile: Any, *, dry_run: bool, unknown: bool) -> li
         found = [
             finding
             for run_id, left in runs.items()
-            for finding in _run(
-                root, session, f"{workdir}/runs/{run_id}", run_id, left, dry_run=dry_run, unknown=unknown
-            )
+            for finding in _run(root, session, workdir, run_id, left, dry_run=dry_run, unknown=unknown)
         ]
         if not dry_run:
             tidied = session.call("tidy_cache", workdir=workdir, days=CACHE_DAYS)[0]

@@ -7,6 +7,7 @@ import hashlib
 import json
 import secrets
 import threading
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +23,7 @@ CALL_SECONDS: Final = 60.0
 BANNER_LINES: Final = 200
 MIN_PYTHON: Final = (3, 9)
 SMALL: Final = 1 << 16
+PATIENCE_SECONDS: Final = 5.0  # for so long a machine that could not be reached is not tried again
 
 # One line without `!`, so that every login shell passes it on as it is: says whether the server is here already, takes
 # it from the standard input where it is not, and becomes it.
@@ -174,6 +176,7 @@ class Ways:
 
     sessions: dict[Address, Session] = field(default_factory=dict)
     gateways: dict[str, Connection] = field(default_factory=dict)
+    failures: dict[Address, tuple[float, BackendError]] = field(default_factory=dict)
     locks: dict[Any, threading.Lock] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -181,8 +184,16 @@ class Ways:
         """The session with this machine, opened unless it is; BackendError says in a sentence what is in the way."""
         with self._own_lock(address):
             session = self.sessions.get(address)
-            if session is None or not session.is_open:
+            if session is not None and session.is_open:
+                return session
+            when, error = self.failures.get(address, (0.0, None))
+            if error is not None and time.monotonic() - when < PATIENCE_SECONDS:
+                raise error
+            try:
                 session = self.sessions[address] = Session(address, self._connect(address), workdir)
+            except BackendError as problem:
+                self.failures[address] = (time.monotonic(), problem)
+                raise
             return session
 
     def _own_lock(self, key: Any) -> threading.Lock:

@@ -40,6 +40,9 @@ class Backend(Protocol):
     def alive(self, run: RunDir) -> Mapping[int, bool | None]:
         """For each node that has an agent: does it live? None where it can't be told now."""
 
+    def hosts(self, run: RunDir) -> list[str] | None:
+        """What the nodes' machines are called now, where that can differ from the plan; else None."""
+
     def wait(self, run: RunDir, timeout: float) -> None:
         """Return when an agent ends, or after `timeout` seconds."""
 

@@ -18,6 +18,7 @@ from orchestrator.store import RunDir, write_durably
 
 STAMPS: Final = "copied.json"
 PIECE: Final = 4 << 20
+ANSWER_SECONDS: Final = 8.0  # a machine that takes longer to say that nothing is new is out of reach
 
 
 class Copy:
@@ -34,8 +35,8 @@ class Copy:
     def look(self, session: Session, wait: float, *, only_logs: bool = False) -> bool:
         """Bring what is new, waiting up to `wait` seconds for it; is there more?"""
         reply, data = session.call(
-            "look", timeout=wait + 30.0, run_dir=self.remote, node=self.node, have=self._have(), ranks=self.ranks,
-            wait=wait, alive=self.alive, steps=self.steps, checkpoints=self.checkpoints,
+            "look", timeout=wait + ANSWER_SECONDS, run_dir=self.remote, node=self.node, have=self._have(),
+            ranks=self.ranks, wait=wait, alive=self.alive, steps=self.steps, checkpoints=self.checkpoints,
             only_logs=only_logs,
         )  # fmt: skip
         offset = 0

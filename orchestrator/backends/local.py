@@ -65,6 +65,10 @@ class LocalBackend:
         """Looks at each recorded agent's pid and start time."""
         return {node: is_alive(process) for node, process in _agents(run).items()}
 
+    def hosts(self, run: RunDir) -> list[str] | None:
+        """As the plan calls them."""
+        return None
+
     def wait(self, run: RunDir, timeout: float) -> None:
         """Wait on the pidfd of the first agent that lives; where none does, there is nothing but time to wait on."""
         living = [process for process in _agents(run).values() if is_alive(process)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -23,8 +23,8 @@ from orchestrator.backends.hosts import (
     workdir_of,
 )
 from orchestrator.errors import BackendError
-from orchestrator.starts import newest_start
-from orchestrator.store import RunDir
+from orchestrator.starts import newest_start, pending_start
+from orchestrator.store import RunDir, read_lines
 from orchestrator.wire import NodeTask
 
 if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for fabric
@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for fabric
     from orchestrator.session import Session, Ways
     from orchestrator.starts import Again
 
-AWAY_SECONDS: Final = 30.0  # an agent without its gang has ended its ranks by then
+AWAY_SECONDS: Final = 12.0  # an agent without its gang has ended its ranks by then
 SECRETS: Final = "secrets.json"
 
 
@@ -196,9 +196,9 @@ class SshBackend:
 
     def alive(self, run: RunDir) -> Mapping[int, bool | None]:
         """As the supervisor saw it last; a node out of reach counts as gone once the gang went on without it."""
-        handle = read_handle(run)
-        if handle is None:
-            return {}
+        handle, decided = read_handle(run), pending_start(read_lines(run.path / "events.jsonl"))
+        if handle is None or (decided is not None and decided.start > handle.start):
+            return {}  # what is known of agents is of the start before
         seen = {node: run.read(f"nodes/{node}/seen.json") or {} for node in range(len(handle.hosts))}
         found: dict[int, bool | None] = {}
         for node, each in seen.items():
@@ -219,6 +219,11 @@ class SshBackend:
             is_long = isinstance(away, float) and time.time() - away > AWAY_SECONDS
             if alive is None and is_long and (over or (node == 0 and deserted)):
                 found[node] = False
+
+    def hosts(self, run: RunDir) -> list[str] | None:
+        """What the nodes' machines are called; a spare may have taken the place of one."""
+        handle = read_handle(run)
+        return [host.name for host in handle.hosts] if handle else None
 
     def watch(self, run: RunDir) -> Watch:
         """The threads that copy what the run's nodes write; started when first asked for."""
@@ -259,24 +264,35 @@ class SshBackend:
             reply, _ = session.call("sweep", run_dir=remote, run_id=run.run_id, node=node)
             return NodeProof(node, reply["host"], reply["ended"], tuple(reply["survivors"]))
 
-        proofs, failed = self._on_nodes(run, one)
-        handle = read_handle(run)
-        for node in failed:
+        handle, away = read_handle(run), self.away(run)
+        proofs, failed = self._on_nodes(run, one, without=away)
+        for node in {*failed, *away}:
             host = handle.hosts[node].name if handle else "?"
             proofs[node] = NodeProof(node, host, 0, is_away=True)
         return [proofs[node] for node in sorted(proofs)]
+
+    def away(self, run: RunDir) -> set[int]:
+        """The nodes that this process has been watching, and that are out of reach now."""
+        handle = read_handle(run)
+        if handle is None or run.run_id not in self._watches:
+            return set()
+        seen = {node: run.read(f"nodes/{node}/seen.json") or {} for node in range(len(handle.hosts))}
+        return {node for node, each in seen.items() if each.get("away") is not None}
 
     def collect(self, run: RunDir) -> None:
         """Bring what is not here yet, then remove the run's folder on the nodes; what stays behind is recorded."""
         from orchestrator.backends.watching import finish  # noqa: PLC0415 (loads fabric)
 
+        away = self.away(run)
         with self._lock:
             watch = self._watches.pop(run.run_id, None)
         if watch is not None:
             watch.stop()
-        finish(run, self)
+        finish(run, self, away)
 
-    def _on_nodes(self, run: RunDir, work: Any) -> tuple[dict[int, Any], dict[int, BackendError]]:
+    def _on_nodes(
+        self, run: RunDir, work: Any, without: Collection[int] = ()
+    ) -> tuple[dict[int, Any], dict[int, BackendError]]:
         handle, record = read_handle(run), run.read("run.json") or {}
         if handle is None or not isinstance(record.get("profile"), dict):
             return {}, {}

@@ -6,7 +6,7 @@ import contextlib
 import secrets
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -135,7 +135,9 @@ class Watch:
         def ask(_: int, host: Host) -> Any:
             return self.backend.session(host, self.workdir).call("hello", workdir=self.workdir)
 
-        _, away = on_all(ask, hosts)
+        known = self.backend.away(self.run)
+        _, away = on_all(ask, {node: host for node, host in hosts.items() if node not in known})
+        away |= {node: BackendError(f"{hosts[node].name}: out of reach", transient=True) for node in known}
         spares = [spare for spare in hosts_of(self.profile)[1] if spare not in handle.hosts]
         for node in sorted(away):
             while node in away and spares:
@@ -233,7 +235,7 @@ def _copy_logs(copy: Copy, backend: SshBackend, ended: threading.Event) -> None:
             return
 
 
-def finish(run: RunDir, backend: SshBackend) -> None:
+def finish(run: RunDir, backend: SshBackend, away: Collection[int]) -> None:
     """Bring all logs, the results and the checkpoints of a run that has ended; then remove its folders on the nodes.
 
     A node that can't be reached keeps its folder, and the run says so (`left_behind`).
@@ -259,7 +261,8 @@ def finish(run: RunDir, backend: SshBackend) -> None:
         if (run.path / "verdict.json").exists():
             return
         hosts = dict(enumerate(handle.hosts))
-        _, failed = on_all(one, hosts)
+        _, failed = on_all(one, {node: host for node, host in hosts.items() if node not in away})
+        failed |= {node: BackendError(f"{hosts[node].name}: out of reach", transient=True) for node in away}
         _, kept = on_all(remove, {node: host for node, host in hosts.items() if node not in failed})
         for node, error in {**failed, **kept}.items():
             run.append_event("left_behind", left=node, host=hosts[node].name, reason=error.message)

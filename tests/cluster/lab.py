@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster.control import Control, Result
+from tests.testbed.layout import REPO
 from tests.testbed.machine import wait_until
 
 LAPTOP = "ctl"
@@ -80,6 +81,10 @@ class Lab:
         """The command line on her laptop."""
         return self.control.orch(*args, host=LAPTOP, user=self.user, **options)
 
+    def argv(self, *args: str) -> list[str]:
+        """The command line's own argv, for a command that is not waited for."""
+        return ["env", f"PYTHONPATH={REPO}", sys.executable, "-m", "orchestrator.cli", *args]
+
     def submit(self, *args: str, **options: Any) -> str:
         """Submit, detached; the run's id."""
         done = self.orch("submit", *args, "--json", **options)
@@ -137,11 +142,13 @@ class Lab:
         pids = self.of_run(run, host)
         return [pid for pid in pids if _parent(pid) in pids]
 
-    def assert_nothing_left(self, run: str, hosts: tuple[str, ...] = ("n1", "n2", "n3")) -> None:
-        """No process of the run on its hosts, and none of its files."""
+    def assert_nothing_left(self, run: str, hosts: tuple[str, ...] = ("n1", "n2", "n3"), *, away: str = "") -> None:
+        """No process of the run on its hosts, and none of its files; one host may have been away at the end."""
+        assert [event["host"] for event in self.events(run, "left_behind")] == ([away] if away else [])
         for host in hosts:
             assert self.of_run(run, host) == []
-            assert not self.control.file(host, f"/home/{self.user}/.orch/runs/{run}").exists()
+            folder = self.control.file(host, f"/home/{self.user}/.orch/runs/{run}")
+            assert not folder.exists(), sorted(folder.rglob("*"))
 
 
 def _argv(pid: int) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from pathlib import Path
 
 import pytest
@@ -124,17 +123,13 @@ def test_two_users_do_not_take_the_same_slots(testbed: Control) -> None:
     assert bob.status()["state"] == "failed"
     shown = bob.orch("nodes", "--profile", profile).out
     assert shown.count(f"slot-0 alice: {held}, slot-1 alice: {held}, slot-2 free") == 2
-    waits = _orch_argv("submit", "mine/mine.yaml", "--profile", profile, "--wait-for-gpus")
+    waits = bob.argv("submit", "mine/mine.yaml", "--profile", profile, "--wait-for-gpus")
     waiting = testbed.start(LAPTOP, *waits, user="bob")
     kill(alice.agents("n1") + alice.agents("n2"))  # the locks are the kernel's: they end with who holds them
     assert waiting.wait(60) == 0
     assert bob.wait().code == 0
     alice.wait(held)
     assert testbed.orch("nodes", "--profile", profile, user="bob").out.count("slot-2 free") == 2
-
-
-def _orch_argv(*args: str) -> list[str]:
-    return ["env", f"PYTHONPATH={REPO}", sys.executable, "-m", "orchestrator.cli", *args]
 
 
 def test_processes_of_the_run_are_found_by_their_mark(lab: Lab) -> None:

@@ -30,7 +30,9 @@ def plug(host: str) -> None:
     call(["ip", "-n", SWITCH, "link", "set", cable, "master", "br0", "up"])
     # The same card after every boot: with another one the neighbours' caches would be wrong for seconds.
     card = "02:00:" + ":".join(f"{int(part):02x}" for part in address(host).split("."))
-    steps = f"link set eth0 address {card}\naddr add {address(host)}/24 brd + dev eth0\nlink set eth0 up\nlink set lo up\n"
+    steps = (
+        f"link set eth0 address {card}\naddr add {address(host)}/24 brd + dev eth0\nlink set eth0 up\nlink set lo up\n"
+    )
     call(["ip", "-n", name, "-batch", "-"], text=steps)
 
 

@@ -1,0 +1,180 @@
+"""Machines, cables and processes that fail while ranks train over SSH: named, ended, gone on from the checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+
+import pytest
+
+from orchestrator.node.processes import identify, wait_gone
+from tests.cluster.control import Control
+from tests.cluster.lab import HOLD, LAPTOP, STEPS, Lab, settled
+
+TOTAL = 60
+PAUSE = "0.1"
+
+
+@pytest.fixture
+def lab(testbed: Control) -> Lab:
+    return Lab(testbed)
+
+
+_weights: list[str] = []
+
+
+def unbroken(lab: Lab) -> str:
+    """The weights of the same job, two ranks that nothing happens to; the sum of two is the same in any order."""
+    if not _weights:
+        lab.write("here.yaml", '{"kind": "local", "nodes": 2, "nproc_per_node": 1}')
+        run = lab.submit(lab.job("steps", STEPS, args=[str(TOTAL), "0"]), "--profile", "here.yaml")
+        assert lab.wait(run).code == 0
+        _weights.append(weights(lab, run))
+    return _weights[0]
+
+
+def weights(lab: Lab, run: str) -> str:
+    return lab.log(run).split("weights ")[1].split()[0]
+
+
+def kill(pids: list[int]) -> None:
+    assert pids
+    found = [process for pid in pids if (process := identify(pid)) is not None]
+    for process in found:
+        os.kill(process.pid, signal.SIGKILL)
+    assert wait_gone(found, 10) == []
+
+
+def training(lab: Lab, **profile: object) -> str:
+    """A run on n1 and n2 that has a checkpoint on the laptop, and is going on."""
+    job = lab.job("steps", STEPS, args=[str(TOTAL), PAUSE], limits={"join": 60})
+    run = lab.submit(job, "--profile", lab.profile(hosts=["n1", "n2"], **profile))  # type: ignore[arg-type]
+    lab.until(run, "collected")
+    return run
+
+
+def assert_it_went_on(lab: Lab, run: str) -> None:
+    """It succeeded from a checkpoint, one restart later, with the weights of an unbroken run."""
+    done = lab.wait(run)
+    assert done.code == 0, lab.orch("why", run).out
+    assert weights(lab, run) == unbroken(lab)
+    begun = [int(each.split()[0]) for each in lab.log(run).split("begins at ")[1:]]
+    assert begun[0] == 0 < begun[-1]
+    assert lab.status(run)["restarts"] == 1
+
+
+@pytest.mark.timeout(200)
+def test_a_cut_cable_is_named_and_the_run_goes_on_when_it_is_plugged_in_again(lab: Lab) -> None:
+    run = training(lab)
+    lab.control.cut("n2")
+    lab.until(run, "lost_node")
+    settled(lambda: not lab.of_run(run, "n2"), "the end of the ranks on n2, by their own agent", 60)
+    lab.until(run, "waiting_for_hosts")
+    state = lab.status(run)
+    assert state["state"] == "restarting"
+    assert "n2" in state["detail"]
+    lab.control.heal("n2")
+    assert_it_went_on(lab, run)
+    lab.assert_nothing_left(run)
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("host", ["n2", "n1"])
+def test_a_machine_that_dies_is_replaced_by_a_spare(lab: Lab, host: str) -> None:
+    run = training(lab, spares=["n3"])
+    lab.control.crash(host)
+    assert_it_went_on(lab, run)
+    replaced = lab.events(run, "replaced")
+    assert [(event["host"], event["by"]) for event in replaced] == [(host, "n3")]
+    assert {node["host"] for node in lab.status(run)["nodes"]} == {"n1", "n2", "n3"} - {host}
+    lab.control.boot(host)
+    found = lab.orch("gc", "--profile", "lab.yaml")
+    assert (found.code, f"removed: run {host}: ~/.orch/runs/{run}:" in found.out) == (0, True), found
+    lab.assert_nothing_left(run)
+
+
+@pytest.mark.timeout(200)
+def test_a_lost_machine_is_waited_for_no_longer_than_the_profile_says(lab: Lab) -> None:
+    run = training(lab, node_wait="3s")
+    lab.control.crash("n2")
+    assert lab.wait(run).code == 100
+    reason = lab.orch("why", run, "--json").json["reason"]
+    assert "n2 did not come back within 3 s" in reason
+    assert "node 1 (n2) was lost" in reason
+    lab.assert_nothing_left(run, ("n1",), away="n2")
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("who", ["rank", "launcher", "agent"])
+def test_kill_9_costs_a_restart_and_no_more(lab: Lab, who: str) -> None:
+    run = training(lab)
+    ranks = lab.ranks(run, "n2")
+    launcher = [pid for pid in lab.of_run(run, "n2") if pid not in ranks]
+    kill({"rank": ranks, "launcher": launcher, "agent": lab.agents("n2")}[who])
+    assert_it_went_on(lab, run)
+    lab.assert_nothing_left(run)
+
+
+@pytest.mark.timeout(200)
+def test_the_next_command_brings_a_killed_supervisor_back_and_it_adopts_the_run(lab: Lab) -> None:
+    run = training(lab)
+    kill(lab.supervisor())
+    kill(lab.agents("n2"))
+    settled(lambda: not lab.of_run(run, "n1"), "the end of the gang", 60)
+    assert lab.orch("status").code == 0
+    assert_it_went_on(lab, run)
+    lab.assert_nothing_left(run)
+
+
+@pytest.mark.timeout(200)
+def test_a_cancel_names_the_host_that_is_away_and_gc_sweeps_it_later(lab: Lab) -> None:
+    run = training(lab)
+    lab.control.cut("n2")
+    done = lab.orch("cancel", run, "--now", timeout=120)
+    assert done.code == 1
+    assert "n2: out of reach" in done.err
+    assert lab.wait(run).code == 103
+    settled(lambda: not lab.of_run(run, "n2"), "the end of the ranks on n2, by their own agent", 60)
+    lab.control.heal("n2")
+    listed = lab.orch("gc", "--profile", "lab.yaml", "--dry-run").out
+    assert f"would be ended: run n2: ~/.orch/runs/{run}" in listed
+    assert lab.orch("gc", "--profile", "lab.yaml").code == 0
+    lab.assert_nothing_left(run, away="n2")
+    assert lab.orch("gc", "--profile", "lab.yaml").out == "nothing was left behind\n"
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+def test_a_submit_killed_at_any_moment_leaves_no_orphan_and_no_second_copy(lab: Lab) -> None:
+    chance = random.Random(os.environ.get("SOAK_SEED", "7"))
+    trials = 20 if os.environ.get("SOAK") else 3
+    job, profile = lab.job("hold", HOLD, retry={"infra": 0}), lab.profile()
+    for _ in range(trials):
+        command = lab.control.start(LAPTOP, *lab.argv("submit", job, "--profile", profile))
+        delay = chance.uniform(0.3, 1.6)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            command.wait(delay)
+        kill_submit(lab)
+        runs = lab.orch("status", "--json").json
+        for found in runs[:1]:
+            if found["state"] in ("failed", "cancelled"):
+                continue
+            lab.wait(found["run_id"], 25)  # it ends where the submit did not finish; else it goes on, once
+        agents = {host: lab.agents(host) for host in ("n1", "n2", "n3")}
+        assert all(len(pids) <= 1 for pids in agents.values())
+        assert len({len(pids) for pids in agents.values()}) == 1, f"agents on some hosts only: {agents}"
+        for found in lab.orch("status", "--json").json:
+            if found["state"] not in ("failed", "cancelled"):
+                assert lab.orch("cancel", found["run_id"], "--now").code == 0
+        assert not any(lab.agents(host) for host in ("n1", "n2", "n3"))
+
+
+def kill_submit(lab: Lab) -> None:
+    """Kill the submit and the supervisor that it may have started."""
+    for process in lab.control.processes(LAPTOP, lab.user):
+        if process.command.startswith("python"):
+            os.kill(process.pid, signal.SIGKILL)
+            wait_gone([process], 10)
