@@ -298,4 +298,5 @@ class SshBackend:
             return {}, {}
         workdir = workdir_of(record["profile"])
         remote = f"{workdir}/runs/{run.run_id}"
-        return on_all(lambda node, host: work(node, self.session(host, workdir), remote), dict(enumerate(handle.hosts)))
+        hosts = {node: host for node, host in enumerate(handle.hosts) if node not in without}
+        return on_all(lambda node, host: work(node, self.session(host, workdir), remote), hosts)
