@@ -56,7 +56,7 @@ def _own_state(
     """The state as the events tell it, with the verdict that it would get now."""
     events = run.events()
     state = fold(record, events, machine.alive(run) if alive is None else alive, rank0_done=_rank0_is_done(run, events))
-    if isinstance(machine, Scheduler):
+    if isinstance(machine, Scheduler) and not any(event["kind"] == "submit_failed" for event in events):
         return joined(state, machine.opinion(run))
     return _unless_it_goes_on(record, events, state) if machine.starts_again else state
 

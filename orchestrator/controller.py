@@ -182,7 +182,14 @@ def note_on_supervisor(prepared: Prepared) -> str:
 
 def _shared_folder(machine: Backend, launch: LaunchPlan) -> str | None:
     """Where the run directory itself has to lie, because a job's nodes write to it."""
-    return launch.tasks[0].run_dir if isinstance(machine, Scheduler) else None
+    if not isinstance(machine, Scheduler):
+        return None
+    if login := launch.profile.get("login"):
+        raise UsageError(
+            f"profile {launch.profile['name']} goes through {login}, which this version of orch can't do yet",
+            f"submit on {login} itself, without login: in the profile",
+        )
+    return launch.tasks[0].run_dir
 
 
 def _record(prepared: Prepared, launch: LaunchPlan) -> dict[str, Any]:

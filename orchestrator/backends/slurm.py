@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.backends import slurm_client as client
 from orchestrator.backends.base import NodeProof
-from orchestrator.backends.slurm_errors import refusal
+from orchestrator.backends.slurm_errors import is_unanswered, refusal
 from orchestrator.backends.slurm_state import JobLine, how_it_ended, why_it_waits
 from orchestrator.errors import BackendError, StoreError, UsageError
 from orchestrator.opinion import Opinion
@@ -40,6 +40,7 @@ class SlurmBackend:
     """A run as one Slurm job of this user."""
 
     starts_again = False  # Slurm starts the job again, with nobody of ours there: the batch script asks it to
+    collects = False  # the nodes write to the run directory itself
 
     def place(self, run: RunDir, workdir: str | None, python: str | None) -> Place:
         """The run directory, in `workdir` where the profile has one; every node has to see it at the same path."""
@@ -77,8 +78,8 @@ class SlurmBackend:
             path = run.node(task.node_rank) / "task.json"
             write_durably(path, json.dumps(task.to_json()).encode(), private=True)
         run.write("handle.json", {"state": "intent"})
-        job_id = _sbatch(plan, run)
-        run.write("handle.json", {"state": "submitted", "job": job_id})
+        if (job_id := _sbatch(plan, run)) is not None:
+            run.write("handle.json", {"state": "submitted", "job": job_id})
 
     def alive(self, run: RunDir) -> Mapping[int, bool | None]:
         """All nodes alike, as the job is: None while it waits or Slurm can't be asked; none where there is no job."""
@@ -125,6 +126,13 @@ class SlurmBackend:
     def start_again(self, run: RunDir, again: Again) -> None:
         """Never asked for: see `starts_again`."""
         raise BackendError(f"run {run.run_id} is a Slurm job: Slurm starts it again")
+
+    def collect(self, run: RunDir) -> None:
+        """There is nothing elsewhere."""
+
+    def bringing_logs(self, run: RunDir, ranks: list[int] | None) -> contextlib.AbstractContextManager[None]:
+        """They are here already."""
+        return contextlib.nullcontext()
 
     def sweep(self, run: RunDir) -> list[NodeProof]:
         """End the job, and prove it by what Slurm and the nodes' agents say.
@@ -179,8 +187,8 @@ def _environment(hidden: tuple[str, ...]) -> Iterator[None]:
         os.environ.update(kept)
 
 
-def _sbatch(plan: LaunchPlan, run: RunDir) -> str:
-    """The number of the queued job; BackendError with Slurm's reason where it is refused."""
+def _sbatch(plan: LaunchPlan, run: RunDir) -> str | None:
+    """The number of the queued job; None where only its name can find it, later; BackendError where it is refused."""
     from submitit.core.utils import FailedJobError, FailedSubmissionError  # noqa: PLC0415 (60 ms)
     from submitit.slurm.slurm import SlurmExecutor  # noqa: PLC0415
 
@@ -194,9 +202,11 @@ def _sbatch(plan: LaunchPlan, run: RunDir) -> str:
         with _environment(plan.secret_names), contextlib.redirect_stderr(io.StringIO()):
             return str(executor.submit(os.execv, argv[0], list(argv)).job_id)
     except (FailedJobError, FailedSubmissionError) as error:
-        client.queue(fresh=True)
+        look = client.queue(fresh=True)
         if (job := client.find(None, run.run_id)) is not None:  # it was taken, and only the answer was lost
             return job.job_id
+        if look.jobs is None and is_unanswered(str(error)):
+            return None
         raise refusal(str(error), plan.profile, plan.time_limit) from error
 
 

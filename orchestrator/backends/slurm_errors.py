@@ -35,6 +35,12 @@ REFUSALS: Final = (
 )  # fmt: skip
 UNREACHABLE: Final = ("Unable to contact slurm controller", "Socket timed out", "Zero Bytes", "Connection refused",
                       "Connection timed out", "Transport endpoint", "configuration source")  # fmt: skip
+UNANSWERED: Final = ("Socket timed out", "Zero Bytes")  # the request went out: the job may be queued all the same
+
+
+def is_unanswered(said: str) -> bool:
+    """May the job have been queued, although sbatch failed?"""
+    return any(words.lower() in said.lower() for words in UNANSWERED)
 
 
 def refusal(said: str, profile: Mapping[str, Any], time_limit: int | None) -> BackendError:

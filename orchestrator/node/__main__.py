@@ -1,4 +1,4 @@
-"""`python node.pyz agent TASK`, or `slurm RUN` in a Slurm job, is a node's agent; `launcher` its child; `serve` for SSH."""
+"""`python node.pyz agent TASK`, or `slurm RUN` in a Slurm job: a node's agent; `launcher`: its child; `serve`: SSH."""
 
 from __future__ import annotations
 

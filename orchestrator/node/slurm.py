@@ -24,6 +24,7 @@ from orchestrator.node.signals import hold_back_for_good
 from orchestrator.wire import EXIT_REQUEUE, NodeTask, node_folder
 
 STARTS_WITHOUT_PROGRESS = 3
+GROUP = r"(?:[^,\[\]\s]|\[[^\[\]]*\])+"  # names without a comma outside of brackets
 ASKS_AGAIN = ("preempted", "timeout", "infra")
 ASKED_TO_STOP = {"preempted": "it was asked to stop", "timeout": "its time limit was near"}
 AGAIN = "starting_again"  # as in orchestrator.starts, which is no part of the archive
@@ -43,8 +44,9 @@ class History:
     word: Event | None
 
     def used(self, cause: str) -> int:
-        """How often the run has been started again for this cause, by its leader or by Slurm."""
-        return sum(event.get("kind") in (AGAIN, "restart") and event.get("cause") == cause for event in self.events)
+        """How often the run has been started again for this cause, by its leader or by Slurm; this start included."""
+        now = self.word is not None and self.word.get("cause") == cause
+        return now + sum(e.get("kind") in (AGAIN, "restart") and e.get("cause") == cause for e in self.events)
 
     @property
     def next_attempt(self) -> int:
@@ -64,13 +66,13 @@ class History:
 
 def expand_nodes(text: str) -> list[str]:
     """The host names in Slurm's `n[1-3,5],b[07-09]`; SlurmError where it can't be read: it never becomes one host."""
+    if not re.fullmatch(f"{GROUP}(?:,{GROUP})*", text):
+        raise SlurmError(f"Slurm's list of nodes can't be read: {text!r}")
     names: list[str] = []
-    for group in re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", text):
+    for group in re.findall(GROUP, text):
         pieces = re.split(r"\[([^\[\]]*)\]", group)
         parts = [[piece] if number % 2 == 0 else _numbers(piece, text) for number, piece in enumerate(pieces)]
         names += ["".join(chosen) for chosen in product(*parts)]
-    if not names or any(char in name for name in names for char in "[]"):
-        raise SlurmError(f"Slurm's list of nodes can't be read: {text!r}")
     return names
 
 
