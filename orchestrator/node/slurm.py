@@ -45,8 +45,8 @@ class History:
 
     def used(self, cause: str) -> int:
         """How often the run has been started again for this cause, by its leader or by Slurm; this start included."""
-        now = self.word is not None and self.word.get("cause") == cause
-        return now + sum(e.get("kind") in (AGAIN, "restart") and e.get("cause") == cause for e in self.events)
+        before = [event for event in self.events if event.get("kind") in (AGAIN, "restart")]
+        return sum(event.get("cause") == cause for event in [*before, self.word or {}])
 
     @property
     def next_attempt(self) -> int:
