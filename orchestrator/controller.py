@@ -180,6 +180,13 @@ def note_on_supervisor(prepared: Prepared) -> str:
     return f"note: the run goes on without this machine; while it is off, only {after} after the loss of a node waits"
 
 
+def note_on_queue(run: RunDir) -> str:
+    """What may keep a run in its queue for ever, in one line; empty where nothing is known to."""
+    machine = backend((run.read("run.json") or {}).get("kind", "local"))
+    opinion = machine.opinion(run) if isinstance(machine, Scheduler) else None
+    return f"note: {opinion.detail}; it may never start" if opinion is not None and opinion.is_stuck else ""
+
+
 def _shared_folder(machine: Backend, launch: LaunchPlan) -> str | None:
     """Where the run directory itself has to lie, because a job's nodes write to it."""
     if not isinstance(machine, Scheduler):

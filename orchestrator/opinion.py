@@ -20,6 +20,7 @@ class Opinion:
 
     phase: str  # none (it knows no job) | waiting | active | ended | unknown (it can't be asked now)
     detail: str = ""  # while it is not ended: a sentence for people
+    is_stuck: bool = False  # it waits for what may never come
     outcome: str = ""  # once it has: failed or cancelled, where that was the scheduler's doing
     cause: str = ""
     reason: str = ""

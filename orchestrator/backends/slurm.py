@@ -94,7 +94,7 @@ class SlurmBackend:
         """What Slurm says of the run's job."""
         phase, job = self._job(run)
         if phase == "waiting" and job is not None:
-            return Opinion(phase, why_it_waits(job))
+            return Opinion(phase, why_it_waits(job), is_stuck=job.is_stuck)
         if phase == "active" and job is not None:
             return Opinion(phase, f"Slurm job {job.job_id} is {job.state} on {job.nodes or 'its nodes'}")
         if phase == "unknown":
@@ -112,7 +112,7 @@ class SlurmBackend:
         """Let time pass: neither Slurm nor a shared folder tells when something happens. Hurries what was requeued."""
         phase, job = self._job(run)
         if phase == "waiting" and job is not None and job.reason == "BeginTime" and _has_run(run):
-            client.start_now(job.job_id)
+            client.hurry(job)
         time.sleep(timeout)
 
     def cancel(self, run: RunDir) -> None:

@@ -18,11 +18,13 @@ from orchestrator.backends.slurm_state import (
     parse_sacct,
     parse_scontrol,
     parse_squeue,
+    wait_seconds,
 )
 from orchestrator.errors import BackendError
 
 LOOK_SECONDS: Final = 2.0  # sites limit a user to about two calls a second
 PATIENCE: Final = 30.0
+AFTER_REQUEUE: Final = 5
 
 
 @dataclass(frozen=True)
@@ -132,9 +134,13 @@ def scancel(job_id: str, *options: str) -> None:
         raise BackendError(f"scancel can't end Slurm job {job_id}: {first_line(answer.err)}", transient=True)
 
 
-def start_now(job_id: str) -> None:
-    """Let a requeued job start at once: Slurm holds it back for two minutes, for nothing that concerns it."""
-    _ask("scontrol", "update", f"jobid={job_id}", "starttime=now")
+def hurry(job: JobLine) -> None:
+    """Let a requeued job start soon: Slurm holds it back for two minutes, so that its last start is gone everywhere.
+
+    A node refuses a start of the very second in which it ended the one before, and Slurm then ends the job for good.
+    """
+    if wait_seconds(job.start, time.time()) > 2 * AFTER_REQUEUE:
+        _ask("scontrol", "update", f"jobid={job.job_id}", f"starttime=now+{AFTER_REQUEUE}")
 
 
 def user_name(number: str) -> str:

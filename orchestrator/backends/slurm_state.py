@@ -7,6 +7,7 @@ JSON output changes its shape between versions.
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import dataclass
 from typing import Final
 
@@ -65,6 +66,10 @@ REASONS: Final = (
     (r"Cleaning|RaisedSignal.*|NonZeroExitCode|SystemFailure|JobLaunchFailure", "its last start is being tidied up"),
     (r"Prolog", "the nodes are being prepared for it"),
 )  # fmt: skip
+STUCK: Final = (
+    r"Partition(Config|NodeLimit|TimeLimit)|BadConstraints|DependencyNeverSatisfied|Invalid(Account|QOS)|"
+    r"AccountNotAllowed|QOSNotAllowed|(QOS|Assoc)Max(?!Jobs).*PerJob.*|(QOS|Assoc)MaxWall.*|JobHoldMaxRequeue"
+)
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,11 @@ class JobLine:
     code: int | None = None
     signal: int | None = None
     restarts: int = 0
+
+    @property
+    def is_stuck(self) -> bool:
+        """Does it wait for what may never come, unless somebody changes the job or the cluster?"""
+        return re.fullmatch(STUCK, self.reason) is not None
 
     @property
     def phase(self) -> str:
@@ -152,6 +162,14 @@ def job_id_of(answer: str) -> str | None:
     """The number in `Submitted batch job 17`, or in what `--parsable` prints; None where there is none."""
     match = re.search(r"job (\d+)", answer) or re.fullmatch(r"(\d+)(?:;\S*)?", answer.strip())
     return match[1] if match else None
+
+
+def wait_seconds(start: str, now: float) -> float:
+    """How far Slurm's `2026-03-01T10:00:00`, of this machine's time zone, lies ahead; 0 where there is no such time."""
+    try:
+        return time.mktime(time.strptime(start, "%Y-%m-%dT%H:%M:%S")) - now
+    except (ValueError, OverflowError):
+        return 0.0
 
 
 def why_it_waits(job: JobLine) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from orchestrator.backends.slurm_errors import is_unanswered, refusal
@@ -17,6 +19,7 @@ from orchestrator.backends.slurm_state import (
     parse_scontrol,
     parse_squeue,
     state_word,
+    wait_seconds,
     why_it_waits,
 )
 
@@ -151,6 +154,31 @@ def test_the_number_in_sbatchs_answer(answer: str, job: str | None) -> None:
 )
 def test_why_a_job_waits(reason: str, words: str) -> None:
     assert words in why_it_waits(JobLine("5", "PENDING", reason=reason))
+
+
+@pytest.mark.parametrize(
+    ("reason", "stuck"),
+    [
+        ("PartitionTimeLimit", True),
+        ("PartitionConfig", True),
+        ("QOSMaxNodePerJobLimit", True),
+        ("QOSMaxWallDurationPerJobLimit", True),
+        ("QOSMaxJobsPerUserLimit", False),
+        ("AssocGrpCpuLimit", False),
+        ("Priority", False),
+        ("Resources", False),
+        ("ReqNodeNotAvail", False),
+        ("", False),
+    ],
+)
+def test_which_jobs_may_wait_for_ever(reason: str, stuck: bool) -> None:
+    assert JobLine("5", "PENDING", reason=reason).is_stuck is stuck
+
+
+def test_how_long_until_it_may_start() -> None:
+    now = time.mktime((2026, 3, 1, 9, 59, 0, 0, 0, -1))
+    assert wait_seconds("2026-03-01T10:00:30", now) == 90
+    assert [wait_seconds(text, now) for text in ("", "N/A", "tomorrow")] == [0.0, 0.0, 0.0]
 
 
 def test_when_a_job_may_start() -> None:
