@@ -218,9 +218,14 @@ class Launcher:
         self.listening = None
 
     def _order_stop(self, grace: float) -> None:
-        """TERM now, KILL after `grace` seconds."""
+        """TERM now, KILL after `grace` seconds.
+
+        A Python rank gets it alone: the workers of its data loader would die of it, and it of them, before it has
+        saved. Of a command every process does, since a shell passes nothing on.
+        """
         for process in self._alive():
-            os.killpg(process.pid, signal.SIGTERM)
+            send = os.killpg if process.start.kind == "command" else os.kill
+            send(process.pid, signal.SIGTERM)
         self.kill_at = time.monotonic() + grace
 
     def _order_stacks(self) -> None:

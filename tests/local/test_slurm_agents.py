@@ -36,19 +36,40 @@ while True:
     time.sleep(1)
 """
 
+# Two workers feed it, in processes of their own; it stops at the next batch after it was told to.
+LOADER = """
+import os, signal, sys
+from torch.utils.data import DataLoader, Dataset
+class Numbers(Dataset):
+    def __len__(self):
+        return 1 << 20
+    def __getitem__(self, index):
+        return float(index)
+if __name__ == "__main__":
+    stop = []
+    signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
+    for count, batch in enumerate(DataLoader(Numbers(), 16, num_workers=2, multiprocessing_context=sys.argv[1])):
+        if count == 5:
+            print("ready, with workers", flush=True)
+        if stop:
+            stop.append(1)
+        if len(stop) > 20:  # some batches later: the workers live
+            os._exit(95)
+"""
+
 
 class Job:
     """A job of two nodes, both on this machine, that is started again by hand."""
 
-    def __init__(self, folder: Path, **env: str) -> None:
+    def __init__(self, folder: Path, text: str = PROGRAM, *args: str, **env: str) -> None:
         self.folder, self.agents = folder, list[subprocess.Popen[bytes]]()
         for name in ("slurm", "checkpoints"):
             (folder / name).mkdir(parents=True)
         (folder / "node.pyz").write_bytes(node_archive())
-        (folder / "train.py").write_text(PROGRAM)
+        (folder / "train.py").write_text(text)
         common = NodeTask(
             run_id=folder.name, node_rank=0, nnodes=2, hosts=("slurm node 0", "slurm node 1"), nproc=1,
-            run_dir=str(folder), code_dir=str(folder), program=Program("script", "train.py"), launcher="exec",
+            run_dir=str(folder), code_dir=str(folder), program=Program("script", "train.py", args), launcher="exec",
             backend="gloo", python=sys.executable, leader_addrs=(), ports=gang_ports(str(folder)), token="a" * 64,
             env=env, checkpoint_dir=str(folder / "checkpoints"), retry={"infra": 1, "preempted": None, "timeout": 0},
             join_timeout=30.0, grace=5.0,
@@ -93,8 +114,8 @@ class Job:
 def make(tmp_path: Path) -> Iterator[Any]:
     jobs: list[Job] = []
 
-    def made(**env: str) -> Job:
-        jobs.append(Job(tmp_path / f"job{len(jobs)}-{os.getpid()}", **env))
+    def made(*text: str, **env: str) -> Job:
+        jobs.append(Job(tmp_path / f"job{len(jobs)}-{os.getpid()}", *text, **env))
         return jobs[-1]
 
     yield made
@@ -151,6 +172,20 @@ def test_the_warning_before_the_time_limit_is_its_own_cause(make: Any) -> None:
         agent.send_signal(signal.SIGUSR2)
     assert job.codes() == [EXIT_REQUEUE, EXIT_REQUEUE]
     assert job.word(0) is None  # its budget is nought: the run ends
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_live_through_the_warning_that_every_process_gets(make: Any, method: str) -> None:
+    job = make(LOADER, method)
+    job.start(0)
+    job.wait_for_rank(0)
+    everybody = [process.pid for process in marked(job.folder.name)]
+    assert len(everybody) >= 2 * (1 + 1 + 2)  # two nodes: launcher, rank, workers
+    for pid in [*everybody, *(agent.pid for agent in job.agents)]:
+        os.kill(pid, signal.SIGUSR2)
+    assert job.codes() == [EXIT_REQUEUE, EXIT_REQUEUE]
+    exits = [event["code"] for node in range(2) for event in job.events("rank_exit", node)]
+    assert exits == [95, 95], job.logs()
 
 
 def test_starts_that_gain_nothing_come_to_an_end(make: Any) -> None:
