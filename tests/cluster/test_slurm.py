@@ -54,6 +54,12 @@ class User:
         self.testbed.output("ctl", "bash", "-c", f"mkdir -p {FOLDER} && cat >{shlex.quote(path)}", stdin=text)
         return path
 
+    def program(self, name: str, text: str) -> str:
+        """A program of hers in place of another one: the folder to put on PATH."""
+        self.testbed.output("ctl", "mkdir", "-p", f"{FOLDER}/bin")
+        self.testbed.output("ctl", "chmod", "+x", self.write(f"bin/{name}", f"#!/bin/sh\n{text}\n"))
+        return f"{FOLDER}/bin"
+
     def count(self, steps: int, profile: str = "", *options: str, job: str = "") -> Run:
         """Submit a job that counts this far, four steps a second."""
         self.write("count.py", COUNT)
@@ -240,19 +246,28 @@ def test_an_agent_that_is_killed_costs_one_restart(alice: User) -> None:
 
 
 def test_a_submit_that_is_killed_after_sbatch_is_found_again(alice: User) -> None:
-    real = alice.testbed.output("ctl", "which", "sbatch")
-    alice.testbed.output("ctl", "mkdir", "-p", f"{FOLDER}/bin")
-    alice.write("bin/sbatch", f'#!/bin/sh\n{real} "$@"\nkill -9 $PPID\n')
-    alice.testbed.output("ctl", "chmod", "+x", f"{FOLDER}/bin/sbatch")
-    alice.write("count.py", COUNT)
-    named = alice.write("count.yaml", "script: count.py\nargs: [8]\nlauncher: exec\n")
-    where = alice.write("p.yaml", PROFILE)
-    done = alice.orch("submit", named, "-p", where, PATH=f"{FOLDER}/bin:/usr/bin:/bin")
-    assert done.code == -signal.SIGKILL
-    (run_id,) = [row["run_id"] for row in alice.orch("status", "--json").json]
-    run = Run(alice, run_id)
+    run = _submit_and_kill(alice, f'{alice.testbed.output("ctl", "which", "sbatch")} "$@"')
     assert run.end()["state"] == "succeeded"
     assert len(run.squeue("%i").splitlines()) == 1
+
+
+def test_a_submit_that_is_killed_before_sbatch_ends_the_run(alice: User) -> None:
+    run = _submit_and_kill(alice, ":")
+    state = run.end()
+    assert (state["state"], state["verdict"]["cause"]) == ("failed", "infra")
+    assert "the submit ended before it had started an agent" in state["verdict"]["reason"]
+    assert run.squeue("%i") == ""
+
+
+def _submit_and_kill(alice: User, before: str) -> Run:
+    """The run of a submit that is killed by the sbatch that it calls, after that has done something."""
+    script = alice.program("sbatch", f"{before}\nkill -9 $PPID")
+    alice.write("count.py", COUNT)
+    named = alice.write("count.yaml", "script: count.py\nargs: [8]\nlauncher: exec\n")
+    done = alice.orch("submit", named, "-p", alice.write("p.yaml", PROFILE), PATH=f"{script}:/usr/bin:/bin")
+    assert done.code == -signal.SIGKILL
+    (run_id,) = [row["run_id"] for row in alice.orch("status", "--json").json]
+    return Run(alice, run_id)
 
 
 def test_what_slurm_refuses_is_one_clear_message(alice: User) -> None:
@@ -291,7 +306,7 @@ def test_a_program_that_fails_is_the_users_error(alice: User) -> None:
 
 
 def test_a_controller_that_is_away_ends_nothing(alice: User) -> None:
-    run = alice.count(40)
+    run = alice.count(60)
     run.wait_for("attempt 0")
     pid = alice.testbed.output("ctl", "cat", "/run/slurmctld.pid", user="root")
     alice.testbed.undo.callback(_start_controller, alice.testbed)
@@ -300,7 +315,6 @@ def test_a_controller_that_is_away_ends_nothing(alice: User) -> None:
     state = run.status()
     assert (state["state"], state["verdict"]) == ("running", None)
     assert "Slurm can't be asked" in state["detail"]
-    run.wait_for("done")
     _start_controller(alice.testbed)
     assert run.end()["state"] == "succeeded"
 
@@ -322,15 +336,25 @@ def test_a_run_directory_elsewhere_is_linked(alice: User) -> None:
 
 def test_any_number_of_runs_costs_one_look(alice: User) -> None:
     """Counted by a squeue on PATH that keeps a list."""
-    alice.testbed.output("ctl", "mkdir", "-p", f"{FOLDER}/bin")
     real = alice.testbed.output("ctl", "which", "squeue")
-    alice.write("bin/squeue", f'#!/bin/sh\necho look >>{FOLDER}/looks\nexec {real} "$@"\n')
-    alice.testbed.output("ctl", "chmod", "+x", f"{FOLDER}/bin/squeue")
+    folder = alice.program("squeue", f'echo look >>{FOLDER}/looks\nexec {real} "$@"')
     runs = [alice.count(1, "sbatch: {begin: now+1hour}\n") for _ in range(3)]
     code = "from orchestrator.controller import states; from orchestrator.store import state_root; " \
            "print([state.state for _, state in states(state_root(), everything=True, limit=9)])"  # fmt: skip
-    done = alice.testbed.python("ctl", "-c", code, ORCH_HOME=f"{FOLDER}/orch", PATH=f"{FOLDER}/bin:/usr/bin:/bin")
+    done = alice.testbed.python("ctl", "-c", code, ORCH_HOME=f"{FOLDER}/orch", PATH=f"{folder}:/usr/bin:/bin")
     assert done.out.strip() == str(["pending"] * 3), done.err
     assert alice.testbed.file("ctl", f"{FOLDER}/looks").read_text() == "look\n"
     for run in runs:
         assert alice.orch("cancel", run.run_id).code == 0
+
+
+def test_doctor_and_nodes_ask_slurm(alice: User) -> None:
+    where = alice.write("p.yaml", PROFILE)
+    done = alice.orch("doctor", "-p", where)
+    assert (done.code, "nothing stands in the way" in done.out) == (0, True), done.out
+    assert "short      " in alice.orch("nodes", "-p", where).out
+    bad = alice.write("bad.yaml", f"{PROFILE}partition: short\ncpus_per_task: 99\n")
+    done = alice.orch("doctor", "-p", bad)
+    assert done.code == 1
+    assert "partition: short gives 10 min, the profile asks for 60" in done.out
+    assert "sbatch: no 3 nodes of the cluster have what the profile asks for (cpus_per_task 99)" in done.out
