@@ -66,6 +66,8 @@ REASONS: Final = (
     (r"Cleaning|RaisedSignal.*|NonZeroExitCode|SystemFailure|JobLaunchFailure", "its last start is being tidied up"),
     (r"Prolog", "the nodes are being prepared for it"),
 )  # fmt: skip
+CANT_OPEN: Final = 53  # slurmd's own: no process was started
+NOT_SHARED: Final = "which has to be shared with the login node: set workdir: in the profile to such a folder"
 STUCK: Final = (
     r"Partition(Config|NodeLimit|TimeLimit)|BadConstraints|DependencyNeverSatisfied|Invalid(Account|QOS)|"
     r"AccountNotAllowed|QOSNotAllowed|(QOS|Assoc)Max(?!Jobs).*PerJob.*|(QOS|Assoc)MaxWall.*|JobHoldMaxRequeue"
@@ -186,7 +188,9 @@ def how_it_ended(job: JobLine, user: str = "") -> str:
     sentence = ENDED.get(job.state, f"its state is {job.state}")
     if job.state == "CANCELLED" and (user or job.by):
         sentence += f" by {user or f'user {job.by}'}"
-    if job.state == "FAILED" and job.signal:
+    if job.state == "FAILED" and job.signal == CANT_OPEN:
+        sentence = f"its first node can't write to the run's folder, {NOT_SHARED}"
+    elif job.state == "FAILED" and job.signal:
         sentence += f", by signal {job.signal}"
     elif job.state == "FAILED" and job.code:
         sentence += f" with exit code {job.code}"

@@ -325,6 +325,16 @@ def _start_controller(testbed: Control) -> None:
         wait_until(lambda: testbed.run("ctl", "scontrol", "ping").code == 0, "slurmctld")
 
 
+def test_a_folder_that_the_nodes_do_not_share_is_named(alice: User) -> None:
+    named = alice.write("hello.yaml", "command: [hostname]\n")
+    done = alice.orch("submit", named, "-p", alice.write("p.yaml", f"{PROFILE}workdir: ~/mine\n"), "--follow")
+    assert done.code == 100
+    why = alice.orch("why", "last").out
+    assert (
+        "its first node can't write to the run's folder, which has to be shared with the login node: set workdir" in why
+    )
+
+
 def test_a_run_directory_elsewhere_is_linked(alice: User) -> None:
     done = alice.count(4, f"workdir: {FOLDER}/work\n").end()
     real = alice.testbed.file("ctl", f"{FOLDER}/work/runs/{done['run_id']}")

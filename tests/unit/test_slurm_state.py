@@ -195,6 +195,7 @@ def test_how_jobs_end() -> None:
     assert "it was cancelled by alice (" in how_it_ended(JobLine("5", "CANCELLED", by="1000"), "alice")
     assert "it was cancelled by user 1000 (" in how_it_ended(JobLine("5", "CANCELLED", by="1000"))
     assert "failed with exit code 127 (" in how_it_ended(JobLine("5", "FAILED", code=127))
+    assert "set workdir: in the profile" in how_it_ended(JobLine("5", "FAILED", code=0, signal=53))
     assert "failed, by signal 9 (" in how_it_ended(JobLine("5", "FAILED", code=0, signal=9))
 
 
