@@ -16,7 +16,7 @@ from tests.testbed.machine import wait_until
 
 pytestmark = [pytest.mark.cluster("slurm", nodes=4), pytest.mark.timeout(200)]
 
-FOLDER = "/shared/alice"
+FOLDER, ORCH = "/shared/alice", "/shared/alice-orch"
 # Rank 0 saves every fourth step, and where it is told to stop; a start goes on from the newest step.
 COUNT = """
 import os, signal, sys, time
@@ -47,7 +47,7 @@ class User:
     testbed: Control
 
     def orch(self, *args: str, **env: str) -> Result:
-        return self.testbed.orch(*args, timeout=150, ORCH_HOME=f"{FOLDER}/orch", **env)
+        return self.testbed.orch(*args, timeout=150, ORCH_HOME=ORCH, **env)
 
     def write(self, name: str, text: str) -> str:
         path = f"{FOLDER}/{name}"
@@ -89,7 +89,7 @@ class Run:
 
     @property
     def path(self) -> str:
-        return f"{FOLDER}/orch/runs/{self.run_id}"
+        return f"{ORCH}/runs/{self.run_id}"
 
     @property
     def job(self) -> str:
@@ -351,7 +351,7 @@ def test_any_number_of_runs_costs_one_look(alice: User) -> None:
     runs = [alice.count(1, "sbatch: {begin: now+1hour}\n") for _ in range(3)]
     code = "from orchestrator.controller import states; from orchestrator.store import state_root; " \
            "print([state.state for _, state in states(state_root(), everything=True, limit=9)])"  # fmt: skip
-    done = alice.testbed.python("ctl", "-c", code, ORCH_HOME=f"{FOLDER}/orch", PATH=f"{folder}:/usr/bin:/bin")
+    done = alice.testbed.python("ctl", "-c", code, ORCH_HOME=ORCH, PATH=f"{folder}:/usr/bin:/bin")
     assert done.out.strip() == str(["pending"] * 3), done.err
     assert alice.testbed.file("ctl", f"{FOLDER}/looks").read_text() == "look\n"
     for run in runs:
