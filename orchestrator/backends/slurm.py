@@ -99,8 +99,8 @@ class SlurmBackend:
             return Opinion(phase, f"Slurm job {job.job_id} is {job.state} on {job.nodes or 'its nodes'}")
         if phase == "unknown":
             return Opinion(phase, f"Slurm can't be asked: {client.queue().problem}")
-        if job is None or job.state == "COMPLETED":
-            return Opinion(phase)
+        if job is None or job.state == "COMPLETED" or (run.path / "cancel.json").exists():
+            return Opinion(phase)  # nothing that the run's own files don't tell
         job = client.ended(job.job_id, run.run_id, job) or job
         reason = how_it_ended(job, client.user_name(job.by))
         if job.state == "FAILED":

@@ -25,6 +25,7 @@ from orchestrator.errors import BackendError
 LOOK_SECONDS: Final = 2.0  # sites limit a user to about two calls a second
 PATIENCE: Final = 30.0
 AFTER_REQUEUE: Final = 5
+ACCOUNTING_LAG: Final = 3.0
 
 
 @dataclass(frozen=True)
@@ -109,13 +110,24 @@ def ended(job_id: str, name: str, seen: JobLine | None) -> JobLine | None:
     shown = _ask("scontrol", "show", "job", "-o", job_id)
     if shown is not None and (job := parse_scontrol(shown)) is not None and job.name == name:
         found = job
-    if found is None or found.state == "CANCELLED":
-        listed = _ask("sacct", "-n", "-X", "-P", "-j", job_id, "-o", SACCT_FIELDS)
-        named = [job for job in parse_sacct(listed or "") if job.name == name]
-        found = named[-1] if found is None and named else replace(found, by=named[-1].by) if found and named else found
+    if found is None:
+        found = _in_accounting(job_id, name)
+    elif found.state == "CANCELLED" and (listed := _in_accounting(job_id, name)) is not None:
+        found = replace(found, by=listed.by)  # who it was, only the accounting knows
     if found is not None and found.phase == "ended":
         _look.ended[job_id] = found
     return found
+
+
+def _in_accounting(job_id: str, name: str) -> JobLine | None:
+    """The job as sacct has it; None without accounting. Its word that a job has ended comes some moments late."""
+    end = time.monotonic() + ACCOUNTING_LAG
+    while True:
+        listed = _ask("sacct", "-n", "-X", "-P", "-j", job_id, "-o", SACCT_FIELDS)
+        named = [job for job in parse_sacct(listed or "") if job.name == name]
+        if not named or named[-1].phase == "ended" or time.monotonic() >= end:
+            return named[-1] if named else None
+        time.sleep(ACCOUNTING_LAG / 10)
 
 
 def _ask(*argv: str) -> str | None:

@@ -296,6 +296,14 @@ def test_without_slurms_programs_the_message_says_where_to_go(alice: User) -> No
     assert "login node" in said
 
 
+def test_rank_0_may_save_long_after_the_others_have_left(alice: User) -> None:
+    """Longer than Slurm's KillWait: agents leave together, and srun waits for all of them."""
+    named = alice.write("save.yaml", "command: [bash, -c, 'if [ $RANK = 0 ]; then sleep 12; fi']\n")
+    done = alice.orch("submit", named, "-p", alice.write("p.yaml", PROFILE), "--follow")
+    assert done.code == 0, done.err
+    assert Run(alice, alice.orch("status", "--json").json[0]["run_id"]).in_accounting() == "COMPLETED"
+
+
 def test_a_program_that_fails_is_the_users_error(alice: User) -> None:
     named = alice.write("bad.yaml", "command: [bash, -c, 'echo no luck; exit 17']\n")
     done = alice.orch("submit", named, "-p", alice.write("p.yaml", PROFILE), "--follow")
