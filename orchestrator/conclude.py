@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.backends import backend
-from orchestrator.backends.base import Backend
+from orchestrator.backends.base import Backend, Scheduler
 from orchestrator.errors import StoreError
 from orchestrator.node.processes import Process, is_alive
+from orchestrator.opinion import joined
 from orchestrator.records import FINAL, RunState, Verdict, fold, mended
 from orchestrator.starts import AGAIN, Again, last_attempt, newest_start, next_start, pending_start
 from orchestrator.store import RunDir, retire, tidy
@@ -57,6 +58,8 @@ def _own_state(
     events, alive = run.events(), machine.alive(run) if alive is None else alive
     record = {**record, "hosts": machine.hosts(run) or record.get("hosts")}
     state = fold(record, events, alive, rank0_done=_rank0_is_done(run, events))
+    if isinstance(machine, Scheduler) and not any(event["kind"] == "submit_failed" for event in events):
+        return joined(state, machine.opinion(run))
     return _unless_it_goes_on(record, events, state) if machine.starts_again else state
 
 
@@ -106,7 +109,7 @@ def conclude(root: Path, run: RunDir) -> Verdict | None:
     machine = backend(record["kind"])
     _notice_lost(run, record, machine)
     _finish_cancel(run, machine)
-    if _is_overdue(run):
+    if not isinstance(machine, Scheduler) and _is_overdue(run):  # a job may wait long for its next start
         machine.sweep(run)
     if machine.starts_again:
         _start_again(run, record, machine)

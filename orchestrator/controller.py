@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator import notify
 from orchestrator.backends import backend
-from orchestrator.backends.base import NodeProof
+from orchestrator.backends.base import Backend, NodeProof, Scheduler
 from orchestrator.conclude import conclude, state_of
 from orchestrator.errors import (
     EXIT_CANCELLED,
@@ -134,7 +134,7 @@ def _place(run: RunDir, profile: AnyProfile) -> Place:
     """Where the run will live; asks no other machine, so that a dry run needs none."""
     from orchestrator.plan import Place  # noqa: PLC0415 (loads pydantic)
 
-    if profile.kind in ("local", "ssh"):
+    if profile.kind != "slurm" or getattr(profile, "login", None) is None:
         return backend(profile.kind).place(run, profile.workdir, profile.python)
     workdir = profile.workdir or "~/.orch"
     folder = f"{workdir}/runs/{run.run_id}"
@@ -150,7 +150,7 @@ def submit(root: Path, prepared: Prepared) -> RunDir:
     machine = backend(prepared.profile.kind)
     run_id = new_run_id(loaded.job.name)
     launch = plan_for(root, prepared, run_id)
-    run = create_run(root, run_id, _record(prepared, launch))
+    run = create_run(root, run_id, _record(prepared, launch), folder=_shared_folder(machine, launch))
     try:
         notify.arm(root, run, launch.job, prepared.hidden)
         run.write("plan.json", launch.to_json())
@@ -178,6 +178,25 @@ def note_on_supervisor(prepared: Prepared) -> str:
         return ""
     after = "a replacement by a spare" if prepared.profile.spares else "another start"
     return f"note: the run goes on without this machine; while it is off, only {after} after the loss of a node waits"
+
+
+def note_on_queue(run: RunDir) -> str:
+    """What may keep a run in its queue for ever, in one line; empty where nothing is known to."""
+    machine = backend((run.read("run.json") or {}).get("kind", "local"))
+    opinion = machine.opinion(run) if isinstance(machine, Scheduler) else None
+    return f"note: {opinion.detail}; it may never start" if opinion is not None and opinion.is_stuck else ""
+
+
+def _shared_folder(machine: Backend, launch: LaunchPlan) -> str | None:
+    """Where the run directory itself has to lie, because a job's nodes write to it."""
+    if not isinstance(machine, Scheduler):
+        return None
+    if login := launch.profile.get("login"):
+        raise UsageError(
+            f"profile {launch.profile['name']} goes through {login}, which this version of orch can't do yet",
+            f"submit on {login} itself, without login: in the profile",
+        )
+    return launch.tasks[0].run_dir
 
 
 def _record(prepared: Prepared, launch: LaunchPlan) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from orchestrator.errors import StoreError, UsageError
 from orchestrator.records import Event
+from orchestrator.starts import AGAIN
 from orchestrator.store import Record, RunDir, read_lines
 
 LEDGER: Final = "notify.jsonl"
@@ -99,7 +100,7 @@ def due(job: Mapping[str, Any], run_id: str, outcome: str | None, events: Iterab
     happened: dict[str, tuple[str, str]] = {}
     for event in events:
         attempt = event.get("attempt")
-        if event.get("kind") == "restart" and event.get("node") == 0:
+        if event.get("kind") == AGAIN or (event.get("kind") == "restart" and event.get("node") == 0):
             happened[f"restarted/{attempt}"] = ("restarted", f"attempt {attempt} after {event.get('cause')}")
         elif event.get("kind") == "stall" and event.get("full") is True:
             where = f"rank {event.get('rank')} stands still in {event.get('phase')} at step {event.get('step')}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.checkpoints import Checkpoint
 from orchestrator.collect import Pulled
 from orchestrator.compare import Comparison
-from orchestrator.render import Style, plain, table
+from orchestrator.render import Style, duration, plain, table
 
 if TYPE_CHECKING:
     from orchestrator.doctor import Check
@@ -125,3 +125,15 @@ def nodes_page(found: Sequence[Mapping[str, Any]], style: Style = plain) -> str:
             [name, str(each["cores"]), str(each["gpus"]), size(each["free"]), ", ".join(holders) or "not counted"]
         )
     return table(["HOST", "CORES", "GPUS", "FREE DISK", "HELD BY"], rows)
+
+
+def partitions_page(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A line for each kind of node of each partition of a Slurm cluster."""
+    lines = []
+    for row in rows:
+        name = f"{row['name']} (default)" if row["is_default"] else str(row["name"])
+        limit = "none" if row["limit"] is None else duration(row["limit"])
+        memory = f"{row['memory']} MiB"
+        cells = [f"{row['idle']} of {row['nodes']}", row["cores"], memory, row["gres"] or "-", limit]
+        lines.append([name if row["is_up"] else f"{name} (down)", *map(str, cells)])
+    return table(["PARTITION", "IDLE NODES", "CORES", "MEMORY", "GRES", "TIME LIMIT"], lines)

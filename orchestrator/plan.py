@@ -75,6 +75,12 @@ class LaunchPlan:
         return sum(count for count in counts if count) if all(counts) else None
 
     @property
+    def time_limit(self) -> int | None:
+        """Seconds that the run may take; on Slurm, each of its starts."""
+        asked: int | None = self.job["resources"]["time"] or self.profile.get("time")
+        return asked
+
+    @property
     def global_batch(self) -> int | None:
         """Samples a step over all ranks; None where the program decides it."""
         training = self.job.get("training")
@@ -125,7 +131,8 @@ def plan(job: Job, profile: AnyProfile, run_id: str, place: Place, env: Mapping[
         "resume": job.checkpoint.resume,
         "retry": job.retry.model_dump(),
         "hang": job.hang.model_dump(),
-        "time_limit": job.resources.time or getattr(profile, "time", None),
+        # Slurm ends its jobs itself, and tells them before; their ranks then ask to be started again.
+        "time_limit": None if isinstance(profile, SlurmProfile) else job.resources.time,
         "join_timeout": float(job.limits.join),
         "grace": float(job.limits.grace),
         "log_limit": job.limits.log,
@@ -140,7 +147,7 @@ def plan(job: Job, profile: AnyProfile, run_id: str, place: Place, env: Mapping[
         job=job.model_dump(mode="json"),
         profile=profile.model_dump(mode="json"),
         tasks=tasks,
-        commands=tuple(_agent_argv(task, place) for task in tasks),
+        commands=tuple(_agent_argv(profile, task, place) for task in tasks),
         master_addr=master,
         secret_names=job.secrets,
     )
@@ -151,7 +158,9 @@ def _program(job: Job) -> tuple[str, str, tuple[str, ...]]:
     return kind, target, tuple(args)
 
 
-def _agent_argv(task: NodeTask, place: Place) -> tuple[str, ...]:
+def _agent_argv(profile: AnyProfile, task: NodeTask, place: Place) -> tuple[str, ...]:
+    if isinstance(profile, SlurmProfile):  # which of the nodes it is, Slurm tells it
+        return (place.agent_python, f"{task.run_dir}/node.pyz", "slurm", task.run_dir)
     folder = node_folder(task.run_dir, task.node_rank)
     return (place.agent_python, f"{task.run_dir}/node.pyz", "agent", f"{folder}/task.json")
 

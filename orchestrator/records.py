@@ -195,7 +195,8 @@ def _fold_node(node: int, events: list[Event], run: Event, alive: bool | None) -
     for event in events:
         kind = event["kind"]
         if kind == "agent_started":
-            state, host = "starting", str(event.get("host")) if host in ("", "?", "localhost") else host
+            planned = host not in ("", "?", "localhost") and run.get("kind") != "slurm"  # Slurm's nodes are its choice
+            state, host = "starting", host if planned else str(event.get("host"))
         elif kind == "started":
             state, ranks, exits = "running", (event["ranks"][0], event["ranks"][1]), {}
         elif kind == "rank_exit":

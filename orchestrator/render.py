@@ -201,7 +201,7 @@ def plan_page(launch: LaunchPlan, *, commands: bool) -> str:
         "checkpoints": f"{task.checkpoint_dir} (keep {task.checkpoint_keep}, resume {task.resume})",
         "code": task.code_dir,
         "limits": f"join {duration(task.join_timeout)}, grace {duration(task.grace)}, "
-        f"time {duration(task.time_limit) if task.time_limit else 'unlimited'}",
+        f"time {duration(launch.time_limit) if launch.time_limit else 'unlimited'}",
         "restarts": ", ".join(f"{cause} {'unlimited' if n is None else n}" for cause, n in task.retry.items()),
         "secrets": ", ".join(f"{name}=***" for name in launch.secret_names),
     }
@@ -224,11 +224,26 @@ def _launcher(asked: str, kind: str) -> str:
 
 
 def _commands(launch: LaunchPlan) -> list[str]:
-    from orchestrator.plan import ranks_of  # noqa: PLC0415 (loads pydantic)
-
+    if launch.profile["kind"] == "slurm":
+        return [*_batch_script(launch), *_ranks(launch)]
     lines = ["commands:"]
     for task, argv in zip(launch.tasks, launch.commands, strict=True):
         lines.append(f"  node {task.node_rank} ({task.host}): {shlex.join(argv)}")
+    return [*lines, *_ranks(launch)]
+
+
+def _batch_script(launch: LaunchPlan) -> list[str]:
+    from orchestrator.backends import scheduler  # noqa: PLC0415 (loads submitit)
+
+    script = scheduler("slurm").script(launch).rstrip()
+    lines = ["the batch script, for sbatch:", *(f"  {line}".rstrip() for line in script.splitlines())]
+    return [*lines, "", "what its task on each node becomes:", f"  {shlex.join(launch.commands[0])}"]
+
+
+def _ranks(launch: LaunchPlan) -> list[str]:
+    from orchestrator.plan import ranks_of  # noqa: PLC0415 (loads pydantic)
+
+    lines: list[str] = []
     ranks = ranks_of(launch)
     if ranks:
         lines += ["", "each rank:", f"  cd {shlex.quote(launch.tasks[0].code_dir)}", f"  {shlex.join(ranks[0].argv)}"]

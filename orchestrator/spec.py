@@ -18,6 +18,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema
 
+from orchestrator.sbatch import known_options
 from orchestrator.units import expand_hosts, seconds, size
 
 FORMAT_VERSION: Final = 1
@@ -429,7 +430,9 @@ class SlurmProfile(ProfileBase):
     constraint: Line | None = None
     exclude: Line | None = None
     login: Line | None = Field(None, description="user@host of a login node to submit through")
-    sbatch: dict[Line, Line | int | bool] = Field({}, description="any other option of sbatch")
+    sbatch: Annotated[dict[Line, Line | int | bool], AfterValidator(known_options)] = Field(
+        {}, description="any other option of sbatch"
+    )
 
 
 Profile = Annotated[LocalProfile | SshProfile | SlurmProfile, Field(discriminator="kind")]

@@ -155,13 +155,18 @@ def append_line(path: Path, line: str) -> None:
 # -- all runs
 
 
-def create_run(root: Path, run_id: str, record: Record) -> RunDir:
-    """Make the run known: its folder, its record, its place in the index, its live mark."""
+def create_run(root: Path, run_id: str, record: Record, folder: str | None = None) -> RunDir:
+    """Make the run known: its folder (a link to `folder`, where it lies elsewhere), its record, its index, its mark."""
     run = RunDir(root / "runs" / run_id)
     try:
         (root / "live").mkdir(parents=True, exist_ok=True, mode=0o700)
         (root / "live" / run_id).touch()
-        run.path.mkdir(parents=True, mode=0o700)
+        elsewhere = folder is not None and folder != str(run.path)
+        real = Path(folder) if folder is not None and elsewhere else run.path
+        real.mkdir(parents=True, mode=0o700)
+        if elsewhere:
+            run.path.parent.mkdir(parents=True, exist_ok=True)
+            run.path.symlink_to(real)
         (run.path / "nodes").mkdir()
     except OSError as error:
         raise StoreError(f"{run.path} can't be made: {error.strerror}", "set ORCH_HOME to a folder of yours") from error
@@ -258,7 +263,11 @@ def remove_run(root: Path, run: RunDir) -> None:
     import shutil  # noqa: PLC0415 (who only looks at runs removes none)
 
     try:
-        shutil.rmtree(run.path)
+        if run.path.is_symlink():
+            shutil.rmtree(run.path.resolve(), ignore_errors=not run.path.exists())
+            run.path.unlink()
+        else:
+            shutil.rmtree(run.path)
     except OSError as error:
         raise StoreError(f"{run.path} can't be removed: {error}") from error
     retire(root, run)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from functools import cache
 from importlib import import_module
 
-from orchestrator.backends.base import Backend
+from orchestrator.backends.base import Backend, Scheduler
 from orchestrator.errors import UsageError
 
 _REGISTRY = {
     "local": "orchestrator.backends.local:LocalBackend",
     "ssh": "orchestrator.backends.ssh:SshBackend",
+    "slurm": "orchestrator.backends.slurm:SlurmBackend",
 }
 
 
@@ -25,3 +26,11 @@ def backend(kind: str) -> Backend:
     module, _, name = _REGISTRY[kind].partition(":")
     made: Backend = getattr(import_module(module), name)()
     return made
+
+
+def scheduler(kind: str) -> Scheduler:
+    """The same backend as what it is besides, where it has a queue of its own; UsageError where it has none."""
+    found = backend(kind)
+    if not isinstance(found, Scheduler):
+        raise UsageError(f"profiles of kind {kind} have no batch script")
+    return found

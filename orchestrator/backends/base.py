@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:  # `orch status` must not wait for pydantic
+    from orchestrator.opinion import Opinion
     from orchestrator.plan import LaunchPlan, Place
     from orchestrator.starts import Again
     from orchestrator.store import RunDir
@@ -60,3 +61,14 @@ class Backend(Protocol):
 
     def sweep(self, run: RunDir) -> list[NodeProof]:
         """End whatever is left of the run on its nodes, agents included, and prove it for each node."""
+
+
+@runtime_checkable
+class Scheduler(Protocol):
+    """What a backend with a queue of its own can tell besides: whether the job waits, may go on, and how it ended."""
+
+    def opinion(self, run: RunDir) -> Opinion:
+        """What the scheduler says of the run's job now; never an error."""
+
+    def script(self, launch: LaunchPlan) -> str:
+        """The batch script that a submit of this plan hands over."""

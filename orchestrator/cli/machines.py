@@ -15,7 +15,7 @@ from orchestrator.errors import EXIT_ORCH_FAILED
 @click.option("--profile", "-p", required=True, metavar="PROFILE", help="A profile's name or file.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(profile: str, as_json: bool) -> int:
-    """Check every machine of a profile: SSH, Python, torch, disk, ports; each failure with its remedy."""
+    """Check a profile's machines (SSH, Python, torch, disk, ports) or its Slurm; each failure with its remedy."""
     from orchestrator import pages
     from orchestrator.doctor import FAIL, examine
     from orchestrator.load import load_profile
@@ -32,7 +32,7 @@ def doctor(profile: str, as_json: bool) -> int:
 @click.option("--profile", "-p", required=True, metavar="PROFILE", help="A profile's name or file.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def nodes(profile: str, as_json: bool) -> int:
-    """Show the machines of a profile, and which run holds which GPU or slot there."""
+    """Show the machines of a profile and who holds their GPUs or slots; of a slurm profile, the partitions."""
     from orchestrator import pages
     from orchestrator.doctor import holdings
     from orchestrator.load import load_profile
@@ -41,5 +41,5 @@ def nodes(profile: str, as_json: bool) -> int:
     if as_json:
         print_json(found)
     else:
-        click.echo(pages.nodes_page(found, style))
+        click.echo(pages.partitions_page(found) if found and "limit" in found[0] else pages.nodes_page(found, style))
     return EXIT_ORCH_FAILED if any("problem" in each for each in found) else 0

@@ -89,8 +89,9 @@ def submit(job: str | None, profile: str | None, as_json: bool, again: str | Non
     run = controller.submit(root, prepared)
     if note := code_note(run.events()):
         say(note)
-    if note := controller.note_on_supervisor(prepared):
-        say(note)
+    for note in (controller.note_on_supervisor(prepared), controller.note_on_queue(run)):
+        if note:
+            say(note)
     if as_json and not follow:
         print_json({"run_id": run.run_id, "folder": str(run.path)})
     elif follow:

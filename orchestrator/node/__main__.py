@@ -1,4 +1,4 @@
-"""`python node.pyz agent TASK`: a node's agent; `... launcher`: what it starts; `... serve`: for who came over SSH."""
+"""`python node.pyz agent TASK`, or `slurm RUN` in a Slurm job: a node's agent; `launcher`: its child; `serve`: SSH."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ def main() -> int:
         from orchestrator.node.agent import run_agent  # noqa: PLC0415 (the launcher needs no asyncio)
 
         return run_agent(sys.argv[2])
+    if sys.argv[1:2] == ["slurm"] and len(sys.argv) == 3:
+        from orchestrator.node.slurm import run_slurm_agent  # noqa: PLC0415 (only inside a Slurm job)
+
+        return run_slurm_agent(sys.argv[2])
     if sys.argv[1:] == ["launcher"]:
         from orchestrator.node.launcher import run_launcher  # noqa: PLC0415 (the agent must not load it)
 
@@ -19,7 +23,7 @@ def main() -> int:
         from orchestrator.node.serve import serve  # noqa: PLC0415 (a machine reached over SSH needs it)
 
         return serve()
-    print("usage: python -m orchestrator.node agent TASK.json | launcher | serve", file=sys.stderr)
+    print("usage: python -m orchestrator.node agent TASK.json | slurm RUN | launcher | serve", file=sys.stderr)
     return 2
 
 

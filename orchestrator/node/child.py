@@ -14,6 +14,7 @@ from typing import Any, Callable
 from orchestrator.node.preflight import cores
 from orchestrator.node.processes import MARK, mark
 from orchestrator.node.reports import last_lines
+from orchestrator.node.signals import held_back
 from orchestrator.wire import RANK_VARIABLES, NodeTask, node_folder
 
 Message = dict[str, Any]
@@ -67,7 +68,7 @@ class LauncherProcess:
 
     async def start(self, nproc: int) -> None:
         """Start it and tell it its task; OSError when it can't be started."""
-        with open(self.log_path, "ab") as log:
+        with open(self.log_path, "ab") as log, held_back():
             self.process = await asyncio.create_subprocess_exec(
                 *launcher_argv(self.task),
                 stdin=asyncio.subprocess.PIPE,

@@ -22,6 +22,7 @@ from orchestrator.node.programs import plan_ranks
 from orchestrator.node.rank import RankStart, become_rank, run_rank
 from orchestrator.node.ranklog import RankLog
 from orchestrator.node.reports import failure_report
+from orchestrator.node.signals import let_through
 from orchestrator.node.stacks import SETTLE_SECONDS, ask, describe
 from orchestrator.node.warmup import torch_is_there, warm_up
 from orchestrator.wire import Binding, NodeTask, attempt_folder, node_folder
@@ -107,6 +108,7 @@ class Launcher:
         signal.signal(signal.SIGCHLD, lambda *_: None)  # a handler must exist for the wake-up
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGHUP):
             signal.signal(number, lambda *_: None)  # a scheduler signals everyone; the agent's order counts
+        let_through()
         self.selector.register(self.signals[0], selectors.EVENT_READ, "signals")
 
     def _read_orders(self) -> tuple[RankStart | None, bool]:
@@ -216,9 +218,14 @@ class Launcher:
         self.listening = None
 
     def _order_stop(self, grace: float) -> None:
-        """TERM now, KILL after `grace` seconds."""
+        """TERM now, KILL after `grace` seconds.
+
+        A Python rank gets it alone: the workers of its data loader would die of it, and it of them, before it has
+        saved. Of a command every process does, since a shell passes nothing on.
+        """
         for process in self._alive():
-            os.killpg(process.pid, signal.SIGTERM)
+            send = os.killpg if process.start.kind == "command" else os.kill
+            send(process.pid, signal.SIGTERM)
         self.kill_at = time.monotonic() + grace
 
     def _order_stacks(self) -> None:

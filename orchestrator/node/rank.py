@@ -56,13 +56,14 @@ def become_rank(start: RankStart, output: int, parent: int) -> None:
         signal.SIGTERM,
         signal.SIGINT,
         signal.SIGCHLD,
-        signal.SIGUSR2,
         signal.SIGHUP,
         signal.SIGPIPE,
     ):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as Python starts up
+    # A scheduler sends it to every process before the time limit; the agent makes a TERM of it. Workers inherit this.
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     os.environ.update(start.environment)
     os.chdir(start.cwd)
 

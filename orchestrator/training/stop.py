@@ -22,11 +22,16 @@ def _on_signal(signum: int, _frame: FrameType | None) -> None:
 
 
 def install() -> bool:
-    """Catch SIGTERM and SIGUSR2 from now on; False outside the main thread, where Python allows no handlers."""
+    """Catch SIGTERM and SIGUSR2 from now on; False outside the main thread, where Python allows no handlers.
+
+    One that is ignored stays so: who started this process makes a TERM of it, and workers with an interpreter of their
+    own, which inherit that it is ignored, but no handler, live through it.
+    """
     if threading.current_thread() is not threading.main_thread():
         return False
     for signum in STOP_SIGNALS:
-        signal.signal(signum, _on_signal)
+        if signal.getsignal(signum) is not signal.SIG_IGN:
+            signal.signal(signum, _on_signal)
     return True
 
 

@@ -35,6 +35,13 @@ AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost=ctl
 JobAcctGatherType=jobacct_gather/linux
 MpiDefault=none
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+"""
+PARTITIONS = """\
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2
+PartitionName=short Nodes=ALL MaxTime=10 State=UP
 """
 SLURMDBD_CONF = """\
 AuthType=auth/munge
@@ -60,8 +67,7 @@ def configure(cluster: Cluster) -> None:
     nodes = f"NodeName=n[1-{cluster.nodes}] CPUs={cluster.cpus} RealMemory=4000 State=UNKNOWN"
     if cluster.gpus:
         nodes += f" Gres=gpu:{cluster.gpus}\nGresTypes=gpu"
-    partition = "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP"
-    (slurm / "slurm.conf").write_text(f"{SLURM_CONF}{nodes}\n{partition}\n")
+    (slurm / "slurm.conf").write_text(f"{SLURM_CONF}{nodes}\n{PARTITIONS}")
     if cluster.gpus:
         # A gres needs device files, one a GPU; Slurm then sets CUDA_VISIBLE_DEVICES.
         gres = f"NodeName=n[1-{cluster.nodes}] Name=gpu File=/srv/gpu[0-{cluster.gpus - 1}]\n"

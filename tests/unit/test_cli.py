@@ -77,7 +77,7 @@ def make_run(name: str, verdict: Verdict | None = None, log: str = "") -> RunDir
         (("submit", "hello", "-p", "local", "-f", "-d"), 2, "exclude each other"),
         (("submit", "hello", "-p", "local", "--set", "job.nmae=x"), 2, "did you mean 'name'"),
         (("submit", "hello", "-p", "locl"), 2, "local"),
-        (("submit", "hello", "-p", "slurm-3x4"), 2, "--rehearse"),
+        (("submit", "hello", "-p", "slurm-3x4", "--set", "profile.login=a@b"), 2, "without login:"),
         (("plan", "hello", "-p", "local", "-p", "local", "-p", "local"), 2, "compare two at a time"),
         (("rm",), 2, "nothing to remove"),
         (("status", "nobody"), 102, "no run is called 'nobody'"),

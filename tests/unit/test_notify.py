@@ -119,6 +119,8 @@ def test_what_is_due() -> None:
     assert [each.id for each in due(job, "r", None, [])] == []
     assert [each.id for each in due(job, "r", "cancelled", [])] == ["r/cancelled/1"]
     assert due({}, "r", "failed", EVENTS) == []
+    for again in ({"kind": "starting_again", "attempt": 3}, {"kind": "starting_again", "attempt": 3, "node": 0}):
+        assert [each.id for each in due(job, "r", None, [again])] == ["r/restarted/3/1"]  # by the supervisor, or Slurm
 
 
 def test_a_webhook_gets_json_once(receiver: Receiver, tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def sealed(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize("job_name", JOBS)
 def test_planning_touches_nothing(sealed, job_name: str, profile_name: str) -> None:
     loaded = load(job_name, profile_name, cwd=ROOT)
-    planned(loaded.job, loaded.profile)  # whatever is imported late is imported now
+    render.plan_page(planned(loaded.job, loaded.profile), commands=True)  # whatever is imported late is imported now
     with pytest.MonkeyPatch.context() as patch:
         sealed(patch)
         first = planned(loaded.job, loaded.profile)
@@ -158,8 +158,10 @@ def test_ports_are_the_profiles_or_derived_from_the_run() -> None:
 
 def test_limits_and_checkpoints() -> None:
     slurm = profile("slurm", nodes=1, time="2h")
-    assert planned(a_profile=slurm).tasks[0].time_limit == 7200
-    assert planned(job(resources={"time": "1h"}), slurm).tasks[0].time_limit == 3600
+    assert planned(a_profile=slurm).time_limit == 7200
+    assert planned(a_profile=slurm).tasks[0].time_limit is None  # Slurm's, which starts the job again
+    assert planned(job(resources={"time": "1h"}), slurm).time_limit == 3600
+    assert planned(job(resources={"time": "1h"})).tasks[0].time_limit == 3600
     assert planned().tasks[0].time_limit is None
     assert planned().tasks[0].checkpoint_dir == f"{PLACE.run_dir}/checkpoints"
     assert planned(job(checkpoint={"dir": "/scratch/c", "keep": 7})).tasks[0].checkpoint_dir == "/scratch/c"

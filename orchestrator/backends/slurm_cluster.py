@@ -1,0 +1,110 @@
+"""What a Slurm cluster has and takes: its partitions, and whether a profile fits them before anything is queued."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from orchestrator.backends import slurm_client as client
+from orchestrator.backends.slurm_errors import refusal
+from orchestrator.errors import BackendError
+from orchestrator.units import seconds
+
+SINFO_FORMAT: Final = "%P|%a|%l|%D|%A|%c|%m|%G"
+Verdict = tuple[str, str, str]  # ok, warn or fail; what was found; what to do
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Nodes of one partition that are alike."""
+
+    name: str
+    is_default: bool
+    is_up: bool
+    limit: int | None  # seconds; None for no limit
+    nodes: int
+    idle: int
+    cores: str  # a node; `8+` where some have more
+    memory: str  # MiB a node
+    gres: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The partition as JSON types."""
+        return asdict(self)
+
+
+def parse_sinfo(text: str) -> list[Partition]:
+    """The rows of `sinfo -h -o SINFO_FORMAT`; one of another shape is left out."""
+    found = []
+    for line in text.splitlines():
+        parts = [part.strip() for part in line.split("|", 7)]
+        if len(parts) == 8 and parts[3].isdecimal():
+            name, state, limit, nodes, used, cores, memory, gres = parts
+            idle = used.partition("/")[2]
+            found.append(
+                Partition(
+                    name.removesuffix("*"), name.endswith("*"), state == "up", _limit(limit), int(nodes),
+                    int(idle) if idle.isdecimal() else 0, cores, memory, "" if gres == "(null)" else gres,
+                )
+            )  # fmt: skip
+    return found
+
+
+def _limit(text: str) -> int | None:
+    """Seconds of `10:00`, `1:00:00` or `2-00:00:00`; None for `infinite` and what can't be read."""
+    try:
+        return seconds(f"0:{text}" if text.count(":") == 1 and "-" not in text else text)
+    except ValueError:
+        return None
+
+
+def partitions() -> list[Partition]:
+    """The cluster's partitions, as sinfo lists them now; BackendError where Slurm can't be asked."""
+    answer = client.call("sinfo", "-h", "-o", SINFO_FORMAT)
+    if answer.code != 0:
+        raise BackendError(f"Slurm can't be asked: {client.first_line(answer.err)}", "scontrol ping", transient=True)
+    return parse_sinfo(answer.out)
+
+
+def fits(profile: Mapping[str, Any], rows: list[Partition]) -> Verdict:
+    """Does the profile's partition exist, is it up, and does it give so many nodes for so long? Pure."""
+    wanted = profile.get("partition")
+    own = [row for row in rows if (row.name in wanted.split(",") if wanted else row.is_default)]
+    if not own:
+        names = ", ".join(dict.fromkeys(row.name for row in rows))
+        what = f"there is no partition {wanted}" if wanted else "no partition is the default"
+        return "fail", what, f"set partition: in the profile to one of {names}"
+    name = own[0].name
+    total, idle = (sum(getattr(row, field) for row in own if row.name == name) for field in ("nodes", "idle"))
+    limit = own[0].limit
+    if profile["nodes"] > total:
+        return "fail", f"{name} has {total} nodes, the profile asks for {profile['nodes']}", "set nodes: to less"
+    if limit is not None and (profile.get("time") or 0) > limit:
+        return (
+            "fail",
+            f"{name} gives {limit // 60} min, the profile asks for {profile['time'] // 60}",
+            "set time: to less",
+        )
+    if not own[0].is_up:
+        return "warn", f"{name} is down: jobs wait", "ask the cluster's administrator"
+    return "ok", f"{name}: {total} nodes, {idle} idle", ""
+
+
+def would_take(script: str, profile: Mapping[str, Any], time_limit: int | None) -> Verdict:
+    """What `sbatch --test-only` says to a batch script; nothing is queued."""
+    descriptor, name = tempfile.mkstemp(suffix=".sh")
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(script)
+        answer = client.call("sbatch", "--test-only", name)
+    finally:
+        Path(name).unlink()
+    said = answer.err.strip() or answer.out.strip()
+    if answer.code == 0:
+        return "ok", said.removeprefix("sbatch: ").partition(" to start ")[2].replace("T", " ") or said, ""
+    error = refusal(said.replace("allocation failure:", "error:"), profile, time_limit)
+    return "fail", error.message, error.hint

@@ -1,0 +1,378 @@
+"""Runs on a real Slurm: from the submit to the verdict, through requeues, limits, preemption and lost nodes."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import signal
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.cluster.control import Control, Result
+from tests.testbed.machine import wait_until
+
+pytestmark = [pytest.mark.cluster("slurm", nodes=4), pytest.mark.timeout(200)]
+
+FOLDER, ORCH = "/shared/alice", "/shared/alice-orch"
+# Rank 0 saves every fourth step, and where it is told to stop; a start goes on from the newest step.
+COUNT = """
+import os, signal, sys, time
+folder, rank = os.environ["ORCH_CHECKPOINT_DIR"], os.environ["RANK"]
+os.makedirs(folder, exist_ok=True)
+step = max([int(name[5:]) for name in os.listdir(folder)], default=0)
+stop = []
+signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
+print("attempt", os.environ["ORCH_ATTEMPT"], "from step", step, "GPUs", os.environ.get("CUDA_VISIBLE_DEVICES"))
+sys.stdout.flush()
+while step < int(sys.argv[1]):
+    time.sleep(0.25)
+    step += 1
+    if rank == "0" and (step % 4 == 0 or stop):
+        os.makedirs(f"{folder}/step_{step:08}", exist_ok=True)
+        open(f"{folder}/step_{step:08}/COMMIT", "w").close()
+    if stop:
+        sys.exit(95)
+print("done", flush=True)
+"""
+PROFILE = "kind: slurm\nnodes: 3\nnproc_per_node: 1\ntime: 1h\n"
+
+
+@dataclass(frozen=True)
+class User:
+    """alice, at work on ctl."""
+
+    testbed: Control
+
+    def orch(self, *args: str, **env: str) -> Result:
+        return self.testbed.orch(*args, timeout=150, ORCH_HOME=ORCH, **env)
+
+    def write(self, name: str, text: str) -> str:
+        path = f"{FOLDER}/{name}"
+        self.testbed.output("ctl", "bash", "-c", f"mkdir -p {FOLDER} && cat >{shlex.quote(path)}", stdin=text)
+        return path
+
+    def program(self, name: str, text: str) -> str:
+        """A program of hers in place of another one: the folder to put on PATH."""
+        self.testbed.output("ctl", "mkdir", "-p", f"{FOLDER}/bin")
+        self.testbed.output("ctl", "chmod", "+x", self.write(f"bin/{name}", f"#!/bin/sh\n{text}\n"))
+        return f"{FOLDER}/bin"
+
+    def count(self, steps: int, profile: str = "", *options: str, job: str = "") -> Run:
+        """Submit a job that counts this far, four steps a second."""
+        self.write("count.py", COUNT)
+        text = f"script: count.py\nargs: [{steps}]\nlauncher: exec\nlimits: {{grace: 10s}}\n{job}"
+        named = self.write("count.yaml", text)
+        where = self.write("p.yaml", PROFILE + profile)
+        done = self.orch("submit", named, "-p", where, "--json", *options)
+        assert done.code == 0, done.err
+        return Run(self, done.json["run_id"])
+
+    def refused(self, profile: str, **env: str) -> str:
+        """What a submit that Slurm does not take says on stderr, in two lines."""
+        named = self.write("hello.yaml", "command: [hostname]\n")
+        done = self.orch("submit", named, "-p", self.write("p.yaml", profile), **env)
+        assert (done.code, done.out) == (1, ""), done.err
+        assert len(done.err.splitlines()) == 2
+        assert self.testbed.output("ctl", "squeue", "--noheader") == ""
+        return done.err
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of hers."""
+
+    user: User
+    run_id: str
+
+    @property
+    def path(self) -> str:
+        return f"{ORCH}/runs/{self.run_id}"
+
+    @property
+    def job(self) -> str:
+        """The number of its job."""
+        answer = self.squeue("%i")
+        return answer.split()[-1] if answer else ""
+
+    def squeue(self, form: str) -> str:
+        argv = ("squeue", "--noheader", "--states=all", f"--name={self.run_id}", f"--format={form}")
+        return self.user.testbed.output("ctl", *argv)
+
+    def text(self, name: str) -> str:
+        """A file of the run directory; empty where it is not there."""
+        path = self.user.testbed.file("ctl", f"{self.path}/{name}")
+        return path.read_text() if path.exists() else ""
+
+    def wait_for(self, words: str, name: str = "nodes/0/attempt_0/rank_0.log") -> None:
+        wait_until(lambda: words in self.text(name), f"'{words}' in {name} of {self.run_id}")
+
+    def status(self) -> dict[str, Any]:
+        return dict(self.user.orch("status", self.run_id, "--json").json)
+
+    def end(self) -> dict[str, Any]:
+        """Wait for the verdict; the whole status."""
+        done = self.user.orch("wait", self.run_id)
+        assert done.code in (0, 100, 103), done.err
+        return self.status()
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        names = ["events.jsonl", *(f"nodes/{node}/events.jsonl" for node in range(3))]
+        lines = [json.loads(line) for name in names for line in self.text(name).splitlines()]
+        return [event for event in lines if event["kind"] == kind]
+
+    def in_accounting(self) -> str:
+        """The job's state as sacct has it, once it is no more RUNNING there."""
+        argv = ("sacct", "-n", "-X", "-P", f"--name={self.run_id}", "-o", "State")
+        wait_until(lambda: "RUNNING" not in self.user.testbed.output("ctl", *argv), "the job's end in accounting")
+        return self.user.testbed.output("ctl", *argv)
+
+
+@pytest.fixture
+def alice(testbed: Control) -> User:
+    return User(testbed)
+
+
+def test_twelve_ranks_train_on_three_nodes(alice: User) -> None:
+    done = alice.orch("submit", "digits_ddp", "-p", "slurm-3x4", "--set", "job.training.epochs=1", "--follow")
+    assert done.code == 0, done.err
+    assert "accuracy" in done.out
+    state = alice.orch("status", "last", "--json").json
+    run = Run(alice, state["run_id"])
+    assert (state["state"], state["world_size"]) == ("succeeded", 12)
+    assert [node["host"] for node in state["nodes"]] == ["n1", "n2", "n3"]
+    assert run.in_accounting() == "COMPLETED"
+    assert run.text("nodes/0/task.json") == ""  # it held the token
+    comment = alice.testbed.output("ctl", "scontrol", "show", "job", run.job)
+    assert f"Comment=orch {run.run_id}" in comment
+
+
+def test_the_dry_run_is_the_script_that_is_submitted(alice: User) -> None:
+    run = alice.count(1, "partition: urgent\nmem: 200M\ngpus_per_node: 2\nsbatch: {nice: 5}\n")
+    page = alice.orch("submit", f"{FOLDER}/count.yaml", "-p", f"{FOLDER}/p.yaml", "--dry-run").out
+    shown = page.partition("the batch script, for sbatch:\n")[2].partition("\nwhat its task")[0]
+    shown = "\n".join(line[2:] for line in shown.splitlines())
+    submitted = run.text(f"slurm/{run.job}_submission.sh")
+    assert shown.strip() == submitted.replace(run.run_id, "count-dryrun").strip()
+    assert run.end()["state"] == "succeeded"
+    assert "GPUs 0,1" in run.text("nodes/0/attempt_0/rank_0.log")  # Slurm's own choice stays
+
+
+def test_a_job_that_waits_says_why_and_leaves_the_queue_when_cancelled(alice: User) -> None:
+    run = alice.count(1, "sbatch: {begin: now+1hour}\n")
+    state = run.status()
+    assert state["state"] == "pending"
+    assert re.search(r"Slurm job \d+ waits: it may not start before .* \(BeginTime\); may start at 20", state["detail"])
+    assert "waits: it may not start" in alice.orch("status").out
+    done = alice.orch("cancel", run.run_id)
+    assert done.code == 0, done.err
+    assert run.status()["state"] == "cancelled"
+    assert run.squeue("%T") == "CANCELLED"
+
+
+def test_a_cancel_stops_at_a_boundary_and_proves_it(alice: User) -> None:
+    run = alice.count(400)
+    run.wait_for("attempt 0")
+    done = alice.orch("cancel", run.run_id)
+    assert done.code == 0, done.err
+    assert "0 processes left" in done.out + done.err
+    assert run.status()["state"] == "cancelled"
+    assert run.events("rank_exit")
+    assert {event["code"] for event in run.events("rank_exit")} == {95}
+    assert not any(alice.testbed.processes(host, "alice", run.run_id) for host in alice.testbed.cluster.workers)
+
+
+def test_an_allocation_that_others_cancel_is_said_to_be(alice: User) -> None:
+    run = alice.count(400)
+    run.wait_for("attempt 0")
+    alice.testbed.output("ctl", "scancel", run.job, user="root")
+    state = run.end()
+    assert state["state"] == "cancelled"
+    assert re.search(r"Slurm job \d+: it was cancelled by root \(CANCELLED\)", state["verdict"]["reason"])
+
+
+def test_a_requeued_job_goes_on_from_its_checkpoint(alice: User) -> None:
+    run = alice.count(40)
+    run.wait_for("attempt 0")
+    alice.testbed.output("ctl", "scontrol", "requeue", run.job)
+    state = run.end()
+    assert (state["state"], state["restarts"], state["attempt"]) == ("succeeded", 1, 1)
+    assert "from step 0 " in run.text("nodes/0/attempt_0/rank_0.log")
+    assert "from step 0 " not in run.text("nodes/0/attempt_1/rank_0.log")
+    assert [event["cause"] for event in run.events("starting_again")] == ["preempted"]
+    assert run.text(f"slurm/agent.{run.job}.0.0.log") != run.text(f"slurm/agent.{run.job}.1.0.log")
+
+
+def test_a_job_longer_than_its_limit_ends_trained(alice: User) -> None:
+    run = alice.count(260, "", "--set", "profile.time=1m")  # 65 s of work
+    state = run.end()
+    assert state["state"] == "succeeded", state["verdict"]
+    assert state["restarts"] >= 1
+    assert {event["cause"] for event in run.events("starting_again")} == {"timeout"}
+    assert run.in_accounting() == "COMPLETED"
+
+
+def test_a_job_gives_way_to_another_and_comes_back(alice: User) -> None:
+    run = alice.count(60)
+    run.wait_for("attempt 0")
+    other = ("srun", "-p", "urgent", "-N4", "--exclusive", "sleep", "3")
+    alice.testbed.output("ctl", *other, user="bob")
+    state = run.end()
+    assert (state["state"], state["restarts"]) == ("succeeded", 1)
+    assert "from step 0 " not in run.text("nodes/0/attempt_1/rank_0.log")
+
+
+def test_a_run_goes_on_without_a_node_that_crashes(alice: User) -> None:
+    run = alice.count(60)
+    run.wait_for("attempt 0")
+    hosts = [node["host"] for node in run.status()["nodes"]]
+    alice.testbed.crash(hosts[1])
+    state = run.end()
+    assert state["state"] == "succeeded", state["verdict"]
+    assert state["restarts"] >= 1
+    assert hosts[1] not in [node["host"] for node in state["nodes"]]
+    assert "from step 0 " not in run.text(f"nodes/0/attempt_{state['attempt']}/rank_0.log")
+
+
+def test_an_agent_that_is_killed_costs_one_restart(alice: User) -> None:
+    run = alice.count(40)
+    run.wait_for("attempt 0")
+    agent = json.loads(run.text("nodes/2/agent.json"))
+    alice.testbed.output(agent["host"], "kill", "-9", str(agent["pid"]))
+    state = run.end()
+    assert (state["state"], state["restarts"]) == ("succeeded", 1), state["verdict"]
+
+
+def test_a_submit_that_is_killed_after_sbatch_is_found_again(alice: User) -> None:
+    run = _submit_and_kill(alice, f'{alice.testbed.output("ctl", "which", "sbatch")} "$@"')
+    assert run.end()["state"] == "succeeded"
+    assert len(run.squeue("%i").splitlines()) == 1
+
+
+def test_a_submit_that_is_killed_before_sbatch_ends_the_run(alice: User) -> None:
+    run = _submit_and_kill(alice, ":")
+    state = run.end()
+    assert (state["state"], state["verdict"]["cause"]) == ("failed", "infra")
+    assert "the submit ended before it had started an agent" in state["verdict"]["reason"]
+    assert run.squeue("%i") == ""
+
+
+def _submit_and_kill(alice: User, before: str) -> Run:
+    """The run of a submit that is killed by the sbatch that it calls, after that has done something."""
+    script = alice.program("sbatch", f"{before}\nkill -9 $PPID")
+    alice.write("count.py", COUNT)
+    named = alice.write("count.yaml", "script: count.py\nargs: [8]\nlauncher: exec\n")
+    done = alice.orch("submit", named, "-p", alice.write("p.yaml", PROFILE), PATH=f"{script}:/usr/bin:/bin")
+    assert done.code == -signal.SIGKILL
+    (run_id,) = [row["run_id"] for row in alice.orch("status", "--json").json]
+    return Run(alice, run_id)
+
+
+def test_what_slurm_refuses_is_one_clear_message(alice: User) -> None:
+    said = alice.refused("kind: slurm\nnproc_per_node: 1\npartition: nowhere\n")
+    assert "Slurm has no partition 'nowhere'" in said
+    assert "sinfo lists the partitions" in said
+    (row,) = alice.orch("status", "--json").json
+    assert (row["state"], row["verdict"]["cause"]) == ("failed", "infra")
+
+
+@pytest.mark.parametrize("profile", ["partition: short\ntime: 1h\n", "nodes: 40\n", "cpus_per_task: 99\n"])
+def test_what_slurm_takes_but_cannot_start_is_said(alice: User, profile: str) -> None:
+    """With EnforcePartLimits as it is by default, such jobs are queued."""
+    named = alice.write("hello.yaml", "command: [hostname]\n")
+    where = alice.write("p.yaml", f"kind: slurm\nnproc_per_node: 1\n{profile}")
+    done = alice.orch("submit", named, "-p", where)
+    assert re.search(r"note: Slurm job \d+ waits: .* \(Partition\w+\); it may never start", done.err), done.err
+    run = Run(alice, done.out.strip())
+    assert run.status()["state"] == "pending"
+    assert alice.orch("cancel", run.run_id).code == 0
+
+
+def test_without_slurms_programs_the_message_says_where_to_go(alice: User) -> None:
+    said = alice.refused("kind: slurm\nnproc_per_node: 1\n", PATH="/nowhere")
+    assert "there is no sbatch, srun, squeue, scancel on this machine" in said
+    assert "login node" in said
+
+
+def test_rank_0_may_save_long_after_the_others_have_left(alice: User) -> None:
+    """Longer than Slurm's KillWait: agents leave together, and srun waits for all of them."""
+    named = alice.write("save.yaml", "command: [bash, -c, 'if [ $RANK = 0 ]; then sleep 12; fi']\n")
+    done = alice.orch("submit", named, "-p", alice.write("p.yaml", PROFILE), "--follow")
+    assert done.code == 0, done.err
+    assert Run(alice, alice.orch("status", "--json").json[0]["run_id"]).in_accounting() == "COMPLETED"
+
+
+def test_a_program_that_fails_is_the_users_error(alice: User) -> None:
+    named = alice.write("bad.yaml", "command: [bash, -c, 'echo no luck; exit 17']\n")
+    done = alice.orch("submit", named, "-p", alice.write("p.yaml", PROFILE), "--follow")
+    assert done.code == 100
+    state = alice.orch("status", "last", "--json").json
+    assert (state["state"], state["verdict"]["cause"], state["verdict"]["code"]) == ("failed", "user_error", 17)
+    assert state["restarts"] == 0
+
+
+def test_a_controller_that_is_away_ends_nothing(alice: User) -> None:
+    run = alice.count(60)
+    run.wait_for("attempt 0")
+    pid = alice.testbed.output("ctl", "cat", "/run/slurmctld.pid", user="root")
+    alice.testbed.undo.callback(_start_controller, alice.testbed)
+    alice.testbed.output("ctl", "kill", pid, user="root")
+    wait_until(lambda: alice.testbed.run("ctl", "scontrol", "ping").code != 0, "the controller's end")
+    state = run.status()
+    assert (state["state"], state["verdict"]) == ("running", None)
+    assert "Slurm can't be asked" in state["detail"]
+    _start_controller(alice.testbed)
+    assert run.end()["state"] == "succeeded"
+
+
+def _start_controller(testbed: Control) -> None:
+    if testbed.run("ctl", "scontrol", "ping").code != 0:
+        testbed.output("ctl", "slurmctld", user="root")
+        wait_until(lambda: testbed.run("ctl", "scontrol", "ping").code == 0, "slurmctld")
+
+
+def test_a_folder_that_the_nodes_do_not_share_is_named(alice: User) -> None:
+    named = alice.write("hello.yaml", "command: [hostname]\n")
+    done = alice.orch("submit", named, "-p", alice.write("p.yaml", f"{PROFILE}workdir: ~/mine\n"), "--follow")
+    assert done.code == 100
+    why = alice.orch("why", "last").out
+    assert (
+        "its first node can't write to the run's folder, which has to be shared with the login node: set workdir" in why
+    )
+
+
+def test_a_run_directory_elsewhere_is_linked(alice: User) -> None:
+    done = alice.count(4, f"workdir: {FOLDER}/work\n").end()
+    real = alice.testbed.file("ctl", f"{FOLDER}/work/runs/{done['run_id']}")
+    assert (real / "rank0.done").exists()
+    assert alice.orch("rm", done["run_id"]).code == 0
+    assert not real.exists()
+    assert alice.orch("status", "--json").json == []
+
+
+def test_any_number_of_runs_costs_one_look(alice: User) -> None:
+    """Counted by a squeue on PATH that keeps a list."""
+    real = alice.testbed.output("ctl", "which", "squeue")
+    folder = alice.program("squeue", f'echo look >>{FOLDER}/looks\nexec {real} "$@"')
+    runs = [alice.count(1, "sbatch: {begin: now+1hour}\n") for _ in range(3)]
+    code = "from orchestrator.controller import states; from orchestrator.store import state_root; " \
+           "print([state.state for _, state in states(state_root(), everything=True, limit=9)])"  # fmt: skip
+    done = alice.testbed.python("ctl", "-c", code, ORCH_HOME=ORCH, PATH=f"{folder}:/usr/bin:/bin")
+    assert done.out.strip() == str(["pending"] * 3), done.err
+    assert alice.testbed.file("ctl", f"{FOLDER}/looks").read_text() == "look\n"
+    for run in runs:
+        assert alice.orch("cancel", run.run_id).code == 0
+
+
+def test_doctor_and_nodes_ask_slurm(alice: User) -> None:
+    where = alice.write("p.yaml", PROFILE)
+    done = alice.orch("doctor", "-p", where)
+    assert (done.code, "nothing stands in the way" in done.out) == (0, True), done.out
+    assert "short      " in alice.orch("nodes", "-p", where).out
+    bad = alice.write("bad.yaml", f"{PROFILE}partition: short\ncpus_per_task: 99\n")
+    done = alice.orch("doctor", "-p", bad)
+    assert done.code == 1
+    assert "partition: short gives 10 min, the profile asks for 60" in done.out
+    assert "sbatch: no 3 nodes of the cluster have what the profile asks for (cpus_per_task 99)" in done.out
