@@ -10,6 +10,8 @@ from pathlib import Path
 
 from orchestrator.training.errors import UserError
 
+STRATEGIES = ("single", "ddp")
+
 
 @dataclass(frozen=True)
 class Options:
@@ -28,6 +30,13 @@ class Options:
     precision: str
     offline: str | None
     data_dir: Path
+    strategy: str
+    accumulate: int
+    gradient_as_bucket_view: bool
+    static_graph: bool
+    sync_batchnorm: bool
+    bucket_cap_mb: int | None
+    gradient_compression: str
     extra: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -54,7 +63,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     """Parse the command line; argparse itself leaves with code 2 on a wrong one."""
     parser = argparse.ArgumentParser(
         prog="python -m orchestrator.training",
-        description="Train a task file with DistributedDataParallel; see docs/training.md.",
+        description="Train a task file on one device or several; see docs/training.md.",
     )
     add = parser.add_argument
     add("--task", type=Path, required=True, metavar="FILE", help="the Python file that defines data and model")
@@ -92,6 +101,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         "--data", type=Path, metavar="DIR", help="where the data lies (default $ORCH_DATA_DIR, then ~/.cache/orch/data)"
     )
     add("--option", type=_pair, action="append", default=[], metavar="K=V", help="a value for the task; repeatable")
+    _add_strategy(parser)
     found = parser.parse_args(arguments)
     return Options(
         task=found.task,
@@ -108,6 +118,41 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         offline=found.offline,
         data_dir=(found.data or cache_dir()).expanduser(),
         extra=dict(found.option),
+        strategy=found.strategy,
+        accumulate=found.accumulate,
+        gradient_as_bucket_view=found.gradient_as_bucket_view,
+        static_graph=found.static_graph,
+        sync_batchnorm=found.sync_batchnorm,
+        bucket_cap_mb=found.bucket_cap_mb,
+        gradient_compression=found.gradient_compression,
+    )
+
+
+def _add_strategy(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say how the devices are used."""
+    add = parser.add_argument
+    add("--strategy", choices=STRATEGIES, default="ddp", help="how the devices are used; see docs/training.md")
+    add(
+        "--accumulate",
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="take a step's share in N parts, for less memory; gradients are exchanged once",
+    )
+    add(
+        "--gradient-as-bucket-view",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="ddp: reduce gradients where they lie",
+    )
+    add("--static-graph", action="store_true", help="ddp: every step uses the same weights in the same way")
+    add("--sync-batchnorm", action="store_true", help="ddp: BatchNorm over the global batch; GPUs only")
+    add("--bucket-cap-mb", type=_positive, metavar="N", help="ddp: MiB of gradients in one exchange (torch's 25)")
+    add(
+        "--gradient-compression",
+        choices=("none", "fp16", "bf16"),
+        default="none",
+        help="ddp: exchange gradients in 16 bits",
     )
 
 

@@ -1,0 +1,139 @@
+"""Each strategy against the plain training in one process, with real ranks and the last batch uneven."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from orchestrator.training import checkpoints
+from tests.local.programs.ranks import Ended, Training, trainings
+
+LENGTH = ("--steps", "11", "--global-batch", "12", "--lr", "0.05", "--save-every", "100")
+ADAM, DROPOUT, FLOAT32 = (("--option", f"{name}") for name in ("adam=true", "dropout=0.3", "single=true"))
+CLOSE = {"rtol": 1e-9, "atol": 1e-11}  # in float64; what differs is the order of sums
+
+
+def asked(folder: str, strategy: str, *more: str, **variables: str) -> Training:
+    return Training(folder, (*LENGTH, "--strategy", strategy, *more), variables)
+
+
+def state(folder: Path) -> dict:
+    """What the newest checkpoint of a training holds."""
+    found = checkpoints.newest(folder / "checkpoints")
+    assert found is not None
+    assert found.problem is None
+    return checkpoints.load(found.path)[0]
+
+
+def assert_close(one: Path, other: Path, **tolerance: float) -> None:
+    weights, expected = state(one)["model"], state(other)["model"]
+    assert weights.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(weights[name], value, **(tolerance or CLOSE))
+
+
+def assert_same(one: Path, other: Path) -> None:
+    assert_close(one, other, rtol=0, atol=0)
+
+
+def all_went_well(ended: list[list[Ended]]) -> None:
+    assert {rank.code for ranks in ended for rank in ranks} == {0}, ended
+
+
+def ddp_in_its_ways() -> list[Training]:
+    return [
+        asked("sgd", "ddp"),
+        asked("adam", "ddp", *ADAM),
+        asked("float32", "ddp", *FLOAT32),
+        asked("parts", "ddp", "--accumulate", "3"),
+        asked("static", "ddp", "--static-graph", "--no-gradient-as-bucket-view", "--bucket-cap-mb", "1"),
+    ]
+
+
+def resumed(name: str, strategy: str, *more: str) -> list[Training]:
+    """A training without a break, and one of the same that is broken after 5 of 11 steps, within the second epoch."""
+    ways = (strategy, *ADAM, *DROPOUT, *more)
+    broken = f"{name}-broken"
+    return [asked(f"{name}-whole", *ways), asked(broken, *ways, "--steps", "5"), asked(broken, *ways)]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The trainings of one process that the others are held against."""
+    folder = tmp_path_factory.mktemp("plain")
+    wanted = [
+        asked("sgd", "single"),
+        asked("adam", "single", *ADAM),
+        asked("float32", "single", *FLOAT32),
+        asked("parts", "single", "--accumulate", "3"),
+        asked("alone", "ddp"),
+        asked("sgd-28", "single", "--global-batch", "28"),
+    ]
+    all_went_well(trainings(1, wanted, folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list[Ended]]]:
+    """Trainings of two ranks, and those that two ranks can't do."""
+    folder = tmp_path_factory.mktemp("two")
+    wanted = [*ddp_in_its_ways()]
+    refused = [asked("no-single", "single"), asked("no-batchnorm", "ddp", "--sync-batchnorm")]
+    ended = trainings(2, [*wanted, *refused], folder)
+    all_went_well(ended[: len(wanted)])
+    return folder, {each.folder: ranks for each, ranks in zip([*wanted, *refused], ended, strict=True)}
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Trainings of three ranks, some of them broken and resumed."""
+    folder = tmp_path_factory.mktemp("three")
+    all_went_well(trainings(3, [*ddp_in_its_ways(), *resumed("ddp", "ddp", "--accumulate", "2")], folder))
+    return folder
+
+
+def assert_ddp_gives_the_weights_of_one_process(folder: Path, plain: Path) -> None:
+    assert_close(folder / "float32", plain / "float32", rtol=1e-5, atol=1e-5)
+    assert_close(folder / "adam", plain / "adam")
+    for name in ("sgd", "parts", "static"):
+        assert_close(folder / name, plain / "sgd")
+
+
+def test_one_process_is_one_process_by_any_name(plain: Path) -> None:
+    assert_same(plain / "alone", plain / "sgd")
+    assert_close(plain / "parts", plain / "sgd")
+
+
+def test_two_ranks_of_ddp_give_the_weights_of_one_process(two, plain: Path) -> None:
+    assert_ddp_gives_the_weights_of_one_process(two[0], plain)
+
+
+def test_three_ranks_of_ddp_give_the_weights_of_one_process(three: Path, plain: Path) -> None:
+    assert_ddp_gives_the_weights_of_one_process(three, plain)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("ranks", [4, 7] if os.environ.get("SOAK") == "1" else [4])
+def test_more_ranks_of_ddp_give_the_weights_of_one_process(ranks: int, plain: Path, tmp_path: Path) -> None:
+    wanted = [
+        asked("sgd", "ddp", "--global-batch", "28"),
+        asked("parts", "ddp", "--global-batch", "28", "--accumulate", "3"),
+    ]
+    all_went_well(trainings(ranks, wanted, tmp_path))
+    for each in wanted:
+        assert_close(tmp_path / each.folder, plain / "sgd-28")
+
+
+def test_a_resumed_training_equals_an_unbroken_one(three: Path) -> None:
+    assert_same(three / "ddp-broken", three / "ddp-whole")
+
+
+def test_what_a_strategy_can_not_do_is_one_sentence(two) -> None:
+    for rank in two[1]["no-single"]:
+        assert (rank.code, rank.err.split(":")[0]) == (
+            2,
+            "The strategy single is one process, and 2 ranks were started",
+        )
+    for rank in two[1]["no-batchnorm"]:
+        assert "SyncBatchNorm (--sync-batchnorm) computes on GPUs only" in rank.err
