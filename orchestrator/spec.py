@@ -124,7 +124,7 @@ class Training(Spec):
     sampler: Literal["exact", "distributed"] = Field("exact", description="exact never pads the last batch")
     offline: Literal["digits"] | None = Field(None, description="the data to use where the task's can't be had")
     data: Line | None = Field(None, description="a folder that holds the data")
-    strategy: Literal["single", "ddp"] = Field("ddp", description="how the devices are used")
+    strategy: Literal["single", "ddp", "fsdp"] = Field("ddp", description="how the devices are used")
     accumulate: Count = Field(1, description="parts in which a rank takes its share of a step, for less memory")
     gradient_as_bucket_view: bool = Field(True, description="ddp: reduce gradients where they lie")
     static_graph: bool = Field(False, description="ddp: every step uses the same weights in the same way")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from orchestrator.training.errors import UserError
 
-STRATEGIES = ("single", "ddp")
+STRATEGIES = ("single", "ddp", "fsdp")
 
 
 @dataclass(frozen=True)

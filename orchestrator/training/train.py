@@ -16,7 +16,7 @@ from orchestrator.training.group import Choice, Ranks
 from orchestrator.training.options import Options, Places, check_batch
 from orchestrator.training.position import Position, total_steps
 from orchestrator.training.report import Meter, Reporter, measure
-from orchestrator.training.resume import Loaded, load_for_all
+from orchestrator.training.resume import SHARDED, Loaded, load_for_all, whole
 from orchestrator.training.sampler import SAMPLERS, Sampler, Share
 from orchestrator.training.saver import Saver
 from orchestrator.training.stop import Agreement
@@ -117,7 +117,10 @@ class Trainer:
         # that of the unbroken run; it must come before weights, buffers and generators are restored.
         self.strategy.backward(self.data.train, Share(torch.empty(0, dtype=torch.int64), 1))
         self.strategy.optimizer.zero_grad(set_to_none=True)
-        self.strategy.load_full(loaded.state, str(loaded.path))
+        if self.kind.saves_shards and loaded.state.get(SHARDED):
+            self.strategy.load_shards(loaded.state, loaded.path)
+        else:
+            self.strategy.load_full(whole(loaded), str(loaded.path))
         position, random_states = (state.part(loaded.state, name, str(loaded.path)) for name in ("position", "random"))
         self.position = Position(**position)
         self.saver.last_step = self.position.step
@@ -200,28 +203,27 @@ class Trainer:
         return (self.total - self.position.step) * self.options.global_batch / rate if rate else None
 
     def _save(self) -> None:
-        """Save a checkpoint on rank 0, with every rank's generators; a disk that refuses does not end training."""
+        """Save a checkpoint with every rank's generators; a disk that refuses does not end training."""
         if self.saver.last_step == self.position.step:
             return
         self._beat("save")
         random_states = group.gathered(state.random_state(self.device))
-        trained = self.strategy.full_state()
+        shards: dict[str, Tensor] | None = None
+        trained: dict[str, Any] | None
+        if self.kind.saves_shards and self.setup.grouped and self.saver.is_shared:
+            shards, trained = self.strategy.shards()
+        else:
+            trained = self.strategy.full_state()
+        contents: dict[str, Any] | None = None
         if random_states is not None and trained is not None:
-            contents: dict[str, Any] = {
-                **trained,
-                "position": vars(self.position),
-                "random": random_states,
-            }
-            metric = self.evaluation.values if self.evaluation else {}
-            self.saver.save(
-                contents,
-                checkpoints.Manifest(
-                    step=self.position.step,
-                    epoch=self.position.epoch,
-                    world_size=self.ranks.world_size,
-                    metric=metric,
-                ),
-            )
+            contents = {**trained, "position": vars(self.position), "random": random_states}
+        manifest = checkpoints.Manifest(
+            step=self.position.step,
+            epoch=self.position.epoch,
+            world_size=self.ranks.world_size,
+            metric=self.evaluation.values if self.evaluation else {},
+        )
+        self.saver.save(contents, manifest, shards)
         self.saver.last_step = self.position.step
         self.meter.reset()
 

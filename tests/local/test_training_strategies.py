@@ -7,10 +7,12 @@ import pytest
 import torch
 
 from orchestrator.training import checkpoints
+from orchestrator.training.resume import Loaded, whole
 from tests.local.programs.ranks import Ended, Training, trainings
 
 LENGTH = ("--steps", "11", "--global-batch", "12", "--lr", "0.05", "--save-every", "100")
 ADAM, DROPOUT, FLOAT32 = (("--option", f"{name}") for name in ("adam=true", "dropout=0.3", "single=true"))
+OTHERS = [("fsdp", "fsdp"), ("fsdp", "ddp"), ("ddp", "fsdp")]
 CLOSE = {"rtol": 1e-9, "atol": 1e-11}  # in float64; what differs is the order of sums
 
 
@@ -23,7 +25,7 @@ def state(folder: Path) -> dict:
     found = checkpoints.newest(folder / "checkpoints")
     assert found is not None
     assert found.problem is None
-    return checkpoints.load(found.path)[0]
+    return whole(Loaded(checkpoints.load(found.path)[0], found.path))
 
 
 def assert_close(one: Path, other: Path, **tolerance: float) -> None:
@@ -49,6 +51,10 @@ def ddp_in_its_ways() -> list[Training]:
         asked("parts", "ddp", "--accumulate", "3"),
         asked("static", "ddp", "--static-graph", "--no-gradient-as-bucket-view", "--bucket-cap-mb", "1"),
     ]
+
+
+def fsdp_in_its_ways() -> list[Training]:
+    return [asked("fsdp", "fsdp", *ADAM), asked("fsdp-parts", "fsdp", "--accumulate", "3")]
 
 
 def resumed(name: str, strategy: str, *more: str) -> list[Training]:
@@ -78,7 +84,10 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list[Ended]]]:
     """Trainings of two ranks, and those that two ranks can't do."""
     folder = tmp_path_factory.mktemp("two")
-    wanted = [*ddp_in_its_ways()]
+    wanted = [*ddp_in_its_ways(), *fsdp_in_its_ways(), *resumed("fsdp", "fsdp", "--accumulate", "2")]
+    wanted += [asked(f"half-{name}", name, *ADAM, "--steps", "5") for name in ("ddp", "fsdp")]
+    unshared = asked("unshared-{rank}", "fsdp", *ADAM)
+    wanted += [asked(unshared.folder, "fsdp", *ADAM, "--steps", "5"), unshared]
     refused = [asked("no-single", "single"), asked("no-batchnorm", "ddp", "--sync-batchnorm")]
     ended = trainings(2, [*wanted, *refused], folder)
     all_went_well(ended[: len(wanted)])
@@ -86,10 +95,14 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list[
 
 
 @pytest.fixture(scope="module")
-def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Trainings of three ranks, some of them broken and resumed."""
+def three(two, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Trainings of three ranks, some of them broken and resumed, or resumed from where two ranks had come."""
     folder = tmp_path_factory.mktemp("three")
-    all_went_well(trainings(3, [*ddp_in_its_ways(), *resumed("ddp", "ddp", "--accumulate", "2")], folder))
+    wanted = [*ddp_in_its_ways(), *resumed("ddp", "ddp", "--accumulate", "2"), *fsdp_in_its_ways()]
+    for one, other in OTHERS:
+        half = two[0] / f"half-{one}" / "checkpoints" / "step_00000005"
+        wanted.append(asked(f"{one}-to-{other}", other, *ADAM, ORCH_RESUME=str(half)))
+    all_went_well(trainings(3, wanted, folder))
     return folder
 
 
@@ -127,6 +140,37 @@ def test_more_ranks_of_ddp_give_the_weights_of_one_process(ranks: int, plain: Pa
 
 def test_a_resumed_training_equals_an_unbroken_one(three: Path) -> None:
     assert_same(three / "ddp-broken", three / "ddp-whole")
+
+
+@pytest.mark.parametrize("ranks", ["two", "three"])
+def test_fsdp_gives_the_weights_of_one_process(ranks: str, two, three: Path, plain: Path) -> None:
+    folder = two[0] if ranks == "two" else three
+    assert_close(folder / "fsdp", plain / "adam")
+    assert_close(folder / "fsdp-parts", plain / "sgd")
+
+
+def test_each_rank_of_fsdp_writes_its_part_and_all_parts_are_hashed(three: Path) -> None:
+    found = checkpoints.newest(three / "fsdp" / "checkpoints")
+    assert found is not None
+    assert set(found.manifest.files) == {"state.pt", ".metadata", *(f"__{rank}_0.distcp" for rank in range(3))}
+    assert "model" not in checkpoints.load(found.path)[0]
+
+
+def test_a_resumed_training_of_fsdp_equals_an_unbroken_one(two) -> None:
+    assert_same(two[0] / "fsdp-broken", two[0] / "fsdp-whole")
+
+
+@pytest.mark.parametrize(("one", "other"), OTHERS)
+def test_another_number_of_ranks_resumes_under_another_strategy(one: str, other: str, three: Path, plain: Path) -> None:
+    assert_close(three / f"{one}-to-{other}", plain / "adam")
+
+
+def test_without_a_shared_folder_rank_0_writes_what_it_has_gathered(two, plain: Path) -> None:
+    found = checkpoints.newest(two[0] / "unshared-0" / "checkpoints")
+    assert found is not None
+    assert (found.step, list(found.manifest.files)) == (11, ["state.pt"])
+    assert_close(two[0] / "unshared-0", plain / "adam")
+    assert not (two[0] / "unshared-1" / "checkpoints").exists()
 
 
 def test_what_a_strategy_can_not_do_is_one_sentence(two) -> None:

@@ -11,6 +11,7 @@ __all__ = ["Setup", "Strategy", "find"]
 _CLASSES = {
     "single": "Single",
     "ddp": "Ddp",
+    "fsdp": "Fsdp",
 }
 assert tuple(_CLASSES) == STRATEGIES
 

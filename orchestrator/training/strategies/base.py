@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -40,6 +41,8 @@ class Strategy:
     """Is it one process, however many devices it uses?"""
     shares_data: ClassVar[bool] = True
     """Does each rank take its own part of a batch, rather than all of it?"""
+    saves_shards: ClassVar[bool] = False
+    """Can each rank write its own part of a checkpoint?"""
 
     def __init__(self, setup: Setup, model: nn.Module) -> None:
         self.setup = setup
@@ -134,6 +137,14 @@ class Strategy:
         """Take what `full_state` gave, under whatever strategy; `where` names the checkpoint in errors. Collective."""
         state.load_weights(self.model, state.part(saved, "model", where), where)
         self.optimizer.load_state_dict(state.part(saved, "optimizer", where))
+
+    def shards(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return this rank's tensors for a sharded checkpoint, and what is plain and alike on all ranks."""
+        raise NotImplementedError
+
+    def load_shards(self, saved: Mapping[str, Any], path: Path) -> None:
+        """Take what `shards` gave, with however many ranks; `saved` is the plain part. Collective."""
+        raise NotImplementedError
 
 
 def pick(data: Tensors, indices: Tensor) -> list[Tensor]:

@@ -140,7 +140,7 @@ def trainings(
         [
             Ended(values["code"], "", values["error"])
             for rank in range(world_size)
-            if (values := json.loads((folder / each.folder / f"end.{rank}.json").read_text()))
+            if (values := json.loads((folder / each.folder.format(rank=rank) / f"end.{rank}.json").read_text()))
         ]
         for each in wanted
     ]

@@ -2,7 +2,8 @@
 
 argv: the number of ranks, and a JSON list of [folder, [argument, ...], {variable: value}]. Each training gets a
 process group of its own, at a store (its MASTER_PORT) that the caller holds. Each rank leaves its exit code and its
-error in the folder of a training. The first rank that fails otherwise ends them all.
+error in the folder of a training; one named "x-{rank}" is a folder for each rank. The first rank that fails otherwise
+ends them all.
 """
 
 import json
@@ -25,7 +26,8 @@ home = Path.cwd()
 def main(rank: int) -> None:
     os.environ |= {"LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(world_size)}
     os.environ |= {"RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_USE_AGENT_STORE": "True"}
-    for folder, arguments, variables in trainings:
+    for template, arguments, variables in trainings:
+        folder = template.format(rank=rank)
         (home / folder).mkdir(parents=True, exist_ok=True)
         os.chdir(home / folder)
         os.environ |= {"ORCH_RESULT_FILE": "result.json", "ORCH_BEAT_FILE": f"beat.{rank}", **variables}
