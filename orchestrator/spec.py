@@ -120,7 +120,9 @@ class Training(Spec):
     eval_every: Annotated[int, Field(ge=0)] = Field(0, description="steps between evaluations; 0: each epoch")
     save_every: Annotated[int, Field(ge=0)] = Field(0, description="steps between checkpoints; 0: each epoch")
     log_every: Annotated[int, Field(ge=0)] = Field(0, description="steps between log lines; 0: every few seconds")
-    precision: Literal["fp32", "bf16"] = Field("fp32", description="bf16: forward in bfloat16, weights in float32")
+    precision: Literal["fp32", "bf16", "fp16"] = Field(
+        "fp32", description="bf16, fp16: forward in 16 bits, weights in float32; fp16 on GPUs only"
+    )
     sampler: Literal["exact", "distributed"] = Field("exact", description="exact never pads the last batch")
     offline: Literal["digits"] | None = Field(None, description="the data to use where the task's can't be had")
     data: Line | None = Field(None, description="a folder that holds the data")

@@ -143,8 +143,8 @@ def _from_environ(name: str, default: int) -> int:
     return int(value) if value.isdigit() else default
 
 
-def _device() -> torch.device:
-    """Return where tensors of a collective must live: NCCL moves only GPU memory."""
+def device() -> torch.device:
+    """Return where the tensors of a collective must live: NCCL moves only GPU memory."""
     return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
 
 
@@ -152,7 +152,7 @@ def sum_over_ranks(values: Sequence[float]) -> list[float]:
     """Return the sums of `values` over all ranks, the same bits on every rank; collective."""
     if not is_joined():
         return list(values)
-    tensor = torch.tensor(values, dtype=torch.float64, device=_device())
+    tensor = torch.tensor(values, dtype=torch.float64, device=device())
     dist.all_reduce(tensor)
     return [float(value) for value in tensor.tolist()]
 
@@ -194,7 +194,7 @@ def bytes_from_main(content: bytes | None) -> bytes | None:
     buffer = torch.frombuffer(bytearray(content or size), dtype=torch.uint8)
     for start in range(0, size, CHUNK_BYTES):
         chunk = buffer[start : start + CHUNK_BYTES]
-        moved = chunk.to(_device())
+        moved = chunk.to(device())
         dist.broadcast(moved, 0)
         chunk.copy_(moved)
     return content if content is not None else buffer.numpy().tobytes()

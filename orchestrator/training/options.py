@@ -94,7 +94,12 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         help="steps between checkpoints; 0: each epoch's end",
     )
     add("--log-every", type=_positive, default=10, metavar="N", help="steps between lines of metrics (default 10)")
-    add("--precision", choices=("fp32", "bf16"), default="fp32", help="bf16: forward in bfloat16, weights in float32")
+    add(
+        "--precision",
+        choices=("fp32", "bf16", "fp16"),
+        default="fp32",
+        help="bf16, fp16: forward in 16 bits, weights in float32; fp16 scales gradients, on GPUs only",
+    )
     add("--sampler", choices=("exact", "distributed"), default="exact", help="distributed: torch's, which pads")
     add("--offline", choices=("digits",), help="what to train on where the task's data can't be had")
     add(

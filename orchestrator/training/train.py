@@ -121,6 +121,8 @@ class Trainer:
             self.strategy.load_shards(loaded.state, loaded.path)
         else:
             self.strategy.load_full(whole(loaded), str(loaded.path))
+        if "scaler" in loaded.state:
+            self.strategy.scaler.load_state_dict(loaded.state["scaler"])
         position, random_states = (state.part(loaded.state, name, str(loaded.path)) for name in ("position", "random"))
         self.position = Position(**position)
         self.saver.last_step = self.position.step
@@ -217,6 +219,8 @@ class Trainer:
         contents: dict[str, Any] | None = None
         if random_states is not None and trained is not None:
             contents = {**trained, "position": vars(self.position), "random": random_states}
+            if self.strategy.scaler.is_enabled():
+                contents["scaler"] = self.strategy.scaler.state_dict()
         manifest = checkpoints.Manifest(
             step=self.position.step,
             epoch=self.position.epoch,

@@ -9,11 +9,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from orchestrator.training import state
+from orchestrator.training import precision, state
 from orchestrator.training.errors import UserError
 from orchestrator.training.group import Ranks
 from orchestrator.training.options import Options
-from orchestrator.training.precision import forward
 from orchestrator.training.sampler import Share, cut
 from orchestrator.training.task import Task
 
@@ -50,9 +49,11 @@ class Strategy:
         self.model = self.place(model)
         self.network = self.wrap(self.model)
         self.optimizer = setup.task.optimizer(self.model.parameters(), setup.options)
+        self.scaler = precision.scaler(setup.options.precision, setup.device)
 
     def check(self) -> None:
         """Refuse, by a UserError, what this strategy can't do with these ranks, devices and options."""
+        precision.check(self.setup.options.precision, self.setup.device)
         if self.one_process and self.setup.ranks.world_size > 1:
             raise UserError(
                 f"The strategy {self.setup.options.strategy} is one process, and {self.setup.ranks.world_size} ranks "
@@ -107,7 +108,7 @@ class Strategy:
 
     def outputs(self, inputs: list[Tensor]) -> Any:
         """Return the network's outputs in training."""
-        return forward(self.network, inputs, self.setup.options.precision)
+        return precision.forward(self.network, inputs, self.setup.options.precision)
 
     def loss(self, outputs: Any, targets: Tensor) -> Tensor:
         """Return the mean loss of outputs."""
@@ -115,15 +116,16 @@ class Strategy:
 
     def differentiate(self, loss: Tensor) -> None:
         """Add a loss's gradients to those that are there."""
-        loss.backward()  # type: ignore[no-untyped-call]
+        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
 
     def step(self) -> None:
-        """Let the optimizer take its step."""
-        self.optimizer.step()
+        """Let the optimizer take its step; with fp16 it is left out where the scaled gradients overflowed."""
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
 
     def predict(self, inputs: list[Tensor]) -> Any:
         """Return the outputs in an evaluation, or None where another rank has them; on all ranks or on none."""
-        return forward(self.model, inputs, self.setup.options.precision)
+        return precision.forward(self.model, inputs, self.setup.options.precision)
 
     # -- state
 

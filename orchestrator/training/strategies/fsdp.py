@@ -12,7 +12,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from orchestrator.training import group, sharded, state
-from orchestrator.training.errors import CheckpointError
+from orchestrator.training.errors import CheckpointError, UserError
 from orchestrator.training.strategies.base import Strategy
 
 
@@ -20,6 +20,12 @@ class Fsdp(Strategy):
     """FSDP2's `fully_shard`, a child of the model at a time; in a plain process without a group the bare model."""
 
     saves_shards = True
+
+    def check(self) -> None:
+        super().check()
+        if self.setup.options.precision == "fp16":
+            # GradScaler looks for overflows in this rank's part only: ranks would disagree about a step.
+            raise UserError("--precision fp16 is not for the strategy fsdp: choose bf16, which needs no scaling.")
 
     def place(self, model: nn.Module) -> nn.Module:
         model = super().place(model)
