@@ -102,9 +102,9 @@ class Spec(BaseModel):
         return _tuples(data)
 
 
-ONE_PROCESS: Final = ("single",)
+ONE_PROCESS: Final = ("single", "dp", "dp-balanced", "model-parallel")
 """Strategies of training that are one process, however many devices it uses."""
-WHOLE_BATCH: Final = (*ONE_PROCESS,)
+WHOLE_BATCH: Final = (*ONE_PROCESS, "pipeline")
 """Strategies whose ranks, if several, all work on the same samples."""
 
 
@@ -126,7 +126,9 @@ class Training(Spec):
     sampler: Literal["exact", "distributed"] = Field("exact", description="exact never pads the last batch")
     offline: Literal["digits"] | None = Field(None, description="the data to use where the task's can't be had")
     data: Line | None = Field(None, description="a folder that holds the data")
-    strategy: Literal["single", "ddp", "fsdp"] = Field("ddp", description="how the devices are used")
+    strategy: Literal[
+        "single", "dp", "dp-balanced", "ddp", "fsdp", "model-parallel", "pipeline", "accelerate"
+    ] = Field("ddp", description="how the devices are used")  # fmt: skip
     accumulate: Count = Field(1, description="parts in which a rank takes its share of a step, for less memory")
     gradient_as_bucket_view: bool = Field(True, description="ddp: reduce gradients where they lie")
     static_graph: bool = Field(False, description="ddp: every step uses the same weights in the same way")
@@ -134,6 +136,10 @@ class Training(Spec):
     bucket_cap_mb: Count | None = Field(None, description="ddp: MiB of gradients in one exchange; torch's 25")
     gradient_compression: Literal["none", "fp16", "bf16"] = Field(
         "none", description="ddp: exchange gradients in 16 bits"
+    )
+    micro_batches: Count = Field(4, description="pipeline: parts of a batch that follow one another")
+    init_method: Annotated[str, Field(pattern=r"^(env://|tcp://[^/\s]+:\d{1,5})$")] = Field(
+        "env://", description="where the ranks meet; tcp://HOST:PORT needs a free port of rank 0's host"
     )
     options: dict[Line, bool | int | float | str] = Field({}, description="passed on to the task")
 

@@ -89,13 +89,16 @@ def choose(wanted: str, ranks: Ranks) -> Choice:
 
 
 @contextmanager
-def joined(ranks: Ranks, choice: Choice) -> Iterator[None]:
-    """Be a member of the process group of env:// within the block; after an error the group is left as it is."""
+def joined(ranks: Ranks, choice: Choice, init_method: str = "env://") -> Iterator[None]:
+    """Be a member of the process group within the block; after an error the group is left as it is."""
     if choice.device.type == "cuda":
         torch.cuda.set_device(choice.device)
     if choice.backend:
         bound = choice.device if choice.backend == "nccl" else None
-        dist.init_process_group(choice.backend, device_id=bound)
+        if init_method.startswith("tcp://"):
+            # Rank 0 serves this store itself; torch before 2.15 would take the launcher's to be there.
+            os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)
+        dist.init_process_group(choice.backend, init_method, None, ranks.world_size, ranks.rank, device_id=bound)
     try:
         yield
     except (UserError, CheckpointError):

@@ -7,10 +7,11 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from orchestrator.training.errors import UserError
 
-STRATEGIES = ("single", "ddp", "fsdp")
+STRATEGIES = ("single", "dp", "dp-balanced", "ddp", "fsdp", "model-parallel", "pipeline", "accelerate")
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class Options:
     sync_batchnorm: bool
     bucket_cap_mb: int | None
     gradient_compression: str
+    micro_batches: int
+    init_method: str
     extra: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -130,6 +133,8 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         sync_batchnorm=found.sync_batchnorm,
         bucket_cap_mb=found.bucket_cap_mb,
         gradient_compression=found.gradient_compression,
+        micro_batches=found.micro_batches,
+        init_method=found.init_method,
     )
 
 
@@ -158,6 +163,20 @@ def _add_strategy(parser: argparse.ArgumentParser) -> None:
         choices=("none", "fp16", "bf16"),
         default="none",
         help="ddp: exchange gradients in 16 bits",
+    )
+    add(
+        "--micro-batches",
+        type=_positive,
+        default=4,
+        metavar="N",
+        help="pipeline: parts of a batch that follow one another (default 4)",
+    )
+    add(
+        "--init-method",
+        type=_meeting_point,
+        default="env://",
+        metavar="URL",
+        help="where the ranks meet: env:// (default), or tcp://HOST:PORT, a free port of rank 0's host",
     )
 
 
@@ -216,6 +235,17 @@ def _not_negative(text: str) -> int:
     if value < 0:
         raise argparse.ArgumentTypeError("must be 0 or more")
     return value
+
+
+def _meeting_point(text: str) -> str:
+    url = urlsplit(text)
+    try:
+        is_tcp = url.scheme == "tcp" and bool(url.hostname and url.port) and not url.path
+    except ValueError:
+        is_tcp = False
+    if text != "env://" and not is_tcp:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither env:// nor tcp://HOST:PORT")
+    return text
 
 
 def _rate(text: str) -> float:

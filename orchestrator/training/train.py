@@ -31,7 +31,7 @@ def train(options: Options, places: Places) -> int:
         check_batch(options.global_batch, ranks.world_size)
     task = load_task(options.task)
     choice = group.choose(places.backend, ranks)
-    with group.joined(ranks, choice):
+    with group.joined(ranks, choice, options.init_method):
         return _train(options, places, ranks, choice, task)
 
 
@@ -185,7 +185,7 @@ class Trainer:
             self.report.metric("train", step=step, epoch=self.position.epoch, loss=mean, rate=rate)
             self.report.progress(step=step, total=self.total, epoch=self.position.epoch, loss=mean, rate=rate, eta=eta)
         if self.beats.due():
-            self._beat("train", loss=loss.item() * self.ranks.world_size)
+            self._beat("train", loss=loss.item() * self.strategy.data_ranks)
 
     def _beat(self, phase: str, loss: float | None = None) -> None:
         self.beats.write(

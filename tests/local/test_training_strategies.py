@@ -1,5 +1,6 @@
 """Each strategy against the plain training in one process, with real ranks and the last batch uneven."""
 
+import json
 import os
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from tests.local.programs.ranks import Ended, Training, trainings
 
 LENGTH = ("--steps", "11", "--global-batch", "12", "--lr", "0.05", "--save-every", "100")
 ADAM, DROPOUT, FLOAT32 = (("--option", f"{name}") for name in ("adam=true", "dropout=0.3", "single=true"))
-OTHERS = [("fsdp", "fsdp"), ("fsdp", "ddp"), ("ddp", "fsdp")]
+OTHERS = [("fsdp", "fsdp"), ("fsdp", "ddp"), ("ddp", "fsdp"), ("fsdp", "pipeline"), ("pipeline", "accelerate")]
 CLOSE = {"rtol": 1e-9, "atol": 1e-11}  # in float64; what differs is the order of sums
 
 
@@ -75,6 +76,8 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
         asked("parts", "single", "--accumulate", "3"),
         asked("alone", "ddp"),
         asked("sgd-28", "single", "--global-batch", "28"),
+        *(asked(name, name, *ADAM) for name in ("dp", "dp-balanced", "model-parallel")),
+        *resumed("model-parallel", "model-parallel"),
     ]
     all_went_well(trainings(1, wanted, folder))
     return folder
@@ -85,7 +88,10 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list[
     """Trainings of two ranks, and those that two ranks can't do."""
     folder = tmp_path_factory.mktemp("two")
     wanted = [*ddp_in_its_ways(), *fsdp_in_its_ways(), *resumed("fsdp", "fsdp", "--accumulate", "2")]
-    wanted += [asked(f"half-{name}", name, *ADAM, "--steps", "5") for name in ("ddp", "fsdp")]
+    wanted += [asked(f"half-{name}", name, *ADAM, "--steps", "5") for name in ("ddp", "fsdp", "pipeline")]
+    wanted += [asked("accelerate", "accelerate", *ADAM), asked("accelerate-parts", "accelerate", "--accumulate", "3")]
+    wanted += [asked("pipeline", "pipeline", *ADAM), asked("pipeline-parts", "pipeline", "--accumulate", "3")]
+    wanted += resumed("pipeline", "pipeline")
     unshared = asked("unshared-{rank}", "fsdp", *ADAM)
     wanted += [asked(unshared.folder, "fsdp", *ADAM, "--steps", "5"), unshared]
     refused = [asked("no-single", "single"), asked("no-batchnorm", "ddp", "--sync-batchnorm")]
@@ -158,6 +164,31 @@ def test_each_rank_of_fsdp_writes_its_part_and_all_parts_are_hashed(three: Path)
 
 def test_a_resumed_training_of_fsdp_equals_an_unbroken_one(two) -> None:
     assert_same(two[0] / "fsdp-broken", two[0] / "fsdp-whole")
+
+
+@pytest.mark.parametrize("name", ["dp", "dp-balanced", "model-parallel"])
+def test_one_process_on_several_devices_gives_the_weights_of_one_on_one(name: str, plain: Path) -> None:
+    assert_close(plain / name, plain / "adam")
+
+
+@pytest.mark.parametrize("name", ["accelerate", "pipeline"])
+def test_other_ways_of_several_ranks_give_the_weights_of_one_process(name: str, two, plain: Path) -> None:
+    assert_close(two[0] / name, plain / "adam")
+    assert_close(two[0] / f"{name}-parts", plain / "sgd")
+
+
+def test_resumed_pieces_of_a_model_equal_unbroken_ones(two, plain: Path) -> None:
+    assert_same(plain / "model-parallel-broken", plain / "model-parallel-whole")
+    assert_same(two[0] / "pipeline-broken", two[0] / "pipeline-whole")
+
+
+def test_every_way_evaluates_alike(two, three: Path, plain: Path) -> None:
+    expected = json.loads((plain / "adam" / "result.json").read_text())
+    for folder in [plain / "dp-balanced", *(two[0] / name for name in ("adam", "fsdp", "pipeline", "accelerate"))]:
+        result = json.loads((folder / "result.json").read_text())
+        assert result["test_samples"] == 11
+        assert result["loss"] == pytest.approx(expected["loss"], rel=1e-9), folder
+        assert result["error"] == pytest.approx(expected["error"], rel=1e-9), folder
 
 
 @pytest.mark.parametrize(("one", "other"), OTHERS)

@@ -10,8 +10,13 @@ __all__ = ["Setup", "Strategy", "find"]
 
 _CLASSES = {
     "single": "Single",
+    "dp": "Dp",
+    "dp-balanced": "DpBalanced",
     "ddp": "Ddp",
     "fsdp": "Fsdp",
+    "model-parallel": "ModelParallel",
+    "pipeline": "Pipeline",
+    "accelerate": "Accelerate",
 }
 assert tuple(_CLASSES) == STRATEGIES
 
