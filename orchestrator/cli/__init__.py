@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import click
 
-from orchestrator.cli import clean, documents, results, runs, submit  # noqa: F401 (each adds its commands to the group)
+from orchestrator.cli import clean, documents, export, results, runs, submit  # noqa: F401 (each adds its commands)
 from orchestrator.cli.group import orch, say
 from orchestrator.errors import EXIT_INTERRUPTED, EXIT_ORCH_FAILED, EXIT_USAGE, OrchError
 
