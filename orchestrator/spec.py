@@ -137,6 +137,7 @@ class Training(Spec):
     gradient_compression: Literal["none", "fp16", "bf16"] = Field(
         "none", description="ddp: exchange gradients in 16 bits"
     )
+    async_save: bool = Field(False, description="write checkpoints beside the training, from a copy in memory")
     micro_batches: Count = Field(4, description="pipeline: parts of a batch that follow one another")
     init_method: Annotated[str, Field(pattern=r"^(env://|tcp://[^/\s]+:\d{1,5})$")] = Field(
         "env://", description="where the ranks meet; tcp://HOST:PORT needs a free port of rank 0's host"

@@ -40,6 +40,7 @@ class Options:
     gradient_compression: str
     micro_batches: int
     init_method: str
+    async_save: bool
     extra: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -96,6 +97,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         metavar="N",
         help="steps between checkpoints; 0: each epoch's end",
     )
+    add("--async-save", action="store_true", help="write checkpoints beside the training, from a copy in memory")
     add("--log-every", type=_positive, default=10, metavar="N", help="steps between lines of metrics (default 10)")
     add(
         "--precision",
@@ -135,6 +137,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         gradient_compression=found.gradient_compression,
         micro_batches=found.micro_batches,
         init_method=found.init_method,
+        async_save=found.async_save,
     )
 
 

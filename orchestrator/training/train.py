@@ -65,7 +65,7 @@ class Trainer:
         self._first = True
         self.position = Position()
         self.evaluation: Evaluation | None = None
-        self.saver = Saver(places, self.report)
+        self.saver = Saver(places, self.report, aside=options.async_save)
         self.data = self._load_data()
         self.sampler: Sampler = SAMPLERS[options.sampler](
             len(self.data.train[-1]),

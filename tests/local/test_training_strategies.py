@@ -104,7 +104,12 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list[
 def three(two, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Trainings of three ranks, some of them broken and resumed, or resumed from where two ranks had come."""
     folder = tmp_path_factory.mktemp("three")
-    wanted = [*ddp_in_its_ways(), *resumed("ddp", "ddp", "--accumulate", "2"), *fsdp_in_its_ways()]
+    wanted = [
+        *ddp_in_its_ways(),
+        *resumed("ddp", "ddp", "--accumulate", "2"),
+        *resumed("aside", "ddp", "--async-save"),
+        *fsdp_in_its_ways(),
+    ]
     for one, other in OTHERS:
         half = two[0] / f"half-{one}" / "checkpoints" / "step_00000005"
         wanted.append(asked(f"{one}-to-{other}", other, *ADAM, ORCH_RESUME=str(half)))
@@ -145,6 +150,7 @@ def test_more_ranks_of_ddp_give_the_weights_of_one_process(ranks: int, plain: Pa
 
 
 def test_a_resumed_training_equals_an_unbroken_one(three: Path) -> None:
+    assert_same(three / "aside-broken", three / "aside-whole")
     assert_same(three / "ddp-broken", three / "ddp-whole")
 
 
