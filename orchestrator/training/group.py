@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from orchestrator.training.errors import CheckpointError, UserError
+from orchestrator.training.errors import CheckpointError, DivergedError, UserError
 
 CHUNK_BYTES = 64 << 20
 
@@ -101,7 +101,7 @@ def joined(ranks: Ranks, choice: Choice, init_method: str = "env://") -> Iterato
         dist.init_process_group(choice.backend, init_method, None, ranks.world_size, ranks.rank, device_id=bound)
     try:
         yield
-    except (UserError, CheckpointError):
+    except (UserError, CheckpointError, DivergedError):
         # All ranks raise these together. After any other error the group is left alone: tearing it down while
         # peers still wait for this rank's collectives can hang.
         leave()

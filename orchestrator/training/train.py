@@ -1,5 +1,6 @@
 """The training program, top to bottom: join, load, resume, then step, save and evaluate until done or stopped."""
 
+import math
 import time
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,7 @@ from torch import Tensor
 from orchestrator.training import checkpoints, group, state
 from orchestrator.training.beats import Beat, BeatFile
 from orchestrator.training.data import Data
-from orchestrator.training.errors import EXIT_REQUEUE, UserError
+from orchestrator.training.errors import EXIT_REQUEUE, DivergedError, UserError
 from orchestrator.training.evaluate import Evaluation, evaluate
 from orchestrator.training.group import Choice, Ranks
 from orchestrator.training.options import Options, Places, check_batch
@@ -63,6 +64,8 @@ class Trainer:
         self.stop = Agreement()
         self.meter = Meter()
         self._first = True
+        self._loss = torch.zeros(())
+        self._good: tuple[int, float] | None = None
         self.position = Position()
         self.evaluation: Evaluation | None = None
         self.saver = Saver(places, self.report, aside=options.async_save)
@@ -180,12 +183,35 @@ class Trainer:
         """Send a heartbeat if one is due, and at every --log-every steps the loss of all ranks to the log."""
         step = self.position.step
         rate, eta = (None, None) if self._first else (self.meter.rate, self._eta())
+        self._loss = loss
         if step == 1 or step % self.options.log_every == 0 or step == self.total:
-            mean = group.sum_over_ranks([loss.item()])[0]
+            mean = self._mean_loss()
             self.report.metric("train", step=step, epoch=self.position.epoch, loss=mean, rate=rate)
             self.report.progress(step=step, total=self.total, epoch=self.position.epoch, loss=mean, rate=rate, eta=eta)
         if self.beats.due():
             self._beat("train", loss=loss.item() * self.strategy.data_ranks)
+
+    def _mean_loss(self) -> float:
+        """Return the last step's loss over all ranks; DivergedError on all of them for NaN or infinity; collective."""
+        mean = group.sum_over_ranks([self._loss.item()])[0]
+        if not math.isfinite(mean):
+            raise self._diverged(f"The loss is {mean}")
+        self._good = self.position.step, mean
+        return mean
+
+    def _check_weights(self) -> None:
+        """Refuse to go on with weights that are no numbers: a finite loss can have had a gradient that was none."""
+        if group.sum_over_ranks([float(not self.strategy.is_finite())])[0]:
+            raise self._diverged("Weights are nan or infinite")
+
+    def _diverged(self, what: str) -> DivergedError:
+        step = self.position.step
+        self.report.metric("diverged", step=step, epoch=self.position.epoch)
+        before = f"the loss was {self._good[1]:.4g} at step {self._good[0]}" if self._good else "the loss never was one"
+        return DivergedError(
+            f"{what} at step {step} ({before}): training has diverged. No checkpoint holds such weights; go on from "
+            "one with a smaller --lr, or look for inputs that are no numbers."
+        )
 
     def _beat(self, phase: str, loss: float | None = None) -> None:
         self.beats.write(
@@ -208,6 +234,8 @@ class Trainer:
         """Save a checkpoint with every rank's generators; a disk that refuses does not end training."""
         if self.saver.last_step == self.position.step:
             return
+        self._mean_loss()
+        self._check_weights()
         self._beat("save")
         random_states = group.gathered(state.random_state(self.device))
         shards: dict[str, Tensor] | None = None

@@ -94,7 +94,10 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list[
     wanted += resumed("pipeline", "pipeline")
     unshared = asked("unshared-{rank}", "fsdp", *ADAM)
     wanted += [asked(unshared.folder, "fsdp", *ADAM, "--steps", "5"), unshared]
-    refused = [asked("no-single", "single"), asked("no-batchnorm", "ddp", "--sync-batchnorm")]
+    # Sample 20 is NaN: it comes up in the first epoch, in steps 1 to 4.
+    poisoned = ("--option", "poison=20", "--log-every", "100", "--save-every", "1")
+    refused = [asked(f"nan-{name}", name, *poisoned) for name in ("ddp", "fsdp", "pipeline")]
+    refused += [asked("no-single", "single"), asked("no-batchnorm", "ddp", "--sync-batchnorm")]
     ended = trainings(2, [*wanted, *refused], folder)
     all_went_well(ended[: len(wanted)])
     return folder, {each.folder: ranks for each, ranks in zip([*wanted, *refused], ended, strict=True)}
@@ -208,6 +211,20 @@ def test_without_a_shared_folder_rank_0_writes_what_it_has_gathered(two, plain: 
     assert (found.step, list(found.manifest.files)) == (11, ["state.pt"])
     assert_close(two[0] / "unshared-0", plain / "adam")
     assert not (two[0] / "unshared-1" / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("name", ["ddp", "fsdp", "pipeline"])
+def test_a_loss_that_is_no_number_ends_all_ranks_and_reaches_no_checkpoint(name: str, two) -> None:
+    folder, ended = two[0] / f"nan-{name}", two[1][f"nan-{name}"]
+    for rank in ended:
+        assert rank.code == 93
+        assert "The loss is nan at step " in rank.err
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    [diverged] = [line["step"] for line in lines if line["kind"] == "diverged"]
+    for found in checkpoints.listing(folder / "checkpoints"):
+        assert found.step < diverged
+        trained = whole(Loaded(checkpoints.load(found.path)[0], found.path))["model"]
+        assert all(value.isfinite().all() for value in trained.values())
 
 
 def test_what_a_strategy_can_not_do_is_one_sentence(two) -> None:

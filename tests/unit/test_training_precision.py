@@ -65,3 +65,10 @@ def test_fp16_trains_on_a_gpu() -> None:
         made.step()
     assert made.scaler.is_enabled()
     assert losses[-1] < losses[0]
+
+
+def test_weights_that_are_no_numbers_are_noticed() -> None:
+    made, _ = strategy()
+    assert made.is_finite()
+    made.model.bias.data.fill_(float("inf"))
+    assert not made.is_finite()

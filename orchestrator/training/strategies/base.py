@@ -1,6 +1,6 @@
 """What all strategies share: the plain step of one process. Each of the others changes it in a place or two."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,6 +128,14 @@ class Strategy:
         return precision.forward(self.model, inputs, self.setup.options.precision)
 
     # -- state
+
+    def own_weights(self) -> Iterable[Tensor]:
+        """Return the weights, or parts of them, that this rank keeps."""
+        return self.model.parameters()
+
+    def is_finite(self) -> bool:
+        """Return whether all weights of this rank are numbers."""
+        return all(bool(weight.isfinite().all()) for weight in self.own_weights())
 
     def full_state(self) -> dict[str, Any] | None:
         """Return "model" and "optimizer" as one process would have them, on rank 0, and None elsewhere; collective."""

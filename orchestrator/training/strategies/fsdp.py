@@ -39,6 +39,10 @@ class Fsdp(Strategy):
     def unsynchronised(self) -> AbstractContextManager[Any]:
         return _unsynchronised(self.model)
 
+    def own_weights(self) -> Iterator[Tensor]:
+        for weight in self.model.parameters():
+            yield weight.to_local() if isinstance(weight, DTensor) else weight
+
     def full_state(self) -> dict[str, Any] | None:
         weights = {name: _whole(value) for name, value in self.model.state_dict().items()}
         optimizer = self.optimizer.state_dict()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch._dynamo  # noqa: F401 - what every optimizer imports at its first step
 
-from orchestrator.training.errors import CheckpointError, UserError
+from orchestrator.training.errors import EXIT_NO_RETRY, EXIT_USAGE, CheckpointError, DivergedError, UserError
 from orchestrator.training.options import parse, read_places
 from orchestrator.training.train import train
 
@@ -35,7 +35,9 @@ def main(rank: int) -> None:
         try:
             code = train(parse(arguments), read_places())
         except (UserError, CheckpointError) as problem:
-            code, error = getattr(problem, "exit_code", 2), str(problem)
+            code, error = EXIT_USAGE, str(problem)
+        except DivergedError as problem:
+            code, error = EXIT_NO_RETRY, str(problem)
         for name in variables:
             del os.environ[name]
         Path(f"end.{rank}.json").write_text(json.dumps({"code": code, "error": error}))
