@@ -158,8 +158,7 @@ class Trainer:
 
     def _one_step(self, share: Share) -> bool:
         """Take one optimizer step and do what is due after it; returns whether to stop here."""
-        self.strategy.model.train()
-        self.strategy.optimizer.zero_grad(set_to_none=True)
+        self.strategy.begin_step()
         loss = self.strategy.backward(self.data.train, share)
         self.strategy.step()
         self.position = self.position.after(share.count, self.sampler.samples)

@@ -50,6 +50,7 @@ class Strategy:
         self.network = self.wrap(self.model)
         self.optimizer = setup.task.optimizer(self.model.parameters(), setup.options)
         self.scaler = precision.scaler(setup.options.precision, setup.device)
+        self._has_frozen_layers = False
 
     def check(self) -> None:
         """Refuse, by a UserError, what this strategy can't do with these ranks, devices and options."""
@@ -80,6 +81,14 @@ class Strategy:
 
     # -- a step
 
+    def begin_step(self) -> None:
+        """Put the model into training and take the last step's gradients away."""
+        # train() visits every module: where nothing is to be changed, that is time lost at each step.
+        if self._has_frozen_layers or not self.model.training:
+            self.model.train()
+            self._has_frozen_layers = False
+        self.optimizer.zero_grad(set_to_none=True)
+
     def backward(self, data: Tensors, share: Share) -> Tensor:
         """Leave in the gradients the exact mean over the global batch; returns this rank's part of the mean loss.
 
@@ -101,6 +110,7 @@ class Strategy:
         """One backward pass. Ranks' gradients are averaged, so each rank's part of the mean is multiplied by them."""
         if len(share.indices) == 0:
             freeze_batch_norm(self.model)
+            self._has_frozen_layers = True
         *inputs, targets = pick(data, share.indices)
         part = self.loss(self.outputs(inputs), targets) * (len(share.indices) / share.count)
         self.differentiate(part * self.data_ranks)
