@@ -12,6 +12,7 @@ from pairs import Load, Target, how_many, interleave, print_pairs
 from torch.distributed import checkpoint as dcp
 
 from orchestrator.training import checkpoints
+from orchestrator.training.staging import Staging
 
 TENSORS, TENSOR_BYTES = 8, 64_000_000
 
@@ -37,6 +38,24 @@ def main() -> None:
             shutil.rmtree(place / "theirs")
             return seconds
 
+        staging = Staging()
+
+        def aside() -> float:
+            begun = time.monotonic()
+            copied = staging.copy(state)
+            seconds = time.monotonic() - begun
+            checkpoints.discard(checkpoints.write(place / "ours", copied, checkpoints.Manifest(step=1)))
+            return seconds
+
+        def saved_in_the_loop() -> float:
+            begun = time.monotonic()
+            torch.save(state, place / "theirs.pt")
+            seconds = time.monotonic() - begun
+            (place / "theirs.pt").unlink()
+            return seconds
+
+        aside(), saved_in_the_loop()
+        waited = interleave(aside, saved_in_the_loop, count)
         ours(write=True), theirs()  # both pay for their imports once
         written = interleave(lambda: ours(write=True), theirs, count)
         saved = interleave(lambda: ours(write=False), theirs, count)
@@ -46,6 +65,8 @@ def main() -> None:
         ("512 MB checkpoint, read again and verified too (`checkpoints.save`)", saved),
     ):
         print_pairs(what, against, Target(1.2), pairs, pairs.medians("s"), load)
+    what = "512 MB checkpoint, until training goes on with `async_save` (a copy in memory)"
+    print_pairs(what, "`torch.save` in the loop, not synced", Target(0.2), waited, waited.medians("s", 3), load)
 
 
 if __name__ == "__main__":

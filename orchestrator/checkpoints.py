@@ -1,6 +1,7 @@
 """The checkpoints of a run as the controlling side reads them: the format of training/checkpoints.py, without torch.
 
 step_XXXXXXXX/{state.pt, manifest.json, COMMIT}     hidden siblings are a writer's temporary folders
+              __R_0.distcp, .metadata               where the ranks wrote the weights in parts
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def check(path: Path, *, verify: bool) -> Checkpoint:
     """One checkpoint with its verdict; never raises for what it finds there."""
     match = _STEP_NAME.fullmatch(path.name)
     step = int(match[1]) if match else -1
-    size = _size(path)
+    size = _size(path, (STATE, MANIFEST, COMMIT))
     try:
         manifest = _manifest(path, step)
         for name, entry in manifest["files"].items():
@@ -109,7 +110,7 @@ def check(path: Path, *, verify: bool) -> Checkpoint:
         world_size=manifest.get("world_size"),
         metric=_numbers(manifest.get("metric")),
         run=str(manifest.get("run", "")),
-        bytes=size,
+        bytes=_size(path, (*manifest["files"], MANIFEST, COMMIT)),
         files={name: entry["sha256"] for name, entry in manifest["files"].items()} | {MANIFEST: manifest[""]},
     )
 
@@ -142,9 +143,9 @@ def _numbers(metric: Any) -> dict[str, float]:
     )
 
 
-def _size(path: Path) -> int:
+def _size(path: Path, names: Iterable[str]) -> int:
     total = 0
-    for name in (STATE, MANIFEST, COMMIT):
+    for name in names:
         try:
             total += (path / name).stat().st_size
         except OSError:

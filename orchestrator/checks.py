@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from orchestrator.explain import Problem
-from orchestrator.spec import AnyProfile, Job, SlurmProfile, SshProfile
+from orchestrator.spec import ONE_PROCESS, WHOLE_BATCH, AnyProfile, Job, SlurmProfile, SshProfile
 
 MOST_RANKS: Final = 100_000  # a plan names each of them
 
@@ -44,6 +44,8 @@ def _check_batch(job: Job, profile: AnyProfile) -> list[Problem]:
     world = world_size(profile)
     if job.training is None or world is None or job.training.global_batch % world == 0:
         return []
+    if job.training.strategy in WHOLE_BATCH:
+        return []
     batch = job.training.global_batch
     near = [size for size in (batch // world * world, (batch // world + 1) * world) if size]
     message = (
@@ -51,6 +53,16 @@ def _check_batch(job: Job, profile: AnyProfile) -> list[Problem]:
         f"use {' or '.join(str(size) for size in near)}"
     )
     return [Problem(("training", "global_batch"), message)]
+
+
+def fit(job: Job, profile: AnyProfile) -> AnyProfile:
+    """The part of the profile that the job takes: a training in one process takes one rank of one node."""
+    if job.training is None or job.training.strategy not in ONE_PROCESS:
+        return profile
+    part: dict[str, object] = {"nodes": 1, "nproc_per_node": 1}
+    if isinstance(profile, SshProfile):
+        part["hosts"] = tuple(host.model_copy(update={"nproc_per_node": None}) for host in profile.hosts)
+    return profile.model_copy(update=part)
 
 
 def _check_gpus(job: Job, profile: AnyProfile) -> list[Problem]:

@@ -168,7 +168,7 @@ def _pull_checkpoint(run: RunDir, target: Path, which: str, pulled: Pulled, tell
         found = [each for each in listing(checkpoint_folder(run), verify=False) if _is_of(run, each)]
         found = [skipped.get(each.path, each) for each in found]
         notes = tuple(f"step {each.step} is {each.verdict}: {each.reason}" for each in found if each.reason)
-        chosen, choice = _choose(found, which, checkpoint_folder(run))
+        chosen, choice = choose(found, which, checkpoint_folder(run))
         if chosen is None:
             return replace(pulled, choice=choice, skipped=notes)
         tell(f"checkpoint step {chosen.step} ({choice})")
@@ -197,7 +197,8 @@ def _drop_unfinished(folder: Path) -> None:
         partial.unlink(missing_ok=True)
 
 
-def _choose(found: list[Checkpoint], which: str, folder: Path) -> tuple[Checkpoint | None, str]:
+def choose(found: list[Checkpoint], which: str, folder: Path) -> tuple[Checkpoint | None, str]:
+    """(the checkpoint that best, latest or a step names, why); (None, why) where there is none at all."""
     usable = [each for each in found if each.is_whole]
     if which.isdigit():
         asked = [each for each in found if each.step == int(which)]

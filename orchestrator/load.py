@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import platformdirs
 from pydantic import BaseModel, ValidationError
 
-from orchestrator.checks import check, check_code
+from orchestrator.checks import check, check_code, fit
 from orchestrator.document import Document, Node, from_value, kind_of, merge, nested, parse, plain, read_yaml
 from orchestrator.errors import SpecError, UsageError
 from orchestrator.explain import did_you_mean, explain, raise_problems
@@ -78,6 +78,7 @@ def load(
     defaults = profile_root.get("defaults") or _EMPTY
     root = merge(defaults, document)
     loaded_job = _validate(_named(root, job_file), Job, _shown(job_file, cwd))
+    loaded_profile = fit(loaded_job, loaded_profile)
     code_dir = _code_dir(loaded_job, job_file)
     problems = [*check(loaded_job, loaded_profile), *check_code(loaded_job, code_dir)]
     raise_problems(problems, root, _shown(job_file, cwd))

@@ -103,6 +103,12 @@ class Spec(BaseModel):
         return _tuples(data)
 
 
+ONE_PROCESS: Final = ("single", "dp", "dp-balanced", "model-parallel")
+"""Strategies of training that are one process, however many devices it uses."""
+WHOLE_BATCH: Final = (*ONE_PROCESS, "pipeline")
+"""Strategies whose ranks, if several, all work on the same samples."""
+
+
 class Training(Spec):
     """Options of the shared entrypoint `python -m orchestrator.training`; its task is a Python file."""
 
@@ -115,10 +121,28 @@ class Training(Spec):
     eval_every: Annotated[int, Field(ge=0)] = Field(0, description="steps between evaluations; 0: each epoch")
     save_every: Annotated[int, Field(ge=0)] = Field(0, description="steps between checkpoints; 0: each epoch")
     log_every: Annotated[int, Field(ge=0)] = Field(0, description="steps between log lines; 0: every few seconds")
-    precision: Literal["fp32", "bf16"] = Field("fp32", description="bf16: forward in bfloat16, weights in float32")
+    precision: Literal["fp32", "bf16", "fp16"] = Field(
+        "fp32", description="bf16, fp16: forward in 16 bits, weights in float32; fp16 on GPUs only"
+    )
     sampler: Literal["exact", "distributed"] = Field("exact", description="exact never pads the last batch")
     offline: Literal["digits"] | None = Field(None, description="the data to use where the task's can't be had")
     data: Line | None = Field(None, description="a folder that holds the data")
+    strategy: Literal[
+        "single", "dp", "dp-balanced", "ddp", "fsdp", "model-parallel", "pipeline", "accelerate"
+    ] = Field("ddp", description="how the devices are used")  # fmt: skip
+    accumulate: Count = Field(1, description="parts in which a rank takes its share of a step, for less memory")
+    gradient_as_bucket_view: bool = Field(True, description="ddp: reduce gradients where they lie")
+    static_graph: bool = Field(False, description="ddp: every step uses the same weights in the same way")
+    sync_batchnorm: bool = Field(False, description="ddp: BatchNorm over the global batch; GPUs only")
+    bucket_cap_mb: Count | None = Field(None, description="ddp: MiB of gradients in one exchange; torch's 25")
+    gradient_compression: Literal["none", "fp16", "bf16"] = Field(
+        "none", description="ddp: exchange gradients in 16 bits"
+    )
+    async_save: bool = Field(False, description="write checkpoints beside the training, from a copy in memory")
+    micro_batches: Count = Field(4, description="pipeline: parts of a batch that follow one another")
+    init_method: Annotated[str, Field(pattern=r"^(env://|tcp://[^/\s]+:\d{1,5})$")] = Field(
+        "env://", description="where the ranks meet; tcp://HOST:PORT needs a free port of rank 0's host"
+    )
     options: dict[Line, bool | int | float | str] = Field({}, description="passed on to the task")
 
     @model_validator(mode="after")
@@ -457,7 +481,11 @@ def _training_args(training: Training) -> list[str]:
     flags = {name: getattr(training, name) for name in Training.model_fields if name not in ("task", "options")}
     for name, value in flags.items():
         if value is not None and value != Training.model_fields[name].default:
-            args += [f"--{name.replace('_', '-')}", str(value)]
+            flag = name.replace("_", "-")
+            if isinstance(value, bool):
+                args.append(f"--{flag}" if value else f"--no-{flag}")
+            else:
+                args += [f"--{flag}", str(value)]
     if "--global-batch" not in args:
         args += ["--global-batch", str(training.global_batch)]
     for key, option in training.options.items():

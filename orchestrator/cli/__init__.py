@@ -8,7 +8,15 @@ from typing import NoReturn
 
 import click
 
-from orchestrator.cli import clean, documents, machines, results, runs, submit  # noqa: F401 (each adds its commands)
+from orchestrator.cli import (  # noqa: F401 (each adds its commands to the group)
+    clean,
+    documents,
+    export,
+    machines,
+    results,
+    runs,
+    submit,
+)
 from orchestrator.cli.group import orch, say
 from orchestrator.errors import EXIT_INTERRUPTED, EXIT_ORCH_FAILED, EXIT_USAGE, OrchError
 

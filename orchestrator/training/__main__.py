@@ -3,12 +3,12 @@
 import sys
 
 from orchestrator.training import stop
-from orchestrator.training.errors import EXIT_USAGE, CheckpointError, UserError
+from orchestrator.training.errors import EXIT_NO_RETRY, EXIT_USAGE, CheckpointError, DivergedError, UserError
 from orchestrator.training.options import parse, read_places
 
 
 def main() -> int:
-    """Train as the command line says; returns 0, 2 for a user's error, or 95 when stopped by a signal."""
+    """Train as the command line says; returns 0, 2 for a user's error, 93 for a loss of NaN, 95 after a stop signal."""
     stop.install()
     options = parse()
     try:
@@ -19,6 +19,9 @@ def main() -> int:
     except (UserError, CheckpointError) as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return EXIT_USAGE
+    except DivergedError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return EXIT_NO_RETRY
 
 
 if __name__ == "__main__":

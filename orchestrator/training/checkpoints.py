@@ -3,6 +3,7 @@
     checkpoints/step_00000123/state.pt        torch.save of a dict of tensors and plain values
                               manifest.json   step, epoch, world_size, time, metric; sha256 and size of each file
                               COMMIT          the manifest's sha256, written last
+                              __R_0.distcp, .metadata   where the ranks write weights themselves: see sharded.py
 
 At any instant a step's folder is either whole or absent; a copy that stopped half way lacks COMMIT or fails its
 hashes. Only one process, global rank 0, may write into a folder. No process group is needed.
@@ -71,30 +72,54 @@ def save(folder: Path, state: Mapping[str, Any], manifest: Manifest, *, keep: in
 
 def write(folder: Path, state: Mapping[str, Any], manifest: Manifest) -> Path:
     """Write and commit a checkpoint, on the disk when this returns; on failure nothing of it stays behind."""
-    name = name_of(manifest.step)
-    temp = folder / _temp_name("tmp", name)
+    return commit(begin(folder, manifest.step), state, manifest)
+
+
+def begin(folder: Path, step: int) -> Path:
+    """Make the hidden folder in which the checkpoint of a step is put together; give it to `commit` or `discard`."""
+    temp = folder / _temp_name("tmp", name_of(step))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         temp.mkdir()
-        _fill(temp, state, manifest)
-        _put_in_place(temp, folder / name)
     except OSError as error:
-        shutil.rmtree(temp, ignore_errors=True)
-        reason = error.strerror or str(error)
-        raise CheckpointError(f"The checkpoint {folder / name} could not be written: {reason}.") from error
+        raise _unwritten(folder / name_of(step), error) from error
+    return temp
+
+
+def commit(temp: Path, state: Mapping[str, Any], manifest: Manifest) -> Path:
+    """Add the state to what `begin` made and put it in place, on the disk when this returns; discarded on failure.
+
+    `manifest.files` names what was put there before, durably: name -> "sha256" and "bytes".
+    """
+    path = temp.with_name(name_of(manifest.step))
+    try:
+        _fill(temp, state, manifest)
+        _put_in_place(temp, path)
+    except OSError as error:
+        discard(temp)
+        raise _unwritten(path, error) from error
     except BaseException:
-        shutil.rmtree(temp, ignore_errors=True)
+        discard(temp)
         raise
-    return folder / name
+    return path
+
+
+def discard(temp: Path) -> None:
+    """Remove what `begin` made and all that was put into it."""
+    shutil.rmtree(temp, ignore_errors=True)
+
+
+def _unwritten(path: Path, error: OSError) -> CheckpointError:
+    return CheckpointError(f"The checkpoint {path} could not be written: {error.strerror or error}.")
 
 
 def _fill(temp: Path, state: Mapping[str, Any], manifest: Manifest) -> None:
-    """Write the three files of a checkpoint, COMMIT last."""
+    """Write state, manifest and COMMIT, in this order."""
     sha256, size = hashing.save_hashed(temp / STATE, dict(state))
     values = asdict(manifest) | {
         "time": manifest.time or time.time(),
         "torch": torch.__version__,
-        "files": {STATE: {"sha256": sha256, "bytes": size}},
+        "files": {STATE: {"sha256": sha256, "bytes": size}, **manifest.files},
     }
     content = (json.dumps(values, indent=1) + "\n").encode()
     hashing.write_synced(temp / MANIFEST, content)

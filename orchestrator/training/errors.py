@@ -14,3 +14,7 @@ class UserError(Exception):
 
 class CheckpointError(Exception):
     """A checkpoint can't be written, or what lies there can't be trusted; names the path."""
+
+
+class DivergedError(Exception):
+    """The loss is no number any more: going on, or starting again from the same place, would not help."""

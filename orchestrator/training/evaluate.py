@@ -4,11 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from orchestrator.training import group
-from orchestrator.training.precision import forward
-from orchestrator.training.task import Task
+from orchestrator.training.strategies.base import Strategy, pick
 
 
 @dataclass(frozen=True)
@@ -19,32 +18,25 @@ class Evaluation:
     values: dict[str, float]
 
 
-def evaluate(
-    model: nn.Module,
-    task: Task,
-    test: tuple[Tensor, ...],
-    batch: int,
-    stop: Callable[[], bool],
-    precision: str = "fp32",
-) -> dict[str, float] | None:
+def evaluate(strategy: Strategy, test: tuple[Tensor, ...], stop: Callable[[], bool]) -> dict[str, float] | None:
     """Return the means of loss and metrics over all test samples, or None where `stop` said so; collective.
 
-    Rank r takes the samples r, r + world_size, ...; `model` is the bare module, since DDP would synchronise and
-    ranks may have a sample more or less.
+    Of the ranks that share data, rank r takes the samples r, r + ranks, ...
     """
-    count, ranks = len(test[-1]), group.world_size()
-    indices = torch.arange(group.rank(), count, ranks)
+    count, ranks, task = len(test[-1]), strategy.data_ranks, strategy.setup.task
+    indices = torch.arange(strategy.data_rank, count, ranks)
+    batch = max(1, strategy.setup.options.global_batch // ranks)
     sums: dict[str, float] = {}
-    model.eval()
+    strategy.model.eval()
     with torch.no_grad():
-        # As many rounds on each rank, so that all ask `stop` equally often.
+        # As many rounds on each rank, so that all ask `stop` equally often and predict together.
         for start in range(0, -(-count // ranks), batch):
             if stop():
                 return None
             chosen = indices[start : start + batch]
-            if len(chosen):
-                *inputs, targets = (tensor[chosen.to(tensor.device)] for tensor in test)
-                outputs = forward(model, inputs, precision)
+            *inputs, targets = pick(test, chosen)
+            outputs = strategy.predict(inputs)
+            if len(chosen) and outputs is not None:
                 _add(sums, "samples", len(chosen))
                 _add(sums, "loss", float(task.loss(outputs, targets)) * len(chosen))
                 for name, value in task.metrics(outputs, targets).items():

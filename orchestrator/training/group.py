@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from orchestrator.training.errors import CheckpointError, UserError
+from orchestrator.training.errors import CheckpointError, DivergedError, UserError
 
 CHUNK_BYTES = 64 << 20
 
@@ -89,16 +89,19 @@ def choose(wanted: str, ranks: Ranks) -> Choice:
 
 
 @contextmanager
-def joined(ranks: Ranks, choice: Choice) -> Iterator[None]:
-    """Be a member of the process group of env:// within the block; after an error the group is left as it is."""
+def joined(ranks: Ranks, choice: Choice, init_method: str = "env://") -> Iterator[None]:
+    """Be a member of the process group within the block; after an error the group is left as it is."""
     if choice.device.type == "cuda":
         torch.cuda.set_device(choice.device)
     if choice.backend:
         bound = choice.device if choice.backend == "nccl" else None
-        dist.init_process_group(choice.backend, device_id=bound)
+        if init_method.startswith("tcp://"):
+            # Rank 0 serves this store itself; torch before 2.15 would take the launcher's to be there.
+            os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)
+        dist.init_process_group(choice.backend, init_method, None, ranks.world_size, ranks.rank, device_id=bound)
     try:
         yield
-    except (UserError, CheckpointError):
+    except (UserError, CheckpointError, DivergedError):
         # All ranks raise these together. After any other error the group is left alone: tearing it down while
         # peers still wait for this rank's collectives can hang.
         leave()
@@ -143,8 +146,8 @@ def _from_environ(name: str, default: int) -> int:
     return int(value) if value.isdigit() else default
 
 
-def _device() -> torch.device:
-    """Return where tensors of a collective must live: NCCL moves only GPU memory."""
+def device() -> torch.device:
+    """Return where the tensors of a collective must live: NCCL moves only GPU memory."""
     return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
 
 
@@ -152,7 +155,7 @@ def sum_over_ranks(values: Sequence[float]) -> list[float]:
     """Return the sums of `values` over all ranks, the same bits on every rank; collective."""
     if not is_joined():
         return list(values)
-    tensor = torch.tensor(values, dtype=torch.float64, device=_device())
+    tensor = torch.tensor(values, dtype=torch.float64, device=device())
     dist.all_reduce(tensor)
     return [float(value) for value in tensor.tolist()]
 
@@ -194,7 +197,7 @@ def bytes_from_main(content: bytes | None) -> bytes | None:
     buffer = torch.frombuffer(bytearray(content or size), dtype=torch.uint8)
     for start in range(0, size, CHUNK_BYTES):
         chunk = buffer[start : start + CHUNK_BYTES]
-        moved = chunk.to(_device())
+        moved = chunk.to(device())
         dist.broadcast(moved, 0)
         chunk.copy_(moved)
     return content if content is not None else buffer.numpy().tobytes()

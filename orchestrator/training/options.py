@@ -7,8 +7,11 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from orchestrator.training.errors import UserError
+
+STRATEGIES = ("single", "dp", "dp-balanced", "ddp", "fsdp", "model-parallel", "pipeline", "accelerate")
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,16 @@ class Options:
     precision: str
     offline: str | None
     data_dir: Path
+    strategy: str
+    accumulate: int
+    gradient_as_bucket_view: bool
+    static_graph: bool
+    sync_batchnorm: bool
+    bucket_cap_mb: int | None
+    gradient_compression: str
+    micro_batches: int
+    init_method: str
+    async_save: bool
     extra: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -54,7 +67,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     """Parse the command line; argparse itself leaves with code 2 on a wrong one."""
     parser = argparse.ArgumentParser(
         prog="python -m orchestrator.training",
-        description="Train a task file with DistributedDataParallel; see docs/training.md.",
+        description="Train a task file on one device or several; see docs/training.md.",
     )
     add = parser.add_argument
     add("--task", type=Path, required=True, metavar="FILE", help="the Python file that defines data and model")
@@ -84,14 +97,21 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         metavar="N",
         help="steps between checkpoints; 0: each epoch's end",
     )
+    add("--async-save", action="store_true", help="write checkpoints beside the training, from a copy in memory")
     add("--log-every", type=_positive, default=10, metavar="N", help="steps between lines of metrics (default 10)")
-    add("--precision", choices=("fp32", "bf16"), default="fp32", help="bf16: forward in bfloat16, weights in float32")
+    add(
+        "--precision",
+        choices=("fp32", "bf16", "fp16"),
+        default="fp32",
+        help="bf16, fp16: forward in 16 bits, weights in float32; fp16 scales gradients, on GPUs only",
+    )
     add("--sampler", choices=("exact", "distributed"), default="exact", help="distributed: torch's, which pads")
     add("--offline", choices=("digits",), help="what to train on where the task's data can't be had")
     add(
         "--data", type=Path, metavar="DIR", help="where the data lies (default $ORCH_DATA_DIR, then ~/.cache/orch/data)"
     )
     add("--option", type=_pair, action="append", default=[], metavar="K=V", help="a value for the task; repeatable")
+    _add_strategy(parser)
     found = parser.parse_args(arguments)
     return Options(
         task=found.task,
@@ -108,6 +128,58 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         offline=found.offline,
         data_dir=(found.data or cache_dir()).expanduser(),
         extra=dict(found.option),
+        strategy=found.strategy,
+        accumulate=found.accumulate,
+        gradient_as_bucket_view=found.gradient_as_bucket_view,
+        static_graph=found.static_graph,
+        sync_batchnorm=found.sync_batchnorm,
+        bucket_cap_mb=found.bucket_cap_mb,
+        gradient_compression=found.gradient_compression,
+        micro_batches=found.micro_batches,
+        init_method=found.init_method,
+        async_save=found.async_save,
+    )
+
+
+def _add_strategy(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say how the devices are used."""
+    add = parser.add_argument
+    add("--strategy", choices=STRATEGIES, default="ddp", help="how the devices are used; see docs/training.md")
+    add(
+        "--accumulate",
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="take a step's share in N parts, for less memory; gradients are exchanged once",
+    )
+    add(
+        "--gradient-as-bucket-view",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="ddp: reduce gradients where they lie",
+    )
+    add("--static-graph", action="store_true", help="ddp: every step uses the same weights in the same way")
+    add("--sync-batchnorm", action="store_true", help="ddp: BatchNorm over the global batch; GPUs only")
+    add("--bucket-cap-mb", type=_positive, metavar="N", help="ddp: MiB of gradients in one exchange (torch's 25)")
+    add(
+        "--gradient-compression",
+        choices=("none", "fp16", "bf16"),
+        default="none",
+        help="ddp: exchange gradients in 16 bits",
+    )
+    add(
+        "--micro-batches",
+        type=_positive,
+        default=4,
+        metavar="N",
+        help="pipeline: parts of a batch that follow one another (default 4)",
+    )
+    add(
+        "--init-method",
+        type=_meeting_point,
+        default="env://",
+        metavar="URL",
+        help="where the ranks meet: env:// (default), or tcp://HOST:PORT, a free port of rank 0's host",
     )
 
 
@@ -166,6 +238,17 @@ def _not_negative(text: str) -> int:
     if value < 0:
         raise argparse.ArgumentTypeError("must be 0 or more")
     return value
+
+
+def _meeting_point(text: str) -> str:
+    url = urlsplit(text)
+    try:
+        is_tcp = url.scheme == "tcp" and bool(url.hostname and url.port) and not url.path
+    except ValueError:
+        is_tcp = False
+    if text != "env://" and not is_tcp:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither env:// nor tcp://HOST:PORT")
+    return text
 
 
 def _rate(text: str) -> float:

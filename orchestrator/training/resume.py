@@ -13,6 +13,8 @@ from orchestrator.training.errors import CheckpointError, UserError
 from orchestrator.training.options import Places
 
 Report = Callable[[str], None]
+SHARDED = "sharded"
+"""The entry of a state whose tensors lie beside it, as the ranks wrote them."""
 
 
 @dataclass(frozen=True)
@@ -75,3 +77,22 @@ def load_for_all(places: Places, report: Report) -> Loaded | None:
     received = group.bytes_from_main(content)
     assert received is not None
     return Loaded(checkpoints.decode(received, path), path)
+
+
+def whole(loaded: Loaded) -> dict[str, Any]:
+    """Return a state with "model" and "optimizer" in it, also where the ranks wrote them in parts; collective."""
+    if not loaded.state.get(SHARDED):
+        return loaded.state
+    from orchestrator.training import sharded  # noqa: PLC0415 - DCP is slow to import, and few need it
+
+    model: dict[str, Any] = {}
+    optimizer = dict(loaded.state["optimizer"])
+    states = {number: dict(values) for number, values in optimizer["state"].items()}
+    for name, value in sharded.read_whole(loaded.path).items():
+        kind, _, rest = name.partition(".")
+        if kind == "model":
+            model[rest] = value
+        else:
+            number, _, key = rest.partition(".")
+            states.setdefault(int(number), {})[key] = value
+    return {**loaded.state, "model": model, "optimizer": {**optimizer, "state": states}}

@@ -35,6 +35,12 @@ def split(count: int, world_size: int, rank: int) -> slice:
     return slice(start, start + base + (rank < extra))
 
 
+def cut(share: Share, parts: int) -> list[Share]:
+    """Return a share in `parts` parts, some maybe empty; all count as parts of the same global batch."""
+    mine = len(share.indices)
+    return [Share(share.indices[split(mine, parts, part)], share.count) for part in range(parts)]
+
+
 class ExactSampler:
     """A seeded permutation of all samples each epoch, cut into global batches, each cut into one share a rank.
 

@@ -1,37 +1,38 @@
 """The training program, top to bottom: join, load, resume, then step, save and evaluate until done or stopped."""
 
+import math
 import time
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor
 
 from orchestrator.training import checkpoints, group, state
 from orchestrator.training.beats import Beat, BeatFile
 from orchestrator.training.data import Data
-from orchestrator.training.errors import EXIT_REQUEUE, UserError
+from orchestrator.training.errors import EXIT_REQUEUE, DivergedError, UserError
 from orchestrator.training.evaluate import Evaluation, evaluate
 from orchestrator.training.group import Choice, Ranks
 from orchestrator.training.options import Options, Places, check_batch
 from orchestrator.training.position import Position, total_steps
-from orchestrator.training.precision import forward
 from orchestrator.training.report import Meter, Reporter, measure
-from orchestrator.training.resume import Loaded, load_for_all
+from orchestrator.training.resume import SHARDED, Loaded, load_for_all, whole
 from orchestrator.training.sampler import SAMPLERS, Sampler, Share
 from orchestrator.training.saver import Saver
 from orchestrator.training.stop import Agreement
+from orchestrator.training.strategies import Setup, find
 from orchestrator.training.task import Task, load_task
 
 
 def train(options: Options, places: Places) -> int:
     """Run a whole training; returns the exit code, 0 when done or 95 when stopped by a signal."""
     ranks = group.read_ranks()
-    check_batch(options.global_batch, ranks.world_size)
+    if find(options.strategy).shares_data:
+        check_batch(options.global_batch, ranks.world_size)
     task = load_task(options.task)
     choice = group.choose(places.backend, ranks)
-    with group.joined(ranks, choice):
+    with group.joined(ranks, choice, options.init_method):
         return _train(options, places, ranks, choice, task)
 
 
@@ -50,26 +51,30 @@ class Trainer:
     def __init__(self, options: Options, places: Places, ranks: Ranks, choice: Choice, task: Task) -> None:
         self.options, self.ranks, self.task, self.device = options, ranks, task, choice.device
         self.choice = choice
+        self.kind = find(options.strategy)
+        self.setup = Setup(options, task, ranks, choice.device, grouped=bool(choice.backend))
         self.started = time.monotonic()
         self.beats = BeatFile(places.beat)
         self.beats.write(Beat())
         self.report = Reporter(places.metrics, places.result, speaks=ranks.rank == 0, attempt=places.attempt)
         self.report.say(
             f"backend {choice.backend or 'none'} on {choice.device.type}: {choice.reason} "
-            f"(world size {ranks.world_size}, global batch {options.global_batch})"
+            f"(strategy {options.strategy}, world size {ranks.world_size}, global batch {options.global_batch})"
         )
         self.stop = Agreement()
         self.meter = Meter()
         self._first = True
+        self._loss = torch.zeros(())
+        self._good: tuple[int, float] | None = None
         self.position = Position()
         self.evaluation: Evaluation | None = None
-        self.saver = Saver(places, self.report)
+        self.saver = Saver(places, self.report, aside=options.async_save)
         self.data = self._load_data()
         self.sampler: Sampler = SAMPLERS[options.sampler](
             len(self.data.train[-1]),
             options.global_batch,
-            rank=ranks.rank,
-            world_size=ranks.world_size,
+            rank=ranks.rank if self.kind.shares_data else 0,
+            world_size=ranks.world_size if self.kind.shares_data else 1,
             seed=options.seed,
         )
         loaded = load_for_all(places, self.report.warn)
@@ -103,12 +108,7 @@ class Trainer:
     def _build(self) -> None:
         """Make model and optimizer: weights from the seed alone, then a generator of its own for each rank."""
         state.seed_everything(self.options.seed)
-        self.model = self.task.model(self.options).to(self.device)
-        self.network: nn.Module = self.model
-        if self.choice.backend:
-            # As views, gradients are reduced where they lie instead of being copied to a bucket and back.
-            self.network = DistributedDataParallel(self.model, gradient_as_bucket_view=True)
-        self.optimizer = self.task.optimizer(self.model.parameters(), self.options)
+        self.strategy = self.kind(self.setup, self.task.model(self.options))
         state.seed_everything(state.seed_for(self.options.seed, 0, self.ranks.rank))
 
     def _resume(self, loaded: Loaded | None) -> None:
@@ -118,13 +118,15 @@ class Trainer:
         # DDP lays out its buckets anew after the first backward pass, and with three or more ranks the layout
         # decides the order in which gradients are summed. A pass that counts nothing makes the layout equal to
         # that of the unbroken run; it must come before weights, buffers and generators are restored.
-        self._backward(Share(torch.empty(0, dtype=torch.int64), 1))
-        self.optimizer.zero_grad(set_to_none=True)
-        model, optimizer, position, random_states = (
-            state.part(loaded.state, name, str(loaded.path)) for name in ("model", "optimizer", "position", "random")
-        )
-        state.load_weights(self.model, model, str(loaded.path))
-        self.optimizer.load_state_dict(optimizer)
+        self.strategy.backward(self.data.train, Share(torch.empty(0, dtype=torch.int64), 1))
+        self.strategy.optimizer.zero_grad(set_to_none=True)
+        if self.kind.saves_shards and loaded.state.get(SHARDED):
+            self.strategy.load_shards(loaded.state, loaded.path)
+        else:
+            self.strategy.load_full(whole(loaded), str(loaded.path))
+        if "scaler" in loaded.state:
+            self.strategy.scaler.load_state_dict(loaded.state["scaler"])
+        position, random_states = (state.part(loaded.state, name, str(loaded.path)) for name in ("position", "random"))
         self.position = Position(**position)
         self.saver.last_step = self.position.step
         if len(random_states) == self.ranks.world_size:
@@ -156,10 +158,9 @@ class Trainer:
 
     def _one_step(self, share: Share) -> bool:
         """Take one optimizer step and do what is due after it; returns whether to stop here."""
-        self.model.train()
-        self.optimizer.zero_grad(set_to_none=True)
-        loss = self._backward(share)
-        self.optimizer.step()
+        self.strategy.begin_step()
+        loss = self.strategy.backward(self.data.train, share)
+        self.strategy.step()
         self.position = self.position.after(share.count, self.sampler.samples)
         self.meter.count(share.count)
         step, ends_epoch = self.position.step, self.position.offset == 0
@@ -177,33 +178,39 @@ class Trainer:
             self._save()
         return self.stop.stopping
 
-    def _backward(self, share: Share) -> Tensor:
-        """Leave in the gradients the exact mean over the global batch; returns this rank's part of the mean loss.
-
-        DDP averages over ranks, so each rank's sum is divided by the global count and multiplied by the ranks.
-        A rank without samples takes part with one sample whose loss counts zero.
-        """
-        indices = share.indices
-        mine = len(indices)
-        if mine == 0:
-            indices = torch.zeros(1, dtype=torch.int64)
-            _freeze_batch_norm(self.model)
-        *inputs, targets = (tensor[indices.to(self.device)] for tensor in self.data.train)
-        outputs = forward(self.network, inputs, self.options.precision)
-        part = self.task.loss(outputs, targets) * (mine / share.count)
-        (part * self.ranks.world_size).backward()  # type: ignore[no-untyped-call]
-        return part.detach()
-
     def _tell(self, loss: Tensor) -> None:
         """Send a heartbeat if one is due, and at every --log-every steps the loss of all ranks to the log."""
         step = self.position.step
         rate, eta = (None, None) if self._first else (self.meter.rate, self._eta())
+        self._loss = loss
         if step == 1 or step % self.options.log_every == 0 or step == self.total:
-            mean = group.sum_over_ranks([loss.item()])[0]
+            mean = self._mean_loss()
             self.report.metric("train", step=step, epoch=self.position.epoch, loss=mean, rate=rate)
             self.report.progress(step=step, total=self.total, epoch=self.position.epoch, loss=mean, rate=rate, eta=eta)
         if self.beats.due():
-            self._beat("train", loss=loss.item() * self.ranks.world_size)
+            self._beat("train", loss=loss.item() * self.strategy.data_ranks)
+
+    def _mean_loss(self) -> float:
+        """Return the last step's loss over all ranks; DivergedError on all of them for NaN or infinity; collective."""
+        mean = group.sum_over_ranks([self._loss.item()])[0]
+        if not math.isfinite(mean):
+            raise self._diverged(f"The loss is {mean}")
+        self._good = self.position.step, mean
+        return mean
+
+    def _check_weights(self) -> None:
+        """Refuse to go on with weights that are no numbers: a finite loss can have had a gradient that was none."""
+        if group.sum_over_ranks([float(not self.strategy.is_finite())])[0]:
+            raise self._diverged("Weights are nan or infinite")
+
+    def _diverged(self, what: str) -> DivergedError:
+        step = self.position.step
+        self.report.metric("diverged", step=step, epoch=self.position.epoch)
+        before = f"the loss was {self._good[1]:.4g} at step {self._good[0]}" if self._good else "the loss never was one"
+        return DivergedError(
+            f"{what} at step {step} ({before}): training has diverged. No checkpoint holds such weights; go on from "
+            "one with a smaller --lr, or look for inputs that are no numbers."
+        )
 
     def _beat(self, phase: str, loss: float | None = None) -> None:
         self.beats.write(
@@ -223,36 +230,38 @@ class Trainer:
         return (self.total - self.position.step) * self.options.global_batch / rate if rate else None
 
     def _save(self) -> None:
-        """Save a checkpoint on rank 0, with every rank's generators; a disk that refuses does not end training."""
+        """Save a checkpoint with every rank's generators; a disk that refuses does not end training."""
         if self.saver.last_step == self.position.step:
             return
+        self._mean_loss()
+        self._check_weights()
         self._beat("save")
         random_states = group.gathered(state.random_state(self.device))
-        if random_states is not None:
-            contents: dict[str, Any] = {
-                "model": self.model.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
-                "position": vars(self.position),
-                "random": random_states,
-            }
-            metric = self.evaluation.values if self.evaluation else {}
-            self.saver.save(
-                contents,
-                checkpoints.Manifest(
-                    step=self.position.step,
-                    epoch=self.position.epoch,
-                    world_size=self.ranks.world_size,
-                    metric=metric,
-                ),
-            )
+        shards: dict[str, Tensor] | None = None
+        trained: dict[str, Any] | None
+        if self.kind.saves_shards and self.setup.grouped and self.saver.is_shared:
+            shards, trained = self.strategy.shards()
+        else:
+            trained = self.strategy.full_state()
+        contents: dict[str, Any] | None = None
+        if random_states is not None and trained is not None:
+            contents = {**trained, "position": vars(self.position), "random": random_states}
+            if self.strategy.scaler.is_enabled():
+                contents["scaler"] = self.strategy.scaler.state_dict()
+        manifest = checkpoints.Manifest(
+            step=self.position.step,
+            epoch=self.position.epoch,
+            world_size=self.ranks.world_size,
+            metric=self.evaluation.values if self.evaluation else {},
+        )
+        self.saver.save(contents, manifest, shards)
         self.saver.last_step = self.position.step
         self.meter.reset()
 
     def _evaluate(self) -> None:
         """Evaluate on all test samples; a stop in the middle leaves no evaluation."""
         self._beat("eval")
-        batch = self.options.global_batch // self.ranks.world_size
-        values = evaluate(self.model, self.task, self.data.test, batch, self.stop, self.options.precision)
+        values = evaluate(self.strategy, self.data.test, self.stop)
         self.evaluation = Evaluation(self.position.step, values) if values is not None else None
         if values is not None:
             words = "  ".join(measure(name, value) for name, value in values.items())
@@ -305,13 +314,3 @@ class Trainer:
         self.saver.close()
         self.report.close()
         self.beats.close()
-
-
-def _freeze_batch_norm(model: nn.Module) -> None:
-    """Keep a sample that counts nothing out of running statistics until the next step's model.train().
-
-    SyncBatchNorm is left alone: it talks to the other ranks in training mode, which would wait for it.
-    """
-    for module in model.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and not isinstance(module, nn.SyncBatchNorm):
-            module.eval()

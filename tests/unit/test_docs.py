@@ -20,14 +20,19 @@ from orchestrator.spec import Job, LocalProfile
 from orchestrator.training import options as training_options
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docker/*.md"), *ROOT.glob("bench/*.md")])
-MANUAL = [page for page in PAGES if page.parent.name == "docs" or page.name == "README.md"]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("docker/*.md"), *ROOT.glob("bench/*.md")])
+MANUAL = [page for page in PAGES if ROOT / "docs" in page.parents or page == ROOT / "README.md"]
 COMMANDS = sorted(orch.commands)
 # Options that a page names as those of another program.
 FOREIGN = {
+    "slurm.md": {"--time", "--mem", "--gpus-per-node", "--cpus-per-task"},  # sbatch's
     "launcher.md": {"--nnodes", "--node-rank", "--nproc-per-node", "--master-addr", "--master-port"},
     "testbed.md": set(re.findall(r'"(--[a-z-]+)"', (ROOT / "tests" / "testbed" / "__main__.py").read_text())),
-    "training.md": set(re.findall(r'"(--[a-z-]+)"', Path(training_options.__file__).read_text())),
+}
+TRAINING = set(re.findall(r'"(--[a-z-]+)"', Path(training_options.__file__).read_text()))
+FOREIGN |= {
+    page.name: TRAINING | {"--no-gradient-as-bucket-view"}
+    for page in [ROOT / "docs" / "training.md", *ROOT.glob("docs/training/*.md")]
 }
 # Options that pages speak of and the command line does not have yet; one that has come must leave this list.
 AWAITED: set[str] = set()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from pydantic import ValidationError
 
-from orchestrator.spec import PROFILE, Host, Job, LocalProfile, Mount, SlurmProfile, SshProfile, program_of
+from orchestrator.checks import check, fit, world_size
+from orchestrator.spec import PROFILE, Host, Job, LocalProfile, Mount, SlurmProfile, SshProfile, Training, program_of
+from orchestrator.training import options as training_options
 
 
 def job(**fields: Any) -> Job:
@@ -118,3 +120,21 @@ def test_programs() -> None:
     kind, target, args = program_of(job(script=None, training=training))
     assert (kind, target) == ("module", "orchestrator.training")
     assert " ".join(args) == "--task t.py --steps 5 --seed 1 --global-batch 96 --option a=true --option b=2"
+
+
+def test_a_training_says_its_strategy_as_the_entrypoint_takes_it() -> None:
+    training = {"task": "t.py", "strategy": "single", "gradient_as_bucket_view": False, "static_graph": True}
+    args = program_of(job(script=None, training=training))[2]
+    options = training_options.parse(args)
+    assert (options.strategy, options.gradient_as_bucket_view, options.static_graph) == ("single", False, True)
+    assert get_args(Training.model_fields["strategy"].annotation) == training_options.STRATEGIES
+
+
+def test_a_training_in_one_process_takes_one_rank_of_a_profile() -> None:
+    hosts = [{"host": "a", "nproc_per_node": 3}, {"host": "b"}]
+    profile = SshProfile.model_validate({"kind": "ssh", "name": "p", "nodes": 2, "nproc_per_node": 4, "hosts": hosts})
+    several = job(script=None, training={"task": "t.py", "strategy": "ddp"})
+    assert fit(several, profile) is profile
+    alone = job(script=None, training={"task": "t.py", "strategy": "single", "global_batch": 7})
+    assert world_size(fit(alone, profile)) == 1
+    assert check(alone, fit(alone, profile)) == []

@@ -1,5 +1,6 @@
 """Real ranks for tests: processes with torchrun's environment, ended for certain."""
 
+import json
 import os
 import signal
 import socket
@@ -8,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -109,3 +110,37 @@ def wait_for(path: Path, text: str, ranks: Started, seconds: float = 40) -> None
         assert ended == [None] * len(ended), [(ranks.folder / f"err.{rank}").read_text() for rank in range(len(ended))]
         assert time.monotonic() < deadline, f"{text!r} did not appear in {path}"
         time.sleep(0.02)
+
+
+@dataclass(frozen=True)
+class Training:
+    """One training of several: where it is done, the entrypoint's arguments, and variables of its own."""
+
+    folder: str
+    arguments: tuple[str, ...]
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+def trainings(
+    world_size: int, wanted: Sequence[Training], folder: Path, task: Path = PROGRAMS / "small.py", seconds: float = 90
+) -> list[list[Ended]]:
+    """Run trainings one after the other in the same ranks; for each of them how its ranks ended, with their errors."""
+    import torch.distributed as dist
+
+    # A store each: what a process group has left in one would be taken for the next one's.
+    stores = [dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) for _ in wanted]
+    spec = [
+        [each.folder, ["--task", str(task), *each.arguments], {"MASTER_PORT": str(store.port), **each.variables}]
+        for each, store in zip(wanted, stores, strict=True)
+    ]
+    with started(1, [str(PROGRAMS / "trainings.py"), str(world_size), json.dumps(spec)], folder) as programs:
+        [ended] = programs.wait(seconds)
+    assert ended.code == 0, ended.err
+    return [
+        [
+            Ended(values["code"], "", values["error"])
+            for rank in range(world_size)
+            if (values := json.loads((folder / each.folder.format(rank=rank) / f"end.{rank}.json").read_text()))
+        ]
+        for each in wanted
+    ]

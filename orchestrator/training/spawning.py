@@ -1,0 +1,67 @@
+"""Ranks without a launcher: processes of this machine that a notebook or a script starts and waits for."""
+
+import os
+import pickle
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.multiprocessing.spawn import start_processes
+
+from orchestrator.training.errors import UserError
+
+
+def spawn(function: Callable[..., Any], nproc: int, *arguments: Any, start: str = "spawn") -> list[Any]:
+    """Run `function(*arguments)` in `nproc` processes with torchrun's environment; their results, by rank.
+
+    The function, its arguments and results must be picklable. `start="fork"` takes any function, also one that was
+    typed into a notebook, but only as long as this process has not used CUDA. The first rank that raises ends the
+    others, and its traceback is raised here (torch.multiprocessing.ProcessRaisedException).
+    """
+    if nproc < 1:
+        raise UserError(f"{nproc} ranks can't be started: give 1 or more.")
+    if start == "fork" and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        raise UserError("Ranks can't be forked from a process that has used CUDA: restart it, or use start='spawn'.")
+    # The store is bound here, at a free port, and never let go of: no other program can take the port meanwhile.
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    with tempfile.TemporaryDirectory(prefix="orch-spawn-") as folder:
+        start_processes(  # type: ignore[no-untyped-call]
+            _rank, (function, arguments, nproc, store.port, folder), nprocs=nproc, start_method=start
+        )
+        results = [Path(folder, str(rank)).read_bytes() for rank in range(nproc)]
+    return [pickle.loads(result) for result in results]  # noqa: S301 - written by these ranks, into a folder of our own
+
+
+def _rank(
+    rank: int, function: Callable[..., Any], arguments: tuple[Any, ...], nproc: int, port: int, folder: str
+) -> None:
+    """Be one rank: take the environment, run the function, leave its result."""
+    os.environ |= environment(rank, nproc, port)
+    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // nproc))
+    result = function(*arguments)
+    Path(folder, str(rank)).write_bytes(pickle.dumps(result))
+    if dist.is_initialized():
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+def environment(rank: int, nproc: int, port: int) -> dict[str, str]:
+    """Return what torchrun would set for a rank of one node, with the store at a port of this machine."""
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(nproc),
+        "LOCAL_WORLD_SIZE": str(nproc),
+        "GROUP_RANK": "0",
+        "GROUP_WORLD_SIZE": "1",
+        "ROLE_RANK": str(rank),
+        "ROLE_WORLD_SIZE": str(nproc),
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+    }

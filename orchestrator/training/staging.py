@@ -1,0 +1,42 @@
+"""A copy of a state in host memory, so that training goes on while it is written.
+
+The memory is kept for the next copy: taking new pages costs as much as copying. For GPUs it is pinned, which lets the
+device copy at full speed.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Place = tuple[object, ...]
+
+
+class Staging:
+    """Host memory for one state; a copy is valid until the next one is made."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Place, Tensor] = {}
+
+    def copy(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Return `state` with every tensor copied to host memory, complete when this returns."""
+        self._kept, before = {}, self._kept
+        copied: dict[str, Any] = self._copy(state, (), before)
+        if any(tensor.is_pinned() for tensor in self._kept.values()):
+            torch.cuda.current_stream().synchronize()
+        return copied
+
+    def _copy(self, value: Any, place: Place, before: Mapping[Place, Tensor]) -> Any:
+        if isinstance(value, Mapping):
+            return {key: self._copy(each, (*place, key), before) for key, each in value.items()}
+        if isinstance(value, list | tuple):
+            copies = [self._copy(each, (*place, number), before) for number, each in enumerate(value)]
+            return copies if isinstance(value, list) else tuple(copies)
+        if not isinstance(value, Tensor):
+            return value
+        kept = before.get(place)
+        if kept is None or kept.shape != value.shape or kept.dtype != value.dtype:
+            kept = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.is_cuda)
+        self._kept[place] = kept
+        return kept.copy_(value.detach(), non_blocking=True)

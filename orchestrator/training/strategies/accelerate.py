@@ -1,0 +1,46 @@
+"""accelerate: the same loop with model and optimizer prepared by Hugging Face Accelerate."""
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+from torch import Tensor, nn
+
+from orchestrator.training.errors import UserError
+from orchestrator.training.strategies.base import Setup, Strategy
+
+_WORDS = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
+
+
+class Accelerate(Strategy):
+    """What `Accelerator.prepare` makes of the model: DDP with several ranks, itself with one; autocast as asked for."""
+
+    def __init__(self, setup: Setup, model: nn.Module) -> None:
+        try:
+            from accelerate import Accelerator  # noqa: PLC0415 - an optional package
+            from accelerate.utils import DistributedDataParallelKwargs  # noqa: PLC0415
+        except ImportError as error:
+            raise UserError("The strategy accelerate needs its package: pip install accelerate.") from error
+        super().__init__(setup, model)
+        ddp = DistributedDataParallelKwargs(gradient_as_bucket_view=setup.options.gradient_as_bucket_view)
+        self.accelerator = Accelerator(
+            cpu=setup.device.type == "cpu", mixed_precision=_WORDS[setup.options.precision], kwargs_handlers=[ddp]
+        )
+        self.network, self.optimizer = self.accelerator.prepare(self.model, self.optimizer)
+        if self.accelerator.scaler is not None:
+            self.scaler = self.accelerator.scaler
+
+    def unsynchronised(self) -> AbstractContextManager[Any]:
+        context: AbstractContextManager[Any] = self.accelerator.no_sync(self.network)
+        return context
+
+    def outputs(self, inputs: list[Tensor]) -> Any:
+        return self.network(*inputs)
+
+    def differentiate(self, loss: Tensor) -> None:
+        self.accelerator.backward(loss)
+
+    def step(self) -> None:
+        self.optimizer.step()  # with fp16 it scales and skips by itself
+
+    def predict(self, inputs: list[Tensor]) -> Any:
+        return self.model(*inputs)  # prepare() has put autocast around its forward

@@ -1,0 +1,25 @@
+"""dp: one process, all GPUs of the node; the model is copied to each of them at every step (nn.DataParallel)."""
+
+import torch
+from torch import nn
+
+from orchestrator.training.strategies.base import Setup, Strategy
+
+
+class Dp(Strategy):
+    """DataParallel: batches are scattered, outputs gathered on the first GPU, and the loss computed there."""
+
+    one_process = True
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        devices = all_devices(self.setup)
+        return nn.DataParallel(model, devices) if len(devices) > 1 else model
+
+
+def all_devices(setup: Setup) -> list[torch.device]:
+    """Return all GPUs that this process sees, the setup's first; the CPU alone where it computes there."""
+    if setup.device.type != "cuda":
+        return [setup.device]
+    own = setup.device.index or 0
+    others = [number for number in range(torch.cuda.device_count()) if number != own]
+    return [torch.device("cuda", number) for number in (own, *others)]

@@ -1,0 +1,97 @@
+"""dp-balanced: dp with the loss computed where the outputs are, so that the first GPU carries no more than the others.
+
+`nn.DataParallel` gathers all outputs on the first GPU: for a model with large outputs, as in segmentation or language,
+that is where memory ends first. Here outputs stay, targets are scattered to them, each device computes its own loss,
+and only these single numbers travel.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import parallel_apply, replicate
+
+from orchestrator.training.strategies.base import Strategy
+from orchestrator.training.strategies.dp import all_devices
+
+
+class DpBalanced(Strategy):
+    """DataParallel whose criterion is parallel too."""
+
+    one_process = True
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        return Parallel(model, all_devices(self.setup))
+
+    def loss(self, outputs: Sequence[Any], targets: Tensor) -> Tensor:
+        return parallel_loss(self.setup.task.loss, outputs, targets)
+
+    def outputs(self, inputs: list[Tensor]) -> list[Any]:
+        outputs: list[Any] = self.network(inputs, self.setup.options.precision)
+        return outputs
+
+
+class Parallel(nn.Module):
+    """A module that returns a list of outputs, one a device, each on its device."""
+
+    def __init__(self, module: nn.Module, devices: Sequence[torch.device]) -> None:
+        super().__init__()
+        self.module = module
+        self.devices = list(devices)
+
+    def forward(self, inputs: Sequence[Tensor], precision: str = "fp32") -> list[Any]:
+        """Cut the inputs along dimension 0, a part a device; fewer samples than devices use fewer devices."""
+        parts = list(zip(*(scatter(each, self.devices) for each in inputs), strict=True))
+        replicas = self._replicas(len(parts))
+        arguments = [(replica, list(part), precision) for replica, part in zip(replicas, parts, strict=True)]
+        return run_in_parallel([_forward] * len(parts), arguments, self.devices)
+
+    def _replicas(self, count: int) -> list[nn.Module]:
+        if count > 1 and self.devices[0].type == "cuda":
+            return [*replicate(self.module, self.devices[:count])]
+        return [self.module] * count
+
+
+def _forward(module: nn.Module, inputs: list[Tensor], numbers: str) -> Tensor:
+    from orchestrator.training.precision import forward  # noqa: PLC0415
+
+    return forward(module, inputs, numbers)
+
+
+def scatter(tensor: Tensor, devices: Sequence[torch.device]) -> list[Tensor]:
+    """Return the parts of a tensor along dimension 0, the n-th on the n-th device; no part is empty."""
+    parts = tensor.tensor_split(min(len(tensor), len(devices)))
+    return [part.to(device, non_blocking=True) for part, device in zip(parts, devices, strict=False)]
+
+
+def parallel_loss(criterion: Callable[[Any, Tensor], Tensor], outputs: Sequence[Any], targets: Tensor) -> Tensor:
+    """Return the mean loss over all samples, on the targets' device; each part counts by its samples."""
+    devices = [output.device for output in outputs]
+    parts = scatter(targets, devices)
+    losses = run_in_parallel([criterion] * len(parts), list(zip(outputs, parts, strict=True)), devices)
+    weighted = [loss.to(targets.device) * (len(part) / len(targets)) for loss, part in zip(losses, parts, strict=True)]
+    return torch.stack(weighted).sum()
+
+
+class _Call(nn.Module):
+    """A function as a module, which is what parallel_apply runs in threads."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *arguments: Any) -> Any:
+        return self.function(*arguments)
+
+
+def run_in_parallel(
+    functions: Sequence[Callable[..., Any]], arguments: Sequence[Sequence[Any]], devices: Sequence[torch.device]
+) -> list[Any]:
+    """Return each function's result; on GPUs in a thread each, with its device as the current one."""
+    if devices[0].type != "cuda" or len(functions) == 1:
+        return [function(*each) for function, each in zip(functions, arguments, strict=True)]
+    results: list[Any] = parallel_apply(
+        [_Call(each) for each in functions], arguments, devices=devices[: len(functions)]
+    )
+    return results

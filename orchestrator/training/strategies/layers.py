@@ -1,0 +1,46 @@
+"""Cutting a model into consecutive pieces, for the strategies that give each device some of the layers."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from torch import nn
+
+from orchestrator.training.errors import UserError
+
+
+def cut(model: nn.Module, parts: int) -> list[nn.Sequential]:
+    """Return an nn.Sequential in consecutive pieces of about equally many weights; they share the model's modules.
+
+    The pieces' children keep their names, so that the pieces' states together are the model's. UserError where the
+    model is no nn.Sequential or has fewer children than `parts`.
+    """
+    if not isinstance(model, nn.Sequential):
+        raise UserError(
+            f"A {type(model).__name__} can't be cut into pieces: for this strategy the task's model() must return an "
+            "nn.Sequential, whose children follow one another."
+        )
+    if len(model) < parts:
+        raise UserError(f"A model of {len(model)} children can't be cut into {parts} pieces: start fewer ranks.")
+    children = list(model.named_children())
+    sizes = [sum(weight.numel() for weight in child.parameters()) for _, child in children]
+    ends = balance(sizes, parts)
+    return [nn.Sequential(OrderedDict(children[start:end])) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+
+
+def balance(sizes: Sequence[int], parts: int) -> list[int]:
+    """Return where each of `parts` consecutive, non-empty groups ends so that the largest is as small as can be."""
+    total = [0]
+    for size in sizes:
+        total.append(total[-1] + size)
+    # best[end]: the largest group and the ends, for the children before `end` in as many groups as rounds so far.
+    best: dict[int, tuple[int, list[int]]] = {0: (0, [])}
+    for _ in range(parts):
+        best = {
+            end: min(
+                (max(largest, total[end] - total[start]), [*ends, end])
+                for start, (largest, ends) in best.items()
+                if start < end
+            )
+            for end in range(min(best) + 1, len(sizes) + 1)
+        }
+    return best[len(sizes)][1]

@@ -1,0 +1,46 @@
+"""model-parallel: one process whose devices each hold some of the layers; a batch goes through one after the other."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from orchestrator.training import precision
+from orchestrator.training.strategies.base import Strategy
+from orchestrator.training.strategies.dp import all_devices
+from orchestrator.training.strategies.layers import cut
+
+
+class ModelParallel(Strategy):
+    """For a model that one device can't hold. Only one device computes at a time: `pipeline` is what overlaps them."""
+
+    one_process = True
+
+    def place(self, model: nn.Module) -> nn.Module:
+        # Without GPUs the cut is made all the same, into two pieces on the CPU.
+        self.devices = all_devices(self.setup) if self.setup.device.type == "cuda" else [self.setup.device] * 2
+        self.pieces = cut(model, len(self.devices))
+        for piece, device in zip(self.pieces, self.devices, strict=True):
+            piece.to(device)
+        return model
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        return Chain(self.pieces, self.devices)
+
+    def predict(self, inputs: list[Tensor]) -> Tensor:
+        return precision.forward(self.network, inputs, self.setup.options.precision)
+
+
+class Chain(nn.Module):
+    """Pieces on their devices, called one after the other; the outputs come back to the first device."""
+
+    def __init__(self, pieces: Sequence[nn.Module], devices: Sequence[torch.device]) -> None:
+        super().__init__()
+        self.pieces = nn.ModuleList(pieces)
+        self.devices = list(devices)
+
+    def forward(self, value: Tensor) -> Tensor:
+        """The outputs of the last piece."""
+        for piece, device in zip(self.pieces, self.devices, strict=True):
+            value = piece(value.to(device))
+        return value.to(self.devices[0])

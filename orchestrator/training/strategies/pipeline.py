@@ -1,0 +1,155 @@
+"""pipeline: each rank holds some of the layers, and the parts of a batch follow one another through the ranks."""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining.schedules import PipelineScheduleSingle
+
+from orchestrator.training import group, precision, state
+from orchestrator.training.errors import UserError
+from orchestrator.training.sampler import Share, cut
+from orchestrator.training.strategies import layers
+from orchestrator.training.strategies.base import Strategy, Tensors, pick
+
+
+class Pipeline(Strategy):
+    """The cut of `model-parallel`, a piece a rank, by torch.distributed.pipelining.
+
+    All ranks work on the same samples: the first reads the inputs, the last the targets. `model` keeps all layers'
+    places, but those of other ranks are empty, so that names and the optimizer's numbers are the whole model's.
+    """
+
+    shares_data = False
+
+    def check(self) -> None:
+        super().check()
+        if self.setup.options.precision == "fp16":
+            # GradScaler looks for overflows in this rank's layers only: ranks would disagree about a step.
+            raise UserError("--precision fp16 is not for the strategy pipeline: choose bf16, which needs no scaling.")
+
+    def place(self, model: nn.Module) -> nn.Module:
+        ranks = self.setup.ranks
+        pieces = layers.cut(model, ranks.world_size)
+        # Shapes are computed on these, without data: a trial run would draw random numbers and count in BatchNorm.
+        self.outlines = [copy.deepcopy(piece).to("meta").eval() for piece in pieces]
+        for number, piece in enumerate(pieces):
+            if number != ranks.rank:
+                for tensor in (*piece.parameters(), *piece.buffers()):
+                    tensor.data = tensor.data.new_empty(0)
+        self.piece = pieces[ranks.rank].to(self.setup.device)
+        self.stage = _Stage(self.piece, self.setup.options.precision)
+        self.schedules: dict[tuple[torch.Size, bool], PipelineScheduleSingle] = {}
+        return model
+
+    @property
+    def is_last(self) -> bool:
+        """Does this rank hold the last layers, and so the outputs?"""
+        return self.setup.ranks.rank == self.setup.ranks.world_size - 1
+
+    # -- a step
+
+    def backward(self, data: Tensors, share: Share) -> Tensor:
+        loss = torch.zeros((), device=self.setup.device)
+        for part in cut(share, self.setup.options.accumulate):
+            if len(part.indices):
+                loss += self._through(data, part)
+        return loss
+
+    def _through(self, data: Tensors, part: Share) -> Tensor:
+        """Take samples forward and backward through all ranks; returns their part of the loss, on the last rank."""
+        *inputs, targets = pick(data, part.indices)
+        if not self.setup.grouped:
+            return super()._backward(data, part)
+        schedule = self._schedule(inputs, training=True)
+        self.weight = len(part.indices) / part.count / schedule._n_microbatches
+        losses: list[Tensor] = []
+        taken: dict[str, Any] = {"target": targets, "losses": losses} if self.is_last else {}
+        schedule.step(*(inputs if self.setup.ranks.rank == 0 else ()), return_outputs=False, **taken)
+        return torch.stack(losses).sum().detach() if losses else torch.zeros((), device=self.setup.device)
+
+    def _weighted_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return self.setup.task.loss(outputs, targets) * self.weight
+
+    def predict(self, inputs: list[Tensor]) -> Any:
+        if not self.setup.grouped:
+            return super().predict(inputs)
+        schedule = self._schedule(inputs, training=False)
+        return schedule.eval(*(inputs if self.setup.ranks.rank == 0 else ()))
+
+    def _schedule(self, inputs: list[Tensor], *, training: bool) -> PipelineScheduleSingle:
+        """Return the schedule for batches of this shape: a stage takes parts of one shape only, so all are alike."""
+        if len(inputs) != 1:
+            raise UserError(f"The strategy pipeline takes one tensor of inputs, and the task's data has {len(inputs)}.")
+        key = (inputs[0].shape, training)
+        if key not in self.schedules:
+            ranks, count = self.setup.ranks, parts_of(len(inputs[0]), self.setup.options.micro_batches)
+            came, went = self._shapes(inputs[0][: len(inputs[0]) // count])
+            stage = PipelineStage(
+                self.stage, ranks.rank, ranks.world_size, self.setup.device, input_args=came, output_args=went
+            )
+            # 1F1B keeps fewer activations, but only with enough parts to fill the pipeline.
+            kind = Schedule1F1B if training and count >= ranks.world_size else ScheduleGPipe
+            self.schedules[key] = kind(stage, count, self._weighted_loss if training else None, scale_grads=False)
+        return self.schedules[key]
+
+    def _shapes(self, part: Tensor) -> tuple[Tensor, Tensor]:
+        """Return, as meta tensors, what this rank's layers are given and what they give for a part of the inputs.
+
+        They say by requires_grad whether gradients come back.
+        """
+        came = went = part.to("meta")
+        for outline in self.outlines[: self.setup.ranks.rank + 1]:
+            came, went = went, outline(went).detach()
+            went.requires_grad_(went.is_floating_point())
+        return came, went
+
+    # -- state
+
+    def full_state(self) -> dict[str, Any] | None:
+        optimizer = self.optimizer.state_dict()
+        gathered = group.gathered((_on_cpu(self.piece.state_dict()), _on_cpu(optimizer["state"])))
+        if gathered is None:
+            return None
+        weights = {name: value for own, _ in gathered for name, value in own.items()}
+        states = {number: values for _, own in gathered for number, values in own.items()}
+        return {"model": weights, "optimizer": {**optimizer, "state": dict(sorted(states.items()))}}
+
+    def load_full(self, saved: Mapping[str, Any], where: str) -> None:
+        weights, optimizer = (state.part(saved, name, where) for name in ("model", "optimizer"))
+        names, known = self.piece.state_dict().keys(), self.model.state_dict().keys()
+        # What no rank knows is kept, so that it is refused.
+        kept = {name: value for name, value in weights.items() if name in names or name not in known}
+        state.load_weights(self.piece, kept, where)
+        own = {id(weight) for weight in self.piece.parameters()}
+        weights_in_order = [weight for each in self.optimizer.param_groups for weight in each["params"]]
+        states = {
+            number: values for number, values in optimizer["state"].items() if id(weights_in_order[number]) in own
+        }
+        self.optimizer.load_state_dict({**optimizer, "state": states})
+
+
+class _Stage(nn.Module):
+    """A piece that takes and gives float32 (or integers), whatever it computes in."""
+
+    def __init__(self, piece: nn.Module, numbers: str) -> None:
+        super().__init__()
+        self.piece = piece
+        self.numbers = numbers
+
+    def forward(self, value: Tensor) -> Tensor:
+        return precision.forward(self.piece, [value], self.numbers)
+
+
+def parts_of(length: int, wanted: int) -> int:
+    """Return the largest number up to `wanted` that cuts `length` into equal parts."""
+    return max(count for count in range(1, min(wanted, length) + 1) if length % count == 0)
+
+
+def _on_cpu(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _on_cpu(each) for key, each in value.items()}
+    return value.cpu() if isinstance(value, Tensor) else value

@@ -1,0 +1,126 @@
+"""What the ranks of a script do together: print once, wait, average, gather, hand out. Needs torch and nothing else.
+
+    from orchestrator.training import together
+    together.print(f"loss {together.reduce_mean(loss):.4f}")       # the mean of all ranks, printed once
+
+Without a process group all of it works too, for the one process that there is. What is marked collective must be
+called by every rank, equally often.
+"""
+
+import builtins
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar, overload
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from orchestrator.training import group
+from orchestrator.training.group import barrier, rank, world_size
+
+__all__ = [
+    "barrier",
+    "broadcast_object",
+    "gather",
+    "gather_objects",
+    "in_step",
+    "is_main",
+    "print",
+    "print_all",
+    "quiet_others",
+    "rank",
+    "reduce_mean",
+    "world_size",
+]
+
+T = TypeVar("T")
+_print = builtins.print
+
+
+def is_main() -> bool:
+    """Return whether this is global rank 0, the one that prints and writes."""
+    return rank() == 0
+
+
+def print(*values: object, force: bool = False, **how: Any) -> None:
+    """Print on global rank 0 only, or on every rank with `force`; flushed, since a launcher's stdout is a file."""
+    if force or is_main():
+        _print(*values, **{"flush": True, **how})
+
+
+def print_all(*values: object) -> None:
+    """Print every rank's values on global rank 0, a line each, in the order of ranks; collective."""
+    lines = group.gathered(" ".join(str(value) for value in values))
+    for number, line in enumerate(lines or []):
+        _print(f"[{number}] {line}", flush=True)
+
+
+def quiet_others() -> None:
+    """Silence the builtin print on all ranks but 0, except print(..., force=True)."""
+    builtins.print = print
+
+
+@overload
+def reduce_mean(value: float) -> float: ...
+
+
+@overload
+def reduce_mean(value: Tensor) -> Tensor: ...
+
+
+def reduce_mean(value: float | Tensor) -> float | Tensor:
+    """Return the mean over all ranks of a number, or of a tensor of one shape; collective."""
+    if not isinstance(value, Tensor):
+        return group.sum_over_ranks([float(value)])[0] / world_size()
+    if not group.is_joined():
+        return value.detach().clone()
+    total = value.detach().to(group.device(), copy=True)
+    dist.all_reduce(total)
+    return (total / world_size()).to(value.device)
+
+
+def gather(value: Tensor) -> Tensor:
+    """Return all ranks' tensors, joined along dimension 0 in the order of ranks, on every rank; collective.
+
+    Ranks may have different lengths, none included; the other dimensions and the type must agree.
+    """
+    if not group.is_joined():
+        return value.detach()
+    lengths = [int(length) for length in group.everyones(len(value))]
+    padded = torch.zeros((max(lengths), *value.shape[1:]), dtype=value.dtype, device=group.device())
+    padded[: len(value)] = value.detach()
+    parts = [torch.empty_like(padded) for _ in lengths]
+    dist.all_gather(parts, padded)
+    return torch.cat([part[:length] for part, length in zip(parts, lengths, strict=True)]).to(value.device)
+
+
+def gather_objects(value: T) -> list[T]:
+    """Return each rank's picklable value, by rank, on every rank; collective."""
+    return group.everyones(value)
+
+
+def broadcast_object(value: T) -> T:
+    """Return rank 0's picklable value on every rank; collective."""
+    found: T = group.from_main(value)
+    return found
+
+
+def in_step(batches: Iterable[T]) -> Iterator[T]:
+    """Yield batches for as long as every rank has one; collective.
+
+    A rank that has fewer would leave the others waiting in their next collective. Here all stop where the first runs
+    out, and rank 0 says how many ranks still had a batch.
+    """
+    for batch in batches:
+        if _have_another(True):
+            yield batch
+        else:
+            return
+    _have_another(False)
+
+
+def _have_another(mine: bool) -> bool:
+    having = round(group.sum_over_ranks([float(mine)])[0])
+    if 0 < having < world_size():
+        print(f"{having} of {world_size()} ranks have a batch more than the others; it is left out")
+    return having == world_size()

@@ -1,0 +1,41 @@
+"""A task of 37 samples: in batches of 12 the last has one sample, so that most ranks have none."""
+
+import torch
+from torch import Tensor, nn
+
+from orchestrator.training.data import Data
+from orchestrator.training.options import Options
+
+
+def _dtype(options: Options) -> torch.dtype:
+    return torch.float32 if options.extra.get("single") else torch.float64
+
+
+def data(options: Options) -> Data:
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(37, 5, generator=generator, dtype=torch.float64).to(_dtype(options))
+    if "poison" in options.extra:
+        inputs[options.extra["poison"]] = float("nan")
+    targets = inputs.square().sum(1, keepdim=True)
+    return Data(train=(inputs, targets), test=(inputs[:11], targets[:11]), name="squares")
+
+
+def model(options: Options) -> nn.Module:
+    dropout = float(options.extra.get("dropout", 0))
+    return nn.Sequential(
+        nn.Linear(5, 7), nn.Tanh(), nn.Dropout(dropout), nn.Linear(7, 6), nn.Tanh(), nn.Linear(6, 1)
+    ).to(_dtype(options))
+
+
+def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    return nn.functional.mse_loss(outputs, targets)
+
+
+def optimizer(parameters, options: Options) -> torch.optim.Optimizer:
+    if options.extra.get("adam"):
+        return torch.optim.AdamW(parameters, lr=options.lr)
+    return torch.optim.SGD(parameters, lr=options.lr, momentum=0.9)
+
+
+def metrics(outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+    return {"error": (outputs - targets).abs().sum()}

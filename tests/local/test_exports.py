@@ -1,0 +1,56 @@
+"""A run handed over: what is printed is run."""
+
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+from safetensors.torch import load_file
+
+from orchestrator.training import checkpoints
+from orchestrator.training.resume import Loaded, whole
+from tests.local.conftest import REPO, Orch
+
+
+def by_hand(text: str, folder: Path) -> str:
+    """Run shell lines as a user would, and return what was printed."""
+    done = subprocess.run(
+        ["sh", "-ec", text],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_run_goes_on_by_hand_and_its_weights_travel(orch: Orch, tmp_path: Path) -> None:
+    shutil.copy(REPO / "jobs" / "regression.py", tmp_path)
+    job = tmp_path / "job.yaml"
+    job.write_text("training: {task: regression.py, steps: 4, strategy: fsdp}\n")
+    assert orch("submit", str(job), "-p", "local", "--nproc-per-node", "2", "-f").code == 0
+    run = orch.run()
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        port = str(server.getsockname()[1])
+    said = by_hand(orch("export", "torchrun", "last", "--port", port).out, tmp_path)
+    assert "world size 2" in said
+    assert "step 4/4" in said
+
+    config = run.path / "code" / "accelerate_0.yaml"
+    assert orch("export", "accelerate", "last", "--port", port, "-o", str(config)).code == 0
+    lines = [line.removeprefix("#   ") for line in config.read_text().splitlines() if line.startswith("#   ")]
+    said = by_hand("\n".join(lines), tmp_path)
+    assert "resumed from checkpoints/step_00000004" in said
+
+    assert orch("export", "safetensors", "last", "-o", str(tmp_path / "weights.safetensors")).code == 0
+    path = run.path / "checkpoints" / "step_00000004"
+    trained = whole(Loaded(checkpoints.load(path)[0], path))["model"]
+    exported = load_file(tmp_path / "weights.safetensors")
+    assert exported.keys() == trained.keys()
+    assert all(exported[name].equal(value) for name, value in trained.items())
+    refused = orch("export", "safetensors", "last", "--checkpoint", "3")
+    assert (refused.code, refused.err.splitlines()[1].strip()) == (2, "there are: 4")

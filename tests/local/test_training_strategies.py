@@ -1,0 +1,237 @@
+"""Each strategy against the plain training in one process, with real ranks and the last batch uneven."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from orchestrator.training import checkpoints
+from orchestrator.training.resume import Loaded, whole
+from tests.local.programs.ranks import Ended, Training, trainings
+
+LENGTH = ("--steps", "11", "--global-batch", "12", "--lr", "0.05", "--save-every", "100")
+ADAM, DROPOUT, FLOAT32 = (("--option", f"{name}") for name in ("adam=true", "dropout=0.3", "single=true"))
+OTHERS = [("fsdp", "fsdp"), ("fsdp", "ddp"), ("ddp", "fsdp"), ("fsdp", "pipeline"), ("pipeline", "accelerate")]
+CLOSE = {"rtol": 1e-9, "atol": 1e-11}  # in float64; what differs is the order of sums
+
+
+def asked(folder: str, strategy: str, *more: str, **variables: str) -> Training:
+    return Training(folder, (*LENGTH, "--strategy", strategy, *more), variables)
+
+
+def state(folder: Path) -> dict:
+    """What the newest checkpoint of a training holds."""
+    found = checkpoints.newest(folder / "checkpoints")
+    assert found is not None
+    assert found.problem is None
+    return whole(Loaded(checkpoints.load(found.path)[0], found.path))
+
+
+def assert_close(one: Path, other: Path, **tolerance: float) -> None:
+    weights, expected = state(one)["model"], state(other)["model"]
+    assert weights.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(weights[name], value, **(tolerance or CLOSE))
+
+
+def assert_same(one: Path, other: Path) -> None:
+    assert_close(one, other, rtol=0, atol=0)
+
+
+def all_went_well(ended: list[list[Ended]]) -> None:
+    assert {rank.code for ranks in ended for rank in ranks} == {0}, ended
+
+
+def ddp_in_its_ways() -> list[Training]:
+    return [
+        asked("sgd", "ddp"),
+        asked("adam", "ddp", *ADAM),
+        asked("float32", "ddp", *FLOAT32),
+        asked("parts", "ddp", "--accumulate", "3"),
+        asked("static", "ddp", "--static-graph", "--no-gradient-as-bucket-view", "--bucket-cap-mb", "1"),
+    ]
+
+
+def fsdp_in_its_ways() -> list[Training]:
+    return [asked("fsdp", "fsdp", *ADAM), asked("fsdp-parts", "fsdp", "--accumulate", "3")]
+
+
+def resumed(name: str, strategy: str, *more: str) -> list[Training]:
+    """A training without a break, and one of the same that is broken after 5 of 11 steps, within the second epoch."""
+    ways = (strategy, *ADAM, *DROPOUT, *more)
+    broken = f"{name}-broken"
+    return [asked(f"{name}-whole", *ways), asked(broken, *ways, "--steps", "5"), asked(broken, *ways)]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The trainings of one process that the others are held against."""
+    folder = tmp_path_factory.mktemp("plain")
+    wanted = [
+        asked("sgd", "single"),
+        asked("adam", "single", *ADAM),
+        asked("float32", "single", *FLOAT32),
+        asked("parts", "single", "--accumulate", "3"),
+        asked("alone", "ddp"),
+        asked("sgd-28", "single", "--global-batch", "28"),
+        *(asked(name, name, *ADAM) for name in ("dp", "dp-balanced", "model-parallel")),
+        *resumed("model-parallel", "model-parallel"),
+    ]
+    all_went_well(trainings(1, wanted, folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list[Ended]]]:
+    """Trainings of two ranks, and those that two ranks can't do."""
+    folder = tmp_path_factory.mktemp("two")
+    wanted = [*ddp_in_its_ways(), *fsdp_in_its_ways(), *resumed("fsdp", "fsdp", "--accumulate", "2")]
+    wanted += [asked(f"half-{name}", name, *ADAM, "--steps", "5") for name in ("ddp", "fsdp", "pipeline")]
+    wanted += [asked("accelerate", "accelerate", *ADAM), asked("accelerate-parts", "accelerate", "--accumulate", "3")]
+    wanted += [asked("pipeline", "pipeline", *ADAM), asked("pipeline-parts", "pipeline", "--accumulate", "3")]
+    wanted += resumed("pipeline", "pipeline")
+    unshared = asked("unshared-{rank}", "fsdp", *ADAM)
+    wanted += [asked(unshared.folder, "fsdp", *ADAM, "--steps", "5"), unshared]
+    # Sample 20 is NaN: it comes up in the first epoch, in steps 1 to 4.
+    poisoned = ("--option", "poison=20", "--log-every", "100", "--save-every", "1")
+    refused = [asked(f"nan-{name}", name, *poisoned) for name in ("ddp", "fsdp", "pipeline")]
+    refused += [asked("no-single", "single"), asked("no-batchnorm", "ddp", "--sync-batchnorm")]
+    ended = trainings(2, [*wanted, *refused], folder)
+    all_went_well(ended[: len(wanted)])
+    return folder, {each.folder: ranks for each, ranks in zip([*wanted, *refused], ended, strict=True)}
+
+
+@pytest.fixture(scope="module")
+def three(two, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Trainings of three ranks, some of them broken and resumed, or resumed from where two ranks had come."""
+    folder = tmp_path_factory.mktemp("three")
+    wanted = [
+        *ddp_in_its_ways(),
+        *resumed("ddp", "ddp", "--accumulate", "2"),
+        *resumed("aside", "ddp", "--async-save"),
+        *fsdp_in_its_ways(),
+    ]
+    for one, other in OTHERS:
+        half = two[0] / f"half-{one}" / "checkpoints" / "step_00000005"
+        wanted.append(asked(f"{one}-to-{other}", other, *ADAM, ORCH_RESUME=str(half)))
+    all_went_well(trainings(3, wanted, folder))
+    return folder
+
+
+def assert_ddp_gives_the_weights_of_one_process(folder: Path, plain: Path) -> None:
+    assert_close(folder / "float32", plain / "float32", rtol=1e-5, atol=1e-5)
+    assert_close(folder / "adam", plain / "adam")
+    for name in ("sgd", "parts", "static"):
+        assert_close(folder / name, plain / "sgd")
+
+
+def test_one_process_is_one_process_by_any_name(plain: Path) -> None:
+    assert_same(plain / "alone", plain / "sgd")
+    assert_close(plain / "parts", plain / "sgd")
+
+
+def test_two_ranks_of_ddp_give_the_weights_of_one_process(two, plain: Path) -> None:
+    assert_ddp_gives_the_weights_of_one_process(two[0], plain)
+
+
+def test_three_ranks_of_ddp_give_the_weights_of_one_process(three: Path, plain: Path) -> None:
+    assert_ddp_gives_the_weights_of_one_process(three, plain)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("ranks", [4, 7] if os.environ.get("SOAK") == "1" else [4])
+def test_more_ranks_of_ddp_give_the_weights_of_one_process(ranks: int, plain: Path, tmp_path: Path) -> None:
+    wanted = [
+        asked("sgd", "ddp", "--global-batch", "28"),
+        asked("parts", "ddp", "--global-batch", "28", "--accumulate", "3"),
+    ]
+    all_went_well(trainings(ranks, wanted, tmp_path))
+    for each in wanted:
+        assert_close(tmp_path / each.folder, plain / "sgd-28")
+
+
+def test_a_resumed_training_equals_an_unbroken_one(three: Path) -> None:
+    assert_same(three / "aside-broken", three / "aside-whole")
+    assert_same(three / "ddp-broken", three / "ddp-whole")
+
+
+@pytest.mark.parametrize("ranks", ["two", "three"])
+def test_fsdp_gives_the_weights_of_one_process(ranks: str, two, three: Path, plain: Path) -> None:
+    folder = two[0] if ranks == "two" else three
+    assert_close(folder / "fsdp", plain / "adam")
+    assert_close(folder / "fsdp-parts", plain / "sgd")
+
+
+def test_each_rank_of_fsdp_writes_its_part_and_all_parts_are_hashed(three: Path) -> None:
+    found = checkpoints.newest(three / "fsdp" / "checkpoints")
+    assert found is not None
+    assert set(found.manifest.files) == {"state.pt", ".metadata", *(f"__{rank}_0.distcp" for rank in range(3))}
+    assert "model" not in checkpoints.load(found.path)[0]
+
+
+def test_a_resumed_training_of_fsdp_equals_an_unbroken_one(two) -> None:
+    assert_same(two[0] / "fsdp-broken", two[0] / "fsdp-whole")
+
+
+@pytest.mark.parametrize("name", ["dp", "dp-balanced", "model-parallel"])
+def test_one_process_on_several_devices_gives_the_weights_of_one_on_one(name: str, plain: Path) -> None:
+    assert_close(plain / name, plain / "adam")
+
+
+@pytest.mark.parametrize("name", ["accelerate", "pipeline"])
+def test_other_ways_of_several_ranks_give_the_weights_of_one_process(name: str, two, plain: Path) -> None:
+    assert_close(two[0] / name, plain / "adam")
+    assert_close(two[0] / f"{name}-parts", plain / "sgd")
+
+
+def test_resumed_pieces_of_a_model_equal_unbroken_ones(two, plain: Path) -> None:
+    assert_same(plain / "model-parallel-broken", plain / "model-parallel-whole")
+    assert_same(two[0] / "pipeline-broken", two[0] / "pipeline-whole")
+
+
+def test_every_way_evaluates_alike(two, three: Path, plain: Path) -> None:
+    expected = json.loads((plain / "adam" / "result.json").read_text())
+    for folder in [plain / "dp-balanced", *(two[0] / name for name in ("adam", "fsdp", "pipeline", "accelerate"))]:
+        result = json.loads((folder / "result.json").read_text())
+        assert result["test_samples"] == 11
+        assert result["loss"] == pytest.approx(expected["loss"], rel=1e-9), folder
+        assert result["error"] == pytest.approx(expected["error"], rel=1e-9), folder
+
+
+@pytest.mark.parametrize(("one", "other"), OTHERS)
+def test_another_number_of_ranks_resumes_under_another_strategy(one: str, other: str, three: Path, plain: Path) -> None:
+    assert_close(three / f"{one}-to-{other}", plain / "adam")
+
+
+def test_without_a_shared_folder_rank_0_writes_what_it_has_gathered(two, plain: Path) -> None:
+    found = checkpoints.newest(two[0] / "unshared-0" / "checkpoints")
+    assert found is not None
+    assert (found.step, list(found.manifest.files)) == (11, ["state.pt"])
+    assert_close(two[0] / "unshared-0", plain / "adam")
+    assert not (two[0] / "unshared-1" / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("name", ["ddp", "fsdp", "pipeline"])
+def test_a_loss_that_is_no_number_ends_all_ranks_and_reaches_no_checkpoint(name: str, two) -> None:
+    folder, ended = two[0] / f"nan-{name}", two[1][f"nan-{name}"]
+    for rank in ended:
+        assert rank.code == 93
+        assert "The loss is nan at step " in rank.err
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    [diverged] = [line["step"] for line in lines if line["kind"] == "diverged"]
+    for found in checkpoints.listing(folder / "checkpoints"):
+        assert found.step < diverged
+        trained = whole(Loaded(checkpoints.load(found.path)[0], found.path))["model"]
+        assert all(value.isfinite().all() for value in trained.values())
+
+
+def test_what_a_strategy_can_not_do_is_one_sentence(two) -> None:
+    for rank in two[1]["no-single"]:
+        assert (rank.code, rank.err.split(":")[0]) == (
+            2,
+            "The strategy single is one process, and 2 ranks were started",
+        )
+    for rank in two[1]["no-batchnorm"]:
+        assert "SyncBatchNorm (--sync-batchnorm) computes on GPUs only" in rank.err

@@ -1,0 +1,71 @@
+"""Strategies for several devices of one process: what can be known of them without a GPU."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from orchestrator.training.errors import UserError
+from orchestrator.training.strategies.dp_balanced import Parallel, parallel_loss, scatter
+from orchestrator.training.strategies.layers import balance, cut
+from orchestrator.training.strategies.model_parallel import Chain
+from orchestrator.training.strategies.pipeline import parts_of
+
+CPU = torch.device("cpu")
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1)).double()
+
+
+@given(sizes=st.lists(st.integers(0, 9), min_size=1, max_size=9), parts=st.integers(1, 9))
+def test_layers_are_cut_so_that_the_largest_piece_is_smallest(sizes: list[int], parts: int) -> None:
+    parts = min(parts, len(sizes))
+    ends = balance(sizes, parts)
+    assert len(ends) == parts
+    assert ends[-1] == len(sizes)
+    groups = [sizes[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+    assert all(groups)
+    largest = max(map(sum, groups))
+    assert largest >= max(sum(sizes) / parts, *sizes, 0)
+    if parts == 2:
+        assert largest == min(max(sum(sizes[:at]), sum(sizes[at:])) for at in range(1, len(sizes)))
+
+
+def test_pieces_together_have_the_names_and_the_outputs_of_the_whole() -> None:
+    model, inputs = network(), torch.randn(4, 3).double()
+    pieces = cut(model, 3)
+    assert [name for piece in pieces for name in piece.state_dict()] == list(model.state_dict())
+    assert torch.equal(Chain(pieces, [CPU] * 3)(inputs), model(inputs))
+
+
+def test_what_can_not_be_cut_is_refused() -> None:
+    with pytest.raises(UserError, match=r"A Linear can't be cut .* nn\.Sequential"):
+        cut(nn.Linear(1, 1), 2)
+    with pytest.raises(UserError, match="A model of 5 children can't be cut into 6 pieces"):
+        cut(network(), 6)
+
+
+@pytest.mark.parametrize("samples", [1, 2, 5, 8])
+def test_a_parallel_criterion_gives_the_loss_and_the_gradients_of_one(samples: int) -> None:
+    inputs = torch.randn(samples, 3).double()
+    targets = inputs.sum(1, keepdim=True)
+    one, several = network(), network()
+    expected = nn.functional.mse_loss(one(inputs), targets)
+    outputs = Parallel(several, [CPU] * 3)([inputs])
+    assert [len(each) for each in outputs] == [len(part) for part in scatter(inputs, [CPU] * 3)]
+    loss = parallel_loss(nn.functional.mse_loss, outputs, targets)
+    torch.testing.assert_close(loss, expected)
+    expected.backward()
+    loss.backward()
+    for mine, theirs in zip(several.parameters(), one.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad)
+
+
+@given(length=st.integers(1, 200), wanted=st.integers(1, 16))
+def test_a_batch_is_cut_into_equal_parts(length: int, wanted: int) -> None:
+    count = parts_of(length, wanted)
+    assert count <= wanted
+    assert length % count == 0

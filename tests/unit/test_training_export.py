@@ -1,0 +1,98 @@
+"""safetensors files, read by the safetensors package; and what a run by hand would take."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+from orchestrator import export as exports
+from orchestrator.errors import UsageError
+from orchestrator.plan import Place, plan
+from orchestrator.spec import Job, LocalProfile
+from orchestrator.store import RunDir
+from orchestrator.training import checkpoints
+from orchestrator.training.errors import CheckpointError
+from orchestrator.training.export import weights, write
+
+TENSORS = {
+    "layer.weight": torch.randn(3, 5),
+    "layer.half": torch.randn(7).to(torch.bfloat16),
+    "one": torch.tensor(2.5, dtype=torch.float64),
+    "none": torch.empty(0, 4),
+    "flags": torch.tensor([True, False, True]),
+    "turned": torch.arange(6).reshape(2, 3).T,
+}
+
+
+def test_what_is_written_is_what_others_read(tmp_path: Path) -> None:
+    path = tmp_path / "weights.safetensors"
+    write(path, TENSORS, {"step": "7"})
+    found = load_file(path)
+    assert found.keys() == TENSORS.keys()
+    for name, tensor in TENSORS.items():
+        assert found[name].dtype == tensor.dtype
+        assert torch.equal(found[name], tensor), name
+    with safe_open(path, "pt") as file:
+        assert file.metadata() == {"step": "7"}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_can_not_be_written_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"w can't be written: .* no numbers of type torch\.complex64"):
+        write(tmp_path / "x", {"w": torch.zeros(2, dtype=torch.complex64)}, {})
+    with pytest.raises(CheckpointError, match="could not be written: No such file or directory"):
+        write(tmp_path / "nowhere" / "x", TENSORS, {})
+
+
+def test_the_model_of_any_checkpoint_is_found(tmp_path: Path) -> None:
+    model = {"module.w": torch.ones(2)}
+    for step, state in enumerate(({"model": model}, {"objects": {"model": model}}, {"other": 1})):
+        checkpoints.write(tmp_path, state, checkpoints.Manifest(step=step))
+    assert weights(tmp_path / "step_00000000")[0].keys() == {"w"}
+    assert weights(tmp_path / "step_00000001")[1].step == 1
+    with pytest.raises(CheckpointError, match="holds no 'model', only other"):
+        weights(tmp_path / "step_00000002")
+
+
+def planned(tmp_path: Path, nproc: object, **job: object) -> RunDir:
+    """A run that has a plan and nothing else."""
+    fields = {"name": "j", "script": "train.py", "args": ["--x", "a b"], "env": {"WORD": "it's"}, **job}
+    made = Job.model_validate({name: value for name, value in fields.items() if value is not None})
+    profile = LocalProfile.model_validate({"kind": "local", "name": "p", "nodes": 2, "nproc_per_node": nproc})
+    launch = plan(made, profile, "j-abcdef", Place("/run", "/my code", "/in", "python3", "python3"))
+    (tmp_path / "plan.json").write_text(json.dumps(launch.to_json()))
+    return RunDir(tmp_path)
+
+
+def test_commands_by_hand_are_quoted_and_name_every_node(tmp_path: Path) -> None:
+    text = exports.torchrun_commands(planned(tmp_path, [2, 1]), 23456)
+    assert text.count("cd '/my code'") == 2
+    assert "'WORD=it'\"'\"'s'" in text
+    assert "--nnodes 2 --node-rank 0 --nproc-per-node 2 --master-addr 127.0.0.1 --master-port 23456" in text
+    assert text.endswith("--nnodes 2 --node-rank 1 --nproc-per-node 1 --master-addr 127.0.0.1 --master-port 23456 "
+                         "train.py --x 'a b'")  # fmt: skip
+
+
+def test_the_config_of_accelerate_is_the_plans(tmp_path: Path) -> None:
+    run = planned(tmp_path, 2, script=None, args=None, training={"task": "t.py", "precision": "bf16"})
+    lines = exports.accelerate_config(run, 1, 23456).splitlines()
+    values = dict(line.split(": ") for line in lines if not line.startswith("#"))
+    names = ("num_machines", "machine_rank", "num_processes", "main_process_ip", "main_process_port", "mixed_precision")
+    assert [values[name] for name in names] == ["2", "1", "4", "127.0.0.1", "23456", "'bf16'"]
+
+
+def test_what_can_not_be_handed_over_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="different numbers of ranks"):
+        exports.accelerate_config(planned(tmp_path, [2, 1]), 0, 1)
+    with pytest.raises(UsageError, match="has no node 2"):
+        exports.accelerate_config(planned(tmp_path, 2), 2, 1)
+    with pytest.raises(UsageError, match="have not done so yet"):
+        exports.torchrun_commands(planned(tmp_path, "auto"), 1)
+    with pytest.raises(UsageError, match="runs a command"):
+        exports.torchrun_commands(planned(tmp_path, 2, script=None, command=["ls"]), 1)
+    (tmp_path / "plan.json").unlink()
+    with pytest.raises(UsageError, match="has no plan"):
+        exports.torchrun_commands(RunDir(tmp_path), 1)
