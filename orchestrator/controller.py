@@ -176,8 +176,8 @@ def note_on_supervisor(prepared: Prepared) -> str:
     """What waits while this machine is off, in one line; empty where nothing does."""
     if prepared.profile.kind != "ssh":
         return ""
-    after = "a replacement by a spare" if prepared.profile.spares else "another start"
-    return f"note: the run goes on without this machine; while it is off, only {after} after the loss of a node waits"
+    what = "replacing a lost node by a spare" if prepared.profile.spares else "another start after the loss of a node"
+    return f"note: this machine may go off, and the run goes on; only {what} waits for it"
 
 
 def note_on_queue(run: RunDir) -> str:
