@@ -57,7 +57,7 @@ soak: .venv/test.stamp
 # Side-by-side measurements; prints the table of bench/README.md. MNIST_DIR=folder adds the MNIST rows.
 bench: .venv/test.stamp .venv-bench/bin/torchx
 	@$(BIN)/python bench/pairs.py
-	@for script in startup recovery status iterations mnist strategies checkpoint submit; do \
+	@for script in startup recovery status iterations flood mnist strategies checkpoint submit; do \
 		$(BIN)/python bench/$$script.py || exit 1; done
 
 clean:

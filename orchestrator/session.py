@@ -23,6 +23,7 @@ CALL_SECONDS: Final = 60.0
 BANNER_LINES: Final = 200
 MIN_PYTHON: Final = (3, 9)
 SMALL: Final = 1 << 16
+SLOWEST: Final = 50_000  # bytes a second of a connection that is still worth waiting for
 PATIENCE_SECONDS: Final = 5.0  # for so long a machine that could not be reached is not tried again
 
 # One line without `!`, so that every login shell passes it on as it is: says whether the server is here already, takes
@@ -86,7 +87,8 @@ class Session:
                     self.channel.sendall(payload)
         except LOST as error:
             self._fail(str(error) or "the connection is closed")
-        if self.problem or not arrived.wait(timeout) or not answer:
+        patience = None if timeout is None else timeout + len(payload) / SLOWEST
+        if self.problem or not arrived.wait(patience) or not answer:
             self.waiting.pop(number, None)
             if not self.problem:
                 self._fail(f"no answer within {timeout:g} s")

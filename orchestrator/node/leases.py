@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import pwd
+import threading
 import time
 from typing import Any
 
@@ -19,6 +20,7 @@ from orchestrator.node.request import Answer, RefusedError, Request
 
 FOLDER = "/tmp/orch-leases"  # noqa: S108 (all users of the machine have to find the same one, and a boot empties it)
 WAIT_SECONDS = 0.5
+HOLD_SECONDS = 120.0
 
 held: dict[str, list[int]] = {}  # run id -> descriptors that wait for their agent
 
@@ -39,7 +41,7 @@ def lease(request: Request, _: bytes) -> Answer:
     while True:
         taken = _take(names, count, request["run_id"])
         if len(taken) == count:
-            held[request["run_id"]] = list(taken.values())
+            _hold(request["run_id"], list(taken.values()))
             return {"places": list(taken)}, b""
         for descriptor in taken.values():
             os.close(descriptor)
@@ -49,6 +51,19 @@ def lease(request: Request, _: bytes) -> Answer:
                 f"only {len(taken)} of {len(names)} {_kind(names)} are free, {count} are needed: {holders}"
             )
         time.sleep(WAIT_SECONDS)  # there is nothing to wait on for any of several locks
+
+
+def _hold(run_id: str, descriptors: list[int]) -> None:
+    """Keep them for the run's agent; not for ever, for who asked may have gone while this machine waited."""
+    held[run_id] = descriptors
+
+    def let_go() -> None:
+        if held.get(run_id) is descriptors:
+            release({"run_id": run_id}, b"")
+
+    timer = threading.Timer(HOLD_SECONDS, let_go)
+    timer.daemon = True
+    timer.start()
 
 
 def _kind(names: list[str]) -> str:

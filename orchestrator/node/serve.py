@@ -16,6 +16,8 @@ from typing import BinaryIO, Callable
 from orchestrator.node import codecache, leases, leftovers, machine, mirror, ways
 from orchestrator.node.request import Answer, RefusedError, Request
 
+FORGOTTEN_SECONDS = 900.0
+
 VERBS: dict[str, Callable[[Request, bytes], Answer]] = {
     "hello": machine.hello,
     "interpreter": machine.interpreter,
@@ -43,11 +45,21 @@ def serve() -> int:
     """Answer the requests of the standard input until it ends; the exit code."""
     source, sink, lock = sys.stdin.buffer, os.fdopen(os.dup(1), "wb"), threading.Lock()
     os.dup2(2, 1)  # nothing that prints may get between two replies
+    asked = threading.Event()
+    threading.Thread(target=_end_when_forgotten, args=(asked,), daemon=True).start()
     while (line := source.readline()).endswith(b"\n"):
+        asked.set()
         request = json.loads(line)
         payload = source.read(request.get("bytes", 0))
         threading.Thread(target=_answer, args=(request, payload, sink, lock), daemon=True).start()
     return 0
+
+
+def _end_when_forgotten(asked: threading.Event) -> None:
+    """End the process when nobody has asked for long: a cable may be cut without either end being told."""
+    while asked.wait(FORGOTTEN_SECONDS):
+        asked.clear()
+    os._exit(0)
 
 
 def _answer(request: Request, payload: bytes, sink: BinaryIO, lock: threading.Lock) -> None:
