@@ -53,6 +53,8 @@ class Copy:
             size = path.stat().st_size
             if size:
                 have[name] = [size, tail_hash(str(path), size)]
+        for path in self.run.node(self.node).glob("attempt_*/rank_*.log.1"):
+            have[str(path.relative_to(self.run.path))] = True
         return have
 
     def _growing(self) -> Iterator[str]:

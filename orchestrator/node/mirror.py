@@ -89,13 +89,15 @@ def _news(run_dir: str, node: int, request: Request, *, beats: bool) -> tuple[li
         if room <= 0:
             return pieces, True
         try:
-            piece = _grown(run_dir, name, have.get(name), room) if grows else _replaced(run_dir, name, have.get(name))
+            known = have.get(name)
+            is_new = f"{name}.1" not in have
+            piece = _grown(run_dir, name, known, room, is_new) if grows else _replaced(run_dir, name, known)
         except FileNotFoundError:  # removed or replaced between two looks
             continue
         if piece is not None:
             pieces.append(piece)
             room -= len(piece.data)
-    return pieces, room <= 0
+    return pieces, room <= 0 or any(piece.rotated or len(piece.data) == PIECE for piece in pieces)
 
 
 def _files(run_dir: str, node: int, ranks: list[int] | None, *, beats: bool) -> list[tuple[str, bool]]:
@@ -133,16 +135,20 @@ def _names(folder: str) -> list[str]:
         return []
 
 
-def _grown(run_dir: str, name: str, known: Any, room: int) -> _Piece | None:
-    """The next piece of a file that only grows, of the one that was rotated away first; None when there is none."""
+def _grown(run_dir: str, name: str, known: Any, room: int, is_new: bool) -> _Piece | None:
+    """The next piece of a file that only grows, of the one that was rotated away first; None when there is none.
+
+    is_new: the asker has no copy of a rotated one.
+    """
     path = f"{run_dir}/{name}"
     size, tail = (int(known[0]), str(known[1])) if known else (0, "")
-    if os.path.getsize(path) == size:
+    rotated = size == 0 and is_new and os.path.exists(f"{path}.1")
+    if os.path.getsize(path) == size and not rotated:
         return None  # the usual case, many times a second
-    if size == 0 or _ends_alike(path, size, tail):
+    if not rotated and (size == 0 or _ends_alike(path, size, tail)):
         data = _bytes(path, size, min(PIECE, room))
         return _Piece(name, data, size) if data else None
-    if _ends_alike(f"{path}.1", size, tail):
+    if rotated or _ends_alike(f"{path}.1", size, tail):
         data = _bytes(f"{path}.1", size, min(PIECE, room))
         return _Piece(name, data, size, rotated=size + len(data) >= os.path.getsize(f"{path}.1"))
     return _Piece(name, _bytes(path, 0, min(PIECE, room)), 0)
