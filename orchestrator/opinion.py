@@ -37,6 +37,8 @@ def joined(state: RunState, opinion: Opinion) -> RunState:
         return replace(again, detail="; ".join(filter(None, [opinion.detail, state.verdict.reason])))
     if opinion.phase == "waiting" and state.state in ("submitting", "pending", "starting"):
         return replace(state, state="pending", detail=opinion.detail)
+    if opinion.phase == "waiting" and state.state == "running":  # its nodes have been taken from it
+        return replace(state, state="restarting", detail=opinion.detail)
     if opinion.phase in ("waiting", "unknown"):
         return replace(state, detail=opinion.detail or state.detail)
     if state.state in ("submitting", "pending"):

@@ -112,22 +112,28 @@ def ended(job_id: str, name: str, seen: JobLine | None) -> JobLine | None:
         found = job
     if found is None:
         found = _in_accounting(job_id, name)
-    elif found.state == "CANCELLED" and (listed := _in_accounting(job_id, name)) is not None:
-        found = replace(found, by=listed.by)  # who it was, only the accounting knows
+    elif found.state == "CANCELLED":
+        found = replace(found, by=_cancelled_by(job_id, name))
     if found is not None and found.phase == "ended":
         _look.ended[job_id] = found
     return found
 
 
 def _in_accounting(job_id: str, name: str) -> JobLine | None:
-    """The job as sacct has it; None without accounting. Its word that a job has ended comes some moments late."""
+    """The job as sacct has it; None where it has none, or there is no accounting."""
+    listed = _ask("sacct", "-n", "-X", "-P", "-j", job_id, "-o", SACCT_FIELDS)
+    return next((job for job in reversed(parse_sacct(listed or "")) if job.name == name), None)
+
+
+def _cancelled_by(job_id: str, name: str) -> str:
+    """The number of the user who cancelled a job, which only the accounting knows, and some moments late."""
     end = time.monotonic() + ACCOUNTING_LAG
-    while True:
-        listed = _ask("sacct", "-n", "-X", "-P", "-j", job_id, "-o", SACCT_FIELDS)
-        named = [job for job in parse_sacct(listed or "") if job.name == name]
-        if not named or named[-1].phase == "ended" or time.monotonic() >= end:
-            return named[-1] if named else None
+    while shutil.which("sacct") is not None:
+        listed = _in_accounting(job_id, name)
+        if (listed is not None and listed.by) or time.monotonic() >= end:
+            return listed.by if listed is not None else ""
         time.sleep(ACCOUNTING_LAG / 10)
+    return ""
 
 
 def _ask(*argv: str) -> str | None:

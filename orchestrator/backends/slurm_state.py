@@ -38,7 +38,7 @@ REASONS: Final = (
     (r"Priority", "other jobs are ahead of it in the queue"),
     (r"Resources", "it is next, as soon as enough nodes are free"),
     (r"None|", "Slurm has not looked at it yet"),
-    (r"BeginTime", "it may not start before the time it is held back until"),
+    (r"BeginTime", "its time to start has not come"),
     (r"Dependency", "it waits for another job"),
     (r"DependencyNeverSatisfied", "it waits for a job that did not end as it had to: it will never start"),
     (r"JobHeldUser", "you are holding it back: scontrol release lets it go"),

@@ -32,6 +32,11 @@ def test_a_job_that_waits_is_pending_and_says_why(state: str) -> None:
     assert (found.state, found.detail) == ("pending", WAITING.detail)
 
 
+def test_a_job_whose_nodes_were_taken_is_restarting() -> None:
+    assert joined(LIVE, WAITING).state == "restarting"
+    assert joined(replace(LIVE, state="stopping"), WAITING).state == "stopping"  # perhaps cancelled
+
+
 def test_a_job_that_runs_without_a_word_is_starting() -> None:
     found = joined(replace(LIVE, state="pending"), ACTIVE)
     assert (found.state, found.detail) == ("starting", "RUNNING")

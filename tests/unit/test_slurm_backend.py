@@ -112,7 +112,8 @@ def test_without_accounting_the_runs_own_files_are_left(site: Site) -> None:
     assert site.backend.alive(site.run) == {0: False, 1: False}
 
 
-def test_a_cancel_without_accounting_names_nobody(site: Site) -> None:
+def test_a_cancel_without_accounting_names_nobody(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm_client, "ACCOUNTING_LAG", 0.1)
     site.queue("17|CANCELLED|None|N/A|n1|r-abc234")
     assert site.opinion().reason == "Slurm job 17: it was cancelled (CANCELLED)"
 
