@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import DistributedDataParallelKwargs
 from pairs import ROOT, Load, Pairs, Target, print_pairs, say
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
@@ -50,7 +51,9 @@ def by_hand(name: str, task: Task, options: Options) -> Step:
         fully_shard(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr)
     if name == "accelerate":
-        accelerator = Accelerator(cpu=True)
+        accelerator = Accelerator(
+            cpu=True, kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)]
+        )
         model, optimizer = accelerator.prepare(model, optimizer)
         backward = accelerator.backward
 

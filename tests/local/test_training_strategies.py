@@ -14,6 +14,7 @@ from tests.local.programs.ranks import Ended, Training, trainings
 LENGTH = ("--steps", "11", "--global-batch", "12", "--lr", "0.05", "--save-every", "100")
 ADAM, DROPOUT, FLOAT32 = (("--option", f"{name}") for name in ("adam=true", "dropout=0.3", "single=true"))
 OTHERS = [("fsdp", "fsdp"), ("fsdp", "ddp"), ("ddp", "fsdp"), ("fsdp", "pipeline"), ("pipeline", "accelerate")]
+HALVED = ("ddp", "fsdp", "pipeline", "accelerate")
 CLOSE = {"rtol": 1e-9, "atol": 1e-11}  # in float64; what differs is the order of sums
 
 
@@ -92,6 +93,8 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list[
     wanted += [asked("accelerate", "accelerate", *ADAM), asked("accelerate-parts", "accelerate", "--accumulate", "3")]
     wanted += [asked("pipeline", "pipeline", *ADAM), asked("pipeline-parts", "pipeline", "--accumulate", "3")]
     wanted += resumed("pipeline", "pipeline")
+    wanted += [asked(f"bf16-{name}", name, *FLOAT32, "--precision", "bf16") for name in HALVED]
+    wanted += [asked("compressed", "ddp", *FLOAT32, "--gradient-compression", "bf16")]
     unshared = asked("unshared-{rank}", "fsdp", *ADAM)
     wanted += [asked(unshared.folder, "fsdp", *ADAM, "--steps", "5"), unshared]
     # Sample 20 is NaN: it comes up in the first epoch, in steps 1 to 4.
@@ -198,6 +201,14 @@ def test_every_way_evaluates_alike(two, three: Path, plain: Path) -> None:
         assert result["test_samples"] == 11
         assert result["loss"] == pytest.approx(expected["loss"], rel=1e-9), folder
         assert result["error"] == pytest.approx(expected["error"], rel=1e-9), folder
+
+
+def test_sixteen_bits_come_near(two, plain: Path) -> None:
+    expected = json.loads((plain / "float32" / "result.json").read_text())["loss"]
+    for name in ("compressed", *(f"bf16-{name}" for name in HALVED)):
+        loss = json.loads((two[0] / name / "result.json").read_text())["loss"]
+        assert loss == pytest.approx(expected, rel=0.01), name
+        assert loss != expected, name
 
 
 @pytest.mark.parametrize(("one", "other"), OTHERS)

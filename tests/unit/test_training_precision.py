@@ -67,6 +67,11 @@ def test_fp16_trains_on_a_gpu() -> None:
     assert losses[-1] < losses[0]
 
 
+def test_what_ddp_can_not_do_together_is_refused_in_a_sentence() -> None:
+    with pytest.raises(UserError, match="both --static-graph and --accumulate"):
+        strategy("--static-graph", "--accumulate", "2")
+
+
 def test_weights_that_are_no_numbers_are_noticed() -> None:
     made, _ = strategy()
     assert made.is_finite()

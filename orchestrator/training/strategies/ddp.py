@@ -20,6 +20,9 @@ class Ddp(Strategy):
         super().check()
         if self.setup.options.sync_batchnorm and self.setup.device.type != "cuda":
             raise UserError("SyncBatchNorm (--sync-batchnorm) computes on GPUs only, and this run is on the CPU.")
+        if self.setup.options.static_graph and self.setup.options.accumulate > 1:
+            # It learns the graph in its first backward pass, and fails by an assertion where that one is in no_sync.
+            raise UserError("DDP can't do both --static-graph and --accumulate: leave one of them out.")
 
     def place(self, model: nn.Module) -> nn.Module:
         if self.setup.options.sync_batchnorm:
