@@ -38,6 +38,8 @@ def main(rank: int) -> None:
             code, error = EXIT_USAGE, str(problem)
         except DivergedError as problem:
             code, error = EXIT_NO_RETRY, str(problem)
+        if accelerate := sys.modules.get("accelerate.state"):
+            accelerate.AcceleratorState._reset_state(reset_partial_state=True)  # else it stays at the first's precision
         for name in variables:
             del os.environ[name]
         Path(f"end.{rank}.json").write_text(json.dumps({"code": code, "error": error}))
