@@ -144,7 +144,7 @@ def test_twelve_ranks_train_on_three_nodes(alice: User) -> None:
     assert (state["state"], state["world_size"]) == ("succeeded", 12)
     assert [node["host"] for node in state["nodes"]] == ["n1", "n2", "n3"]
     assert run.in_accounting() == "COMPLETED"
-    assert run.text("nodes/0/task.json") == ""  # it held the token
+    wait_until(lambda: run.text("nodes/0/task.json") == "", "the end of the task with its token")
     comment = alice.testbed.output("ctl", "scontrol", "show", "job", run.job)
     assert f"Comment=orch {run.run_id}" in comment
 
