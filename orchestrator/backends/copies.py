@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -111,11 +112,15 @@ def bring_checkpoint(session: Session, remote: str, target: Path) -> bool:
         return False
     if hashlib.sha256(manifest).hexdigest() != commit.decode("ascii", "replace").strip():
         return False
+    files, name = json.loads(manifest)["files"], f"step_{json.loads(manifest)['step']:08}"
+    if name != target.name or any(Path(each).name != each for each in files):
+        return False  # put together from another one's files
     if (target / "COMMIT").exists() and (target / "COMMIT").read_bytes() == commit:
         return True
     target.mkdir(parents=True, exist_ok=True)
-    for name, entry in json.loads(manifest)["files"].items():
-        if "/" in name or name in (".", "..") or not _bring_file(session, f"{remote}/{name}", target / name, entry):
+    for each, entry in files.items():
+        if not _bring_file(session, f"{remote}/{each}", target / each, entry):
+            shutil.rmtree(target)
             return False
     write_durably(target / "manifest.json", manifest)
     write_durably(target / "COMMIT", commit)
@@ -135,12 +140,12 @@ def _bring_file(session: Session, remote: str, target: Path, entry: Mapping[str,
             digest.update(block)
         while (offset := file.tell()) < size:
             try:
-                data = session.call("read", path=remote, offset=offset, count=min(PIECE, size - offset))[1]
+                reply, data = session.call("read", path=remote, offset=offset, count=min(PIECE, size - offset))
             except BackendError as error:
                 if error.transient:
                     raise
-                data = b""
-            if not data:
+                break
+            if not data or reply["size"] != size:
                 break
             digest.update(data)
             file.write(data)

@@ -106,7 +106,7 @@ class Watch:
             with contextlib.suppress(BackendError):  # out of reach: `_follow` says so, and the next step tries again
                 if handle is not None:
                     session = self.backend.session(handle.hosts[0], self.workdir)
-                    bring_newest(self.run, session, self.checkpoints, self.steps[-1:])
+                    bring_newest(self.run, session, self.checkpoints, self.steps, most=1)
 
     # -- another start
 
@@ -181,12 +181,18 @@ def remote_checkpoints(run: RunDir) -> str:
     return folder if folder.startswith(("/", "~")) or not folder else f"{task.get('code_dir')}/{folder}"
 
 
-def bring_newest(run: RunDir, session: Any, folder: str, steps: list[str]) -> None:
-    """Copy these checkpoints here, the newest first, and keep as many as the job keeps."""
+def bring_newest(run: RunDir, session: Any, folder: str, steps: list[str], most: int | None = None) -> None:
+    """Copy the newest `most` of these checkpoints that verify, the newest first, and keep as many as the job keeps."""
+    here = 0
     for step in sorted(steps, reverse=True):
         target = run.path / "checkpoints" / Path(step).name
-        if not (target / "COMMIT").exists() and bring_checkpoint(session, f"{folder}/{step}", target):
+        if not (target / "COMMIT").exists():
+            if not bring_checkpoint(session, f"{folder}/{step}", target):
+                continue
             run.append_event("collected", step=int(target.name.removeprefix("step_")))
+        here += 1
+        if here == most:
+            break
     _keep_newest(run)
 
 
