@@ -150,7 +150,7 @@ class SlurmBackend:
             client.scancel(job.job_id)
             end = time.monotonic() + END_SECONDS
             while phase in ("waiting", "active") and time.monotonic() < end:
-                time.sleep(client.LOOK_SECONDS / 2)
+                time.sleep(client.LOOK_SECONDS / 2)  # Slurm tells nobody of a job's end: it has to be asked
                 phase, job = self._job(run, fresh=True)
             left = f"Slurm job {job.job_id} ({job.state})" if job and phase in ("waiting", "active") else ""
         return _proofs(run, left)

@@ -69,11 +69,6 @@ def call(*argv: str) -> Answer:
 NO_SLURM: Final = "submit from a login node, where sbatch is on PATH, or try the job on this machine with --rehearse"
 
 
-def has_slurm() -> bool:
-    """Are the programs here that a submit needs?"""
-    return all(shutil.which(program) for program in ("sbatch", "squeue", "scancel"))
-
-
 def queue(*, fresh: bool = False) -> Look:
     """This user's jobs by their number, those that ended some minutes ago included; asked at most every two seconds."""
     if fresh or time.monotonic() - _look.at > LOOK_SECONDS:
@@ -132,7 +127,7 @@ def _cancelled_by(job_id: str, name: str) -> str:
         listed = _in_accounting(job_id, name)
         if (listed is not None and listed.by) or time.monotonic() >= end:
             return listed.by if listed is not None else ""
-        time.sleep(ACCOUNTING_LAG / 10)
+        time.sleep(ACCOUNTING_LAG / 10)  # sacct can only be asked again
     return ""
 
 

@@ -71,11 +71,6 @@ def step(launch: LaunchPlan, python: str) -> str:
     return f"srun {shlex.join(rules)} {log} {shlex.quote(python)}"
 
 
-def agent_argv(launch: LaunchPlan) -> tuple[str, ...]:
-    """What every node's task turns into; which node it is, Slurm tells it."""
-    return launch.commands[0]
-
-
 def _setup(launch: LaunchPlan) -> list[str]:
     log = f'{_in_shell(launch, "batch.")}"$SLURM_JOB_ID.${{SLURM_RESTART_COUNT:-0}}".log'
     folder = _in_shell(launch)

@@ -160,11 +160,11 @@ class Strategy:
 
     def shards(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return this rank's tensors for a sharded checkpoint, and what is plain and alike on all ranks."""
-        raise NotImplementedError
+        raise NotImplementedError  # asked only of strategies whose checkpoints are sharded, which have their own
 
     def load_shards(self, saved: Mapping[str, Any], path: Path) -> None:
         """Take what `shards` gave, with however many ranks; `saved` is the plain part. Collective."""
-        raise NotImplementedError
+        raise NotImplementedError  # as `shards`
 
 
 def pick(data: Tensors, indices: Tensor) -> list[Tensor]:
