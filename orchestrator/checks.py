@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from orchestrator.explain import Problem
-from orchestrator.spec import ONE_PROCESS, WHOLE_BATCH, AnyProfile, Job, SlurmProfile, SshProfile
+from orchestrator.profile import AnyProfile, SlurmProfile, SshProfile
+from orchestrator.spec import ONE_PROCESS, WHOLE_BATCH, Job
 
 MOST_RANKS: Final = 100_000  # a plan names each of them
 

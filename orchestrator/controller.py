@@ -44,7 +44,7 @@ if TYPE_CHECKING:  # what only looks at runs must not wait for pydantic
     from orchestrator.load import Loaded
     from orchestrator.logs import Selection
     from orchestrator.plan import LaunchPlan, Place
-    from orchestrator.spec import AnyProfile
+    from orchestrator.profile import AnyProfile
 
 RECORD_VERSION = 1
 POLL_SECONDS = 0.1  # files on a network file system send no events, so followers look

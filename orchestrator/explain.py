@@ -13,7 +13,8 @@ from pydantic_core import ErrorDetails
 
 from orchestrator.document import Node, kind_of
 from orchestrator.errors import SpecError
-from orchestrator.spec import Job, ProfileBase, SlurmProfile, SshProfile
+from orchestrator.profile import ProfileBase, SlurmProfile, SshProfile
+from orchestrator.spec import Job
 
 MAX_PROBLEMS: Final = 10
 MAX_LENGTH: Final = 600

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from orchestrator.commandline import Pasted, read_command, words
 from orchestrator.errors import UsageError
-from orchestrator.spec import SshProfile
+from orchestrator.profile import SshProfile
 from orchestrator.units import seconds, size
 
 _SAFE = re.compile(r"-{0,2}[A-Za-z0-9_./][A-Za-z0-9_./+=@%^~-]*")

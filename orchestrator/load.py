@@ -17,7 +17,8 @@ from orchestrator.checks import check, check_code, fit
 from orchestrator.document import Document, Node, from_value, kind_of, merge, nested, parse, plain, read_yaml
 from orchestrator.errors import SpecError, UsageError
 from orchestrator.explain import did_you_mean, explain, raise_problems
-from orchestrator.spec import AnyProfile, Job, LocalProfile, SlurmProfile, SshProfile
+from orchestrator.profile import AnyProfile, LocalProfile, SlurmProfile, SshProfile
+from orchestrator.spec import Job
 
 __all__ = [
     "Document",

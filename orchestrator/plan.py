@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator import runtimes
-from orchestrator.spec import AnyProfile, Job, LocalProfile, SlurmProfile, SshProfile, program_of
+from orchestrator.profile import AnyProfile, LocalProfile, SlurmProfile, SshProfile
+from orchestrator.spec import Job, program_of
 from orchestrator.wire import (
     Binding,
     Input,

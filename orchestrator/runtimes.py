@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from orchestrator.errors import UsageError
-from orchestrator.spec import AnyProfile, Job
+from orchestrator.profile import AnyProfile
+from orchestrator.spec import Job
 
 
 def enter(job: Job, profile: AnyProfile) -> tuple[str, ...]:

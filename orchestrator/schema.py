@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from orchestrator.spec import PROFILE, Job
+from orchestrator.profile import PROFILE
+from orchestrator.spec import Job
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 # pydantic leaves its own words where a bound follows a before-validator.

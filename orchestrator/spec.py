@@ -1,107 +1,12 @@
-"""Job (what to run) and Profile (where): the two documents a user writes, frozen and without unknown keys."""
+"""Job: what to run. The first of the two documents a user writes; profile.py has the second."""
 
 from __future__ import annotations
 
-import re
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    GetJsonSchemaHandler,
-    TypeAdapter,
-    field_validator,
-    model_validator,
-)
-from pydantic_core import CoreSchema
+from pydantic import BeforeValidator, Field, model_validator
 
-from orchestrator.sbatch import known_options
-from orchestrator.units import expand_hosts, seconds, size
-
-FORMAT_VERSION: Final = 1
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
-_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-
-def _one_line(text: str) -> str:
-    """Refuse control characters: a newline in a scheduler field would become a line of the batch script."""
-    if found := _CONTROL.search(text):
-        raise ValueError(f"contains a control character ({found[0]!r}), which is not allowed here")
-    return text
-
-
-def _plain_name(text: str) -> str:
-    if not _NAME.fullmatch(text):
-        raise ValueError("must be 1 to 40 letters, digits, '_', '.' or '-', and start with a letter or digit")
-    return text
-
-
-def _text_value(value: object) -> object:
-    """Take a number for text where a command line or an environment would show the same characters."""
-    if isinstance(value, bool):
-        raise ValueError(f"is a YAML boolean; put quotes around it to pass it as text ('{str(value).lower()}')")
-    return str(value) if isinstance(value, int | float) else value
-
-
-def _no_nul(text: str) -> str:
-    if "\0" in text:
-        raise ValueError("contains a NUL byte, which no program can be given")
-    return text
-
-
-def _env_name(text: str) -> str:
-    if not _ENV_NAME.fullmatch(text):
-        raise ValueError(f"'{text}' can't be the name of an environment variable")
-    return text
-
-
-def _expand(value: object) -> object:
-    return tuple(expand_hosts(value)) if isinstance(value, str) else value
-
-
-class _Also:
-    """Tells editors, through the JSON Schema, of the other type that a before-validator reads."""
-
-    def __init__(self, json_type: str) -> None:
-        self.json_type = json_type
-
-    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"anyOf": [handler(core), {"type": self.json_type}]}
-
-
-Name = Annotated[str, AfterValidator(_plain_name)]
-Line = Annotated[str, Field(min_length=1), AfterValidator(_one_line)]
-Arg = Annotated[str, BeforeValidator(_text_value), AfterValidator(_no_nul), _Also("number")]
-EnvName = Annotated[str, AfterValidator(_env_name)]
-Seconds = Annotated[
-    int, BeforeValidator(lambda v: seconds(v) if isinstance(v, str) else v), Field(ge=0), _Also("string")
-]
-Bytes = Annotated[int, BeforeValidator(lambda v: size(v) if isinstance(v, str) else v), Field(gt=0), _Also("string")]
-Count = Annotated[int, Field(ge=1, le=100_000)]
-Budget = Annotated[int, Field(ge=0)] | None
-
-
-def _tuples(value: Any) -> Any:
-    if isinstance(value, list):
-        return tuple(_tuples(item) for item in value)
-    return {key: _tuples(item) for key, item in value.items()} if isinstance(value, dict) else value
-
-
-class Spec(BaseModel):
-    """A frozen document that refuses keys it doesn't know."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _lists_as_tuples(cls, data: Any) -> Any:
-        """Take lists for tuples: strict mode refuses them in Python, and a before-validator makes JSON Python too."""
-        return _tuples(data)
-
+from orchestrator.fields import FORMAT_VERSION, Also, Arg, Budget, Bytes, Count, EnvName, Line, Name, Seconds, Spec
 
 ONE_PROCESS: Final = ("single", "dp", "dp-balanced", "model-parallel")
 """Strategies of training that are one process, however many devices it uses."""
@@ -182,7 +87,7 @@ class Container(Spec):
     """The image that the launcher and its ranks run in."""
 
     image: Line
-    mounts: tuple[Annotated[Mount, BeforeValidator(_mount), _Also("string")], ...] = ()
+    mounts: tuple[Annotated[Mount, BeforeValidator(_mount), Also("string")], ...] = ()
     shm: Bytes | None = Field(None, description="size of /dev/shm; the host's is shared by default")
     pull: Literal["missing", "always", "never"] = "missing"
     user: Line | None = Field(None, description="uid:gid; the caller's own by default")
@@ -293,7 +198,7 @@ class Job(Spec):
     limits: Limits = Limits()
     hang: Annotated[Hang, BeforeValidator(_hang)] = Hang()
     inputs: tuple[Input, ...] = ()
-    notify: Annotated[tuple[Notify, ...], BeforeValidator(_one_or_many), _Also("object")] = Field(
+    notify: Annotated[tuple[Notify, ...], BeforeValidator(_one_or_many), Also("object")] = Field(
         (), description="whom to tell what became of the run; one or a list"
     )
     launcher: Literal["auto", "fork", "exec", "torchrun", "accelerate"] = Field(
@@ -314,154 +219,6 @@ class Job(Spec):
         if clash := sorted(set(self.env) & set(self.secrets)):
             raise ValueError(f"{', '.join(clash)} can't be in both env and secrets")
         return self
-
-
-Nproc = Annotated[int, Field(ge=1, le=1024)]
-
-
-class ProfileBase(Spec):
-    """What every kind of profile has."""
-
-    version: Literal[1] = FORMAT_VERSION
-    name: Name
-    nodes: Count = 1
-    nproc_per_node: Nproc | Literal["auto"] | tuple[Nproc, ...] = Field(
-        "auto", description="ranks a node; auto: its GPUs, else its cores; a list: one number a node"
-    )
-    backend: Literal["auto", "nccl", "gloo", "mpi"] = Field("auto", description="of torch.distributed")
-    runtime: Literal["none", "docker", "podman", "apptainer", "pyxis"] = "none"
-    gpu_flag: Literal["auto", "none", "gpus", "cdi", "nv"] = Field("auto", description="how the runtime is given GPUs")
-    python: Line | None = Field(None, description="the interpreter that trains, on the nodes")
-    workdir: Line | None = Field(None, description="orch's folder on the nodes")
-    shared: bool = Field(False, description="is workdir the same folder on all nodes?")
-    setup: tuple[Line, ...] = Field((), description="shell lines run before the launcher: module load cuda")
-    interface: Line | None = Field(None, description="network interface of the ranks; found by the route")
-    ports: Annotated[str, Field(pattern=r"^\d{1,5}-\d{1,5}$")] | None = Field(
-        None, description="the gang's ports, for firewalls: 20000-20100"
-    )
-    defaults: dict[str, Any] = Field({}, description="job fields that hold where the job says nothing")
-
-    @field_validator("ports")
-    @classmethod
-    def _port_range(cls, text: str | None) -> str | None:
-        if text is not None:
-            low, high = (int(part) for part in text.split("-"))
-            if not 1024 <= low <= high <= 65535:
-                raise ValueError(f"'{text}' is not a range of ports between 1024 and 65535")
-        return text
-
-    @model_validator(mode="after")
-    def _one_nproc_a_node(self) -> ProfileBase:
-        if isinstance(self.nproc_per_node, tuple) and len(self.nproc_per_node) != self.nodes:
-            raise ValueError(f"nproc_per_node lists {len(self.nproc_per_node)} numbers for {self.nodes} nodes")
-        return self
-
-
-class LocalProfile(ProfileBase):
-    """This machine; several nodes are several agents on it."""
-
-    kind: Literal["local"]
-
-
-class Host(Spec):
-    """One SSH host; a range such as `n[1-3]` stands for several."""
-
-    host: Line
-    user: Line | None = None
-    port: Annotated[int, Field(ge=1, le=65535)] | None = None
-    key: Line | None = Field(None, description="private key file on the submitting machine")
-    jump: Line | None = Field(None, description="the host to go through")
-    addr: Line | None = Field(None, description="what the other nodes call this one")
-    nproc_per_node: Nproc | Literal["auto"] | None = None
-    python: Line | None = None
-
-
-def _host(value: object) -> object:
-    """Read `host`, `user@host` or `user@host:port`."""
-    if not isinstance(value, str):
-        return value
-    user, at, rest = value.rpartition("@")
-    host, colon, port = rest.partition(":")
-    if (at and not user) or not host or (colon and not port.isdigit()):
-        raise ValueError(f"'{value}' is not a host; write host, user@host or user@host:port")
-    return Host(host=host, user=user or None, port=int(port) if colon else None)
-
-
-HostEntry = Annotated[Host, BeforeValidator(_host), _Also("string")]
-
-
-def _expanded(hosts: tuple[Host, ...]) -> tuple[Host, ...]:
-    out: list[Host] = []
-    for entry in hosts:
-        names = expand_hosts(entry.host)
-        addrs = expand_hosts(entry.addr) if entry.addr else [None] * len(names)
-        if len(addrs) != len(names):
-            raise ValueError(f"host '{entry.host}' names {len(names)} hosts, addr '{entry.addr}' {len(addrs)}")
-        out += [entry.model_copy(update={"host": n, "addr": a}) for n, a in zip(names, addrs, strict=True)]
-    seen: set[tuple[str, int | None]] = set()
-    for entry in out:
-        if (entry.host, entry.port) in seen:
-            raise ValueError(f"host '{entry.host}' is listed twice")
-        seen.add((entry.host, entry.port))
-    return tuple(out)
-
-
-class SshProfile(ProfileBase):
-    """Machines reached over SSH, with python3 and nothing of ours."""
-
-    kind: Literal["ssh"]
-    hosts: Annotated[tuple[HostEntry, ...], Field(min_length=1), AfterValidator(_expanded)]
-    spares: Annotated[tuple[HostEntry, ...], AfterValidator(_expanded)] = ()
-    user: Line | None = None
-    port: Annotated[int, Field(ge=1, le=65535)] | None = None
-    key: Line | None = None
-    jump: Line | None = None
-    slots: Count | None = Field(None, description="ranks that a host without GPUs takes at a time, of all its users")
-    node_wait: Seconds = Field(1800, description="how long a lost host is waited for where no spare is left")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _all_hosts_by_default(cls, data: Any) -> Any:
-        """Take every host as a node where `nodes` is left out."""
-        if isinstance(data, dict) and "nodes" not in data and isinstance(data.get("hosts"), list | tuple):
-            names = [h if isinstance(h, str) else h.get("host", "") for h in data["hosts"] if isinstance(h, str | dict)]
-            try:
-                count = sum(len(expand_hosts(str(name))) for name in names)
-            except ValueError:
-                return data  # the field itself reports the broken range
-            return {**data, "nodes": max(count, 1)}
-        return data
-
-    @model_validator(mode="after")
-    def _enough_hosts(self) -> SshProfile:
-        if len(self.hosts) < self.nodes:
-            raise ValueError(f"nodes is {self.nodes}, but only {len(self.hosts)} hosts are listed")
-        return self
-
-
-class SlurmProfile(ProfileBase):
-    """A Slurm cluster, from its login node or through one."""
-
-    kind: Literal["slurm"]
-    partition: Line | None = None
-    account: Line | None = None
-    qos: Line | None = None
-    time: Seconds | None = Field(None, description="the job's time limit")
-    gres: Line | None = None
-    gpus_per_node: Count | None = None
-    cpus_per_task: Count | None = None
-    mem: Bytes | None = Field(None, description="memory a node")
-    constraint: Line | None = None
-    exclude: Line | None = None
-    login: Line | None = Field(None, description="user@host of a login node to submit through")
-    sbatch: Annotated[dict[Line, Line | int | bool], AfterValidator(known_options)] = Field(
-        {}, description="any other option of sbatch"
-    )
-
-
-Profile = Annotated[LocalProfile | SshProfile | SlurmProfile, Field(discriminator="kind")]
-PROFILE: TypeAdapter[LocalProfile | SshProfile | SlurmProfile] = TypeAdapter(Profile)
-AnyProfile = LocalProfile | SshProfile | SlurmProfile
 
 
 def program_of(job: Job) -> tuple[str, str, list[str]]:

@@ -15,8 +15,9 @@ from orchestrator import errors
 from orchestrator.cli import orch
 from orchestrator.load import load
 from orchestrator.plan import Place, plan, ranks_of
+from orchestrator.profile import LocalProfile
 from orchestrator.records import RunState, Verdict
-from orchestrator.spec import Job, LocalProfile
+from orchestrator.spec import Job
 from orchestrator.training import options as training_options
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator import doctor, pages
 from orchestrator.errors import BackendError
-from orchestrator.spec import PROFILE
+from orchestrator.profile import PROFILE
 
 HELLO = {"host": "h", "python": "3.11.2", "uid": 1, "home": "/home/me", "workdir": "/home/me/.orch", "cores": 8,
          "gpus": 0, "addresses": ["10.0.0.1", "127.0.0.1"], "time": 0.0, "free": 1 << 40, "shm": 1 << 33}  # fmt: skip

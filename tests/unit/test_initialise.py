@@ -19,7 +19,8 @@ from orchestrator.initialise import (
     text_value,
 )
 from orchestrator.load import load_job, load_profile
-from orchestrator.spec import AnyProfile, Job, LocalProfile, SlurmProfile, SshProfile
+from orchestrator.profile import AnyProfile, LocalProfile, SlurmProfile, SshProfile
+from orchestrator.spec import Job
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from orchestrator import load as loading
 from orchestrator.checks import world_size
 from orchestrator.errors import SpecError, UsageError
 from orchestrator.load import Loaded, job_path, known_profiles, load, load_job, load_profile, profile_path
-from orchestrator.spec import SshProfile
+from orchestrator.profile import SshProfile
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,7 +12,8 @@ from pydantic import BaseModel
 
 from orchestrator.document import parse, plain
 from orchestrator.load import load, load_profile, schema
-from orchestrator.spec import Job, LocalProfile, SlurmProfile, SshProfile
+from orchestrator.profile import LocalProfile, SlurmProfile, SshProfile
+from orchestrator.spec import Job
 
 ROOT = Path(__file__).parents[2]
 JOBS = sorted((ROOT / "jobs").glob("*.yaml"))

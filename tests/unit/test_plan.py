@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from orchestrator import render
 from orchestrator.load import load
 from orchestrator.plan import LaunchPlan, Place, bindings_of, differences, nproc_by_node, plan, ranks_of, rehearsal
-from orchestrator.spec import PROFILE, AnyProfile, Job
+from orchestrator.profile import PROFILE, AnyProfile
+from orchestrator.spec import Job
 
 ROOT = Path(__file__).parents[2]
 JOBS = sorted(path.stem for path in (ROOT / "jobs").glob("*.yaml"))

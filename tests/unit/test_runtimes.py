@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.errors import UsageError
+from orchestrator.profile import PROFILE
 from orchestrator.runtimes import enter
-from orchestrator.spec import PROFILE, Job
+from orchestrator.spec import Job
 
 JOB = Job.model_validate({"name": "j", "script": "train.py"})
 

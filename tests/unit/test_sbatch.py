@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from orchestrator.profile import PROFILE, SlurmProfile
 from orchestrator.sbatch import FIELDS, OPTIONS, OURS, known_options
-from orchestrator.spec import PROFILE, SlurmProfile
 
 
 def test_both_spellings_are_one_option() -> None:

@@ -14,7 +14,8 @@ import pytest
 from orchestrator.backends.slurm import SlurmBackend, _environment
 from orchestrator.backends.slurm_script import FOLDER, parameters, step, warning
 from orchestrator.plan import LaunchPlan, Place, plan
-from orchestrator.spec import PROFILE, Job
+from orchestrator.profile import PROFILE
+from orchestrator.spec import Job
 
 RUN = "/shared/my runs/j-abc234"
 

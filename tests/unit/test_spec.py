@@ -8,7 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 from orchestrator.checks import check, fit, world_size
-from orchestrator.spec import PROFILE, Host, Job, LocalProfile, Mount, SlurmProfile, SshProfile, Training, program_of
+from orchestrator.profile import PROFILE, Host, LocalProfile, SlurmProfile, SshProfile
+from orchestrator.spec import Job, Mount, Training, program_of
 from orchestrator.training import options as training_options
 
 

@@ -11,7 +11,8 @@ from safetensors.torch import load_file
 from orchestrator import export as exports
 from orchestrator.errors import UsageError
 from orchestrator.plan import Place, plan
-from orchestrator.spec import Job, LocalProfile
+from orchestrator.profile import LocalProfile
+from orchestrator.spec import Job
 from orchestrator.store import RunDir
 from orchestrator.training import checkpoints
 from orchestrator.training.errors import CheckpointError
