@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,9 @@ from orchestrator.wire import RANK_VARIABLES
 settings.register_profile("sample", derandomize=True, deadline=None)
 settings.register_profile("soak", deadline=None, print_blob=True)
 settings.load_profile("soak" if os.environ.get("SOAK") else "sample")
+
+# Drawn once for all processes of a test run; said at its end, and by every soak test that fails.
+os.environ["SOAK_SEED"] = os.environ.get("SOAK_SEED") or str(time.time_ns() % 1_000_000)
 
 CLUSTER = Path(__file__).parent / "cluster"
 FOREIGN = ("ORCH_", "TORCHELASTIC_", "PET_", "SLURM_", "NCCL_", "GLOO_")
@@ -33,3 +37,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         group = "testbed" if item.path.is_relative_to(CLUSTER) else str(item.path)
         item.add_marker(pytest.mark.xdist_group(group))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what the soak counted, and its seed; SOAK_ROWS=file keeps the rows of a full count."""
+    reports = [report for group in ("passed", "failed") for report in terminalreporter.getreports(group)]
+    rows = [str(row) for report in reports for key, row in report.user_properties if key == "soak"]
+    if not rows:
+        return
+    full = os.environ.get("SOAK") == "1"
+    sample = "" if full else " (a sample; SOAK=1 counts all)"
+    terminalreporter.write_line(f"soak: SOAK_SEED={os.environ['SOAK_SEED']}{sample}")
+    for row in rows:
+        terminalreporter.write_line(row)
+    if full and (path := os.environ.get("SOAK_ROWS")):
+        with open(path, "a", encoding="utf-8") as file:
+            file.writelines(f"{row}\n" for row in rows)

@@ -18,15 +18,14 @@ import pytest
 from tests.local.conftest import orch, project  # noqa: F401 (fixtures, used by name)
 
 FULL = os.environ.get("SOAK") == "1"
-SEED = int(os.environ.get("SOAK_SEED") or time.time_ns() % 1_000_000)
-ROWS: list[str] = []
+SEED = int(os.environ["SOAK_SEED"])
 
 
 @dataclass
 class Soak:
     """One counted test: its own random numbers, and what failed."""
 
-    name: str
+    test: pytest.Item
     chance: random.Random
     begun: float = field(default_factory=time.monotonic)
     failures: list[str] = field(default_factory=list)
@@ -53,7 +52,8 @@ class Soak:
     def end(self, what: str, count: int) -> None:
         """Write the row, and fail the test where anything failed."""
         seconds = time.monotonic() - self.begun
-        ROWS.append(f"| {what} | {count} | {len(self.failures)} | {seconds:.0f} s | {commit()} |")
+        row = f"| {what} | {count} | {len(self.failures)} | {seconds:.0f} s | {commit()} |"
+        self.test.user_properties.append(("soak", row))
         shown = "\n\n".join(failure[:2000] for failure in self.failures[:400])
         if self.failures:
             pytest.fail(f"{len(self.failures)} of {count} ({what}); SOAK_SEED={SEED}\n{shown}", pytrace=False)
@@ -75,16 +75,4 @@ def commit() -> str:
 @pytest.fixture
 def soak(request: pytest.FixtureRequest) -> Soak:
     """The counter of one test; its random numbers depend on the seed and the test's name only."""
-    return Soak(request.node.name, random.Random(f"{SEED} {request.node.name}"))
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say the seed, and the table."""
-    if not ROWS:
-        return
-    terminalreporter.write_line(f"soak: SOAK_SEED={SEED}{'' if FULL else ' (a sample; SOAK=1 counts all)'}")
-    for row in ROWS:
-        terminalreporter.write_line(row)
-    if FULL and (path := os.environ.get("SOAK_ROWS")):
-        with open(path, "a", encoding="utf-8") as file:
-            file.writelines(f"{row}\n" for row in ROWS)
+    return Soak(request.node, random.Random(f"{SEED} {request.node.name}"))
