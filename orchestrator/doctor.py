@@ -88,21 +88,25 @@ def examine(profile: Any) -> list[Check]:
 
 def _examine_slurm(profile: Any) -> list[Check]:
     """What a submit from here would meet; asks Slurm, queues nothing."""
-    from orchestrator.backends import scheduler, slurm_client, slurm_cluster  # noqa: PLC0415 (as above)
+    from orchestrator.backends import scheduler, slurm_cluster  # noqa: PLC0415 (as above)
+    from orchestrator.backends.slurm_client import NO_SLURM, Client, Here  # noqa: PLC0415 (as above)
     from orchestrator.plan import plan  # noqa: PLC0415 (loads pydantic)
     from orchestrator.spec import Job  # noqa: PLC0415 (loads pydantic)
     from orchestrator.store import RunDir, state_root  # noqa: PLC0415 (next to its only use)
 
     values, found = profile.model_dump(mode="json"), dict[str, tuple[str, str, str]]()
-    missing = slurm_client.programs(("sbatch", "srun", "squeue", "scancel"))
-    found["programs"] = (FAIL, f"no {missing}", slurm_client.NO_SLURM) if missing else (OK, "sbatch", "")
+    client = Client(Here())
+    missing = ", ".join(client.way.missing(("sbatch", "srun", "squeue", "scancel")))
+    found["programs"] = (FAIL, f"no {missing}", NO_SLURM) if missing else (OK, "sbatch", "")
     job = Job(name="doctor", command=("true",))
     place = backend("slurm").place(RunDir(state_root() / "runs" / "doctor"), profile.workdir, profile.python)
     launch = plan(job, profile, "doctor", place)
     try:
         if not missing:
-            found["partition"] = slurm_cluster.fits(values, slurm_cluster.partitions())
-            found["sbatch"] = slurm_cluster.would_take(scheduler("slurm").script(launch), values, launch.time_limit)
+            found["partition"] = slurm_cluster.fits(values, slurm_cluster.partitions(client))
+            found["sbatch"] = slurm_cluster.would_take(
+                client, scheduler("slurm").script(launch), values, launch.time_limit
+            )
     except BackendError as error:
         found["partition"] = (FAIL, error.message, error.hint)
     found["workdir"] = _check_folder(place.run_dir)
@@ -214,9 +218,10 @@ def holdings(profile: Any) -> list[dict[str, Any]]:
     Of a slurm profile, the cluster's partitions.
     """
     if profile.kind == "slurm":
+        from orchestrator.backends.slurm_client import Client, Here  # noqa: PLC0415 (as below)
         from orchestrator.backends.slurm_cluster import partitions  # noqa: PLC0415 (as below)
 
-        return [row.to_json() for row in partitions()]
+        return [row.to_json() for row in partitions(Client(Here()))]
     from orchestrator.backends.hosts import hosts_of, on_all, workdir_of  # noqa: PLC0415 (`orch status` does without)
 
     if profile.kind != "ssh":

@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from orchestrator.backends import slurm_client as client
 from orchestrator.backends.base import NodeProof
+from orchestrator.backends.slurm_client import LOOK_SECONDS, Client, Here
 from orchestrator.backends.slurm_errors import is_unanswered, refusal
 from orchestrator.backends.slurm_state import JobLine, how_it_ended, why_it_waits
 from orchestrator.errors import BackendError, StoreError, UsageError
@@ -41,6 +41,9 @@ class SlurmBackend:
 
     starts_again = False  # Slurm starts the job again, with nobody of ours there: the batch script asks it to
     collects = False  # the nodes write to the run directory itself
+
+    def __init__(self) -> None:
+        self.client = Client(Here())
 
     def place(self, run: RunDir, workdir: str | None, python: str | None) -> Place:
         """The run directory, in `workdir` where the profile has one; every node has to see it at the same path."""
@@ -69,8 +72,7 @@ class SlurmBackend:
         """Queue the job. The intent is durable before, and a job whose number was lost is found by its name."""
         from orchestrator.archive import node_archive  # noqa: PLC0415 (only a submit needs it)
 
-        if missing := client.programs(("sbatch", "srun", "squeue", "scancel")):
-            raise BackendError(f"there is no {missing} on this machine", client.NO_SLURM)
+        self.client.need("sbatch", "srun", "squeue", "scancel")
         write_durably(run.path / "node.pyz", node_archive())
         (run.path / FOLDER).mkdir(exist_ok=True)
         for task in tasks:
@@ -78,7 +80,7 @@ class SlurmBackend:
             path = run.node(task.node_rank) / "task.json"
             write_durably(path, json.dumps(task.to_json()).encode(), private=True)
         run.write("handle.json", {"state": "intent"})
-        if (job_id := _sbatch(plan, run)) is not None:
+        if (job_id := _sbatch(plan, run, self.client)) is not None:
             run.write("handle.json", {"state": "submitted", "job": job_id})
 
     def alive(self, run: RunDir) -> Mapping[int, bool | None]:
@@ -98,11 +100,11 @@ class SlurmBackend:
         if phase == "active" and job is not None:
             return Opinion(phase, f"Slurm job {job.job_id} is {job.state} on {job.nodes or 'its nodes'}")
         if phase == "unknown":
-            return Opinion(phase, f"Slurm can't be asked: {client.queue().problem}")
+            return Opinion(phase, f"Slurm can't be asked: {self.client.queue().problem}")
         if job is None or job.state == "COMPLETED" or (run.path / "cancel.json").exists():
             return Opinion(phase)  # nothing that the run's own files don't tell
-        job = client.ended(job.job_id, run.run_id, job) or job
-        reason = how_it_ended(job, client.user_name(job.by))
+        job = self.client.ended(job.job_id, run.run_id, job) or job
+        reason = how_it_ended(job, self.client.user_name(job.by))
         if job.state == "FAILED":
             reason += _last_words(run, job.job_id)
         outcome = "cancelled" if job.state == "CANCELLED" else "failed"
@@ -116,16 +118,16 @@ class SlurmBackend:
         """Let time pass: neither Slurm nor a shared folder tells when something happens. Hurries what was requeued."""
         phase, job = self._job(run)
         if phase == "waiting" and job is not None and job.reason == "BeginTime" and _has_run(run):
-            client.hurry(job)
+            self.client.hurry(job)
         time.sleep(timeout)
 
     def cancel(self, run: RunDir) -> None:
         """TERM to the agents, who find the recorded cancel; a job that still waits is taken out of the queue."""
         phase, job = self._job(run)
         if job is not None and phase == "waiting":
-            client.scancel(job.job_id)
+            self.client.scancel(job.job_id)
         elif job is not None and phase == "active":
-            client.scancel(job.job_id, "--signal=TERM")
+            self.client.scancel(job.job_id, "--signal=TERM")
 
     def start_again(self, run: RunDir, again: Again) -> None:
         """Never asked for: see `starts_again`."""
@@ -146,11 +148,11 @@ class SlurmBackend:
         phase, job = self._job(run, fresh=True)
         left = ""
         if job is not None and phase in ("waiting", "active") and not self._goes_by_itself(run, phase):
-            client.scancel(job.job_id, "--signal=KILL")
-            client.scancel(job.job_id)
+            self.client.scancel(job.job_id, "--signal=KILL")
+            self.client.scancel(job.job_id)
             end = time.monotonic() + END_SECONDS
             while phase in ("waiting", "active") and time.monotonic() < end:
-                time.sleep(client.LOOK_SECONDS / 2)  # Slurm tells nobody of a job's end: it has to be asked
+                time.sleep(LOOK_SECONDS / 2)  # Slurm tells nobody of a job's end: it has to be asked
                 phase, job = self._job(run, fresh=True)
             left = f"Slurm job {job.job_id} ({job.state})" if job and phase in ("waiting", "active") else ""
         return _proofs(run, left)
@@ -165,13 +167,13 @@ class SlurmBackend:
 
     def _job(self, run: RunDir, *, fresh: bool = False) -> tuple[str, JobLine | None]:
         """(phase, the job): the phases of an Opinion."""
-        look = client.queue(fresh=fresh)
+        look = self.client.queue(fresh=fresh)
         if look.jobs is None:
             return "unknown", None
         job_id = _job_id(run)
-        job = client.find(job_id, run.run_id)
+        job = self.client.find(job_id, run.run_id)
         if job is None and job_id is not None:
-            job = client.ended(job_id, run.run_id, None)
+            job = self.client.ended(job_id, run.run_id, None)
             return ("ended", job) if job is None else (job.phase, job)
         return ("none", None) if job is None else (job.phase, job)
 
@@ -191,7 +193,7 @@ def _environment(hidden: tuple[str, ...]) -> Iterator[None]:
         os.environ.update(kept)
 
 
-def _sbatch(plan: LaunchPlan, run: RunDir) -> str | None:
+def _sbatch(plan: LaunchPlan, run: RunDir, client: Client) -> str | None:
     """The number of the queued job; None where only its name can find it, later; BackendError where it is refused."""
     from submitit.core.utils import FailedJobError, FailedSubmissionError  # noqa: PLC0415 (60 ms)
     from submitit.slurm.slurm import SlurmExecutor  # noqa: PLC0415

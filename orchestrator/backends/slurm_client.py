@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import pwd
 import shutil
 import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, Protocol
 
 from orchestrator.backends.slurm_state import (
     SACCT_FIELDS,
@@ -22,10 +21,13 @@ from orchestrator.backends.slurm_state import (
 )
 from orchestrator.errors import BackendError
 
+NO_SLURM: Final = "submit from a login node, where sbatch is on PATH, or through one: set login: in the profile"
 LOOK_SECONDS: Final = 2.0  # sites limit a user to about two calls a second
 PATIENCE: Final = 30.0
 AFTER_REQUEUE: Final = 5
 ACCOUNTING_LAG: Final = 3.0
+STRANGE: Final = ("SQUEUE_", "SACCT_")  # of the caller's variables: they change what the programs print
+PLAIN: Final = {"SLURM_TIME_FORMAT": "standard", "LC_ALL": "C"}
 
 
 @dataclass(frozen=True)
@@ -47,121 +49,146 @@ class Look:
     ended: dict[str, JobLine] = field(default_factory=dict)  # what was asked of jobs that are over
 
 
-_look = Look()
+class Way(Protocol):
+    """How Slurm's programs are run: on this machine, or on a login node."""
+
+    where: str  # `this machine`, or the login node's name
+
+    def run(self, argv: Sequence[str], stdin: str, timeout: float) -> Answer:
+        """What the program printed; BackendError where it isn't there, or takes longer than that many seconds."""
+
+    def missing(self, names: Sequence[str]) -> list[str]:
+        """Those of these programs that are not there."""
+
+    def user(self) -> int:
+        """The number of the user whose jobs they are."""
 
 
-def call(*argv: str) -> Answer:
-    """Run one of Slurm's programs; BackendError where it isn't there or doesn't answer."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("SQUEUE_", "SACCT_"))}
-    environment |= {"SLURM_TIME_FORMAT": "standard", "LC_ALL": "C"}
-    try:
-        done = subprocess.run(
-            argv, capture_output=True, text=True, errors="replace", timeout=PATIENCE, env=environment, check=False,
-            stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-    except FileNotFoundError as error:
-        raise BackendError(f"there is no {argv[0]} on this machine", NO_SLURM) from error
-    except subprocess.TimeoutExpired as error:
-        raise BackendError(f"{argv[0]} did not answer for {PATIENCE:g} s", transient=True) from error
-    return Answer(done.returncode, done.stdout, done.stderr)
+class Here:
+    """Slurm's programs on this machine."""
 
+    where = "this machine"
 
-NO_SLURM: Final = "submit from a login node, where sbatch is on PATH, or try the job on this machine with --rehearse"
-
-
-def queue(*, fresh: bool = False) -> Look:
-    """This user's jobs by their number, those that ended some minutes ago included; asked at most every two seconds."""
-    if fresh or time.monotonic() - _look.at > LOOK_SECONDS:
+    def run(self, argv: Sequence[str], stdin: str, timeout: float) -> Answer:
+        """As in Way."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(STRANGE)}
         try:
-            answer = call(
-                "squeue", "--noheader", "--states=all", f"--user={os.getuid()}", f"--format={SQUEUE_FORMAT}"
+            done = subprocess.run(
+                argv, capture_output=True, text=True, errors="replace", timeout=timeout, check=False, input=stdin,
+                env=environment | PLAIN,
             )  # fmt: skip
-            known = answer.code == 0
-            _look.jobs = {job.job_id: job for job in parse_squeue(answer.out)} if known else None
-            _look.problem = "" if known else first_line(answer.err)
-        except BackendError as error:
-            _look.jobs, _look.problem = None, error.message
-        _look.at = time.monotonic()
-    return _look
+        except FileNotFoundError as error:
+            raise BackendError(f"there is no {argv[0]} on this machine", NO_SLURM) from error
+        except subprocess.TimeoutExpired as error:
+            raise BackendError(f"{argv[0]} did not answer for {timeout:g} s", transient=True) from error
+        return Answer(done.returncode, done.stdout, done.stderr)
+
+    def missing(self, names: Sequence[str]) -> list[str]:
+        """As in Way."""
+        return [name for name in names if shutil.which(name) is None]
+
+    def user(self) -> int:
+        """As in Way."""
+        return os.getuid()
 
 
-def find(job_id: str | None, name: str) -> JobLine | None:
-    """The run's job in the queue: by its number, or, where its submit's answer was lost, by its name."""
-    jobs = queue().jobs or {}
-    if job_id is not None:
-        found = jobs.get(job_id)
-        return found if found is not None and found.name == name else None
-    return max((job for job in jobs.values() if job.name == name), key=lambda job: int(job.job_id), default=None)
+class Client:
+    """One Slurm, and the last look at its queue."""
 
+    def __init__(self, way: Way) -> None:
+        self.way, self.look = way, Look()
 
-def ended(job_id: str, name: str, seen: JobLine | None) -> JobLine | None:
-    """A job that is over, with what scontrol and sacct know more of it than squeue; None where none of them knows it.
+    def call(self, *argv: str, stdin: str = "", timeout: float = PATIENCE) -> Answer:
+        """Run one of Slurm's programs; BackendError where it isn't there or doesn't answer."""
+        return self.way.run(argv, stdin, timeout)
 
-    A number may have been given to another job since: one with another name is not this one.
-    """
-    if job_id in _look.ended:
-        return _look.ended[job_id]
-    found = seen
-    shown = _ask("scontrol", "show", "job", "-o", job_id)
-    if shown is not None and (job := parse_scontrol(shown)) is not None and job.name == name:
-        found = job
-    if found is None:
-        found = _in_accounting(job_id, name)
-    elif found.state == "CANCELLED":
-        found = replace(found, by=_cancelled_by(job_id, name))
-    if found is not None and found.phase == "ended":
-        _look.ended[job_id] = found
-    return found
+    def need(self, *names: str) -> None:
+        """BackendError where one of these programs isn't there."""
+        if missing := self.way.missing(names):
+            raise BackendError(f"there is no {', '.join(missing)} on {self.way.where}", NO_SLURM)
 
+    def queue(self, *, fresh: bool = False) -> Look:
+        """This user's jobs by their number, those that ended some minutes ago included; asked every two seconds."""
+        if fresh or time.monotonic() - self.look.at > LOOK_SECONDS:
+            try:
+                answer = self.call(
+                    "squeue", "--noheader", "--states=all", f"--user={self.way.user()}", f"--format={SQUEUE_FORMAT}"
+                )
+                known = answer.code == 0
+                self.look.jobs = {job.job_id: job for job in parse_squeue(answer.out)} if known else None
+                self.look.problem = "" if known else first_line(answer.err)
+            except BackendError as error:
+                self.look.jobs, self.look.problem = None, error.message
+            self.look.at = time.monotonic()
+        return self.look
 
-def _in_accounting(job_id: str, name: str) -> JobLine | None:
-    """The job as sacct has it; None where it has none, or there is no accounting."""
-    listed = _ask("sacct", "-n", "-X", "-P", "-j", job_id, "-o", SACCT_FIELDS)
-    return next((job for job in reversed(parse_sacct(listed or "")) if job.name == name), None)
+    def find(self, job_id: str | None, name: str) -> JobLine | None:
+        """The run's job in the queue: by its number, or, where its submit's answer was lost, by its name."""
+        jobs = self.queue().jobs or {}
+        if job_id is not None:
+            found = jobs.get(job_id)
+            return found if found is not None and found.name == name else None
+        return max((job for job in jobs.values() if job.name == name), key=lambda job: int(job.job_id), default=None)
 
+    def ended(self, job_id: str, name: str, seen: JobLine | None) -> JobLine | None:
+        """A job that is over, with what scontrol and sacct know more of it than squeue; None where none knows it.
 
-def _cancelled_by(job_id: str, name: str) -> str:
-    """The number of the user who cancelled a job, which only the accounting knows, and some moments late."""
-    end = time.monotonic() + ACCOUNTING_LAG
-    while shutil.which("sacct") is not None:
-        listed = _in_accounting(job_id, name)
-        if (listed is not None and listed.by) or time.monotonic() >= end:
-            return listed.by if listed is not None else ""
-        time.sleep(ACCOUNTING_LAG / 10)  # sacct can only be asked again
-    return ""
+        A number may have been given to another job since: one with another name is not this one.
+        """
+        if job_id in self.look.ended:
+            return self.look.ended[job_id]
+        found = seen
+        shown = self._ask("scontrol", "show", "job", "-o", job_id)
+        if shown is not None and (job := parse_scontrol(shown)) is not None and job.name == name:
+            found = job
+        if found is None:
+            found = self._in_accounting(job_id, name)
+        elif found.state == "CANCELLED":
+            found = replace(found, by=self._cancelled_by(job_id, name))
+        if found is not None and found.phase == "ended":
+            self.look.ended[job_id] = found
+        return found
 
+    def _in_accounting(self, job_id: str, name: str) -> JobLine | None:
+        """The job as sacct has it; None where it has none, or there is no accounting."""
+        listed = self._ask("sacct", "-n", "-X", "-P", "-j", job_id, "-o", SACCT_FIELDS)
+        return next((job for job in reversed(parse_sacct(listed or "")) if job.name == name), None)
 
-def _ask(*argv: str) -> str | None:
-    """What the program printed; None where it isn't there, refuses, or (sacct) there is no accounting."""
-    try:
-        answer = call(*argv)
-    except BackendError:
-        return None
-    return answer.out if answer.code == 0 else None
-
-
-def scancel(job_id: str, *options: str) -> None:
-    """End a job, or signal it; that it is over already is no error."""
-    answer = call("scancel", *options, job_id)
-    if answer.code != 0 and "Invalid job id" not in answer.err and "already completing" not in answer.err:
-        raise BackendError(f"scancel can't end Slurm job {job_id}: {first_line(answer.err)}", transient=True)
-
-
-def hurry(job: JobLine) -> None:
-    """Let a requeued job start soon: Slurm holds it back for two minutes, so that its last start is gone everywhere.
-
-    A node refuses a start of the very second in which it ended the one before, and Slurm then ends the job for good.
-    """
-    if wait_seconds(job.start, time.time()) > 2 * AFTER_REQUEUE:
-        _ask("scontrol", "update", f"jobid={job.job_id}", f"starttime=now+{AFTER_REQUEUE}")
-
-
-def user_name(number: str) -> str:
-    """The name of the user with this number; the empty text where it is unknown here."""
-    try:
-        return pwd.getpwuid(int(number)).pw_name if number else ""
-    except (KeyError, ValueError):
+    def _cancelled_by(self, job_id: str, name: str) -> str:
+        """The number of the user who cancelled a job, which only the accounting knows, and some moments late."""
+        end = time.monotonic() + ACCOUNTING_LAG
+        while not self.way.missing(["sacct"]):
+            listed = self._in_accounting(job_id, name)
+            if (listed is not None and listed.by) or time.monotonic() >= end:
+                return listed.by if listed is not None else ""
+            time.sleep(ACCOUNTING_LAG / 10)  # sacct can only be asked again
         return ""
+
+    def _ask(self, *argv: str) -> str | None:
+        """What the program printed; None where it isn't there, refuses, or (sacct) there is no accounting."""
+        try:
+            answer = self.call(*argv)
+        except BackendError:
+            return None
+        return answer.out if answer.code == 0 else None
+
+    def scancel(self, job_id: str, *options: str) -> None:
+        """End a job, or signal it; that it is over already is no error."""
+        answer = self.call("scancel", *options, job_id)
+        if answer.code != 0 and "Invalid job id" not in answer.err and "already completing" not in answer.err:
+            raise BackendError(f"scancel can't end Slurm job {job_id}: {first_line(answer.err)}", transient=True)
+
+    def hurry(self, job: JobLine) -> None:
+        """Let a requeued job start soon: Slurm holds it back for two minutes, so that its last start is gone.
+
+        A node refuses a start in the second in which it ended the one before, and Slurm then ends the job for good.
+        """
+        if wait_seconds(job.start, time.time()) > 2 * AFTER_REQUEUE:
+            self._ask("scontrol", "update", f"jobid={job.job_id}", f"starttime=now+{AFTER_REQUEUE}")
+
+    def user_name(self, number: str) -> str:
+        """The name of the user with this number; the empty text where it is unknown there."""
+        return (self._ask("id", "-nu", number) or "").strip() if number.isdecimal() else ""
 
 
 def first_line(text: str) -> str:
@@ -169,8 +196,3 @@ def first_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     said = [line.partition("error: ")[2] or line for line in lines]
     return said[0] if said else "it did not say why"
-
-
-def programs(names: Sequence[str]) -> str:
-    """The names of those that are not on PATH, joined."""
-    return ", ".join(name for name in names if shutil.which(name) is None)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Final
 
-from orchestrator.backends import slurm_client as client
+from orchestrator.backends.slurm_client import Client, first_line
 from orchestrator.backends.slurm_errors import refusal
 from orchestrator.errors import BackendError
 from orchestrator.units import seconds
@@ -62,11 +59,11 @@ def _limit(text: str) -> int | None:
         return None
 
 
-def partitions() -> list[Partition]:
+def partitions(client: Client) -> list[Partition]:
     """The cluster's partitions, as sinfo lists them now; BackendError where Slurm can't be asked."""
     answer = client.call("sinfo", "-h", "-o", SINFO_FORMAT)
     if answer.code != 0:
-        raise BackendError(f"Slurm can't be asked: {client.first_line(answer.err)}", "scontrol ping", transient=True)
+        raise BackendError(f"Slurm can't be asked: {first_line(answer.err)}", "scontrol ping", transient=True)
     return parse_sinfo(answer.out)
 
 
@@ -94,15 +91,9 @@ def fits(profile: Mapping[str, Any], rows: list[Partition]) -> Verdict:
     return "ok", f"{name}: {total} nodes, {idle} idle", ""
 
 
-def would_take(script: str, profile: Mapping[str, Any], time_limit: int | None) -> Verdict:
+def would_take(client: Client, script: str, profile: Mapping[str, Any], time_limit: int | None) -> Verdict:
     """What `sbatch --test-only` says to a batch script; nothing is queued."""
-    descriptor, name = tempfile.mkstemp(suffix=".sh")
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(script)
-        answer = client.call("sbatch", "--test-only", name)
-    finally:
-        Path(name).unlink()
+    answer = client.call("sbatch", "--test-only", stdin=script)
     said = answer.err.strip() or answer.out.strip()
     if answer.code == 0:
         return "ok", said.removeprefix("sbatch: ").partition(" to start ")[2].replace("T", " ") or said, ""
