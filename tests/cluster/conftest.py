@@ -14,6 +14,7 @@ import pytest
 
 from orchestrator.node.processes import Process, identify, is_alive
 from tests.cluster.control import Control
+from tests.testbed import images
 from tests.testbed.cluster import down, up
 from tests.testbed.layout import Cluster, standing, state_folder
 from tests.testbed.machine import install, missing_packages, obstacle
@@ -88,6 +89,13 @@ def testbed(_session: Session) -> Iterator[Control]:
     yield control
     left = control.tidy()
     assert not left, "; ".join(left)
+
+
+@pytest.fixture
+def image(testbed: Control) -> str:
+    """The name of an image with python3 that every node's daemon has; torch comes in by `images.mounts()`."""
+    images.load(testbed.cluster, images.base())
+    return images.BASE
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import pytest
 
 from orchestrator.node.processes import identify, is_alive
 from tests.cluster.control import Control
-from tests.testbed import hosts, network
+from tests.testbed import hosts, images, network
 from tests.testbed.__main__ import parser
-from tests.testbed.layout import RECORD, REPO, ClusterError, standing
+from tests.testbed.layout import PEOPLE, RECORD, REPO, ClusterError, standing
 from tests.testbed.machine import wait_until
 
 QUICK = ("-o", "ConnectTimeout=2", "-o", "BatchMode=yes")
@@ -134,9 +134,21 @@ def test_every_node_has_a_docker_daemon_of_its_own(testbed: Control) -> None:
     for host in testbed.cluster.workers:
         assert testbed.output(host, "docker", "info", "--format", "{{.Name}}") == host
     testbed.output("n1", "sh", "-c", "tar c --files-from /dev/null | docker import - nothing:1")
-    assert testbed.output("n1", "docker", "images", "--format", "{{.Repository}}") == "nothing"
-    assert testbed.output("n2", "docker", "images", "--format", "{{.Repository}}") == ""
+    for host, names in (("n1", "nothing"), ("n2", "")):
+        assert testbed.output(host, "docker", "images", "--format", "{{.Repository}}", "nothing") == names
     testbed.output("n1", "docker", "rmi", "nothing:1")
+
+
+@pytest.mark.cluster("docker")
+def test_the_base_image_is_the_same_on_every_node_and_runs_the_tests_interpreter(testbed: Control, image: str) -> None:
+    ask = ("docker", "image", "inspect", "--format", "{{.Id}}", image)
+    assert len({testbed.output(host, *ask) for host in testbed.cluster.workers}) == 1
+    user, mounts = str(PEOPLE[0].uid), [f"--volume={path}:{path}:ro" for path in images.mounts()]
+    options = ("--rm", "--network=host", f"--user={user}:{user}", *mounts)
+    said = testbed.output(
+        "n2", "docker", "run", *options, image, sys.executable, "-c", "import torch, os; print(os.getuid())"
+    )
+    assert said == user
 
 
 def test_openssh_refuses_a_changed_host_key(testbed: Control) -> None:
