@@ -1,12 +1,14 @@
 # make demo   set up .venv and train MNIST with DistributedDataParallel on this machine
 # make test   set up .venv and run lint and all tests
 # make bench  measure orch against torchrun and others, side by side
+# make image  build orch-train, an image with torch for CPUs (docker/README.md)
 
 PYTHON ?= python3
 BIN := .venv/bin
 PROFILE ?= local
+, := ,
 
-.PHONY: help demo test lint unit schemas soak bench clean
+.PHONY: help demo test lint unit schemas soak bench image clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -60,6 +62,12 @@ bench: .venv/test.stamp .venv-bench/bin/torchx
 	@$(BIN)/python bench/pairs.py
 	@for script in startup recovery status iterations flood mnist strategies checkpoint submit; do \
 		$(BIN)/python bench/$$script.py || exit 1; done
+
+# PIP_CONF and CERTIFICATES are files lent to the build, for a mirror of the packages; the image keeps neither.
+image:
+	DOCKER_BUILDKIT=1 docker build --file docker/Dockerfile.cpu --tag orch-train $(BUILD) \
+		$(if $(PIP_CONF),--secret id=pip$(,)src=$(PIP_CONF)) \
+		$(if $(CERTIFICATES),--secret id=certificates$(,)src=$(CERTIFICATES)) docker
 
 clean:
 	rm -rf .venv .venv-bench build dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis
