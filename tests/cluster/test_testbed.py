@@ -244,7 +244,8 @@ def assert_nothing_stands(root: Path) -> None:
     assert not root.exists()
     assert not RECORD.exists()
     groups = Path("/sys/fs/cgroup")
-    assert [*groups.glob("orch-testbed"), *groups.glob("*/orch-testbed")] == []
+    name = f"orch-testbed-{root.name}"
+    assert [*groups.glob(name), *groups.glob(f"*/{name}")] == []
 
 
 def inhabitants() -> list[int]:
@@ -272,7 +273,7 @@ def test_down_leaves_nothing(no_testbed: None, tmp_path: Path) -> None:
     asleep = ("docker", "run", "--detach", "--network", "host", "sleep:1", "/usr/bin/sleep", "1000")
     begun = command("on", "alice@n1", *asleep)
     assert begun.returncode == 0, begun.stderr
-    assert list(Path("/sys/fs/cgroup").glob("**/orch-testbed/n1/*"))
+    assert list(Path("/sys/fs/cgroup").glob("**/orch-testbed-bed/n1/*"))
     ended = command("down", TESTBED=str(root))
     assert (ended.returncode, ended.stderr) == (0, "")
     assert_nothing_stands(root)

@@ -93,7 +93,7 @@ def down() -> None:
         hosts.crash(cluster, host)
     hosts.end_all(network.SWITCH)
     network.remove_switch()
-    docker.remove_cgroups()
+    docker.remove_cgroups(cluster)
     if cluster.root.exists():
         shutil.rmtree(cluster.root)
     for path in map(Path, cluster.made):

@@ -9,13 +9,14 @@ from tests.testbed.hosts import enter
 from tests.testbed.layout import Cluster
 from tests.testbed.machine import call, succeeds, wait_until
 
-CGROUP = "orch-testbed"
+CGROUP = "orch-testbed-"
 NETWORK = ["--bridge=none", "--iptables=false", "--ip6tables=false", "--ip-forward=false", "--ip-masq=false"]
 
 
 def start(cluster: Cluster, host: str) -> None:
     """Start the daemon, without waiting for it."""
-    daemon = ["dockerd", "--data-root=/srv/docker", f"--cgroup-parent=/{CGROUP}/{host}", "--group=docker", *NETWORK]
+    parent = f"--cgroup-parent=/{_cgroup(cluster)}/{host}"
+    daemon = ["dockerd", "--data-root=/srv/docker", parent, "--group=docker", *NETWORK]
     shell = ["sh", "-c", 'exec "$@" >>/srv/log/dockerd.log 2>&1 </dev/null', "sh"]
     call([*enter(cluster, host), "setsid", "--fork", *shell, *daemon])
 
@@ -25,10 +26,15 @@ def wait_answering(cluster: Cluster, host: str) -> None:
     wait_until(lambda: succeeds(ask), f"dockerd on {host}", cluster.folder(host) / "srv" / "log" / "dockerd.log")
 
 
-def remove_cgroups() -> None:
+def _cgroup(cluster: Cluster) -> str:
+    """The testbed's own: the tree of control groups is the machine's, whatever namespaces a testbed is in."""
+    return CGROUP + cluster.root.name
+
+
+def remove_cgroups(cluster: Cluster) -> None:
     """Remove the control groups that killed daemons left; they are empty, as their hosts are gone."""
-    tree = Path("/sys/fs/cgroup")
-    for top in (*tree.glob(CGROUP), *tree.glob(f"*/{CGROUP}")):  # version 2, and a tree a controller in version 1
+    tree, name = Path("/sys/fs/cgroup"), _cgroup(cluster)
+    for top in (*tree.glob(name), *tree.glob(f"*/{name}")):  # version 2, and a tree a controller in version 1
         for folder in sorted([top, *(path for path in top.rglob("*") if path.is_dir())], reverse=True):
             with contextlib.suppress(FileNotFoundError):
                 folder.rmdir()
