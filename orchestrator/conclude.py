@@ -15,6 +15,7 @@ from typing import Any
 from orchestrator.backends import backend
 from orchestrator.backends.base import Backend, Scheduler
 from orchestrator.errors import StoreError
+from orchestrator.holding import is_held, wait_of, why_it_waits
 from orchestrator.node.processes import Process, is_alive
 from orchestrator.opinion import joined
 from orchestrator.records import FINAL, RunState, Verdict, fold, mended
@@ -48,7 +49,13 @@ def state_of(run: RunDir, alive: Mapping[int, bool | None] | None = None) -> Run
     state = _own_state(run, record, machine, alive)
     if machine.collects and state.verdict is not None:
         return replace(state, state="stopping", verdict=None, detail="bringing back its logs and checkpoints")
+    if state.state == "pending" and (why := why_it_waits(_root_of(run), run, record)):
+        return replace(state, detail="; ".join(filter(None, [why, state.detail])))
     return state
+
+
+def _root_of(run: RunDir) -> Path:
+    return run.path.parent.parent
 
 
 def _own_state(
@@ -109,6 +116,7 @@ def conclude(root: Path, run: RunDir) -> Verdict | None:
     machine = backend(record["kind"])
     _notice_lost(run, record, machine)
     _finish_cancel(run, machine)
+    _notice_vain(run, record, machine)
     if not isinstance(machine, Scheduler) and _is_overdue(run):  # a job may wait long for its next start
         machine.sweep(run)
     if machine.starts_again:
@@ -148,6 +156,8 @@ def _start_again(run: RunDir, record: Mapping[str, Any], machine: Backend) -> No
 
 def _notice_lost(run: RunDir, record: Mapping[str, Any], machine: Backend) -> None:
     """Record that not all agents will ever report: the submit died before it had started all; those are ended."""
+    if is_held(run):
+        return
     started = len(machine.alive(run))
     if started >= max(1, record["nnodes"]) or (started and _was_submitted(run)):
         return
@@ -157,6 +167,17 @@ def _notice_lost(run: RunDir, record: Mapping[str, Any], machine: Backend) -> No
         what = f"{started} of {record['nnodes']} agents" if started else "an agent"
         run.append_event("found_lost", reason=f"the submit ended before it had started {what}")
         machine.sweep(run)
+
+
+def _notice_vain(run: RunDir, record: Mapping[str, Any], machine: Backend) -> None:
+    """Drop a job that waits in its scheduler's queue for another run, when that has not ended as it had to."""
+    if not isinstance(machine, Scheduler) or not record.get("after"):
+        return
+    wait = wait_of(_root_of(run), record)
+    if wait is None or not wait.is_vain or machine.opinion(run).phase != "waiting":
+        return
+    if not any(event["kind"] in ("agent_started", "dropped") for event in run.events()):
+        run.append_event("dropped", reason=wait.reason)
 
 
 def _was_submitted(run: RunDir) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator import notify
+from orchestrator import holding, notify
 from orchestrator.backends import backend
 from orchestrator.backends.base import Backend, NodeProof, Scheduler
 from orchestrator.conclude import conclude, state_of
@@ -66,6 +66,7 @@ class Request:
     rehearse: bool = False
     waits: bool = False  # for GPUs that others hold
     again: str | None = None  # the run to repeat; `job` is then empty, and `profile` where it stays the same
+    after: str | None = None  # RUN[:ok|:any]
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ class Prepared:
     given: tuple[str, ...] = ()  # the names of --env: `A=` had a value, `A` took the shell's
     repeats: RunDir | None = None
     hidden: dict[str, str] = field(default_factory=dict, repr=False)  # of notify: what must not be shown
+    after: dict[str, str] | None = None  # the run to wait for, and `if` it succeeds (ok) or however it ends (any)
 
 
 def prepare(root: Path, request: Request) -> Prepared:
@@ -106,7 +108,21 @@ def prepare(root: Path, request: Request) -> Prepared:
     given = dict.fromkeys("".join(option.partition("=")[:2]) for option in options)
     shell = {**os.environ, **environment.env, **environment.secrets}
     hidden = notify.hidden_values(loaded.job.model_dump(), shell)
-    return Prepared(loaded, profile, environment, rehearsed, request.waits, tuple(given), repeats, hidden)
+    after = _after(root, request.after) if request.after is not None else None
+    return Prepared(loaded, profile, environment, rehearsed, request.waits, tuple(given), repeats, hidden, after)
+
+
+def _after(root: Path, text: str) -> dict[str, str] | None:
+    """What `--after RUN[:ok|:any]` asks for; None where that has come already, UsageError where it can't come."""
+    name, colon, wants = text.rpartition(":")
+    if not colon or wants not in ("ok", "any"):
+        name, wants = text, "ok"
+    before = find_run(root, name)
+    after = {"run": before.run_id, "if": wants}
+    wait = holding.wait_of(root, {"after": after})
+    if wait is not None and wait.is_vain:
+        raise UsageError(f"--after {text}: {wait.reason}", f"to start however it ended: --after {name}:any")
+    return after if wait is not None else None
 
 
 def _checkpoints_of(run: RunDir) -> str:
@@ -158,6 +174,12 @@ def submit(root: Path, prepared: Prepared) -> RunDir:
     except OrchError:
         remove_run(root, run)  # nothing was started: it leaves no trace
         raise
+    if prepared.after is not None:
+        waiting = _waiting_in_queue(root, machine, launch, prepared.after)
+        if waiting is None:
+            hold(root, run, prepared)
+            return run
+        launch = waiting
     token = os.urandom(32).hex()
     tasks = tuple(replace(task, token=token, secrets=prepared.environment.secrets) for task in launch.tasks)
     try:
@@ -170,6 +192,30 @@ def submit(root: Path, prepared: Prepared) -> RunDir:
     run.append_event("submitted")
     start_supervisor(root, without=prepared.environment.secrets)
     return run
+
+
+def hold(root: Path, run: RunDir, prepared: Prepared) -> None:
+    """Leave the start of a recorded run to the supervisor, until what it waits for has come."""
+    run.append_event("held")
+    run.write(holding.HELD, holding.keep(os.environ, prepared.environment.secrets), private=True)
+    start_supervisor(root, without=prepared.environment.secrets)
+
+
+def _waiting_in_queue(root: Path, machine: Backend, launch: LaunchPlan, after: dict[str, str]) -> LaunchPlan | None:
+    """The plan as its scheduler has to get it to let the run wait itself; None where orch has to wait."""
+    before = RunDir(root / "runs" / after["run"])
+    record = before.read("run.json") or {}
+    there = record.get("profile") or {}
+    if not isinstance(machine, Scheduler) or record.get("kind") != launch.profile["kind"]:
+        return None
+    if there.get("login") != launch.profile.get("login") or holding.is_held(before):
+        return None
+    waits = machine.waiting_for(before, succeeds=after["if"] == "ok")
+    if waits is None:
+        return None
+    own = launch.profile["sbatch"].get("dependency")
+    sbatch = {**launch.profile["sbatch"], "dependency": f"{own},{waits}" if own else waits}
+    return replace(launch, profile={**launch.profile, "sbatch": sbatch})
 
 
 def note_on_supervisor(prepared: Prepared) -> str:
@@ -223,6 +269,7 @@ def _record(prepared: Prepared, launch: LaunchPlan) -> dict[str, Any]:
         "code_dir": str(prepared.loaded.code_dir),
         "given": list(prepared.given),
         "waits": prepared.waits,
+        "after": prepared.after,
         "repeats": prepared.repeats.run_id if prepared.repeats else None,
         "python": sys.version.split()[0],
     }
@@ -314,8 +361,9 @@ def cancel(root: Path, run: RunDir, *, now: bool) -> tuple[RunState, list[NodePr
     run.write("cancel.json", {"now": now, "time": time.time()})
     run.append_event("cancel", now=now)
     machine = backend(record["kind"])
-    machine.cancel(run)
-    wait(run, timeout=(0.0 if now else float(record.get("grace", 30.0))) + CANCEL_MARGIN)
+    if not holding.drop(run, holding.CANCELLED):
+        machine.cancel(run)
+        wait(run, timeout=(0.0 if now else float(record.get("grace", 30.0))) + CANCEL_MARGIN)
     proofs = machine.sweep(run)
     conclude(root, run)
     _have_it_told(root)

@@ -12,6 +12,7 @@ from orchestrator.starts import AGAIN, newest_start
 
 Event = Mapping[str, Any]
 FINAL = ("succeeded", "failed", "cancelled")
+ENDS = ("agent_ended", "gave_up", "found_lost", "dropped")
 
 # What the fold reads of each kind of event. One that lacks it (a disk was full, a bit has flipped) did not happen.
 _NEEDED: dict[str, dict[str, type]] = {
@@ -26,6 +27,7 @@ _NEEDED: dict[str, dict[str, type]] = {
     "attempt_failed": {"attempt": int, "cause": str, "culprit": dict},
     "gang_ended": {"attempt": int, "outcome": str, "cause": str, "reason": str},
     "submit_failed": {"reason": str},
+    "dropped": {"reason": str},
     "stall": {"rank": int, "full": bool, "seconds": float},
 }
 
@@ -157,7 +159,7 @@ def fold(run: Event, events: Iterable[Event], alive: Mapping[int, bool | None], 
     goes = [event for event in every if event["kind"] == "go"]
     restarts = [event for event in every if event["kind"] in ("restart", AGAIN)]
     starts = [event for event in events if event["kind"] == "started"]
-    ends = [event.get("time", 0.0) for event in events if event["kind"] in ("agent_ended", "gave_up", "found_lost")]
+    ends = [event.get("time", 0.0) for event in events if event["kind"] in ENDS]
     return RunState(
         run_id=run["run_id"],
         name=run.get("name", "?"),
@@ -220,7 +222,7 @@ def _live_state(own: list[Event], by_node: Mapping[int, list[Event]], nodes: tup
         return "restarting"
     if any(node.state != "waiting" for node in nodes):
         return "starting"
-    return "pending" if any(event["kind"] == "submitted" for event in own) else "submitting"
+    return "pending" if any(event["kind"] in ("submitted", "held") for event in own) else "submitting"
 
 
 def _detail(own: list[Event], by_node: Mapping[int, list[Event]]) -> str:
@@ -258,6 +260,8 @@ def _verdict(
     refused = [event for event in own if event["kind"] == "submit_failed"]
     if refused:
         return Verdict("failed", "infra", refused[-1]["reason"])
+    if dropped := [event for event in own if event["kind"] == "dropped"]:
+        return Verdict("cancelled", reason=dropped[-1]["reason"])
     if any(node.state in ("starting", "running") or (node.state == "waiting" and node.node in alive) for node in nodes):
         return None  # an agent that lives, or may live, has not said its last word: perhaps nobody has heard its first
     started = any(node.state != "waiting" for node in nodes)

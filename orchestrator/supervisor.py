@@ -16,10 +16,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator import holding
 from orchestrator.backends import backend
 from orchestrator.conclude import EMPTY_RECORD, conclude, state_of
 from orchestrator.errors import OrchError, StoreError
-from orchestrator.store import RunDir, is_live, live_runs, newest_runs, remove_run, state_root
+from orchestrator.store import Record, RunDir, is_live, live_runs, newest_runs, remove_run, state_root
 
 if TYPE_CHECKING:
     from orchestrator.courier import Courier
@@ -34,7 +35,7 @@ def supervise(root: Path) -> None:
 
     unreadable: set[str] = set()
     courier = Courier(root, state_of)
-    while _to_look_after(root, unreadable) or courier.has_work():
+    while _to_look_after(root, unreadable, {}) or courier.has_work():
         with _lock(root) as held:
             if not held:
                 return
@@ -42,13 +43,23 @@ def supervise(root: Path) -> None:
         # A run that was recorded while the lock was let go is seen by this loop's condition.
 
 
-def _to_look_after(root: Path, unreadable: set[str]) -> list[RunDir]:
-    """The live runs but for those whose record can't be read, which are reported once and must not stop the others."""
+def _to_look_after(root: Path, unreadable: set[str], held: dict[str, Record]) -> list[RunDir]:
+    """The live runs but for those whose record can't be read, which are reported once and must not stop the others.
+
+    The records of those that are held are put into `held`, and the others taken out of it.
+    """
     found = []
     for run in live_runs(root):
         try:
-            if run.run_id not in unreadable and run.read("run.json") is not None:
+            waits = holding.is_held(run)
+            if not waits:
+                held.pop(run.run_id, None)
+            if waits and run.run_id in held:  # there may be hundreds: they are read once
                 found.append(run)
+            elif run.run_id not in unreadable and (record := run.read("run.json")) is not None:
+                found.append(run)
+                if waits:
+                    held[run.run_id] = record
         except StoreError as error:
             print(f"{run.run_id}: {error}", file=sys.stderr, flush=True)
             unreadable.add(run.run_id)
@@ -57,12 +68,17 @@ def _to_look_after(root: Path, unreadable: set[str]) -> list[RunDir]:
 
 def _supervise(root: Path, unreadable: set[str], courier: Courier) -> None:
     at_work: dict[str, threading.Thread] = {}
+    held: dict[str, Record] = {}
     one_ended = threading.Event()
-    while (runs := _to_look_after(root, unreadable)) or courier.has_work():
-        for run in runs:
-            if run.run_id not in at_work or not at_work[run.run_id].is_alive():
-                at_work[run.run_id] = threading.Thread(target=_look_after, args=(root, run, one_ended), daemon=True)
-                at_work[run.run_id].start()
+    while (runs := _to_look_after(root, unreadable, held)) or courier.has_work():
+        idle = [run for run in runs if run.run_id not in at_work or not at_work[run.run_id].is_alive()]
+        waiting = [(run, held[run.run_id]) for run in idle if run.run_id in held]
+        going = {run.run_id for run in runs} - {run.run_id for run, _ in waiting}
+        work = [(run, None) for run in idle if run.run_id not in held] + holding.due(root, waiting, going)
+        for run, wait in work:
+            thread = threading.Thread(target=_look_after, args=(root, run, wait, one_ended), daemon=True)
+            at_work[run.run_id] = thread
+            thread.start()
         courier.look()
         one_ended.wait(COURIER_SECONDS if courier.has_work() else WAIT_SECONDS)
         one_ended.clear()
@@ -70,9 +86,19 @@ def _supervise(root: Path, unreadable: set[str], courier: Courier) -> None:
         prune(root, int(keep) if keep.isdigit() else 0)
 
 
-def _look_after(root: Path, run: RunDir, ended: threading.Event) -> None:
-    """Bring one run to its verdict; a run has a thread of its own, so that a slow machine holds up no other run."""
+def _look_after(root: Path, run: RunDir, vain: holding.Wait | None, ended: threading.Event) -> None:
+    """Bring one run to its verdict; a run has a thread of its own, so that a slow machine holds up no other run.
+
+    One that is held is started first, or dropped where it waits in vain.
+    """
     try:
+        if vain is not None:
+            holding.drop(run, vain.reason)
+        elif holding.is_held(run):
+            holding.start(root, run)
+            if holding.is_held(run):
+                time.sleep(WAIT_SECONDS)  # it is tried again then, as below
+                return
         while is_live(root, run) and conclude(root, run) is None:
             backend((run.read("run.json") or EMPTY_RECORD).get("kind", "local")).wait(run, WAIT_SECONDS)
     except OrchError as error:

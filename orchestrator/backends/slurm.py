@@ -110,6 +110,13 @@ class SlurmBackend:
         outcome = "cancelled" if job.state == "CANCELLED" else "failed"
         return Opinion(phase, outcome=outcome, cause=OUTCOMES.get(job.state, "infra"), reason=reason)
 
+    def waiting_for(self, run: RunDir, *, succeeds: bool) -> str | None:
+        """A dependency as sbatch takes it; None where the run's job isn't known."""
+        phase, job = self._job(run)
+        if job is None or phase not in ("waiting", "active"):
+            return None
+        return f"{'afterok' if succeeds else 'afterany'}:{job.job_id}"
+
     def hosts(self, run: RunDir) -> list[str] | None:
         """As their agents call themselves: Slurm chooses the nodes."""
         return None

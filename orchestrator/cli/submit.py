@@ -42,6 +42,7 @@ def request(
     rehearse: bool = False,
     again: str | None = None,
     waits: bool = False,
+    after: str | None = None,
 ) -> Any:
     """What the options that submit and plan share ask for."""
     from orchestrator.controller import Request
@@ -52,7 +53,7 @@ def request(
         "profile.nodes": shared["nodes"],
         "profile.nproc_per_node": int(nproc) if nproc is not None and nproc.isdecimal() else nproc,
     }
-    return Request(job, profile, shared["sets"], flags, shared["env"], shared["resume"], rehearse, waits, again)
+    return Request(job, profile, shared["sets"], flags, shared["env"], shared["resume"], rehearse, waits, again, after)
 
 
 @orch.command()
@@ -64,9 +65,10 @@ def request(
 @click.option("--detach", "-d", is_flag=True, help="Return at once (the default).")
 @click.option("--dry-run", "--dryrun", "dry_run", is_flag=True, help="Print what would be sent; start nothing.")
 @click.option("--rehearse", is_flag=True, help="Run the profile's nodes and ranks on this machine.")
+@click.option("--after", metavar="RUN[:ok|:any]", help="Start when that run has succeeded; with :any, has ended.")
 @click.option("--wait-for-gpus", is_flag=True, help="Wait for GPUs that other runs hold, instead of refusing.")
 def submit(job: str | None, profile: str | None, as_json: bool, again: str | None, follow: bool, detach: bool,
-           dry_run: bool, rehearse: bool, wait_for_gpus: bool, **shared: Any) -> int:  # fmt: skip
+           dry_run: bool, rehearse: bool, after: str | None, wait_for_gpus: bool, **shared: Any) -> int:  # fmt: skip
     """Submit JOB (a YAML file or a shipped job's name) to a profile, or repeat a run."""
     from orchestrator import controller, render
     from orchestrator.runrecord import code_note
@@ -81,7 +83,7 @@ def submit(job: str | None, profile: str | None, as_json: bool, again: str | Non
             "the option --profile is missing", "say where to run: --profile local; orch profiles lists them"
         )
     root = state_root()
-    asked = request(job or "", profile or "", shared, rehearse=rehearse, again=again, waits=wait_for_gpus)
+    asked = request(job or "", profile or "", shared, rehearse=rehearse, again=again, waits=wait_for_gpus, after=after)
     prepared = controller.prepare(root, asked)
     if dry_run:
         show_plan(controller.plan_for(root, prepared), as_json, prepared.environment.secrets)

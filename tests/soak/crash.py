@@ -1,10 +1,11 @@
 """Runs a command of orch in this process and kills the process at its N-th act upon the world outside.
 
-    python crash.py COUNT_FILE STOP_AT WHAT [ARGS...]      WHAT: cli | supervisor | alone
+    python crash.py COUNT_FILE STOP_AT WHAT [ARGS...]      WHAT: cli | supervisor | alone | start
 
 Acts are the calls that change something that outlives the process: files opened for writing, renamed, synced, made and
 removed, processes started and signalled. The process ends by SIGKILL just before act STOP_AT (0: never); the number of
-acts made is written to COUNT_FILE at a normal end. `alone` is `cli` without the supervisor that it would start.
+acts made is written to COUNT_FILE at a normal end. `alone` is `cli` without the supervisor that it would start,
+`start RUN` what a supervisor starts for a held run.
 A file's content is written before the next act, or with it lost: opening counts a second time once it is open.
 """
 
@@ -16,6 +17,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 CALLS = ("replace", "rename", "fsync", "unlink", "remove", "mkdir", "rmdir", "symlink", "link", "chmod", "utime")
@@ -90,7 +92,8 @@ def main() -> None:
     count_file, stop_at, what, *args = sys.argv[1:]
     import click  # noqa: F401 (imports write no files, but are none of the acts)
 
-    from orchestrator import cli, supervisor
+    from orchestrator import cli, holding, supervisor
+    from orchestrator.store import RunDir
 
     acts = Acts(int(stop_at), count_file)
     watch(acts, supervisor=what != "alone")
@@ -98,6 +101,8 @@ def main() -> None:
     try:
         if what == "supervisor":
             supervisor.supervise(supervisor.state_root())
+        elif what == "start":
+            holding.start_here(RunDir(Path(args[0])))
         else:
             sys.argv = ["orch", *args]
             cli.main()
