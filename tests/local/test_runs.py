@@ -19,9 +19,9 @@ from .conftest import Orch
 
 SLOW = """
 import os, signal, sys, time
-print("rank", os.environ["RANK"], "is up", flush=True)
 stop = []
 signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
+print("rank", os.environ["RANK"], "is up", flush=True)  # who reads it may send TERM
 end = time.monotonic() + 60
 while not stop and time.monotonic() < end:
     time.sleep(0.02)
