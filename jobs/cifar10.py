@@ -53,7 +53,7 @@ def model(options: Options) -> nn.Sequential:
 
 
 def optimizer(parameters, options: Options) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(parameters, lr=options.lr)
+    return torch.optim.AdamW(parameters, lr=options.lr, fused=options.fused)
 
 
 def metrics(outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:

@@ -34,7 +34,7 @@ def loss(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def optimizer(parameters, options: Options) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(parameters, lr=options.lr)
+    return torch.optim.AdamW(parameters, lr=options.lr, fused=options.fused)
 
 
 def metrics(outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:

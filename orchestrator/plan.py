@@ -235,7 +235,7 @@ def rehearsal(profile: AnyProfile) -> LocalProfile:
         name=profile.name,
         nodes=profile.nodes,
         nproc_per_node=counts,
-        backend=profile.backend if profile.backend != "nccl" else "auto",
+        backend="auto" if "nccl" in profile.backend else profile.backend,  # GPUs may be missing here
         python=None,
     )
 

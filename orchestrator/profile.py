@@ -22,7 +22,9 @@ class ProfileBase(Spec):
     nproc_per_node: Nproc | Literal["auto"] | tuple[Nproc, ...] = Field(
         "auto", description="ranks a node; auto: its GPUs, else its cores; a list: one number a node"
     )
-    backend: Literal["auto", "nccl", "gloo", "mpi"] = Field("auto", description="of torch.distributed")
+    backend: Literal["auto", "nccl", "gloo", "cpu:gloo,cuda:nccl", "mpi"] = Field(
+        "auto", description="of torch.distributed; auto: nccl where each rank has a GPU, else gloo"
+    )
     runtime: Literal["none", "docker", "podman", "apptainer", "pyxis"] = "none"
     gpu_flag: Literal["auto", "none", "gpus", "cdi", "nv"] = Field("auto", description="how the runtime is given GPUs")
     python: Line | None = Field(None, description="the interpreter that trains, on the nodes")

@@ -29,6 +29,11 @@ class Training(Spec):
     precision: Literal["fp32", "bf16", "fp16"] = Field(
         "fp32", description="bf16, fp16: forward in 16 bits, weights in float32; fp16 on GPUs only"
     )
+    channels_last: bool = Field(False, description="keep images with their channels together, for convolutions")
+    compile: Literal["none", "inductor", "aot_eager"] = Field(
+        "none", description="torch.compile; inductor makes code for the device, aot_eager only looks whether it can"
+    )
+    fused: bool = Field(False, description="the optimizer's step in one pass over the weights")
     sampler: Literal["exact", "distributed"] = Field("exact", description="exact never pads the last batch")
     offline: Literal["digits"] | None = Field(None, description="the data to use where the task's can't be had")
     data: Line | None = Field(None, description="a folder that holds the data")

@@ -50,7 +50,7 @@ def prepare_node(
     """
     host = session.address.host
     hello, _ = session.call("hello", workdir=workdir)
-    if task.backend == "nccl" and hello["gpus"] < (task.nproc or 1):
+    if "nccl" in task.backend and hello["gpus"] < (task.nproc or 1):
         raise BackendError(
             f"{host}: it has {hello['gpus']} GPUs for {task.nproc or 1} ranks with nccl",
             "lower nproc_per_node for this host, or set backend: gloo",

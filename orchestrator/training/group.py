@@ -16,6 +16,9 @@ import torch.distributed as dist
 from orchestrator.training.errors import CheckpointError, DivergedError, UserError
 
 CHUNK_BYTES = 64 << 20
+BOTH = "cpu:gloo,cuda:nccl"
+"""torch's word for two backends in one group: gloo for what lies in host memory, NCCL for what lies on GPUs."""
+BACKENDS = ("auto", "gloo", "nccl", BOTH, "mpi")
 
 
 @dataclass(frozen=True)
@@ -67,25 +70,28 @@ def choose(wanted: str, ranks: Ranks) -> Choice:
     devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
     enough = devices >= ranks.local_world_size
     gpu = torch.device("cuda", ranks.local_rank) if enough else torch.device("cpu")
-    if wanted not in ("auto", "gloo", "nccl", "mpi"):
-        raise UserError(f"ORCH_BACKEND must be auto, gloo, nccl or mpi, not {wanted!r}.")
+    counted = f"this process sees {devices} GPU{'s' * (devices != 1)} for its node's {ranks.local_world_size} ranks"
+    if wanted not in BACKENDS:
+        raise UserError(f"ORCH_BACKEND must be one of {' | '.join(BACKENDS)}, not {wanted!r}.")
     if wanted == "mpi" and not dist.is_mpi_available():
         raise UserError(
             "This torch was built without MPI: choose ORCH_BACKEND=gloo or nccl, or install a torch that was built "
             "from source with MPI."
         )
-    if wanted == "nccl" and not (enough and dist.is_nccl_available()):
+    if wanted in ("nccl", BOTH) and not (enough and dist.is_nccl_available()):
         raise UserError(
-            f"The nccl backend needs a GPU for each of the {ranks.local_world_size} ranks of a node, and this process "
-            f"sees {devices}: choose ORCH_BACKEND=gloo to train on CPUs, or start fewer ranks a node."
+            f"The {wanted} backend needs a GPU for each of the {ranks.local_world_size} ranks of a node, and this "
+            f"process sees {devices}: choose ORCH_BACKEND=gloo to train on CPUs, or start fewer ranks a node."
         )
     if not ranks.grouped:
         return Choice("", gpu, "a single process needs none")
     if wanted != "auto":
         return Choice(wanted, torch.device("cpu") if wanted == "mpi" else gpu, "ORCH_BACKEND asks for it")
     if enough and dist.is_nccl_available():
-        return Choice("nccl", gpu, f"{devices} GPUs for {ranks.local_world_size} ranks on this node")
-    return Choice("gloo", gpu, f"{devices} GPUs for {ranks.local_world_size} ranks on this node")
+        return Choice("nccl", gpu, f"auto takes nccl where each rank has a GPU, and {counted}")
+    if enough:
+        return Choice("gloo", gpu, "auto takes gloo where torch was built without NCCL")
+    return Choice("gloo", gpu, f"auto takes nccl only where each rank has a GPU, and {counted}")
 
 
 @contextmanager
@@ -94,7 +100,7 @@ def joined(ranks: Ranks, choice: Choice, init_method: str = "env://") -> Iterato
     if choice.device.type == "cuda":
         torch.cuda.set_device(choice.device)
     if choice.backend:
-        bound = choice.device if choice.backend == "nccl" else None
+        bound = choice.device if choice.backend in ("nccl", BOTH) else None
         if init_method.startswith("tcp://"):
             # Rank 0 serves this store itself; torch before 2.15 would take the launcher's to be there.
             os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)
@@ -147,7 +153,7 @@ def _from_environ(name: str, default: int) -> int:
 
 
 def device() -> torch.device:
-    """Return where the tensors of a collective must live: NCCL moves only GPU memory."""
+    """Return where the tensors of a collective must live: NCCL alone moves only GPU memory."""
     return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
 
 

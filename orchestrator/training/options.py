@@ -29,6 +29,9 @@ class Options:
     log_every: int
     sampler: str
     precision: str
+    channels_last: bool
+    compile: str
+    fused: bool
     offline: str | None
     data_dir: Path
     strategy: str
@@ -99,12 +102,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     )
     add("--async-save", action="store_true", help="write checkpoints beside the training, from a copy in memory")
     add("--log-every", type=_positive, default=10, metavar="N", help="steps between lines of metrics (default 10)")
-    add(
-        "--precision",
-        choices=("fp32", "bf16", "fp16"),
-        default="fp32",
-        help="bf16, fp16: forward in 16 bits, weights in float32; fp16 scales gradients, on GPUs only",
-    )
+    _add_speed(parser)
     add("--sampler", choices=("exact", "distributed"), default="exact", help="distributed: torch's, which pads")
     add("--offline", choices=("digits",), help="what to train on where the task's data can't be had")
     add(
@@ -125,6 +123,9 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         log_every=found.log_every,
         sampler=found.sampler,
         precision=found.precision,
+        channels_last=found.channels_last,
+        compile=found.compile,
+        fused=found.fused,
         offline=found.offline,
         data_dir=(found.data or cache_dir()).expanduser(),
         extra=dict(found.option),
@@ -139,6 +140,25 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         init_method=found.init_method,
         async_save=found.async_save,
     )
+
+
+def _add_speed(parser: argparse.ArgumentParser) -> None:
+    """Add the options that change how a device computes."""
+    add = parser.add_argument
+    add(
+        "--precision",
+        choices=("fp32", "bf16", "fp16"),
+        default="fp32",
+        help="bf16, fp16: forward in 16 bits, weights in float32; fp16 scales gradients, on GPUs only",
+    )
+    add("--channels-last", action="store_true", help="keep images with their channels together, for convolutions")
+    add(
+        "--compile",
+        choices=("none", "inductor", "aot_eager"),
+        default="none",
+        help="torch.compile: inductor makes code for the device, aot_eager only looks whether it can",
+    )
+    add("--fused", action="store_true", help="the optimizer's step in one pass over the weights")
 
 
 def _add_strategy(parser: argparse.ArgumentParser) -> None:

@@ -48,6 +48,17 @@ def restore_random(states: RandomState, device: torch.device) -> None:
         numpy.random.set_state(tuple(states["numpy"]))
 
 
+def load_optimizer(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
+    """Load an optimizer's state; how its step is computed is this run's choice, not the checkpoint's."""
+    ways = ("fused", "foreach")
+    groups = [
+        {**theirs, **{way: own[way] for way in ways if way in own}}
+        for theirs, own in zip(saved["param_groups"], optimizer.param_groups, strict=False)
+    ]
+    complete = len(groups) == len(saved["param_groups"])  # else torch's own error says what differs
+    optimizer.load_state_dict({**saved, "param_groups": groups} if complete else dict(saved))
+
+
 def part(contents: Mapping[str, Any], name: str, where: str) -> Any:
     """Return one entry of a checkpoint; CheckpointError where it was written by something that saved no such entry."""
     if name not in contents:

@@ -25,7 +25,7 @@ from orchestrator.training.options import Options
 
 def adamw(parameters: Iterable[nn.Parameter], options: Options) -> torch.optim.Optimizer:
     """The optimizer of tasks that bring none."""
-    return torch.optim.AdamW(parameters, lr=options.lr)
+    return torch.optim.AdamW(parameters, lr=options.lr, fused=options.fused)
 
 
 def no_metrics(_outputs: Tensor, _targets: Tensor) -> dict[str, Tensor]:

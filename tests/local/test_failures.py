@@ -123,8 +123,8 @@ def launcher_of(run: RunDir, node: int) -> Process:
 @pytest.mark.parametrize("victim", ["agent 0", "agent 1", "launcher 0", "both 1", "all"])
 def test_kill_9_leaves_no_rank(orch: Orch, project, victim: str) -> None:
     folder = project(
-        slow_py="import os, signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLOW.split("stop = []")[0]
-        + "time.sleep(60)\n",
+        slow_py="import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('is up', flush=True)\n"
+        "time.sleep(60)\n",
         slow_yaml="script: slow.py\nretry: {infra: 0}\n",
     )  # fmt: skip
     run = orch.submit(str(folder / "slow.yaml"), "-p", "local-2x2")

@@ -14,6 +14,10 @@ from tests.local.programs.ranks import Ended, Training, trainings
 LENGTH = ("--steps", "11", "--global-batch", "12", "--lr", "0.05", "--save-every", "100")
 ADAM, DROPOUT, FLOAT32 = (("--option", f"{name}") for name in ("adam=true", "dropout=0.3", "single=true"))
 OTHERS = [("fsdp", "fsdp"), ("fsdp", "ddp"), ("ddp", "fsdp"), ("fsdp", "pipeline"), ("pipeline", "accelerate")]
+# What makes a step faster and leaves it what it is.
+FASTER = (*ADAM, "--fused", "--compile", "aot_eager")
+# Sample 20 is NaN: it comes up in the first epoch, in steps 1 to 4.
+POISONED = ("--option", "poison=20", "--log-every", "100", "--save-every", "1")
 HALVED = ("ddp", "fsdp", "pipeline", "accelerate")
 CLOSE = {"rtol": 1e-9, "atol": 1e-11}  # in float64; what differs is the order of sums
 
@@ -78,9 +82,14 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
         asked("alone", "ddp"),
         asked("sgd-28", "single", "--global-batch", "28"),
         *(asked(name, name, *ADAM) for name in ("dp", "dp-balanced", "model-parallel")),
+        *(asked(f"faster-{name}", name, *FASTER) for name in ("single", "model-parallel")),
+        *resumed("single", "single"),
         *resumed("model-parallel", "model-parallel"),
     ]
-    all_went_well(trainings(1, wanted, folder))
+    refused = [asked(f"nan-{name}", name, *POISONED) for name in ("single", "dp", "dp-balanced", "model-parallel")]
+    ended = trainings(1, [*wanted, *refused], folder)
+    all_went_well(ended[: len(wanted)])
+    assert {rank.code for ranks in ended[len(wanted) :] for rank in ranks} == {93}
     return folder
 
 
@@ -92,14 +101,14 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list[
     wanted += [asked(f"half-{name}", name, *ADAM, "--steps", "5") for name in ("ddp", "fsdp", "pipeline")]
     wanted += [asked("accelerate", "accelerate", *ADAM), asked("accelerate-parts", "accelerate", "--accumulate", "3")]
     wanted += [asked("pipeline", "pipeline", *ADAM), asked("pipeline-parts", "pipeline", "--accumulate", "3")]
-    wanted += resumed("pipeline", "pipeline")
+    wanted += [*resumed("pipeline", "pipeline"), *resumed("accelerate", "accelerate")]
+    wanted += [asked(f"faster-{name}", name, *FASTER) for name in ("fsdp", "pipeline", "accelerate")]
+    wanted += [asked("faster-ddp", "ddp", *FASTER, "--accumulate", "2")]
     wanted += [asked(f"bf16-{name}", name, *FLOAT32, "--precision", "bf16") for name in HALVED]
     wanted += [asked("compressed", "ddp", *FLOAT32, "--gradient-compression", "bf16")]
     unshared = asked("unshared-{rank}", "fsdp", *ADAM)
     wanted += [asked(unshared.folder, "fsdp", *ADAM, "--steps", "5"), unshared]
-    # Sample 20 is NaN: it comes up in the first epoch, in steps 1 to 4.
-    poisoned = ("--option", "poison=20", "--log-every", "100", "--save-every", "1")
-    refused = [asked(f"nan-{name}", name, *poisoned) for name in ("ddp", "fsdp", "pipeline")]
+    refused = [asked(f"nan-{name}", name, *POISONED) for name in HALVED]
     refused += [asked("no-single", "single"), asked("no-batchnorm", "ddp", "--sync-batchnorm")]
     ended = trainings(2, [*wanted, *refused], folder)
     all_went_well(ended[: len(wanted)])
@@ -144,12 +153,11 @@ def test_three_ranks_of_ddp_give_the_weights_of_one_process(three: Path, plain: 
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("ranks", [4, 7] if os.environ.get("SOAK") == "1" else [4])
+@pytest.mark.parametrize("ranks", [4, 7])
 def test_more_ranks_of_ddp_give_the_weights_of_one_process(ranks: int, plain: Path, tmp_path: Path) -> None:
-    wanted = [
-        asked("sgd", "ddp", "--global-batch", "28"),
-        asked("parts", "ddp", "--global-batch", "28", "--accumulate", "3"),
-    ]
+    wanted = [asked("sgd", "ddp", "--global-batch", "28")]
+    if os.environ.get("SOAK") == "1":
+        wanted.append(asked("parts", "ddp", "--global-batch", "28", "--accumulate", "3"))
     all_went_well(trainings(ranks, wanted, tmp_path))
     for each in wanted:
         assert_close(tmp_path / each.folder, plain / "sgd-28")
@@ -194,6 +202,17 @@ def test_resumed_pieces_of_a_model_equal_unbroken_ones(two, plain: Path) -> None
     assert_same(two[0] / "pipeline-broken", two[0] / "pipeline-whole")
 
 
+def test_resumed_trainings_of_single_and_accelerate_equal_unbroken_ones(two, plain: Path) -> None:
+    assert_same(plain / "single-broken", plain / "single-whole")
+    assert_same(two[0] / "accelerate-broken", two[0] / "accelerate-whole")
+
+
+@pytest.mark.parametrize("name", ["single", "model-parallel", "ddp", "fsdp", "pipeline", "accelerate"])
+def test_compiled_and_fused_it_gives_the_same_weights(name: str, two, plain: Path) -> None:
+    folder = plain if name in ("single", "model-parallel") else two[0]
+    assert_close(folder / f"faster-{name}", plain / "adam")
+
+
 def test_every_way_evaluates_alike(two, three: Path, plain: Path) -> None:
     expected = json.loads((plain / "adam" / "result.json").read_text())
     for folder in [plain / "dp-balanced", *(two[0] / name for name in ("adam", "fsdp", "pipeline", "accelerate"))]:
@@ -224,7 +243,7 @@ def test_without_a_shared_folder_rank_0_writes_what_it_has_gathered(two, plain: 
     assert not (two[0] / "unshared-1" / "checkpoints").exists()
 
 
-@pytest.mark.parametrize("name", ["ddp", "fsdp", "pipeline"])
+@pytest.mark.parametrize("name", HALVED)
 def test_a_loss_that_is_no_number_ends_all_ranks_and_reaches_no_checkpoint(name: str, two) -> None:
     folder, ended = two[0] / f"nan-{name}", two[1][f"nan-{name}"]
     for rank in ended:

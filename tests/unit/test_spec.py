@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, get_args
 
 import pytest
@@ -129,6 +130,28 @@ def test_a_training_says_its_strategy_as_the_entrypoint_takes_it() -> None:
     options = training_options.parse(args)
     assert (options.strategy, options.gradient_as_bucket_view, options.static_graph) == ("single", False, True)
     assert get_args(Training.model_fields["strategy"].annotation) == training_options.STRATEGIES
+
+
+def test_a_job_and_the_entrypoint_know_the_same_options() -> None:
+    """Each field that is set arrives as an option of its name, and no option lacks its field."""
+    values: dict[str, Any] = {"task": "t.py"}
+    for name, each in Training.model_fields.items():
+        choices = get_args(each.annotation)
+        if isinstance(each.default, bool):
+            values[name] = not each.default
+        elif choices and isinstance(choices[0], str):
+            values[name] = next(choice for choice in choices if choice != each.default)
+    values |= {"steps": 7, "lr": 0.5, "seed": 3, "eval_every": 4, "save_every": 5, "log_every": 6, "data": "d"}
+    values |= {"global_batch": 8, "accumulate": 2, "bucket_cap_mb": 9, "micro_batches": 11, "offline": "digits"}
+    values |= {"init_method": "tcp://h:1"}
+    unset = Training.model_fields.keys() - values.keys()
+    assert unset == {"epochs", "options"}
+    options = training_options.parse(program_of(job(script=None, training=values))[2])
+    for name, value in values.items():
+        taken = getattr(options, {"data": "data_dir"}.get(name, name))
+        assert str(taken) == str(value), name
+    fields = {each.name for each in dataclasses.fields(options)}
+    assert fields - {"data_dir", "extra"} == Training.model_fields.keys() - {"data", "options"}
 
 
 def test_a_training_in_one_process_takes_one_rank_of_a_profile() -> None:

@@ -55,8 +55,27 @@ def test_the_backend_is_chosen_or_refused_with_a_remedy():
     if not torch.distributed.is_mpi_available():
         with pytest.raises(UserError, match="built without MPI: choose"):
             group.choose("mpi", Ranks(grouped=True))
-    with pytest.raises(UserError, match="must be auto"):
+    with pytest.raises(UserError, match=r"one of auto \| gloo \| nccl \| cpu:gloo,cuda:nccl \| mpi, not 'smoke'"):
         group.choose("smoke", Ranks())
+    with pytest.raises(UserError, match=r"The cpu:gloo,cuda:nccl backend needs a GPU"):
+        group.choose(group.BOTH, Ranks(grouped=True))
+
+
+def test_the_choice_of_a_backend_explains_itself(monkeypatch):
+    ranks = Ranks(local_rank=1, local_world_size=2, grouped=True)
+    for devices, wanted, expected, reason in (
+        (2, "auto", ("nccl", "cuda:1"), "each rank has a GPU, and this process sees 2 GPUs for its node's 2 ranks"),
+        (1, "auto", ("gloo", "cpu"), "has a GPU, and this process sees 1 GPU for its node's 2 ranks"),
+        (2, group.BOTH, (group.BOTH, "cuda:1"), "ORCH_BACKEND asks for it"),
+        (2, "gloo", ("gloo", "cuda:1"), "ORCH_BACKEND asks for it"),
+    ):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda count=devices: count)
+        choice = group.choose(wanted, ranks)
+        assert (choice.backend, str(choice.device)) == expected
+        assert reason in choice.reason
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: False)
+    assert "built without NCCL" in group.choose("auto", ranks).reason
 
 
 def test_ranks_that_contradict_are_refused():

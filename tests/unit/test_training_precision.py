@@ -67,6 +67,81 @@ def test_fp16_trains_on_a_gpu() -> None:
     assert losses[-1] < losses[0]
 
 
+IMAGES = torch.randn(6, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+def convolutions() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 3), nn.Flatten(1))
+
+
+def of_images(*arguments: str):
+    """A strategy for two convolutions."""
+    options = parse(["--task", "t.py", *arguments])
+    task = Task(
+        "t", data=lambda _: None, model=lambda _: convolutions(), loss=nn.functional.mse_loss,
+        optimizer=lambda parameters, options: torch.optim.SGD(parameters, lr=options.lr, fused=options.fused),
+    )  # fmt: skip
+    return find(options.strategy)(Setup(options, task, Ranks(), CPU, grouped=False), convolutions())
+
+
+@pytest.mark.parametrize("name", ["single", "dp", "ddp", "model-parallel"])
+def test_channels_last_is_how_convolutions_compute_and_changes_no_result(name: str) -> None:
+    usual, turned = of_images("--strategy", "single"), of_images("--strategy", name, "--channels-last")
+    outputs = [each.model[0](IMAGES) for each in (usual, turned)]
+    assert [out.is_contiguous(memory_format=torch.channels_last) for out in outputs] == [False, True]
+    targets = torch.randn(6, 32, generator=torch.Generator().manual_seed(1))
+    for each in (usual, turned):
+        for _ in range(2):
+            each.begin_step()
+            each.backward((IMAGES, targets), Share(torch.arange(6), 6))
+            each.step()
+    turned.load_full(turned.full_state(), "itself")
+    assert turned.model[3].weight.is_contiguous(memory_format=torch.channels_last)
+    for key, value in usual.model.state_dict().items():
+        torch.testing.assert_close(turned.model.state_dict()[key], value, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--strategy", "fsdp", "--channels-last"), "--channels-last is not for the strategy fsdp: FSDP shards only"),
+        (("--strategy", "pipeline", "--channels-last"), "--channels-last is not for the strategy pipeline: what"),
+        (("--strategy", "dp", "--compile", "inductor"), "--compile is not for the strategy dp: the model is copied"),
+        (("--strategy", "dp-balanced", "--compile", "inductor"), "--compile is not for the strategy dp-balanced: "),
+        (("--fused",), r"the SGD of the task t is none: write SGD\(\.\.\., fused=options\.fused\)"),
+    ],
+)
+def test_what_a_strategy_does_not_take_for_speed_is_refused_in_a_sentence(arguments: tuple, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        strategy(*arguments)
+
+
+def test_without_a_compiler_it_is_said_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler -O2")
+    sentence = r"can't be done by rank 0: its machine has no C\+\+ compiler 'no-such-compiler': install g\+\+"
+    with pytest.raises(UserError, match=sentence):
+        strategy("--compile", "inductor")
+    monkeypatch.setenv("CXX", "python3")
+    monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path))
+    with pytest.raises(UserError, match=r"has no Python\.h, which .*: install python3-dev"):
+        strategy("--compile", "inductor")
+    strategy("--compile", "aot_eager")  # needs none
+
+
+def test_how_an_optimizer_computes_is_not_taken_from_a_checkpoint() -> None:
+    plain, fused = of_images(), of_images("--fused")
+    for each in (plain, fused):
+        each.begin_step()
+        each.backward((IMAGES, torch.zeros(6, 32)), Share(torch.arange(6), 6))
+        each.step()
+    plain.load_full(fused.full_state(), "a checkpoint")
+    fused.load_full(plain.full_state(), "a checkpoint")
+    assert [each.optimizer.param_groups[0]["fused"] for each in (plain, fused)] == [False, True]
+    for each in (plain, fused):
+        each.step()
+
+
 def test_what_ddp_can_not_do_together_is_refused_in_a_sentence() -> None:
     with pytest.raises(UserError, match="both --static-graph and --accumulate"):
         strategy("--static-graph", "--accumulate", "2")

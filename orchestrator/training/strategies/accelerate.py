@@ -23,11 +23,17 @@ class Accelerate(Strategy):
         super().__init__(setup, model)
         ddp = DistributedDataParallelKwargs(gradient_as_bucket_view=setup.options.gradient_as_bucket_view)
         self.accelerator = Accelerator(
-            cpu=setup.device.type == "cpu", mixed_precision=_WORDS[setup.options.precision], kwargs_handlers=[ddp]
+            cpu=setup.device.type == "cpu",
+            mixed_precision=_WORDS[setup.options.precision],
+            dynamo_backend="no" if setup.options.compile == "none" else setup.options.compile,
+            kwargs_handlers=[ddp],
         )
         self.network, self.optimizer = self.accelerator.prepare(self.model, self.optimizer)
         if self.accelerator.scaler is not None:
             self.scaler = self.accelerator.scaler
+
+    def computed(self) -> list[nn.Module]:
+        return []  # Accelerator.prepare compiles
 
     def unsynchronised(self) -> AbstractContextManager[Any]:
         context: AbstractContextManager[Any] = self.accelerator.no_sync(self.network)

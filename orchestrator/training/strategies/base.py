@@ -1,6 +1,6 @@
 """What all strategies share: the plain step of one process. Each of the others changes it in a place or two."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from orchestrator.training import precision, state
+from orchestrator.training import compiling, precision, state
 from orchestrator.training.errors import UserError
 from orchestrator.training.group import Ranks
 from orchestrator.training.options import Options
@@ -42,23 +42,43 @@ class Strategy:
     """Does each rank take its own part of a batch, rather than all of it?"""
     saves_shards: ClassVar[bool] = False
     """Can each rank write its own part of a checkpoint?"""
+    refuses: ClassVar[Mapping[str, str]] = {}
+    """Options for speed that it does not take, and why."""
 
     def __init__(self, setup: Setup, model: nn.Module) -> None:
         self.setup = setup
         self.check()
+        if setup.options.channels_last:
+            # Convolutions follow their weights: the inputs need not be turned.
+            model = model.to(memory_format=torch.channels_last)
         self.model = self.place(model)
         self.network = self.wrap(self.model)
+        compiling.compile_in_place(self.computed(), setup.options.compile)
         self.optimizer = setup.task.optimizer(self.model.parameters(), setup.options)
+        self._check_fused()
         self.scaler = precision.scaler(setup.options.precision, setup.device)
         self._has_frozen_layers = False
 
     def check(self) -> None:
         """Refuse, by a UserError, what this strategy can't do with these ranks, devices and options."""
-        precision.check(self.setup.options.precision, self.setup.device)
+        options = self.setup.options
+        precision.check(options.precision, self.setup.device)
+        for name, why in self.refuses.items():
+            if getattr(options, name) not in (False, "none"):
+                raise UserError(f"--{name.replace('_', '-')} is not for the strategy {options.strategy}: {why}.")
+        compiling.check(options.compile, self.setup.device)
         if self.one_process and self.setup.ranks.world_size > 1:
             raise UserError(
                 f"The strategy {self.setup.options.strategy} is one process, and {self.setup.ranks.world_size} ranks "
                 "were started: start one (--nodes 1 --nproc-per-node 1), or choose --strategy ddp."
+            )
+
+    def _check_fused(self) -> None:
+        if self.setup.options.fused and not all(each.get("fused") for each in self.optimizer.param_groups):
+            kind = type(self.optimizer).__name__
+            raise UserError(
+                f"--fused asks for a fused optimizer, and the {kind} of the task {self.setup.task.name} is none: write "
+                f"{kind}(..., fused=options.fused) in its optimizer(), if torch has this optimizer fused."
             )
 
     def place(self, model: nn.Module) -> nn.Module:
@@ -68,6 +88,10 @@ class Strategy:
     def wrap(self, model: nn.Module) -> nn.Module:
         """Return the module that is called in training."""
         return model
+
+    def computed(self) -> Sequence[nn.Module]:
+        """Return the modules that --compile compiles."""
+        return [self.network]
 
     @property
     def data_ranks(self) -> int:
@@ -156,7 +180,7 @@ class Strategy:
     def load_full(self, saved: Mapping[str, Any], where: str) -> None:
         """Take what `full_state` gave, under whatever strategy; `where` names the checkpoint in errors. Collective."""
         state.load_weights(self.model, state.part(saved, "model", where), where)
-        self.optimizer.load_state_dict(state.part(saved, "optimizer", where))
+        state.load_optimizer(self.optimizer, state.part(saved, "optimizer", where))
 
     def shards(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return this rank's tensors for a sharded checkpoint, and what is plain and alike on all ranks."""

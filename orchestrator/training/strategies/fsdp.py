@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ class Fsdp(Strategy):
     """FSDP2's `fully_shard`, a child of the model at a time; in a plain process without a group the bare model."""
 
     saves_shards = True
+    refuses: ClassVar = {"channels_last": "FSDP shards only weights that lie in the usual order"}
 
     def check(self) -> None:
         super().check()
@@ -35,6 +36,9 @@ class Fsdp(Strategy):
                 fully_shard(block, mesh=mesh)
             fully_shard(model, mesh=mesh)
         return model
+
+    def computed(self) -> list[nn.Module]:
+        return [*blocks(self.model)]  # apart, as they are gathered
 
     def unsynchronised(self) -> AbstractContextManager[Any]:
         return _unsynchronised(self.model)
@@ -61,7 +65,7 @@ class Fsdp(Strategy):
             number: {key: _like(value, params.get(number)) for key, value in values.items()}
             for number, values in optimizer["state"].items()
         }
-        self.optimizer.load_state_dict({**optimizer, "state": states})
+        state.load_optimizer(self.optimizer, {**optimizer, "state": states})
 
     def shards(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         optimizer = self.optimizer.state_dict()
@@ -90,7 +94,7 @@ class Fsdp(Strategy):
         if weights:
             raise CheckpointError(f"The checkpoint {path} is of another model: it lacks {', '.join(sorted(weights))}.")
         sharded.read_into(path, targets)
-        self.optimizer.load_state_dict({**optimizer, "state": states})
+        state.load_optimizer(self.optimizer, {**optimizer, "state": states})
 
     def _numbered(self) -> dict[int, Tensor]:
         """Return the parameters by the numbers that the optimizer's state goes by."""

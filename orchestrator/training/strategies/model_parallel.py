@@ -27,6 +27,9 @@ class ModelParallel(Strategy):
     def wrap(self, model: nn.Module) -> nn.Module:
         return Chain(self.pieces, self.devices)
 
+    def computed(self) -> Sequence[nn.Module]:
+        return self.pieces
+
     def predict(self, inputs: list[Tensor]) -> Tensor:
         return precision.forward(self.network, inputs, self.setup.options.precision)
 

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ class Pipeline(Strategy):
     """
 
     shares_data = False
+    refuses: ClassVar = {"channels_last": "what travels between the ranks lies in the usual order"}
 
     def check(self) -> None:
         super().check()
@@ -44,6 +45,9 @@ class Pipeline(Strategy):
         self.stage = _Stage(self.piece, self.setup.options.precision)
         self.schedules: dict[tuple[torch.Size, bool], PipelineScheduleSingle] = {}
         return model
+
+    def computed(self) -> list[nn.Module]:
+        return [self.piece if self.setup.grouped else self.network]
 
     @property
     def is_last(self) -> bool:
@@ -129,7 +133,7 @@ class Pipeline(Strategy):
         states = {
             number: values for number, values in optimizer["state"].items() if id(weights_in_order[number]) in own
         }
-        self.optimizer.load_state_dict({**optimizer, "state": states})
+        state.load_optimizer(self.optimizer, {**optimizer, "state": states})
 
 
 class _Stage(nn.Module):

@@ -33,7 +33,7 @@ def loss(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def optimizer(parameters, options: Options) -> torch.optim.Optimizer:
     if options.extra.get("adam"):
-        return torch.optim.AdamW(parameters, lr=options.lr)
+        return torch.optim.AdamW(parameters, lr=options.lr, fused=options.fused)
     return torch.optim.SGD(parameters, lr=options.lr, momentum=0.9)
 
 

@@ -1,0 +1,45 @@
+"""torch.compile, in place: the modules stay themselves, and so do the names in checkpoints."""
+
+import os
+import shlex
+import shutil
+import sysconfig
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from orchestrator.training import group
+from orchestrator.training.errors import UserError
+
+
+def check(backend: str, device: torch.device) -> None:
+    """Refuse, by a UserError on all ranks, what the machine of one of them can't compile; collective."""
+    if backend != "inductor":
+        return
+    for rank, lack in enumerate(group.everyones(lacking(device))):
+        if lack:
+            raise UserError(
+                f"--compile inductor can't be done by rank {rank}: its machine has no {lack}, or leave --compile out."
+            )
+
+
+def lacking(device: torch.device) -> str:
+    """Return what this machine lacks to make code for the device, and how to get it; "" where nothing is missing."""
+    if device.type == "cuda":
+        return "" if find_spec("triton") else "Triton, which writes the code for GPUs: pip install triton"
+    compiler = shlex.split(os.environ.get("CXX") or "g++")[0]
+    if shutil.which(compiler) is None:
+        return f"C++ compiler {compiler!r}: install g++, name another one in CXX"
+    if not Path(sysconfig.get_path("include"), "Python.h").is_file():
+        return "Python.h, which the compiled code includes: install python3-dev"
+    return ""
+
+
+def compile_in_place(modules: Sequence[nn.Module], backend: str) -> None:
+    """Have each module compiled when it is first called; with "none" nothing is done."""
+    if backend != "none":
+        for module in modules:
+            module.compile(backend=backend)
