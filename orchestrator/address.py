@@ -14,3 +14,11 @@ class Address:
     port: int | None = None
     key: str | None = None
     jump: str | None = None
+
+
+def gateway_of(jump: str) -> Address:
+    """The last machine of `a,user@b:port`, reached through those before it."""
+    before, _, last = jump.rpartition(",")
+    user, _, rest = last.rpartition("@")
+    host, _, port = rest.partition(":")
+    return Address(host, user or None, int(port) if port else None, jump=before or None)

@@ -29,6 +29,7 @@ CONNECT_SECONDS: Final = 15.0
 TRIES: Final = 3
 QUICK_SECONDS: Final = 2.0
 KEEPALIVE_SECONDS: Final = 5
+BUFFER: Final = 1 << 16
 LOST: Final = (OSError, EOFError, paramiko.SSHException)  # how a connection that breaks shows itself
 
 
@@ -43,6 +44,7 @@ class Resolved:
     known_hosts: tuple[str, ...] = ()
     jump: str | None = None
     agent: bool = True
+    ciphers: tuple[str, ...] = ()
 
 
 def resolve(address: Address) -> Resolved:
@@ -51,7 +53,8 @@ def resolve(address: Address) -> Resolved:
         raise BackendError(f"'{address.host}' is not a host name")
     known = ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")
     if shutil.which("ssh") is None:
-        found: dict[str, list[str]] = {"hostname": [address.host]}
+        keys = [f"~/.ssh/id_{kind}" for kind in ("ed25519", "ecdsa", "rsa")]
+        found: dict[str, list[str]] = {"hostname": [address.host], "identityfile": keys}
     else:
         argv = ["ssh", "-G", *(["-l", address.user] if address.user else [])]
         argv += [*(["-p", str(address.port)] if address.port else []), "--", address.host]
@@ -74,6 +77,7 @@ def resolve(address: Address) -> Resolved:
         known_hosts=tuple(path for file in files if os.path.exists(path := os.path.expanduser(file))),
         jump=None if jump in (None, "none") else jump,
         agent=first.get("identityagent") != "none" and first.get("identitiesonly") != "yes",
+        ciphers=tuple(filter(None, first.get("ciphers", "").split(","))),
     )
 
 
@@ -160,8 +164,28 @@ def _in_words(address: Address, resolved: Resolved, through: str, error: Excepti
     return BackendError(f"{where}: can't be reached: {words}", f"try: ssh {address.host}", transient=not refused)
 
 
-def open_channel(connection: Connection, argv: list[str]) -> Any:
-    """A channel on which the command runs, its standard streams attached; one of LOST when that fails."""
-    channel = connection.client.get_transport().open_session(timeout=CONNECT_SECONDS)
-    channel.exec_command(shlex.join(argv))
-    return channel
+class Channel:
+    """A command on a machine, its standard streams attached, on an open connection; one of LOST when that fails."""
+
+    def __init__(self, connection: Connection, argv: list[str]) -> None:
+        self.channel = connection.client.get_transport().open_session(timeout=CONNECT_SECONDS)
+        self.channel.exec_command(shlex.join(argv))
+        self.channel.settimeout(CONNECT_SECONDS)
+        self.stream = self.channel.makefile("rb", BUFFER)
+
+    def settle(self) -> None:
+        """The other end has answered: from here on it may take its time."""
+        self.channel.settimeout(None)
+
+    def send(self, data: bytes) -> None:
+        """Send all of it."""
+        self.channel.sendall(data)
+
+    def last_words(self) -> tuple[int, str]:
+        """(exit code, standard error) of the command that has ended."""
+        said = self.channel.makefile_stderr("rb").read(4096).decode("utf-8", "replace").strip()
+        return self.channel.recv_exit_status(), said
+
+    def close(self) -> None:
+        """End the command's input; the connection stays."""
+        self.channel.close()

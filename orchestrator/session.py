@@ -8,13 +8,15 @@ import json
 import secrets
 import threading
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from orchestrator.address import Address
+from orchestrator.address import Address, gateway_of
 from orchestrator.archive import node_archive
 from orchestrator.errors import BackendError
-from orchestrator.remote import CONNECT_SECONDS, LOST, connect, open_channel, resolve
+from orchestrator.openssh import SshProcess
+from orchestrator.remote import LOST, Channel, connect, resolve
 
 if TYPE_CHECKING:
     from fabric import Connection
@@ -24,6 +26,7 @@ BANNER_LINES: Final = 200
 MIN_PYTHON: Final = (3, 9)
 SMALL: Final = 1 << 16
 SLOWEST: Final = 50_000  # bytes a second of a connection that is still worth waiting for
+MANY: Final = 8 << 20  # bytes for which a connection of the system's ssh is worth its handshake
 PATIENCE_SECONDS: Final = 5.0  # for so long a machine that could not be reached is not tried again
 
 # One line without `!`, so that every login shell passes it on as it is: says whether the server is here already, takes
@@ -50,17 +53,39 @@ _BOOTSTRAP: Final = (
     "  os.rename(t,p)\\n"
     "os.execv(sys.executable,[sys.executable,'-I','-S',p,'serve'])"
 )
+Sink = Callable[[Any, int], None]  # of the stream and how many bytes to take from it
+
+
+class AnyChannel(Protocol):
+    """A command on a machine with its standard streams: over paramiko, or over the system's ssh."""
+
+    stream: Any
+
+    def settle(self) -> None: ...
+    def send(self, data: bytes) -> None: ...
+    def last_words(self) -> tuple[int, str]: ...
+    def close(self) -> None: ...
 
 
 class Session:
-    """The conversation with orch's server on one machine: requests in any thread, one channel for all of them."""
+    """The conversation with orch's server on one machine: requests in any thread, one channel for all of them.
 
-    def __init__(self, address: Address, connection: Connection, workdir: str) -> None:
-        self.address, self.connection, self.workdir = address, connection, workdir
-        self.waiting: dict[int, tuple[threading.Event, list[Any]]] = {}
+    `start` begins a command on the machine; `hang_up` is called when the conversation is over.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        start: Callable[[list[str]], AnyChannel],
+        workdir: str,
+        hang_up: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.address, self.workdir, self.hang_up = address, workdir, hang_up
+        self.waiting: dict[int, Reply] = {}
         self.lock, self.writing, self.number = threading.Lock(), threading.Lock(), 0
         self.problem = ""
-        self.channel = self._start()
+        self.is_own = False  # nobody else waits for an answer here
+        self.channel = self._start(start)
         self.reader = threading.Thread(target=self._read, daemon=True, name=f"ssh {address.host}")
         self.reader.start()
 
@@ -73,56 +98,57 @@ class Session:
         self, do: str, payload: bytes = b"", *, timeout: float | None = CALL_SECONDS, **values: Any
     ) -> tuple[dict[str, Any], bytes]:
         """The server's answer; BackendError with its sentence, or transient when the machine is out of reach."""
-        arrived = threading.Event()
-        answer: list[Any] = []
+        return self.ask(do, payload, **values).wait(timeout)
+
+    def ask(self, do: str, payload: bytes = b"", *, sink: Sink | None = None, **values: Any) -> Reply:
+        """Send a request and return at once; several may be on their way.
+
+        A sink takes the bytes of the answer as they come, all of them; it must not raise.
+        """
         with self.lock:
             self.number += 1
-            number = self.number
-            self.waiting[number] = (arrived, answer)
-        head = json.dumps({"id": number, "do": do, **values, "bytes": len(payload)}).encode() + b"\n"
+            reply = Reply(self, self.number, len(payload), sink)
+            self.waiting[reply.number] = reply
+        head = json.dumps({"id": reply.number, "do": do, **values, "bytes": len(payload)}).encode() + b"\n"
         try:
             with self.writing:
-                self.channel.sendall(head + payload if len(payload) < SMALL else head)
+                self.channel.send(head + payload if len(payload) < SMALL else head)
                 if len(payload) >= SMALL:
-                    self.channel.sendall(payload)
+                    self.channel.send(payload)
         except LOST as error:
             self._fail(str(error) or "the connection is closed")
-        patience = None if timeout is None else timeout + len(payload) / SLOWEST
-        if self.problem or not arrived.wait(patience) or not answer:
-            self.waiting.pop(number, None)
-            if not self.problem:
-                self._fail(f"no answer within {timeout:g} s")
-            raise BackendError(f"{self.address.host}: {self.problem}", transient=True)
-        reply, data = answer
-        if "error" in reply:
-            raise BackendError(f"{self.address.host}: {reply['error']}")
-        return reply, data
+        return reply
+
+    @contextlib.contextmanager
+    def for_bytes(self, count: int) -> Iterator[Session]:
+        """The session over which so many bytes should go: of many, one of the system's ssh where there is a way."""
+        fast = None
+        if count >= MANY:
+            with contextlib.suppress(BackendError):  # no ssh here, or it has no key for there: this one does as well
+                fast = Session(self.address, lambda argv: SshProcess(self.address, argv), self.workdir)
+                fast.is_own = True
+        try:
+            yield fast or self
+        finally:
+            if fast is not None:
+                fast.close()
 
     def close(self) -> None:
         """Close the connection; what was started there goes on."""
         self._fail("closed")
 
-    def _start(self) -> Any:
+    def _start(self, start: Callable[[list[str]], AnyChannel]) -> AnyChannel:
         archive = node_archive()
         path = f"{self.workdir}/cache/node-{hashlib.sha256(archive).hexdigest()[:16]}.pyz"
         boundary = secrets.token_hex(16)
         code = f'exec("{_BOOTSTRAP}")'
         try:
-            channel = open_channel(
-                self.connection, ["python3", "-I", "-S", "-c", code, boundary, path, str(len(archive))]
-            )
-            channel.settimeout(CONNECT_SECONDS)
-            self.stream = channel.makefile("rb", SMALL)
-            version, word, rest = self._boundary(boundary)
-            if word == "error":
-                raise BackendError(
-                    f"{self.address.host}: {self.workdir} can't be used: {rest}", "set workdir in the profile"
-                )
-            if tuple(map(int, version.split("."))) < MIN_PYTHON:
-                raise BackendError(f"{self.address.host}: its python3 is {version}; 3.9 or newer is needed")
-            if word == "need":
-                channel.sendall(archive)
-            channel.settimeout(None)
+            channel = start(["python3", "-I", "-S", "-c", code, boundary, path, str(len(archive))])
+            try:
+                self._greet(channel, boundary, archive)
+            except (BackendError, *LOST):
+                channel.close()
+                raise
         except LOST as error:
             raise BackendError(
                 f"{self.address.host}: logged in, but no command can be run: {str(error) or type(error).__name__}",
@@ -131,34 +157,51 @@ class Session:
             ) from error
         return channel
 
-    def _boundary(self, boundary: str) -> tuple[str, str, str]:
+    def _greet(self, channel: AnyChannel, boundary: str, archive: bytes) -> None:
+        """Send the server where it is missing; returns when requests may follow."""
+        version, word, rest = self._boundary(channel, boundary)
+        if word == "error":
+            raise BackendError(
+                f"{self.address.host}: {self.workdir} can't be used: {rest}", "set workdir in the profile"
+            )
+        if tuple(map(int, version.split("."))) < MIN_PYTHON:
+            raise BackendError(f"{self.address.host}: its python3 is {version}; 3.9 or newer is needed")
+        if word == "need":
+            channel.send(archive)
+        channel.settle()
+
+    def _boundary(self, channel: AnyChannel, boundary: str) -> tuple[str, str, str]:
         """What the bootstrap says; whatever a login banner or a .bashrc prints stands before it."""
         seen = []
         for _ in range(BANNER_LINES):
-            line = self.stream.readline()
+            line = channel.stream.readline()
             if not line:
                 break
             if line.startswith(boundary.encode()):
                 version, word, *rest = line.decode().split(None, 3)[1:]
                 return version, word, "".join(rest).strip()
             seen.append(line.decode("utf-8", "replace").strip())
-        channel = self.stream.channel
-        said = channel.makefile_stderr("rb").read(4096).decode("utf-8", "replace").strip() or " ".join(seen)
-        if channel.recv_exit_status() == 127:
+        code, said = channel.last_words()
+        if code == 127:
             raise BackendError(
                 f"{self.address.host}: it has no python3", "install it (3.9 or newer); orch needs nothing else there"
             )
+        said = said or " ".join(seen)
         raise BackendError(f"{self.address.host}: orch's server does not start there: {said[-300:]}")
 
     def _read(self) -> None:
         problem = "the connection was closed"
         try:
-            while line := self.stream.readline():
-                reply = json.loads(line)
-                data = self.stream.read(reply["bytes"])
-                if found := self.waiting.pop(reply["id"], None):  # nobody waits any more for one that came too late
-                    found[1].extend([reply, data])
-                    found[0].set()
+            while line := self.channel.stream.readline():
+                values = json.loads(line)
+                found = self.waiting.get(values["id"])  # none for one that came too late
+                if found is not None and found.sink is not None:
+                    found.sink(self.channel.stream, values["bytes"])
+                    data = b""
+                else:
+                    data = self.channel.stream.read(values["bytes"])
+                if found is not None and self.waiting.pop(found.number, None) is not None:
+                    found.arrive(values, data)
         except (*LOST, ValueError, KeyError) as error:
             problem = str(error) or problem
         self._fail(problem)
@@ -166,10 +209,41 @@ class Session:
     def _fail(self, problem: str) -> None:
         self.problem = self.problem or problem
         with contextlib.suppress(Exception):  # what is broken already can't be closed in order
-            self.connection.close()
+            self.channel.close()
+        with contextlib.suppress(Exception):
+            self.hang_up()
         while self.waiting:
             with contextlib.suppress(KeyError):
-                self.waiting.popitem()[1][0].set()
+                self.waiting.popitem()[1].arrived.set()
+
+
+class Reply:
+    """The answer to one request, which may not be here yet."""
+
+    def __init__(self, session: Session, number: int, sent: int, sink: Sink | None) -> None:
+        self.session, self.number, self.sent, self.sink = session, number, sent, sink
+        self.arrived = threading.Event()
+        self.answer: tuple[dict[str, Any], bytes] | None = None
+
+    def arrive(self, values: dict[str, Any], data: bytes) -> None:
+        """It is here."""
+        self.answer = values, data
+        self.arrived.set()
+
+    def wait(self, timeout: float | None = CALL_SECONDS) -> tuple[dict[str, Any], bytes]:
+        """The server's answer; BackendError with its sentence, or transient when the machine is out of reach."""
+        session, host = self.session, self.session.address.host
+        patience = None if timeout is None else timeout + self.sent / SLOWEST
+        in_time = self.answer is not None or (not session.problem and self.arrived.wait(patience))
+        if self.answer is None:
+            session.waiting.pop(self.number, None)
+            if not in_time and not session.problem:
+                session._fail(f"no answer within {timeout:g} s")
+            raise BackendError(f"{host}: {session.problem}", transient=True)
+        reply, data = self.answer
+        if "error" in reply:
+            raise BackendError(f"{host}: {reply['error']}")
+        return reply, data
 
 
 @dataclass
@@ -192,7 +266,10 @@ class Ways:
             if error is not None and time.monotonic() - when < PATIENCE_SECONDS:
                 raise error
             try:
-                session = self.sessions[address] = Session(address, self._connect(address), workdir)
+                connection = self._connect(address)
+                session = self.sessions[address] = Session(
+                    address, lambda argv: Channel(connection, argv), workdir, connection.close
+                )
             except BackendError as problem:
                 self.failures[address] = (time.monotonic(), problem)
                 raise
@@ -207,11 +284,7 @@ class Ways:
         with self._own_lock(jump):
             found = self.gateways.get(jump)
             if found is None or not found.is_connected:
-                before, _, last = jump.rpartition(",")
-                user, _, rest = last.rpartition("@")
-                host, _, port = rest.partition(":")
-                way = Address(host, user or None, int(port) if port else None, jump=before or None)
-                found = self.gateways[jump] = self._connect(way)
+                found = self.gateways[jump] = self._connect(gateway_of(jump))
             return found
 
     def _connect(self, address: Address) -> Connection:

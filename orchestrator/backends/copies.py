@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import io
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from orchestrator.errors import BackendError
 from orchestrator.node.mirror import tail_hash
-from orchestrator.session import Session
+from orchestrator.session import CALL_SECONDS, SLOWEST, Reply, Session
 from orchestrator.store import RunDir, write_durably
 
 STAMPS: Final = "copied.json"
-PIECE: Final = 4 << 20
+PIECE: Final = 1 << 20
+ON_THE_WAY: Final = 8  # pieces that are asked for, or sent, before the first of them is answered
+MOST: Final = 1 << 40
 ANSWER_SECONDS: Final = 8.0  # a machine that takes longer to say that nothing is new is out of reach
 
 
@@ -112,62 +117,137 @@ def bring_checkpoint(session: Session, remote: str, target: Path) -> bool:
         return False
     if hashlib.sha256(manifest).hexdigest() != commit.decode("ascii", "replace").strip():
         return False
-    files, name = json.loads(manifest)["files"], f"step_{json.loads(manifest)['step']:08}"
-    if name != target.name or any(Path(each).name != each for each in files):
-        return False  # put together from another one's files
+    files = _files(manifest, target.name)
+    if files is None:
+        return False
     if (target / "COMMIT").exists() and (target / "COMMIT").read_bytes() == commit:
         return True
     target.mkdir(parents=True, exist_ok=True)
-    for each, entry in files.items():
-        if not _bring_file(session, f"{remote}/{each}", target / each, entry):
-            shutil.rmtree(target)
-            return False
+    with session.for_bytes(sum(size for size, _ in files.values())) as fast:
+        for each, (size, sha256) in files.items():
+            if not _bring_file(fast, f"{remote}/{each}", target / each, size, sha256):
+                shutil.rmtree(target)
+                return False
     write_durably(target / "manifest.json", manifest)
     write_durably(target / "COMMIT", commit)
     return True
 
 
 def _whole(session: Session, path: str) -> bytes:
-    return session.call("read", path=path, offset=0, count=PIECE)[1]
+    return session.call("read", path=path)[1]
 
 
-def _bring_file(session: Session, remote: str, target: Path, entry: Mapping[str, Any]) -> bool:
-    partial = target.with_name(f".{target.name}.{entry['sha256'][:16]}.partial")
-    digest, size = hashlib.sha256(), int(entry["bytes"])
-    with open(partial, "a+b") as file:
-        file.seek(0)
-        while block := file.read(PIECE):
-            digest.update(block)
-        while (offset := file.tell()) < size:
-            try:
-                reply, data = session.call("read", path=remote, offset=offset, count=min(PIECE, size - offset))
-            except BackendError as error:
-                if error.transient:
-                    raise
-                break
-            if not data or reply["size"] != size:
-                break
-            digest.update(data)
-            file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    if digest.hexdigest() != entry["sha256"]:
+def _files(manifest: bytes, name: str) -> dict[str, tuple[int, str]] | None:
+    """(bytes, sha256) of each file of the checkpoint `name`; None where it is another one's, or names others' files."""
+    try:
+        values = json.loads(manifest)
+        files = {
+            each: (int(entry["bytes"]), bytes.fromhex(entry["sha256"]).hex()) for each, entry in values["files"].items()
+        }
+        is_it = name == f"step_{values['step']:08}"
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    plain = all(Path(each).name == each and each not in ("", "..", "manifest.json", "COMMIT") for each in files)
+    return files if is_it and plain else None
+
+
+def _bring_file(session: Session, remote: str, target: Path, size: int, sha256: str) -> bool:
+    """Go on with the copy of a file; False where it is not the file that was promised."""
+    partial = target.with_name(f".{target.name}.{sha256[:16]}.partial")
+    with open(partial, "a+b", buffering=0) as file, ThreadPoolExecutor(1) as pool:
+        copy = _HashedCopy(file, pool)
+        try:
+            while copy.size < size:
+                count, before = min(size - copy.size, MOST if session.is_own else PIECE), copy.size
+                answer = session.ask("pour", path=remote, offset=before, count=count, sink=copy.take)
+                reply, _ = answer.wait(CALL_SECONDS + count / SLOWEST)
+                if reply["size"] != size or copy.size == before:
+                    break
+        except BackendError as error:
+            if error.transient:
+                raise
+        copy.sync()
+    if copy.digest.hexdigest() != sha256:
         partial.unlink()
         return False
     os.replace(partial, target)
     return True
 
 
+class _HashedCopy:
+    """A file that is being copied: its size and hash as far as it is here."""
+
+    def __init__(self, file: io.FileIO, pool: ThreadPoolExecutor) -> None:
+        self.file, self.digest, self.size = file, hashlib.sha256(), 0
+        self.pool, self.synced = pool, pool.submit(_sync, file)
+        self.problem: OSError | None = None
+        self.room = memoryview(bytearray(PIECE))  # used again and again: new memory costs more than the copy
+        file.seek(0)
+        while count := file.readinto(self.room):
+            self.digest.update(self.room[:count])
+            self.size += count
+
+    def take(self, stream: Any, count: int) -> None:
+        """Take so many bytes from the stream, also where they can't be written."""
+        while count > 0:
+            got = stream.readinto(self.room[: min(count, PIECE)])
+            if not got:
+                raise EOFError("the connection was closed")
+            data = self.room[:got]
+            count -= got
+            if self.problem is not None:
+                continue
+            try:
+                while data:
+                    written = self.file.write(data)
+                    self.digest.update(data[:written])
+                    self.size += written
+                    data = data[written:]
+                if self.synced.done():  # the disk is at work while more comes, so that the last sync has little to do
+                    self.synced.result()
+                    self.synced = self.pool.submit(_sync, self.file)
+            except OSError as error:
+                self.problem = error
+
+    def sync(self) -> None:
+        """All of it is on the disk; BackendError where it could not be written."""
+        try:
+            if self.problem is not None:
+                raise self.problem
+            self.synced.result()
+            _sync(self.file)
+        except OSError as error:
+            raise BackendError(f"{self.file.name}: {error.strerror}", "make room there") from error
+
+
+def _sync(file: io.FileIO) -> int:
+    os.fsync(file.fileno())
+    return 0
+
+
 def give_checkpoint(session: Session, source: Path, remote: str) -> None:
     """Send one committed checkpoint to a machine, its COMMIT last."""
-    names = sorted((path.name for path in source.iterdir() if path.is_file()), key=lambda name: name == "COMMIT")
-    for name in names:
-        with open(source / name, "rb") as file:
-            size, offset = os.fstat(file.fileno()).st_size, 0
-            while True:
-                data = file.read(PIECE)
-                last = offset + len(data) >= size
-                session.call("put", data, path=f"{remote}/{name}", offset=offset, last=last)
-                offset += len(data)
-                if last:
-                    break
+    files = sorted((path for path in source.iterdir() if path.is_file()), key=lambda path: path.name == "COMMIT")
+    with session.for_bytes(sum(path.stat().st_size for path in files)) as fast:
+        for path in files:
+            _give_file(fast, path, f"{remote}/{path.name}")
+
+
+def _give_file(session: Session, source: Path, remote: str) -> None:
+    """Send a file: its first piece makes it new there, its last one, sent when all others are there, names it."""
+    sent: deque[Reply] = deque()
+    with open(source, "rb") as file:
+        size, offset = os.fstat(file.fileno()).st_size, 0
+        while True:
+            data = file.read(PIECE)
+            last = offset + len(data) >= size
+            while sent and (last or len(sent) >= ON_THE_WAY):
+                sent.popleft().wait(CALL_SECONDS + ON_THE_WAY * PIECE / SLOWEST)
+            answer = session.ask("put", data, path=remote, offset=offset, last=last)
+            if last or offset == 0:
+                answer.wait()
+            else:
+                sent.append(answer)
+            offset += len(data)
+            if last:
+                return

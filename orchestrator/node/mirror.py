@@ -11,13 +11,14 @@ from typing import Any
 
 from orchestrator.node.machine import agent_of
 from orchestrator.node.processes import is_alive
-from orchestrator.node.request import Answer, Request, at_user
+from orchestrator.node.request import Answer, Part, RefusedError, Request, at_user
 from orchestrator.wire import node_folder
 
 LOOK_SECONDS = 0.05  # files on a network file system send no events, so this looks
 BEAT_SECONDS = 1.0  # beats change at every step; nobody reads them that often
 PIECE = 1 << 20
 MOST = 4 << 20
+WHOLE = 16 << 20
 TAIL = 256
 _LOG = re.compile(r"rank_(\d+)\.log")
 _BEAT = re.compile(r"beat_(\d+)")
@@ -175,6 +176,15 @@ def _bytes(path: str, offset: int, count: int) -> bytes:
 
 
 def read(request: Request, _: bytes) -> Answer:
-    """A part of one file, and the file's size."""
-    path = at_user(request["path"])
-    return {"size": os.path.getsize(path)}, _bytes(path, int(request.get("offset", 0)), int(request["count"]))
+    """A small file, whole."""
+    return {}, _bytes(at_user(request["path"]), 0, WHOLE)
+
+
+def pour(request: Request, _: bytes) -> Answer:
+    """A part of one file, however large, and the file's size; a link is refused, for it may lead anywhere."""
+    path, offset = at_user(request["path"]), int(request["offset"])
+    if os.path.islink(path) or not os.path.isfile(path):
+        raise RefusedError(f"{path} is no plain file")
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    size = os.fstat(descriptor).st_size
+    return {"size": size}, Part(descriptor, offset, max(0, min(int(request["count"]), size - offset)))

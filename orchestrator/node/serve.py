@@ -11,10 +11,10 @@ import json
 import os
 import sys
 import threading
-from typing import BinaryIO, Callable
+from typing import Any, BinaryIO, Callable
 
 from orchestrator.node import codecache, leases, leftovers, machine, mirror, ways
-from orchestrator.node.request import Answer, RefusedError, Request
+from orchestrator.node.request import Answer, Part, RefusedError, Request
 
 FORGOTTEN_SECONDS = 900.0
 
@@ -37,6 +37,7 @@ VERBS: dict[str, Callable[[Request, bytes], Answer]] = {
     "door": ways.door,
     "knock": ways.knock,
     "read": mirror.read,
+    "pour": mirror.pour,
     "steps": mirror.steps,
 }
 
@@ -63,6 +64,8 @@ def _end_when_forgotten(asked: threading.Event) -> None:
 
 
 def _answer(request: Request, payload: bytes, sink: BinaryIO, lock: threading.Lock) -> None:
+    values: dict[str, Any]
+    data: bytes | Part
     try:
         values, data = VERBS[request["do"]](request, payload)
     except RefusedError as error:
@@ -72,10 +75,15 @@ def _answer(request: Request, payload: bytes, sink: BinaryIO, lock: threading.Lo
         values, data = {"error": f"{where}{error.strerror or error}"}, b""
     except (KeyError, TypeError, ValueError) as error:
         values, data = {"error": f"the request {request.get('do')} is not understood: {error!r}"}, b""
+    size = data.count if isinstance(data, Part) else len(data)
     with lock:
         try:
-            sink.write(json.dumps({"id": request.get("id"), **values, "bytes": len(data)}).encode() + b"\n")
-            sink.write(data)
-            sink.flush()
-        except BrokenPipeError:  # who asked has gone
+            sink.write(json.dumps({"id": request.get("id"), **values, "bytes": size}).encode() + b"\n")
+            if isinstance(data, Part):
+                sink.flush()
+                data.send(sink.fileno())
+            else:
+                sink.write(data)
+                sink.flush()
+        except OSError:  # who asked has gone, or what was promised can't be sent any more
             os._exit(0)

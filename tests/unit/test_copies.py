@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+import resource
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,26 +19,51 @@ from hypothesis import strategies as st
 from orchestrator.backends.copies import Copy, bring_checkpoint, give_checkpoint
 from orchestrator.errors import BackendError
 from orchestrator.node import codecache, leases, machine, mirror
-from orchestrator.node.request import RefusedError
+from orchestrator.node.request import Part, RefusedError
 from orchestrator.store import RunDir
 
 
 class Here:
     """A session whose other end is this process; it breaks after `calls` requests."""
 
+    is_own = False
+
     def __init__(self, calls: int | None = None) -> None:
         self.left = calls
 
     def call(self, do: str, payload: bytes = b"", *, timeout: float | None = None, **values: Any) -> Any:
-        if self.left is not None:
-            self.left -= 1
-            if self.left < 0:
+        return self.ask(do, payload, **values).wait(timeout)
+
+    def ask(self, do: str, payload: bytes = b"", *, sink: Any = None, **values: Any) -> Any:
+        return Asked(self, do, payload, sink, values)
+
+    @contextlib.contextmanager
+    def for_bytes(self, count: int) -> Iterator[Here]:
+        yield self
+
+
+class Asked:
+    """A request that is answered when it is waited for."""
+
+    def __init__(self, here: Here, do: str, payload: bytes, sink: Any, values: dict[str, Any]) -> None:
+        self.here, self.do, self.payload, self.sink, self.values = here, do, payload, sink, values
+
+    def wait(self, timeout: float | None = None) -> Any:
+        if self.here.left is not None:
+            self.here.left -= 1
+            if self.here.left < 0:
                 raise BackendError("n1: the connection was closed", transient=True)
-        verb = {"look": mirror.look, "read": mirror.read, "put": machine.put, "steps": mirror.steps}[do]
+        verbs = {"look": mirror.look, "read": mirror.read, "pour": mirror.pour, "put": machine.put}
         try:
-            reply, data = verb(values, payload)
-        except OSError as error:
+            reply, data = verbs[self.do](self.values, self.payload)
+        except (OSError, RefusedError) as error:
             raise BackendError(f"n1: {error}") from error
+        if isinstance(data, Part):
+            with tempfile.TemporaryFile() as file:
+                data.send(file.fileno())
+                file.seek(0)
+                self.sink(file, data.count)
+            data = b""
         return json.loads(json.dumps(reply)), data
 
 
@@ -136,9 +165,9 @@ def checkpoint(folder: Path, step: int, content: bytes) -> Path:
 
 
 def test_an_interrupted_checkpoint_is_continued_and_never_seen_half(tmp_path: Path) -> None:
-    content = os.urandom(9 << 20)
+    content = os.urandom((9 << 20) + 1)
     source, target = checkpoint(tmp_path / "there", 7, content), tmp_path / "here" / "step_00000007"
-    for calls in (2, 3):
+    for calls in (3, 6):
         with pytest.raises(BackendError):
             bring_checkpoint(Here(calls), str(source), target)  # type: ignore[arg-type]
         assert not (target / "COMMIT").exists()
@@ -162,14 +191,46 @@ def test_a_damaged_checkpoint_is_not_brought(tmp_path: Path, damage: str) -> Non
     assert not (target / "COMMIT").exists()
 
 
-def test_a_checkpoint_that_names_files_elsewhere_is_not_brought(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["../../evil", "..", "/evil", "COMMIT", "manifest.json", "a/b", ""])
+def test_a_checkpoint_that_names_files_elsewhere_is_not_brought(tmp_path: Path, name: str) -> None:
     source = checkpoint(tmp_path / "there", 7, b"weights")
-    files = {"../../evil": {"bytes": 7, "sha256": hashlib.sha256(b"weights").hexdigest()}}
+    files = {name: {"bytes": 7, "sha256": hashlib.sha256(b"weights").hexdigest()}}
     manifest = json.dumps({"format": 1, "step": 7, "files": files}).encode()
     (source / "manifest.json").write_bytes(manifest)
     (source / "COMMIT").write_text(hashlib.sha256(manifest).hexdigest())
     assert not bring_checkpoint(Here(), str(source), tmp_path / "here" / "step_00000007")  # type: ignore[arg-type]
     assert not (tmp_path / "evil").exists()
+    assert not (tmp_path / "here").exists()
+
+
+@pytest.mark.parametrize("manifest", [b"[]", b"{", b'{"step": 7, "files": {"a": 3}}', b'{"files": {}}'])
+def test_a_manifest_of_another_kind_is_no_checkpoint(tmp_path: Path, manifest: bytes) -> None:
+    source = checkpoint(tmp_path / "there", 7, b"weights")
+    (source / "manifest.json").write_bytes(manifest)
+    (source / "COMMIT").write_text(hashlib.sha256(manifest).hexdigest())
+    assert not bring_checkpoint(Here(), str(source), tmp_path / "step_00000007")  # type: ignore[arg-type]
+
+
+def test_a_link_in_a_checkpoint_is_not_followed(tmp_path: Path) -> None:
+    source = checkpoint(tmp_path / "there", 7, b"weights")
+    (source / "state.pt").rename(tmp_path / "elsewhere")
+    (source / "state.pt").symlink_to(tmp_path / "elsewhere")
+    assert not bring_checkpoint(Here(), str(source), tmp_path / "here" / "step_00000007")  # type: ignore[arg-type]
+
+
+def test_a_disk_without_room_here_is_said_and_what_came_is_gone_on_from(tmp_path: Path) -> None:
+    content = os.urandom(5 << 20)
+    source, target = checkpoint(tmp_path / "there", 7, content), tmp_path / "step_00000007"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3 << 20, hard))  # no file can grow beyond that
+    try:
+        with pytest.raises(BackendError, match=r"partial: File too large"):
+            bring_checkpoint(Here(), str(source), target)  # type: ignore[arg-type]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [path.stat().st_size for path in target.iterdir()] == [3 << 20]
+    assert bring_checkpoint(Here(), str(source), target)  # type: ignore[arg-type]
+    assert (target / "state.pt").read_bytes() == content
 
 
 # -- code and leases

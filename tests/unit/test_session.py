@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from orchestrator.address import Address
 from orchestrator.archive import node_archive
 from orchestrator.backends.hosts import Handle, Host, hosts_of, read_handle
 from orchestrator.errors import BackendError
+from orchestrator.openssh import ssh_argv
 from orchestrator.remote import resolve
 from orchestrator.session import _BOOTSTRAP
 from orchestrator.store import RunDir
@@ -102,6 +104,23 @@ def test_openssh_reads_the_configuration(tmp_path: Path, monkeypatch: pytest.Mon
 def test_proxyjump_none_is_no_gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(tmp_path, monkeypatch, "hostname n1\nport 22\nproxyjump none")
     assert resolve(Address("n1")).jump is None
+
+
+def test_the_systems_ssh_goes_where_the_session_goes_and_asks_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "hostname 10.0.0.7\nport 2222\nciphers chacha20-poly1305@openssh.com,aes128-gcm@openssh.com\nproxyjump none"
+    stand_in(tmp_path, monkeypatch, text)
+    argv = ssh_argv(Address("n1", "me", 22, key="~/.ssh/id", jump="a,you@b:23"))
+    assert argv[-7:-1] == ["-l", "me", "-p", "22", "-i", "~/.ssh/id"]
+    assert {"-oBatchMode=yes", "-oStrictHostKeyChecking=yes"} <= set(argv)
+    assert "-oCiphers=aes128-gcm@openssh.com,chacha20-poly1305@openssh.com" in argv
+    last = shlex.split(argv[-1].removeprefix("-oProxyCommand=").replace("%%", "%"))  # the way through b
+    assert last[-4:] == ["-W", "[10.0.0.7]:2222", "--", "b"]
+    assert last[last.index("-l") :][:4] == ["-l", "you", "-p", "23"]
+    assert "-oStrictHostKeyChecking=yes" in last
+    first = shlex.split(next(each for each in last if each.startswith("-oProxyCommand=")).replace("%%", "%"))
+    assert first[-4:] == ["-W", "[10.0.0.7]:2222", "--", "a"]
 
 
 def test_a_host_that_looks_like_an_option_is_refused() -> None:
