@@ -9,6 +9,7 @@ from typing import Final
 
 from orchestrator.explain import Problem
 from orchestrator.profile import AnyProfile, SlurmProfile, SshProfile
+from orchestrator.runtimes import GPU_FLAGS
 from orchestrator.spec import ONE_PROCESS, WHOLE_BATCH, Job
 
 MOST_RANKS: Final = 100_000  # a plan names each of them
@@ -98,7 +99,29 @@ def _check_runtime(job: Job, profile: AnyProfile) -> list[Problem]:
     if profile.runtime == "pyxis" and profile.kind != "slurm":
         message = f"runtime pyxis is a part of Slurm, but profile '{profile.name}' is of kind {profile.kind}"
         return [Problem(("container",), message)]
-    return []
+    ways = GPU_FLAGS.get(profile.runtime, (profile.gpu_flag,))
+    if profile.gpu_flag not in ("auto", *ways):
+        message = (
+            f"profile '{profile.name}' has gpu_flag {profile.gpu_flag}, which {profile.runtime} does not know; "
+            f"leave it out, or set it to {' or '.join(ways)}"
+        )
+        return [Problem(("container",), message)]
+    return _check_mounts(job, profile)
+
+
+def _check_mounts(job: Job, profile: AnyProfile) -> list[Problem]:
+    problems = []
+    for index, mount in enumerate(job.container.mounts if job.container else ()):
+        if not mount.source.startswith(("/", "~/")):
+            message = f"'{mount.source}' is a folder of the nodes: write it from the root, or as ~/..."
+            problems.append(Problem(("container", "mounts", index), message))
+        elif not mount.target.startswith("/"):
+            message = f"'{mount.target}' is a folder of the image: write it from the root"
+            problems.append(Problem(("container", "mounts", index), message))
+        elif "," in mount.source + mount.target and profile.runtime in ("apptainer", "pyxis"):
+            message = f"{profile.runtime} takes the comma in '{mount.source}' for the end of a mount; rename the folder"
+            problems.append(Problem(("container", "mounts", index), message))
+    return problems
 
 
 def check_code(job: Job, code_dir: Path) -> list[Problem]:

@@ -109,7 +109,7 @@ def _notes(launch: LaunchPlan, port: int) -> list[str]:
     notes = [f"# {launch.run_id} by hand: start it on all nodes; port {port} of node 0 must be free (--port)"]
     if launch.secret_names:
         notes.append(f"# set these before, they are kept nowhere: {', '.join(launch.secret_names)}")
-    if any(task.enter for task in launch.tasks):
+    if any(task.container for task in launch.tasks):
         notes.append("# the run's container is not entered: start this inside of it")
     return notes
 

@@ -109,6 +109,8 @@ def plan(job: Job, profile: AnyProfile, run_id: str, place: Place, env: Mapping[
     UsageError when the profile asks for what can't be done. Touches no clock, disk, network, environment or chance.
     """
     hosts, leader_addrs, master = _hosts(profile)
+    container = runtimes.container(job, profile)
+    trains = profile.python or (place.python if container is None else "python3")  # an image has its own
     shared: dict[str, Any] = {
         "run_id": run_id,
         "nnodes": profile.nodes,
@@ -121,7 +123,7 @@ def plan(job: Job, profile: AnyProfile, run_id: str, place: Place, env: Mapping[
         "leader_addrs": leader_addrs,
         "ports": _ports(profile, run_id),
         "env": dict(env if env is not None else {k: v for k, v in job.env.items() if v is not None}),
-        "enter": runtimes.enter(job, profile),
+        "container": container,
         "setup": profile.setup,
         "interface": profile.interface,
         "warm_imports": job.warm_imports,
@@ -139,7 +141,7 @@ def plan(job: Job, profile: AnyProfile, run_id: str, place: Place, env: Mapping[
         "log_limit": job.limits.log,
     }
     tasks = tuple(
-        NodeTask(node_rank=rank, nproc=nproc, python=python or profile.python or place.python, **shared)
+        NodeTask(node_rank=rank, nproc=nproc, python=python or trains, **shared)
         for rank, ((_, python), nproc) in enumerate(zip(hosts, nproc_by_node(profile), strict=True))
     )
     return LaunchPlan(

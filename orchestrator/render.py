@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.records import RunState, Verdict
+from orchestrator.wire import NodeTask, node_folder
 
 if TYPE_CHECKING:
     from orchestrator.plan import LaunchPlan
@@ -198,6 +199,7 @@ def plan_page(launch: LaunchPlan, *, commands: bool) -> str:
         else ", ".join(map(str, task.ports)),
         "backend": launch.profile["backend"],
         "launcher": _launcher(task.launcher, task.program.kind),
+        "container": _container(task),
         "checkpoints": f"{task.checkpoint_dir} (keep {task.checkpoint_keep}, resume {task.resume})",
         "code": task.code_dir,
         "limits": f"join {duration(task.join_timeout)}, grace {duration(task.grace)}, "
@@ -223,6 +225,13 @@ def _launcher(asked: str, kind: str) -> str:
     return "exec (a command is not forked)" if kind == "command" else "auto (fork, or exec where the node has GPUs)"
 
 
+def _container(task: NodeTask) -> str:
+    if task.container is None:
+        return ""
+    pulled = {"missing": "pulled where it is missing", "always": "pulled before", "never": "never pulled"}
+    return f"{task.container.image} in {task.container.runtime}, {pulled[task.container.pull]}"
+
+
 def _commands(launch: LaunchPlan) -> list[str]:
     if launch.profile["kind"] == "slurm":
         return [*_batch_script(launch), *_ranks(launch)]
@@ -243,7 +252,7 @@ def _batch_script(launch: LaunchPlan) -> list[str]:
 def _ranks(launch: LaunchPlan) -> list[str]:
     from orchestrator.plan import ranks_of  # noqa: PLC0415 (loads pydantic)
 
-    lines: list[str] = []
+    lines = _entering(launch.tasks[0])
     ranks = ranks_of(launch)
     if ranks:
         lines += ["", "each rank:", f"  cd {shlex.quote(launch.tasks[0].code_dir)}", f"  {shlex.join(ranks[0].argv)}"]
@@ -252,6 +261,17 @@ def _ranks(launch: LaunchPlan) -> list[str]:
             changed = {k: v for k, v in row.environment.items() if v != ranks[0].environment[k]}
             lines += [f"rank {row.rank} differs in:", *_assignments(changed)]
     return lines
+
+
+def _entering(task: NodeTask) -> list[str]:
+    """How a launcher gets into its container, but for what only its node knows."""
+    from orchestrator.node.containers import Facts, argv  # noqa: PLC0415 (only a dry run needs it)
+
+    if task.container is None:
+        return []
+    cidfile = f"{node_folder(task.run_dir, task.node_rank)}/container_{task.attempt}.id"
+    words = argv(task, Facts(), task.attempt, task.container.image, cidfile=cidfile)
+    return ["", "the launcher of node 0, but for the GPUs, cores and memory of that node:", f"  {shlex.join(words)}"]
 
 
 def _assignments(environment: Mapping[str, str]) -> list[str]:

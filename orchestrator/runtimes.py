@@ -1,21 +1,36 @@
-"""The argv that enters a runtime; pure."""
+"""The container that a job asks for, in the runtime of its profile; pure. What it is started by: node/containers.py."""
 
 from __future__ import annotations
 
-from orchestrator.errors import UsageError
+from typing import Final
+
 from orchestrator.profile import AnyProfile
 from orchestrator.spec import Job
+from orchestrator.wire import Container, Mount
+
+GPU_FLAGS: Final = {
+    "docker": ("gpus", "cdi", "none"),
+    "podman": ("cdi", "gpus", "none"),
+    "apptainer": ("nv", "none"),
+    "pyxis": ("none",),
+}
+"""How each runtime can be given GPUs, its usual way first."""
 
 
-def enter(job: Job, profile: AnyProfile) -> tuple[str, ...]:
-    """The argv in front of the launcher's own; empty where it starts directly on the node.
-
-    UsageError for the runtimes that this version of orch can't enter yet.
-    """
-    if profile.runtime == "none":
-        return ()
-    image = job.container.image if job.container else "an image"
-    raise UsageError(
-        f"profile {profile.name} runs {image} in {profile.runtime}, which this version of orch can't do yet",
-        "set runtime: none in the profile, and install torch on the nodes",
+def container(job: Job, profile: AnyProfile) -> Container | None:
+    """What the launchers of this job run in; None where they start on the node itself."""
+    if profile.runtime == "none" or job.container is None:
+        return None
+    asked = job.container
+    return Container(
+        runtime=profile.runtime,
+        image=asked.image,
+        gpu_flag=GPU_FLAGS[profile.runtime][0] if profile.gpu_flag == "auto" else profile.gpu_flag,
+        mounts=tuple(Mount(each.source, each.target, each.read_only) for each in asked.mounts),
+        shm=asked.shm,
+        pull=asked.pull,
+        user=asked.user,
+        cap_add=asked.cap_add,
+        cpus=job.resources.cpus,
+        mem=job.resources.mem,
     )

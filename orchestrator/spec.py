@@ -96,6 +96,9 @@ class Container(Spec):
     shm: Bytes | None = Field(None, description="size of /dev/shm; the host's is shared by default")
     pull: Literal["missing", "always", "never"] = "missing"
     user: Line | None = Field(None, description="uid:gid; the caller's own by default")
+    cap_add: tuple[Annotated[str, Field(pattern=r"^[A-Z_]+$")], ...] = Field(
+        (), description="Linux capabilities, such as SYS_PTRACE; none by default"
+    )
 
 
 class Checkpoint(Spec):

@@ -45,6 +45,31 @@ class Input:
 
 
 @dataclass(frozen=True)
+class Mount:
+    """A folder of the node that its container sees."""
+
+    source: str
+    target: str
+    read_only: bool = False
+
+
+@dataclass(frozen=True)
+class Container:
+    """What the launcher and its ranks run in; what only the node knows is added there."""
+
+    runtime: str  # docker | podman | apptainer | pyxis
+    image: str
+    gpu_flag: str = "none"  # none | gpus | cdi | nv
+    mounts: tuple[Mount, ...] = ()
+    shm: int | None = None  # None: the node's own
+    pull: str = "missing"  # missing | always | never
+    user: str | None = None
+    cap_add: tuple[str, ...] = ()
+    cpus: int | None = None
+    mem: int | None = None
+
+
+@dataclass(frozen=True)
 class NodeTask:
     """Everything one agent is told. The plan holds it without `token` and `secrets`."""
 
@@ -64,7 +89,7 @@ class NodeTask:
     attempt: int = 0  # the first one of this start
     start: int = 0  # how many times the run's agents were started before
     env: dict[str, str] = field(default_factory=dict)
-    enter: tuple[str, ...] = ()  # the argv that enters the runtime, empty for none
+    container: Container | None = None
     setup: tuple[str, ...] = ()
     interface: str | None = None
     warm_imports: tuple[str, ...] = ()
@@ -104,7 +129,11 @@ class NodeTask:
             raise ValueError(f"this task has format {data.get('version')}, this agent reads {WIRE_VERSION}")
         values = {**data, "program": Program(**{**data["program"], "args": tuple(data["program"]["args"])})}
         values["inputs"] = tuple(Input(**item) for item in data["inputs"])
-        for name in ("hosts", "leader_addrs", "ports", "enter", "setup", "warm_imports"):
+        if data["container"] is not None:
+            mounts = tuple(Mount(**mount) for mount in data["container"]["mounts"])
+            cap_add = tuple(data["container"]["cap_add"])
+            values["container"] = Container(**{**data["container"], "mounts": mounts, "cap_add": cap_add})
+        for name in ("hosts", "leader_addrs", "ports", "setup", "warm_imports"):
             values[name] = tuple(data[name])
         return NodeTask(**values)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from orchestrator.backends.copies import give_checkpoint
+from orchestrator.backends.hosts import task_json
 from orchestrator.errors import BackendError
 from orchestrator.session import Session
 from orchestrator.store import RunDir
@@ -57,7 +59,10 @@ def prepare_node(
         )
     if hello["free"] < LEAST_FREE:
         raise BackendError(f"{host}: {hello['workdir']} has only {hello['free'] >> 20} MiB left", "make room there")
-    session.call("interpreter", python=task.python)
+    if task.container is None:
+        session.call("interpreter", python=task.python)
+    else:  # an image may have to be pulled, however long that takes
+        session.call("container", task_json(replace(task, token="", secrets={})), timeout=None)
     send_code(session, run, workdir, task.code_dir)
     if is_new:
         names = [f"nodes/{task.node_rank}/events.jsonl", *(["metrics.jsonl"] if task.node_rank == 0 else [])]

@@ -264,6 +264,7 @@ def _proofs(run: RunDir, left: str) -> list[NodeProof]:
     for node in range(record.get("nnodes", 1)):
         said = ends.get(node, {})
         stuck = tuple(f"process {pid}" for pid in said.get("survivors") or ())
+        stuck += tuple(f"container {each}" for each in said.get("containers") or ())
         ended = said.get("swept", 0)
         proofs.append(NodeProof(node, hosts.get(node, "?"), ended if isinstance(ended, int) else 0,
                                 (*stuck, *([left] if left else []))))  # fmt: skip

@@ -20,12 +20,15 @@ from typing import Any
 from orchestrator.node import child, gang
 from orchestrator.node.background import in_thread
 from orchestrator.node.beats import BeatReader
+from orchestrator.node.engine import EngineError
+from orchestrator.node.enter import container_id, refusal
 from orchestrator.node.events import EventLog, write_whole
 from orchestrator.node.inputs import InputError, place
 from orchestrator.node.join import join
 from orchestrator.node.lead import Lead
 from orchestrator.node.leader import BEAT_SECONDS, BEATS_MISSED
-from orchestrator.node.preflight import addresses, cores, gpus, network_environment, nproc_here
+from orchestrator.node.orphans import adopt_orphans, reap_orphans
+from orchestrator.node.preflight import addresses, cores, gpus, network_environment, network_here, nproc_here
 from orchestrator.node.processes import end_descendants, end_marked, identify
 from orchestrator.wire import EXIT_REQUEUE, Hello, NodeTask, attempt_folder, node_folder
 
@@ -58,7 +61,7 @@ class Agent:
     async def run(self) -> int:
         """Take part in the gang until its end; the exit code is the same on all nodes."""
         self._introduce_to_record()
-        child.adopt_orphans()
+        adopt_orphans()
         self._listen_for_signals()
         door, dial_port = await gang.open_door(
             self.task.token, self.task.node_rank, only_loopback=self.task.only_loopback
@@ -121,7 +124,7 @@ class Agent:
             name = signal.Signals(number).name
             loop.add_signal_handler(number, self.inbox.put_nowait, ("signal", {"name": name}))
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        loop.add_signal_handler(signal.SIGCHLD, lambda: child.reap_orphans(self.launcher.pid))
+        loop.add_signal_handler(signal.SIGCHLD, lambda: reap_orphans(self.launcher.pid))
 
     async def _start_launcher(self) -> None:
         """Place the inputs, then start the launcher; orders that come meanwhile wait for it."""
@@ -130,8 +133,8 @@ class Agent:
             for item in self.task.inputs:
                 places[f"ORCH_INPUT_{item.name}"] = await in_thread(place, item, self.task.inputs_dir)
             self.launcher.task = replace(self.task, env={**self.task.env, **places})
-            await self.launcher.start(self.nproc)
-        except InputError as error:
+            await self.launcher.start(self.nproc, self.attempt)
+        except (InputError, EngineError) as error:
             self._trouble(str(error), "infra")
         except OSError as error:
             self._trouble(f"the launcher can't be started with {self.task.python}: {error}", "user_error")
@@ -290,6 +293,8 @@ class Agent:
         kind = message.pop("kind")
         if kind == "imported" and message.get("failed"):
             self._trouble(message["failed"], "user_error")
+        elif kind == "imported" and self.launcher.container:
+            self._look_into_container(message)
         elif kind == "exit":
             self.running.discard(message["rank"])
             if message["rank"] == 0 and message["code"] == 0:
@@ -297,8 +302,10 @@ class Agent:
             self.events.write("rank_exit", **message)
             self._tell({"kind": "exit", **message})
         elif kind == "idle":
-            await self._became_idle()
-        elif kind in ("ready", "stacks"):
+            await self._became_idle(message)
+        elif kind == "ready":
+            self._tell({"kind": kind, **message, "image": self.launcher.container.get("image_id")})
+        elif kind == "stacks":
             self._tell({"kind": kind, **message})
         elif kind == "gone":
             await self._lost_launcher(message)
@@ -316,11 +323,28 @@ class Agent:
             with contextlib.suppress(OSError):  # then the verdict says that the marker is missing
                 write_whole(f"{self.task.run_dir}/rank0.done", marker)
 
-    async def _became_idle(self) -> None:
+    def _look_into_container(self, message: Message) -> None:
+        """The launcher runs in its container: record which that is, and see that it is in the node's network."""
+        known = {name: value for name, value in self.launcher.container.items() if name != "cidfile"}
+        self.events.write("container", **known, id=container_id(self.launcher.container["cidfile"]))
+        self.events.write("launcher_imported", **message)
+        if self.task.nnodes > 1 and message.get("network") != network_here():
+            self._trouble(
+                "its container is in another network than the node, so no other node can reach MASTER_PORT in it: "
+                f"{known['runtime']} is rootless, or DOCKER_HOST names another machine; use podman, or its own daemon",
+                "user_error",
+            )
+
+    async def _became_idle(self, message: Message) -> None:
+        """The attempt's ranks have ended; `message` says who was ended, where only the launcher can tell them apart."""
         self.stop_deadline = None
-        killed, survivors = await in_thread(end_marked, self.task.run_id, self.task.node_rank, self.launcher.pid)
+        killed, survivors = message.get("killed", 0), message.get("survivors", [])
+        if "killed" not in message:
+            keep = () if self.launcher.pid is None else (self.launcher.pid,)
+            killed, left = await in_thread(end_marked, self.task.run_id, self.task.node_rank, keep)
+            survivors = [process.pid for process in left]
         if killed or survivors:
-            self.events.write("swept", killed=killed, survivors=[s.pid for s in survivors])
+            self.events.write("swept", killed=killed, survivors=survivors)
         self._tell({"kind": "idle", "attempt": self.attempt})
 
     async def _lost_launcher(self, message: Message) -> None:
@@ -331,7 +355,8 @@ class Agent:
         self.events.write("launcher_gone", code=code, tail=message["tail"])
         if not self.running:
             tail = f"; its last words: {message['tail'][-1]}" if message["tail"] else ""
-            self._trouble(f"the launcher {how}{tail}", "user_error" if code > 0 else "infra")
+            refused = refusal(self.task, code, message["tail"])
+            self._trouble(refused or f"the launcher {how}{tail}", "user_error" if code > 0 else "infra")
             return
         name = signal.Signals(-code).name if code < 0 else None
         for rank in sorted(self.running):
@@ -341,7 +366,7 @@ class Agent:
             self.events.write("rank_exit", **report)
             self._tell({"kind": "exit", **report})
         self.running = set()
-        await self._became_idle()
+        await self._became_idle({})
 
     # -- the end
 
@@ -353,7 +378,8 @@ class Agent:
         killed, survivors = await in_thread(end_marked, self.task.run_id, self.task.node_rank)
         stray = await in_thread(end_descendants, os.getpid())
         killed += stray
-        self.events.write("agent_ended", outcome=outcome, code=code, swept=killed, survivors=[s.pid for s in survivors])
+        self.events.write("agent_ended", outcome=outcome, code=code, swept=killed,
+                          survivors=[s.pid for s in survivors], containers=self.launcher.left)  # fmt: skip
         self.events.close()
         for task in self.tasks:
             task.cancel()

@@ -7,10 +7,13 @@ import contextlib
 import json
 import os
 import shlex
-import sys
 from dataclasses import replace
 from typing import Any, Callable
 
+from orchestrator.node.background import in_thread
+from orchestrator.node.containers import ENGINES
+from orchestrator.node.engine import EngineError, remove
+from orchestrator.node.enter import enter
 from orchestrator.node.preflight import cores
 from orchestrator.node.processes import MARK, mark
 from orchestrator.node.reports import last_lines
@@ -21,8 +24,12 @@ Message = dict[str, Any]
 
 
 def launcher_argv(task: NodeTask) -> list[str]:
-    """The argv of the launcher: the profile's set-up lines, the runtime, the training interpreter."""
-    argv = [*task.enter, task.python, *entry(task), "launcher"]
+    """The argv of the launcher on the node itself: the profile's set-up lines, the training interpreter."""
+    return after_setup(task, [task.python, *entry(task), "launcher"])
+
+
+def after_setup(task: NodeTask, argv: list[str]) -> list[str]:
+    """The argv, once the profile's set-up lines have been run on the node."""
     if not task.setup:
         return argv
     lines = [
@@ -52,6 +59,15 @@ def launcher_environment(task: NodeTask, nproc: int) -> dict[str, str]:
     return environment
 
 
+def engine_environment(task: NodeTask) -> dict[str, str]:
+    """What the program that starts the container gets: this process's own variables, and the mark."""
+    environment = {key: value for key, value in os.environ.items() if key not in RANK_VARIABLES}
+    # Marked, but for pyxis: to the launcher inside, its srun is a stranger with the run's mark.
+    if task.container is not None and task.container.runtime != "pyxis":
+        environment[MARK] = mark(task.run_id, task.node_rank)
+    return environment
+
+
 class LauncherProcess:
     """A running launcher; its reports arrive through `on_report`, and its end as {"kind": "gone"}."""
 
@@ -60,26 +76,35 @@ class LauncherProcess:
         self.log_path = f"{node_folder(task.run_dir, task.node_rank)}/launcher.log"
         self.process: asyncio.subprocess.Process | None = None
         self.early: list[Message] = []  # orders from before it was started
+        self.container: Message = {}  # what is known of its container, once that is about to be started
+        self.left: list[str] = []  # what could not be removed of it
 
     @property
     def pid(self) -> int | None:
         """The process's number while it may be running."""
         return self.process.pid if self.process is not None else None
 
-    async def start(self, nproc: int) -> None:
-        """Start it and tell it its task; OSError when it can't be started."""
+    async def start(self, nproc: int, attempt: int) -> None:
+        """Start it and tell it its task; OSError or EngineError when it can't be started."""
+        task, argv = self.task, launcher_argv(self.task)
+        environment = launcher_environment(task, nproc)
+        if task.container is not None:
+            threads = max(1, cores() // nproc)
+            entry = await in_thread(enter, task, attempt, threads)
+            task, argv, self.container = entry.task, after_setup(task, entry.argv), entry.record
+            environment = engine_environment(task)
         with open(self.log_path, "ab") as log, held_back():
             self.process = await asyncio.create_subprocess_exec(
-                *launcher_argv(self.task),
+                *argv,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
-                env=launcher_environment(self.task, nproc),
+                env=environment,
                 cwd=self.task.code_dir,
                 limit=1 << 20,
                 start_new_session=True,
             )
-        for order in (replace(self.task, token="").to_json(), *self.early):
+        for order in (replace(task, token="").to_json(), *self.early):
             self.send(order)
         self.early = []
         self.reader = asyncio.create_task(self._read())
@@ -101,9 +126,19 @@ class LauncherProcess:
         except ValueError:  # a line beyond all bounds: whatever writes it is no launcher of ours any more
             self.kill()
         code = await self.process.wait()
+        self.left = await self._remove_container()
         self.on_report({"kind": "gone", "code": code, "tail": last_lines(self.log_path)})
 
-    async def end(self, patience: float = 3.0) -> None:
+    async def _remove_container(self) -> list[str]:
+        """What can't be removed of its containers; none is left where all went well: they remove themselves."""
+        if self.container.get("runtime") not in ENGINES:
+            return []
+        try:
+            return (await in_thread(remove, self.container["runtime"], self.task.run_id, self.task.node_rank))[1]
+        except EngineError as error:
+            return [f"{self.container['name']} ({error})"]
+
+    async def end(self, patience: float = 5.0) -> None:
         """Close its stdin, which ends it and its ranks; kill it when it does not obey."""
         if self.process is None:
             return
@@ -116,28 +151,7 @@ class LauncherProcess:
             await self.reader
 
     def kill(self) -> None:
-        """SIGKILL; the ranks follow by PDEATHSIG."""
+        """SIGKILL; the ranks follow by PDEATHSIG, and a container is removed when its client is gone."""
         if self.process is not None and self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self.process.kill()
-
-
-def adopt_orphans() -> None:
-    """Make this process the parent of whatever its descendants leave behind, so that it can reap it."""
-    import ctypes  # noqa: PLC0415 (only agents need it)
-
-    pr_set_child_subreaper = 36
-    if ctypes.CDLL(None, use_errno=True).prctl(pr_set_child_subreaper, 1, 0, 0, 0) != 0:
-        print("orch: this kernel has no child subreaper; orphans will be found by their mark", file=sys.stderr)
-
-
-def reap_orphans(keep: int | None) -> None:
-    """Reap adopted children that have ended, but not the launcher, whose exit somebody waits for."""
-    while True:
-        try:
-            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:
-            return
-        if ended is None or ended.si_pid == keep:
-            return
-        os.waitpid(ended.si_pid, 0)

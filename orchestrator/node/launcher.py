@@ -18,6 +18,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from orchestrator.node.memory import oom_kills
+from orchestrator.node.preflight import network_here
+from orchestrator.node.processes import ancestors, end_marked
 from orchestrator.node.programs import plan_ranks
 from orchestrator.node.rank import RankStart, become_rank, run_rank
 from orchestrator.node.ranklog import RankLog
@@ -74,7 +76,8 @@ class Launcher:
         imported = warm_up(self.task)
         if imported.get("opened_gpu") and self.task.launcher == "fork":
             self.task = replace(self.task, launcher="exec")  # a forked CUDA context is broken
-        self.report("imported", **imported)
+        inside = {"network": network_here()} if self.task.container is not None else {}
+        self.report("imported", **imported, **inside)
         while True:
             due = [moment for moment in (self.kill_at, self.stacks_at) if moment is not None]
             events = self.selector.select(max(0.0, min(due) - time.monotonic()) if due else None)
@@ -282,7 +285,15 @@ class Launcher:
         if self.ranks and not self._alive():
             self.ranks.clear()
             self.kill_at = None
-            self.report("idle")
+            self.report("idle", **self._sweep())
+
+    def _sweep(self) -> dict[str, Any]:
+        """Inside of a container, end what the ranks have left: from outside, the launcher itself looks like that."""
+        if self.task.container is None:
+            return {}
+        keep = (os.getpid(), *ancestors(os.getpid()))
+        killed, survivors = end_marked(self.task.run_id, self.task.node_rank, keep)
+        return {"killed": killed, "survivors": [process.pid for process in survivors]}
 
     def _report_exit(self, process: RankProcess) -> None:
         start, status = process.start, process.exit_status
@@ -315,6 +326,8 @@ def run_launcher() -> int:
             return 0
         first += data
     task = NodeTask.from_json(json.loads(first))
+    if task.container is not None:  # an argv that enters one may be seen by others
+        os.environ.update(task.env)
     os.environ.update(task.secrets)
     start = Launcher(task, orders=0, reports=reports).serve()
     return 0 if start is None else run_rank(start)

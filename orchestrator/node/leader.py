@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
+from orchestrator.node.containers import odd_image, short
 from orchestrator.node.watch import culprit_of_hang
 from orchestrator.wire import EXIT_NO_RETRY, EXIT_REQUEUE, Hello, NodeTask, bind
 
@@ -62,6 +63,7 @@ class Leader:
     waiting: set[int] = field(default_factory=set)  # nodes that still owe an answer in this phase
     seen: dict[int, float] = field(default_factory=dict)
     port: int = 0
+    images: dict[int, str] = field(default_factory=dict)  # of each node's container
     exits: list[Message] = field(default_factory=list)
     lost: dict[int, str] = field(default_factory=dict)
     stop_reason: str = ""  # failure | cancelled | preempted | timeout
@@ -160,8 +162,12 @@ class Leader:
     def _on_ready(self, node: int, message: Message, now: float) -> None:
         if node == 0:
             self.port = message["port"]
+        self.images[node] = str(message.get("image") or "")
         self.waiting.discard(node)
         if self.phase != "preparing" or self.waiting:
+            return
+        if (odd := odd_image(self.images)) is not None:
+            self._end("failed", "user_error", self._how_images_differ(odd))
             return
         self.phase, self.waiting = "running", set(self.hellos)
         bindings = bind([self.hellos[rank].nproc for rank in range(self.task.nnodes)])
@@ -170,6 +176,14 @@ class Leader:
         for binding in bindings:
             self.send(binding.node_rank, {"kind": "go", "attempt": self.attempt, "master_port": self.port,
                                           "binding": binding.__dict__})  # fmt: skip
+
+    def _how_images_differ(self, odd: int) -> str:
+        image = self.task.container.image if self.task.container else "image"
+        usual = next(each for each in self.images.values() if each and each != self.images[odd])
+        return (
+            f"{self._name(odd)}: its {image} is {short(self.images[odd])}, and the other nodes have {short(usual)}; "
+            "pull or load the same one everywhere, or set container.pull: always"
+        )
 
     def _on_exit(self, node: int, message: Message, now: float) -> None:
         host = self.hellos[node].host

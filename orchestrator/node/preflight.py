@@ -31,6 +31,12 @@ def nproc_here(asked: int | None) -> int:
     return asked if asked is not None else gpus() or cores()
 
 
+def network_here() -> str:
+    """Which network this process is in: the machine since its boot, and the namespace."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return f"{file.read().strip()}/{os.stat('/proc/self/ns/net').st_ino}"
+
+
 def addresses() -> tuple[str, ...]:
     """This host's IPv4 addresses, loopback last."""
     found = [addr for _, name in socket.if_nameindex() if (addr := _interface_address(name))]

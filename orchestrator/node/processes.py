@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 
 MARK = "ORCH_MARK"
@@ -124,6 +125,19 @@ def descendants(pid: int) -> list[Process]:
     return found
 
 
+def ancestors(pid: int) -> list[int]:
+    """The numbers of the processes above this one, as far as this process can see them."""
+    found: list[int] = []
+    while pid > 1:
+        try:
+            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
+                pid = int(stat.read().rpartition(")")[2].split()[1])
+        except OSError:
+            break
+        found.append(pid)
+    return found
+
+
 def end_descendants(pid: int, timeout: float = 5.0) -> int:
     """How many processes below this one were killed; for those that threw their mark away."""
     killed: set[Process] = set()
@@ -137,21 +151,21 @@ def end_descendants(pid: int, timeout: float = 5.0) -> int:
 
 
 def end_marked(
-    run_id: str, node_rank: int | None = None, keep: int | None = None, timeout: float = 5.0
+    run_id: str, node_rank: int | None = None, keep: Collection[int] = (), timeout: float = 5.0
 ) -> tuple[int, list[Process]]:
-    """(how many were killed, who survived) after SIGKILL to every process that carries the mark, but pid `keep`.
+    """(how many were killed, who survived) after SIGKILL to every process that carries the mark, but those to `keep`.
 
     Repeats until two looks in a row find none: a process may fork between being listed and being looked at.
     """
     killed: set[Process] = set()
     end, empty_looks = time.monotonic() + timeout, 0
     while empty_looks < 2:
-        found = [process for process in marked(run_id, node_rank) if process.pid != keep]
+        found = [process for process in marked(run_id, node_rank) if process.pid not in keep]
         empty_looks = 0 if found else empty_looks + 1
         for process in found:
             send_signal(process, signal.SIGKILL)
         killed.update(found)
         wait_gone(found, max(0.05, end - time.monotonic()))
         if found and time.monotonic() >= end:
-            return len(killed), [process for process in marked(run_id, node_rank) if process.pid != keep]
+            return len(killed), [process for process in marked(run_id, node_rank) if process.pid not in keep]
     return len(killed), []

@@ -13,7 +13,7 @@ import sys
 import threading
 from typing import Any, BinaryIO, Callable
 
-from orchestrator.node import codecache, leases, leftovers, machine, mirror, ways
+from orchestrator.node import codecache, enter, leases, leftovers, machine, mirror, ways
 from orchestrator.node.request import Answer, Part, RefusedError, Request
 
 FORGOTTEN_SECONDS = 900.0
@@ -21,6 +21,7 @@ FORGOTTEN_SECONDS = 900.0
 VERBS: dict[str, Callable[[Request, bytes], Answer]] = {
     "hello": machine.hello,
     "interpreter": machine.interpreter,
+    "container": enter.container,
     "missing": codecache.missing,
     "code": codecache.unpack,
     "put": machine.put,

@@ -166,7 +166,7 @@ def test_only_the_marked_are_ended(start: Start, run_id: str) -> None:
 
 def test_the_one_to_keep_is_kept(start: Start, run_id: str) -> None:
     kept, other = (start("sleep", "60", **{MARK: mark(run_id, 0)}) for _ in range(2))
-    assert end_marked(run_id, 0, keep=kept.pid) == (1, [])
+    assert end_marked(run_id, 0, keep=[kept.pid]) == (1, [])
     assert (kept.poll(), other.wait(5)) == (None, -signal.SIGKILL)
 
 

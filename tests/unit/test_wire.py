@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from orchestrator.wire import (
     RANK_VARIABLES,
+    Container,
     Input,
+    Mount,
     NodeTask,
     Program,
     bind,
@@ -48,7 +50,14 @@ tasks = st.builds(
     ports=st.lists(counts, max_size=4).map(tuple),
     attempt=counts,
     env=st.dictionaries(words, words, max_size=3),
-    enter=several,
+    container=st.none()
+    | st.builds(
+        Container,
+        runtime=words,
+        image=words,
+        mounts=st.lists(st.builds(Mount, source=words, target=words, read_only=st.booleans()), max_size=2).map(tuple),
+        cap_add=several,
+    ),
     setup=several,
     interface=st.none() | words,
     warm_imports=several,

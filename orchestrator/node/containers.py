@@ -1,0 +1,219 @@
+"""The argv that starts a launcher inside its container, for every runtime; pure.
+
+Every folder keeps its path inside, so that nothing the ranks are told has to be translated. The network is always the
+node's own: what the agents have found out about the ways between the nodes holds for the ranks too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Callable
+
+from orchestrator.node.processes import MARK, mark
+from orchestrator.wire import Container, Mount, NodeTask
+
+ENGINES = ("docker", "podman")  # these have containers that somebody has to end; of the others only processes stay
+RUN, NODE, ATTEMPT, DIR, OWNER = (
+    f"io.github.orch.{name}" for name in ("run", "node", "attempt", "dir", "uid")
+)  # fmt: skip
+STACK_BYTES = 67_108_864
+# What the interpreter or the C library reads before the launcher can: it alone goes through argv, where all may see it.
+EARLY = ("PYTHON", "LD_", "MALLOC_", "GLIBC_TUNABLES", "LANG", "LC_", "TZ")
+# What a site sets for its network and scheduler; the rest of a node's variables describe folders that an image lacks.
+SITE = ("SLURM_", "NCCL_", "GLOO_", "UCX_", "FI_")
+SCRATCH = "/tmp"  # noqa: S108 (the container's own: it goes with the container)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What only the node knows: who asks, what the ranks may use, and how the engine is set up."""
+
+    user: str = "UID:GID"
+    name: str = "USER"
+    groups: tuple[int, ...] = ()
+    rootless: bool = False
+    gpus: tuple[str, ...] = ()  # numbers as the node counts them, or UUIDs
+    cpuset: str | None = None
+    cpus: int | None = None
+    memory: int | None = None
+    infiniband: bool = False
+    memlock: bool = True  # may the engine lift the limit on locked memory, which InfiniBand needs?
+    host: str = "HOST"
+
+
+def container_name(run_id: str, node_rank: int, attempt: int) -> str:
+    """The name of the container in which a node's launcher was started for this attempt."""
+    return f"orch-{run_id}-{node_rank}-{attempt}"
+
+
+def labels(task: NodeTask, attempt: int, uid: int | str) -> dict[str, str]:
+    """What a container of ours is found by."""
+    return {
+        RUN: task.run_id, NODE: str(task.node_rank), ATTEMPT: str(attempt), DIR: task.run_dir, OWNER: str(uid)
+    }  # fmt: skip
+
+
+def argv(task: NodeTask, facts: Facts, attempt: int, image: str, *, cidfile: str) -> list[str]:
+    """What starts the launcher in the task's container; `image` is its name, or the id that it has on this node."""
+    assert task.container is not None
+    return _START[task.container.runtime](task, task.container, facts, attempt, image, cidfile)
+
+
+def mounts(task: NodeTask) -> list[Mount]:
+    """What the container sees of the node: the run's folder, its code read-only, data, checkpoints, the job's own."""
+    assert task.container is not None
+    own = [Mount(task.run_dir, task.run_dir), Mount(task.code_dir, task.code_dir, read_only=True)]
+    if task.inputs:
+        own.append(Mount(task.inputs_dir, task.inputs_dir, read_only=True))
+    if not _is_within(task.checkpoint_dir, task.run_dir):
+        own.append(Mount(task.checkpoint_dir, task.checkpoint_dir))
+    if task.resume.startswith("/") and not _is_within(task.resume, task.run_dir):
+        own.append(Mount(task.resume, task.resume, read_only=True))
+    return [*own, *task.container.mounts]
+
+
+def _is_within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(f"{folder}/")
+
+
+def start_environment(task: NodeTask, facts: Facts) -> dict[str, str]:
+    """The variables that must be there when the interpreter starts; a uid without a passwd entry needs a home too."""
+    own = {"HOME": SCRATCH, "TMPDIR": SCRATCH, "USER": facts.name, "LOGNAME": facts.name, "PYTHONUNBUFFERED": "1"}
+    asked = {name: value for name, value in task.env.items() if name in own or name.startswith(EARLY)}
+    path = ":".join([f"{task.run_dir}/node.pyz", *filter(None, [task.env.get("PYTHONPATH")])])
+    found = {**own, **asked, "PYTHONPATH": path, MARK: mark(task.run_id, task.node_rank)}
+    if task.container is not None and task.container.runtime not in ENGINES:
+        found.pop("HOME")  # apptainer and pyxis bring the user's own; and a comma ends a variable in their options
+        return {name: value for name, value in found.items() if "," not in value}
+    return found
+
+
+def told(task: NodeTask, facts: Facts, environ: Mapping[str, str], threads: int) -> NodeTask:
+    """The task as the launcher inside is told it on stdin: with every other variable that its ranks need."""
+    caches = {"XDG_CACHE_HOME": f"{SCRATCH}/.cache", "TORCHINDUCTOR_CACHE_DIR": f"{SCRATCH}/torchinductor"}
+    site = {name: value for name, value in environ.items() if name.startswith(SITE)}
+    early = start_environment(task, facts)
+    env = {**caches, **site, "OMP_NUM_THREADS": str(threads), **task.env}
+    if facts.gpus and task.container is not None and task.container.runtime in ENGINES:
+        # The engine gives the ranks only these, and the driver counts those that it sees from 0.
+        named = [gpu if gpu.startswith(("GPU-", "MIG-")) else str(index) for index, gpu in enumerate(facts.gpus)]
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(named)
+    return replace(task, env={name: value for name, value in env.items() if name not in early})
+
+
+def _program(task: NodeTask) -> list[str]:
+    return [f"{task.run_dir}/node.pyz", "launcher"]
+
+
+def _engine(task: NodeTask, box: Container, facts: Facts, attempt: int, image: str, cidfile: str) -> list[str]:
+    """docker and podman, whose command lines are the same but for users and GPUs."""
+    words = [
+        box.runtime, "run", "--rm", "--interactive", "--init", "--sig-proxy=false", "--pull", "never",
+        "--log-driver", "none", "--name", container_name(task.run_id, task.node_rank, attempt), "--cidfile", cidfile,
+    ]  # fmt: skip
+    for name, value in labels(task, attempt, facts.user.partition(":")[0]).items():
+        words += ["--label", f"{name}={value}"]
+    words += ["--network", "host", *(["--ipc", "host"] if box.shm is None else ["--shm-size", str(box.shm)])]
+    words += [
+        "--ulimit",
+        f"stack={STACK_BYTES}:{STACK_BYTES}",
+        *(["--ulimit", "memlock=-1:-1"] if facts.memlock else []),
+    ]
+    words += ["--security-opt", "no-new-privileges", "--security-opt", "label=disable", "--cap-drop", "ALL"]
+    words += [word for name in box.cap_add for word in ("--cap-add", name)]
+    words += _user(box, facts)
+    words += ["--device", "/dev/infiniband"] if facts.infiniband else []
+    words += _gpus(box, facts)
+    words += ["--cpuset-cpus", facts.cpuset] if facts.cpuset else []
+    words += ["--cpus", str(facts.cpus)] if facts.cpus else []
+    words += ["--memory", str(facts.memory)] if facts.memory else []
+    words += [word for mount in mounts(task) for word in ("--mount", _bind(mount))]
+    for name, value in start_environment(task, facts).items():
+        words += ["--env", f"{name}={value}"]
+    # The image's own entrypoint may print, or start something else.
+    return [*words, "--workdir", task.code_dir, "--entrypoint", task.python, image, *_program(task)]
+
+
+def _user(box: Container, facts: Facts) -> list[str]:
+    """The caller's own number, so that what the ranks write is theirs; a rootless engine maps the caller to root."""
+    groups = [word for group in facts.groups for word in ("--group-add", str(group))]
+    if box.user is not None:
+        return ["--user", box.user]
+    if not facts.rootless:
+        return ["--user", facts.user, *groups]
+    return ["--user", "0:0"] if box.runtime == "docker" else ["--userns", "keep-id", "--user", facts.user]
+
+
+def _gpus(box: Container, facts: Facts) -> list[str]:
+    if not facts.gpus or box.gpu_flag == "none":
+        return []
+    if box.gpu_flag == "nv":
+        return ["--nv"]
+    if box.gpu_flag == "cdi":
+        return [word for gpu in facts.gpus for word in ("--device", f"nvidia.com/gpu={gpu}")]
+    return ["--gpus", f'"device={",".join(facts.gpus)}"']  # the value is read as CSV, hence the quotes
+
+
+def _bind(mount: Mount) -> str:
+    """As `--mount` reads it: a line of CSV, which does not make up a source that is missing, as `-v` does."""
+    fields = ["type=bind", f"source={mount.source}", f"target={mount.target}"]
+    fields += ["readonly"] if mount.read_only else []
+    return ",".join(_csv(field) for field in fields)
+
+
+def _csv(field: str) -> str:
+    quoted = field.replace('"', '""')
+    return f'"{quoted}"' if set(field) & set(',"') else field
+
+
+def _apptainer(task: NodeTask, box: Container, facts: Facts, attempt: int, image: str, cidfile: str) -> list[str]:
+    """apptainer, which is the user's own process, in the user's home, and ends with its caller."""
+    words = ["apptainer", "exec", "--cleanenv", "--pwd", task.code_dir, *_gpus(box, facts)]
+    for mount in mounts(task):
+        words += ["--bind", f"{mount.source}:{mount.target}{':ro' if mount.read_only else ''}"]
+    for name, value in start_environment(task, facts).items():
+        words += ["--env", f"{name}={value}"]
+    file = "://" in image or image.startswith(("/", "./", "~")) or image.endswith(".sif")
+    return [*words, image if file else f"docker://{image}", task.python, *_program(task)]
+
+
+def _pyxis(task: NodeTask, box: Container, facts: Facts, attempt: int, image: str, cidfile: str) -> list[str]:
+    """A step of its own in the agent's allocation, on the agent's node; the agent itself stays outside."""
+    binds = [f"{mount.source}:{mount.target}{':ro' if mount.read_only else ''}" for mount in mounts(task)]
+    exported = ",".join(["ALL", *(f"{name}={value}" for name, value in start_environment(task, facts).items())])
+    return [
+        "srun", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={facts.host}", "--mem=0", "--unbuffered",
+        "--kill-on-bad-exit=1", *([f"--cpus-per-task={facts.cpus}"] if facts.cpus else []), f"--export={exported}",
+        f"--container-image={_enroot(image)}", f"--container-mounts={','.join(binds)}",
+        f"--container-workdir={task.code_dir}", "--no-container-entrypoint", task.python, *_program(task),
+    ]  # fmt: skip
+
+
+def _enroot(image: str) -> str:
+    """The image as pyxis writes it: REGISTRY#NAME:TAG; a file stays what it is."""
+    registry, slash, name = image.partition("/")
+    is_registry = slash and registry and ("." in registry or ":" in registry or registry == "localhost")
+    if not is_registry or "#" in image or image.startswith((".", "/")) or image.endswith(".sqsh"):
+        return image
+    return f"{registry}#{name}"
+
+
+_START: dict[str, Callable[..., list[str]]] = {
+    "docker": _engine, "podman": _engine, "apptainer": _apptainer, "pyxis": _pyxis
+}  # fmt: skip
+
+
+def odd_image(images: Mapping[int, str]) -> int | None:
+    """A node whose image differs from that of most; None where all have the same, or none can be told."""
+    known = {node: image for node, image in images.items() if image}
+    counts = {image: list(known.values()).count(image) for image in known.values()}
+    if len(counts) < 2:
+        return None
+    usual = max(counts, key=lambda image: (counts[image], image == known[min(known)]))
+    return min(node for node, image in known.items() if image != usual)
+
+
+def short(image_id: str) -> str:
+    """An image's id as people compare it."""
+    return image_id.rpartition(":")[2][:12]
