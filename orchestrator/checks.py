@@ -31,7 +31,8 @@ def world_size(profile: AnyProfile) -> int | None:
 def check(job: Job, profile: AnyProfile) -> list[Problem]:
     """What can't work about this job on this profile, each at the job's field."""
     return [
-        *_check_ranks(profile), *_check_batch(job, profile), *_check_gpus(job, profile), *_check_runtime(job, profile)
+        *_check_ranks(profile), *_check_batch(job, profile), *_check_min_nodes(job, profile),
+        *_check_gpus(job, profile), *_check_runtime(job, profile),
     ]  # fmt: skip
 
 
@@ -55,6 +56,18 @@ def _check_batch(job: Job, profile: AnyProfile) -> list[Problem]:
         f"use {' or '.join(str(size) for size in near)}"
     )
     return [Problem(("training", "global_batch"), message)]
+
+
+def _check_min_nodes(job: Job, profile: AnyProfile) -> list[Problem]:
+    """DistributedSampler's samples of an epoch, and a position among them, are those of one number of ranks."""
+    least = profile.min_nodes if isinstance(profile, SshProfile) else None
+    if least in (None, profile.nodes) or job.training is None or job.training.sampler == "exact":
+        return []
+    message = (
+        f"profile '{profile.name}' lets a run go on with {least} of {profile.nodes} nodes (min_nodes), where "
+        "DistributedSampler can't keep its place; use sampler: exact, or leave min_nodes out of the profile"
+    )
+    return [Problem(("training", "sampler"), message)]
 
 
 def fit(job: Job, profile: AnyProfile) -> AnyProfile:

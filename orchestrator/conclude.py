@@ -38,7 +38,7 @@ def state_of(run: RunDir, alive: Mapping[int, bool | None] | None = None) -> Run
         return RunState(run.run_id, "?", "?", 0.0, "failed", verdict=Verdict("failed", "infra", reason))
     record = {**EMPTY_RECORD, **mended(record or {}), "run_id": run.run_id}
     if kept is not None:
-        record["hosts"] = backend(record["kind"]).hosts(run) or record.get("hosts")
+        record |= _nodes_now(run, backend(record["kind"]))
         state, verdict = fold(record, run.events(), {}, rank0_done=True), Verdict.from_json(kept)
         gone = {"starting": "lost", "running": "lost"}
         nodes = tuple(replace(node, state=gone.get(node.state, node.state)) for node in state.nodes)
@@ -63,11 +63,17 @@ def _own_state(
 ) -> RunState:
     """The state as the events tell it, with the verdict that it would get now."""
     events, alive = run.events(), machine.alive(run) if alive is None else alive
-    record = {**record, "hosts": machine.hosts(run) or record.get("hosts")}
+    record = {**record, **_nodes_now(run, machine)}
     state = fold(record, events, alive, rank0_done=_rank0_is_done(run, events))
     if isinstance(machine, Scheduler) and not any(event["kind"] == "submit_failed" for event in events):
         return joined(state, machine.opinion(run))
     return _unless_it_goes_on(record, events, state) if machine.starts_again else state
+
+
+def _nodes_now(run: RunDir, machine: Backend) -> dict[str, Any]:
+    """What replaces the record's nodes where a later start has others, or fewer."""
+    hosts = machine.hosts(run)
+    return {"hosts": hosts, "nnodes": len(hosts)} if hosts else {}
 
 
 def _rank0_is_done(run: RunDir, events: Iterable[Mapping[str, Any]]) -> bool:
@@ -81,21 +87,22 @@ def _rank0_is_done(run: RunDir, events: Iterable[Mapping[str, Any]]) -> bool:
 
 def _unless_it_goes_on(record: Mapping[str, Any], events: list[dict[str, Any]], state: RunState) -> RunState:
     """The state with no verdict yet where the run is to be started again, and with its own where that has no point."""
-    if state.verdict is None or state.verdict.outcome != "failed":
-        return state
-    after = following(record, events, state.verdict)
-    if after is None:
+    after = following(record, events, state)
+    if after is None or state.verdict is None:
         return state
     if isinstance(after, str):
         return replace(state, verdict=replace(state.verdict, cause="no_progress", reason=after))
     return replace(state, state="restarting", verdict=None, ended=None, detail=f"start {after.start}: {after.reason}")
 
 
-def following(record: Mapping[str, Any], events: list[dict[str, Any]], verdict: Verdict) -> Again | str | None:
+def following(record: Mapping[str, Any], events: list[dict[str, Any]], state: RunState) -> Again | str | None:
     """The start that follows this end, a sentence why another has no point, or None."""
+    if (verdict := state.verdict) is None or verdict.outcome != "failed":
+        return None
+    lost = any(node.state == "lost" for node in state.nodes)
     job = record.get("job")
     retry = job.get("retry") if isinstance(job, dict) else None
-    return next_start(retry if isinstance(retry, dict) else {}, events, verdict.cause, verdict.reason)
+    return next_start(retry if isinstance(retry, dict) else {}, events, verdict.cause, verdict.reason, lost=lost)
 
 
 def _kept_verdict(run: RunDir) -> dict[str, Any] | None:
@@ -144,12 +151,11 @@ def conclude(root: Path, run: RunDir) -> Verdict | None:
 def _start_again(run: RunDir, record: Mapping[str, Any], machine: Backend) -> None:
     """Decide on another start where the run's end calls for one, and see it through; recorded before it is done."""
     events = run.events()
+    record = {**record, **_nodes_now(run, machine)}
     state = fold(record, events, machine.alive(run), rank0_done=_rank0_is_done(run, events))
-    if state.verdict is not None and state.verdict.outcome == "failed":
-        after = following(record, events, state.verdict)
-        if isinstance(after, Again):
-            machine.sweep(run)
-            run.append_event(AGAIN, **asdict(after))
+    if isinstance(after := following(record, events, state), Again):
+        machine.sweep(run)
+        run.append_event(AGAIN, **asdict(after))
     if (decided := pending_start(run.events())) is not None:
         machine.start_again(run, decided)
 

@@ -131,6 +131,7 @@ def plan(job: Job, profile: AnyProfile, run_id: str, place: Place, env: Mapping[
         "inputs_dir": place.inputs_dir,
         "checkpoint_dir": job.checkpoint.dir or f"{place.run_dir}/checkpoints",
         "checkpoint_keep": job.checkpoint.keep,
+        "second_copy": isinstance(profile, SshProfile) and not profile.shared and profile.second_copy,
         "resume": job.checkpoint.resume,
         "retry": job.retry.model_dump(),
         "hang": job.hang.model_dump(),

@@ -114,6 +114,8 @@ class SshProfile(ProfileBase):
     jump: Line | None = None
     slots: Count | None = Field(None, description="ranks that a host without GPUs takes at a time, of all its users")
     node_wait: Seconds = Field(1800, description="how long a lost host is waited for where no spare is left")
+    second_copy: bool = Field(True, description="keep each checkpoint on node 1 too, where workdir is not shared")
+    min_nodes: Count | None = Field(None, description="with so many nodes a run goes on without a lost one")
 
     @model_validator(mode="before")
     @classmethod
@@ -132,6 +134,8 @@ class SshProfile(ProfileBase):
     def _enough_hosts(self) -> SshProfile:
         if len(self.hosts) < self.nodes:
             raise ValueError(f"nodes is {self.nodes}, but only {len(self.hosts)} hosts are listed")
+        if (self.min_nodes or 0) > self.nodes:
+            raise ValueError(f"min_nodes is {self.min_nodes}, but nodes is {self.nodes}")
         return self
 
 

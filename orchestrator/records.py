@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from types import NoneType
 from typing import Any
 
 from orchestrator.hints import hint_for
-from orchestrator.starts import AGAIN, newest_start
+from orchestrator.starts import AGAIN, WITHOUT, newest_start
 
 Event = Mapping[str, Any]
 FINAL = ("succeeded", "failed", "cancelled")
@@ -241,9 +241,18 @@ def _detail(own: list[Event], by_node: Mapping[int, list[Event]]) -> str:
         if event["kind"] == "restart":
             return f"attempt {event['attempt']} after {event['cause']}"
         if event["kind"] == "go":
-            return ""
+            return without(own)
     missing = sorted(set(by_node) - joined)
     return f"waiting for node {', '.join(map(str, missing))}" if joined and missing else ""
+
+
+def without(own: Iterable[Event]) -> str:
+    """Which nodes this start had to do without; empty where it has all of the plan's."""
+    said = [event for event in own if event["kind"] == WITHOUT]
+    if not said:
+        return ""
+    names = ", ".join(map(str, _items(said[-1].get("hosts"))))
+    return f"on {said[-1].get('nodes')} of {said[-1].get('of')} nodes, without {names}"
 
 
 def _verdict(
@@ -270,7 +279,8 @@ def _verdict(
         return None
     cancelled = any(event["kind"] == "cancel" for event in own)
     if ended:
-        return _verdict_of_gang(ended[-1], by_node, nodes, rank0_done, survivors)
+        verdict = _verdict_of_gang(ended[-1], by_node, nodes, rank0_done, survivors)
+        return replace(verdict, reason="; ".join(filter(None, [verdict.reason, without(own)])))
     if cancelled:
         return Verdict("cancelled", survivors=survivors)
     given_up = _all(by_node, "gave_up")

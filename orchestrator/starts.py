@@ -14,6 +14,8 @@ from typing import Any, Final
 Event = Mapping[str, Any]
 
 AGAIN: Final = "starting_again"
+CLOCK: Final = "clock"
+WITHOUT: Final = "going_on_without"
 STARTS_WITHOUT_PROGRESS: Final = 3
 RETRIED: Final = ("infra", "preempted")  # what a new start can mend; a time limit is meant to end a run
 SAY_THE_STEP: Final = ("attempt_failed", "gang_ended", "collected", AGAIN)
@@ -29,6 +31,24 @@ class Again:
     cause: str
     reason: str
     step: int | None = None  # the newest checkpoint's, when that was decided
+
+
+def on_one_clock(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The events; those of nodes whose clocks are off (`clock` says how far) timed by the controlling side's."""
+    ahead = {(each.get("of"), each.get("start")): each.get("ahead") for each in events if each.get("kind") == CLOCK}
+    if not ahead:
+        return events
+    start: dict[Any, Any] = {}
+    timed = []
+    for event in events:
+        node, time = event.get("node"), event.get("time")
+        if _opens(event):
+            start[node] = event.get("start")
+        off = ahead.get((node, start.get(node)))
+        if isinstance(off, int | float) and isinstance(time, int | float):
+            event = {**event, "time": round(time - off, 3)}  # noqa: PLW2901
+        timed.append(event)
+    return timed
 
 
 def newest_start(events: Iterable[Event]) -> list[Event]:
@@ -78,17 +98,20 @@ def newest_step(events: Iterable[Event]) -> int | None:
     return max((step for step in steps if step is not None), default=None)
 
 
-def next_start(retry: Mapping[str, Any], events: Iterable[Event], cause: str, reason: str) -> Again | str | None:
+def next_start(
+    retry: Mapping[str, Any], events: Iterable[Event], cause: str, reason: str, *, lost: bool = False
+) -> Again | str | None:
     """The start that follows an end with this cause; None when there is to be none, a sentence when it has no point.
 
-    `retry` holds the budgets by cause; what the leaders have restarted counts against them too.
+    `retry` holds the budgets by cause; what the leaders have restarted counts against them too. A run that has never
+    begun is started again only where a node was lost (`lost`): another start would mend nothing else.
     """
     events = list(events)
-    began = any(event.get("kind") == "go" for event in events)
-    cancelled = any(event.get("kind") == "cancel" for event in events)
+    began = lost or any(event.get("kind") in ("go", "lost_node") for event in events)
+    ended = any(event.get("kind") in ("cancel", "submit_failed") for event in events)
     budget = retry.get(cause, 0)
     used = sum(event.get("kind") in (AGAIN, "restart") and event.get("cause") == cause for event in events)
-    if cause not in RETRIED or not began or cancelled or (budget is not None and used >= budget):
+    if cause not in RETRIED or not began or ended or (budget is not None and used >= budget):
         return None
     step = newest_step(events)
     stalled = 0

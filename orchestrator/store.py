@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import RunNotFoundError, StoreError
+from orchestrator.starts import on_one_clock
 
 ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"  # without those that look alike
 Record = dict[str, Any]
@@ -88,7 +89,8 @@ class RunDir:
     def events(self) -> list[Record]:
         """The controlling side's events and every node's, each in its own order; a torn line is left out."""
         files = [self.path / "events.jsonl", *sorted(self.path.glob("nodes/*/events.jsonl"), key=_node_number)]
-        return [event for path in files for event in read_lines(path) if isinstance(event.get("kind"), str)]
+        found = [event for path in files for event in read_lines(path) if isinstance(event.get("kind"), str)]
+        return on_one_clock(found)
 
 
 def _node_number(path: Path) -> int:

@@ -97,6 +97,7 @@ class NodeTask:
     inputs_dir: str = ""
     checkpoint_dir: str = ""
     checkpoint_keep: int = 3
+    second_copy: bool = False  # does node 1 keep a copy of each checkpoint?
     resume: str = "auto"
     retry: dict[str, int | None] = field(default_factory=dict)
     time_limit: int | None = None
@@ -244,6 +245,7 @@ def rank_environment(
         "ORCH_METRICS_FILE": f"{task.run_dir}/metrics.jsonl",
         "ORCH_RESULT_FILE": f"{task.run_dir}/result.json",
         "ORCH_BEAT_FILE": f"{attempt_folder(node_dir, attempt)}/beat_{rank}",
+        **({"ORCH_SECOND_COPY": second_copy_file(task.run_dir)} if copies_checkpoints(task) and rank == 0 else {}),
     }
 
 
@@ -260,6 +262,16 @@ def rank_argv(task: NodeTask) -> list[str]:
 def node_folder(run_dir: str, node_rank: int) -> str:
     """The folder that only this node's agent, launcher and ranks write."""
     return f"{run_dir}/nodes/{node_rank}"
+
+
+def copies_checkpoints(task: NodeTask) -> bool:
+    """Is there to be a second copy of each checkpoint, and a node to keep it?"""
+    return task.second_copy and task.nnodes > 1
+
+
+def second_copy_file(run_dir: str) -> str:
+    """Where node 0's agent says which checkpoint node 1 has; rank 0 waits for it before it saves the next one."""
+    return f"{node_folder(run_dir, 0)}/second_copy.json"
 
 
 def attempt_folder(node_dir: str, attempt: int) -> str:

@@ -60,12 +60,19 @@ class Handle:
     start: int
     hosts: tuple[Host, ...]
     agents: dict[int, tuple[int, int]]  # node -> (pid, start time)
+    seats: tuple[int, ...]  # which of the plan's nodes each of them is
 
     def write(self, run: RunDir) -> None:
         """Keep it with the run."""
         agents = {str(node): {"pid": pid, "started": started} for node, (pid, started) in self.agents.items()}
         hosts = [host.to_json() for host in self.hosts]
-        run.write("handle.json", {"state": self.state, "start": self.start, "hosts": hosts, "agents": agents})
+        values = {"state": self.state, "start": self.start, "hosts": hosts, "agents": agents, "seats": self.seats}
+        run.write("handle.json", values)
+
+    @property
+    def seated(self) -> dict[int, Host]:
+        """The machine of each of the plan's nodes that takes part."""
+        return dict(zip(self.seats, self.hosts, strict=True))
 
 
 def read_handle(run: RunDir) -> Handle | None:
@@ -75,12 +82,17 @@ def read_handle(run: RunDir) -> Handle | None:
         if data is None:
             return None
         agents = {int(node): (int(each["pid"]), int(each["started"])) for node, each in data["agents"].items()}
-        return Handle(data["state"], data["start"], tuple(map(Host.from_json, data["hosts"])), agents)
+        hosts = tuple(map(Host.from_json, data["hosts"]))
+        seats = tuple(map(int, data.get("seats") or range(len(hosts))))
+        if len(seats) != len(hosts):
+            raise ValueError("a seat for each host")
+        return Handle(data["state"], data["start"], hosts, agents, seats)
     except (StoreError, KeyError, TypeError, ValueError, AttributeError):
         profile = (run.read("run.json") or {}).get("profile")
         if not isinstance(profile, dict):
             return None
-        return Handle("submitted", 0, tuple(hosts_of(profile)[0]), {})
+        hosts = tuple(hosts_of(profile)[0])
+        return Handle("submitted", 0, hosts, {}, tuple(range(len(hosts))))
 
 
 def workdir_of(profile: Mapping[str, Any]) -> str:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
+import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -12,10 +15,12 @@ from orchestrator.backends.copies import give_checkpoint
 from orchestrator.backends.hosts import task_json
 from orchestrator.errors import BackendError
 from orchestrator.session import Session
+from orchestrator.starts import CLOCK
 from orchestrator.store import RunDir
 from orchestrator.wire import NodeTask
 
 BATCH: Final = 8 << 20
+CLOCKS_DIFFER: Final = 2.0  # seconds; what is less may be the way there
 LEAST_FREE: Final = 64 << 20
 
 
@@ -43,6 +48,28 @@ def send_code(session: Session, run: RunDir, workdir: str, code_dir: str) -> int
     return sent
 
 
+def check_shared(sessions: Mapping[int, Session], task: NodeTask, workdir: str) -> None:
+    """BackendError unless workdir, which the profile calls shared, is one folder: each node reads what node 0 wrote."""
+    path, word = f"{task.run_dir}/shared", secrets.token_hex(8).encode()
+    first = sessions[0].address.host
+    sessions[0].call("put", word, path=path)
+    apart = [each.address.host for each in sessions.values() if _content(each, path) != word]
+    if apart:
+        raise BackendError(
+            f"{', '.join(apart)}: {workdir} is not the folder that {first} has there, though the profile says shared",
+            "set shared: false in the profile, or workdir to a folder that all nodes share",
+        )
+
+
+def _content(session: Session, path: str) -> bytes:
+    try:
+        return session.call("read", path=path, offset=0, count=BATCH)[1]
+    except BackendError as error:
+        if error.transient:
+            raise
+        return b""
+
+
 def prepare_node(
     session: Session, run: RunDir, task: NodeTask, workdir: str, checkpoint: Path | None, *, is_new: bool
 ) -> dict[str, Any]:
@@ -51,7 +78,11 @@ def prepare_node(
     One that takes a lost machine's place (`is_new`) is given what that one had recorded, and goes on writing there.
     """
     host = session.address.host
+    asked = time.time()
     hello, _ = session.call("hello", workdir=workdir)
+    ahead = hello["time"] - (asked + time.time()) / 2
+    if abs(ahead) > CLOCKS_DIFFER:
+        run.append_event(CLOCK, of=task.node_rank, start=task.start, host=host, ahead=round(ahead, 3))
     if "nccl" in task.backend and hello["gpus"] < (task.nproc or 1):
         raise BackendError(
             f"{host}: it has {hello['gpus']} GPUs for {task.nproc or 1} ranks with nccl",

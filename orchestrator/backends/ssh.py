@@ -87,7 +87,17 @@ class SshBackend:
         if tasks[0].secrets:
             run.write(SECRETS, {"secrets": tasks[0].secrets}, private=True)  # for another start; gone with the verdict
         tasks = self._with_given_checkpoint(tasks)
-        self.start_all(run, plan.profile, dict(enumerate(hosts)), tasks, 0)
+        try:
+            self.start_all(run, plan.profile, dict(enumerate(hosts)), tasks, 0, tuple(range(len(hosts))))
+        except BackendError:
+            if read_handle(run) is None:  # no agent was to be started yet, so nobody else removes what was sent
+                workdir, remote = workdir_of(plan.profile), tasks[0].run_dir
+                everybody = dict(enumerate(hosts))
+                on_all(lambda _, host: self._remove(host, workdir, remote, run.run_id), everybody)
+            raise
+
+    def _remove(self, host: Host, workdir: str, remote: str, run_id: str) -> None:
+        self.session(host, workdir).call("remove", run_dir=remote, run_id=run_id)
 
     def _with_given_checkpoint(self, tasks: tuple[NodeTask, ...]) -> tuple[NodeTask, ...]:
         """A checkpoint that is here, and not on the nodes, is given to node 0 under the run's own folder."""
@@ -104,21 +114,27 @@ class SshBackend:
         hosts: Mapping[int, Host],
         tasks: tuple[NodeTask, ...],
         start: int,
+        seats: tuple[int, ...],
     ) -> None:
-        """Start the agents of one start of the run on these hosts; BackendError names each that can't take part."""
-        from orchestrator.backends.sending import prepare_node  # noqa: PLC0415 (loads fabric)
+        """Start the agents of one start of the run on these hosts; BackendError names each that can't take part.
+
+        `seats` says which of the plan's nodes each of them is.
+        """
+        from orchestrator.backends.sending import check_shared, prepare_node  # noqa: PLC0415 (loads fabric)
 
         workdir = workdir_of(profile)
         source, before = self._checkpoint_to_give(run, start), read_handle(run)
 
         def prepare(node: int, host: Host) -> dict[str, Any]:
             session = self.session(host, workdir)
-            is_new = start > 0 and host not in (before.hosts if before else ())
+            is_new = start > 0 and (before is None or before.hosts[node : node + 1] != (host,))
             return prepare_node(session, run, tasks[node], workdir, source if node == 0 else None, is_new=is_new)
 
         hellos, failed = on_all(prepare, hosts)
         if failed:
             raise all_of(failed)
+        if profile.get("shared"):
+            check_shared({node: self.session(hosts[node], workdir) for node in sorted(hosts)}, tasks[0], workdir)
         places = self._lease(run, hosts, tasks, hellos, workdir, slots=profile.get("slots"), wait=start > 0)
         addresses = self.leader_addresses(hosts[0], hellos[0])
         everybody = tuple(hosts[node].name for node in sorted(hosts))
@@ -126,7 +142,7 @@ class SshBackend:
             replace(task, leader_addrs=addresses, hosts=everybody, env={**task.env, **visible(places[task.node_rank])})
             for task in tasks
         )
-        handle = Handle("intent", start, tuple(hosts[node] for node in sorted(hosts)), {})
+        handle = Handle("intent", start, tuple(hosts[node] for node in sorted(hosts)), {}, seats)
         handle.write(run)
 
         def begin(node: int, host: Host) -> tuple[int, int]:

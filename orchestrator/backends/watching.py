@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 import threading
 import time
 from collections.abc import Collection, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from orchestrator.backends.again import begin_again, remote_checkpoints
 from orchestrator.backends.copies import Copy, bring_checkpoint, sole_writer
-from orchestrator.backends.hosts import Host, hosts_of, on_all, read_handle, workdir_of
+from orchestrator.backends.hosts import Host, on_all, read_handle, workdir_of
 from orchestrator.errors import BackendError
-from orchestrator.starts import Again, budget_left
+from orchestrator.starts import Again
 from orchestrator.store import RunDir
-from orchestrator.wire import NodeTask
 
 if TYPE_CHECKING:
     from orchestrator.backends.ssh import SshBackend
@@ -41,7 +39,8 @@ class Watch:
         self.remote = f"{self.workdir}/runs/{run.run_id}"
         self.checkpoints = remote_checkpoints(run)
         handle = read_handle(run)
-        nodes = range(len(handle.hosts)) if handle else ()
+        # A later start may have more nodes than this one.
+        nodes = range(max(record.get("nnodes") or 0, len(handle.hosts))) if handle else ()
         work = [threading.Thread(target=self._follow, args=(node,), daemon=True) for node in nodes]
         self.threads = [*work, threading.Thread(target=self._bring_checkpoints, daemon=True)]
         for thread in self.threads:
@@ -62,14 +61,20 @@ class Watch:
     # -- one node
 
     def _follow(self, node: int) -> None:
-        copy = Copy(self.run, node, self.remote, self.checkpoints, [0])
+        copy, machine = Copy(self.run, node, self.remote, self.checkpoints, [0]), None
         pause, more = FIRST_PAUSE, False
         while not self.ended.is_set():
             handle = read_handle(self.run)
             if handle is None:
                 return
+            if node >= len(handle.hosts):  # left out of this start
+                self.ended.wait(LOOK_SECONDS)
+                continue
+            if machine not in (None, handle.hosts[node]):
+                copy = Copy(self.run, node, self.remote, self.checkpoints, [0])
+            machine = handle.hosts[node]
             try:
-                session = self.backend.session(handle.hosts[node], self.workdir)
+                session = self.backend.session(machine, self.workdir)
                 more = copy.look(session, 0.0 if more else LOOK_SECONDS)
                 pause = FIRST_PAUSE
                 self._saw(node, handle.start, copy.alive, None, "")
@@ -118,67 +123,11 @@ class Watch:
 
     def _begin_again(self, again: Again) -> None:
         try:
-            hosts = self._hosts_for_another_start(again)
-            if hosts is not None:
-                self.backend.start_all(self.run, self.profile, hosts, self._tasks(again), again.start)
+            begin_again(self.run, self.backend, again)
         except BackendError as error:
             kind = "start_problem" if error.transient else "submit_failed"
             self.run.append_event(kind, reason=error.message)
             self.ended.wait(LONGEST_PAUSE)
-
-    def _hosts_for_another_start(self, again: Again) -> dict[int, Host] | None:
-        """The hosts of the next start, spares in the place of those that are away; None while one is waited for."""
-        handle = read_handle(self.run)
-        assert handle is not None
-        hosts = dict(enumerate(handle.hosts))
-
-        def ask(_: int, host: Host) -> Any:
-            return self.backend.session(host, self.workdir).call("hello", workdir=self.workdir)
-
-        known = self.backend.away(self.run)
-        _, away = on_all(ask, {node: host for node, host in hosts.items() if node not in known})
-        away |= {node: BackendError(f"{hosts[node].name}: out of reach", transient=True) for node in known}
-        spares = [spare for spare in hosts_of(self.profile)[1] if spare not in handle.hosts]
-        for node in sorted(away):
-            while node in away and spares:
-                spare = spares.pop(0)
-                with contextlib.suppress(BackendError):
-                    self.backend.session(spare, self.workdir)
-                    self.run.append_event("replaced", lost=node, host=hosts[node].name, by=spare.name)
-                    hosts[node] = spare
-                    del away[node]
-        if not away:
-            return hosts
-        self._wait_for_hosts(again, {hosts[node].name: error.message for node, error in away.items()})
-        return None
-
-    def _wait_for_hosts(self, again: Again, away: dict[str, str]) -> None:
-        """Say once who is waited for; end the run when that has lasted for the profile's node_wait."""
-        asked = [e for e in self.run.events() if e["kind"] == "waiting_for_hosts" and e.get("start") == again.start]
-        limit = float(self.profile.get("node_wait") or 0)
-        if not asked:
-            self.run.append_event("waiting_for_hosts", start=again.start, hosts=sorted(away), why=list(away.values()))
-        elif time.time() - asked[0].get("time", 0.0) > limit:
-            why = f"{again.reason}; {', '.join(sorted(away))} did not come back within {limit:g} s"
-            self.run.append_event("submit_failed", reason=why)
-
-    def _tasks(self, again: Again) -> tuple[NodeTask, ...]:
-        """The run's tasks as they are to be started now: with a token of their own, and what is left of the budgets."""
-        plan, kept = self.run.read("plan.json") or {}, self.run.read("secrets.json") or {}
-        tasks = [NodeTask.from_json(task) for task in plan["tasks"]]
-        token, secret_values = secrets.token_hex(32), kept.get("secrets", {})
-        retry = budget_left(tasks[0].retry, self.run.events())
-        return tuple(
-            replace(task, start=again.start, attempt=again.attempt, retry=retry, token=token, secrets=secret_values)
-            for task in tasks
-        )
-
-
-def remote_checkpoints(run: RunDir) -> str:
-    """Where rank 0 keeps its checkpoints on its node."""
-    task = ((run.read("plan.json") or {}).get("tasks") or [{}])[0]
-    folder = str(task.get("checkpoint_dir") or "")
-    return folder if folder.startswith(("/", "~")) or not folder else f"{task.get('code_dir')}/{folder}"
 
 
 def bring_newest(run: RunDir, session: Any, folder: str, steps: list[str], most: int | None = None) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Coroutine
 from dataclasses import asdict, replace
 from typing import Any
 
-from orchestrator.node import child, gang
+from orchestrator.node import child, door, gang
 from orchestrator.node.background import in_thread
 from orchestrator.node.beats import BeatReader
 from orchestrator.node.engine import EngineError
@@ -30,7 +30,8 @@ from orchestrator.node.leader import BEAT_SECONDS, BEATS_MISSED
 from orchestrator.node.orphans import adopt_orphans, reap_orphans
 from orchestrator.node.preflight import addresses, cores, gpus, network_environment, network_here, nproc_here
 from orchestrator.node.processes import end_descendants, end_marked, identify
-from orchestrator.wire import EXIT_REQUEUE, Hello, NodeTask, attempt_folder, node_folder
+from orchestrator.node.second import Keeper, SecondCopy
+from orchestrator.wire import EXIT_REQUEUE, Hello, NodeTask, attempt_folder, copies_checkpoints, node_folder
 
 Message = dict[str, Any]
 KILL_MARGIN = 5.0
@@ -63,8 +64,12 @@ class Agent:
         self._introduce_to_record()
         adopt_orphans()
         self._listen_for_signals()
-        door, dial_port = await gang.open_door(
-            self.task.token, self.task.node_rank, only_loopback=self.task.only_loopback
+        keeper = Keeper(self.task) if copies_checkpoints(self.task) and self.task.node_rank == 1 else None
+        entrance, dial_port = await door.open_door(
+            self.task.token,
+            self.task.node_rank,
+            only_loopback=self.task.only_loopback,
+            take=keeper.take if keeper else None,
         )
         self._begin(self._start_launcher())
         if self.task.node_rank == 0:
@@ -74,7 +79,7 @@ class Agent:
         while self.outcome is None:
             source, message = await self.inbox.get()
             await getattr(self, f"_from_{source}")(message)
-        door.close()
+        entrance.close()
         return await self._leave()
 
     def _new_launcher(self) -> child.LauncherProcess:
@@ -235,9 +240,10 @@ class Agent:
         assert self.channel is not None
         kind = message["kind"]
         if kind == "check":
-            way = await gang.knock(
-                tuple(message["addrs"]), message["port"], self.task.token, (self.task.node_rank + 1) % self.task.nnodes
-            )
+            addrs, port = tuple(message["addrs"]), message["port"]
+            way = await door.knock(addrs, port, self.task.token, (self.task.node_rank + 1) % self.task.nnodes)
+            if way is None and copies_checkpoints(self.task) and self.task.node_rank == 0:
+                self._begin(SecondCopy(self.task, self.events.write).keep_up(addrs, port))
             here = f"node {self.task.node_rank} ({socket.gethostname()})"
             error = way and f"{here} can't reach its neighbour {message['host']}: {way}"
             self.channel.send({"kind": "path", "error": error})

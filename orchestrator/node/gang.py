@@ -34,8 +34,8 @@ def prove(token: str, *parts: str) -> str:
     return hmac.new(token.encode(), "\0".join(parts).encode("utf-8", "replace"), hashlib.sha256).hexdigest()
 
 
-def _is_proof(answer: Any, expected: str) -> bool:
-    """Compare in constant time; as bytes, because a stranger may send anything."""
+def is_proof(answer: Any, expected: str) -> bool:
+    """Is it the expected one? In constant time; as bytes, because a stranger may send anything."""
     return hmac.compare_digest(str(answer).encode("utf-8", "replace"), expected.encode())
 
 
@@ -104,7 +104,7 @@ async def welcome(channel: Channel, token: str, admit: Callable[[Hello], bool]) 
     if not isinstance(hello, dict):
         raise ChannelError("no hello")
     expected = prove(token, "member", challenge, nonce, _hello_text(hello))
-    if not _is_proof(answer.get("proof"), expected):
+    if not is_proof(answer.get("proof"), expected):
         raise ChannelError("a wrong token")
     member = Hello(**{**hello, "addrs": tuple(hello.get("addrs", ()))})
     if not admit(member):
@@ -123,7 +123,7 @@ async def _introduce(channel: Channel, token: str, hello: Hello) -> None:
     answer = await channel.receive()
     if answer is None:
         raise ChannelError("another gang's leader listens there, or this node has joined already")
-    if not _is_proof(answer.get("proof"), prove(token, "leader", nonce, challenge)):
+    if not is_proof(answer.get("proof"), prove(token, "leader", nonce, challenge)):
         raise ChannelError("another gang's leader listens there")
 
 
@@ -238,7 +238,7 @@ async def dial(addrs: tuple[str, ...], ports: tuple[int, ...], token: str, hello
                 raise error
             else:
                 addr, port = tries[task]
-                problems.setdefault(f"{addr}: {_in_words(error)}", []).append(str(port))
+                problems.setdefault(f"{addr}: {in_words(error)}", []).append(str(port))
     for task in pending:
         task.cancel()
     await asyncio.gather(*pending, return_exceptions=True)
@@ -247,13 +247,15 @@ async def dial(addrs: tuple[str, ...], ports: tuple[int, ...], token: str, hello
     raise ChannelError("; ".join(f"{what} (ports {', '.join(ports_)})" for what, ports_ in problems.items()))
 
 
-def _in_words(error: BaseException) -> str:
+def in_words(error: BaseException) -> str:
+    """Why a connection could not be made."""
     if isinstance(error, asyncio.TimeoutError):
         return "timed out"
     return "refused" if isinstance(error, ConnectionRefusedError) else str(error)
 
 
-async def _connect(addr: str, port: int) -> Channel:
+async def connect(addr: str, port: int) -> Channel:
+    """A connection to whoever listens there; OSError or TimeoutError where nobody does."""
     try:
         reader, writer = await asyncio.wait_for(asyncio.open_connection(addr, port, limit=MAX_LINE), CONNECT_SECONDS)
     except UnicodeError as error:
@@ -262,43 +264,10 @@ async def _connect(addr: str, port: int) -> Channel:
 
 
 async def _try(addr: str, port: int, token: str, hello: Hello) -> Channel:
-    channel = await _connect(addr, port)
+    channel = await connect(addr, port)
     try:
         await asyncio.wait_for(_introduce(channel, token, hello), HANDSHAKE_SECONDS)
     except BaseException:
         channel.writer.close()
         raise
     return channel
-
-
-async def open_door(token: str, node_rank: int, *, only_loopback: bool) -> tuple[asyncio.AbstractServer, int]:
-    """A server on any free port that only says who it is, and its port: so a neighbour can test the way here."""
-
-    async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(f"{prove(token, 'neighbour', str(node_rank))}\n".encode())
-        writer.close()
-
-    sock = listen((0,), only_loopback=only_loopback)
-    return await asyncio.start_server(greet, sock=sock), int(sock.getsockname()[1])
-
-
-async def knock(addrs: tuple[str, ...], port: int, token: str, node_rank: int) -> str | None:
-    """None when the neighbour's door answers at one of its addresses, else what went wrong at each."""
-    problems = []
-    for addr in addrs:
-        try:
-            channel = await _connect(addr, port)
-        except (OSError, asyncio.TimeoutError) as error:
-            problems.append(f"{addr}:{port}: {_in_words(error)}")
-            continue
-        try:
-            answer = await asyncio.wait_for(channel.reader.readline(), HANDSHAKE_SECONDS)
-        except (OSError, asyncio.TimeoutError, ValueError) as error:
-            problems.append(f"{addr}:{port}: {_in_words(error)}")
-            continue
-        finally:
-            channel.writer.close()
-        if _is_proof(answer.decode("utf-8", "replace").strip(), prove(token, "neighbour", str(node_rank))):
-            return None
-        problems.append(f"{addr}:{port}: something else answers there")
-    return "; ".join(problems) or "it reported no address"

@@ -63,6 +63,7 @@ class Places:
     reports_metrics: bool
     result: Path | None
     beat: Path | None
+    second_copy: Path | None
     backend: str
 
 
@@ -206,6 +207,7 @@ def _add_strategy(parser: argparse.ArgumentParser) -> None:
 def read_places(environ: Mapping[str, str] = os.environ) -> Places:
     """Read the ORCH_* variables, each with a default that suits a plain torchrun."""
     result, beat = environ.get("ORCH_RESULT_FILE"), environ.get("ORCH_BEAT_FILE")
+    second = environ.get("ORCH_SECOND_COPY")
     return Places(
         checkpoints=Path(environ.get("ORCH_CHECKPOINT_DIR") or "checkpoints"),
         keep=max(1, _whole(environ, "ORCH_CHECKPOINT_KEEP", 3)),
@@ -216,6 +218,7 @@ def read_places(environ: Mapping[str, str] = os.environ) -> Places:
         reports_metrics="ORCH_METRICS_FILE" in environ,
         result=Path(result) if result else None,
         beat=Path(beat) if beat else None,
+        second_copy=Path(second) if second else None,
         backend=environ.get("ORCH_BACKEND") or "auto",
     )
 

@@ -15,6 +15,7 @@ from orchestrator.training.errors import CheckpointError
 from orchestrator.training.options import Places
 from orchestrator.training.report import Reporter
 from orchestrator.training.resume import SHARDED
+from orchestrator.training.second import SecondCopy
 from orchestrator.training.staging import Staging
 
 
@@ -28,6 +29,7 @@ class Saver:
         self._report = report
         self._staging = Staging() if aside else None
         self._working: Thread | None = None
+        self._second = SecondCopy(places.second_copy, report)
         if group.leads():
             checkpoints.clean(places.checkpoints)
 
@@ -71,6 +73,7 @@ class Saver:
         **more: float,
     ) -> Path | None:
         """Write a checkpoint and tell of it; None where the disk refused, which does not end training."""
+        self._second.wait()
         try:
             if shards is not None:
                 path = self._write_shards(contents, manifest, shards)
@@ -80,6 +83,7 @@ class Saver:
             self._report.warn(f"{error} Training goes on; the checkpoints before it are untouched.")
             self._report.metric("save", step=manifest.step, epoch=manifest.epoch, problem=str(error))
             return None
+        self._second.expect(path)
         seconds = round(time.monotonic() - started, 3)
         aside = f", for which training waited {more['waited']:.2f} s" if more else ""
         self._report.say(f"saved {path} in {seconds:.2f} s{aside}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -140,3 +142,39 @@ def test_processes_of_the_run_are_found_by_their_mark(lab: Lab) -> None:
     assert len(lab.agents("n1")) == 1
     assert lab.orch("cancel", run, "--now").code == 0
     assert (lab.ranks(run, "n1"), lab.agents("n1")) == ([], [])
+
+
+def test_two_submits_at_once_on_the_same_hosts_and_twenty_looks_meanwhile(lab: Lab) -> None:
+    profile, jobs = (
+        lab.profile(hosts=["n1", "n2"]),
+        [lab.job(name, STEPS, args=["20", "0.1"]) for name in ("one", "two")],
+    )
+    submits = [lab.control.start(LAPTOP, *lab.argv("submit", job, "--profile", profile)) for job in jobs]
+    looks = []
+    for _ in range(5):
+        four = [lab.control.start(LAPTOP, *lab.argv("status", "--json")) for _ in range(4)]
+        looks += [(each.wait(60), json.loads(each.communicate()[0] or "[]")) for each in four]
+    assert [code for code, _ in looks] == [0] * 20
+    assert {len(runs) for _, runs in looks} <= {0, 1, 2}
+    assert [each.wait(60) for each in submits] == [0, 0]
+    runs = [found["run_id"] for found in lab.orch("status", "--json").json]
+    assert sorted(run.partition("-")[0] for run in runs) == ["one", "two"]
+    for run in runs:
+        assert lab.wait(run).code == 0, lab.orch("why", run).out
+        assert lab.log(run).count("weights ") == 1
+        lab.assert_nothing_left(run, ("n1", "n2"))
+
+
+def test_a_clock_that_is_two_hours_off_changes_nothing_and_is_not_shown(lab: Lab) -> None:
+    preload = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
+    shift = f"SetEnv LD_PRELOAD={preload} FAKETIME=+2h FAKETIME_DONT_FAKE_MONOTONIC=1 DONT_FAKE_MONOTONIC=1"
+    lab.control.sshd("n1", shift)
+    before = time.time()
+    run = lab.submit(lab.job("steps", STEPS, args=["10", "0"]), "--profile", lab.profile(hosts=["n1", "n2"]))
+    assert lab.wait(run).code == 0, lab.orch("why", run).out
+    assert lab.events(run, "go")[0]["time"] > before + 7000  # as n1 has written it
+    assert [(event["of"], event["ahead"] // 60) for event in lab.events(run, "clock")] == [(0, 120)]
+    state = lab.status(run)
+    assert before < state["created"] < state["started"] < state["ended"] < time.time() + 2
+    found = lab.orch("doctor", "--profile", lab.profile(hosts=["n1", "n2"]), "--json").json
+    assert {each["host"]: each["verdict"] for each in found if each["what"] == "clock"} == {"n1": "warn", "n2": "ok"}

@@ -82,8 +82,8 @@ def test_a_cut_cable_is_named_and_the_run_goes_on_when_it_is_plugged_in_again(la
 
 
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize("host", ["n2", "n1"])
-def test_a_machine_that_dies_is_replaced_by_a_spare(lab: Lab, host: str) -> None:
+def test_a_machine_that_dies_is_replaced_by_a_spare(lab: Lab) -> None:
+    host = "n2"  # n1, which leads, is lost in test_ssh_elastic.py
     run = training(lab, spares=["n3"])
     lab.control.crash(host)
     assert_it_went_on(lab, run)

@@ -71,6 +71,20 @@ def test_a_workdir_that_can_not_be_written(lab: Lab) -> None:
     assert "set workdir in the profile" in said
 
 
+def test_a_folder_that_is_not_shared_though_the_profile_says_so(lab: Lab) -> None:
+    said = refused(lab, shared=True)
+    assert "n2, n3: ~/.orch is not the folder that n1 has there" in said
+    assert "set shared: false" in said
+    for host in ("n1", "n2", "n3"):  # what was sent before it was known
+        assert not list(lab.control.file(host, "/home/alice").glob(".orch/runs/*"))
+    run = lab.submit(
+        lab.job("steps", STEPS, args=["6", "0"]), "--profile", lab.profile(shared=True, workdir="/shared/orch")
+    )
+    assert lab.wait(run).code == 0, lab.orch("why", run).out
+    assert "weights" in lab.log(run)
+    assert not list(lab.control.file("n1", "/shared/orch/runs").iterdir())
+
+
 def test_a_host_without_python(lab: Lab) -> None:
     # A login shell whose PATH has nothing in it stands for a machine without python3.
     lab.control.sshd("n2", "SetEnv PATH=/nonexistent")

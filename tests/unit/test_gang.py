@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from orchestrator.node import gang
-from orchestrator.node.gang import Channel, ChannelError, LeaderServer, dial, knock, listen, open_door, prove
+from orchestrator.node.door import knock, open_door
+from orchestrator.node.gang import Channel, ChannelError, LeaderServer, dial, listen, prove
 from orchestrator.wire import Hello
 
 HERE = ("127.0.0.1",)

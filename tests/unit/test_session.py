@@ -15,6 +15,7 @@ import pytest
 
 from orchestrator.address import Address
 from orchestrator.archive import node_archive
+from orchestrator.backends.again import in_order
 from orchestrator.backends.hosts import Handle, Host, hosts_of, read_handle
 from orchestrator.errors import BackendError
 from orchestrator.openssh import ssh_argv
@@ -140,9 +141,17 @@ def test_the_profiles_words_hold_for_every_host_that_has_none_of_its_own() -> No
 def test_a_handle_comes_back_and_a_damaged_one_still_knows_the_hosts(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     assert read_handle(run) is None
-    handle = Handle("submitted", 2, (Host(Address("a")), Host(Address("b"), python="p")), {1: (7, 9)})
+    handle = Handle("submitted", 2, (Host(Address("a")), Host(Address("b"), python="p")), {1: (7, 9)}, (0, 2))
     handle.write(run)
     assert read_handle(run) == handle
     run.write("run.json", {"profile": {"hosts": [{"host": "a"}], "nodes": 1}})
     (tmp_path / "handle.json").write_text('{"state": "submitted", "sta')
-    assert read_handle(run) == Handle("submitted", 0, (Host(Address("a")),), {})
+    assert read_handle(run) == Handle("submitted", 0, (Host(Address("a")),), {}, (0,))
+
+
+def test_node_0_of_another_start_is_where_the_newest_checkpoint_is() -> None:
+    assert in_order([0, 1, 2], {}, -1) == [0, 1, 2]
+    assert in_order([0, 1, 2], {0: 10, 1: 10, 2: 5}, 10) == [0, 1, 2]
+    assert in_order([0, 1, 2], {0: -1, 1: 10, 2: 5}, 10) == [1, 0, 2]
+    assert in_order([0, 2], {0: 5, 2: 10}, -1) == [2, 0]
+    assert in_order([0, 1, 2], {0: -1, 1: 10, 2: 5}, 15) == [0, 1, 2]  # node 0 is given it

@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 
 from orchestrator.records import fold
-from orchestrator.starts import Again, budget_left, last_attempt, newest_start, newest_step, next_start, pending_start
+from orchestrator.starts import (
+    Again,
+    budget_left,
+    last_attempt,
+    newest_start,
+    newest_step,
+    next_start,
+    on_one_clock,
+    pending_start,
+)
 
 RETRY = {"user_error": 0, "infra": 2, "preempted": None, "timeout": None}
 GO = {"kind": "go", "node": 0, "attempt": 0, "world_size": 2}
@@ -61,10 +70,18 @@ def test_the_next_start_follows_the_last_attempt() -> None:
         ([GO, {"kind": "cancel"}], "infra"),
         ([GO, again(1, 1), again(2, 2)], "infra"),
         ([GO, again(1, 1), {"kind": "restart", "cause": "infra"}], "infra"),
+        ([GO, again(1, 1), {"kind": "submit_failed", "reason": "n2 did not come back"}], "infra"),
     ],
 )
 def test_no_further_start(events: list[dict[str, Any]], cause: str) -> None:
     assert next_start(RETRY, events, cause, "why") is None
+
+
+def test_a_run_that_never_began_is_started_again_only_where_a_node_was_lost() -> None:
+    lost = {"kind": "lost_node", "node": 0, "lost": 1}
+    assert next_start(RETRY, [lost], "infra", "why") == Again(1, 1, "infra", "why")
+    assert next_start(RETRY, [], "infra", "why", lost=True) == Again(1, 1, "infra", "why")
+    assert next_start(RETRY, [{"kind": "submit_failed"}], "infra", "why", lost=True) is None
 
 
 def test_preemptions_have_no_budget_but_need_progress() -> None:
@@ -78,6 +95,20 @@ def test_preemptions_have_no_budget_but_need_progress() -> None:
     )
 
 
+def test_a_start_on_fewer_nodes_says_so() -> None:
+    record = {"run_id": "r-1", "nnodes": 2, "hosts": ["n0", "n2"]}
+    said = {"kind": "going_on_without", "start": 1, "hosts": ["n1"], "nodes": 2, "of": 3}
+    go = {**GO, "attempt": 1}
+    events = [again(1, 1), said, agent(0, 1), go, agent(1, 1), {**agent(2), "kind": "agent_started"}]
+    running = fold(record, events, {0: True, 1: True}, rank0_done=False)
+    assert (running.detail, len(running.nodes)) == ("on 2 of 3 nodes, without n1", 2)
+    end = {"kind": "gang_ended", "node": 0, "outcome": "succeeded", "cause": "", "reason": "", "attempt": 1}
+    words = [{"kind": "agent_ended", "node": node, "outcome": "succeeded"} for node in (0, 1)]
+    verdict = fold(record, [*events, end, *words], {}, rank0_done=True).verdict
+    assert verdict is not None
+    assert (verdict.outcome, verdict.reason) == ("succeeded", "on 2 of 3 nodes, without n1")
+
+
 def test_the_fold_waits_for_the_agents_of_a_decided_start() -> None:
     record = {"run_id": "r-1", "nnodes": 2, "hosts": ["n0", "n1"]}
     lost = {"kind": "gang_ended", "node": 0, "outcome": "failed", "cause": "infra", "reason": "lost", "attempt": 0}
@@ -89,3 +120,18 @@ def test_the_fold_waits_for_the_agents_of_a_decided_start() -> None:
     assert pending_start([again(1, 1), *before]) == Again(1, 1, "infra", "lost")
     after = fold(record, [again(1, 1), *before, agent(0, 1)], {}, rank0_done=False)
     assert [node.state for node in after.nodes] == ["starting", "waiting"]
+
+
+def test_times_of_a_node_whose_clock_is_off_are_shown_as_this_machine_would_have_told_them() -> None:
+    clock = {"kind": "clock", "of": 1, "start": 0, "ahead": 7200.0, "time": 100.0}
+    events = [
+        clock,
+        {**agent(0), "time": 101.0},
+        {**agent(1), "time": 7301.0},
+        {"kind": "go", "node": 1, "time": 7302.5},
+    ]
+    assert [event["time"] for event in on_one_clock(events)] == [100.0, 101.0, 101.0, 102.5]
+    replaced = [*events, {**agent(1, start=1), "time": 120.0}]  # by a machine with another clock
+    assert on_one_clock(replaced)[-1]["time"] == 120.0
+    assert on_one_clock(events[1:]) == events[1:]
+    assert on_one_clock([{**clock, "ahead": "?"}, {**agent(1), "time": None}])[1]["time"] is None
