@@ -6,14 +6,18 @@ import contextlib
 import os
 import random
 import signal
+import statistics
 import subprocess
+import time
 
 import pytest
 
 from orchestrator.node.processes import identify, wait_gone
+from orchestrator.records import FINAL
 from tests.cluster.control import Control
 from tests.cluster.lab import HOLD, LAPTOP, STEPS, Lab, settled
 
+SEED, FULL = os.environ.get("SOAK_SEED", "7"), bool(os.environ.get("SOAK"))
 TOTAL = 60
 PAUSE = "0.1"
 
@@ -118,15 +122,53 @@ def test_kill_9_costs_a_restart_and_no_more(lab: Lab, who: str) -> None:
     lab.assert_nothing_left(run)
 
 
-@pytest.mark.timeout(200)
-def test_the_next_command_brings_a_killed_supervisor_back_and_it_adopts_the_run(lab: Lab) -> None:
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_a_supervisor_killed_at_any_moment_is_brought_back_by_the_next_command_and_adopts_the_run(lab: Lab) -> None:
+    """While it decides on another start, starts the agents, and brings everything back."""
+    chance, kills = random.Random(SEED), 20 if FULL else 4
     run = training(lab)
     kill(lab.supervisor())
     kill(lab.agents("n2"))
     settled(lambda: not lab.of_run(run, "n1"), "the end of the gang", 60)
-    assert lab.orch("status").code == 0
+    while kills and lab.status(run)["state"] not in FINAL:
+        time.sleep(chance.uniform(0.2, 3))  # the moment is what is tried
+        if pids := lab.supervisor():
+            kill(pids)
+            kills -= 1
     assert_it_went_on(lab, run)
+    assert lab.log(run).count("weights ") == 1
     lab.assert_nothing_left(run)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_a_rank_killed_again_and_again_is_named_each_time_and_the_run_goes_on(lab: Lab) -> None:
+    chance, trials = random.Random(SEED), 100 if FULL else 3
+    job = lab.job("steps", STEPS, args=["1000000", "0.05"], retry={"infra": None})
+    run = lab.submit(job, "--profile", lab.profile(hosts=["n1", "n2"]))
+    killed, step, took = [], 0, []
+    for trial in range(trials):
+        lab.until(run, "go", trial + 1)
+        settled(lambda seen=step: newest(lab, run) > seen, "a checkpoint of this attempt", 60)  # type: ignore[misc]
+        step = newest(lab, run)
+        killed.append(chance.randrange(2))
+        kill(lab.ranks(run, ("n1", "n2")[killed[-1]]))
+        lab.until(run, "go", trial + 2)
+        failed, again = lab.events(run, "attempt_failed")[-1], lab.events(run, "go")[-1]
+        took.append(again["time"] - failed["time"])
+    culprits = [(event["culprit"]["rank"], event["culprit"]["signal"]) for event in lab.events(run, "attempt_failed")]
+    assert culprits == [(rank, "SIGKILL") for rank in killed]
+    begun = [int(each.split()[0]) for each in lab.log(run).split("begins at ")[1:]]
+    assert begun == sorted(set(begun))
+    print(f"{trials} of {trials} resumed; from the failure to go: median {statistics.median(took):.2f} s")
+    assert lab.orch("cancel", run, "--now").code == 0
+    lab.assert_nothing_left(run)
+
+
+def newest(lab: Lab, run: str) -> int:
+    """The step of the newest checkpoint that the laptop has."""
+    return max((event["step"] for event in lab.events(run, "collected")), default=0)
 
 
 @pytest.mark.timeout(200)
@@ -149,8 +191,8 @@ def test_a_cancel_names_the_host_that_is_away_and_gc_sweeps_it_later(lab: Lab) -
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
 def test_a_submit_killed_at_any_moment_leaves_no_orphan_and_no_second_copy(lab: Lab) -> None:
-    chance = random.Random(os.environ.get("SOAK_SEED", "7"))
-    trials = 20 if os.environ.get("SOAK") else 3
+    chance = random.Random(SEED)
+    trials = 20 if FULL else 3
     job, profile = lab.job("hold", HOLD, retry={"infra": 0}), lab.profile()
     for _ in range(trials):
         command = lab.control.start(LAPTOP, *lab.argv("submit", job, "--profile", profile))

@@ -172,6 +172,14 @@ def test_mistakes(place: Place, job: str, profile: str, message: str) -> None:
     assert message in place.refusal()
 
 
+def test_min_nodes_needs_a_sampler_that_keeps_its_place(place: Place) -> None:
+    job = "training: {task: train.py, global_batch: 96, sampler: distributed}\n"
+    place.write(job, "kind: ssh\nhosts: [a, b, c]\nnproc_per_node: 1\nmin_nodes: 2\n")
+    assert "lets a run go on with 2 of 3 nodes (min_nodes)" in place.refusal()
+    place.write(job, "kind: ssh\nhosts: [a, b, c]\nmin_nodes: 4\n")
+    assert "min_nodes is 4, but nodes is 3" in place.refusal()
+
+
 def test_mistakes_in_hosts(place: Place) -> None:
     place.write("script: train.py\n", "kind: ssh\nhosts:\n - hst: a\n - 3\n - a:0\n - 'b@'\n")
     assert place.refusal().splitlines() == [
