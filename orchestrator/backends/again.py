@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends.copies import Copy, sole_writer
 from orchestrator.backends.hosts import Host, hosts_of, newest_checkpoint, on_all, read_handle, workdir_of
+from orchestrator.backends.sending import remote_checkpoints, with_given_checkpoint
 from orchestrator.errors import BackendError
 from orchestrator.starts import WITHOUT, Again, budget_left
 from orchestrator.store import RunDir
@@ -147,7 +148,7 @@ def _tasks(
     planned = [NodeTask.from_json(task) for task in plan["tasks"]]
     token, secret_values = secrets.token_hex(32), kept.get("secrets", {})
     retry = budget_left(planned[0].retry, run.events())
-    return tuple(
+    tasks = tuple(
         replace(
             planned[seat],
             node_rank=node,
@@ -161,10 +162,4 @@ def _tasks(
         )
         for node, seat in enumerate(order)
     )
-
-
-def remote_checkpoints(run: RunDir) -> str:
-    """Where rank 0 keeps its checkpoints on its node."""
-    task = ((run.read("plan.json") or {}).get("tasks") or [{}])[0]
-    folder = str(task.get("checkpoint_dir") or "")
-    return folder if folder.startswith(("/", "~")) or not folder else f"{task.get('code_dir')}/{folder}"
+    return with_given_checkpoint(tasks)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from orchestrator.backends.copies import give_checkpoint
-from orchestrator.backends.hosts import task_json
+from orchestrator.backends.hosts import newest_checkpoint, task_json
 from orchestrator.errors import BackendError
 from orchestrator.session import Session
 from orchestrator.starts import CLOCK
@@ -71,11 +71,12 @@ def _content(session: Session, path: str) -> bytes:
 
 
 def prepare_node(
-    session: Session, run: RunDir, task: NodeTask, workdir: str, checkpoint: Path | None, *, is_new: bool
+    session: Session, run: RunDir, task: NodeTask, workdir: str, given: tuple[Path, str] | None, *, is_new: bool
 ) -> dict[str, Any]:
     """What the machine says of itself, once it can take part and has all that it needs; BackendError otherwise.
 
     One that takes a lost machine's place (`is_new`) is given what that one had recorded, and goes on writing there.
+    `given` is a checkpoint for it, and the folder that is to have it.
     """
     host = session.address.host
     asked = time.time()
@@ -100,9 +101,36 @@ def prepare_node(
         for name in names:
             if (run.path / name).exists():
                 session.call("put", (run.path / name).read_bytes(), path=f"{task.run_dir}/{name}")
-    if checkpoint is not None:
-        target = task.checkpoint_dir if task.start else f"{task.run_dir}/given"
+    if given is not None:
+        checkpoint, target = given
         there = session.call("steps", folder=target)[0]["steps"]
         if not there or there[-1] < checkpoint.name:
             give_checkpoint(session, checkpoint, f"{target}/{checkpoint.name}")
     return hello
+
+
+def with_given_checkpoint(tasks: tuple[NodeTask, ...]) -> tuple[NodeTask, ...]:
+    """The tasks; where the job goes on from a checkpoint that is here, node 0 is given it in the run's own folder."""
+    if tasks[0].resume in ("auto", "never") or not Path(tasks[0].resume).is_absolute():
+        return tasks
+    if not Path(tasks[0].resume).is_dir():
+        return tasks
+    return tuple(replace(task, resume=f"{task.run_dir}/given") for task in tasks)
+
+
+def checkpoint_to_give(run: RunDir, task: NodeTask) -> tuple[Path, str] | None:
+    """The checkpoint for node 0, and its folder there: the run's own newest, else the one that it goes on from."""
+    if own := newest_checkpoint(run.path / "checkpoints"):
+        return own, remote_checkpoints(run)
+    asked = ((run.read("plan.json") or {}).get("tasks") or [{}])[0].get("resume", "auto")
+    if asked in ("auto", "never") or not Path(asked).is_dir():
+        return None
+    found = Path(asked) if (Path(asked) / "COMMIT").exists() else newest_checkpoint(Path(asked))
+    return (found, f"{task.run_dir}/given") if found else None
+
+
+def remote_checkpoints(run: RunDir) -> str:
+    """Where rank 0 keeps its checkpoints on its node."""
+    task = ((run.read("plan.json") or {}).get("tasks") or [{}])[0]
+    folder = str(task.get("checkpoint_dir") or "")
+    return folder if folder.startswith(("/", "~")) or not folder else f"{task.get('code_dir')}/{folder}"

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.backends.base import NodeProof
@@ -16,7 +15,6 @@ from orchestrator.backends.hosts import (
     Host,
     all_of,
     hosts_of,
-    newest_checkpoint,
     on_all,
     read_handle,
     task_json,
@@ -83,10 +81,12 @@ class SshBackend:
 
     def submit(self, plan: LaunchPlan, tasks: tuple[NodeTask, ...], run: RunDir) -> None:
         """Check every node, send the code, then start all agents; nothing is started while one node can't take part."""
+        from orchestrator.backends.sending import with_given_checkpoint  # noqa: PLC0415 (loads fabric)
+
         hosts, _ = hosts_of(plan.profile)
         if tasks[0].secrets:
             run.write(SECRETS, {"secrets": tasks[0].secrets}, private=True)  # for another start; gone with the verdict
-        tasks = self._with_given_checkpoint(tasks)
+        tasks = with_given_checkpoint(tasks)
         try:
             self.start_all(run, plan.profile, dict(enumerate(hosts)), tasks, 0, tuple(range(len(hosts))))
         except BackendError:
@@ -98,14 +98,6 @@ class SshBackend:
 
     def _remove(self, host: Host, workdir: str, remote: str, run_id: str) -> None:
         self.session(host, workdir).call("remove", run_dir=remote, run_id=run_id)
-
-    def _with_given_checkpoint(self, tasks: tuple[NodeTask, ...]) -> tuple[NodeTask, ...]:
-        """A checkpoint that is here, and not on the nodes, is given to node 0 under the run's own folder."""
-        if tasks[0].resume in ("auto", "never") or not Path(tasks[0].resume).is_absolute():
-            return tasks
-        if not Path(tasks[0].resume).is_dir():
-            return tasks
-        return tuple(replace(task, resume=f"{task.run_dir}/given") for task in tasks)
 
     def start_all(
         self,
@@ -120,15 +112,15 @@ class SshBackend:
 
         `seats` says which of the plan's nodes each of them is.
         """
-        from orchestrator.backends.sending import check_shared, prepare_node  # noqa: PLC0415 (loads fabric)
+        from orchestrator.backends.sending import check_shared, checkpoint_to_give, prepare_node  # noqa: PLC0415 (loads fabric)
 
         workdir = workdir_of(profile)
-        source, before = self._checkpoint_to_give(run, start), read_handle(run)
+        given, before = checkpoint_to_give(run, tasks[0]), read_handle(run)
 
         def prepare(node: int, host: Host) -> dict[str, Any]:
             session = self.session(host, workdir)
             is_new = start > 0 and (before is None or before.hosts[node : node + 1] != (host,))
-            return prepare_node(session, run, tasks[node], workdir, source if node == 0 else None, is_new=is_new)
+            return prepare_node(session, run, tasks[node], workdir, given if node == 0 else None, is_new=is_new)
 
         hellos, failed = on_all(prepare, hosts)
         if failed:
@@ -183,14 +175,6 @@ class SshBackend:
                 self.session(hosts[node], workdir).call("release", run_id=run.run_id)
             raise BackendError(error.message, error.hint or "orch nodes shows who; --wait-for-gpus waits") from error
         return places
-
-    def _checkpoint_to_give(self, run: RunDir, start: int) -> Path | None:
-        if start:
-            return newest_checkpoint(run.path / "checkpoints")
-        asked = ((run.read("plan.json") or {}).get("tasks") or [{}])[0].get("resume", "auto")
-        if asked in ("auto", "never") or not Path(asked).is_dir():
-            return None
-        return Path(asked) if (Path(asked) / "COMMIT").exists() else newest_checkpoint(Path(asked))
 
     def leader_addresses(self, host: Host, hello: Mapping[str, Any]) -> tuple[str, ...]:
         """Where the other nodes may reach node 0: its `addr`, else what ssh and the machine itself call it."""

@@ -9,9 +9,10 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from orchestrator.backends.again import begin_again, remote_checkpoints
+from orchestrator.backends.again import begin_again
 from orchestrator.backends.copies import Copy, bring_checkpoint, sole_writer
 from orchestrator.backends.hosts import Host, on_all, read_handle, workdir_of
+from orchestrator.backends.sending import remote_checkpoints
 from orchestrator.errors import BackendError
 from orchestrator.starts import Again
 from orchestrator.store import RunDir

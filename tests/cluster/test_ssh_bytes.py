@@ -1,4 +1,4 @@
-"""Checkpoints over the system's ssh: through a gateway, gone on with where a copy broke off, and without an ssh here."""
+"""Checkpoints over the system's ssh: through a gateway, gone on with where a copy broke off, without an ssh here."""
 
 from __future__ import annotations
 
