@@ -13,7 +13,7 @@ mount -t proc proc /proc
 mount -t tmpfs -o mode=1777 tmpfs /dev/shm
 
 # The folder is reached through /mnt from here on: below /tmp or /root it would vanish under the host's own.
-mount --bind "$folder" /mnt
+mount --rbind "$folder" /mnt
 while read -r path; do # below a folder that the host has of its own: brought into that one, read-only
   mkdir -p "/mnt$path"
   mount --bind "$path" "/mnt$path"

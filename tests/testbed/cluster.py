@@ -56,6 +56,8 @@ def _build(cluster: Cluster) -> None:
         sshd.configure(cluster, host)
         if cluster.slurm:
             slurm.furnish(cluster, host)
+        if cluster.docker and host != "ctl":
+            docker.furnish(cluster, host)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(lambda host: _power_on(cluster, host), cluster.hosts))
     _wait(cluster, cluster.workers)
@@ -94,6 +96,7 @@ def down() -> None:
     hosts.end_all(network.SWITCH)
     network.remove_switch()
     docker.remove_cgroups(cluster)
+    docker.remove_stores(cluster)
     if cluster.root.exists():
         shutil.rmtree(cluster.root)
     for path in map(Path, cluster.made):
