@@ -6,6 +6,7 @@ import dataclasses
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from orchestrator.checkpoints import checkpoint_folder, listing
@@ -26,7 +27,7 @@ def torchrun_commands(run: RunDir, port: int) -> str:
     blocks = []
     for task, binding in zip(launch.tasks, bindings, strict=True):
         argv = foreign_argv(dataclasses.replace(task, launcher="torchrun"), binding, address, port)
-        blocks.append(f"# node {task.node_rank}: {task.host}\n{_by_hand(task, argv)}")
+        blocks.append(f"# node {task.node_rank}: {task.host}\n{by_hand(task, argv)}")
     return "\n\n".join([*_notes(launch, port), *blocks])
 
 
@@ -48,7 +49,7 @@ def accelerate_config(run: RunDir, node: int, port: int) -> str:
     lines = [
         *_notes(launch, port),
         f"# node {node} of {len(bindings)}: {task.host}; save this as accelerate_{node}.yaml in {task.code_dir}, then",
-        *(f"#   {line}" for line in _by_hand(task, start).splitlines()),
+        *(f"#   {line}" for line in by_hand(task, start).splitlines()),
         "compute_environment: LOCAL_MACHINE",
         # One process a rank, also without GPUs: MULTI_CPU would start a single one.
         f"distributed_type: {'MULTI_GPU' if world > 1 else 'NO'}",
@@ -81,7 +82,18 @@ def safetensors(run: RunDir, which: str, target: Path | None) -> tuple[Path, str
 
 
 def _launch(run: RunDir) -> tuple[LaunchPlan, list[Binding], str]:
-    """The plan, each node's ranks and node 0's address: as planned, or as the run's nodes have found them."""
+    """What `launch_of` gives; UsageError also for a run of commands, which no launcher of ranks can start."""
+    launch, bindings, address = launch_of(run)
+    if launch.tasks[0].program.kind == "command":
+        raise UsageError(f"{run.run_id} runs a command, and this takes a module or a script")
+    return launch, bindings, address
+
+
+def launch_of(run: RunDir) -> tuple[LaunchPlan, list[Binding], str]:
+    """The plan, each node's ranks and node 0's address: as planned, or as the run's nodes have found them.
+
+    UsageError where the plan can't be read, or the nodes have not decided yet.
+    """
     record = run.read("plan.json")
     if record is None:
         raise UsageError(f"run {run.run_id} has no plan", "it was recorded by another version of orch")
@@ -89,8 +101,6 @@ def _launch(run: RunDir) -> tuple[LaunchPlan, list[Binding], str]:
         launch = LaunchPlan.from_json(record)
     except ValueError as error:
         raise UsageError(f"the plan of run {run.run_id} can't be read: {error}") from error
-    if launch.tasks[0].program.kind == "command":
-        raise UsageError(f"{run.run_id} runs a command, and this takes a module or a script")
     events = run.events()
     bindings = bindings_of(launch)
     for event in events:
@@ -114,9 +124,10 @@ def _notes(launch: LaunchPlan, port: int) -> list[str]:
     return notes
 
 
-def _by_hand(task: NodeTask, argv: list[str]) -> str:
-    """Shell lines that go where the ranks start and give them the job's variables."""
-    variables = {**task.env, "PYTHONPATH": ":".join([*entry(task), *filter(None, [task.env.get("PYTHONPATH")])])}
+def by_hand(task: NodeTask, argv: list[str], more: Mapping[str, str] | None = None) -> str:
+    """Shell lines that go where the ranks start and give them the job's variables, and `more`."""
+    path = ":".join([*entry(task), *filter(None, [task.env.get("PYTHONPATH")])])
+    variables = {**task.env, "PYTHONPATH": path, **(more or {})}
     if task.backend != "auto":
         variables["ORCH_BACKEND"] = task.backend
     assigned = [f"{name}={value}" for name, value in sorted(variables.items())]

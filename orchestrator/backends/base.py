@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:  # `orch status` must not wait for pydantic
+    from pathlib import Path
+
+    from orchestrator.backends.laying import Order
     from orchestrator.opinion import Opinion
     from orchestrator.plan import LaunchPlan, Place
     from orchestrator.starts import Again
@@ -59,6 +62,15 @@ class Backend(Protocol):
     def bringing_logs(self, run: RunDir, ranks: list[int] | None) -> AbstractContextManager[None]:
         """While it lasts, the logs of these ranks (None: of all) grow here as they do on their nodes."""
 
+    def reach(self, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
+        """What to start here for the command to run on a node, at this terminal if there is one.
+
+        BackendError where the node is not the run's any more.
+        """
+
+    def lay_out(self, run: RunDir, node: int, name: str, checkpoint: Path | None, order: Order) -> list[str]:
+        """Put what the order needs into a folder of this name on the node; what is to be started there for it."""
+
     def sweep(self, run: RunDir) -> list[NodeProof]:
         """End whatever is left of the run on its nodes, agents included, and prove it for each node."""
 
@@ -66,8 +78,6 @@ class Backend(Protocol):
 @runtime_checkable
 class Scheduler(Protocol):
     """What a backend with a queue of its own can tell besides: whether the job waits, may go on, and how it ended."""
-
-    collects: bool
 
     def opinion(self, run: RunDir) -> Opinion:
         """What the scheduler says of the run's job now; never an error."""

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,9 @@ from orchestrator.store import RunDir, write_durably
 from orchestrator.wire import RANK_VARIABLES, NodeTask
 
 if TYPE_CHECKING:  # `orch status` must not wait for pydantic
+    from pathlib import Path
+
+    from orchestrator.backends.laying import Order
     from orchestrator.plan import LaunchPlan, Place
     from orchestrator.starts import Again
 
@@ -92,6 +95,16 @@ class LocalBackend:
     def bringing_logs(self, run: RunDir, ranks: list[int] | None) -> AbstractContextManager[None]:
         """They are here already."""
         return nullcontext()
+
+    def reach(self, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
+        """The command itself: every node is this machine."""
+        return list(argv)
+
+    def lay_out(self, run: RunDir, node: int, name: str, checkpoint: Path | None, order: Order) -> list[str]:
+        """In the run directory."""
+        from orchestrator.backends.laying import lay_out  # noqa: PLC0415 (only a replay needs it)
+
+        return lay_out(run, name, checkpoint, order, sys.executable)
 
     def sweep(self, run: RunDir) -> list[NodeProof]:
         """KILL to the agents that are left and to everything that carries the run's mark."""

@@ -11,8 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from orchestrator.archive import node_archive
 from orchestrator.backends.copies import give_checkpoint
 from orchestrator.backends.hosts import newest_checkpoint, task_json
+from orchestrator.backends.laying import Order, replay_argv
 from orchestrator.errors import BackendError
 from orchestrator.session import Session
 from orchestrator.starts import CLOCK
@@ -68,6 +70,19 @@ def _content(session: Session, path: str) -> bytes:
         if error.transient:
             raise
         return b""
+
+
+def lay_out(session: Session, run: RunDir, workdir: str, name: str, checkpoint: Path | None, order: Order) -> list[str]:
+    """Send what one rank needs to run once more, and return what replays it there."""
+    folder, resume = f"{workdir}/runs/{name}", "never"
+    session.call("hello", workdir=workdir)
+    send_code(session, run, workdir, f"{folder}/code")
+    if checkpoint is not None:
+        resume = f"{folder}/given"
+        give_checkpoint(session, checkpoint, f"{resume}/{checkpoint.name}")
+    session.call("put", node_archive(), path=f"{folder}/node.pyz")
+    session.call("put", order(folder, resume), path=f"{folder}/order.json")
+    return replay_argv(folder, "python3")
 
 
 def prepare_node(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,12 +20,16 @@ from orchestrator.backends.hosts import (
     task_json,
     workdir_of,
 )
+from orchestrator.backends.terminal import over_ssh
 from orchestrator.errors import BackendError
 from orchestrator.starts import newest_start, pending_start
 from orchestrator.store import RunDir, read_lines
 from orchestrator.wire import NodeTask
 
 if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for fabric
+    from pathlib import Path
+
+    from orchestrator.backends.laying import Order
     from orchestrator.backends.watching import Watch
     from orchestrator.plan import LaunchPlan, Place
     from orchestrator.session import Session, Ways
@@ -245,6 +249,21 @@ class SshBackend:
 
         with log_watch(run, self, ranks):
             yield
+
+    def reach(self, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
+        """By ssh, to the machine that the node is now."""
+        handle = read_handle(run)
+        if handle is None:
+            raise BackendError(f"run {run.run_id} has reached no machine yet")
+        return over_ssh(handle.hosts[node].address, argv, terminal=terminal)
+
+    def lay_out(self, run: RunDir, node: int, name: str, checkpoint: Path | None, order: Order) -> list[str]:
+        """In a folder beside the runs' on the node's machine; the run's own may be gone."""
+        from orchestrator.backends.sending import lay_out  # noqa: PLC0415 (loads fabric)
+
+        handle, workdir = read_handle(run), workdir_of((run.read("run.json") or {})["profile"])
+        assert handle is not None, "reach() has refused"
+        return lay_out(self.session(handle.hosts[node], workdir), run, workdir, name, checkpoint, order)
 
     # -- ending
 

@@ -16,6 +16,7 @@ from orchestrator.cli import (  # noqa: F401 (each adds its commands to the grou
     results,
     runs,
     submit,
+    terminal,
 )
 from orchestrator.cli.group import orch, say
 from orchestrator.errors import EXIT_INTERRUPTED, EXIT_ORCH_FAILED, EXIT_USAGE, OrchError

@@ -17,7 +17,7 @@ class Orch(click.Group):
 
     order = (
         "submit", "status", "logs", "why", "cancel", "wait", "checkpoints", "pull", "diff", "bundle", "export",
-        "plan", "profiles", "init", "rm", "gc", "schema",
+        "shell", "replay", "plan", "profiles", "init", "rm", "gc", "schema",
     )  # fmt: skip
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -1,4 +1,6 @@
-"""`python node.pyz agent TASK`, or `slurm RUN` in a Slurm job: a node's agent; `launcher`: its child; `serve`: SSH."""
+"""`python node.pyz agent TASK`, or `slurm RUN` in a Slurm job: a node's agent; `launcher`: its child; `serve`: SSH;
+`replay ORDER`: a single rank at a terminal.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,11 @@ def main() -> int:
         from orchestrator.node.serve import serve  # noqa: PLC0415 (a machine reached over SSH needs it)
 
         return serve()
-    print("usage: python -m orchestrator.node agent TASK.json | slurm RUN | launcher | serve", file=sys.stderr)
+    if sys.argv[1:2] == ["replay"] and len(sys.argv) == 3:
+        from orchestrator.node.replay import replay  # noqa: PLC0415 (next to its only use)
+
+        return replay(sys.argv[2])
+    print("usage: orchestrator.node agent TASK.json | slurm RUN | launcher | serve | replay ORDER", file=sys.stderr)
     return 2
 
 

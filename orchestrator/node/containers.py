@@ -60,6 +60,14 @@ def argv(task: NodeTask, facts: Facts, attempt: int, image: str, *, cidfile: str
     return _START[task.container.runtime](task, task.container, facts, attempt, image, cidfile)
 
 
+def replaying(start: list[str], order: str, *, terminal: bool) -> list[str]:
+    """The same start, of one rank at a terminal (or without one) instead of a launcher."""
+    words = [*start[:-1], "replay", order]
+    if terminal and words[0] in ENGINES:
+        words.insert(words.index("--interactive"), "--tty")
+    return words
+
+
 def mounts(task: NodeTask) -> list[Mount]:
     """What the container sees of the node: the run's folder, its code read-only, data, checkpoints, the job's own."""
     assert task.container is not None

@@ -13,7 +13,7 @@ import sys
 import threading
 from typing import Any, BinaryIO, Callable
 
-from orchestrator.node import codecache, commands, enter, leases, leftovers, machine, mirror, ways
+from orchestrator.node import codecache, enter, leases, leftovers, machine, mirror, ways
 from orchestrator.node.request import Answer, Part, RefusedError, Request
 
 FORGOTTEN_SECONDS = 900.0
@@ -40,8 +40,6 @@ VERBS: dict[str, Callable[[Request, bytes], Answer]] = {
     "read": mirror.read,
     "pour": mirror.pour,
     "steps": mirror.steps,
-    "command": commands.command,
-    "missing_commands": commands.missing_commands,
 }
 
 

@@ -1,0 +1,115 @@
+"""A shell on a run's nodes and in its containers, and one rank once more there: over SSH, in Slurm, at a terminal."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from orchestrator.node.processes import wait_gone
+from tests.cluster.control import Control
+from tests.cluster.lab import LAPTOP, Lab
+from tests.terminal import terminal
+from tests.testbed.machine import ENVIRONMENT, wait_until
+
+KEY = "hunter2-hunter2"
+# Goes on until it is cancelled, but for a replay, which ends with 17; or waits, where the file `wait` is at hand.
+RANK = """
+import json, os, socket, sys, time
+names = ("RANK", "WORLD_SIZE", "MODE", "HOME")
+print(json.dumps({**{name: os.environ.get(name) for name in names}, "host": socket.gethostname(), "uid": os.getuid(),
+                  "key": len(os.environ.get("KEY", "")), "image": os.path.exists("/etc/alternatives") }), flush=True)
+if ".replay-" in os.environ["ORCH_RUN_ID"] and "wait" not in sys.argv:
+    sys.exit(17)
+print("going on", flush=True)
+time.sleep(600)
+"""
+JOB = {"env": {"MODE": "x y"}, "secrets": ["KEY"], "warm_imports": []}
+
+
+@pytest.fixture
+def lab(testbed: Control) -> Lab:
+    return Lab(testbed)
+
+
+def typed(lab: Lab, *args: str, lines: str = "", until: str = "", **env: str) -> tuple[int, str]:
+    """(exit code, what was shown) of a command of alice's at her terminal, with lines typed after some words."""
+    argv = lab.control.argv(LAPTOP, *lab.argv(*args), KEY=KEY, TERM="dumb", **env)
+    with terminal(argv, ENVIRONMENT) as screen:
+        if until:
+            screen.until(until)
+        screen.type(lines)
+        return screen.code(), screen.text
+
+
+def test_over_ssh_a_shell_and_a_rank_once_more_on_their_node(lab: Lab) -> None:
+    run = lab.submit(lab.job("hold", RANK, **JOB), "-p", lab.profile(hosts=["n1", "n2"]), KEY=KEY)
+    lab.until_said(run, "going on")
+    assert lab.orch("shell", run, "--node", "1", "--", "hostname").out == "n2\n"
+    code, text = typed(lab, "shell", run, "--node", "1", lines="tty; pwd; hostname; exit 7\n", until="goes on")
+    assert code == 7
+    assert f"\n/home/alice/.orch/runs/{run}/code\nn2\n" in text
+    assert "\n/dev/pts/" in text
+
+    lab.orch("cancel", run)  # its folders on the nodes go with it
+    code, text = typed(lab, "replay", run, "--rank", "1")
+    said = json.loads(next(line for line in text.splitlines() if line.startswith("{")))
+    assert (code, said["host"], said["RANK"], said["WORLD_SIZE"]) == (17, "n2", "0", "1")
+    assert (said["MODE"], said["key"]) == ("x y", len(KEY))
+    assert lab.orch("replay", run, "--rank", "1", "--here", KEY=KEY).code == 17
+    assert lab.control.output("n2", "ls", ".orch/runs") == ""
+
+
+def test_over_ssh_a_closed_window_leaves_nothing_of_a_replay(lab: Lab) -> None:
+    job = lab.job("hold", RANK, **JOB, args=["wait"])
+    run = lab.submit(job, "-p", lab.profile(hosts=["n1"]), KEY=KEY)
+    lab.until_said(run, "going on")
+    lab.orch("cancel", run)
+    for has_terminal in (True, False):
+        argv = lab.control.argv(LAPTOP, *lab.argv("replay", run, "--rank", "0"), KEY=KEY)
+        with terminal(
+            argv if has_terminal else ["sh", "-c", 'exec "$@" </dev/null | cat', "sh", *argv], ENVIRONMENT
+        ) as screen:
+            screen.until("going on")
+            there = lab.control.processes("n1", "alice", f"{run}.replay-")
+            assert there
+            screen.hang_up()
+        assert wait_gone(there, 20) == []
+        wait_until(lambda: lab.control.output("n1", "ls", ".orch/runs") == "", "the end of the replay's folder")
+
+
+@pytest.mark.cluster("slurm")
+def test_in_slurm_a_shell_and_a_rank_once_more_inside_the_allocation(lab: Lab) -> None:
+    lab.write("slurm.yaml", json.dumps({"kind": "slurm", "nodes": 2, "nproc_per_node": 1}))
+    shared = {"ORCH_HOME": "/shared/alice-orch"}
+    run = lab.submit(lab.job("hold", RANK, **JOB), "-p", "slurm.yaml", KEY=KEY, **shared)
+    log = lab.control.file(LAPTOP, f"/shared/alice-orch/runs/{run}/nodes/1/attempt_0/rank_1.log")
+    wait_until(lambda: log.exists() and "going on" in log.read_text(), "rank 1")
+    host = lab.orch("status", run, "--json", **shared).json["nodes"][1]["host"]
+    assert lab.orch("shell", run, "--node", "1", "--", "hostname", **shared).out == f"{host}\n"
+    code, text = typed(lab, "shell", run, "--node", "1", lines="tty; hostname; exit 7\n", until="goes on", **shared)
+    assert (code, f"\n{host}\n" in text, "/dev/pts/" in text) == (7, True, True)
+    code, text = typed(lab, "replay", run, "--rank", "1", **shared)
+    said = json.loads(next(line for line in text.splitlines() if line.startswith("{")))
+    assert (code, said["host"], said["key"]) == (17, host, len(KEY))
+    lab.orch("cancel", run, **shared)
+    refused = lab.orch("shell", run, **shared)
+    assert (refused.code, "has ended, and its nodes are not the run's any more" in refused.err) == (1, True)
+
+
+@pytest.mark.cluster("docker")
+def test_in_its_container_a_shell_and_a_rank_once_more_in_its_image(lab: Lab, image: str) -> None:
+    profile = lab.profile(hosts=["n1", "n2"], runtime="docker", python="python3")
+    run = lab.submit(lab.job("hold", RANK, **JOB, container={"image": image}), "-p", profile, KEY=KEY)
+    lab.until_said(run, "going on")
+    look = ("sh", "-c", "pwd; id -u; ls -d /proc/[0-9]* | wc -l")
+    inside = lab.orch("shell", run, "--node", "1", "--", *look).out.split()
+    assert inside[:2] == [f"/home/alice/.orch/runs/{run}/code", "48001"]
+    assert int(inside[2]) < 12  # the container's own processes
+    code, text = typed(lab, "shell", run, "--node", "1", lines="tty; exit 7\n", until="goes on")
+    assert (code, "/dev/pts/" in text) == (7, True)
+    lab.orch("cancel", run)
+    code, text = typed(lab, "replay", run, "--rank", "1")
+    said = json.loads(next(line for line in text.splitlines() if line.startswith("{")))
+    assert (code, said["host"], said["HOME"], said["uid"], said["key"]) == (17, "n2", "/tmp", 48001, len(KEY))
+    assert lab.control.output("n2", "docker", "ps", "-aq") == lab.control.output("n2", "ls", ".orch/runs") == ""
