@@ -97,6 +97,7 @@ def batches(data: tuple[Tensor, ...], name: str) -> Iterator[list[Tensor]]:
 def measure(name: str, count: int, folder: str) -> list[tuple[float, float]]:
     """Samples a second, ours and by hand, of `count` pairs of turns; what each rank runs."""
     os.chdir(folder)
+    os.dup2(2, 1)  # stdout is the table's
     os.environ["ORCH_BEAT_FILE"] = f"beat.{os.environ['RANK']}"
     torch.set_num_threads(1)
     never = str(10**9)
@@ -136,8 +137,6 @@ def main() -> None:
     for name, ranks in RANKS.items():
         if found.only in (None, name):
             row(name, ranks, max(1, found.pairs))
-    if found.only is None:
-        scaling(max(1, found.pairs))
 
 
 def row(name: str, ranks: int, count: int) -> None:
@@ -148,18 +147,6 @@ def row(name: str, ranks: int, count: int) -> None:
     say(f"{name}: {statistics.median(pairs.ratios):.3f}")
     what = f"`{name}`, samples a second, {ranks} rank{'s' if ranks > 1 else ''}"
     print_pairs(what, "a loop by hand", Target(0.98, at_least=True), pairs, pairs.medians("/s", 0), load)
-
-
-def scaling(count: int) -> None:
-    """Two ranks against one, each with one thread; launches take turns."""
-    load, pairs = Load(), Pairs()
-    for _ in range(max(2, count // 8)):
-        for ranks, side in ((2, pairs.ours), (1, pairs.theirs)):
-            with tempfile.TemporaryDirectory(prefix="orch-bench-") as folder:
-                rates = spawn(measure, ranks, "ddp", 12, folder)[0]
-            side.append(statistics.median(ours for ours, _ in rates))
-    what = "`ddp`, samples a second with 2 ranks of one thread"
-    print_pairs(what, "1 rank of one thread", Target(1.7, at_least=True), pairs, pairs.medians("/s", 0), load)
 
 
 if __name__ == "__main__":

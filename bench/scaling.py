@@ -1,0 +1,100 @@
+"""Samples a second of two ranks against one, each of one thread, in the same two processes, taking turns.
+
+A turn is a few steps of the GPT of jobs/gpt.py: by both ranks with `ddp`, by the first alone with `single` while the
+second waits, or by each on its own. The last shows what the machine gives where nothing is exchanged. Processor time,
+which other programs on the machine change little, shows what of a step the second rank does not halve.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Iterator
+
+import torch
+from pairs import ROOT, Load, Pairs, Target, how_many, print_pairs, print_row
+
+from orchestrator.training import group, spawn
+from orchestrator.training.group import Ranks
+from orchestrator.training.options import parse
+from orchestrator.training.sampler import Share
+from orchestrator.training.strategies import Setup, Strategy, find
+from orchestrator.training.task import load_task
+
+BATCH, STEPS = 48, 5
+
+
+def measure(count: int) -> list[list[tuple[float, float]]]:
+    """`count` times what `turn` gives: two ranks on one batch, on a batch each, one alone, two on their own."""
+    torch.set_num_threads(1)
+    with group.joined(group.read_ranks(), group.choose("gloo", group.read_ranks())):
+        shared, wide, own = steps_of("ddp", BATCH), steps_of("ddp", 2 * BATCH), steps_of("single", BATCH)
+        alone = own if group.rank() == 0 else lambda: None
+        turns = [(shared, BATCH), (wide, 2 * BATCH), (alone, BATCH), (own, 2 * BATCH)]
+        rounds = [[turn(step, samples) for step, samples in turns] for _ in range(count + 1)]
+    return rounds[1:]  # the first round warms up
+
+
+def steps_of(name: str, batch: int) -> Callable[[], None]:
+    """A function that takes this rank's part of one step on a batch of that size."""
+    options = parse(["--task", str(ROOT / "jobs" / "gpt.py"), "--strategy", name, "--global-batch", str(batch)])
+    ranks = group.read_ranks() if name == "ddp" else Ranks()
+    task, cpu = load_task(options.task), torch.device("cpu")
+    torch.manual_seed(0)
+    strategy: Strategy = find(name)(Setup(options, task, ranks, cpu, grouped=ranks.grouped), task.model(options))
+    data = task.data(options).train
+    parts = shares(len(data[-1]), batch, ranks)
+
+    def step() -> None:
+        strategy.begin_step()
+        strategy.backward(data, next(parts))
+        strategy.step()
+
+    return step
+
+
+def shares(samples: int, batch: int, ranks: Ranks) -> Iterator[Share]:
+    """This rank's parts of batches, for ever."""
+    for number in itertools.count():
+        order = torch.randperm(samples, generator=torch.Generator().manual_seed(number))[:batch]
+        yield Share(order[ranks.rank :: ranks.world_size], batch)
+
+
+def turn(step: Callable[[], None], samples: int) -> tuple[float, float]:
+    """Samples a second of a turn, until both ranks are through with it, and this rank's processor time a step in ms."""
+    group.barrier()
+    begun, used = time.monotonic(), time.process_time()
+    for _ in range(STEPS):
+        step()
+    group.barrier()
+    return STEPS * samples / (time.monotonic() - begun), 1000 * (time.process_time() - used) / STEPS
+
+
+def main() -> None:
+    load = Load()
+    turns = [list(side) for side in zip(*spawn(measure, 2, how_many(40))[0], strict=True)]
+    shared, wide, alone, own = ([rate for rate, _ in side] for side in turns)
+    for what, ours in (("the same global batch of 48", shared), ("a batch of 48 for each rank", wide)):
+        pairs = Pairs([*ours], [*alone])
+        print_pairs(
+            f"`ddp`, samples a second of 2 ranks of one thread, {what}", "1 rank of one thread, batch 48",
+            Target(1.7, at_least=True), pairs, pairs.medians("/s", 0), load,
+        )  # fmt: skip
+    ceiling = Pairs([*own], [*alone])
+    row("two processes that exchange nothing, batch 48 each", ceiling, ceiling.medians("/s", 0), "the machine's", load)
+    one, half = ([used for _, used in side] for side in (turns[2], turns[0]))
+    parts = Pairs([*one], [*half])
+    note = "the step's own: what each rank has to do, such as the optimizer's step, is not halved"
+    what = "processor time of 1 rank by that of one of 2, which has half the batch"
+    row(what, parts, parts.medians("ms a step", 1), note, load)
+
+
+def row(what: str, pairs: Pairs, medians: str, note: str, load: Load) -> None:
+    """A row of what two ranks could give at most."""
+    shown = f"{statistics.median(pairs.ratios):.2f} ({min(pairs.ratios):.2f}-{max(pairs.ratios):.2f})"
+    print_row(what, "1 rank of one thread", "-", shown, str(len(pairs.ratios)), medians, f"a limit: {note}", str(load))
+
+
+if __name__ == "__main__":
+    main()
