@@ -5,33 +5,18 @@ Both launches stand at the same time and take turns of a second or less; each ro
 
 from __future__ import annotations
 
-from launches import OrchLaunch, TorchrunLaunch, ended, one_node, workplace
-from pairs import Load, Pairs, Target, how_many, print_pairs, say
-from taking_turns import environment, rounds
+from launches import OrchLaunch, TorchrunLaunch, one_node
+from pairs import how_many
+from taking_turns import compare_iterations
 
 NPROC = 2
-TURNS, STEPS = 11, 200
-
-
-def main() -> None:
-    load, count, pairs = Load(), how_many(10), Pairs()
-    env = environment(TURNS, STEPS)
-    with workplace() as folder:
-        for number in range(1, count + 1):
-            with (
-                ended(OrchLaunch(folder, {"script": "iterate.py"}, 1, NPROC, **env)) as orch,
-                ended(TorchrunLaunch(folder, "iterate.py", one_node(NPROC), **env)) as torchrun,
-            ):
-                for ours, theirs in rounds([orch, torchrun], TURNS):
-                    pairs.ours.append(ours)
-                    pairs.theirs.append(theirs)
-            say(f"launch {number} of {count}: {pairs.medians('/s', 0)}")
-    note = f"{count} launches a side, {TURNS - 1} turns of {STEPS} iterations each"
-    print_pairs(
-        "iterations a second, logs and beats on, 2 ranks", "`torchrun`", Target(0.99, at_least=True),
-        pairs, pairs.medians("/s", 0), load, note,
-    )  # fmt: skip
-
 
 if __name__ == "__main__":
-    main()
+    compare_iterations(
+        f"iterations a second, logs and beats on, {NPROC} ranks",
+        "`torchrun`",
+        0.99,
+        lambda folder, env: OrchLaunch(folder, {"script": "iterate.py"}, 1, NPROC, **env),
+        lambda folder, env: TorchrunLaunch(folder, "iterate.py", one_node(NPROC), **env),
+        how_many(10),
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 import subprocess
@@ -14,23 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.node.processes import MARK, Process, end_descendants, identify, send_signal, wait_gone
+from tests.result import Result
 from tests.testbed import cluster as whole
 from tests.testbed import hosts, network, people, sshd
 from tests.testbed.layout import PEOPLE, REPO, Cluster
 from tests.testbed.machine import ENVIRONMENT, wait_until
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a command printed and how it ended."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
 
 
 @dataclass(frozen=True)

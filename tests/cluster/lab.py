@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.control import Control, Result
+from tests.cluster.control import Control
+from tests.result import Result
 from tests.testbed.layout import REPO
 from tests.testbed.machine import wait_until
 

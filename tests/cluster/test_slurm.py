@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.control import Control, Result
+from tests.cluster.control import Control
+from tests.result import Result
 from tests.testbed.machine import wait_until
 
 pytestmark = [pytest.mark.cluster("slurm", nodes=4), pytest.mark.timeout(200)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -16,21 +15,9 @@ import pytest
 from orchestrator.conclude import conclude, state_of
 from orchestrator.node.processes import marked
 from orchestrator.store import RunDir, find_run, live_runs
+from tests.result import Result
 
 REPO = Path(__file__).parents[2]
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a command printed and how it ended."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
 
 
 @dataclass(frozen=True)

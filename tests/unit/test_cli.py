@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import orchestrator.cli
 from orchestrator.records import Verdict
 from orchestrator.store import RunDir, create_run, retire, state_root
+from tests.result import Result
 
 ROOT = Path(__file__).parents[2]
-
-
-@dataclass(frozen=True)
-class Result:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
 
 
 @pytest.fixture
