@@ -10,7 +10,7 @@ def metrics(outputs, targets) -> dict         SUMS over the batch, divided by th
 import importlib.util
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from orchestrator.training import group
 from orchestrator.training.data import Data
 from orchestrator.training.errors import UserError
 from orchestrator.training.options import Options
@@ -62,3 +63,30 @@ def load_task(path: Path) -> Task:
             raise UserError(f"The task file {path} must define {name}(options).")
     names = ("data", "model", "loss", "optimizer", "metrics")
     return Task(name=path.stem, **{name: getattr(module, name) for name in names if hasattr(module, name)})
+
+
+def load_data(task: Task, options: Options, device: torch.device, warn: Callable[[str], None]) -> Data:
+    """Return the task's data, on the device; a rank that can't have it, or has other data, ends all ranks: collective.
+
+    Raises UserError, on all ranks alike. Data that stands in for the task's own is said by `warn`.
+    """
+    data, problem = None, ""
+    try:
+        data = task.data(options)
+    except UserError as error:
+        problem = str(error)
+    what = (data.name, len(data.train[-1]), len(data.test[-1])) if data else None
+    answers = group.everyones((problem, what))
+    if problem or data is None:
+        raise UserError(problem or "The task's data() returned nothing.")
+    for rank, (other_problem, other) in enumerate(answers):
+        if other_problem:
+            raise UserError(f"Rank {rank} has no data: {other_problem}")
+        if other != what:
+            raise UserError(f"Rank {rank} would train on {other}, but rank {group.rank()} on {what}.")
+    if data.stand_in:
+        warn(f"{'=' * 8} the data is NOT what the task is named for: training on {data.name} {'=' * 8}")
+        if data.note:
+            warn(data.note)
+    train, test = (tuple(tensor.to(device) for tensor in part) for part in (data.train, data.test))
+    return replace(data, train=train, test=test)

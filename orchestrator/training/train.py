@@ -2,7 +2,6 @@
 
 import math
 import time
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,8 +9,7 @@ from torch import Tensor
 
 from orchestrator.training import checkpoints, group, state
 from orchestrator.training.beats import Beat, BeatFile
-from orchestrator.training.data import Data
-from orchestrator.training.errors import EXIT_REQUEUE, DivergedError, UserError
+from orchestrator.training.errors import EXIT_REQUEUE, DivergedError
 from orchestrator.training.evaluate import Evaluation, evaluate
 from orchestrator.training.group import Choice, Ranks
 from orchestrator.training.options import Options, Places, check_batch
@@ -22,7 +20,7 @@ from orchestrator.training.sampler import SAMPLERS, Sampler, Share
 from orchestrator.training.saver import Saver
 from orchestrator.training.stop import Agreement
 from orchestrator.training.strategies import Setup, find
-from orchestrator.training.task import Task, load_task
+from orchestrator.training.task import Task, load_data, load_task
 
 
 def train(options: Options, places: Places) -> int:
@@ -70,7 +68,7 @@ class Trainer:
         self.position = Position()
         self.evaluation: Evaluation | None = None
         self.saver = Saver(places, self.report, aside=options.async_save)
-        self.data = self._load_data()
+        self.data = load_data(task, options, choice.device, self.report.warn)
         self.sampler: Sampler = SAMPLERS[options.sampler](
             len(self.data.train[-1]),
             options.global_batch,
@@ -82,29 +80,6 @@ class Trainer:
         self._build()
         self._resume(loaded)
         self.total = total_steps(options, self.position, self.sampler.samples)
-
-    def _load_data(self) -> Data:
-        """Load the task's data onto the device; a rank that can't, or that has other data, ends all ranks."""
-        data, problem = None, ""
-        try:
-            data = self.task.data(self.options)
-        except UserError as error:
-            problem = str(error)
-        what = (data.name, len(data.train[-1]), len(data.test[-1])) if data else None
-        answers = group.everyones((problem, what))
-        if problem or data is None:
-            raise UserError(problem or "The task's data() returned nothing.")
-        for rank, (other_problem, other) in enumerate(answers):
-            if other_problem:
-                raise UserError(f"Rank {rank} has no data: {other_problem}")
-            if other != what:
-                raise UserError(f"Rank {rank} would train on {other}, but rank {self.ranks.rank} on {what}.")
-        if data.stand_in:
-            self.report.warn(f"{'=' * 8} the data is NOT what the task is named for: training on {data.name} {'=' * 8}")
-            if data.note:
-                self.report.warn(data.note)
-        train, test = (tuple(tensor.to(self.device) for tensor in part) for part in (data.train, data.test))
-        return replace(data, train=train, test=test)
 
     def _build(self) -> None:
         """Make model and optimizer: weights from the seed alone, then a generator of its own for each rank."""
