@@ -27,30 +27,33 @@ def stepping(launch: Launch, after: float, steps: int) -> bool:
     return all(ranks.count(rank) >= steps for rank in range(WORLD))
 
 
+def firsts_after(launch: Launch, old: set[tuple[int, int]]) -> dict[int, float]:
+    """When each rank has made its first step again; `old` are the ranks and pids of before."""
+    found: dict[int, float] = {}
+    for stamp in launch.stamps.all("step"):
+        if (stamp["rank"], stamp["pid"]) not in old:
+            found.setdefault(stamp["rank"], stamp["time"])
+    return found
+
+
 def recovery(launch: Launch, victim: int) -> float | None:
     """Kill one rank in the midst of its steps; the seconds until the last rank of the new gang has made its first."""
     if not launch.stamps.wait(lambda _: stepping(launch, 0.0, STEPS_BEFORE), LIMIT):
         raise RuntimeError(f"the ranks never stepped: {launch.stamps.out}")
     before = {stamp["rank"]: stamp for stamp in launch.stamps.all("started")}
-    old = {stamp["pid"] for stamp in before.values()}
+    old = {(stamp["rank"], stamp["pid"]) for stamp in before.values()}
     killed = time.monotonic()
     send_signal(Process(before[victim]["pid"], before[victim]["started"]), signal.SIGKILL)
-
-    def firsts() -> dict[int, float]:
-        found: dict[int, float] = {}
-        for stamp in launch.stamps.all("step"):
-            if stamp["pid"] not in old:
-                found.setdefault(stamp["rank"], stamp["time"])
-        return found
 
     def over() -> bool:
         return any(process.poll() is not None for process in launch.processes)
 
-    launch.stamps.wait(lambda _: len(firsts()) == WORLD or over(), LIMIT)
-    if len(firsts()) < WORLD:
+    launch.stamps.wait(lambda _: len(firsts_after(launch, old)) == WORLD or over(), LIMIT)
+    found = firsts_after(launch, old)
+    if len(found) < WORLD:
         say("torchrun gave up" if over() else f"no resume within {LIMIT:.0f} s")
         return None
-    return max(firsts().values()) - killed
+    return max(found.values()) - killed
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ PACKAGES = {
     "mariadbd": "mariadb-server",
     "dockerd": "docker.io",
     "debootstrap": "debootstrap",
-    "faketime": "faketime",
+    "gcc": "gcc",
 }
 # What daemons and their jobs get: nothing of the shell that happened to start the testbed.
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
