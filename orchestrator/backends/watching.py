@@ -38,10 +38,9 @@ class Watch:
         self.profile: dict[str, Any] = record.get("profile") or {}
         self.workdir = workdir_of(self.profile)
         self.remote = f"{self.workdir}/runs/{run.run_id}"
-        self.checkpoints = remote_checkpoints(run)
+        # All of the plan's: this start may have fewer than the next one, and a submit may still be at its first.
         handle = read_handle(run)
-        # A later start may have more nodes than this one.
-        nodes = range(max(record.get("nnodes") or 0, len(handle.hosts))) if handle else ()
+        nodes = range(max(record.get("nnodes") or 0, len(handle.hosts) if handle else 0))
         work = [threading.Thread(target=self._follow, args=(node,), daemon=True) for node in nodes]
         self.threads = [*work, threading.Thread(target=self._bring_checkpoints, daemon=True)]
         for thread in self.threads:
@@ -62,18 +61,16 @@ class Watch:
     # -- one node
 
     def _follow(self, node: int) -> None:
-        copy, machine = Copy(self.run, node, self.remote, self.checkpoints, [0]), None
+        copy, machine = None, None
         pause, more = FIRST_PAUSE, False
         while not self.ended.is_set():
             handle = read_handle(self.run)
-            if handle is None:
-                return
-            if node >= len(handle.hosts):  # left out of this start
+            if handle is None or node >= len(handle.hosts):  # not started yet, or left out of this start
                 self.ended.wait(LOOK_SECONDS)
                 continue
-            if machine not in (None, handle.hosts[node]):
-                copy = Copy(self.run, node, self.remote, self.checkpoints, [0])
-            machine = handle.hosts[node]
+            if copy is None or machine != handle.hosts[node]:
+                machine = handle.hosts[node]
+                copy = Copy(self.run, node, self.remote, remote_checkpoints(self.run), [0])
             try:
                 session = self.backend.session(machine, self.workdir)
                 more = copy.look(session, 0.0 if more else LOOK_SECONDS)
@@ -112,7 +109,7 @@ class Watch:
             with contextlib.suppress(BackendError):  # out of reach: `_follow` says so, and the next step tries again
                 if handle is not None:
                     session = self.backend.session(handle.hosts[0], self.workdir)
-                    bring_newest(self.run, session, self.checkpoints, self.steps, most=1)
+                    bring_newest(self.run, session, remote_checkpoints(self.run), self.steps, most=1)
 
     # -- another start
 
