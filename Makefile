@@ -60,7 +60,8 @@ soak: .venv/test.stamp
 # Side-by-side measurements; prints the table of bench/README.md. MNIST_DIR=folder adds the MNIST rows.
 bench: .venv/test.stamp .venv-bench/bin/torchx
 	@$(BIN)/python bench/pairs.py
-	@for script in startup recovery status iterations flood mnist strategies checkpoint submit; do \
+	@for script in startup recovery status iterations flood mnist strategies checkpoint submit \
+		fanout bytes delays many; do \
 		$(BIN)/python bench/$$script.py || exit 1; done
 
 # PIP_CONF and CERTIFICATES are files lent to the build, for a mirror of the packages; the image keeps neither.

@@ -22,7 +22,7 @@ def node_archive() -> bytes:
     for package in ("node", "training"):
         members.update(_sources(root / package, f"orchestrator/{package}"))
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(buffer, "w") as archive:
         for path in sorted(members):
             archive.writestr(zipfile.ZipInfo(path, _EPOCH), members[path])
     return buffer.getvalue()

@@ -24,6 +24,7 @@ from orchestrator.wire import NodeTask
 BATCH: Final = 8 << 20
 CLOCKS_DIFFER: Final = 2.0  # seconds; what is less may be the way there
 LEAST_FREE: Final = 64 << 20
+SERVER_PYTHON: Final = "python3"
 
 
 def send_code(session: Session, run: RunDir, workdir: str, code_dir: str) -> int:
@@ -44,9 +45,9 @@ def send_code(session: Session, run: RunDir, workdir: str, code_dir: str) -> int
         content = (run.path / "code" / paths[digest]).read_bytes()
         batch, sizes, sent = batch + content, [*sizes, len(content)], sent + len(content)
         if len(batch) >= BATCH:
-            session.call("code", batch, sizes=sizes, **values)
+            session.call("unpack", batch, sizes=sizes, **values)
             batch, sizes = b"", []
-    session.call("code", batch, sizes=sizes, listing=listing, **values)
+    session.call("unpack", batch, sizes=sizes, listing=listing, **values)
     return sent
 
 
@@ -107,7 +108,8 @@ def prepare_node(
     if hello["free"] < LEAST_FREE:
         raise BackendError(f"{host}: {hello['workdir']} has only {hello['free'] >> 20} MiB left", "make room there")
     if task.container is None:
-        session.call("interpreter", python=task.python)
+        if task.python != SERVER_PYTHON:  # which has just answered
+            session.call("interpreter", python=task.python, versions=False)
     else:  # an image may have to be pulled, however long that takes
         session.call("container", task_json(replace(task, token="", secrets={})), timeout=None)
     send_code(session, run, workdir, task.code_dir)

@@ -51,11 +51,12 @@ def hello(request: Request, _: bytes) -> Answer:
 
 
 def interpreter(request: Request, _: bytes) -> Answer:
-    """The versions of the interpreter that is to train, and of the torch that it would import."""
+    """The versions of the interpreter that is to train, and of its torch; without `versions`, that it starts."""
     python = at_user(request["python"])
+    argv = ["-c", ASK_INTERPRETER] if request.get("versions", True) else ["-I", "-S", "-c", "print('{}')"]
     try:
         done = subprocess.run(
-            [python, "-c", ASK_INTERPRETER], capture_output=True, timeout=INTERPRETER_SECONDS, check=False,
+            [python, *argv], capture_output=True, timeout=INTERPRETER_SECONDS, check=False,
             stdin=subprocess.DEVNULL, text=True,
         )  # fmt: skip
         found = json.loads(done.stdout or "null")

@@ -6,9 +6,10 @@ import json
 import os
 import re
 import signal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from orchestrator.node.rank import RankStart
+if TYPE_CHECKING:  # the agent, which reads reports, needs nothing of what a rank loads
+    from orchestrator.node.rank import RankStart
 
 TAIL_BYTES = 16_384
 TAIL_LINES = 25

@@ -11,36 +11,24 @@ import json
 import os
 import sys
 import threading
-from typing import Any, BinaryIO, Callable
+from importlib import import_module
+from typing import Any, BinaryIO
 
-from orchestrator.node import codecache, enter, leases, leftovers, machine, mirror, ways
-from orchestrator.node.request import Answer, Part, RefusedError, Request
+from orchestrator.node.request import Part, RefusedError, Request
 
 FORGOTTEN_SECONDS = 900.0
 
-VERBS: dict[str, Callable[[Request, bytes], Answer]] = {
-    "hello": machine.hello,
-    "interpreter": machine.interpreter,
-    "container": enter.container,
-    "missing": codecache.missing,
-    "code": codecache.unpack,
-    "put": machine.put,
-    "begin": machine.begin,
-    "cancel": machine.cancel,
-    "sweep": machine.sweep,
-    "remove": machine.remove,
-    "look": mirror.look,
-    "lease": leases.lease,
-    "leases": leases.leases,
-    "release": leases.release,
-    "leftovers": leftovers.leftovers,
-    "tidy_cache": leftovers.tidy_cache,
-    "door": ways.door,
-    "knock": ways.knock,
-    "read": mirror.read,
-    "pour": mirror.pour,
-    "steps": mirror.steps,
+# Of which module each request is; it is loaded when the first one comes, for most servers answer few kinds.
+MODULES = {
+    "machine": ("hello", "interpreter", "put", "begin", "cancel", "sweep", "remove"),
+    "enter": ("container",),
+    "codecache": ("missing", "unpack"),
+    "mirror": ("look", "read", "pour", "steps"),
+    "leases": ("lease", "leases", "release"),
+    "leftovers": ("leftovers", "tidy_cache"),
+    "ways": ("door", "knock"),
 }
+HOME = {verb: module for module, verbs in MODULES.items() for verb in verbs}
 
 
 def serve() -> int:
@@ -68,13 +56,14 @@ def _answer(request: Request, payload: bytes, sink: BinaryIO, lock: threading.Lo
     values: dict[str, Any]
     data: bytes | Part
     try:
-        values, data = VERBS[request["do"]](request, payload)
+        verb = request["do"]
+        values, data = getattr(import_module(f"orchestrator.node.{HOME[verb]}"), verb)(request, payload)
     except RefusedError as error:
         values, data = {"error": str(error)}, b""
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         values, data = {"error": f"{where}{error.strerror or error}"}, b""
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, ImportError) as error:
         values, data = {"error": f"the request {request.get('do')} is not understood: {error!r}"}, b""
     size = data.count if isinstance(data, Part) else len(data)
     with lock:

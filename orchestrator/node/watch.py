@@ -6,8 +6,8 @@ and whatever comes before training have the other, long limit. Only this node's 
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,7 +57,7 @@ class RankBeats:
         """How long this rank may be silent now, in seconds."""
         if self.phase != "train" or not self.has_stepped:
             return other
-        return max(train, medians * statistics.median(self.step_seconds or [0.0]))
+        return max(train, medians * _median(self.step_seconds))
 
 
 @dataclass
@@ -99,3 +99,9 @@ def culprit_of_hang(stalls: list[dict[str, Any]], stacks: dict[int, dict[str, An
         return (0 if stopped else 1 if outside else 2, places[seen.get("where")], stall["step"], stall["rank"])
 
     return min(stalls, key=order)
+
+
+def _median(values: Iterable[float]) -> float:
+    """0 of none; the module `statistics` would cost every agent milliseconds at its start."""
+    ordered = sorted(values)
+    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2 if ordered else 0.0

@@ -6,7 +6,6 @@ import contextlib
 import socket
 import threading
 
-from orchestrator.node.gang import listen
 from orchestrator.node.preflight import network_environment
 from orchestrator.node.request import Answer, RefusedError, Request
 
@@ -16,6 +15,8 @@ WORD = b"orch's door\n"
 
 def door(request: Request, _: bytes) -> Answer:
     """Listen on the first free one of the ports, as node 0's agent would; the port. It is shut with this server."""
+    from orchestrator.node.gang import listen  # noqa: PLC0415 (loads asyncio)
+
     try:
         sock = listen(tuple(request["ports"]), only_loopback=False)
     except OSError as error:

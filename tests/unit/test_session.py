@@ -8,6 +8,7 @@ import os
 import shlex
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from orchestrator.archive import node_archive
 from orchestrator.backends.again import in_order
 from orchestrator.backends.hosts import Handle, Host, hosts_of, read_handle
 from orchestrator.errors import BackendError
+from orchestrator.node.serve import HOME
 from orchestrator.openssh import ssh_argv
 from orchestrator.remote import resolve
 from orchestrator.session import _BOOTSTRAP
@@ -60,6 +62,11 @@ def test_the_server_is_sent_once_and_answers(tmp_path: Path) -> None:
             process.stdin.close()
             assert process.wait(20) == 0
     assert hashlib.sha256(path.read_bytes()).digest() == hashlib.sha256(node_archive()).digest()
+
+
+def test_every_request_has_its_function() -> None:
+    for verb, module in HOME.items():
+        assert callable(getattr(import_module(f"orchestrator.node.{module}"), verb))
 
 
 def test_a_folder_that_can_not_be_made_is_named_before_anything_is_sent(tmp_path: Path) -> None:

@@ -1,0 +1,137 @@
+"""From the command to "the agent runs on all hosts": orch submit to 64 sshd hosts, against pdsh and fabric's group.
+
+The peers send the same bytes and start the same python3 with the agent's imports, detached. Each host says itself when
+it got there, by the machine's clock, which all of them share. Nothing of the launch before is left on the hosts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from lab import needed, on_the_testbed, scratch
+from pairs import Load, Target, how_many, interleave, print_pairs, program, say
+
+from orchestrator.archive import node_archive
+
+HOSTS, AT_ONCE, SECONDS = 64, 32, 60.0
+FOLDER, STAMPS = ".bench", Path("/shared/bench")
+CODE = (
+    "import sys, time, socket; sys.path.insert(0, 'bundle'); import orchestrator.node.agent; "
+    f"open('{STAMPS}/' + socket.gethostname(), 'w').write(repr(time.time()))"
+)
+# What a careful user would write: everything detached, so that the connection may go.
+START = f"""setsid python3 -I -S -c "{CODE}" >log 2>&1 </dev/null &"""
+GROUP = """
+import sys
+from fabric import ThreadingGroup
+bundle, prepare, start, *hosts = sys.argv[1:]
+group = ThreadingGroup(*hosts)
+if prepare:
+    group.run(prepare, hide=True, in_stream=False)
+    group.put(bundle, remote=".bench/bundle")
+group.run(start, hide=True, in_stream=False)
+"""
+
+
+def clean(names: list[str]) -> None:
+    """Nothing of a launch is left, here and on the hosts."""
+    remove = f"rm -rf {FOLDER} .orch"
+    subprocess.run(["pdsh", "-R", "ssh", "-f", str(AT_ONCE), "-w", ",".join(names), remove], check=True)
+    for path in STAMPS.iterdir():
+        path.unlink()
+
+
+def last_stamp(begun: float) -> float | None:
+    """Seconds until the last host of a peer said that it is there."""
+    end = time.monotonic() + SECONDS
+    while len(found := [path for path in STAMPS.iterdir() if path.stat().st_size]) < HOSTS:
+        if time.monotonic() > end:
+            return None
+        time.sleep(0.05)
+    return max(float(path.read_text()) for path in found) - begun
+
+
+def orch(folder: Path, names: list[str]) -> float | None:
+    """The product: until the last agent's own first event."""
+    (folder / "job.yaml").write_text(json.dumps({"name": "fanout", "command": ["sleep", "600"]}))
+    (folder / "hosts.yaml").write_text(json.dumps({"kind": "ssh", "hosts": names, "nproc_per_node": 1}))
+    argv = [program("orch"), "submit", str(folder / "job.yaml"), "-p", str(folder / "hosts.yaml"), "--json"]
+    begun = time.time()
+    done = subprocess.run(argv, capture_output=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr.decode())
+    answer = json.loads(done.stdout)
+    end, nodes = time.monotonic() + SECONDS, Path(answer["folder"]) / "nodes"
+    while len(found := first_events(nodes)) < HOSTS and time.monotonic() < end:
+        time.sleep(0.1)
+    subprocess.run([program("orch"), "cancel", answer["run_id"], "--now"], capture_output=True, check=True)
+    return max(found) - begun if len(found) == HOSTS else None
+
+
+def first_events(nodes: Path) -> list[float]:
+    """When each agent wrote its first event, of those that are known here."""
+    files = [path / "events.jsonl" for path in nodes.glob("*")]
+    lines = [path.read_text().partition("\n")[0] for path in files if path.exists()]
+    return [json.loads(line)["time"] for line in lines if line]
+
+
+def pdsh(bundle: Path, names: list[str]) -> float | None:
+    """One ssh a host, which takes the bytes on its standard input and starts python3."""
+    command = f"mkdir -p {FOLDER} && cd {FOLDER} && cat >bundle && {{ {START} }}"
+    wrapped = f"ssh -o BatchMode=yes %h '{command.replace(chr(39), chr(39) + chr(92) + chr(39) * 2)}' <{bundle}"
+    begun = time.time()
+    subprocess.run(["pdsh", "-R", "exec", "-f", str(AT_ONCE), "-w", ",".join(names), "sh", "-c", wrapped], check=True)
+    return last_stamp(begun)
+
+
+def group(bundle: Path, names: list[str]) -> float | None:
+    """fabric's ThreadingGroup: put, then run."""
+    begun = time.time()
+    argv = [sys.executable, "-c", GROUP, str(bundle), f"mkdir -p {FOLDER}", f"cd {FOLDER} && {{ {START} }}", *names]
+    subprocess.run(argv, check=True)
+    return last_stamp(begun)
+
+
+def bare(names: list[str]) -> str:
+    """How long both peers take for `true` on all hosts."""
+    begun = time.monotonic()
+    subprocess.run(["pdsh", "-R", "ssh", "-f", str(AT_ONCE), "-w", ",".join(names), "true"], check=True)
+    middle = time.monotonic()
+    subprocess.run([sys.executable, "-c", GROUP, "", "", "true", *names], check=True)
+    return f"a bare `true`: pdsh {middle - begun:.2f} s, ThreadingGroup {time.monotonic() - middle:.2f} s"
+
+
+def main() -> None:
+    if not on_the_testbed(HOSTS):
+        return
+    needed("pdsh")
+    count, names = how_many(5), [f"n{number}" for number in range(1, HOSTS + 1)]
+    STAMPS.mkdir(exist_ok=True)
+    STAMPS.chmod(0o777)
+    bundle = scratch() / "bundle"
+    bundle.write_bytes(node_archive())
+    os.environ["PDSH_SSH_ARGS_APPEND"] = "-o BatchMode=yes"
+    note = bare(names)
+    say(note)
+
+    def measured(what: str) -> float | None:
+        clean(names)
+        return orch(scratch(), names) if what == "orch" else (pdsh if what == "pdsh" else group)(bundle, names)
+
+    for peer, limit, against in (
+        ("pdsh", 0.6, "`pdsh`, an `ssh` a host"),
+        ("group", 1.0, "fabric's `ThreadingGroup`: put, then run"),
+    ):
+        load = Load()
+        pairs = interleave(lambda: measured("orch"), lambda peer=peer: measured(peer), count)  # type: ignore[misc]
+        what = f"submit to the agent running on all of {HOSTS} hosts"
+        print_pairs(what, against, Target(limit), pairs, pairs.medians("s"), load, note)
+
+
+if __name__ == "__main__":
+    main()
