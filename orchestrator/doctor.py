@@ -17,6 +17,7 @@ from orchestrator.wire import gang_ports
 
 OK, WARN, FAIL, NONE = "ok", "warn", "fail", "-"
 CHECKS: Final = ("ssh", "python3", "workdir", "ranks", "training", "clock", "shm", "master", "same versions")
+IN_CONTAINERS: Final = ("ssh", "python3", "workdir", "ranks", "runtime", "clock", "shm", "master")  # images have torch
 LEAST_FREE: Final = 1 << 30
 LEAST_SHM: Final = 1 << 30
 MOST_SKEW: Final = 5.0
@@ -74,7 +75,8 @@ def examine(profile: Any) -> list[Check]:
     workdir, hosts = workdir_of(values), dict(enumerate(hosts_of(values)[0]))
 
     def one(node: int, host: Any) -> _Seen:
-        return _look(machine, host, workdir, host.python or profile.python or "python3", _asked(profile, node))
+        python = host.python or profile.python or "python3"
+        return _look(machine, host, workdir, python if profile.runtime == "none" else None, profile, node)
 
     seen, failed = on_all(one, hosts)
     for node, error in failed.items():
@@ -82,7 +84,8 @@ def examine(profile: Any) -> list[Check]:
         seen[node].add("ssh", FAIL, error.message, error.hint)
     _check_ways(machine, hosts, workdir, profile, seen)
     _compare_versions(seen)
-    rows = [(node, what) for what in CHECKS for node in sorted(seen)]
+    whats = CHECKS if profile.runtime == "none" else IN_CONTAINERS
+    rows = [(node, what) for what in whats for node in sorted(seen)]
     return [Check(node, seen[node].host, what, *seen[node].checks.get(what, (NONE, "", ""))) for node, what in rows]
 
 
@@ -132,8 +135,8 @@ def _asked(profile: Any, node: int) -> int | None:
     return nproc_by_node(profile)[node]
 
 
-def _look(machine: Any, host: Any, workdir: str, python: str, nproc: int | None) -> _Seen:
-    """The checks that a node can make of itself."""
+def _look(machine: Any, host: Any, workdir: str, python: str | None, profile: Any, node: int) -> _Seen:
+    """The checks that a node can make of itself; `python` is None where an image has it."""
     session = machine.session(host, workdir)
     before = time.time()
     seen = _Seen(host.name, {}, {}, {})
@@ -150,7 +153,24 @@ def _look(machine: Any, host: Any, workdir: str, python: str, nproc: int | None)
     seen.add("workdir", OK if free >= LEAST_FREE else WARN, f"{hello['workdir']}, {free >> 20} MiB free")
     seen.add("clock", OK if abs(skew) <= MOST_SKEW else WARN, f"{skew:+.1f} s")
     seen.add("shm", OK if shm >= LEAST_SHM else WARN, f"{shm >> 20} MiB")
-    _check_ranks(seen, hello, nproc)
+    _check_ranks(seen, hello, _asked(profile, node))
+    if python is None:
+        _check_runtime(seen, session, profile.runtime)
+    else:
+        _check_training(seen, session, python)
+    return seen
+
+
+def _check_runtime(seen: _Seen, session: Any, runtime: str) -> None:
+    try:
+        found, _ = session.call("container", runtime=runtime)
+        how = ", rootless: for runs of one node only" if found["rootless"] and runtime == "docker" else ""
+        seen.add("runtime", WARN if how else OK, f"{runtime} {found['version']}{how}", "set runtime: podman")
+    except BackendError as error:
+        seen.add("runtime", FAIL, error.message, "set runtime: in the profile to what the nodes have")
+
+
+def _check_training(seen: _Seen, session: Any, python: str) -> None:
     try:
         seen.training, _ = session.call("interpreter", python=python)
         torch = seen.training.get("torch")
@@ -158,7 +178,6 @@ def _look(machine: Any, host: Any, workdir: str, python: str, nproc: int | None)
         seen.add("training", OK if torch else FAIL, value, f"install torch for {python}, or set python: in the profile")
     except BackendError as error:
         seen.add("training", FAIL, error.message, "set python: in the profile to the interpreter that has torch")
-    return seen
 
 
 def _check_ranks(seen: _Seen, hello: Mapping[str, Any], nproc: int | None) -> None:

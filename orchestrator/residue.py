@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from orchestrator.conclude import conclude, state_of
 from orchestrator.errors import OrchError
+from orchestrator.node.engine import Found, end_containers, everywhere
 from orchestrator.node.processes import MARK, Process, identify, is_alive, send_signal, wait_gone
 from orchestrator.notify import watched
 from orchestrator.store import RunDir, live_runs
@@ -34,7 +35,7 @@ KILL_SECONDS: Final = 5.0
 class Finding:
     """Something that was left behind; `done` says what became of it."""
 
-    kind: str  # process | run | mark | folder | file
+    kind: str  # process | container | run | mark | folder | file
     what: str
     done: str  # ended | removed | kept | would be ended | would be removed
     why: str
@@ -55,7 +56,8 @@ class Marked:
 
 def collect_garbage(root: Path, *, dry_run: bool, unknown: bool) -> list[Finding]:
     """Find and remove everything that crashed runs have left here; with `dry_run`, only find it."""
-    found = [*_runs_without_agents(root, dry_run=dry_run), *_processes(root, dry_run=dry_run, unknown=unknown)]
+    found = [*_runs_without_agents(root, dry_run=dry_run), *_containers(root, dry_run=dry_run, unknown=unknown)]
+    found += _processes(root, dry_run=dry_run, unknown=unknown)
     found += _files(root, dry_run=dry_run)
     if not dry_run and (live_runs(root) or watched(root)):
         start_supervisor(root)  # should it have been killed too
@@ -117,7 +119,7 @@ def _processes(root: Path, *, dry_run: bool, unknown: bool) -> Iterator[Finding]
             continue
         known = (root / "runs" / run_id / "verdict.json").exists()
         why = f"its run {run_id} has ended" if known else f"its run {run_id} is not in this state folder"
-        if not known and _lives_elsewhere(group):
+        if not known and _agent_lives({each.run_dir for each in group if each.run_dir}):
             yield from (_kept(each, f"{why}, and is alive in another one") for each in group)
         elif not known and not unknown:
             yield from (_kept(each, f"{why}; --unknown ends it") for each in group)
@@ -125,6 +127,34 @@ def _processes(root: Path, *, dry_run: bool, unknown: bool) -> Iterator[Finding]
             yield from (Finding("process", _name(each.process), "would be ended", why) for each in group)
         else:
             yield from _end(run_id, group, why)
+
+
+def _containers(root: Path, *, dry_run: bool, unknown: bool) -> Iterator[Finding]:
+    """Containers of runs that have ended, by their labels; what is inside of them goes with them."""
+    for run_id, group in sorted(_by_run(everywhere(map(str, root.glob("runs/*/nodes/*")))).items()):
+        if _is_live(root, run_id):
+            continue
+        known = (root / "runs" / run_id / "verdict.json").exists()
+        why = f"its run {run_id} has ended" if known else f"its run {run_id} is not in this state folder"
+        stays = not known and _agent_lives({each.run_dir for each in group})
+        stuck: list[str] = []
+        if stays or (not known and not unknown):
+            done, why = "kept", f"{why}, and is alive in another one" if stays else f"{why}; --unknown ends it"
+        elif dry_run:
+            done = "would be removed"
+        else:
+            folders = [str(path) for path in (root / "runs" / run_id).glob("nodes/*")]
+            stuck, done = end_containers(run_id, folders, anywhere=True)[1], "removed"
+        for each in group:
+            is_stuck = any(each.id[:12] in words for words in stuck)
+            yield Finding("container", each.id[:12], "kept" if is_stuck else done, why)
+
+
+def _by_run(containers: list[Found]) -> dict[str, list[Found]]:
+    by_run: dict[str, list[Found]] = {}
+    for each in containers:
+        by_run.setdefault(each.run_id, []).append(each)
+    return by_run
 
 
 def _is_live(root: Path, run_id: str) -> bool:
@@ -139,9 +169,9 @@ def _is_live(root: Path, run_id: str) -> bool:
         return True
 
 
-def _lives_elsewhere(group: list[Marked]) -> bool:
+def _agent_lives(folders: set[str]) -> bool:
     """Does an agent of that run live, as its own run directory tells?"""
-    for folder in {each.run_dir for each in group if each.run_dir}:
+    for folder in folders:
         for path in Path(folder).glob("nodes/*/agent.json"):
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
                 agent = json.loads(path.read_bytes())

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends.base import NodeProof
 from orchestrator.errors import BackendError, StoreError
+from orchestrator.node.engine import end_containers
 from orchestrator.node.processes import Process, end_marked, identify, is_alive, send_signal, wait_gone
 from orchestrator.store import RunDir, write_durably
 from orchestrator.wire import RANK_VARIABLES, NodeTask
@@ -113,8 +114,9 @@ class LocalBackend:
             send_signal(process, signal.SIGKILL)
         stuck = wait_gone(left, SWEEP_SECONDS)
         ended, survivors = end_marked(run.run_id, timeout=SWEEP_SECONDS)
-        names = tuple(f"{process.pid} ({process.command})" for process in (*stuck, *survivors))
-        return [NodeProof(0, socket.gethostname(), len(left) - len(stuck) + ended, names)]
+        removed, boxes = end_containers(run.run_id, [str(folder) for folder in (run.path / "nodes").glob("*")])
+        names = (*(f"{process.pid} ({process.command})" for process in (*stuck, *survivors)), *boxes)
+        return [NodeProof(0, socket.gethostname(), len(left) - len(stuck) + ended + removed, names)]
 
 
 def _start(command: tuple[str, ...], run: RunDir, task: NodeTask, plan: LaunchPlan) -> Process:

@@ -15,7 +15,7 @@ import socket
 import struct
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -137,14 +137,38 @@ def recorded(node_dir: str) -> str | None:
     return None
 
 
-def everywhere() -> list[Found]:
-    """This user's containers of orch in every engine that is here and answers."""
-    found: list[Found] = []
+def end_containers(
+    run_id: str, node_dirs: list[str], node: int | None = None, *, anywhere: bool = False
+) -> tuple[int, list[str]]:
+    """(how many containers of the run were removed, what is left in words), in the engines that its agents recorded.
+
+    With `anywhere`, also where nothing is recorded any more, as in `everywhere`.
+    """
+    known = {engine for folder in node_dirs if (engine := recorded(folder)) is not None}
+    removed, left = 0, []
     for engine in ENGINES:
-        if shutil.which(engine):
-            with contextlib.suppress(EngineError):
-                found += ours(engine)
+        if engine in known or (anywhere and engine in _likely()):
+            try:
+                count, stuck = remove(engine, run_id, node)
+            except EngineError as error:
+                left += [f"containers of {run_id}, perhaps: {error}"] if engine in known else []
+                continue
+            removed, left = removed + count, [*left, *(f"container {each}" for each in stuck)]
+    return removed, left
+
+
+def everywhere(node_dirs: Iterable[str]) -> list[Found]:
+    """This user's containers of orch in docker, where it is here and answers, and in what these agents recorded."""
+    found: list[Found] = []
+    for engine in {*_likely(), *filter(None, map(recorded, node_dirs))}:
+        with contextlib.suppress(EngineError):
+            found += ours(engine)
     return found
+
+
+def _likely() -> tuple[str, ...]:
+    """Not podman: asked by a user who has not used it, it starts with a process that stays."""
+    return ("docker",) if shutil.which("docker") else ()
 
 
 # -- asking

@@ -1,18 +1,20 @@
-"""What runs have left on this machine: folders, agents, marked processes, and contents that nothing uses."""
+"""What runs have left on this machine: folders, agents, marked processes, containers, contents that nothing uses."""
 
 from __future__ import annotations
 
+import glob
 import os
 import time
 from typing import Any
 
+from orchestrator.node.engine import everywhere
 from orchestrator.node.machine import agent_of
 from orchestrator.node.processes import MARK, identify, is_alive
 from orchestrator.node.request import Answer, Request, at_user
 
 
 def leftovers(request: Request, _: bytes) -> Answer:
-    """For each run with a folder or a process of this user here: its processes, and whether an agent of it lives."""
+    """For each run with a folder, process or container of this user here: these, and whether an agent of it lives."""
     folder = f"{at_user(request['workdir'])}/runs"
     found: dict[str, dict[str, Any]] = {
         name: {"folder": True, "processes": [], "agent": _has_agent(f"{folder}/{name}")} for name in _names(folder)
@@ -20,6 +22,9 @@ def leftovers(request: Request, _: bytes) -> Answer:
     for run_id, process in _marked():
         entry = found.setdefault(run_id, {"folder": False, "processes": [], "agent": False})
         entry["processes"].append(process)
+    for box in everywhere(glob.glob(f"{glob.escape(folder)}/*/nodes/*")):
+        new = {"folder": False, "processes": [], "agent": _has_agent(box.run_dir)}
+        found.setdefault(box.run_id, new)["processes"].append(f"container {box.id[:12]}")
     return {"runs": found}, b""
 
 

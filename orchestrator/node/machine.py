@@ -14,6 +14,7 @@ import time
 from typing import Any
 
 from orchestrator.node import leases
+from orchestrator.node.engine import end_containers
 from orchestrator.node.events import write_whole
 from orchestrator.node.preflight import addresses, cores, gpus
 from orchestrator.node.processes import Process, end_marked, identify, marked, send_signal, wait_gone
@@ -178,11 +179,13 @@ def sweep(request: Request, _: bytes) -> Answer:
         send_signal(process, signal.SIGKILL)
     stuck = wait_gone(left, timeout)
     ended, survivors = end_marked(request["run_id"], node, timeout=timeout)
+    folders = [node_folder(run_dir, each) for each in nodes]
+    removed, boxes = end_containers(request["run_id"], folders, node, anywhere=node is None)
     for each in nodes:
         with contextlib.suppress(OSError):
             os.unlink(f"{node_folder(run_dir, each)}/task.json")
-    names = [f"{process.pid} ({process.command})" for process in (*stuck, *survivors)]
-    return {"host": socket.gethostname(), "ended": len(left) - len(stuck) + ended, "survivors": names}, b""
+    names = [*(f"{process.pid} ({process.command})" for process in (*stuck, *survivors)), *boxes]
+    return {"host": socket.gethostname(), "ended": len(left) - len(stuck) + ended + removed, "survivors": names}, b""
 
 
 def remove(request: Request, _: bytes) -> Answer:

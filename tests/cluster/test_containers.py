@@ -1,0 +1,292 @@
+"""Ranks in containers of real daemons, one a node, as alice: over SSH and through Slurm; and nothing of them stays."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import re
+import signal
+import sys
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.node.processes import send_signal, wait_gone
+from tests.cluster.control import Control
+from tests.cluster.lab import HOLD, LAPTOP, Lab, settled
+from tests.testbed import docker as daemons
+from tests.testbed import images
+from tests.testbed.layout import PEOPLE, REPO
+
+pytestmark = [pytest.mark.cluster("docker"), pytest.mark.timeout(240)]
+
+NODES = ("n1", "n2", "n3")
+ALICE = PEOPLE[0]
+
+
+def container(image: str, **fields: Any) -> dict[str, Any]:
+    """A job's container: the base image, and the tests' interpreter of this machine."""
+    mounts = [f"{folder}:{folder}:ro" for folder in images.mounts()]
+    return {"image": image, "mounts": mounts, "pull": "never", **fields}
+
+
+@pytest.fixture
+def lab(testbed: Control) -> Lab:
+    return Lab(testbed)
+
+
+@pytest.fixture
+def stranger(testbed: Control, image: str) -> Iterator[str]:
+    """A container on n1 that is nobody's of orch's: it must outlive every run."""
+    testbed.output("n1", "docker", "run", "--detach", "--rm", "--name=stranger", image, "sleep", "600", user="bob")
+    yield "stranger"
+    testbed.output("n1", "docker", "rm", "--force", "stranger", user="root")
+
+
+def containers(testbed: Control, host: str) -> list[str]:
+    """The names of all containers of a host, running or not."""
+    return testbed.output(host, "docker", "ps", "--all", "--format={{.Names}}", user="root").split()
+
+
+def gone(testbed: Control, *hosts: str) -> None:
+    """Wait until no container of orch's is on these hosts, nor a process of alice's that carries a run's mark."""
+    settled(lambda: not any(name.startswith("orch-") for host in hosts for name in containers(testbed, host)),
+            f"the end of all containers on {hosts}")  # fmt: skip
+    settled(lambda: not any(testbed.processes(host, ALICE.name, mark="") for host in hosts if host != LAPTOP),
+            f"the end of alice's processes on {hosts}")  # fmt: skip
+
+
+def test_twelve_ranks_train_in_containers_on_three_machines(lab: Lab, image: str) -> None:
+    profile = lab.profile(nproc_per_node=4, runtime="docker")
+    sets = [f"--set={each}" for each in ("job.training.epochs=1", "job.training.eval_every=0")]
+    boxed = f"--set=job.container={json.dumps(container(image))}"
+    run = lab.submit(str(REPO / "jobs" / "digits_ddp.yaml"), "--profile", profile, *sets, boxed)
+    assert lab.wait(run, 150).code == 0
+    state = lab.status(run)
+    assert (state["state"], state["world_size"]) == ("succeeded", 12)
+    assert len({event["image_id"] for event in lab.events(run, "container")}) == 1
+    assert "accuracy" in lab.orch("logs", run).out
+    assert "committed" in lab.orch("checkpoints", run, "--verify").out
+    gone(lab.control, *NODES)
+    lab.assert_nothing_left(run)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Alice on the login node, with a Slurm profile that trains in containers."""
+
+    testbed: Control
+    home: str = "/shared/alice"
+
+    def write(self, name: str, values: Any) -> str:
+        """A file of hers, as JSON, which is YAML, or as it is."""
+        self.testbed.output("ctl", "mkdir", "-p", self.home)
+        text = values if isinstance(values, str) else json.dumps(values)
+        self.testbed.output("ctl", "tee", f"{self.home}/{name}", stdin=text)
+        return f"{self.home}/{name}"
+
+    def profile(self, **fields: Any) -> str:
+        values = {"kind": "slurm", "nodes": 3, "runtime": "docker", "python": sys.executable, "time": 600}
+        return self.write("cluster.yaml", {**values, **fields})
+
+    def orch(self, *args: str) -> Any:
+        return self.testbed.orch(*args, ORCH_HOME=f"{self.home}/orch", timeout=200)
+
+    def submit(self, *args: str) -> str:
+        done = self.orch("submit", *args, "--json")
+        assert done.code == 0, done.err
+        return str(done.json["run_id"])
+
+
+@pytest.mark.cluster("slurm", "docker")
+def test_twelve_ranks_train_in_containers_of_a_slurm_job(testbed: Control, image: str) -> None:
+    alice = Cluster(testbed)
+    sets = [f"--set={each}" for each in ("job.training.epochs=1", "job.training.eval_every=0")]
+    boxed = f"--set=job.container={json.dumps(container(image))}"
+    job, profile = str(REPO / "jobs" / "digits_ddp.yaml"), alice.profile(nproc_per_node=4, cpus_per_task=4)
+    run = alice.submit(job, "--profile", profile, *sets, boxed)
+    ended = alice.orch("wait", run, "--timeout", "180")
+    assert ended.code == 0, alice.orch("why", run).out
+    state = alice.orch("status", run, "--json").json
+    assert (state["state"], state["world_size"]) == ("succeeded", 12)
+    gone(testbed, *NODES)
+    files = testbed.file("ctl", f"{alice.home}/orch/runs/{run}").rglob("*")
+    assert {path.lstat().st_uid for path in files} == {ALICE.uid}
+
+
+@pytest.mark.cluster("slurm", "docker")
+def test_a_container_has_what_slurm_gave_the_job_and_goes_with_it(testbed: Control, image: str) -> None:
+    alice = Cluster(testbed)
+    alice.write("main.py", HOLD)
+    job = alice.write("hold.yaml", {"script": "main.py", "container": container(image), "retry": {"infra": 0}})
+    run = alice.submit(job, "--profile", alice.profile(nodes=1, nproc_per_node=1, cpus_per_task=1))
+    said = testbed.file("ctl", f"{alice.home}/orch/runs/{run}/nodes/0/attempt_0/rank_0.log")
+    settled(lambda: said.exists() and "holding" in said.read_text(), "the rank", 60)
+    host = next(host for host in NODES if containers(testbed, host))
+    given = json.loads(testbed.output(host, "docker", "inspect", f"orch-{run}-0-0"))[0]["HostConfig"]
+    assert given["NanoCpus"] == 10**9  # the container is outside of the job's own limits
+    testbed.output("ctl", "scancel", "--signal=KILL", f"--user={ALICE.name}")  # no agent can do anything about it
+    gone(testbed, host)
+    assert alice.orch("wait", run, "--timeout", "90").code in (100, 103)
+
+
+def refused(lab: Lab, *args: str, **values: Any) -> str:
+    """What a submit says that is refused before anything has started."""
+    job = lab.job("hold", HOLD, container=values)
+    done = lab.orch("submit", job, "--profile", lab.profile(runtime="docker"), "--json", *args)
+    assert done.code == 1, done.out
+    return done.err
+
+
+def test_what_is_wrong_with_a_node_or_an_image_is_one_sentence_before_the_gang_starts(lab: Lab, image: str) -> None:
+    control = lab.control
+    with stopped(control, "n2"), closed(control, "n3"):
+        said = refused(lab, **container(image))
+        assert "n2: its docker daemon does not answer: start it there" in said
+        assert "n3: alice may not use its docker daemon: add alice to the group docker there" in said
+        checks = control.orch("doctor", "--profile", "lab.yaml", "--json").json
+        assert {(each["host"], each["verdict"]) for each in checks if each["what"] == "runtime"} == {
+            ("n1", "ok"), ("n2", "fail"), ("n3", "fail"),
+        }  # fmt: skip
+    foreign = "arm64v8/python:3"
+    load_empty(control, "n1", foreign, "arm64")
+    said = refused(lab, image=foreign, pull="never", mounts=["/nowhere/data:/data"])
+    assert all(f"{host}: it has no /nowhere/data, which the job mounts as /data" in said for host in NODES)
+    said = refused(lab, image=foreign, pull="never")
+    assert f"n1: its image {foreign} is for arm64, and this machine is amd64" in said
+    assert f"n2: it has no image {foreign}, and container.pull is never: pull or load it there" in said
+    said = refused(lab, image="127.0.0.1:1/nothing:1")
+    assert "n3: it has no image 127.0.0.1:1/nothing:1 and can't pull it: " in said
+    assert [containers(control, host) for host in NODES] == [[], [], []]
+
+
+def load_empty(control: Control, host: str, name: str, architecture: str) -> None:
+    """Give the host's daemon an image without files, for that kind of processor."""
+    layer = b"\0" * 1024
+    rootfs = {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]}
+    config = json.dumps({"architecture": architecture, "os": "linux", "config": {}, "rootfs": rootfs}).encode()
+    manifest = json.dumps([{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]).encode()
+    path = control.file(host, "/tmp/empty.tar")
+    with tarfile.open(path, "w") as tar:
+        for member, content in (("manifest.json", manifest), ("config.json", config), ("layer.tar", layer)):
+            entry = tarfile.TarInfo(member)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    control.output(host, "docker", "load", "--quiet", "--input=/tmp/empty.tar", user="root")
+    path.unlink()
+
+
+@contextlib.contextmanager
+def stopped(control: Control, host: str) -> Iterator[None]:
+    """The host without its Docker daemon, which was asked to go."""
+    end_daemon(control, host, signal.SIGTERM)
+    try:
+        yield
+    finally:
+        daemons.start(control.cluster, host)
+        daemons.wait_answering(control.cluster, host)
+
+
+def end_daemon(control: Control, host: str, number: int) -> None:
+    of_daemon = [each for each in control.processes(host, "root") if each.command == "dockerd"]
+    assert of_daemon
+    for each in of_daemon:
+        send_signal(each, number)
+    assert wait_gone(of_daemon, 30) == []
+
+
+@contextlib.contextmanager
+def closed(control: Control, host: str) -> Iterator[None]:
+    """The host with a Docker daemon that answers root alone."""
+    control.output(host, "chmod", "600", "/run/docker.sock", user="root")
+    try:
+        yield
+    finally:
+        control.output(host, "chmod", "660", "/run/docker.sock", user="root")
+
+
+def test_nodes_with_different_images_of_one_name_do_not_start(lab: Lab, image: str) -> None:
+    for host, content in (("n1", image), ("n2", image)):
+        lab.control.output(host, "docker", "tag", content, "mine:1")
+    lab.control.output(
+        "n2", "sh", "-c", f"printf 'FROM {image}\\nLABEL other=1\\n' | docker build --quiet --tag=mine:1 -"
+    )
+    job = lab.job("hold", HOLD, container=container("mine:1"), retry={"infra": 0})
+    run = lab.submit(job, "--profile", lab.profile(hosts=["n1", "n2"], runtime="docker"))
+    assert lab.wait(run).code == 100
+    why = lab.orch("why", run).out
+    assert re.search(r"node 1 \(n2\): its mine:1 is [0-9a-f]{12}, and the other nodes have [0-9a-f]{12}", why), why
+    assert "holding" not in lab.log(run)
+    gone(lab.control, "n1", "n2")
+
+
+def test_killed_agents_and_clients_leave_no_container_and_no_other_is_touched(
+    lab: Lab, image: str, stranger: str
+) -> None:
+    job = lab.job("hold", HOLD, container=container(image), retry={"infra": 0})
+    run = lab.submit(job, "--profile", lab.profile(runtime="docker"))
+    lab.until_said(run, "holding")
+    for host in NODES:
+        settled(lambda host=host: f"orch-{run}-" in " ".join(containers(lab.control, host)), f"a container on {host}")
+    inspected = json.loads(lab.control.output("n2", "docker", "inspect", f"orch-{run}-1-0"))[0]
+    assert inspected["Id"] in {event["id"] for event in lab.events(run, "container")}
+    assert inspected["HostConfig"]["NetworkMode"] == inspected["HostConfig"]["IpcMode"] == "host"
+    assert inspected["HostConfig"]["CapDrop"] == ["ALL"]
+    assert inspected["Config"]["User"] == f"{ALICE.uid}:{ALICE.uid}"
+    kill(lab, "n1", b"\0agent\0")
+    kill(lab, "n2", b"docker\0run\0")
+    assert lab.wait(run).code == 100
+    gone(lab.control, *NODES[1:])
+    settled(lambda: containers(lab.control, "n1") == [stranger], "the end of the container on n1")
+    lab.assert_nothing_left(run)
+
+
+def kill(lab: Lab, host: str, words: bytes) -> None:
+    """KILL to alice's processes on a host that have these words in their command line."""
+    found = []
+    for each in lab.control.processes(host, ALICE.name):
+        with contextlib.suppress(OSError):
+            if words in Path(f"/proc/{each.pid}/cmdline").read_bytes():
+                found.append(each)
+    assert found
+    for each in found:
+        os.kill(each.pid, signal.SIGKILL)
+    assert wait_gone(found, 10) == []
+
+
+def test_a_daemon_that_restarts_and_a_machine_that_crashes_leave_no_container(lab: Lab, image: str) -> None:
+    job = lab.job("hold", HOLD, container=container(image), retry={"infra": 0})
+    run = lab.submit(job, "--profile", lab.profile(runtime="docker"))
+    lab.until_said(run, "holding")
+    lab.control.crash("n3")
+    with stopped(lab.control, "n2"):
+        pass
+    assert lab.wait(run).code == 100
+    lab.control.boot("n3")
+    gone(lab.control, *NODES)
+    assert lab.orch("gc", "--profile", "lab.yaml").code == 0
+    assert [lab.of_run(run, host) for host in NODES] == [[], [], []]
+
+
+def test_gc_ends_a_container_that_was_left_behind_and_keeps_that_of_a_live_run(lab: Lab, image: str) -> None:
+    job = lab.job("hold", HOLD, container=container(image))
+    profile = lab.profile(hosts=["n1"], runtime="docker")
+    live = lab.submit(job, "--profile", profile)
+    lab.until_said(live, "holding")
+    old = lab.submit(lab.job("short", "print(1)\n", container=container(image)), "--profile", profile)
+    assert lab.wait(old).code == 0
+    labels = [f"--label=io.github.orch.{name}" for name in (f"run={old}", f"uid={ALICE.uid}", "node=0", "dir=/none")]
+    lab.control.output("n1", "docker", "run", "--detach", "--name=left", *labels, image, "sleep", "600", user="root")
+    rows = lab.orch("gc", "--profile", profile).out
+    assert f"its run {old} has ended" in rows
+    assert containers(lab.control, "n1") == [f"orch-{live}-0-0"]
+    assert lab.orch("cancel", live, "--now").code == 0
+    gone(lab.control, "n1")
+    lab.assert_nothing_left(live, ("n1",))
