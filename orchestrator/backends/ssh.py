@@ -240,6 +240,9 @@ class SshBackend:
 
     def wait(self, run: RunDir, timeout: float) -> None:
         """Copy what is new until something has changed, or for `timeout` seconds."""
+        if read_handle(run) is None:  # its submit is still at work, for as long as an image is pulled
+            time.sleep(timeout)
+            return
         self.watch(run).wait(timeout)
 
     @contextlib.contextmanager

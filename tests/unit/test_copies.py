@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.backends.copies import Copy, bring_checkpoint, give_checkpoint
+from orchestrator.backends.ssh import SshBackend
 from orchestrator.errors import BackendError
 from orchestrator.node import codecache, leases, machine, mirror
 from orchestrator.node.request import Part, RefusedError
@@ -278,3 +279,12 @@ def test_slots_are_held_by_descriptors_and_named(tmp_path: Path, monkeypatch: py
     assert leases.lease({**asked, "run_id": "two"}, b"")[0]["places"] == ["slot-0", "slot-1"]
     leases.release({"run_id": "two"}, b"")
     assert leases.lease({"slots": None, "count": 2, "run_id": "three"}, b"")[0] == {"places": []}  # nothing is counted
+
+
+def test_a_run_whose_submit_is_still_at_work_is_followed_later(tmp_path: Path) -> None:
+    """Before there is a record of its hosts, there would be none to follow."""
+    run, backend = RunDir(tmp_path / "r-1"), SshBackend()
+    run.path.mkdir()
+    run.write("run.json", {"nnodes": 1, "profile": {"kind": "ssh", "hosts": ["n1"]}})
+    backend.wait(run, 0.0)
+    assert backend._watches == {}
