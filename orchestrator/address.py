@@ -16,9 +16,14 @@ class Address:
     jump: str | None = None
 
 
+def parse_address(text: str, jump: str | None = None) -> Address:
+    """The address in `host`, `user@host` or `user@host:port`."""
+    user, _, rest = text.rpartition("@")
+    host, _, port = rest.partition(":")
+    return Address(host, user or None, int(port) if port else None, jump=jump)
+
+
 def gateway_of(jump: str) -> Address:
     """The last machine of `a,user@b:port`, reached through those before it."""
     before, _, last = jump.rpartition(",")
-    user, _, rest = last.rpartition("@")
-    host, _, port = rest.partition(":")
-    return Address(host, user or None, int(port) if port else None, jump=before or None)
+    return parse_address(last, before or None)

@@ -60,7 +60,7 @@ class _BadError(Exception):
 
 def checkpoint_folder(run: RunDir) -> Path:
     """Where the run's checkpoints are here: as its plan says; copies from other machines are in its own folder."""
-    if (run.read("run.json") or {}).get("kind") == "ssh":
+    if (run.read("run.json") or {}).get("kind") in ("ssh", "slurm-login"):
         return run.path / "checkpoints"
     tasks = (run.read("plan.json") or {}).get("tasks")
     task = tasks[0] if isinstance(tasks, list) and tasks and isinstance(tasks[0], dict) else {}

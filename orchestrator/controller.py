@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator import holding, notify
-from orchestrator.backends import backend
+from orchestrator.backends import backend, kind_of
 from orchestrator.backends.base import Backend, NodeProof, Scheduler
 from orchestrator.conclude import conclude, state_of
 from orchestrator.errors import (
@@ -148,13 +148,22 @@ def plan_for(root: Path, prepared: Prepared, run_id: str | None = None) -> Launc
 
 def _place(run: RunDir, profile: AnyProfile) -> Place:
     """Where the run will live; asks no other machine, so that a dry run needs none."""
-    from orchestrator.plan import Place  # noqa: PLC0415 (loads pydantic)
+    python = profile.python if profile.runtime == "none" else None  # a container's is not the machine's
+    return backend(kind_of(dict(profile))).place(run, profile.workdir, python)
 
-    if profile.kind != "slurm" or getattr(profile, "login", None) is None:
-        return backend(profile.kind).place(run, profile.workdir, profile.python)
-    workdir = profile.workdir or "~/.orch"
-    folder = f"{workdir}/runs/{run.run_id}"
-    return Place(folder, f"{folder}/code", f"{workdir}/inputs", "python3", "python3")
+
+def check(prepared: Prepared, launch: LaunchPlan) -> tuple[str, str, str]:
+    """What Slurm says to the plan's batch script: ok or fail, its words, what to do. UsageError without a Slurm."""
+    if prepared.profile.kind != "slurm":
+        raise UsageError(
+            f"--check asks Slurm, and {prepared.profile.name} is a profile of kind {prepared.profile.kind}"
+        )
+    from orchestrator.backends.slurm_cluster import would_take  # noqa: PLC0415 (only this asks)
+
+    machine: Any = backend(kind_of(launch.profile))
+    client = machine.client(launch.profile)
+    client.need("sbatch")
+    return would_take(client, machine.script(launch), launch.profile, launch.time_limit)
 
 
 def submit(root: Path, prepared: Prepared) -> RunDir:
@@ -163,7 +172,7 @@ def submit(root: Path, prepared: Prepared) -> RunDir:
     The run is recorded before anything is started. When starting fails it is recorded as failed, and swept.
     """
     loaded = prepared.loaded
-    machine = backend(prepared.profile.kind)
+    machine = backend(kind_of(dict(prepared.profile)))
     run_id = new_run_id(loaded.job.name)
     launch = plan_for(root, prepared, run_id)
     run = create_run(root, run_id, _record(prepared, launch), folder=_shared_folder(machine, launch))
@@ -206,7 +215,7 @@ def _waiting_in_queue(root: Path, machine: Backend, launch: LaunchPlan, after: d
     before = RunDir(root / "runs" / after["run"])
     record = before.read("run.json") or {}
     there = record.get("profile") or {}
-    if not isinstance(machine, Scheduler) or record.get("kind") != launch.profile["kind"]:
+    if not isinstance(machine, Scheduler) or record.get("kind") != kind_of(launch.profile):
         return None
     if there.get("login") != launch.profile.get("login") or holding.is_held(before):
         return None
@@ -220,6 +229,8 @@ def _waiting_in_queue(root: Path, machine: Backend, launch: LaunchPlan, after: d
 
 def note_on_supervisor(prepared: Prepared) -> str:
     """What waits while this machine is off, in one line; empty where nothing does."""
+    if getattr(prepared.profile, "login", None):
+        return "note: this machine may go off, and the run goes on; its logs and checkpoints come when it is back"
     if prepared.profile.kind != "ssh":
         return ""
     what = "replacing a lost node by a spare" if prepared.profile.spares else "another start after the loss of a node"
@@ -235,14 +246,7 @@ def note_on_queue(run: RunDir) -> str:
 
 def _shared_folder(machine: Backend, launch: LaunchPlan) -> str | None:
     """Where the run directory itself has to lie, because a job's nodes write to it."""
-    if not isinstance(machine, Scheduler):
-        return None
-    if login := launch.profile.get("login"):
-        raise UsageError(
-            f"profile {launch.profile['name']} goes through {login}, which this version of orch can't do yet",
-            f"submit on {login} itself, without login: in the profile",
-        )
-    return launch.tasks[0].run_dir
+    return launch.tasks[0].run_dir if isinstance(machine, Scheduler) and not machine.collects else None
 
 
 def _record(prepared: Prepared, launch: LaunchPlan) -> dict[str, Any]:
@@ -254,7 +258,7 @@ def _record(prepared: Prepared, launch: LaunchPlan) -> dict[str, Any]:
         "orch": __version__,
         "run_id": launch.run_id,
         "name": launch.name,
-        "kind": prepared.profile.kind,
+        "kind": kind_of(launch.profile),
         "profile_name": prepared.profile.name + (" (rehearsal)" if prepared.rehearsed else ""),
         "created": time.time(),
         "submitter": {"pid": os.getpid(), "started": me.started if me else 0, "host": socket.gethostname()},

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Final
 
-from orchestrator.backends import backend
+from orchestrator.backends import backend, kind_of
 from orchestrator.errors import BackendError, UsageError
 from orchestrator.wire import gang_ports
 
@@ -59,13 +56,18 @@ class _Seen:
         self.checks[what] = (verdict, value, "" if verdict == OK else hint or REMEDIES.get(what, ""))
 
 
-def examine(profile: Any) -> list[Check]:
+def examine(profile: Any, *, on_node: bool = False) -> list[Check]:
     """Every check of every node of an ssh profile, in the order of CHECKS, or of Slurm as this machine meets it.
 
-    UsageError for profiles of another kind.
+    on_node: of a slurm profile, also what a short job finds. UsageError for profiles of another kind.
     """
     if profile.kind == "slurm":
-        return _examine_slurm(profile)
+        from orchestrator.backends import slurm_checks  # noqa: PLC0415 (`orch status` does without)
+
+        found = slurm_checks.examine(profile, on_node=on_node)
+        name = profile.login or "Slurm"
+        whats = [what for what in slurm_checks.CHECKS if what in found or what in slurm_checks.ALWAYS]
+        return [Check(0, name, what, *found.get(what, (NONE, "", ""))) for what in whats]
     from orchestrator.backends.hosts import hosts_of, on_all, workdir_of  # noqa: PLC0415 (`orch status` does without)
 
     if profile.kind != "ssh":
@@ -87,46 +89,6 @@ def examine(profile: Any) -> list[Check]:
     whats = CHECKS if profile.runtime == "none" else IN_CONTAINERS
     rows = [(node, what) for what in whats for node in sorted(seen)]
     return [Check(node, seen[node].host, what, *seen[node].checks.get(what, (NONE, "", ""))) for node, what in rows]
-
-
-def _examine_slurm(profile: Any) -> list[Check]:
-    """What a submit from here would meet; asks Slurm, queues nothing."""
-    from orchestrator.backends import scheduler, slurm_cluster  # noqa: PLC0415 (as above)
-    from orchestrator.backends.slurm_client import NO_SLURM, Client, Here  # noqa: PLC0415 (as above)
-    from orchestrator.plan import plan  # noqa: PLC0415 (loads pydantic)
-    from orchestrator.spec import Job  # noqa: PLC0415 (loads pydantic)
-    from orchestrator.store import RunDir, state_root  # noqa: PLC0415 (next to its only use)
-
-    values, found = profile.model_dump(mode="json"), dict[str, tuple[str, str, str]]()
-    client = Client(Here())
-    missing = ", ".join(client.way.missing(("sbatch", "srun", "squeue", "scancel")))
-    found["programs"] = (FAIL, f"no {missing}", NO_SLURM) if missing else (OK, "sbatch", "")
-    job = Job(name="doctor", command=("true",))
-    place = backend("slurm").place(RunDir(state_root() / "runs" / "doctor"), profile.workdir, profile.python)
-    launch = plan(job, profile, "doctor", place)
-    try:
-        if not missing:
-            found["partition"] = slurm_cluster.fits(values, slurm_cluster.partitions(client))
-            found["sbatch"] = slurm_cluster.would_take(
-                client, scheduler("slurm").script(launch), values, launch.time_limit
-            )
-    except BackendError as error:
-        found["partition"] = (FAIL, error.message, error.hint)
-    found["workdir"] = _check_folder(place.run_dir)
-    whats = ("programs", "partition", "sbatch", "workdir")
-    return [Check(0, "Slurm", what, *found.get(what, (NONE, "", ""))) for what in whats]
-
-
-def _check_folder(run_dir: str) -> tuple[str, str, str]:
-    """Can runs be written there, and is there room? The nearest folder above that exists is asked."""
-    folder = Path(run_dir)
-    while not folder.exists():
-        folder = folder.parent
-    if not os.access(folder, os.W_OK):
-        return FAIL, f"{folder} can't be written", "set workdir: in the profile to a folder that all nodes share"
-    free = shutil.disk_usage(folder).free
-    found = f"{folder}, {free >> 20} MiB free; every node has to see it"
-    return (OK, found, "") if free >= LEAST_FREE else (WARN, found, REMEDIES["workdir"])
 
 
 def _asked(profile: Any, node: int) -> int | None:
@@ -237,10 +199,10 @@ def holdings(profile: Any) -> list[dict[str, Any]]:
     Of a slurm profile, the cluster's partitions.
     """
     if profile.kind == "slurm":
-        from orchestrator.backends.slurm_client import Client, Here  # noqa: PLC0415 (as below)
         from orchestrator.backends.slurm_cluster import partitions  # noqa: PLC0415 (as below)
 
-        return [row.to_json() for row in partitions(Client(Here()))]
+        cluster: Any = backend(kind_of(dict(profile)))
+        return [row.to_json() for row in partitions(cluster.client(dict(profile)))]
     from orchestrator.backends.hosts import hosts_of, on_all, workdir_of  # noqa: PLC0415 (`orch status` does without)
 
     if profile.kind != "ssh":

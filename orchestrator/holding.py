@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from orchestrator.backends import backend
+from orchestrator.backends import backend, kind_of
 from orchestrator.backends.base import Backend, Scheduler
 from orchestrator.errors import BackendError, OrchError, StoreError
 from orchestrator.records import FINAL
@@ -178,7 +178,7 @@ def start_here(run: RunDir) -> None:
             return
         try:
             launch, tasks = _as_recorded(run)
-            machine = backend(str(launch.profile["kind"]))
+            machine = backend(kind_of(launch.profile))
             if not (_began(run) and _got_through(machine, run)):
                 machine.submit(launch, tasks, run)
         except OrchError as error:

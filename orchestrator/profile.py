@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, field_validator, model_validator
@@ -139,6 +140,12 @@ class SshProfile(ProfileBase):
         return self
 
 
+def _login(text: str) -> str:
+    if not re.fullmatch(r"([^@:\s-][^@:\s]*@)?[^@:\s-][^@:\s]*(:\d{1,5})?", text):
+        raise ValueError(f"'{text}' is not a host; write host, user@host or user@host:port")
+    return text
+
+
 class SlurmProfile(ProfileBase):
     """A Slurm cluster, from its login node or through one."""
 
@@ -153,7 +160,9 @@ class SlurmProfile(ProfileBase):
     mem: Bytes | None = Field(None, description="memory a node")
     constraint: Line | None = None
     exclude: Line | None = None
-    login: Line | None = Field(None, description="user@host of a login node to submit through")
+    login: Annotated[Line, AfterValidator(_login)] | None = Field(
+        None, description="user@host of a login node to submit through"
+    )
     sbatch: Annotated[dict[Line, Line | int | bool], AfterValidator(known_options)] = Field(
         {}, description="any other option of sbatch"
     )

@@ -197,7 +197,9 @@ def _fold_node(node: int, events: list[Event], run: Event, alive: bool | None) -
     for event in events:
         kind = event["kind"]
         if kind == "agent_started":
-            planned = host not in ("", "?", "localhost") and run.get("kind") != "slurm"  # Slurm's nodes are its choice
+            planned = host not in ("", "?", "localhost") and "slurm" not in str(
+                run.get("kind")
+            )  # its nodes are its choice
             state, host = "starting", host if planned else str(event.get("host"))
         elif kind == "started":
             state, ranks, exits = "running", (event["ranks"][0], event["ranks"][1]), {}

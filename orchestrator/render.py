@@ -242,11 +242,18 @@ def _commands(launch: LaunchPlan) -> list[str]:
 
 
 def _batch_script(launch: LaunchPlan) -> list[str]:
-    from orchestrator.backends import scheduler  # noqa: PLC0415 (loads submitit)
+    from orchestrator.backends import kind_of, scheduler  # noqa: PLC0415 (loads submitit)
 
-    script = scheduler("slurm").script(launch).rstrip()
+    script = scheduler(kind_of(launch.profile)).script(launch).rstrip()
     lines = ["the batch script, for sbatch:", *(f"  {line}".rstrip() for line in script.splitlines())]
     return [*lines, "", "what its task on each node becomes:", f"  {shlex.join(launch.commands[0])}"]
+
+
+def check_line(verdict: str, value: str, hint: str) -> str:
+    """What Slurm said to the batch script."""
+    if verdict == "ok":
+        return f"sbatch --test-only: Slurm would start it {value}"
+    return f"sbatch --test-only: refused: {value}" + (f"\n  {hint}" if hint else "")
 
 
 def _ranks(launch: LaunchPlan) -> list[str]:

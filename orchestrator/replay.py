@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.backends import backend
+from orchestrator.backends import backend, kind_of
 from orchestrator.backends.hosts import newest_checkpoint
 from orchestrator.checkpoints import checkpoint_folder
 from orchestrator.errors import UsageError
@@ -91,7 +91,7 @@ def replay(one: Rank, shell: Mapping[str, str], *, here: bool, alone: bool, afre
             f"rank {one.rank} needs {', '.join(missing)}, which this shell doesn't have",
             "export it: a run's secrets are kept nowhere",
         )
-    kind = one.launch.profile["kind"]
+    kind = kind_of(one.launch.profile)
     machine = backend("local" if here else kind)
     name = f"{one.run.run_id}.replay-{secrets.token_hex(3)}"
     checkpoint = None if afresh else newest_checkpoint(checkpoint_folder(one.run))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
+from typing import Any
 
 from orchestrator.backends.base import Backend, Scheduler
 from orchestrator.errors import UsageError
@@ -12,7 +14,13 @@ _REGISTRY = {
     "local": "orchestrator.backends.local:LocalBackend",
     "ssh": "orchestrator.backends.ssh:SshBackend",
     "slurm": "orchestrator.backends.slurm:SlurmBackend",
+    "slurm-login": "orchestrator.backends.slurm_login:LoginBackend",
 }
+
+
+def kind_of(profile: Mapping[str, Any]) -> str:
+    """The kind of backend that a profile asks for: its own kind, and whether that is reached through a login node."""
+    return "slurm-login" if profile.get("login") else str(profile["kind"])
 
 
 @cache

@@ -79,6 +79,8 @@ class Backend(Protocol):
 class Scheduler(Protocol):
     """What a backend with a queue of its own can tell besides: whether the job waits, may go on, and how it ended."""
 
+    collects: bool
+
     def opinion(self, run: RunDir) -> Opinion:
         """What the scheduler says of the run's job now; never an error."""
 

@@ -66,7 +66,8 @@ class Copy:
     def _growing(self) -> Iterator[str]:
         folder = self.run.node(self.node)
         paths = [*folder.glob("attempt_*/rank_*.log"), *folder.glob("*.log"), folder / "events.jsonl"]
-        for path in [*paths, *([self.run.path / "metrics.jsonl"] if self.node == 0 else [])]:
+        whole = [self.run.path / "metrics.jsonl", *self.run.path.glob("slurm/*.log")] if self.node == 0 else []
+        for path in [*paths, *whole]:
             if path.exists():
                 yield str(path.relative_to(self.run.path))
 
@@ -90,7 +91,8 @@ class Copy:
         """Where a file that the node names belongs; a name that leads elsewhere is refused."""
         own = f"nodes/{self.node}/"
         plain = not name.startswith("/") and ".." not in name.split("/")
-        if not plain or not (name.startswith(own) or name in ("metrics.jsonl", "result.json", "rank0.done")):
+        of_run = name.startswith("slurm/") or name in ("metrics.jsonl", "result.json", "rank0.done")
+        if not plain or not (name.startswith(own) or of_run):
             raise ValueError(f"node {self.node} names a file that is not its own: {name!r}")
         return self.run.path / name
 

@@ -100,6 +100,11 @@ def workdir_of(profile: Mapping[str, Any]) -> str:
     return str(profile.get("workdir") or "~/.orch")
 
 
+def remote_folder(run: RunDir) -> str:
+    """The run's own folder in orch's folder on the nodes, `~` unexpanded."""
+    return f"{workdir_of((run.read('run.json') or {}).get('profile') or {})}/runs/{run.run_id}"
+
+
 def on_all(work: Callable[[int, Host], T], hosts: Mapping[int, Host]) -> tuple[dict[int, T], dict[int, BackendError]]:
     """(what came of it, what went wrong) for every node, all at once."""
     done: dict[int, T] = {}

@@ -77,10 +77,10 @@ class Here:
                 argv, capture_output=True, text=True, errors="replace", timeout=timeout, check=False, input=stdin,
                 env=environment | PLAIN,
             )  # fmt: skip
-        except FileNotFoundError as error:
-            raise BackendError(f"there is no {argv[0]} on this machine", NO_SLURM) from error
         except subprocess.TimeoutExpired as error:
             raise BackendError(f"{argv[0]} did not answer for {timeout:g} s", transient=True) from error
+        except OSError as error:  # it isn't there, or is no program
+            raise BackendError(f"there is no {argv[0]} on this machine", NO_SLURM) from error
         return Answer(done.returncode, done.stdout, done.stderr)
 
     def missing(self, names: Sequence[str]) -> list[str]:
@@ -102,10 +102,10 @@ class Client:
         """Run one of Slurm's programs; BackendError where it isn't there or doesn't answer."""
         return self.way.run(argv, stdin, timeout)
 
-    def need(self, *names: str) -> None:
+    def need(self, *names: str, hint: str = NO_SLURM) -> None:
         """BackendError where one of these programs isn't there."""
         if missing := self.way.missing(names):
-            raise BackendError(f"there is no {', '.join(missing)} on {self.way.where}", NO_SLURM)
+            raise BackendError(f"there is no {', '.join(missing)} on {self.way.where}", hint)
 
     def queue(self, *, fresh: bool = False) -> Look:
         """This user's jobs by their number, those that ended some minutes ago included; asked every two seconds."""

@@ -28,10 +28,10 @@ REFUSALS: Final = (
     ("Invalid wckey", "this cluster wants a wckey", "add sbatch: {{wckey: NAME}} to the profile"),
     ("Job violates accounting/QOS policy", "a limit of your account or qos forbids this job: {said}",
      "sacctmgr show associations user=$USER and sacctmgr show qos show the limits"),
-    ("Munge", "this machine's munge does not answer, so Slurm does not believe who you are: {said}",
-     "ask the cluster's administrator to start munged here"),
+    ("Munge", "munge does not answer on {where}, so Slurm does not believe who you are: {said}",
+     "ask the cluster's administrator to start munged there"),
     ("Protocol authentication error", "Slurm does not believe who you are: {said}",
-     "munge on this machine and on the controller must have the same key and clocks that agree"),
+     "munge on {where} and on the controller must have the same key and clocks that agree"),
 )  # fmt: skip
 UNREACHABLE: Final = ("Unable to contact slurm controller", "Socket timed out", "Zero Bytes", "Connection refused",
                       "Connection timed out", "Transport endpoint", "configuration source")  # fmt: skip
@@ -43,8 +43,8 @@ def is_unanswered(said: str) -> bool:
     return any(words.lower() in said.lower() for words in UNANSWERED)
 
 
-def refusal(said: str, profile: Mapping[str, Any], time_limit: int | None) -> BackendError:
-    """The error for what sbatch printed; what is not known is shown as it is, with sbatch's own last line."""
+def refusal(said: str, profile: Mapping[str, Any], time_limit: int | None, where: str = "this machine") -> BackendError:
+    """The error for what sbatch printed there; what is not known is shown as it is, with sbatch's own last line."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     last = (lines or ["it did not say why"])[-1].removeprefix("sbatch: ").removeprefix("error: ")
     asked = ", ".join(
@@ -52,7 +52,7 @@ def refusal(said: str, profile: Mapping[str, Any], time_limit: int | None) -> Ba
         for name in ("gres", "gpus_per_node", "cpus_per_task", "mem", "constraint")
         if profile.get(name) is not None
     )
-    facts = {**profile, "said": last, "asked": asked or "one core a rank",
+    facts = {**profile, "said": last, "where": where, "asked": asked or "one core a rank",
              "time": f"{time_limit // 60} min" if time_limit else "none"}  # fmt: skip
     for words, meaning, hint in REFUSALS:
         if words.lower() in said.lower():

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from orchestrator.plan import LaunchPlan
+if TYPE_CHECKING:  # who only looks at runs must not wait for pydantic
+    from orchestrator.plan import LaunchPlan
 
 FOLDER: Final = "slurm"  # of the run directory: script, pickle, the logs of batch shell and agents
 WARN_SECONDS: Final = 90  # how long before the time limit the ranks are told to stop

@@ -13,14 +13,15 @@ from orchestrator.errors import EXIT_ORCH_FAILED
 
 @orch.command()
 @click.option("--profile", "-p", required=True, metavar="PROFILE", help="A profile's name or file.")
+@click.option("--on-node", is_flag=True, help="Of a slurm profile, also what a short job finds on a node.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def doctor(profile: str, as_json: bool) -> int:
+def doctor(profile: str, on_node: bool, as_json: bool) -> int:
     """Check a profile's machines (SSH, Python, torch, disk, ports) or its Slurm; each failure with its remedy."""
     from orchestrator import pages
     from orchestrator.doctor import FAIL, examine
     from orchestrator.load import load_profile
 
-    checks = examine(load_profile(profile))
+    checks = examine(load_profile(profile), on_node=on_node)
     if as_json:
         print_json([check.to_json() for check in checks])
     else:

@@ -11,7 +11,7 @@ import click
 
 from orchestrator.cli.follow import follow as follow_run
 from orchestrator.cli.group import orch, print_json, say
-from orchestrator.errors import UsageError
+from orchestrator.errors import EXIT_ORCH_FAILED, UsageError
 
 # The rest is imported where it is used: `orch status` must not wait for what it doesn't need.
 # ruff: noqa: PLC0415
@@ -64,16 +64,22 @@ def request(
 @click.option("--follow", "-f", is_flag=True, help="Print rank 0's log and wait; Ctrl-C detaches.")
 @click.option("--detach", "-d", is_flag=True, help="Return at once (the default).")
 @click.option("--dry-run", "--dryrun", "dry_run", is_flag=True, help="Print what would be sent; start nothing.")
+@click.option(
+    "--check", is_flag=True, help="With --dry-run: ask Slurm whether it would take the job (sbatch --test-only)."
+)
 @click.option("--rehearse", is_flag=True, help="Run the profile's nodes and ranks on this machine.")
 @click.option("--after", metavar="RUN[:ok|:any]", help="Start when that run has succeeded; with :any, has ended.")
 @click.option("--wait-for-gpus", is_flag=True, help="Wait for GPUs that other runs hold, instead of refusing.")
 def submit(job: str | None, profile: str | None, as_json: bool, again: str | None, follow: bool, detach: bool,
-           dry_run: bool, rehearse: bool, after: str | None, wait_for_gpus: bool, **shared: Any) -> int:  # fmt: skip
+           dry_run: bool, check: bool, rehearse: bool, after: str | None, wait_for_gpus: bool,
+           **shared: Any) -> int:  # fmt: skip
     """Submit JOB (a YAML file or a shipped job's name) to a profile, or repeat a run."""
     from orchestrator import controller, render
     from orchestrator.runrecord import code_note
     from orchestrator.store import state_root
 
+    if check and not dry_run:
+        raise UsageError("--check belongs to --dry-run", "a submit asks Slurm anyway")
     if follow and detach:
         raise UsageError("--follow and --detach exclude each other", "leave one of them out")
     if (job is None) == (again is None):
@@ -86,8 +92,10 @@ def submit(job: str | None, profile: str | None, as_json: bool, again: str | Non
     asked = request(job or "", profile or "", shared, rehearse=rehearse, again=again, waits=wait_for_gpus, after=after)
     prepared = controller.prepare(root, asked)
     if dry_run:
-        show_plan(controller.plan_for(root, prepared), as_json, prepared.environment.secrets)
-        return 0
+        launch = controller.plan_for(root, prepared)
+        verdict = controller.check(prepared, launch) if check else None
+        show_plan(launch, as_json, prepared.environment.secrets, verdict)
+        return EXIT_ORCH_FAILED if verdict is not None and verdict[0] == "fail" else 0
     run = controller.submit(root, prepared)
     if note := code_note(run.events()):
         say(note)
@@ -113,11 +121,15 @@ def plan_json(launch: Any) -> dict[str, Any]:
     return {**launch.to_json(), "ranks": [{**row.__dict__, "argv": list(row.argv)} for row in ranks_of(launch)]}
 
 
-def show_plan(launch: Any, as_json: bool, secrets: dict[str, str]) -> None:
+def show_plan(launch: Any, as_json: bool, secrets: dict[str, str], verdict: tuple[str, str, str] | None) -> None:
     from orchestrator import render
     from orchestrator.environment import mask
 
-    text = json.dumps(plan_json(launch), indent=1) if as_json else render.plan_page(launch, commands=True)
+    if as_json:
+        checked = {"check": dict(zip(("verdict", "value", "hint"), verdict, strict=True))} if verdict else {}
+        text = json.dumps({**plan_json(launch), **checked}, indent=1)
+    else:
+        text = render.plan_page(launch, commands=True) + (f"\n\n{render.check_line(*verdict)}" if verdict else "")
     click.echo(mask(text, secrets))
 
 

@@ -119,6 +119,7 @@ def _files(run_dir: str, node: int, ranks: list[int] | None, *, beats: bool) -> 
     if beats:
         return found
     if node == 0:
+        found += [(f"slurm/{name}", True) for name in sorted(_names(f"{run_dir}/slurm")) if name.endswith(".log")]
         found += [("metrics.jsonl", True), ("result.json", False), ("rank0.done", False)]
     found += [(f"{folder}/{name}", True) for name in ("agent.log", "launcher.log")]
     return [*found, (f"{folder}/agent.json", False), (f"{folder}/events.jsonl", True)]

@@ -27,6 +27,7 @@ MODULES = {
     "leases": ("lease", "leases", "release"),
     "leftovers": ("leftovers", "tidy_cache"),
     "ways": ("door", "knock"),
+    "commands": ("command", "missing_commands"),
 }
 HOME = {verb: module for module, verbs in MODULES.items() for verb in verbs}
 

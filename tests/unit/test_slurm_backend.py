@@ -128,7 +128,7 @@ def test_a_job_whose_number_was_lost_is_found_by_its_name(site: Site) -> None:
     site.run.write("handle.json", {"state": "intent"})
     site.queue("16|COMPLETED|None|N/A|n1|r-abc23", "19|RUNNING|None|N/A|n1|r-abc234")
     assert site.opinion().detail == "Slurm job 19 is RUNNING on n1"
-    site.backend.client.look.at = float("-inf")
+    site.backend.slurm.look.at = float("-inf")
     site.queue()
     assert site.opinion() == Opinion("none")
     assert site.backend.alive(site.run) == {}

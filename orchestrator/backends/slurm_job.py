@@ -1,0 +1,175 @@
+"""A run's Slurm job: found, judged, signalled and ended, over a client that may be another machine's.
+
+The run's own files are read where they lie, or where they have been copied to.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from orchestrator.backends.base import NodeProof
+from orchestrator.backends.slurm_client import LOOK_SECONDS, Client
+from orchestrator.backends.slurm_script import FOLDER
+from orchestrator.backends.slurm_state import JobLine, how_it_ended, why_it_waits
+from orchestrator.backends.terminal import in_allocation
+from orchestrator.errors import BackendError, StoreError
+from orchestrator.opinion import Opinion
+from orchestrator.starts import newest_start
+from orchestrator.store import RunDir
+
+END_SECONDS: Final = 40.0  # Slurm's KillWait, 30 s by default, and some more
+OUTCOMES: Final = {"TIMEOUT": "timeout", "DEADLINE": "timeout", "PREEMPTED": "preempted"}  # the rest is infra
+NO_SUBMITIT: Final = "No module named 'submitit'"
+
+
+def job_of(client: Client, run: RunDir, *, fresh: bool = False) -> tuple[str, JobLine | None]:
+    """(phase, the job): the phases of an Opinion."""
+    look = client.queue(fresh=fresh)
+    if look.jobs is None:
+        return "unknown", None
+    job_id = job_id_of(run)
+    job = client.find(job_id, run.run_id)
+    if job is None and job_id is not None:
+        job = client.ended(job_id, run.run_id, None)
+        return ("ended", job) if job is None else (job.phase, job)
+    return ("none", None) if job is None else (job.phase, job)
+
+
+def opinion_of(client: Client, run: RunDir) -> Opinion:
+    """What Slurm says of the run's job."""
+    phase, job = job_of(client, run)
+    if phase == "waiting" and job is not None:
+        return Opinion(phase, why_it_waits(job), is_stuck=job.is_stuck)
+    if phase == "active" and job is not None:
+        return Opinion(phase, f"Slurm job {job.job_id} is {job.state} on {job.nodes or 'its nodes'}")
+    if phase == "unknown":
+        return Opinion(phase, f"Slurm can't be asked: {client.queue().problem}")
+    if job is None or job.state == "COMPLETED" or (run.path / "cancel.json").exists():
+        return Opinion(phase)  # nothing that the run's own files don't tell
+    job = client.ended(job.job_id, run.run_id, job) or job
+    reason = how_it_ended(job, client.user_name(job.by))
+    if job.state == "FAILED":
+        reason += _last_words(run, job.job_id)
+    outcome = "cancelled" if job.state == "CANCELLED" else "failed"
+    return Opinion(phase, outcome=outcome, cause=OUTCOMES.get(job.state, "infra"), reason=reason)
+
+
+def alive_by(phase: str, run: RunDir) -> Mapping[int, bool | None]:
+    """All nodes alike, as the job is: None while it waits or Slurm can't be asked; none where there is no job."""
+    if phase == "none":
+        return {}
+    lives = {"active": True, "ended": False}.get(phase)
+    nodes = (run.read("run.json") or {}).get("nnodes", 1)
+    return dict.fromkeys(range(nodes), lives)
+
+
+def step_argv(client: Client, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
+    """What runs a command as one more step of the run's job; BackendError where that isn't running."""
+    phase, job = job_of(client, run)
+    if job is None or phase != "active":
+        words = "waits for its nodes" if phase == "waiting" else "has ended, and its nodes are not the run's any more"
+        raise BackendError(f"the Slurm job of run {run.run_id} {words}")
+    return in_allocation(job.job_id, node, argv, terminal=terminal)
+
+
+def dependency(client: Client, run: RunDir, *, succeeds: bool) -> str | None:
+    """The dependency on the run's job as sbatch takes it; None where the job is over or isn't known."""
+    phase, job = job_of(client, run)
+    if job is None or phase not in ("waiting", "active"):
+        return None
+    return f"{'afterok' if succeeds else 'afterany'}:{job.job_id}"
+
+
+def hurry(client: Client, run: RunDir) -> None:
+    """Have a job that was requeued start soon."""
+    phase, job = job_of(client, run)
+    if phase == "waiting" and job is not None and job.reason == "BeginTime" and _has_run(run):
+        client.hurry(job)
+
+
+def cancel(client: Client, run: RunDir) -> None:
+    """TERM to the agents, who find the recorded cancel; a job that still waits is taken out of the queue."""
+    phase, job = job_of(client, run)
+    if job is not None and phase == "waiting":
+        client.scancel(job.job_id)
+    elif job is not None and phase == "active":
+        client.scancel(job.job_id, "--signal=TERM")
+
+
+def end(client: Client, run: RunDir) -> list[NodeProof]:
+    """End the job, and prove it by what Slurm and the nodes' agents say.
+
+    A job whose agents have all ended goes by itself: to cancel it would have Slurm call a success cancelled.
+    """
+    phase, job = job_of(client, run, fresh=True)
+    left = ""
+    if job is not None and phase in ("waiting", "active") and not _goes_by_itself(run, phase):
+        client.scancel(job.job_id, "--signal=KILL")
+        client.scancel(job.job_id)
+        phase, job = wait_for_end(client, run)
+        left = f"Slurm job {job.job_id} ({job.state})" if job and phase in ("waiting", "active") else ""
+    return [_proof(run, node, left) for node in range((run.read("run.json") or {}).get("nnodes", 1))]
+
+
+def wait_for_end(client: Client, run: RunDir) -> tuple[str, JobLine | None]:
+    """As `job_of`, once the job waits and runs no more, or after END_SECONDS."""
+    stop = time.monotonic() + END_SECONDS
+    phase, job = job_of(client, run, fresh=True)
+    while phase in ("waiting", "active") and time.monotonic() < stop:
+        time.sleep(LOOK_SECONDS / 2)  # Slurm tells nobody of a job's end: it has to be asked
+        phase, job = job_of(client, run, fresh=True)
+    return phase, job
+
+
+def job_id_of(run: RunDir) -> str | None:
+    """The number of the run's job: from the handle, else from what the job itself has named after it."""
+    try:
+        recorded = (run.read("handle.json") or {}).get("job")
+    except StoreError:  # damaged: the names say it as well
+        recorded = None
+    if isinstance(recorded, str):
+        return recorded
+    folder = run.path / FOLDER
+    named = [path.name.partition("_")[0] for path in folder.glob("*_submitted.pkl")]
+    named += [path.name.split(".")[1] for path in folder.glob("*.*.*.log")]
+    return max((name for name in named if name.isdecimal()), key=int, default=None)
+
+
+def _goes_by_itself(run: RunDir, phase: str) -> bool:
+    if phase == "waiting" or (run.path / "cancel.json").exists():
+        return False
+    now = newest_start(run.events())
+    started = {event.get("node") for event in now if event.get("kind") == "agent_started"}
+    ended = {event.get("node") for event in now if event.get("kind") == "agent_ended"}
+    return bool(started) and started <= ended
+
+
+def _has_run(run: RunDir) -> bool:
+    return any((run.path / FOLDER).glob("*.*.*.log"))
+
+
+def _last_words(run: RunDir, job_id: str) -> str:
+    """The last line of the newest log of agents or batch shell, for a job that failed before ours could speak."""
+    logs = [path for name in ("agent", "batch") for path in (run.path / FOLDER).glob(f"{name}.{job_id}.*.log")]
+    for path in sorted(logs, key=lambda path: path.stat().st_mtime, reverse=True):
+        lines = [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
+        if any(NO_SUBMITIT in line for line in lines):
+            return "; the interpreter that submitted it has no submitit on the nodes: install orch where they see it"
+        if said := [line for line in lines if not line.startswith("submitit INFO")]:
+            return f"; {path.name}: {said[-1][:300]}"
+    return ""
+
+
+def _proof(run: RunDir, node: int, left: str) -> NodeProof:
+    """What is known of one node, from its agent's last words; `left` is what Slurm has not ended yet."""
+    own = [event for event in newest_start(run.events()) if event.get("node") == node]
+    hosts = [str(event.get("host")) for event in own if event.get("kind") == "agent_started"]
+    ends = [event for event in own if event.get("kind") == "agent_ended"]
+    said: Mapping[str, Any] = ends[-1] if ends else {}
+    stuck = tuple(f"process {pid}" for pid in said.get("survivors") or ())
+    stuck += tuple(f"container {each}" for each in said.get("containers") or ())
+    ended = said.get("swept", 0)
+    survivors = (*stuck, *([left] if left else []))
+    return NodeProof(node, hosts[-1] if hosts else "?", ended if isinstance(ended, int) else 0, survivors)

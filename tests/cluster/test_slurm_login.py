@@ -1,0 +1,156 @@
+"""Slurm through its login node, from a laptop that has none of Slurm's programs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.cluster.control import Control, Result
+from tests.cluster.lab import STEPS
+from tests.testbed.machine import wait_until
+
+pytestmark = [pytest.mark.cluster("slurm", nodes=4), pytest.mark.timeout(200)]
+
+LAPTOP = "n4"  # a host of the testbed whose programs of Slurm are hidden, and on which no job is started
+PROGRAMS = ("sbatch", "srun", "squeue", "scancel", "scontrol", "sacct", "sinfo")
+SHARED = "/shared/alice-login"
+
+
+@dataclass(frozen=True)
+class Laptop:
+    """alice at a machine of hers that knows the cluster's login node, ctl, and nothing else of it."""
+
+    testbed: Control
+
+    def orch(self, *args: str, **options: Any) -> Result:
+        return self.testbed.orch(*args, host=LAPTOP, **{"timeout": 150, **options})
+
+    def write(self, name: str, text: str) -> str:
+        """A file of hers in a folder of its own, which is what is sent as the code."""
+        folder = self.testbed.file(LAPTOP, "/home/alice/job")
+        folder.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+        return f"job/{name}"
+
+    def profile(self, name: str = "far.yaml", **fields: Any) -> str:
+        values = {"kind": "slurm", "login": "alice@ctl", "workdir": SHARED, "nodes": 2, "nproc_per_node": 1,
+                  "exclude": LAPTOP, "time": "1h", "python": sys.executable}  # fmt: skip
+        return self.write(name, json.dumps({**values, **fields}))
+
+    def submit(self, *args: str, **options: Any) -> str:
+        done = self.orch("submit", *args, "--json", **options)
+        assert done.code == 0, done.err
+        return str(done.json["run_id"])
+
+    def status(self, run: str) -> dict[str, Any]:
+        return dict(self.orch("status", run, "--json").json)
+
+    def text(self, run: str, name: str) -> str:
+        """A file of the run as the laptop has it; empty where it has none."""
+        path = self.testbed.file(LAPTOP, f"/home/alice/.local/state/orch/runs/{run}/{name}")
+        return path.read_text() if path.exists() else ""
+
+    def wait_for(self, run: str, words: str, name: str = "nodes/0/attempt_0/rank_0.log") -> None:
+        wait_until(lambda: words in self.text(run, name), f"'{words}' in {name} of {run}", seconds=60)
+
+    def left(self, run: str) -> list[str]:
+        """What is left of an ended run: processes on any host, its job in the queue, its folder on the login node."""
+        hosts = self.testbed.cluster.hosts
+        marked = [f"{each.command} on {host}" for host in hosts for each in self.testbed.processes(host, "alice", run)]
+        queued = self.testbed.output("ctl", "squeue", "--noheader", f"--name={run}").splitlines()
+        folder = self.testbed.file("ctl", f"{SHARED}/runs/{run}")
+        return [*marked, *queued, *map(str, folder.rglob("*"))]
+
+
+@pytest.fixture
+def laptop(testbed: Control) -> Laptop:
+    testbed.output(LAPTOP, "install", "-m", "644", "/dev/null", "/srv/nothing", user="root")
+    for path in filter(None, map(shutil.which, PROGRAMS)):
+        testbed.output(LAPTOP, "mount", "--bind", "/srv/nothing", path, user="root")
+        testbed.undo.callback(testbed.output, LAPTOP, "umount", path, user="root")
+    return Laptop(testbed)
+
+
+def test_a_run_is_submitted_followed_requeued_and_brought_home(laptop: Laptop) -> None:
+    laptop.write("main.py", STEPS + "print('secret of', len(os.environ['TOKEN']))\n")
+    named = laptop.write("job.yaml", '{"script": "main.py", "args": [20, 0.2], "secrets": ["TOKEN"]}')
+    run = laptop.submit(named, "-p", laptop.profile(), TOKEN="swordfish")  # noqa: S106 (not one)
+    note = laptop.status(run)["detail"]
+    assert "Slurm job" in note or laptop.status(run)["state"] != "pending"
+    wait_until(lambda: list_of_steps(laptop, run), "a checkpoint on the laptop", seconds=60)
+    job = laptop.testbed.output("ctl", "squeue", "--noheader", "--format=%i", f"--name={run}")
+    laptop.testbed.output("ctl", "scontrol", "requeue", job)
+    assert laptop.orch("wait", run).code == 0, laptop.orch("why", run).out
+    state = laptop.status(run)
+    assert (state["state"], state["restarts"], state["world_size"]) == ("succeeded", 1, 2)
+    assert {node["host"] for node in state["nodes"]} <= {"n1", "n2", "n3"}
+    again = laptop.text(run, "nodes/0/attempt_1/rank_0.log")
+    assert "rank 0 begins at 0" not in again
+    assert "weights" in again
+    assert "secret of 9" in again
+    assert "rank 1 begins at" in laptop.orch("logs", run, "--rank", "1").out
+    found = laptop.orch("checkpoints", run, "--verify", "--json").json
+    assert found[-1]["step"] == 20
+    assert {each["verdict"] for each in found} == {"committed"}
+    assert laptop.text(run, f"slurm/agent.{job}.1.0.log")
+    assert laptop.left(run) == []
+    assert laptop.testbed.run(LAPTOP, "grep", "-r", "swordfish", ".local").code == 1
+
+
+def list_of_steps(laptop: Laptop, run: str) -> list[str]:
+    """The checkpoints that have been brought to the laptop."""
+    folder = laptop.testbed.file(LAPTOP, f"/home/alice/.local/state/orch/runs/{run}/checkpoints")
+    return sorted(path.parent.name for path in folder.glob("step_*/COMMIT"))
+
+
+def test_a_login_node_out_of_reach_ends_nothing_and_a_cancel_is_proved(laptop: Laptop) -> None:
+    named = laptop.write("hold.yaml", 'command: [sh, -c, "echo holding; exec sleep 600"]\nlimits: {grace: 5s}\n')
+    run = laptop.submit(named, "-p", laptop.profile())
+    laptop.wait_for(run, "holding")
+    laptop.testbed.cut(LAPTOP)
+    wait_until(lambda: "can't be asked" in (laptop.status(run)["detail"] or ""), "the loss of the login node", 60)
+    assert laptop.status(run)["state"] == "running"
+    laptop.testbed.heal(LAPTOP)
+    wait_until(lambda: "can't be asked" not in (laptop.status(run)["detail"] or ""), "the login node", 60)
+    done = laptop.orch("cancel", run)
+    assert done.code == 0, done.err
+    assert "0 processes left" in done.out + done.err
+    assert laptop.status(run)["state"] == "cancelled"
+    assert laptop.left(run) == []
+
+
+def test_what_stands_in_the_way_is_one_clear_message(laptop: Laptop) -> None:
+    named = laptop.write("hello.yaml", "command: [hostname]\n")
+    for fields, words in (
+        ({"login": None}, "there is no sbatch, srun, squeue, scancel on this machine"),
+        ({"login": "alice@nowhere"}, "nowhere: no such host"),
+        ({"partition": "nowhere"}, "Slurm has no partition 'nowhere'"),
+        ({"python": "/no/python"}, "its training interpreter /no/python can't be started"),
+    ):
+        done = laptop.orch("submit", named, "-p", laptop.profile(**fields))
+        assert (done.code, done.out) == (1, ""), done.err
+        assert words in done.err
+        assert len(done.err.splitlines()) <= 2
+    runs = laptop.orch("status", "--json").json
+    assert {run["state"] for run in runs} == {"failed"}
+    assert laptop.testbed.output("ctl", "squeue", "--noheader") == ""
+
+
+def test_doctor_nodes_and_check_ask_the_login_node(laptop: Laptop) -> None:
+    where = laptop.profile()
+    done = laptop.orch("doctor", "-p", where, "--on-node")
+    assert (done.code, "nothing stands in the way" in done.out) == (0, True), done.out
+    assert "short      " in laptop.orch("nodes", "-p", where).out
+    apart = laptop.orch("doctor", "-p", laptop.profile("apart.yaml", workdir="~/apart"), "--on-node")
+    assert apart.code == 1
+    assert "does not see /home/alice/apart/runs as this side does" in apart.out
+    named = laptop.write("hello.yaml", "command: [hostname]\n")
+    checked = laptop.orch("submit", named, "-p", where, "--dry-run", "--check")
+    assert (checked.code, "Slurm would start it at 20" in checked.out) == (0, True), checked.err
+    short = laptop.orch("submit", named, "-p", where, "--dry-run", "--check", "--json", "--nodes", "9")
+    assert (short.code, short.json["check"]["verdict"]) == (1, "fail"), short.err
