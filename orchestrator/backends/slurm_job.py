@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from orchestrator.backends.base import NodeProof
@@ -21,7 +22,7 @@ from orchestrator.store import RunDir
 
 END_SECONDS: Final = 40.0  # Slurm's KillWait, 30 s by default, and some more
 OUTCOMES: Final = {"TIMEOUT": "timeout", "DEADLINE": "timeout", "PREEMPTED": "preempted"}  # the rest is infra
-NO_SUBMITIT: Final = "No module named 'submitit'"
+NO_SUBMITIT: Final = "No module named 'submitit"
 
 
 def job_of(client: Client, run: RunDir, *, fresh: bool = False) -> tuple[str, JobLine | None]:
@@ -151,15 +152,22 @@ def _has_run(run: RunDir) -> bool:
 
 
 def _last_words(run: RunDir, job_id: str) -> str:
-    """The last line of the newest log of agents or batch shell, for a job that failed before ours could speak."""
-    logs = [path for name in ("agent", "batch") for path in (run.path / FOLDER).glob(f"{name}.{job_id}.*.log")]
-    for path in sorted(logs, key=lambda path: path.stat().st_mtime, reverse=True):
+    """The last line of the last start's agents, else of its batch shell: the job failed before ours could speak."""
+    logs = sorted((run.path / FOLDER).glob(f"*.{job_id}.*.log"))  # agent, batch
+    start = max((_start_of(path) for path in logs), default=0)
+    for path in (path for path in logs if _start_of(path) == start):
         lines = [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
         if any(NO_SUBMITIT in line for line in lines):
             return "; the interpreter that submitted it has no submitit on the nodes: install orch where they see it"
         if said := [line for line in lines if not line.startswith("submitit INFO")]:
             return f"; {path.name}: {said[-1][:300]}"
     return ""
+
+
+def _start_of(log: Path) -> int:
+    """The start in `agent.JOB.START.NODE.log` and `batch.JOB.START.log`."""
+    number = log.name.split(".")[2]
+    return int(number) if number.isdecimal() else 0
 
 
 def _proof(run: RunDir, node: int, left: str) -> NodeProof:

@@ -136,20 +136,6 @@ def alice(testbed: Control) -> User:
     return User(testbed)
 
 
-def test_twelve_ranks_train_on_three_nodes(alice: User) -> None:
-    done = alice.orch("submit", "digits_ddp", "-p", "slurm-3x4", "--set", "job.training.epochs=1", "--follow")
-    assert done.code == 0, done.err
-    assert "accuracy" in done.out
-    state = alice.orch("status", "last", "--json").json
-    run = Run(alice, state["run_id"])
-    assert (state["state"], state["world_size"]) == ("succeeded", 12)
-    assert [node["host"] for node in state["nodes"]] == ["n1", "n2", "n3"]
-    assert run.in_accounting() == "COMPLETED"
-    wait_until(lambda: run.text("nodes/0/task.json") == "", "the end of the task with its token")
-    comment = alice.testbed.output("ctl", "scontrol", "show", "job", run.job)
-    assert f"Comment=orch {run.run_id}" in comment
-
-
 def test_the_dry_run_is_the_script_that_is_submitted(alice: User) -> None:
     run = alice.count(1, "partition: urgent\nmem: 200M\ngpus_per_node: 2\nsbatch: {nice: 5}\n")
     page = alice.orch("submit", f"{FOLDER}/count.yaml", "-p", f"{FOLDER}/p.yaml", "--dry-run").out
