@@ -66,8 +66,8 @@ def examine(profile: Any, *, on_node: bool = False) -> list[Check]:
 
         found = slurm_checks.examine(profile, on_node=on_node)
         name = profile.login or "Slurm"
-        whats = [what for what in slurm_checks.CHECKS if what in found or what in slurm_checks.ALWAYS]
-        return [Check(0, name, what, *found.get(what, (NONE, "", ""))) for what in whats]
+        made = [what for what in slurm_checks.CHECKS if what in found or what in slurm_checks.ALWAYS]
+        return [Check(0, name, what, *found.get(what, (NONE, "", ""))) for what in made]
     from orchestrator.backends.hosts import hosts_of, on_all, workdir_of  # noqa: PLC0415 (`orch status` does without)
 
     if profile.kind != "ssh":

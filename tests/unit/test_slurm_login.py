@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import sys
 import zipfile
 from io import BytesIO
@@ -15,12 +16,16 @@ import pytest
 from orchestrator.address import Address, parse_address
 from orchestrator.archive import submitit_archive
 from orchestrator.backends import backend, kind_of
+from orchestrator.backends.slurm import pickled
 from orchestrator.backends.slurm_checks import last_save, seconds_in, seconds_of, seen_there
 from orchestrator.backends.slurm_login import SEEN, LoginBackend
 from orchestrator.errors import UsageError
 from orchestrator.node import commands
 from orchestrator.node.request import RefusedError
 from orchestrator.opinion import Opinion
+from orchestrator.plan import plan
+from orchestrator.profile import PROFILE
+from orchestrator.spec import Job
 from orchestrator.store import RunDir, create_run
 
 PLAIN: dict[str, Any] = {"patience": 30, "env": {}, "hide": ["SQUEUE_"]}
@@ -44,6 +49,25 @@ def test_its_folder_is_the_login_nodes(run: RunDir) -> None:
     assert LoginBackend().place(run, "/shared/me", "/env/python").agent_python == "/env/python"
     with pytest.raises(UsageError, match="workdir is 'orch'"):
         LoginBackend().place(run, "orch", None)
+
+
+def test_its_task_becomes_the_agent_by_the_archive_that_travels(run: RunDir) -> None:
+    machine = LoginBackend()
+    values = {
+        "kind": "slurm",
+        "name": "far",
+        "nodes": 2,
+        "nproc_per_node": 1,
+        "login": "me@far",
+        "python": "/env/python",
+    }
+    profile = PROFILE.validate_python(values)
+    launch = plan(Job(name="r", command=("true",)), profile, "r-abc234", machine.place(run, "/w", "/env/python"))
+    line = next(line for line in machine.script(launch).splitlines() if line.startswith("srun"))
+    assert line.endswith("/env/python -u /w/runs/r-abc234/submitit.pyz /w/runs/r-abc234/slurm")
+    task = pickle.loads(pickled(launch))  # noqa: S301 (our own)
+    argv = ["/env/python", "/w/runs/r-abc234/node.pyz", "slurm", "/w/runs/r-abc234"]
+    assert (task.function, task.args) == (os.execv, ("/env/python", argv))
 
 
 def test_what_slurm_said_last_is_read_here(run: RunDir) -> None:
