@@ -243,15 +243,15 @@ def _detail(own: list[Event], by_node: Mapping[int, list[Event]]) -> str:
         if event["kind"] == "restart":
             return f"attempt {event['attempt']} after {event['cause']}"
         if event["kind"] == "go":
-            return without(own)
+            return without(own, len(by_node))
     missing = sorted(set(by_node) - joined)
     return f"waiting for node {', '.join(map(str, missing))}" if joined and missing else ""
 
 
-def without(own: Iterable[Event]) -> str:
-    """Which nodes this start had to do without; empty where it has all of the plan's."""
+def without(own: Iterable[Event], nodes: int) -> str:
+    """Which nodes this start of so many had to do without; empty where it has all of the plan's."""
     said = [event for event in own if event["kind"] == WITHOUT]
-    if not said:
+    if not said or said[-1].get("nodes") != nodes:  # they were back before it could be done
         return ""
     names = ", ".join(map(str, _items(said[-1].get("hosts"))))
     return f"on {said[-1].get('nodes')} of {said[-1].get('of')} nodes, without {names}"
@@ -282,7 +282,7 @@ def _verdict(
     cancelled = any(event["kind"] == "cancel" for event in own)
     if ended:
         verdict = _verdict_of_gang(ended[-1], by_node, nodes, rank0_done, survivors)
-        return replace(verdict, reason="; ".join(filter(None, [verdict.reason, without(own)])))
+        return replace(verdict, reason="; ".join(filter(None, [verdict.reason, without(own, len(by_node))])))
     if cancelled:
         return Verdict("cancelled", survivors=survivors)
     given_up = _all(by_node, "gave_up")

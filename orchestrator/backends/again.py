@@ -67,7 +67,9 @@ def machines(run: RunDir, backend: SshBackend, profile: Mapping[str, Any], again
     if not away:
         return hosts
     if len(hosts) - len(away) >= (profile.get("min_nodes") or len(hosts)):
-        _say_once(run, WITHOUT, again, hosts=sorted(names), nodes=len(hosts) - len(away), of=len(hosts))
+        if [each.get("hosts") for each in _said(run, WITHOUT, again)[-1:]] != [sorted(names)]:
+            left = len(hosts) - len(away)
+            run.append_event(WITHOUT, start=again.start, hosts=sorted(names), nodes=left, of=len(hosts))
         return {seat: host for seat, host in hosts.items() if seat not in away}
     _wait_for(run, again, names, float(profile.get("node_wait") or 0))
     return None
@@ -103,18 +105,17 @@ def _newest_here(run: RunDir) -> int:
     return int(found.name[5:]) if found else -1
 
 
-def _say_once(run: RunDir, kind: str, again: Again, **values: Any) -> dict[str, Any] | None:
-    """Record it once a start; what was recorded before, if it was."""
-    said = [each for each in run.events() if each["kind"] == kind and each.get("start") == again.start]
-    if not said:
-        run.append_event(kind, start=again.start, **values)
-    return said[0] if said else None
+def _said(run: RunDir, kind: str, again: Again) -> list[dict[str, Any]]:
+    """What has been recorded of this kind for this start: nothing is said twice, however often it is tried."""
+    return [each for each in run.events() if each["kind"] == kind and each.get("start") == again.start]
 
 
 def _wait_for(run: RunDir, again: Again, away: Mapping[str, str], limit: float) -> None:
     """Say once who is waited for; end the run when that has lasted for the profile's node_wait."""
-    said = _say_once(run, "waiting_for_hosts", again, hosts=sorted(away), why=list(away.values()))
-    if said is not None and time.time() - said.get("time", 0.0) > limit:
+    said = _said(run, "waiting_for_hosts", again)
+    if not said:
+        run.append_event("waiting_for_hosts", start=again.start, hosts=sorted(away), why=list(away.values()))
+    elif time.time() - said[0].get("time", 0.0) > limit:
         why = f"{again.reason}; {', '.join(sorted(away))} did not come back within {limit:g} s"
         run.append_event("submit_failed", reason=why)
 
