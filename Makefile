@@ -60,7 +60,7 @@ soak: .venv/test.stamp
 # Side-by-side measurements; prints the table of bench/README.md. MNIST_DIR=folder adds the MNIST rows.
 bench: .venv/test.stamp .venv-bench/bin/torchx
 	@$(BIN)/python bench/pairs.py
-	@for script in startup recovery status iterations flood mnist strategies checkpoint submit \
+	@for script in startup recovery status iterations flood mnist strategies memory scaling checkpoint submit \
 		fanout bytes delays many; do \
 		$(BIN)/python bench/$$script.py || exit 1; done
 
