@@ -21,7 +21,7 @@ from orchestrator.node import child, door, gang
 from orchestrator.node.background import in_thread
 from orchestrator.node.beats import BeatReader
 from orchestrator.node.engine import EngineError
-from orchestrator.node.enter import container_id, refusal
+from orchestrator.node.enter import container_id, pinned, refusal
 from orchestrator.node.events import EventLog, write_whole
 from orchestrator.node.inputs import InputError, place
 from orchestrator.node.join import join
@@ -265,6 +265,7 @@ class Agent:
         self.beats = BeatReader(self.task.hang)
         if self.launcher_gone:
             self.launcher_gone = False
+            self.task = pinned(self.task, self.launcher.container)
             self.launcher = self._new_launcher()
             self._begin(self._start_launcher())
         os.makedirs(attempt_folder(self.node_dir, attempt), exist_ok=True)

@@ -91,6 +91,13 @@ def container(request: Request, payload: bytes) -> Answer:
     return {"version": engine.version, "rootless": engine.rootless, "image_id": image}, b""
 
 
+def pinned(task: NodeTask, record: Mapping[str, Any]) -> NodeTask:
+    """The task with the image that was started before, whatever its name has come to stand for."""
+    if task.container is None or not record.get("image_id"):
+        return task
+    return replace(task, container=replace(task.container, image=record["image_id"], pull="never"))
+
+
 def refusal(task: NodeTask, code: int, tail: list[str]) -> str | None:
     """Why the container did not start, where the runtime and not the launcher has ended with this code."""
     if task.container is None or code not in OWN_CODES or task.container.runtime not in ENGINES:

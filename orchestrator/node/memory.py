@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 
 
 def oom_kills(cgroups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> int:
@@ -17,7 +18,8 @@ def oom_kills(cgroups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") 
         if controllers == "":
             count += _read(f"{root}{path}/memory.events")
         elif "memory" in controllers.split(","):
-            count += _read(f"{root}/memory{path}/memory.oom_control")
+            own = f"{root}/memory{path}"  # in a container the tree begins with its own group, under another name
+            count += _read(f"{own if os.path.isdir(own) else f'{root}/memory'}/memory.oom_control")
     return count
 
 

@@ -20,7 +20,7 @@ import pytest
 
 from orchestrator.node.processes import send_signal, wait_gone
 from tests.cluster.control import Control
-from tests.cluster.lab import HOLD, LAPTOP, Lab, settled
+from tests.cluster.lab import HOLD, LAPTOP, STEPS, Lab, settled
 from tests.testbed import docker as daemons
 from tests.testbed import images
 from tests.testbed.layout import PEOPLE, REPO
@@ -78,6 +78,34 @@ def test_twelve_ranks_train_in_containers_on_three_machines(lab: Lab, image: str
     lab.assert_nothing_left(run)
 
 
+def test_a_cancel_on_one_machine_reaches_the_ranks_in_their_container(lab: Lab, image: str) -> None:
+    """The local backend, with n1 as alice's own machine."""
+    home = lab.control.file("n1", "/home/alice")
+    (home / "steps").mkdir()
+    (home / "steps/main.py").write_text(STEPS)
+    (home / "steps/steps.yaml").write_text(
+        json.dumps({"script": "main.py", "args": ["600", "0.1"], "container": container(image)})
+    )
+    (home / "own.yaml").write_text(
+        json.dumps({"kind": "local", "nproc_per_node": 2, "runtime": "docker", "python": sys.executable})
+    )
+
+    def orch(*args: str) -> Any:
+        return lab.control.orch(*args, host="n1", timeout=100)
+
+    run = orch("submit", "steps/steps.yaml", "--profile", "own.yaml", "--json").json["run_id"]
+    folder = home / ".local/state/orch/runs" / run
+    settled(lambda: list(folder.glob("checkpoints/step_*/COMMIT")), "a checkpoint", 60)
+    assert orch("cancel", run).code == 0
+    assert orch("status", run, "--json").json["state"] == "cancelled"
+    assert [path for path in folder.rglob("*") if path.lstat().st_uid != ALICE.uid] == []
+    ends = [json.loads(line) for line in (folder / "nodes/0/events.jsonl").read_text().splitlines()]
+    assert {event["code"] for event in ends if event["kind"] == "rank_exit"} == {
+        95
+    }  # stopped at a step, with a checkpoint
+    assert containers(lab.control, "n1") == []
+
+
 @dataclass(frozen=True)
 class Cluster:
     """Alice on the login node, with a Slurm profile that trains in containers."""
@@ -125,7 +153,9 @@ def test_twelve_ranks_train_in_containers_of_a_slurm_job(testbed: Control, image
 def test_a_container_has_what_slurm_gave_the_job_and_goes_with_it(testbed: Control, image: str) -> None:
     alice = Cluster(testbed)
     alice.write("main.py", HOLD)
-    job = alice.write("hold.yaml", {"script": "main.py", "container": container(image), "retry": {"infra": 0}})
+    job = alice.write(
+        "hold.yaml", {"script": "main.py", "launcher": "exec", "container": container(image), "retry": {"infra": 0}}
+    )
     run = alice.submit(job, "--profile", alice.profile(nodes=1, nproc_per_node=1, cpus_per_task=1))
     said = testbed.file("ctl", f"{alice.home}/orch/runs/{run}/nodes/0/attempt_0/rank_0.log")
     settled(lambda: said.exists() and "holding" in said.read_text(), "the rank", 60)
@@ -139,7 +169,7 @@ def test_a_container_has_what_slurm_gave_the_job_and_goes_with_it(testbed: Contr
 
 def refused(lab: Lab, *args: str, **values: Any) -> str:
     """What a submit says that is refused before anything has started."""
-    job = lab.job("hold", HOLD, container=values)
+    job = lab.job("hold", HOLD, launcher="exec", container=values)
     done = lab.orch("submit", job, "--profile", lab.profile(runtime="docker"), "--json", *args)
     assert done.code == 1, done.out
     return done.err
@@ -155,6 +185,8 @@ def test_what_is_wrong_with_a_node_or_an_image_is_one_sentence_before_the_gang_s
         assert {(each["host"], each["verdict"]) for each in checks if each["what"] == "runtime"} == {
             ("n1", "ok"), ("n2", "fail"), ("n3", "fail"),
         }  # fmt: skip
+    with full(control, "n1"):
+        assert "n1: the disk of docker's /srv/docker is full (" in refused(lab, **container(image))
     foreign = "arm64v8/python:3"
     load_empty(control, "n1", foreign, "arm64")
     said = refused(lab, image=foreign, pull="never", mounts=["/nowhere/data:/data"])
@@ -203,6 +235,17 @@ def end_daemon(control: Control, host: str, number: int) -> None:
 
 
 @contextlib.contextmanager
+def full(control: Control, host: str) -> Iterator[None]:
+    """The host with a few MiB left where its images lie."""
+    used = int(control.output(host, "df", "--output=used", "/srv/docker", user="root").split()[-1])
+    control.output(host, "mount", "-o", f"remount,size={used + 9000}k", "/srv/docker", user="root")
+    try:
+        yield
+    finally:
+        control.output(host, "mount", "-o", "remount,size=50%", "/srv/docker", user="root")
+
+
+@contextlib.contextmanager
 def closed(control: Control, host: str) -> Iterator[None]:
     """The host with a Docker daemon that answers root alone."""
     control.output(host, "chmod", "600", "/run/docker.sock", user="root")
@@ -218,7 +261,7 @@ def test_nodes_with_different_images_of_one_name_do_not_start(lab: Lab, image: s
     lab.control.output(
         "n2", "sh", "-c", f"printf 'FROM {image}\\nLABEL other=1\\n' | docker build --quiet --tag=mine:1 -"
     )
-    job = lab.job("hold", HOLD, container=container("mine:1"), retry={"infra": 0})
+    job = lab.job("hold", HOLD, launcher="exec", container=container("mine:1"), retry={"infra": 0})
     run = lab.submit(job, "--profile", lab.profile(hosts=["n1", "n2"], runtime="docker"))
     assert lab.wait(run).code == 100
     why = lab.orch("why", run).out
@@ -230,9 +273,12 @@ def test_nodes_with_different_images_of_one_name_do_not_start(lab: Lab, image: s
 def test_killed_agents_and_clients_leave_no_container_and_no_other_is_touched(
     lab: Lab, image: str, stranger: str
 ) -> None:
-    job = lab.job("hold", HOLD, container=container(image), retry={"infra": 0})
-    run = lab.submit(job, "--profile", lab.profile(runtime="docker"))
-    lab.until_said(run, "holding")
+    canary = "canary-5d41402abc4b2a76b9719d911017c592"
+    job = lab.job(
+        "hold", HOLD, launcher="exec", container=container(image), retry={"infra": 0}, secrets=["TOKEN_OF_MINE"]
+    )
+    run = lab.submit(job, "--profile", lab.profile(runtime="docker"), TOKEN_OF_MINE=canary)
+    lab.until_said(run, "holding", seconds=120)
     for host in NODES:
         settled(lambda host=host: f"orch-{run}-" in " ".join(containers(lab.control, host)), f"a container on {host}")
     inspected = json.loads(lab.control.output("n2", "docker", "inspect", f"orch-{run}-1-0"))[0]
@@ -240,6 +286,9 @@ def test_killed_agents_and_clients_leave_no_container_and_no_other_is_touched(
     assert inspected["HostConfig"]["NetworkMode"] == inspected["HostConfig"]["IpcMode"] == "host"
     assert inspected["HostConfig"]["CapDrop"] == ["ALL"]
     assert inspected["Config"]["User"] == f"{ALICE.uid}:{ALICE.uid}"
+    shown = [Path(f"/proc/{each.pid}/cmdline").read_bytes() for each in lab.control.processes("n2", ALICE.name)]
+    assert canary not in json.dumps(inspected)
+    assert not any(canary.encode() in words for words in shown)
     kill(lab, "n1", b"\0agent\0")
     kill(lab, "n2", b"docker\0run\0")
     assert lab.wait(run).code == 100
@@ -262,9 +311,9 @@ def kill(lab: Lab, host: str, words: bytes) -> None:
 
 
 def test_a_daemon_that_restarts_and_a_machine_that_crashes_leave_no_container(lab: Lab, image: str) -> None:
-    job = lab.job("hold", HOLD, container=container(image), retry={"infra": 0})
+    job = lab.job("hold", HOLD, launcher="exec", container=container(image), retry={"infra": 0})
     run = lab.submit(job, "--profile", lab.profile(runtime="docker"))
-    lab.until_said(run, "holding")
+    lab.until_said(run, "holding", seconds=120)
     lab.control.crash("n3")
     with stopped(lab.control, "n2"):
         pass
@@ -276,11 +325,11 @@ def test_a_daemon_that_restarts_and_a_machine_that_crashes_leave_no_container(la
 
 
 def test_gc_ends_a_container_that_was_left_behind_and_keeps_that_of_a_live_run(lab: Lab, image: str) -> None:
-    job = lab.job("hold", HOLD, container=container(image))
+    job = lab.job("hold", HOLD, launcher="exec", container=container(image))
     profile = lab.profile(hosts=["n1"], runtime="docker")
     live = lab.submit(job, "--profile", profile)
-    lab.until_said(live, "holding")
-    old = lab.submit(lab.job("short", "print(1)\n", container=container(image)), "--profile", profile)
+    lab.until_said(live, "holding", seconds=120)
+    old = lab.submit(lab.job("short", "print(1)\n", launcher="exec", container=container(image)), "--profile", profile)
     assert lab.wait(old).code == 0
     labels = [f"--label=io.github.orch.{name}" for name in (f"run={old}", f"uid={ALICE.uid}", "node=0", "dir=/none")]
     lab.control.output("n1", "docker", "run", "--detach", "--name=left", *labels, image, "sleep", "600", user="root")
