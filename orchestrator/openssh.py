@@ -1,22 +1,28 @@
-"""A channel over the system's own `ssh`, which moves bytes several times as fast as paramiko: for what is big.
+"""The system's own `ssh`: what it makes of an address, and a channel over it for what is big.
 
-It goes where the session goes: the same configuration, user, port, key, gateways and known_hosts. It asks nobody
-anything, and refuses a host key that is not known.
+It moves bytes several times as fast as paramiko, and goes where the session goes: the same configuration, user, port,
+key, gateways and known_hosts. It asks nobody anything, and refuses a host key that is not known.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import shlex
+import shutil
 import subprocess
 import tempfile
 import threading
+from dataclasses import dataclass
 from typing import Final
 
 from orchestrator.address import Address, gateway_of
-from orchestrator.remote import BUFFER, CONNECT_SECONDS, KEEPALIVE_SECONDS, resolve
+from orchestrator.errors import BackendError
 
+CONNECT_SECONDS: Final = 15.0
+KEEPALIVE_SECONDS: Final = 5
+BUFFER: Final = 1 << 16
 FAST_CIPHER: Final = "aes128-gcm@openssh.com"
 LEAVING_SECONDS: Final = 5.0
 PIPE_BYTES: Final = 1 << 20  # the most that an ordinary user may ask for
@@ -31,6 +37,54 @@ OPTIONS: Final = {
     "ClearAllForwardings": "yes",
     "LogLevel": "ERROR",
 }
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """What OpenSSH makes of an address."""
+
+    hostname: str
+    user: str | None = None
+    port: int = 22
+    keys: tuple[str, ...] = ()
+    known_hosts: tuple[str, ...] = ()
+    jump: str | None = None
+    agent: bool = True
+    ciphers: tuple[str, ...] = ()
+
+
+def resolve(address: Address) -> Resolved:
+    """The address as `ssh -G` resolves it; as it stands where there is no ssh here."""
+    if address.host.startswith("-"):
+        raise BackendError(f"'{address.host}' is not a host name")
+    known = ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")
+    if shutil.which("ssh") is None:
+        keys = [f"~/.ssh/id_{kind}" for kind in ("ed25519", "ecdsa", "rsa")]
+        found: dict[str, list[str]] = {"hostname": [address.host], "identityfile": keys}
+    else:
+        argv = ["ssh", "-G", *(["-l", address.user] if address.user else [])]
+        argv += [*(["-p", str(address.port)] if address.port else []), "--", address.host]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+        if done.returncode != 0:
+            raise BackendError(f"{address.host}: ssh can't read its configuration: {done.stderr.strip()}")
+        found = {}
+        for line in done.stdout.splitlines():
+            name, _, value = line.partition(" ")
+            found.setdefault(name, []).append(value)
+    first = {name: values[0] for name, values in found.items()}
+    files = [*first.get("userknownhostsfile", known[0]).split(), *first.get("globalknownhostsfile", known[1]).split()]
+    jump = address.jump or first.get("proxyjump")
+    keys = [address.key] if address.key else found.get("identityfile", [])
+    return Resolved(
+        hostname=first.get("hostname", address.host),
+        user=first.get("user", address.user),
+        port=int(first.get("port", address.port or 22)),
+        keys=tuple(path for key in keys if os.path.exists(path := os.path.expanduser(key))),
+        known_hosts=tuple(path for file in files if os.path.exists(path := os.path.expanduser(file))),
+        jump=None if jump in (None, "none") else jump,
+        agent=first.get("identityagent") != "none" and first.get("identitiesonly") != "yes",
+        ciphers=tuple(filter(None, first.get("ciphers", "").split(","))),
+    )
 
 
 def ssh_argv(address: Address) -> list[str]:

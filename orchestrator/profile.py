@@ -115,6 +115,10 @@ class SshProfile(ProfileBase):
     jump: Line | None = None
     slots: Count | None = Field(None, description="ranks that a host without GPUs takes at a time, of all its users")
     node_wait: Seconds = Field(1800, description="how long a lost host is waited for where no spare is left")
+    supervisor: Annotated[str, Field(pattern=r"^(here|([^\s@-][^\s@]*@)?[^\s@:-][^\s@:]*(:\d{1,5})?)$")] = Field(
+        "here", description="who looks after the run: here, or user@host with orch and keys for the hosts"
+    )
+    supervisor_orch: Line = Field("orch", description="the orch program on that machine")
     second_copy: bool = Field(True, description="keep each checkpoint on node 1 too, where workdir is not shared")
     min_nodes: Count | None = Field(None, description="with so many nodes a run goes on without a lost one")
 

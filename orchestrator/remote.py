@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 import random
 import shlex
-import shutil
 import socket
-import subprocess
 import time
-from dataclasses import dataclass
 from typing import Any, Final
 
 import paramiko
@@ -24,61 +20,11 @@ from paramiko.config import SSHConfig
 
 from orchestrator.address import Address
 from orchestrator.errors import BackendError
+from orchestrator.openssh import BUFFER, CONNECT_SECONDS, KEEPALIVE_SECONDS, Resolved
 
-CONNECT_SECONDS: Final = 15.0
 TRIES: Final = 3
 QUICK_SECONDS: Final = 2.0
-KEEPALIVE_SECONDS: Final = 5
-BUFFER: Final = 1 << 16
 LOST: Final = (OSError, EOFError, paramiko.SSHException)  # how a connection that breaks shows itself
-
-
-@dataclass(frozen=True)
-class Resolved:
-    """What OpenSSH makes of an address."""
-
-    hostname: str
-    user: str | None = None
-    port: int = 22
-    keys: tuple[str, ...] = ()
-    known_hosts: tuple[str, ...] = ()
-    jump: str | None = None
-    agent: bool = True
-    ciphers: tuple[str, ...] = ()
-
-
-def resolve(address: Address) -> Resolved:
-    """The address as `ssh -G` resolves it; as it stands where there is no ssh here."""
-    if address.host.startswith("-"):
-        raise BackendError(f"'{address.host}' is not a host name")
-    known = ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")
-    if shutil.which("ssh") is None:
-        keys = [f"~/.ssh/id_{kind}" for kind in ("ed25519", "ecdsa", "rsa")]
-        found: dict[str, list[str]] = {"hostname": [address.host], "identityfile": keys}
-    else:
-        argv = ["ssh", "-G", *(["-l", address.user] if address.user else [])]
-        argv += [*(["-p", str(address.port)] if address.port else []), "--", address.host]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-        if done.returncode != 0:
-            raise BackendError(f"{address.host}: ssh can't read its configuration: {done.stderr.strip()}")
-        found = {}
-        for line in done.stdout.splitlines():
-            name, _, value = line.partition(" ")
-            found.setdefault(name, []).append(value)
-    first = {name: values[0] for name, values in found.items()}
-    files = [*first.get("userknownhostsfile", known[0]).split(), *first.get("globalknownhostsfile", known[1]).split()]
-    jump = address.jump or first.get("proxyjump")
-    keys = [address.key] if address.key else found.get("identityfile", [])
-    return Resolved(
-        hostname=first.get("hostname", address.host),
-        user=first.get("user", address.user),
-        port=int(first.get("port", address.port or 22)),
-        keys=tuple(path for key in keys if os.path.exists(path := os.path.expanduser(key))),
-        known_hosts=tuple(path for file in files if os.path.exists(path := os.path.expanduser(file))),
-        jump=None if jump in (None, "none") else jump,
-        agent=first.get("identityagent") != "none" and first.get("identitiesonly") != "yes",
-        ciphers=tuple(filter(None, first.get("ciphers", "").split(","))),
-    )
 
 
 class _UnknownHostError(Exception):

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from orchestrator.address import Address, gateway_of
 from orchestrator.archive import node_archive
 from orchestrator.errors import BackendError
-from orchestrator.openssh import SshProcess
-from orchestrator.remote import LOST, Channel, connect, resolve
+from orchestrator.openssh import SshProcess, resolve
+from orchestrator.remote import LOST, Channel, connect
 
 if TYPE_CHECKING:
     from fabric import Connection

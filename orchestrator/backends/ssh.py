@@ -184,7 +184,7 @@ class SshBackend:
         """Where the other nodes may reach node 0: its `addr`, else what ssh and the machine itself call it."""
         if host.addr:
             return (host.addr,)
-        from orchestrator.remote import resolve  # noqa: PLC0415 (loads fabric)
+        from orchestrator.openssh import resolve  # noqa: PLC0415 (loads fabric)
 
         own = [addr for addr in hello["addresses"] if not addr.startswith("127.")]
         return tuple(dict.fromkeys([resolve(host.address).hostname, *own]))

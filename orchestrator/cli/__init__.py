@@ -11,6 +11,7 @@ import click
 from orchestrator.cli import (  # noqa: F401 (each adds its commands to the group)
     clean,
     documents,
+    elsewhere,
     export,
     machines,
     results,

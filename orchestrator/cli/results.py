@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from orchestrator.cli.elsewhere import where_it_is
 from orchestrator.cli.group import orch, print_json, say, style
 from orchestrator.errors import EXIT_ORCH_FAILED
 
@@ -17,6 +18,7 @@ from orchestrator.errors import EXIT_ORCH_FAILED
 @click.argument("run")
 @click.option("--verify", is_flag=True, help="Read every byte and hold it against its hash.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@where_it_is
 def checkpoints(run: str, verify: bool, as_json: bool) -> int:
     """List a run's checkpoints: step, metric, size, and whether each is whole. With --verify, exit 1 if one is not."""
     from orchestrator import pages

@@ -6,10 +6,12 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.cli.elsewhere import where_it_is
 from orchestrator.cli.follow import Printer
 from orchestrator.cli.follow import follow as follow_run
 from orchestrator.cli.group import orch, print_json, say, style
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 # ruff: noqa: PLC0415
 
 WATCH_SECONDS = 1.0
+MOST_OTHERS = 5
 
 
 @orch.command()
@@ -30,6 +33,7 @@ WATCH_SECONDS = 1.0
 @click.option("--number", "-n", default=20, show_default=True, type=click.IntRange(1), help="How many of the newest.")
 @click.option("--watch", "-w", is_flag=True, help="Keep the screen current until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@where_it_is
 def status(run: str | None, everything: bool, number: int, watch: bool, as_json: bool) -> int:
     """Show runs, or everything about one RUN (an id, a unique prefix, or last)."""
     if watch and as_json:
@@ -53,6 +57,7 @@ def _status_text(run: str | None, everything: bool, number: int, as_json: bool) 
         rows = [(state, None if state.is_final else beat_of(folder, state.attempt)) for folder, state in found]
         if as_json:
             return json.dumps([{**state.to_json(), "progress": beat} for state, beat in rows], indent=1)
+        _name_the_others(root)
         return render.status_table(rows, time.time(), style)
     folder = find_run(root, run)
     state, result = state_of(folder), result_of(folder)
@@ -63,6 +68,14 @@ def _status_text(run: str | None, everything: bool, number: int, as_json: bool) 
         return json.dumps(whole, indent=1)
     page = render.status_page(state, beat, result, str(folder.path), time.time(), style)
     return "\n".join([page, *(f"  {line}" for line in render.notify_lines(notify.told(folder)))])
+
+
+def _name_the_others(root: Path) -> None:
+    """Runs that other machines look after are asked about one by one: a table waits for no network."""
+    from orchestrator.elsewhere import pointers
+
+    for pointer in pointers(root)[-MOST_OTHERS:]:
+        say(f"{pointer.host} looks after {pointer.run_id}: orch status {pointer.run_id}")
 
 
 def _watch(text: Callable[[], str]) -> int:
@@ -83,6 +96,7 @@ def _watch(text: Callable[[], str]) -> int:
 @click.option("--node", type=click.IntRange(0), help="All ranks of this node.")
 @click.option("--all", "-a", "everything", is_flag=True, help="All ranks of all nodes.")
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines of each log.")
+@where_it_is
 def logs(run: str, follow: bool, rank: int | None, node: int | None, everything: bool, tail: int | None) -> int:
     """Print the log of rank 0, or of the ranks asked for."""
     from orchestrator import controller
@@ -116,6 +130,7 @@ def logs(run: str, follow: bool, rank: int | None, node: int | None, everything:
 @click.argument("run")
 @click.option("--now", is_flag=True, help="Kill at once, without a last checkpoint.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@where_it_is
 def cancel(run: str, now: bool, as_json: bool) -> int:
     """Stop a run at its next step boundary, with a checkpoint, and prove that nothing of it is left."""
     from orchestrator import controller
@@ -147,6 +162,7 @@ def _what_is_left(proof: NodeProof) -> str:
 @click.argument("run")
 @click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Give up waiting after this long.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@where_it_is
 def wait(run: str, timeout: float | None, as_json: bool) -> int:
     """Wait for a run to end; the exit code is its outcome (0, 100 failed, 101 not finished, 103 cancelled)."""
     from orchestrator import controller
@@ -164,6 +180,7 @@ def wait(run: str, timeout: float | None, as_json: bool) -> int:
 @orch.command()
 @click.argument("run")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@where_it_is
 def why(run: str, as_json: bool) -> int:
     """Say why a run ended as it did: rank, host, code, traceback, last lines, and what to do."""
     from orchestrator import render

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -74,7 +75,7 @@ def submit(job: str | None, profile: str | None, as_json: bool, again: str | Non
            dry_run: bool, check: bool, rehearse: bool, after: str | None, wait_for_gpus: bool,
            **shared: Any) -> int:  # fmt: skip
     """Submit JOB (a YAML file or a shipped job's name) to a profile, or repeat a run."""
-    from orchestrator import controller, render
+    from orchestrator import controller, elsewhere, render
     from orchestrator.runrecord import code_note
     from orchestrator.store import state_root
 
@@ -96,6 +97,8 @@ def submit(job: str | None, profile: str | None, as_json: bool, again: str | Non
         verdict = controller.check(prepared, launch) if check else None
         show_plan(launch, as_json, prepared.environment.secrets, verdict)
         return EXIT_ORCH_FAILED if verdict is not None and verdict[0] == "fail" else 0
+    if elsewhere.is_elsewhere(prepared):
+        return hand_over(root, prepared, as_json=as_json, follow=follow)
     run = controller.submit(root, prepared)
     if note := code_note(run.events()):
         say(note)
@@ -111,6 +114,25 @@ def submit(job: str | None, profile: str | None, as_json: bool, again: str | Non
         if not sys.stdout.isatty():
             click.echo(run.run_id)  # alone on stdout, so that a script can take it
         say(f"submitted {run.run_id}\n{render.next_commands(run.run_id)}")
+    return 0
+
+
+def hand_over(root: Path, prepared: Any, *, as_json: bool, follow: bool) -> int:
+    """Have another machine submit and look after the run."""
+    from orchestrator import elsewhere, render
+
+    pointer = elsewhere.hand_over(root, prepared)
+    if follow:
+        say(f"submitted {pointer.run_id}, which {pointer.host} looks after; Ctrl-C detaches, and the run goes on")
+        elsewhere.reach(pointer, "", ["logs", pointer.run_id, "--follow"])
+        return elsewhere.reach(pointer, "", ["wait", pointer.run_id])
+    if as_json:
+        print_json({"run_id": pointer.run_id, "supervisor": pointer.host})
+        return 0
+    if not sys.stdout.isatty():
+        click.echo(pointer.run_id)
+    say(f"submitted {pointer.run_id}, which {pointer.host} looks after: this machine may go off")
+    say(render.next_commands(pointer.run_id))
     return 0
 
 

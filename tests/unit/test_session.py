@@ -20,8 +20,7 @@ from orchestrator.backends.again import in_order
 from orchestrator.backends.hosts import Handle, Host, hosts_of, read_handle
 from orchestrator.errors import BackendError
 from orchestrator.node.serve import HOME
-from orchestrator.openssh import ssh_argv
-from orchestrator.remote import resolve
+from orchestrator.openssh import resolve, ssh_argv
 from orchestrator.session import _BOOTSTRAP
 from orchestrator.store import RunDir
 

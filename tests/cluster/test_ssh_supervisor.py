@@ -1,0 +1,63 @@
+"""Another machine of alice's looks after the run: submitted from her laptop, asked about there, with its own keys."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tests.cluster.control import Control
+from tests.cluster.lab import LAPTOP, Lab
+from tests.testbed.layout import REPO
+
+BOX, TOKEN = "n3", {"TOKEN_OF_MINE": "canary"}
+SAY = "import os, time\nprint('the token has', len(os.environ['TOKEN_OF_MINE']), flush=True)\ntime.sleep(600)\n"
+
+
+@pytest.fixture
+def lab(testbed: Control) -> Lab:
+    return Lab(testbed)
+
+
+def install_orch(lab: Lab) -> str:
+    """An orch on the box; its path."""
+    path = lab.control.file(BOX, "/home/alice/orch")
+    path.write_text(f'#!/bin/sh\nPYTHONPATH={REPO} exec {sys.executable} -m orchestrator.cli "$@"\n')
+    path.chmod(0o755)
+    return "/home/alice/orch"
+
+
+@pytest.mark.timeout(240)
+def test_a_run_is_handed_over_and_asked_about_from_the_laptop(lab: Lab) -> None:
+    job = lab.job("say", SAY, secrets=["TOKEN_OF_MINE"])
+    profile = lab.profile(hosts=["n1"], supervisor=f"alice@{BOX}", supervisor_orch="/home/alice/orch")
+    submit = ("submit", job, "--profile", profile)
+    refused = lab.orch(*submit, **TOKEN)
+    assert refused.code == 1
+    assert "alice@n3 is to look after the run, and has no /home/alice/orch that can" in refused.err
+    install_orch(lab)
+    lab.control.output(BOX, "mv", ".ssh/known_hosts", ".ssh/known_hosts.away")
+    refused = lab.orch(*submit, **TOKEN)
+    assert refused.code == 1
+    assert (
+        "alice@n3, which is to look after the run, says: n1 (n1:22): its host key is not in known_hosts" in refused.err
+    )
+    assert lab.agents("n1") == []
+    lab.control.output(BOX, "mv", ".ssh/known_hosts.away", ".ssh/known_hosts")
+    done = lab.orch(*submit, **TOKEN)
+    assert done.code == 0, done.err
+    run = done.out.strip()
+    assert "which alice@n3 looks after: this machine may go off" in done.err
+    assert lab.supervisor() == []
+    shown = lab.orch("status", "--json")
+    assert (shown.json, lab.orch("status").err.split(":")[0]) == ([], f"alice@n3 looks after {run}")
+    with lab.control.start(LAPTOP, *lab.argv("logs", "last", "--follow")) as follow:
+        assert follow.stdout is not None
+        assert follow.stdout.readline() == "the token has 6\n"
+        assert lab.orch("cancel", run[:-1], "--now").code == 0
+        assert follow.wait(30) is not None
+    assert lab.status(run)["state"] == "cancelled"
+    assert lab.orch("wait", run).code == 103
+    assert lab.orch("checkpoints", run).code == lab.orch("why", run).code == 0
+    assert lab.of_run(run, "n1") == []
+    assert not (lab.home / ".local/state/orch/runs").exists()  # nothing but a pointer is here
