@@ -39,6 +39,7 @@ class Facts:
     memory: int | None = None
     infiniband: bool = False
     memlock: bool = True  # may the engine lift the limit on locked memory, which InfiniBand needs?
+    limits: tuple[str, ...] = ()  # this process's own, where podman would raise them and may not
     host: str = "HOST"
 
 
@@ -127,6 +128,7 @@ def _engine(task: NodeTask, box: Container, facts: Facts, attempt: int, image: s
         "--ulimit",
         f"stack={STACK_BYTES}:{STACK_BYTES}",
         *(["--ulimit", "memlock=-1:-1"] if facts.memlock else []),
+        *(word for limit in facts.limits for word in ("--ulimit", limit)),
     ]
     words += ["--security-opt", "no-new-privileges", "--security-opt", "label=disable", "--cap-drop", "ALL"]
     words += [word for name in box.cap_add for word in ("--cap-add", name)]

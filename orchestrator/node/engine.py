@@ -203,6 +203,14 @@ _KNOWN = (
     (r"no space left on device", "its disk is full, says {engine}: make room where its images lie"),
     (r"exec format error", "the image is for another kind of processor than this machine's"),
     (
+        r"container-init binary not found",
+        "its podman has no init for containers: install catatonit there",
+    ),
+    (
+        r"statfs /dev/mqueue",
+        "it has no /dev/mqueue, which podman needs to share the node's /dev/shm: mount it, or set container.shm",
+    ),
+    (
         r"could not select device driver|unresolvable CDI|nvidia-container-cli|CDI device",
         "its {engine} can't give GPUs to a container ({last}): install nvidia-container-toolkit, or set gpu_flag",
     ),

@@ -8,6 +8,7 @@ import os
 import platform
 import pwd
 import re
+import resource
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -181,6 +182,7 @@ def facts(task: NodeTask, engine: Engine, environ: Mapping[str, str]) -> Facts:
     except KeyError:
         name = str(uid)
     mine, cores = os.sched_getaffinity(0), os.cpu_count() or 1
+    can_lift = not engine.rootless and can_lift_limits(engine_pid(engine.name))
     given = environ.get("SLURM_CPUS_ON_NODE", "")
     asked = int(given) if given.isdigit() else task.container.cpus
     return Facts(
@@ -193,9 +195,16 @@ def facts(task: NodeTask, engine: Engine, environ: Mapping[str, str]) -> Facts:
         cpus=asked if asked is not None and asked < len(mine) else None,
         memory=_memory(environ) or task.container.mem,
         infiniband=os.path.isdir("/dev/infiniband"),
-        memlock=not engine.rootless and can_lift_limits(engine_pid(engine.name)),
+        memlock=can_lift,
+        limits=own_limits() if engine.name == "podman" and not engine.rootless and not can_lift else (),
         host=environ.get("SLURMD_NODENAME") or socket.gethostname(),
     )
+
+
+def own_limits() -> tuple[str, ...]:
+    """The limits of this process that podman raises where it is told nothing: a root in a container may not."""
+    kinds = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
+    return tuple(f"{name}={resource.getrlimit(kind)[1]}:{resource.getrlimit(kind)[1]}" for name, kind in kinds.items())
 
 
 def visible_gpus(task: NodeTask, environ: Mapping[str, str]) -> tuple[str, ...]:

@@ -20,7 +20,9 @@ while read -r path; do # below a folder that the host has of its own: brought in
   mount -o remount,bind,ro "/mnt$path"
 done
 mount --bind "$bed/shared" /shared
-for etc in passwd group hosts slurm munge; do mount --bind "$bed/etc/$etc" "/etc/$etc"; done
+for etc in passwd group hosts slurm munge subuid subgid; do
+  [ ! -e "/etc/$etc" ] || mount --bind "$bed/etc/$etc" "/etc/$etc"
+done
 mount --bind /mnt/ssh /etc/ssh
 for own in home root scratch srv tmp; do mount --rbind "/mnt/$own" "/$own"; done
 umount -l /mnt

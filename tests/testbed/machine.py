@@ -25,6 +25,9 @@ PACKAGES = {
     "mariadbd": "mariadb-server",
     "dockerd": "docker.io",
     "debootstrap": "debootstrap",
+    "podman": "podman",
+    "catatonit": "catatonit",
+    "newuidmap": "uidmap",
     "gcc": "gcc",
 }
 # What daemons and their jobs get: nothing of the shell that happened to start the testbed.

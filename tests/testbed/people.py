@@ -25,6 +25,9 @@ def write_accounts(cluster: Cluster) -> None:
             fields[3] = ",".join(name for name, _, _ in numbered)
     for file, lines in (("passwd", passwd), ("group", group)):
         (etc / file).write_text("".join(":".join(fields) + "\n" for fields in lines))
+    ranges = "".join(f"{each.name}:{each.uid << 16}:65536\n" for each in PEOPLE)  # for rootless containers
+    for file in ("subuid", "subgid"):
+        (etc / file).write_text(ranges)
     known = ["127.0.0.1 localhost", *(f"{address(host)} {host}" for host in cluster.hosts)]
     (etc / "hosts").write_text("".join(f"{line}\n" for line in known))
 
