@@ -31,9 +31,7 @@ from orchestrator.store import (
     RunDir,
     create_run,
     find_run,
-    live_runs,
     new_run_id,
-    newest_runs,
     read_lines,
     remove_run,
 )
@@ -175,20 +173,17 @@ def submit(root: Path, prepared: Prepared) -> RunDir:
     machine = backend(kind_of(dict(prepared.profile)))
     run_id = new_run_id(loaded.job.name)
     launch = plan_for(root, prepared, run_id)
-    run = create_run(root, run_id, _record(prepared, launch), folder=_shared_folder(machine, launch))
+    queued = as_queued(root, machine, launch, prepared.after)
+    run = record_run(root, prepared, launch)
     try:
-        notify.arm(root, run, launch.job, prepared.hidden)
-        run.write("plan.json", launch.to_json())
         _snapshot(prepared, run)
     except OrchError:
         remove_run(root, run)  # nothing was started: it leaves no trace
         raise
-    if prepared.after is not None:
-        waiting = _waiting_in_queue(root, machine, launch, prepared.after)
-        if waiting is None:
-            hold(root, run, prepared)
-            return run
-        launch = waiting
+    if queued is None:
+        hold(root, run, prepared)
+        return run
+    launch = queued
     token = os.urandom(32).hex()
     tasks = tuple(replace(task, token=token, secrets=prepared.environment.secrets) for task in launch.tasks)
     try:
@@ -203,6 +198,21 @@ def submit(root: Path, prepared: Prepared) -> RunDir:
     return run
 
 
+def record_run(
+    root: Path, prepared: Prepared, launch: LaunchPlan, own: dict[str, Any] | None = None, *, indexed: bool = True
+) -> RunDir:
+    """Make the run known, with its plan; `own` is added to its record. One that can't be leaves no trace."""
+    folder = shared_folder(backend(kind_of(launch.profile)), launch)
+    run = create_run(root, launch.run_id, {**_record(prepared, launch), **(own or {})}, folder, indexed=indexed)
+    try:
+        notify.arm(root, run, launch.job, prepared.hidden)
+        run.write("plan.json", launch.to_json())
+    except OrchError:
+        remove_run(root, run)
+        raise
+    return run
+
+
 def hold(root: Path, run: RunDir, prepared: Prepared) -> None:
     """Leave the start of a recorded run to the supervisor, until what it waits for has come."""
     run.append_event("held")
@@ -210,8 +220,13 @@ def hold(root: Path, run: RunDir, prepared: Prepared) -> None:
     start_supervisor(root, without=prepared.environment.secrets)
 
 
-def _waiting_in_queue(root: Path, machine: Backend, launch: LaunchPlan, after: dict[str, str]) -> LaunchPlan | None:
-    """The plan as its scheduler has to get it to let the run wait itself; None where orch has to wait."""
+def as_queued(root: Path, machine: Backend, launch: LaunchPlan, after: dict[str, str] | None) -> LaunchPlan | None:
+    """The plan as it is handed over now, where it may be: its scheduler can wait itself for a run of its own.
+
+    None where orch has to wait.
+    """
+    if after is None:
+        return launch
     before = RunDir(root / "runs" / after["run"])
     record = before.read("run.json") or {}
     there = record.get("profile") or {}
@@ -244,7 +259,7 @@ def note_on_queue(run: RunDir) -> str:
     return f"note: {opinion.detail}; it may never start" if opinion is not None and opinion.is_stuck else ""
 
 
-def _shared_folder(machine: Backend, launch: LaunchPlan) -> str | None:
+def shared_folder(machine: Backend, launch: LaunchPlan) -> str | None:
     """Where the run directory itself has to lie, because a job's nodes write to it."""
     return launch.tasks[0].run_dir if isinstance(machine, Scheduler) and not machine.collects else None
 
@@ -280,29 +295,24 @@ def _record(prepared: Prepared, launch: LaunchPlan) -> dict[str, Any]:
 
 
 def _snapshot(prepared: Prepared, run: RunDir) -> None:
-    """Copy the code: the folder as it is now, or, for a repeated run, what that run was sent."""
-    if prepared.repeats is not None:
-        from orchestrator.repeat import copy_code  # noqa: PLC0415 (loads pydantic)
-
-        facts = copy_code(prepared.repeats, run)
-    else:
-        from orchestrator.snapshot import take  # noqa: PLC0415 (only a submit needs it)
-
-        code = prepared.loaded.job.code
-        facts = asdict(take(prepared.loaded.code_dir, run.path / "code", code.ignore, code.max_size))
+    facts = copy_code(prepared, run)
     run.write("code.json", {"files": facts.pop("listing")})
     run.append_event("snapshot", **facts)
 
 
+def copy_code(prepared: Prepared, run: RunDir) -> dict[str, Any]:
+    """Copy the code: the folder as it is now, or, for a repeated run, what that run was sent; the copy's facts."""
+    if prepared.repeats is not None:
+        from orchestrator import repeat  # noqa: PLC0415 (loads pydantic)
+
+        return repeat.copy_code(prepared.repeats, run)
+    from orchestrator.snapshot import take  # noqa: PLC0415 (only a submit needs it)
+
+    code = prepared.loaded.job.code
+    return asdict(take(prepared.loaded.code_dir, run.path / "code", code.ignore, code.max_size))
+
+
 # -- looking
-
-
-def states(root: Path, *, everything: bool, limit: int) -> list[tuple[RunDir, RunState]]:
-    """The newest runs and all live ones, newest first."""
-    runs = newest_runs(root, None if everything else limit)
-    seen = {run.run_id for run in runs}
-    runs += [run for run in live_runs(root) if run.run_id not in seen]
-    return [(run, _state_or_why_not(run)) for run in runs]
 
 
 def record_of(run: RunDir) -> dict[str, Any]:
@@ -322,7 +332,7 @@ def bringing_logs(run: RunDir, selection: Selection) -> contextlib.AbstractConte
     return backend(kind).bringing_logs(run, None if selection.takes_several else [selection.rank or 0])
 
 
-def _state_or_why_not(run: RunDir) -> RunState:
+def state_or_why_not(run: RunDir) -> RunState:
     """One run that can't be read must not hide the others."""
     try:
         return state_of(run)

@@ -87,22 +87,30 @@ def result_line(result: Mapping[str, Any] | None) -> str:
 
 def status_table(rows: Iterable[tuple[RunState, Mapping[str, Any] | None]], now: float, style: Style = plain) -> str:
     """One line a run: id, state, profile, ranks, age, time taken, and the word that matters most."""
-    lines = []
-    for state, beat in rows:
-        ranks = str(state.world_size) if state.world_size else "?"
-        took = duration((state.ended or now) - state.started) if state.started else "-"
-        note = _note(state, beat)
-        lines.append([state.run_id, state.state, state.profile, ranks, _ago(state, now), took, note])
+    return status_lines([status_line(state, beat, now) for state, beat in rows], style)
+
+
+def status_line(state: RunState, beat: Mapping[str, Any] | None, now: float) -> list[str]:
+    """The cells of one run."""
+    ranks = str(state.world_size) if state.world_size else "?"
+    took = duration((state.ended or now) - state.started) if state.started else "-"
+    return [state.run_id, state.state, state.profile, ranks, ago(state.created, now), took, note(state, beat)]
+
+
+def status_lines(lines: Sequence[Sequence[str]], style: Style = plain) -> str:
+    """The table of these cells."""
     if not lines:
         return "no runs yet; start one: orch submit JOB --profile PROFILE"
     return table(["RUN", "STATE", "PROFILE", "RANKS", "SUBMITTED", "TOOK", "NOTE"], lines, style, colour_of=1)
 
 
-def _ago(state: RunState, now: float) -> str:
-    return f"{duration(now - state.created)} ago" if state.created else "-"
+def ago(created: float, now: float) -> str:
+    """`8.3 s ago`."""
+    return f"{duration(now - created)} ago" if created else "-"
 
 
-def _note(state: RunState, beat: Mapping[str, Any] | None) -> str:
+def note(state: RunState, beat: Mapping[str, Any] | None) -> str:
+    """The word that matters most about a run."""
     if state.verdict is not None:
         reason = (state.verdict.reason.splitlines() or [""])[0]
         return reason if len(reason) <= 80 else f"{reason[:77]}..."
@@ -116,7 +124,7 @@ def status_page(state: RunState, beat: Mapping[str, Any] | None, result: Mapping
     facts = {
         "profile": f"{state.profile}, {len(state.nodes)} node{'s' * (len(state.nodes) != 1)}, "
         f"{state.world_size or '?'} ranks",
-        "submitted": _ago(state, now),
+        "submitted": ago(state.created, now),
         "took" if state.is_final else "took" if state.is_final else "running": duration(
             (state.ended or now) - state.started
         )

@@ -15,14 +15,15 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import RunNotFoundError, StoreError
 from orchestrator.starts import on_one_clock
+from orchestrator.sweep import sweep_of
 
 ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"  # without those that look alike
 Record = dict[str, Any]
@@ -142,12 +143,17 @@ def _sync_folder(folder: Path) -> None:
 
 def append_line(path: Path, line: str) -> None:
     """Append a line to a file that several processes may append to; StoreError names the path on failure."""
+    append_lines(path, [line])
+
+
+def append_lines(path: Path, lines: Iterable[str]) -> None:
+    """Append lines to such a file, all at once; StoreError names the path on failure."""
     try:
         with open(path, "a+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             whole = file.seek(0, os.SEEK_END) == 0 or os.pread(file.fileno(), 1, file.tell() - 1) == b"\n"
             # What a full disk or a crash has cut off must not take this line with it.
-            file.write((b"" if whole else b"\n") + line.encode() + b"\n")
+            file.write((b"" if whole else b"\n") + "".join(f"{line}\n" for line in lines).encode())
     except OSError as error:
         raise StoreError(
             f"{path} can't be written: {error.strerror}", "make room, or set ORCH_HOME elsewhere"
@@ -157,8 +163,11 @@ def append_line(path: Path, line: str) -> None:
 # -- all runs
 
 
-def create_run(root: Path, run_id: str, record: Record, folder: str | None = None) -> RunDir:
-    """Make the run known: its folder (a link to `folder`, where it lies elsewhere), its record, its index, its mark."""
+def create_run(root: Path, run_id: str, record: Record, folder: str | None = None, *, indexed: bool = True) -> RunDir:
+    """Make the run known: its folder (a link to `folder`, where it lies elsewhere), its record, its index, its mark.
+
+    Whoever makes many puts them into the index at once.
+    """
     run = RunDir(root / "runs" / run_id)
     try:
         (root / "live").mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -173,7 +182,8 @@ def create_run(root: Path, run_id: str, record: Record, folder: str | None = Non
     except OSError as error:
         raise StoreError(f"{run.path} can't be made: {error.strerror}", "set ORCH_HOME to a folder of yours") from error
     run.write("run.json", record)
-    append_line(root / "index", run_id)
+    if indexed:
+        append_line(root / "index", run_id)
     return run
 
 
@@ -196,6 +206,12 @@ def retire(root: Path, run: RunDir) -> None:
 def newest_runs(root: Path, count: int | None = None) -> list[RunDir]:
     """Runs, newest first; opens none of them, and looks for no more than `count`."""
     return list(islice(_newest_first(root), count))
+
+
+def newest_groups(root: Path, count: int | None = None) -> list[list[RunDir]]:
+    """The same, with the runs of a sweep as one group, in their order; each other run is a group of its own."""
+    groups = groupby(_newest_first(root), key=lambda run: sweep_of(run.run_id) or run.run_id)
+    return [list(runs)[::-1] for _, runs in islice(groups, count)]
 
 
 def _newest_first(root: Path) -> Iterator[RunDir]:
@@ -231,10 +247,15 @@ def find_run(root: Path, reference: str) -> RunDir:
     """The run with this id, a unique prefix of it, or `last`; RunNotFoundError otherwise."""
     if reference == "last":
         if runs := newest_runs(root, 1):
+            if (sweep := sweep_of(runs[0].run_id)) is not None:
+                raise RunNotFoundError(f"the last is the sweep {sweep}", f"name one of its runs: {runs[0].run_id}")
             return runs[0]
         raise RunNotFoundError("there are no runs yet", "start one: orch submit JOB --profile PROFILE")
     names = _names(root / "runs")
     matches = [name for name in names if name == reference] or [name for name in names if name.startswith(reference)]
+    sweeps = {sweep_of(name) for name in matches}
+    if reference and len(sweeps) == 1 and (sweep := sweeps.pop()) is not None and sweep.startswith(reference):
+        raise RunNotFoundError(f"{sweep} is a sweep of {len(matches)} runs", f"name one of them: {min(matches)}")
     if len(matches) == 1 and reference:
         return RunDir(root / "runs" / matches[0])
     if not matches or not reference:
@@ -273,3 +294,16 @@ def remove_run(root: Path, run: RunDir) -> None:
     except OSError as error:
         raise StoreError(f"{run.path} can't be removed: {error}") from error
     retire(root, run)
+    sweep = sweep_of(run.run_id)
+    if sweep is not None and not any(sweep_of(name) == sweep for name in _names(root / "runs")):
+        remove_sweep(root, sweep)
+
+
+def remove_sweep(root: Path, sweep: str) -> None:
+    """Delete what the points of a sweep shared, when none of them is there any more."""
+    import shutil  # noqa: PLC0415 (as above)
+
+    folder = root / "sweeps" / sweep
+    shutil.rmtree(folder.resolve(), ignore_errors=True)
+    if folder.is_symlink():
+        folder.unlink()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:  # `orch status` must not wait for pydantic
@@ -89,3 +90,24 @@ class Scheduler(Protocol):
 
     def script(self, launch: LaunchPlan) -> str:
         """The batch script that a submit of this plan hands over."""
+
+
+@runtime_checkable
+class TakesMany(Protocol):
+    """What a backend can do besides that takes all points of a sweep in one submission."""
+
+    def check_alike(self, plans: Sequence[LaunchPlan]) -> None:
+        """UsageError where the points differ in what they would ask for."""
+
+    def submit_all(
+        self,
+        plans: Sequence[LaunchPlan],
+        tasks: Sequence[tuple[NodeTask, ...]],
+        runs: Sequence[RunDir],
+        folder: Path,
+        parallel: int | None,
+    ) -> None:
+        """Start all runs, at most so many at a time; `folder` is what they share, named after the sweep."""
+
+    def cancel_waiting(self, runs: Sequence[RunDir]) -> None:
+        """Take those of the runs out of the queue that have not begun."""

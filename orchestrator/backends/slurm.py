@@ -22,7 +22,7 @@ from orchestrator.backends import slurm_job as job
 from orchestrator.backends.base import NodeProof
 from orchestrator.backends.slurm_client import Client, Here
 from orchestrator.backends.slurm_errors import is_unanswered, refusal
-from orchestrator.backends.slurm_script import FOLDER, parameters, step
+from orchestrator.backends.slurm_script import FOLDER, Array, command_of, parameters, step
 from orchestrator.errors import BackendError, UsageError
 from orchestrator.opinion import Opinion
 from orchestrator.store import RunDir, write_durably
@@ -76,8 +76,32 @@ class SlurmBackend:
             path = run.node(task.node_rank) / "task.json"
             write_durably(path, json.dumps(task.to_json()).encode(), private=True)
         run.write("handle.json", {"state": "intent"})
-        if (job_id := _sbatch(plan, run, self.slurm)) is not None:
+        if (job_id := _sbatch(plan, self.slurm)) is not None:
             run.write("handle.json", {"state": "submitted", "job": job_id})
+
+    def submit_all(
+        self, plans: Sequence[LaunchPlan], tasks: Sequence[tuple[NodeTask, ...]], runs: Sequence[RunDir], folder: Path,
+        parallel: int | None,
+    ) -> None:  # fmt: skip
+        """Queue the points of a sweep as one array, at most so many at a time; as `submit`, for all of them."""
+        from orchestrator.backends.slurm_array import lay_out  # noqa: PLC0415 (only a submit needs it)
+
+        self.slurm.need("sbatch", "srun", "squeue", "scancel")
+        array = Array(folder.name, str(folder), len(runs), parallel)
+        lay_out(array, runs, tasks)
+        if (job_id := _sbatch(plans[0], self.slurm, array)) is not None:
+            write_durably(folder / "handle.json", json.dumps({"state": "submitted", "job": job_id}).encode())
+
+    def check_alike(self, plans: Sequence[LaunchPlan]) -> None:
+        """UsageError where two of the plans would ask sbatch for different things."""
+        from orchestrator.backends.slurm_array import check_alike  # noqa: PLC0415 (only a submit needs it)
+
+        check_alike(plans)
+
+    def cancel_waiting(self, runs: Sequence[RunDir]) -> None:
+        """One scancel for each array or job that has runs among these."""
+        for number in {number.partition("_")[0] for run in runs if (number := job.job_id_of(run)) is not None}:
+            self.slurm.scancel(number, "--state=PENDING")
 
     def alive(self, run: RunDir) -> Mapping[int, bool | None]:
         """All nodes alike, as the job is."""
@@ -162,22 +186,24 @@ def _environment(hidden: tuple[str, ...]) -> Iterator[None]:
         os.environ.update(kept)
 
 
-def _sbatch(plan: LaunchPlan, run: RunDir, client: Client) -> str | None:
+def _sbatch(plan: LaunchPlan, client: Client, array: Array | None = None) -> str | None:
     """The number of the queued job; None where only its name can find it, later; BackendError where it is refused."""
     from submitit.core.utils import FailedJobError, FailedSubmissionError  # noqa: PLC0415 (60 ms)
     from submitit.slurm.slurm import SlurmExecutor  # noqa: PLC0415
 
-    argv = plan.commands[0]
-    executor = SlurmExecutor(folder=f"{plan.tasks[0].run_dir}/{FOLDER}", python=step(plan, argv[0]))
-    executor.update_parameters(**parameters(plan))
+    argv, folder, name, task = plan.commands[0], plan.tasks[0].run_dir, plan.run_id, ""
+    if array is not None:
+        argv, folder, name, task = command_of(array, plan), array.folder, array.sweep, "0"
+    executor = SlurmExecutor(folder=f"{folder}/{FOLDER}", python=step(plan, argv[0], array))
+    executor.update_parameters(**parameters(plan, array))
     try:
         # submitit prints what sbatch says; here it becomes the error's own words.
         with _environment(plan.secret_names), contextlib.redirect_stderr(io.StringIO()):
             return str(executor.submit(os.execv, argv[0], list(argv)).job_id)
     except (FailedJobError, FailedSubmissionError) as error:
         look = client.queue(fresh=True)
-        if (found := client.find(None, run.run_id)) is not None:  # it was taken, and only the answer was lost
-            return found.job_id
+        if (found := client.find(None, name, task)) is not None:  # it was taken, and only the answer was lost
+            return found.job_id.partition("_")[0]
         if look.jobs is None and is_unanswered(str(error)):
             return None
         raise refusal(str(error), plan.profile, plan.time_limit) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ from orchestrator.backends.slurm_state import (
     SACCT_FIELDS,
     SQUEUE_FORMAT,
     JobLine,
+    number_of,
     parse_sacct,
     parse_scontrol,
     parse_squeue,
@@ -96,7 +98,7 @@ class Client:
     """One Slurm, and the last look at its queue."""
 
     def __init__(self, way: Way) -> None:
-        self.way, self.look = way, Look()
+        self.way, self.look, self._asking = way, Look(), threading.Lock()
 
     def call(self, *argv: str, stdin: str = "", timeout: float = PATIENCE) -> Answer:
         """Run one of Slurm's programs; BackendError where it isn't there or doesn't answer."""
@@ -109,26 +111,39 @@ class Client:
 
     def queue(self, *, fresh: bool = False) -> Look:
         """This user's jobs by their number, those that ended some minutes ago included; asked every two seconds."""
-        if fresh or time.monotonic() - self.look.at > LOOK_SECONDS:
-            try:
-                answer = self.call(
-                    "squeue", "--noheader", "--states=all", f"--user={self.way.user()}", f"--format={SQUEUE_FORMAT}"
-                )
-                known = answer.code == 0
-                self.look.jobs = {job.job_id: job for job in parse_squeue(answer.out)} if known else None
-                self.look.problem = "" if known else first_line(answer.err)
-            except BackendError as error:
-                self.look.jobs, self.look.problem = None, error.message
-            self.look.at = time.monotonic()
+        with self._asking:  # each run has a thread of its own, and one look is enough for all
+            if fresh or time.monotonic() - self.look.at > LOOK_SECONDS:
+                self._ask_queue()
         return self.look
 
-    def find(self, job_id: str | None, name: str) -> JobLine | None:
-        """The run's job in the queue: by its number, or, where its submit's answer was lost, by its name."""
+    def _ask_queue(self) -> None:
+        try:
+            answer = self.call(
+                "squeue",
+                "--noheader",
+                "--states=all",
+                "--array",
+                f"--user={self.way.user()}",
+                f"--format={SQUEUE_FORMAT}",
+            )
+            known = answer.code == 0
+            self.look.jobs = {job.job_id: job for job in parse_squeue(answer.out)} if known else None
+            self.look.problem = "" if known else first_line(answer.err)
+        except BackendError as error:
+            self.look.jobs, self.look.problem = None, error.message
+        self.look.at = time.monotonic()
+
+    def find(self, job_id: str | None, name: str, task: str = "") -> JobLine | None:
+        """The run's job in the queue: by its number, or, where its submit's answer was lost, by its name.
+
+        `task` is its number in the array of that name, where it is in one.
+        """
         jobs = self.queue().jobs or {}
         if job_id is not None:
             found = jobs.get(job_id)
             return found if found is not None and found.name == name else None
-        return max((job for job in jobs.values() if job.name == name), key=lambda job: int(job.job_id), default=None)
+        named = (job for job in jobs.values() if job.name == name and job.job_id.partition("_")[2] == task)
+        return max(named, key=lambda job: number_of(job.job_id), default=None)
 
     def ended(self, job_id: str, name: str, seen: JobLine | None) -> JobLine | None:
         """A job that is over, with what scontrol and sacct know more of it than squeue; None where none knows it.

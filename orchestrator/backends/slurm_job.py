@@ -30,10 +30,11 @@ def job_of(client: Client, run: RunDir, *, fresh: bool = False) -> tuple[str, Jo
     look = client.queue(fresh=fresh)
     if look.jobs is None:
         return "unknown", None
-    job_id = job_id_of(run)
-    job = client.find(job_id, run.run_id)
+    folder, name, task = _named(run)
+    job_id = _number(folder, task)
+    job = client.find(job_id, name, task)
     if job is None and job_id is not None:
-        job = client.ended(job_id, run.run_id, None)
+        job = client.ended(job_id, name, None)
         return ("ended", job) if job is None else (job.phase, job)
     return ("none", None) if job is None else (job.phase, job)
 
@@ -49,7 +50,7 @@ def opinion_of(client: Client, run: RunDir) -> Opinion:
         return Opinion(phase, f"Slurm can't be asked: {client.queue().problem}")
     if job is None or job.state == "COMPLETED" or (run.path / "cancel.json").exists():
         return Opinion(phase)  # nothing that the run's own files don't tell
-    job = client.ended(job.job_id, run.run_id, job) or job
+    job = client.ended(job.job_id, _named(run)[1], job) or job
     reason = how_it_ended(job, client.user_name(job.by))
     if job.state == "FAILED":
         reason += _last_words(run, job.job_id)
@@ -104,7 +105,9 @@ def end(client: Client, run: RunDir) -> list[NodeProof]:
 
     A job whose agents have all ended goes by itself: to cancel it would have Slurm call a success cancelled.
     """
-    phase, job = job_of(client, run, fresh=True)
+    phase, job = job_of(client, run)
+    if phase != "ended":  # a job that is over stays so
+        phase, job = job_of(client, run, fresh=True)
     left = ""
     if job is not None and phase in ("waiting", "active") and not _goes_by_itself(run, phase):
         client.scancel(job.job_id, "--signal=KILL")
@@ -126,16 +129,32 @@ def wait_for_end(client: Client, run: RunDir) -> tuple[str, JobLine | None]:
 
 def job_id_of(run: RunDir) -> str | None:
     """The number of the run's job: from the handle, else from what the job itself has named after it."""
+    folder, _, task = _named(run)
+    return _number(folder, task)
+
+
+def _named(run: RunDir) -> tuple[RunDir, str, str]:
+    """(the folder of the run's job, the job's name, the run's number in the array of that name, or nothing)."""
     try:
-        recorded = (run.read("handle.json") or {}).get("job")
+        array = (run.read("handle.json") or {}).get("array")
+    except StoreError:
+        array = None
+    if not isinstance(array, str):
+        return run, run.run_id, ""
+    return RunDir(Path(array)), Path(array).name, run.run_id.rpartition(".")[2]
+
+
+def _number(folder: RunDir, task: str) -> str | None:
+    try:
+        recorded = (folder.read("handle.json") or {}).get("job")
     except StoreError:  # damaged: the names say it as well
         recorded = None
-    if isinstance(recorded, str):
-        return recorded
-    folder = run.path / FOLDER
-    named = [path.name.partition("_")[0] for path in folder.glob("*_submitted.pkl")]
-    named += [path.name.split(".")[1] for path in folder.glob("*.*.*.log")]
-    return max((name for name in named if name.isdecimal()), key=int, default=None)
+    if not isinstance(recorded, str):
+        files = folder.path / FOLDER
+        named = [path.name.partition("_")[0] for path in files.glob("*_submitted.pkl")]
+        named += [path.name.split(".")[1] for path in files.glob("*.*.*.log")]
+        recorded = max((name for name in named if name.isdecimal()), key=int, default=None)
+    return f"{recorded}_{task}" if recorded and task else recorded
 
 
 def _goes_by_itself(run: RunDir, phase: str) -> bool:

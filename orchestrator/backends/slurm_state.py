@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 SQUEUE_FORMAT: Final = "%i|%T|%r|%S|%N|%j"
-SACCT_FIELDS: Final = "JobIDRaw,State,ExitCode,NodeList,JobName"
+SACCT_FIELDS: Final = "JobID,State,ExitCode,NodeList,JobName"
+JOB_ID: Final = re.compile(r"\d+(_\d+)?")  # 17, or 17_3: a task of an array
 NOTHING: Final = ("", "(null)", "None", "N/A", "Unknown", "n/a")
 
 WAITING: Final = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
@@ -78,7 +79,7 @@ STUCK: Final = (
 class JobLine:
     """One job as one of Slurm's programs shows it; what a program does not tell is empty."""
 
-    job_id: str
+    job_id: str  # 17, or 17_3 of an array
     state: str  # Slurm's word: PENDING, RUNNING, ...
     name: str = ""
     reason: str = ""
@@ -107,7 +108,7 @@ def parse_squeue(text: str) -> list[JobLine]:
     jobs = []
     for line in text.splitlines():
         parts = line.split("|", 5)
-        if len(parts) == 6 and parts[0].isdecimal():
+        if len(parts) == 6 and JOB_ID.fullmatch(parts[0].strip()):
             job_id, state, reason, start, nodes, name = (part.strip() for part in parts)
             word, by = state_word(state)
             jobs.append(JobLine(job_id, word, name, _said(reason), _said(start), _said(nodes), by))
@@ -121,8 +122,9 @@ def parse_scontrol(text: str) -> JobLine | None:
         return None
     word, by = state_word(fields["JobState"])
     code, signal = exit_code(fields.get("ExitCode", ""))
+    task = fields.get("ArrayTaskId", "")
     return JobLine(
-        fields["JobId"],
+        f"{fields.get('ArrayJobId')}_{task}" if task.isdecimal() else fields["JobId"],
         word,
         fields.get("JobName", ""),
         _said(fields.get("Reason", "")),
@@ -140,7 +142,7 @@ def parse_sacct(text: str) -> list[JobLine]:
     jobs = []
     for line in text.splitlines():
         parts = line.split("|", 4)
-        if len(parts) == 5 and parts[0].isdecimal():
+        if len(parts) == 5 and JOB_ID.fullmatch(parts[0].strip()):
             job_id, state, code, nodes, name = (part.strip() for part in parts)
             word, by = state_word(state)
             jobs.append(JobLine(job_id, word, name, nodes=_said(nodes).replace("None assigned", ""), by=by,
@@ -164,6 +166,11 @@ def job_id_of(answer: str) -> str | None:
     """The number in `Submitted batch job 17`, or in what `--parsable` prints; None where there is none."""
     match = re.search(r"job (\d+)", answer) or re.fullmatch(r"(\d+)(?:;\S*)?", answer.strip())
     return match[1] if match else None
+
+
+def number_of(job_id: str) -> int:
+    """The number of a job, or of the array that it is a task of."""
+    return int(job_id.partition("_")[0])
 
 
 def wait_seconds(start: str, now: float) -> float:

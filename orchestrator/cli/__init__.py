@@ -17,6 +17,7 @@ from orchestrator.cli import (  # noqa: F401 (each adds its commands to the grou
     results,
     runs,
     submit,
+    sweeps,
     terminal,
 )
 from orchestrator.cli.group import orch, say

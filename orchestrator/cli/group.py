@@ -16,7 +16,7 @@ class Orch(click.Group):
     """Lists the commands in the order in which one meets them."""
 
     order = (
-        "submit", "status", "logs", "why", "cancel", "wait", "checkpoints", "pull", "diff", "bundle", "export",
+        "submit", "status", "logs", "why", "cancel", "wait", "best", "checkpoints", "pull", "diff", "bundle", "export",
         "shell", "replay", "plan", "profiles", "init", "rm", "gc", "schema",
     )  # fmt: skip
 

@@ -70,10 +70,18 @@ def request(
 )
 @click.option("--rehearse", is_flag=True, help="Run the profile's nodes and ranks on this machine.")
 @click.option("--after", metavar="RUN[:ok|:any]", help="Start when that run has succeeded; with :any, has ended.")
+@click.option(
+    "--sweep",
+    "sweep",
+    multiple=True,
+    metavar="KEY=V,V|A..B",
+    help="A run for each value; of several: each combination.",
+)
+@click.option("--parallel", type=click.IntRange(1), metavar="N", help="With --sweep: so many runs at a time.")
 @click.option("--wait-for-gpus", is_flag=True, help="Wait for GPUs that other runs hold, instead of refusing.")
 def submit(job: str | None, profile: str | None, as_json: bool, again: str | None, follow: bool, detach: bool,
-           dry_run: bool, check: bool, rehearse: bool, after: str | None, wait_for_gpus: bool,
-           **shared: Any) -> int:  # fmt: skip
+           dry_run: bool, check: bool, rehearse: bool, after: str | None, sweep: tuple[str, ...],
+           parallel: int | None, wait_for_gpus: bool, **shared: Any) -> int:  # fmt: skip
     """Submit JOB (a YAML file or a shipped job's name) to a profile, or repeat a run."""
     from orchestrator import controller, elsewhere, render
     from orchestrator.runrecord import code_note
@@ -81,16 +89,13 @@ def submit(job: str | None, profile: str | None, as_json: bool, again: str | Non
 
     if check and not dry_run:
         raise UsageError("--check belongs to --dry-run", "a submit asks Slurm anyway")
-    if follow and detach:
-        raise UsageError("--follow and --detach exclude each other", "leave one of them out")
-    if (job is None) == (again is None):
-        raise UsageError("say what to run: a JOB, or --from RUN, and not both", "orch submit JOB --profile PROFILE")
-    if again is None and profile is None:
-        raise UsageError(
-            "the option --profile is missing", "say where to run: --profile local; orch profiles lists them"
-        )
+    _check(job, profile, again, follow=follow, detach=detach, sweeps=bool(sweep), parallel=parallel)
     root = state_root()
     asked = request(job or "", profile or "", shared, rehearse=rehearse, again=again, waits=wait_for_gpus, after=after)
+    if sweep:
+        from orchestrator.cli.sweeps import submit_sweep
+
+        return submit_sweep(root, asked, sweep, parallel, dry_run=dry_run, as_json=as_json)
     prepared = controller.prepare(root, asked)
     if dry_run:
         launch = controller.plan_for(root, prepared)
@@ -136,6 +141,25 @@ def hand_over(root: Path, prepared: Any, *, as_json: bool, follow: bool) -> int:
     return 0
 
 
+def _check(
+    job: str | None, profile: str | None, again: str | None, *, follow: bool, detach: bool, sweeps: bool,
+    parallel: int | None,
+) -> None:  # fmt: skip
+    """UsageError for options that don't go together."""
+    if follow and detach:
+        raise UsageError("--follow and --detach exclude each other", "leave one of them out")
+    if (job is None) == (again is None):
+        raise UsageError("say what to run: a JOB, or --from RUN, and not both", "orch submit JOB --profile PROFILE")
+    if again is None and profile is None:
+        raise UsageError(
+            "the option --profile is missing", "say where to run: --profile local; orch profiles lists them"
+        )
+    if sweeps and follow:
+        raise UsageError("--follow follows one run", "follow a point of the sweep: orch logs -f SWEEP.0")
+    if parallel is not None and not sweeps:
+        raise UsageError("--parallel is for a sweep", "add --sweep KEY=VALUES")
+
+
 def plan_json(launch: Any) -> dict[str, Any]:
     """The plan and its ranks as JSON types."""
     from orchestrator.plan import ranks_of
@@ -143,7 +167,7 @@ def plan_json(launch: Any) -> dict[str, Any]:
     return {**launch.to_json(), "ranks": [{**row.__dict__, "argv": list(row.argv)} for row in ranks_of(launch)]}
 
 
-def show_plan(launch: Any, as_json: bool, secrets: dict[str, str], verdict: tuple[str, str, str] | None) -> None:
+def show_plan(launch: Any, as_json: bool, secrets: dict[str, str], verdict: tuple[str, str, str] | None = None) -> None:
     from orchestrator import render
     from orchestrator.environment import mask
 

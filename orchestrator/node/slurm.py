@@ -160,6 +160,8 @@ def wants_another(task: NodeTask, events: tuple[Event, ...], code: int) -> tuple
 def run_slurm_agent(run_dir: str) -> int:
     """Run the agent of this node of the job, and return its exit code."""
     environ = os.environ
+    if run_dir.endswith(".%a"):  # a task of an array: which of its runs, Slurm tells it
+        run_dir = f"{run_dir[:-2]}{environ.get('SLURM_ARRAY_TASK_ID')}"
     try:
         start, node = start_number(environ), int(environ["SLURM_NODEID"])
         with open(f"{node_folder(run_dir, node)}/task.json", encoding="utf-8") as file:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator import controller, pages, render
+from orchestrator import controller, pages, render, sweeping
 from orchestrator.checkpoints import checkpoint_folder, listing
 from orchestrator.conclude import conclude, state_of
 from orchestrator.errors import OrchError
@@ -168,7 +168,7 @@ def test_damaged_records(orch: Orch, project: Any, tmp_path: Path, soak: Soak) -
 
 def examine(soak: Soak, what: str, home: Path, run: RunDir, outcome: str) -> None:
     """Look at a damaged run in every way, let the supervisor conclude it, and remove it."""
-    rows = check(soak, f"{what}: states", lambda: controller.states(home, everything=True, limit=20))
+    rows = check(soak, f"{what}: states", lambda: sweeping.grouped(home, everything=True, limit=20))
     soak.check(rows is not None and len(rows) == 1, f"{what}: {rows}")
     for when in ("before", "after"):
         state = check(soak, f"{what}: state", lambda: state_of(run))
@@ -220,6 +220,6 @@ def test_sixteen_commands_at_once(orch: Orch, project: Any, soak: Soak) -> None:
     soak.check(sorted(index) == sorted([r.run_id for r in (*old, *slow)] + new), f"the index holds {index}")
     soak.check(all(state_of(run).state == "cancelled" for run in slow), "a cancel was lost")
     soak.check(not any(run.path.exists() for run in old), "an rm was lost")
-    left = {row[0].run_id for row in controller.states(orch.home, everything=True, limit=99)}
+    left = {row[0].run_id for (row,) in sweeping.grouped(orch.home, everything=True, limit=99)}
     soak.check(left == {*new, *(run.run_id for run in slow)}, f"status shows {left}")
     soak.end("commands at once on one state folder", len(commands))

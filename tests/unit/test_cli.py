@@ -112,7 +112,7 @@ def test_a_bug_is_a_sentence_and_shown_on_request(orch, monkeypatch: pytest.Monk
     def bug(*_: object, **__: object) -> None:
         raise KeyError("x")
 
-    monkeypatch.setattr("orchestrator.controller.states", bug)
+    monkeypatch.setattr("orchestrator.sweeping.grouped", bug)
     done = orch("status")
     assert (done.code, done.err.splitlines()[0]) == (1, "orch: an error in orch itself: KeyError: 'x'")
     monkeypatch.setenv("ORCH_DEBUG", "1")

@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator import store
 from orchestrator.conclude import conclude, state_of
-from orchestrator.controller import cancel, remove, states
+from orchestrator.controller import cancel, remove
 from orchestrator.errors import RunNotFoundError, StoreError, UsageError
 from orchestrator.store import (
     RunDir,
@@ -29,6 +29,7 @@ from orchestrator.store import (
     write_durably,
 )
 from orchestrator.supervisor import supervise
+from orchestrator.sweeping import grouped
 
 
 def ids(runs: list[RunDir]) -> list[str]:
@@ -272,7 +273,7 @@ def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
 
 def test_one_unreadable_run_hides_no_other_and_can_be_removed(root: Path) -> None:
     (root / "runs" / "b-222222" / "run.json").write_text('{"nnodes"')
-    found = {run.run_id: state.state for run, state in states(root, everything=True, limit=20)}
+    found = {run.run_id: state.state for ((run, state),) in grouped(root, everything=True, limit=20)}
     assert found["b-222222"] == "unreadable"
     assert len(found) == 3
     remove(root, find_run(root, "b-222222"))

@@ -1,0 +1,103 @@
+"""Sweeps as one array on a real Slurm, and runs that wait in its queue for others."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from tests.cluster.control import Control
+from tests.cluster.test_slurm import COUNT, ORCH, PROFILE, Run, User
+from tests.testbed.machine import wait_until
+
+pytestmark = [pytest.mark.cluster("slurm", nodes=4), pytest.mark.timeout(200)]
+
+# Each point says who it is, and leaves a result; one of them fails.
+POINT = """
+import json, os, sys
+print("point", os.environ["POINT"], "rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"])
+if os.environ["RANK"] == "0":
+    with open(os.environ["ORCH_RESULT_FILE"], "w") as file:
+        json.dump({"accuracy": int(os.environ["POINT"]) / 10}, file)
+sys.exit(3 if (os.environ["POINT"], os.environ["RANK"]) == ("7", "0") else 0)
+"""
+
+
+@pytest.fixture
+def alice(testbed: Control) -> User:
+    return User(testbed)
+
+
+def submit(alice: User, job: str, profile: str, *args: str) -> str:
+    done = alice.orch("submit", alice.write("job.yaml", job), "-p", alice.write("p.yaml", profile), *args)
+    assert done.code == 0, done.err
+    return done.out.strip()
+
+
+def array_of(alice: User, sweep: str) -> str:
+    return str(json.loads(alice.testbed.output("ctl", "cat", f"{ORCH}/sweeps/{sweep}/handle.json"))["job"])
+
+
+def test_a_sweep_is_one_array(alice: User) -> None:
+    alice.write("point.py", POINT)
+    job = "script: point.py\nlauncher: exec\n"
+    two = PROFILE.replace("nodes: 3", "nodes: 2")
+    sweep = submit(alice, job, two, "--sweep", "job.env.POINT=3,9,7,5", "--parallel", "3")
+    done = alice.orch("wait", sweep, "--timeout", "100")
+    assert done.code == 100, done.err
+    assert "4 runs: 3 succeeded, 1 failed" in done.err
+    array = array_of(alice, sweep)
+    script = alice.testbed.output("ctl", "cat", f"{ORCH}/sweeps/{sweep}/slurm/{array}_submission.sh")
+    assert "#SBATCH --array=0-3%3\n" in script
+    listed = alice.testbed.output("ctl", "squeue", "--array", "--noheader", "--states=all", "-o", "%i %T").splitlines()
+    assert sorted(listed) == [f"{array}_{n} {'FAILED' if n == 2 else 'COMPLETED'}" for n in range(4)]
+    assert alice.testbed.output("ctl", "readlink", f"{ORCH}/runs/{sweep}.3/code") == f"{ORCH}/sweeps/{sweep}/code"
+    for index, point in ((0, 3), (1, 9), (3, 5)):
+        said = Run(alice, f"{sweep}.{index}").text("nodes/1/attempt_0/rank_1.log")
+        assert said == f"point {point} rank 1 of 2\n"
+    best = alice.orch("best", "--metric", "accuracy", sweep, "--json").json
+    assert [(row["run_id"], row["values"]) for row in best[:2]] == [
+        (f"{sweep}.1", {"job.env.POINT": "9"}), (f"{sweep}.2", {"job.env.POINT": "7"}),
+    ]  # fmt: skip
+    assert alice.orch("rm", sweep).code == 0
+    assert alice.testbed.output("ctl", "ls", f"{ORCH}/sweeps", f"{ORCH}/runs").split() == [
+        f"{ORCH}/runs:", f"{ORCH}/sweeps:",
+    ]  # fmt: skip
+
+
+def test_a_point_is_requeued_alone_and_a_sweep_cancelled(alice: User) -> None:
+    """The last one: its job number is the whole array's."""
+    alice.write("count.py", COUNT)
+    job = "script: count.py\nargs: [400]\nlauncher: exec\nlimits: {grace: 10s}\n"
+    sweep = submit(alice, job, PROFILE.replace("nodes: 3", "nodes: 1"), "--sweep", "job.env.POINT=0,1")
+    runs = [Run(alice, f"{sweep}.{index}") for index in range(2)]
+    for run in runs:
+        run.wait_for("attempt 0")
+    alice.testbed.output("ctl", "scontrol", "requeue", f"{array_of(alice, sweep)}_1")
+    wait_until(lambda: runs[1].text("nodes/0/attempt_1/rank_0.log"), "the second start of one point", seconds=60)
+    done = alice.orch("cancel", sweep)
+    assert (done.code, "2 runs cancelled" in done.err) == (0, True), done.err
+    assert [run.status()["restarts"] for run in runs] == [0, 1]
+    waited = alice.orch("wait", sweep)
+    assert (waited.code, "2 runs: 2 cancelled" in waited.err) == (103, True)
+
+
+def test_a_job_waits_in_the_queue_for_another(alice: User) -> None:
+    alice.write("count.py", COUNT)
+    count = "script: count.py\nargs: [400]\nlauncher: exec\nlimits: {grace: 10s}\n"
+    one = submit(alice, count, PROFILE)
+    two = submit(alice, "command: [hostname]\n", PROFILE, "--after", f"{one}:any")
+    three = submit(alice, "command: [hostname]\n", PROFILE, "--after", two)
+    four = submit(alice, "command: [hostname]\n", PROFILE, "--after", one)
+    Run(alice, one).wait_for("attempt 0")
+    waits = r"Slurm job \d+ waits: it waits for another job \(Dependency\)"
+    assert re.fullmatch(f"waits for {one} to end; {waits}", Run(alice, two).status()["detail"])
+    assert alice.orch("cancel", one).code == 0
+    assert Run(alice, three).end()["state"] == "succeeded"
+    state = Run(alice, four).end()
+    assert state["state"] == "cancelled"
+    assert state["verdict"]["reason"] == f"{one}, after which it was to start, was cancelled"
+    assert (
+        Run(alice, three).status()["created"] < Run(alice, two).status()["ended"] < Run(alice, three).status()["ended"]
+    )

@@ -1,0 +1,94 @@
+"""Which held runs are due, and what the others wait for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.conclude import conclude, state_of
+from orchestrator.holding import HELD, Wait, drop, due, is_held, keep, start_here, wait_of, why_it_waits
+from orchestrator.store import RunDir, create_run
+from orchestrator.sweep import point_id
+
+SWEEP = "a-222222"
+
+
+def held(root: Path, run_id: str, **record: Any) -> RunDir:
+    run = create_run(root, run_id, {"run_id": run_id, "kind": "local", "nnodes": 1, "created": 1.0, **record})
+    run.append_event("held")
+    run.write(HELD, keep({"PATH": "/bin"}, {}), private=True)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("outcome", "wants", "wait"),
+    [
+        (None, "ok", Wait("waits for b-333333 to succeed")),
+        (None, "any", Wait("waits for b-333333 to end")),
+        ("succeeded", "ok", None),
+        ("failed", "any", None),
+        ("failed", "ok", Wait("b-333333, after which it was to start, failed", is_vain=True)),
+        ("cancelled", "ok", Wait("b-333333, after which it was to start, was cancelled", is_vain=True)),
+    ],
+)
+def test_what_a_run_waits_for(tmp_path: Path, outcome: str | None, wants: str, wait: Wait | None) -> None:
+    before = create_run(tmp_path, "b-333333", {})
+    if outcome:
+        before.write("verdict.json", {"outcome": outcome})
+    assert wait_of(tmp_path, {"after": {"run": "b-333333", "if": wants}}) == wait
+
+
+def test_a_run_that_was_removed_has_ended(tmp_path: Path) -> None:
+    assert wait_of(tmp_path, {"after": {"run": "gone-444444", "if": "any"}}) is None
+    removed = wait_of(tmp_path, {"after": {"run": "gone-444444", "if": "ok"}})
+    assert removed is not None
+    assert removed.is_vain
+
+
+@given(st.integers(1, 5), st.integers(0, 12), st.integers(0, 12))
+def test_of_a_sweep_as_many_go_as_it_allows_in_order(parallel: int, going: int, waiting: int) -> None:
+    root = Path("/nowhere")
+    records = [{"created": 1.0, "sweep": {"index": index, "parallel": parallel}} for index in range(20)]
+    runs = [RunDir(root / "runs" / point_id(SWEEP, index)) for index in range(20)]
+    mine = [(runs[index], records[index]) for index in reversed(range(going, going + min(waiting, 20 - going)))]
+    found = due(root, mine, {run.run_id for run in runs[:going]})
+    free = max(0, min(parallel - going, len(mine)))
+    assert [run.run_id for run, _ in found] == [point_id(SWEEP, going + index) for index in range(free)]
+
+
+def test_a_dropped_run_is_cancelled_and_says_why(tmp_path: Path) -> None:
+    run = held(tmp_path, "c-555555", after={"run": "b-333333", "if": "ok"})
+    create_run(tmp_path, "b-333333", {})
+    assert (state_of(run).state, state_of(run).detail) == ("pending", "waits for b-333333 to succeed")
+    assert conclude(tmp_path, run) is None
+    assert drop(run, "no reason")
+    assert not drop(run, "another")
+    verdict = conclude(tmp_path, run)
+    assert verdict is not None
+    assert (verdict.outcome, verdict.reason) == ("cancelled", "no reason")
+    assert not is_held(run)
+
+
+def test_a_held_run_that_was_damaged_is_told_as_failed(tmp_path: Path) -> None:
+    run = held(tmp_path, point_id(SWEEP, 0), sweep={"index": 0, "parallel": 1})
+    assert why_it_waits(tmp_path, run, run.read("run.json") or {}) == f"waits for its turn: 1 of {SWEEP} at a time"
+    (run.path / "plan.json").write_text('{"version": 1, "tasks"')
+    start_here(run)
+    verdict = conclude(tmp_path, run)
+    assert verdict is not None
+    assert (verdict.outcome, "plan.json can't be read" in verdict.reason) == ("failed", True)
+
+
+def test_a_cancel_that_was_only_recorded_is_carried_out(tmp_path: Path) -> None:
+    run = held(tmp_path, "c-555555")
+    run.write("cancel.json", {"now": True})
+    ((found, wait),) = due(tmp_path, [(run, {})], set())
+    assert found == run
+    assert wait is not None
+    assert wait.is_vain
+    start_here(run)
+    assert is_held(run)  # it is not started any more
