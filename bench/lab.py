@@ -1,4 +1,4 @@
-"""The testbed as the measurements over SSH use it: up for the length of one script, which then runs on it as alice.
+"""The testbed as the measurements of SSH and Slurm use it: up for one script's length, which then runs on it as alice.
 
 It needs root on Debian 12: docs/testbed.md says how to get that. Elsewhere a script says so and measures nothing.
 """
@@ -27,14 +27,14 @@ INSIDE = "--on-the-testbed"
 
 
 @contextlib.contextmanager
-def testbed(nodes: int) -> Iterator[Cluster]:
-    """A testbed with sshd alone, down again with the block; ends the script where there can be none."""
+def testbed(nodes: int, *, slurm: bool) -> Iterator[Cluster]:
+    """A testbed, with Slurm where it is asked for, down again with the block; ends the script where none can be."""
     if reason := obstacle() or (missing_packages() and "python -m tests.testbed install comes first"):
         say(f"not measured: {reason}")
         sys.exit(0)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        cluster = up(Cluster(state_folder(), nodes, slurm=False))
+        cluster = up(Cluster(state_folder(), nodes, slurm=slurm))
     except ClusterError as error:
         say(f"not measured: {error}")
         sys.exit(1)
@@ -44,7 +44,7 @@ def testbed(nodes: int) -> Iterator[Cluster]:
         down()
 
 
-def on_the_testbed(nodes: int) -> bool:
+def on_the_testbed(nodes: int, *, slurm: bool = False) -> bool:
     """Is this alice's process on the testbed's controller? If not, the script is run again as one; False after it.
 
     On the controller the hosts are n1, n2, ...; clocks and cores are the machine's.
@@ -52,7 +52,7 @@ def on_the_testbed(nodes: int) -> bool:
     if INSIDE in sys.argv:
         sys.argv.remove(INSIDE)
         return True
-    with testbed(nodes) as cluster:
+    with testbed(nodes, slurm=slurm) as cluster:
         argv = [*enter(cluster, "ctl", "alice", {"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]})]
         script = [str(Path(sys.argv[0]).resolve()), *sys.argv[1:]]
         done = subprocess.run([*argv, sys.executable, *script, INSIDE], env=ENVIRONMENT, check=False)
