@@ -105,9 +105,8 @@ def submit(job: str | None, profile: str | None, as_json: bool, again: str | Non
     if elsewhere.is_elsewhere(prepared):
         return hand_over(root, prepared, as_json=as_json, follow=follow)
     run = controller.submit(root, prepared)
-    if note := code_note(run.events()):
-        say(note)
-    for note in (controller.note_on_supervisor(prepared), controller.note_on_queue(run)):
+    notes = (code_note(run.events()), controller.note_on_supervisor(prepared), controller.note_on_queue(run))
+    for note in notes:
         if note:
             say(note)
     if as_json and not follow:
