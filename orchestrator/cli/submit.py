@@ -98,10 +98,7 @@ def submit(job: str | None, profile: str | None, as_json: bool, again: str | Non
         return submit_sweep(root, asked, sweep, parallel, dry_run=dry_run, as_json=as_json)
     prepared = controller.prepare(root, asked)
     if dry_run:
-        launch = controller.plan_for(root, prepared)
-        verdict = controller.check(prepared, launch) if check else None
-        show_plan(launch, as_json, prepared.environment.secrets, verdict)
-        return EXIT_ORCH_FAILED if verdict is not None and verdict[0] == "fail" else 0
+        return show_dry_run(root, prepared, as_json=as_json, check=check)
     if elsewhere.is_elsewhere(prepared):
         return hand_over(root, prepared, as_json=as_json, follow=follow)
     run = controller.submit(root, prepared)
@@ -119,6 +116,16 @@ def submit(job: str | None, profile: str | None, as_json: bool, again: str | Non
             click.echo(run.run_id)  # alone on stdout, so that a script can take it
         say(f"submitted {run.run_id}\n{render.next_commands(run.run_id)}")
     return 0
+
+
+def show_dry_run(root: Path, prepared: Any, *, as_json: bool, check: bool) -> int:
+    """Print the plan, and with `check` what Slurm says to it; the exit code."""
+    from orchestrator import controller
+
+    launch = controller.plan_for(root, prepared)
+    verdict = controller.check(prepared, launch) if check else None
+    show_plan(launch, as_json, prepared.environment.secrets, verdict)
+    return EXIT_ORCH_FAILED if verdict is not None and verdict[0] == "fail" else 0
 
 
 def hand_over(root: Path, prepared: Any, *, as_json: bool, follow: bool) -> int:
