@@ -146,9 +146,9 @@ def due(root: Path, held: Iterable[tuple[RunDir, Record]], going: Collection[str
     return found
 
 
-def _place_in_line(record: Record) -> tuple[float, int]:
-    point = record.get("sweep")
-    return record.get("created", 0.0), int(point.get("index", 0)) if isinstance(point, dict) else 0
+def _place_in_line(record: Record) -> int:
+    point = record.get("sweep")  # not by time: the points are recorded several at once
+    return int(point.get("index", 0)) if isinstance(point, dict) else 0
 
 
 # -- starting

@@ -41,6 +41,7 @@ def submit(orch: Orch, job: Path, *args: str) -> list[RunDir]:
     return points_in(orch.home, done.json["sweep"])
 
 
+@pytest.mark.timeout(300)
 def test_the_points_run_one_after_another_and_are_ranked(orch: Orch, project: Callable[..., Path]) -> None:
     folder = project(point_py=POINT)
     (folder / "job.yaml").write_text(f"script: point.py\nargs: [{folder}/held]\nenv: {{LR: '1'}}\n")
@@ -68,6 +69,7 @@ def test_the_points_run_one_after_another_and_are_ranked(orch: Orch, project: Ca
     assert [*(orch.home / "sweeps").iterdir(), *(orch.home / "runs").iterdir()] == []
 
 
+@pytest.mark.timeout(300)
 def test_a_killed_supervisor_forgets_no_point_and_a_cancel_ends_all(orch: Orch, project: Callable[..., Path]) -> None:
     folder = project(hold_py=HOLD)
     (folder / "job.yaml").write_text("script: hold.py\nlimits: {grace: 1s}\n")

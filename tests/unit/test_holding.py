@@ -52,7 +52,7 @@ def test_a_run_that_was_removed_has_ended(tmp_path: Path) -> None:
 @given(st.integers(1, 5), st.integers(0, 12), st.integers(0, 12))
 def test_of_a_sweep_as_many_go_as_it_allows_in_order(parallel: int, going: int, waiting: int) -> None:
     root = Path("/nowhere")
-    records = [{"created": 1.0, "sweep": {"index": index, "parallel": parallel}} for index in range(20)]
+    records = [{"created": -index, "sweep": {"index": index, "parallel": parallel}} for index in range(20)]
     runs = [RunDir(root / "runs" / point_id(SWEEP, index)) for index in range(20)]
     mine = [(runs[index], records[index]) for index in reversed(range(going, going + min(waiting, 20 - going)))]
     found = due(root, mine, {run.run_id for run in runs[:going]})
