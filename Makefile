@@ -61,7 +61,7 @@ soak: .venv/test.stamp
 bench: .venv/test.stamp .venv-bench/bin/torchx
 	@$(BIN)/python bench/pairs.py
 	@for script in startup recovery status iterations flood mnist strategies memory scaling checkpoint submit \
-		fanout bytes delays many slurm; do \
+		fanout bytes delays many slurm containers; do \
 		$(BIN)/python bench/$$script.py || exit 1; done
 
 # PIP_CONF and CERTIFICATES are files lent to the build, for a mirror of the packages; the image keeps neither.

@@ -18,6 +18,7 @@ from pairs import ROOT, say
 
 sys.path.insert(0, str(ROOT))
 
+from tests.testbed import images
 from tests.testbed.cluster import down, up
 from tests.testbed.hosts import enter
 from tests.testbed.layout import Cluster, ClusterError, state_folder
@@ -27,24 +28,29 @@ INSIDE = "--on-the-testbed"
 
 
 @contextlib.contextmanager
-def testbed(nodes: int, *, slurm: bool) -> Iterator[Cluster]:
-    """A testbed, with Slurm where it is asked for, down again with the block; ends the script where none can be."""
+def testbed(nodes: int, *, slurm: bool, docker: bool) -> Iterator[Cluster]:
+    """A testbed, with Slurm and Docker daemons (that have the tests' image) where asked, down again with the block.
+
+    Ends the script where none can be.
+    """
     if reason := obstacle() or (missing_packages() and "python -m tests.testbed install comes first"):
         say(f"not measured: {reason}")
         sys.exit(0)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        cluster = up(Cluster(state_folder(), nodes, slurm=slurm))
+        cluster = up(Cluster(state_folder(), nodes, slurm=slurm, docker=docker))
     except ClusterError as error:
         say(f"not measured: {error}")
         sys.exit(1)
     try:
+        if docker:
+            images.load(cluster, images.base())
         yield cluster
     finally:
         down()
 
 
-def on_the_testbed(nodes: int, *, slurm: bool = False) -> bool:
+def on_the_testbed(nodes: int, *, slurm: bool = False, docker: bool = False) -> bool:
     """Is this alice's process on the testbed's controller? If not, the script is run again as one; False after it.
 
     On the controller the hosts are n1, n2, ...; clocks and cores are the machine's.
@@ -52,7 +58,7 @@ def on_the_testbed(nodes: int, *, slurm: bool = False) -> bool:
     if INSIDE in sys.argv:
         sys.argv.remove(INSIDE)
         return True
-    with testbed(nodes, slurm=slurm) as cluster:
+    with testbed(nodes, slurm=slurm, docker=docker) as cluster:
         argv = [*enter(cluster, "ctl", "alice", {"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]})]
         script = [str(Path(sys.argv[0]).resolve()), *sys.argv[1:]]
         done = subprocess.run([*argv, sys.executable, *script, INSIDE], env=ENVIRONMENT, check=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import errno
 from pathlib import Path
 
 from tests.testbed.hosts import enter
@@ -53,5 +53,17 @@ def remove_cgroups(cluster: Cluster) -> None:
     tree, name = Path("/sys/fs/cgroup"), _cgroup(cluster)
     for top in (*tree.glob(name), *tree.glob(f"*/{name}")):  # version 2, and a tree a controller in version 1
         for folder in sorted([top, *(path for path in top.rglob("*") if path.is_dir())], reverse=True):
-            with contextlib.suppress(FileNotFoundError):
-                folder.rmdir()
+            wait_until(lambda folder=folder: _is_removed(folder), f"the end of {folder}")
+
+
+def _is_removed(folder: Path) -> bool:
+    """Remove the group; False while the kernel is still taking its last processes out of it."""
+    try:
+        folder.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        return False
+    return True
