@@ -30,10 +30,10 @@ demo: .venv/demo.stamp
 	$(BIN)/orch submit jobs/mnist_ddp.yaml --profile $(PROFILE) --follow
 
 # On Debian as root the tests have a cluster (docs/testbed.md), whose packages come first; TESTBED=0 leaves it out.
-# One process has the cluster's tests, the other all else.
+# Two processes share the files of tests, the long ones first; each can have a testbed.
 test: .venv/test.stamp lint
 	@$(BIN)/python -m tests.testbed install --where-possible
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest --tx '2*popen//python=tests/testbed/alone $(BIN)/python' --dist loadfile --no-loadscope-reorder
 
 lint: .venv/test.stamp
 	$(BIN)/ruff check .

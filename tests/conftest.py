@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -20,7 +19,6 @@ settings.load_profile("soak" if os.environ.get("SOAK") else "sample")
 # Drawn once for all processes of a test run; said at its end, and by every soak test that fails.
 os.environ["SOAK_SEED"] = os.environ.get("SOAK_SEED") or str(time.time_ns() % 1_000_000)
 
-CLUSTER = Path(__file__).parent / "cluster"
 FOREIGN = ("ORCH_", "TORCHELASTIC_", "PET_", "SLURM_", "NCCL_", "GLOO_")
 
 
@@ -30,13 +28,6 @@ def _clean_environment(tmp_path_factory: pytest.TempPathFactory, monkeypatch: py
         if name.startswith(FOREIGN) or name in RANK_VARIABLES:
             monkeypatch.delenv(name)
     monkeypatch.setenv("ORCH_HOME", str(tmp_path_factory.mktemp("home")))
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep together, where several processes share the tests: those on the one testbed, and those of a file."""
-    for item in items:
-        group = "testbed" if item.path.is_relative_to(CLUSTER) else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -77,7 +77,9 @@ def _session(request: pytest.FixtureRequest) -> Iterator[Session]:
     this = identify(os.getpid())
     assert this is not None
     owner = (this.pid, this.started)
-    session = Session(Cluster(state_folder(), nodes, slurm="slurm" in words, docker="docker" in words, owner=owner))
+    folder = state_folder()
+    folder = folder.with_name(folder.name + os.environ.get("PYTEST_XDIST_WORKER", ""))  # see tests/testbed/alone
+    session = Session(Cluster(folder, nodes, slurm="slurm" in words, docker="docker" in words, owner=owner))
     yield session
     session.end()
 
