@@ -78,13 +78,17 @@ class SecondCopy:
     async def _send(self, path: str, commit: str, addrs: tuple[str, ...], port: int) -> None:
         with open(f"{path}/manifest.json", encoding="utf-8") as file:
             manifest = file.read()
+        files = json.loads(manifest)["files"]
         request = {"do": "keep", "checkpoint": os.path.basename(path), "manifest": manifest, "commit": commit}
         channel = await door.ask(addrs, port, self.task.token, 1, request)
         try:
             for name in (await _answer(channel))["wanted"]:
                 await channel.writer.drain()
+                size = int(files[name]["bytes"])
                 with open(f"{path}/{os.path.basename(name)}", "rb") as content:
-                    await asyncio.get_running_loop().sendfile(channel.writer.transport, content)
+                    sent = await asyncio.get_running_loop().sendfile(channel.writer.transport, content, count=size)
+                if sent != size:  # node 1 would wait for the rest for ever
+                    raise ValueError(f"{name} has {sent} bytes, and its manifest says {size}")
             await _answer(channel)
         finally:
             channel.writer.close()

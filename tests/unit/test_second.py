@@ -93,11 +93,15 @@ def test_each_checkpoint_arrives_whole_and_as_many_stay_as_the_job_keeps(tmp_pat
     asyncio.run(asyncio.wait_for(main(), 30))
 
 
-def test_a_damaged_one_is_refused_and_the_next_one_arrives(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("found", "problem"),
+    [(b"y" * 1000, "does not match its sha256"), (b"x" * 10, "has 10 bytes, and its manifest says 1000")],
+)  # fmt: skip
+def test_a_damaged_one_is_refused_and_the_next_one_arrives(tmp_path: Path, found: bytes, problem: str) -> None:
     async def main() -> None:
         async with handing_over(tmp_path) as events:
-            damaged = commit(tmp_path / "0", 5, b"x" * 1000, found=b"y" * 1000)
-            assert "state.pt does not match its sha256" in (await told(tmp_path, damaged))["problem"]
+            damaged = commit(tmp_path / "0", 5, b"x" * 1000, found=found)
+            assert problem in (await told(tmp_path, damaged))["problem"]
             assert [each["kind"] for each in events] == ["second_copy_failed"]
             assert list((tmp_path / "1/checkpoints").iterdir()) == []
             assert (await told(tmp_path, commit(tmp_path / "0", 10, b"good")))["problem"] == ""
