@@ -20,7 +20,7 @@ from pathlib import Path
 
 from lab import on_the_testbed
 from launches import PROGRAMS, Stamps, environment, timed_run
-from pairs import Load, Pairs, Target, how_many, interleave, print_pairs, print_row
+from pairs import ROOT, Load, Pairs, Target, how_many, interleave, print_pairs, print_row
 
 from orchestrator.sweeps import points_in
 
@@ -53,7 +53,7 @@ class Site:
         return str(path)
 
     def environment(self, out: Path) -> dict[str, str]:
-        return {**environment(self.folder, out), "PYTHONPATH": os.environ["PYTHONPATH"]}
+        return {**environment(self.folder, out), "PYTHONPATH": str(ROOT)}
 
     def orch(self, *words: str, home: Path | None = None) -> str:
         shell = {**self.environment(self.folder), "ORCH_HOME": str(home or self.home)}

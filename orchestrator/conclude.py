@@ -162,12 +162,12 @@ def _start_again(run: RunDir, record: Mapping[str, Any], machine: Backend) -> No
 
 def _notice_lost(run: RunDir, record: Mapping[str, Any], machine: Backend) -> None:
     """Record that not all agents will ever report: the submit died before it had started all; those are ended."""
-    if is_held(run):
-        return
     started = len(machine.alive(run))
     if started >= max(1, record["nnodes"]) or (started and _was_submitted(run)):
         return
-    if _is_being_submitted(record) or _may_turn_up(run) or pending_start(run.events()) is not None:
+    if _is_being_submitted(record) or is_held(run):  # in this order: a submit may end by holding the run
+        return
+    if _may_turn_up(run) or pending_start(run.events()) is not None:
         return
     if not any(event["kind"] == "found_lost" for event in run.events()):
         what = f"{started} of {record['nnodes']} agents" if started else "an agent"

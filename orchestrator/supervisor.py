@@ -99,7 +99,8 @@ def _look_after(root: Path, run: RunDir, vain: holding.Wait | None, ended: threa
             if holding.is_held(run):
                 time.sleep(WAIT_SECONDS)  # it is tried again then, as below
                 return
-        while is_live(root, run) and conclude(root, run) is None:
+        # One that was looked at while it was being recorded may turn out to be held: then somebody has to start it.
+        while is_live(root, run) and not holding.is_held(run) and conclude(root, run) is None:
             backend((run.read("run.json") or EMPTY_RECORD).get("kind", "local")).wait(run, WAIT_SECONDS)
     except OrchError as error:
         print(f"{run.run_id}: {error}", file=sys.stderr, flush=True)

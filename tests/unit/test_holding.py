@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,9 @@ from hypothesis import strategies as st
 
 from orchestrator.conclude import conclude, state_of
 from orchestrator.holding import HELD, Wait, drop, due, is_held, keep, start_here, wait_of, why_it_waits
+from orchestrator.node.processes import identify
 from orchestrator.store import RunDir, create_run
+from orchestrator.supervisor import _look_after
 from orchestrator.sweep import point_id
 
 SWEEP = "a-222222"
@@ -92,3 +97,21 @@ def test_a_cancel_that_was_only_recorded_is_carried_out(tmp_path: Path) -> None:
     assert wait.is_vain
     start_here(run)
     assert is_held(run)  # it is not started any more
+
+
+def test_a_run_that_was_looked_at_before_it_was_held_is_let_go_of(tmp_path: Path) -> None:
+    """Else nobody would ever start it: the thread that looks after it waits for its agents."""
+    me = identify(os.getpid())
+    assert me is not None
+    submitter = {"pid": me.pid, "started": me.started, "host": socket.gethostname()}
+    record = {"run_id": "c-555555", "kind": "local", "nnodes": 1, "created": 1.0, "submitter": submitter}
+    run = create_run(tmp_path, "c-555555", record)
+    thread = threading.Thread(target=_look_after, args=(tmp_path, run, None, threading.Event()), daemon=True)
+    thread.start()
+    thread.join(1.5)
+    assert thread.is_alive()
+    run.append_event("held")
+    run.write(HELD, keep({}, {}), private=True)
+    thread.join(20)
+    assert not thread.is_alive()
+    assert is_held(run)
