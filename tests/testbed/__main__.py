@@ -8,7 +8,7 @@ import shlex
 import sys
 
 from tests.testbed import cluster as whole
-from tests.testbed import hosts, network, sshd
+from tests.testbed import hosts, images, network, sshd
 from tests.testbed.layout import Cluster, ClusterError, standing, state_folder
 from tests.testbed.machine import ENVIRONMENT, install, obstacle
 
@@ -19,6 +19,7 @@ def main() -> int:
         if options.verb == "install":
             if not (options.where_possible and obstacle()):
                 install()
+                images.base()
         elif options.verb == "up":
             started = whole.up(
                 Cluster(state_folder(), options.nodes, options.cpus, options.gpus, options.slurm, options.docker)
@@ -71,7 +72,7 @@ def act(cluster: Cluster, options: argparse.Namespace) -> None:
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="python -m tests.testbed", description="A real cluster on this machine.")
     verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
-    packages = verbs.add_parser("install", help="install the Debian packages that are missing")
+    packages = verbs.add_parser("install", help="install the Debian packages that are missing, and make the base image")
     packages.add_argument("--where-possible", action="store_true", help="do nothing where there can be no testbed")
     up = verbs.add_parser("up", help="bring the testbed up, in $TESTBED or /tmp/orch-testbed")
     up.add_argument("--nodes", type=int, default=3, help="n1 .. nN beside ctl (default 3)")
