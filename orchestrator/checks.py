@@ -10,7 +10,8 @@ from typing import Final
 from orchestrator.explain import Problem
 from orchestrator.profile import AnyProfile, SlurmProfile, SshProfile
 from orchestrator.runtimes import GPU_FLAGS
-from orchestrator.spec import ONE_PROCESS, WHOLE_BATCH, Job
+from orchestrator.spec import ONE_PROCESS, WHOLE_BATCH, Job, Training
+from orchestrator.training.choices import not_taken
 
 MOST_RANKS: Final = 100_000  # a plan names each of them
 
@@ -31,7 +32,7 @@ def world_size(profile: AnyProfile) -> int | None:
 def check(job: Job, profile: AnyProfile) -> list[Problem]:
     """What can't work about this job on this profile, each at the job's field."""
     return [
-        *_check_ranks(profile), *_check_batch(job, profile), *_check_min_nodes(job, profile),
+        *_check_ranks(profile), *_check_batch(job, profile), *_check_min_nodes(job, profile), *_check_strategy(job),
         *_check_gpus(job, profile), *_check_runtime(job, profile),
     ]  # fmt: skip
 
@@ -68,6 +69,18 @@ def _check_min_nodes(job: Job, profile: AnyProfile) -> list[Problem]:
         "DistributedSampler can't keep its place; use sampler: exact, or leave min_nodes out of the profile"
     )
     return [Problem(("training", "sampler"), message)]
+
+
+def _check_strategy(job: Job) -> list[Problem]:
+    """Options of the training that its strategy would not heed; one with its default's value is none."""
+    training = job.training
+    if training is None:
+        return []
+    given = [name for name, each in Training.model_fields.items() if getattr(training, name) != each.default]
+    refused = not_taken(training.strategy, given)
+    return [
+        Problem(("training", name), f"is not for strategy {training.strategy}: {why}") for name, why in refused.items()
+    ]
 
 
 def fit(job: Job, profile: AnyProfile) -> AnyProfile:

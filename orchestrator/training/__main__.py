@@ -10,8 +10,8 @@ from orchestrator.training.options import parse, read_places
 def main() -> int:
     """Train as the command line says; returns 0, 2 for a user's error, 93 for a loss of NaN, 95 after a stop signal."""
     stop.install()
-    options = parse()
     try:
+        options = parse()
         places = read_places()
         from orchestrator.training.train import train  # noqa: PLC0415 - torch comes after handlers and checks
 

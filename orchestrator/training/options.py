@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from orchestrator.training.choices import STRATEGIES, not_taken
 from orchestrator.training.errors import UserError
-
-STRATEGIES = ("single", "dp", "dp-balanced", "ddp", "fsdp", "model-parallel", "pipeline", "accelerate")
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,10 @@ class Places:
 
 
 def parse(arguments: Sequence[str] | None = None) -> Options:
-    """Parse the command line; argparse itself leaves with code 2 on a wrong one."""
+    """Parse the command line; argparse itself leaves with code 2 on a wrong one.
+
+    Raises UserError for an option that the strategy does not take.
+    """
     parser = argparse.ArgumentParser(
         prog="python -m orchestrator.training",
         description="Train a task file on one device or several; see docs/training.md.",
@@ -112,6 +114,9 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     add("--option", type=_pair, action="append", default=[], metavar="K=V", help="a value for the task; repeatable")
     _add_strategy(parser)
     found = parser.parse_args(arguments)
+    given = [name for name, value in vars(found).items() if value != parser.get_default(name)]
+    for name, why in not_taken(found.strategy, given).items():
+        raise UserError(f"--{name.replace('_', '-')} is not for the strategy {found.strategy}: {why}.")
     return Options(
         task=found.task,
         epochs=found.epochs if found.epochs or found.steps else 1,

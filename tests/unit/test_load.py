@@ -161,6 +161,8 @@ def test_code_is_relative_to_the_job_file(place: Place) -> None:
          "job.yaml:1:42: training.global_batch: 97 samples a step can't be shared equally by the 4 ranks"),
         ("training: {task: train.py, global_batch: 97}\n", "nproc_per_node: 4", "use 96 or 100"),
         ("training: {task: train.py, global_batch: 2}\n", "nproc_per_node: 4", "; use 4"),
+        ("training: {task: train.py, strategy: fsdp, bucket_cap_mb: 1}\n", "",
+         "job.yaml:1:59: training.bucket_cap_mb: is not for strategy fsdp: only ddp takes it"),
         ("script: train.py\n", "nproc_per_node: 1024\nnodes: 100", "asks for 102400 ranks, more than the 100000"),
         ("script: train.py\ncontainer: {image: i}\n", "", "container: the job names a container image, but profile 'p'"),
         ("script: train.py\n", "runtime: podman", "profile 'p' runs jobs in podman, but the job names no image"),

@@ -12,6 +12,8 @@ from orchestrator.checks import check, fit, world_size
 from orchestrator.profile import PROFILE, Host, LocalProfile, SlurmProfile, SshProfile
 from orchestrator.spec import Job, Mount, Training, program_of
 from orchestrator.training import options as training_options
+from orchestrator.training.choices import NOT_TAKEN, STRATEGIES, not_taken
+from orchestrator.training.errors import UserError
 
 
 def job(**fields: Any) -> Job:
@@ -125,11 +127,11 @@ def test_programs() -> None:
 
 
 def test_a_training_says_its_strategy_as_the_entrypoint_takes_it() -> None:
-    training = {"task": "t.py", "strategy": "single", "gradient_as_bucket_view": False, "static_graph": True}
+    training = {"task": "t.py", "strategy": "ddp", "gradient_as_bucket_view": False, "accumulate": 2}
     args = program_of(job(script=None, training=training))[2]
     options = training_options.parse(args)
-    assert (options.strategy, options.gradient_as_bucket_view, options.static_graph) == ("single", False, True)
-    assert get_args(Training.model_fields["strategy"].annotation) == training_options.STRATEGIES
+    assert (options.strategy, options.gradient_as_bucket_view, options.accumulate) == ("ddp", False, 2)
+    assert get_args(Training.model_fields["strategy"].annotation) == STRATEGIES
 
 
 def test_a_job_and_the_entrypoint_know_the_same_options() -> None:
@@ -144,14 +146,48 @@ def test_a_job_and_the_entrypoint_know_the_same_options() -> None:
     values |= {"steps": 7, "lr": 0.5, "seed": 3, "eval_every": 4, "save_every": 5, "log_every": 6, "data": "d"}
     values |= {"global_batch": 8, "accumulate": 2, "bucket_cap_mb": 9, "micro_batches": 11, "offline": "digits"}
     values |= {"init_method": "tcp://h:1"}
+    del values["strategy"]
     unset = Training.model_fields.keys() - values.keys()
-    assert unset == {"epochs", "options"}
-    options = training_options.parse(program_of(job(script=None, training=values))[2])
-    for name, value in values.items():
-        taken = getattr(options, {"data": "data_dir"}.get(name, name))
-        assert str(taken) == str(value), name
+    assert unset == {"epochs", "options", "strategy"}
+    arrived = set()
+    for strategy in ("ddp", "pipeline"):  # each takes what the other does not
+        given = {"strategy": strategy, **values}
+        given = {name: value for name, value in given.items() if name not in not_taken(strategy, given)}
+        options = training_options.parse(program_of(job(script=None, training=given))[2])
+        for name, value in given.items():
+            assert str(getattr(options, {"data": "data_dir"}.get(name, name))) == str(value), name
+        arrived |= given.keys()
+    assert arrived == {"strategy", *values}
     fields = {each.name for each in dataclasses.fields(options)}
     assert fields - {"data_dir", "extra"} == Training.model_fields.keys() - {"data", "options"}
+
+
+@pytest.mark.parametrize("name", sorted(NOT_TAKEN))
+def test_an_option_is_refused_where_its_strategy_does_not_take_it(name: str) -> None:
+    """At the submit and by the entrypoint, and nowhere else; what was left at its default is never refused."""
+    other = {"gradient_as_bucket_view": False, "bucket_cap_mb": 9, "gradient_compression": "bf16", "micro_batches": 2,
+             "compile": "aot_eager"}.get(name, True)  # fmt: skip
+    assert set(NOT_TAKEN[name]) < set(STRATEGIES)
+    for strategy in STRATEGIES:
+        for value in (other, Training.model_fields[name].default):
+            made = job(script=None, training={"task": "t.py", "strategy": strategy, name: value})
+            problems = [(each.dotted, each.message) for each in check(made, LocalProfile(kind="local", name="p"))]
+            args = program_of(made)[2]
+            if value == other and (why := NOT_TAKEN[name].get(strategy)):
+                assert problems == [(f"training.{name}", f"is not for strategy {strategy}: {why}")]
+                with pytest.raises(UserError, match=f" is not for the strategy {strategy}: {why}."):
+                    training_options.parse(args)
+            else:
+                assert problems == []
+                assert getattr(training_options.parse(args), name) == value
+
+
+def test_it_is_said_which_strategies_take_an_option() -> None:
+    with pytest.raises(UserError, match=r"^--bucket-cap-mb is not for the strategy fsdp: only ddp takes it\.$"):
+        training_options.parse(["--task", "t.py", "--strategy", "fsdp", "--bucket-cap-mb", "1"])
+    sentence = r"^--gradient-as-bucket-view is not for the strategy single: only ddp and accelerate take it\.$"
+    with pytest.raises(UserError, match=sentence):
+        training_options.parse(["--task", "t.py", "--strategy", "single", "--no-gradient-as-bucket-view"])
 
 
 def test_a_training_in_one_process_takes_one_rank_of_a_profile() -> None:

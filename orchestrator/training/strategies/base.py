@@ -42,8 +42,6 @@ class Strategy:
     """Does each rank take its own part of a batch, rather than all of it?"""
     saves_shards: ClassVar[bool] = False
     """Can each rank write its own part of a checkpoint?"""
-    refuses: ClassVar[Mapping[str, str]] = {}
-    """Options for speed that it does not take, and why."""
 
     def __init__(self, setup: Setup, model: nn.Module) -> None:
         self.setup = setup
@@ -63,13 +61,10 @@ class Strategy:
         """Refuse, by a UserError, what this strategy can't do with these ranks, devices and options."""
         options = self.setup.options
         precision.check(options.precision, self.setup.device)
-        for name, why in self.refuses.items():
-            if getattr(options, name) not in (False, "none"):
-                raise UserError(f"--{name.replace('_', '-')} is not for the strategy {options.strategy}: {why}.")
         compiling.check(options.compile, self.setup.device)
         if self.one_process and self.setup.ranks.world_size > 1:
             raise UserError(
-                f"The strategy {self.setup.options.strategy} is one process, and {self.setup.ranks.world_size} ranks "
+                f"The strategy {options.strategy} is one process, and {self.setup.ranks.world_size} ranks "
                 "were started: start one (--nodes 1 --nproc-per-node 1), or choose --strategy ddp."
             )
 

@@ -1,7 +1,5 @@
 """dp: one process, all GPUs of the node; the model is copied to each of them at every step (nn.DataParallel)."""
 
-from typing import ClassVar
-
 import torch
 from torch import nn
 
@@ -12,7 +10,6 @@ class Dp(Strategy):
     """DataParallel: batches are scattered, outputs gathered on the first GPU, and the loss computed there."""
 
     one_process = True
-    refuses: ClassVar = {"compile": "the model is copied to the GPUs at every step"}
 
     def wrap(self, model: nn.Module) -> nn.Module:
         devices = all_devices(self.setup)

@@ -6,7 +6,7 @@ and only these single numbers travel.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,6 @@ class DpBalanced(Strategy):
     """DataParallel whose criterion is parallel too."""
 
     one_process = True
-    refuses: ClassVar = {"compile": "the model is copied to the GPUs at every step"}
 
     def wrap(self, model: nn.Module) -> nn.Module:
         return Parallel(model, all_devices(self.setup))

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,6 @@ class Fsdp(Strategy):
     """FSDP2's `fully_shard`, a child of the model at a time; in a plain process without a group the bare model."""
 
     saves_shards = True
-    refuses: ClassVar = {"channels_last": "FSDP shards only weights that lie in the usual order"}
 
     def check(self) -> None:
         super().check()

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,6 @@ class Pipeline(Strategy):
     """
 
     shares_data = False
-    refuses: ClassVar = {"channels_last": "what travels between the ranks lies in the usual order"}
 
     def check(self) -> None:
         super().check()

@@ -1,0 +1,35 @@
+"""The strategies by name, and which options each of them does not take; without torch: a submit asks too."""
+
+from collections.abc import Iterable, Mapping
+
+STRATEGIES = ("single", "dp", "dp-balanced", "ddp", "fsdp", "model-parallel", "pipeline", "accelerate")
+
+
+def _only(*names: str) -> dict[str, str]:
+    """Return every other strategy with the reason that only these take an option."""
+    why = f"only {' and '.join(names)} {'takes' if len(names) == 1 else 'take'} it"
+    return {name: why for name in STRATEGIES if name not in names}
+
+
+NOT_TAKEN: Mapping[str, Mapping[str, str]] = {
+    "gradient_as_bucket_view": _only("ddp", "accelerate"),
+    "static_graph": _only("ddp"),
+    "sync_batchnorm": _only("ddp"),
+    "bucket_cap_mb": _only("ddp"),
+    "gradient_compression": _only("ddp"),
+    "micro_batches": _only("pipeline"),
+    "channels_last": {
+        "fsdp": "FSDP shards only weights that lie in the usual order",
+        "pipeline": "what travels between the ranks lies in the usual order",
+    },
+    "compile": dict.fromkeys(("dp", "dp-balanced"), "the model is copied to the GPUs at every step"),
+}
+"""Options by their names in Options and in a job's `training`: which strategies do not take them, and why."""
+
+
+def not_taken(strategy: str, given: Iterable[str]) -> dict[str, str]:
+    """Return those of the `given` options that the strategy would ignore or can't do, each with the reason.
+
+    An option that was left at its default is not given.
+    """
+    return {name: NOT_TAKEN[name][strategy] for name in given if strategy in NOT_TAKEN.get(name, {})}
