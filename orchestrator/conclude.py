@@ -179,7 +179,7 @@ def _notice_vain(run: RunDir, record: Mapping[str, Any], machine: Backend) -> No
     """Drop a job that waits in its scheduler's queue for another run, when that has not ended as it had to."""
     if not isinstance(machine, Scheduler) or not record.get("after"):
         return
-    wait = wait_of(_root_of(run), record)
+    wait = wait_of(_root_of(run), record["after"])
     if wait is None or not wait.is_vain or machine.opinion(run).phase != "waiting":
         return
     if not any(event["kind"] in ("agent_started", "dropped") for event in run.events()):

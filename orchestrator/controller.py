@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +36,7 @@ from orchestrator.store import (
     remove_run,
 )
 from orchestrator.supervisor import start_supervisor
+from orchestrator.sweeps import find_sweep, runs_named
 
 if TYPE_CHECKING:  # what only looks at runs must not wait for pydantic
     from orchestrator.environment import Environment
@@ -64,7 +65,7 @@ class Request:
     rehearse: bool = False
     waits: bool = False  # for GPUs that others hold
     again: str | None = None  # the run to repeat; `job` is then empty, and `profile` where it stays the same
-    after: str | None = None  # RUN[:ok|:any]
+    after: str | None = None  # RUN[:ok|:any], or SWEEP
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Prepared:
     given: tuple[str, ...] = ()  # the names of --env: `A=` had a value, `A` took the shell's
     repeats: RunDir | None = None
     hidden: dict[str, str] = field(default_factory=dict, repr=False)  # of notify: what must not be shown
-    after: dict[str, str] | None = None  # the run to wait for, and `if` it succeeds (ok) or however it ends (any)
+    after: dict[str, str] | None = None  # the run or sweep to wait for; `if`: ok or any
 
 
 def prepare(root: Path, request: Request) -> Prepared:
@@ -111,13 +112,12 @@ def prepare(root: Path, request: Request) -> Prepared:
 
 
 def _after(root: Path, text: str) -> dict[str, str] | None:
-    """What `--after RUN[:ok|:any]` asks for; None where that has come already, UsageError where it can't come."""
+    """What `--after NAME[:ok|:any]` asks for; None where it has come already, UsageError where it can't come."""
     name, colon, wants = text.rpartition(":")
     if not colon or wants not in ("ok", "any"):
         name, wants = text, "ok"
-    before = find_run(root, name)
-    after = {"run": before.run_id, "if": wants}
-    wait = holding.wait_of(root, {"after": after})
+    after = {"run": find_sweep(root, name) or find_run(root, name).run_id, "if": wants}
+    wait = holding.wait_of(root, after)
     if wait is not None and wait.is_vain:
         raise UsageError(f"--after {text}: {wait.reason}", f"to start however it ended: --after {name}:any")
     return after if wait is not None else None
@@ -221,18 +221,14 @@ def hold(root: Path, run: RunDir, prepared: Prepared) -> None:
 
 
 def as_queued(root: Path, machine: Backend, launch: LaunchPlan, after: dict[str, str] | None) -> LaunchPlan | None:
-    """The plan as it is handed over now, where it may be: its scheduler can wait itself for a run of its own.
+    """The plan as it is handed over now, where it may be: its scheduler can wait itself for runs of its own.
 
     None where orch has to wait.
     """
     if after is None:
         return launch
-    before = RunDir(root / "runs" / after["run"])
-    record = before.read("run.json") or {}
-    there = record.get("profile") or {}
-    if not isinstance(machine, Scheduler) or record.get("kind") != kind_of(launch.profile):
-        return None
-    if there.get("login") != launch.profile.get("login") or holding.is_held(before):
+    before = [run for run in runs_named(root, after["run"]) if not (run.path / "verdict.json").exists()]
+    if not before or not isinstance(machine, Scheduler) or not all(_is_there(run, launch.profile) for run in before):
         return None
     waits = machine.waiting_for(before, succeeds=after["if"] == "ok")
     if waits is None:
@@ -240,6 +236,13 @@ def as_queued(root: Path, machine: Backend, launch: LaunchPlan, after: dict[str,
     own = launch.profile["sbatch"].get("dependency")
     sbatch = {**launch.profile["sbatch"], "dependency": f"{own},{waits}" if own else waits}
     return replace(launch, profile={**launch.profile, "sbatch": sbatch})
+
+
+def _is_there(run: RunDir, profile: Mapping[str, Any]) -> bool:
+    """Has the run been handed to the same scheduler as this profile's runs?"""
+    record = run.read("run.json") or {}
+    login = (record.get("profile") or {}).get("login")
+    return record.get("kind") == kind_of(profile) and login == profile.get("login") and not holding.is_held(run)
 
 
 def note_on_supervisor(prepared: Prepared) -> str:

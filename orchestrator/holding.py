@@ -24,6 +24,7 @@ from orchestrator.errors import BackendError, OrchError, StoreError
 from orchestrator.records import FINAL
 from orchestrator.store import Record, RunDir
 from orchestrator.sweep import sweep_of
+from orchestrator.sweeps import runs_named
 
 if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from orchestrator.plan import LaunchPlan
@@ -89,7 +90,7 @@ def _locked(run: RunDir) -> Iterator[None]:
 
 def why_it_waits(root: Path, run: RunDir, record: Mapping[str, Any]) -> str:
     """What a run that has not begun waits for, as far as orch knows it; empty where it waits for nothing of ours."""
-    if (wait := wait_of(root, record)) is not None:
+    if (wait := wait_of(root, record.get("after"))) is not None:
         return wait.reason
     point, sweep = record.get("sweep"), sweep_of(run.run_id)
     if not is_held(run) or sweep is None or not isinstance(point, dict):
@@ -97,28 +98,32 @@ def why_it_waits(root: Path, run: RunDir, record: Mapping[str, Any]) -> str:
     return f"waits for its turn: {point.get('parallel') or 1} of {sweep} at a time"
 
 
-def wait_of(root: Path, record: Mapping[str, Any]) -> Wait | None:
-    """What a run waits for by its `--after`; None where it waits for no other run, or no longer."""
-    after = record.get("after")
+def wait_of(root: Path, after: object) -> Wait | None:
+    """What a run waits for by its record's `after`; None where it waits for no other run, or no longer.
+
+    A sweep has succeeded when all its runs have, and has failed with the first of them.
+    """
     if not isinstance(after, dict):
         return None
     name, wants = str(after.get("run")), after.get("if")
-    before = RunDir(root / "runs" / name)
+    ends = {before.run_id: _end_of(before) for before in runs_named(root, name)}
+    if wants == "ok" and (bad := next((each for each, end in ends.items() if end not in ("", "succeeded")), None)):
+        how = {"cancelled": "was cancelled", "removed": "was removed"}.get(ends[bad], ends[bad])
+        return Wait(f"{bad}, after which it was to start, {how}", is_vain=True)
+    if all(ends.values()):
+        return None
+    return Wait(f"waits for {name if name in ends else f'all of {name}'} to {'succeed' if wants == 'ok' else 'end'}")
+
+
+def _end_of(run: RunDir) -> str:
+    """A run's outcome, or `removed`; empty while it has none."""
     try:
-        outcome = (before.read("verdict.json") or {}).get("outcome")
+        outcome = (run.read("verdict.json") or {}).get("outcome")
     except StoreError:
         outcome = None
-    if outcome not in FINAL:
-        if before.path.exists():
-            return Wait(f"waits for {name} to {'succeed' if wants == 'ok' else 'end'}")
-        return Wait(f"{name}, after which it was to start, was removed", is_vain=True) if wants == "ok" else None
-    if wants == "ok" and outcome != "succeeded":
-        return Wait(f"{name}, after which it was to start, {_how(outcome)}", is_vain=True)
-    return None
-
-
-def _how(outcome: str) -> str:
-    return "was cancelled" if outcome == "cancelled" else outcome
+    if outcome in FINAL:
+        return str(outcome)
+    return "" if run.path.exists() else "removed"
 
 
 def due(root: Path, held: Iterable[tuple[RunDir, Record]], going: Collection[str]) -> list[tuple[RunDir, Wait | None]]:
@@ -130,8 +135,12 @@ def due(root: Path, held: Iterable[tuple[RunDir, Record]], going: Collection[str
     for name in going:
         busy[sweep_of(name)] = busy.get(sweep_of(name), 0) + 1
     found: list[tuple[RunDir, Wait | None]] = []
+    waits: dict[str, Wait | None] = {}  # the points of a sweep wait for the same, which is looked at once
     for run, record in sorted(held, key=lambda each: _place_in_line(each[1])):
-        wait = wait_of(root, record)
+        after = record.get("after")
+        if (key := repr(after)) not in waits:
+            waits[key] = wait_of(root, after)
+        wait = waits[key]
         if (run.path / "cancel.json").exists():
             wait = Wait(CANCELLED, is_vain=True)
         if wait is not None and wait.is_vain:

@@ -12,7 +12,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,9 +75,10 @@ def _supervise(root: Path, unreadable: set[str], courier: Courier) -> None:
         idle = [run for run in runs if run.run_id not in at_work or not at_work[run.run_id].is_alive()]
         waiting = [(run, held[run.run_id]) for run in idle if run.run_id in held]
         going = {run.run_id for run in runs} - {run.run_id for run, _ in waiting}
-        work = [(run, None) for run in idle if run.run_id not in held] + holding.due(root, waiting, going)
-        for run, wait in work:
-            thread = threading.Thread(target=_look_after, args=(root, run, wait, one_ended), daemon=True)
+        work = [(run, partial(_look_after, root, run)) for run in idle if run.run_id not in held]
+        work += [(run, partial(_begin, root, run, wait)) for run, wait in holding.due(root, waiting, going)]
+        for run, act in work:
+            thread = threading.Thread(target=_work, args=(run, act, one_ended), daemon=True)
             at_work[run.run_id] = thread
             thread.start()
         courier.look()
@@ -86,22 +88,26 @@ def _supervise(root: Path, unreadable: set[str], courier: Courier) -> None:
         prune(root, int(keep) if keep.isdigit() else 0)
 
 
-def _look_after(root: Path, run: RunDir, vain: holding.Wait | None, ended: threading.Event) -> None:
-    """Bring one run to its verdict; a run has a thread of its own, so that a slow machine holds up no other run.
+def _look_after(root: Path, run: RunDir) -> None:
+    """Bring one run to its verdict, unless it is held: one that was just being recorded may turn out to be."""
+    while is_live(root, run) and not holding.is_held(run) and conclude(root, run) is None:
+        backend((run.read("run.json") or EMPTY_RECORD).get("kind", "local")).wait(run, WAIT_SECONDS)
 
-    One that is held is started first, or dropped where it waits in vain.
-    """
+
+def _begin(root: Path, run: RunDir, vain: holding.Wait | None) -> None:
+    """Start a held run whose time has come, or drop one that waits in vain."""
+    if vain is not None:
+        holding.drop(run, vain.reason)
+        return
+    holding.start(root, run)
+    if holding.is_held(run):
+        time.sleep(WAIT_SECONDS)  # it is tried again then, as below
+
+
+def _work(run: RunDir, act: Callable[[], None], ended: threading.Event) -> None:
+    """Do what a run needs; it has a thread of its own, so that a slow machine holds up no other run."""
     try:
-        if vain is not None:
-            holding.drop(run, vain.reason)
-        elif holding.is_held(run):
-            holding.start(root, run)
-            if holding.is_held(run):
-                time.sleep(WAIT_SECONDS)  # it is tried again then, as below
-                return
-        # One that was looked at while it was being recorded may turn out to be held: then somebody has to start it.
-        while is_live(root, run) and not holding.is_held(run) and conclude(root, run) is None:
-            backend((run.read("run.json") or EMPTY_RECORD).get("kind", "local")).wait(run, WAIT_SECONDS)
+        act()
     except OrchError as error:
         print(f"{run.run_id}: {error}", file=sys.stderr, flush=True)
         time.sleep(WAIT_SECONDS)  # it is begun again then: a full disk, say, may have been emptied

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from orchestrator.errors import RunNotFoundError, StoreError
 from orchestrator.store import Record, RunDir, find_run, newest_runs, write_durably
-from orchestrator.sweep import Point, sweep_of
+from orchestrator.sweep import Point, point_id, sweep_of
 
 
 def make_sweep(root: Path, sweep: str, folder: str | None, record: Record) -> Path:
@@ -49,6 +49,16 @@ def points_in(root: Path, sweep: str) -> list[RunDir]:
     names = [entry.name for entry in os.scandir(root / "runs")] if (root / "runs").exists() else []
     mine = [name for name in names if sweep_of(name) == sweep]
     return [RunDir(root / "runs" / name) for name in sorted(mine, key=lambda name: int(name.rpartition(".")[2]))]
+
+
+def runs_named(root: Path, name: str) -> list[RunDir]:
+    """The run with this whole id, or all points of the sweep with it; among both may be such as were removed."""
+    try:
+        count = len((RunDir(root / "sweeps" / name).read("sweep.json") or {}).get("points") or ())
+    except StoreError:  # damaged: those that are there
+        return points_in(root, name)
+    names = [point_id(name, index) for index in range(count)] or [name]
+    return [RunDir(root / "runs" / each) for each in names]
 
 
 def values_of(record: Record) -> dict[str, str]:

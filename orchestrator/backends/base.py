@@ -85,8 +85,8 @@ class Scheduler(Protocol):
     def opinion(self, run: RunDir) -> Opinion:
         """What the scheduler says of the run's job now; never an error."""
 
-    def waiting_for(self, run: RunDir, *, succeeds: bool) -> str | None:
-        """The condition under which a job waits for this run's; None where its job isn't known."""
+    def waiting_for(self, runs: Sequence[RunDir], *, succeeds: bool) -> str | None:
+        """The condition under which a job waits for those of these runs; None where one of them isn't known."""
 
     def script(self, launch: LaunchPlan) -> str:
         """The batch script that a submit of this plan hands over."""

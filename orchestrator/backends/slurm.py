@@ -111,9 +111,9 @@ class SlurmBackend:
         """What Slurm says of the run's job."""
         return job.opinion_of(self.slurm, run)
 
-    def waiting_for(self, run: RunDir, *, succeeds: bool) -> str | None:
-        """A dependency as sbatch takes it; None where the run's job isn't known."""
-        return job.dependency(self.slurm, run, succeeds=succeeds)
+    def waiting_for(self, runs: Sequence[RunDir], *, succeeds: bool) -> str | None:
+        """A dependency as sbatch takes it; None where a run's job isn't known."""
+        return job.dependency(self.slurm, runs, succeeds=succeeds)
 
     def hosts(self, run: RunDir) -> list[str] | None:
         """As their agents call themselves: Slurm chooses the nodes."""

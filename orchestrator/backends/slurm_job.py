@@ -76,12 +76,18 @@ def step_argv(client: Client, run: RunDir, node: int, argv: Sequence[str], *, te
     return in_allocation(job.job_id, node, argv, terminal=terminal)
 
 
-def dependency(client: Client, run: RunDir, *, succeeds: bool) -> str | None:
-    """The dependency on the run's job as sbatch takes it; None where the job is over or isn't known."""
-    phase, job = job_of(client, run)
-    if job is None or phase not in ("waiting", "active"):
+def dependency(client: Client, runs: Sequence[RunDir], *, succeeds: bool) -> str | None:
+    """The dependency on the runs' jobs as sbatch takes it; None where one of them is over or isn't known.
+
+    Several runs of one array are its own number: the whole array is waited for.
+    """
+    found = [job_of(client, run) for run in runs]
+    numbers = [job.job_id for phase, job in found if job is not None and phase in ("waiting", "active")]
+    if len(numbers) < len(runs):
         return None
-    return f"{'afterok' if succeeds else 'afterany'}:{job.job_id}"
+    if len(numbers) > 1:
+        numbers = list(dict.fromkeys(number.partition("_")[0] for number in numbers))
+    return ":".join(["afterok" if succeeds else "afterany", *numbers])
 
 
 def hurry(client: Client, run: RunDir) -> None:

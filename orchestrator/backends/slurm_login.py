@@ -201,9 +201,9 @@ class LoginBackend:
             return job.opinion_of(self.client_of(run), run)
         return Opinion(**{name: value for name, value in seen.items() if name != "time"})
 
-    def waiting_for(self, run: RunDir, *, succeeds: bool) -> str | None:
-        """A dependency as sbatch takes it; None where the run's job isn't known."""
-        return job.dependency(self.client_of(run), run, succeeds=succeeds)
+    def waiting_for(self, runs: Sequence[RunDir], *, succeeds: bool) -> str | None:
+        """A dependency as sbatch takes it; None where a run's job isn't known."""
+        return job.dependency(self.client_of(runs[0]), runs, succeeds=succeeds)
 
     def alive(self, run: RunDir) -> Mapping[int, bool | None]:
         """All nodes alike, as the job was when Slurm was asked last."""

@@ -69,7 +69,9 @@ def request(
     "--check", is_flag=True, help="With --dry-run: ask Slurm whether it would take the job (sbatch --test-only)."
 )
 @click.option("--rehearse", is_flag=True, help="Run the profile's nodes and ranks on this machine.")
-@click.option("--after", metavar="RUN[:ok|:any]", help="Start when that run has succeeded; with :any, has ended.")
+@click.option(
+    "--after", metavar="RUN[:ok|:any]", help="Start when that run or sweep has succeeded; with :any, has ended."
+)
 @click.option(
     "--sweep",
     "sweep",

@@ -65,7 +65,7 @@ def test_a_sweep_is_one_array(alice: User) -> None:
     assert sweep not in alice.testbed.output("ctl", "ls", f"{ORCH}/sweeps", f"{ORCH}/runs")
 
 
-def test_a_point_is_requeued_alone_and_a_sweep_cancelled(alice: User) -> None:
+def test_a_point_is_requeued_alone_and_a_sweep_cancelled_and_waited_for(alice: User) -> None:
     """The last one: its job number is the whole array's."""
     alice.write("count.py", COUNT)
     job = "script: count.py\nargs: [400]\nlauncher: exec\nlimits: {grace: 10s}\n"
@@ -73,6 +73,12 @@ def test_a_point_is_requeued_alone_and_a_sweep_cancelled(alice: User) -> None:
     runs = [Run(alice, f"{sweep}.{index}") for index in range(2)]
     for run in runs:
         run.wait_for("attempt 0")
+    vain = submit(alice, "command: [hostname]\n", PROFILE, "--after", sweep)
+    anyhow = submit(alice, "command: [hostname]\n", PROFILE, "--after", f"{sweep}:any")
+    squeue = ("squeue", "--noheader", "--format=%E", f"--name={vain},{anyhow}", "--sort=i")
+    waits = [line.partition("(")[0] for line in alice.testbed.output("ctl", *squeue).split()]
+    assert waits == [f"{how}:{array_of(alice, sweep)}_*" for how in ("afterok", "afterany")]
+    assert Run(alice, vain).status()["detail"].startswith(f"waits for all of {sweep} to succeed; Slurm job ")
     alice.testbed.output("ctl", "scontrol", "requeue", f"{array_of(alice, sweep)}_1")
     wait_until(lambda: runs[1].text("nodes/0/attempt_1/rank_0.log"), "the second start of one point", seconds=60)
     done = alice.orch("cancel", sweep)
@@ -80,6 +86,9 @@ def test_a_point_is_requeued_alone_and_a_sweep_cancelled(alice: User) -> None:
     assert [run.status()["restarts"] for run in runs] == [0, 1]
     waited = alice.orch("wait", sweep)
     assert (waited.code, "2 runs: 2 cancelled" in waited.err) == (103, True)
+    assert Run(alice, anyhow).end()["state"] == "succeeded"
+    reason = Run(alice, vain).end()["verdict"]["reason"]
+    assert re.fullmatch(rf"{sweep}\.[01], after which it was to start, was cancelled", reason)
 
 
 def test_a_job_waits_in_the_queue_for_another(alice: User) -> None:

@@ -91,14 +91,21 @@ def test_a_killed_supervisor_forgets_no_point_and_a_cancel_ends_all(orch: Orch, 
     assert not any(is_held(run) for run in runs)
 
 
-def test_a_sweep_waits_for_another_run(orch: Orch, project: Callable[..., Path]) -> None:
+def test_a_sweep_waits_for_another_run_and_is_waited_for(orch: Orch, project: Callable[..., Path]) -> None:
     folder = project(fails_sh="exit 3\n")
     (folder / "job.yaml").write_text("command: [bash, fails.sh]\n")
     first = orch.submit(str(folder / "job.yaml"), "-p", "local", "--set", "job.command=[sleep, '60']")
     runs = submit(orch, folder / "job.yaml", "--sweep", "job.env.N=0,1", "--after", first.run_id)
+    sweep = runs[0].run_id.rpartition(".")[0]
+    true = (str(folder / "job.yaml"), "-p", "local", "--set", "job.command=['true']", "--after")
+    vain, anyhow = orch.submit(*true, sweep), orch.submit(*true, f"{sweep}:any")
     assert {state_of(run).detail for run in runs} == {f"waits for {first.run_id} to succeed"}
+    assert state_of(vain).detail == f"waits for all of {sweep} to succeed"
     assert orch("cancel", first.run_id, "--now").code == 0
-    assert orch("wait", "last").code == 103
+    assert orch("wait", sweep).code == 103
+    assert (orch("wait", vain.run_id).code, orch("wait", anyhow.run_id).code) == (103, 0)
+    assert "after which it was to start, was cancelled" in orch("why", vain.run_id).out
+    assert f"{sweep}.0, after which it was to start, was cancelled" in orch("submit", *true, sweep).err
     assert "after which it was to start, was cancelled" in orch("why", runs[1].run_id).out
 
 

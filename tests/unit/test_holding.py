@@ -18,6 +18,7 @@ from orchestrator.node.processes import identify
 from orchestrator.store import RunDir, create_run
 from orchestrator.supervisor import _look_after
 from orchestrator.sweep import point_id
+from orchestrator.sweeps import make_sweep
 
 SWEEP = "a-222222"
 
@@ -44,14 +45,42 @@ def test_what_a_run_waits_for(tmp_path: Path, outcome: str | None, wants: str, w
     before = create_run(tmp_path, "b-333333", {})
     if outcome:
         before.write("verdict.json", {"outcome": outcome})
-    assert wait_of(tmp_path, {"after": {"run": "b-333333", "if": wants}}) == wait
+    assert wait_of(tmp_path, {"run": "b-333333", "if": wants}) == wait
 
 
 def test_a_run_that_was_removed_has_ended(tmp_path: Path) -> None:
-    assert wait_of(tmp_path, {"after": {"run": "gone-444444", "if": "any"}}) is None
-    removed = wait_of(tmp_path, {"after": {"run": "gone-444444", "if": "ok"}})
+    assert wait_of(tmp_path, {"run": "gone-444444", "if": "any"}) is None
+    removed = wait_of(tmp_path, {"run": "gone-444444", "if": "ok"})
     assert removed is not None
     assert removed.is_vain
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "wants", "wait"),
+    [
+        (("succeeded", None), "ok", Wait("waits for all of a-222222 to succeed")),
+        (("failed", None), "any", Wait("waits for all of a-222222 to end")),
+        (("failed", "succeeded"), "any", None),
+        (("succeeded", "succeeded"), "ok", None),
+        ((None, "failed"), "ok", Wait("a-222222.1, after which it was to start, failed", is_vain=True)),
+        (("succeeded", "removed"), "ok", Wait("a-222222.1, after which it was to start, was removed", is_vain=True)),
+        (("succeeded", "removed"), "any", None),
+    ],
+)
+def test_a_sweep_is_waited_for_as_one(
+    tmp_path: Path, outcomes: tuple[str | None, ...], wants: str, wait: Wait | None
+) -> None:
+    make_sweep(tmp_path, SWEEP, None, {"points": [{}, {}]})
+    for index, outcome in enumerate(outcomes):
+        if outcome != "removed":
+            point = create_run(tmp_path, point_id(SWEEP, index), {})
+            if outcome:
+                point.write("verdict.json", {"outcome": outcome})
+    assert wait_of(tmp_path, {"run": SWEEP, "if": wants}) == wait
+    (tmp_path / "sweeps" / SWEEP / "sweep.json").write_text("damaged")
+    left = [each for each in outcomes if each != "removed"]
+    if len(left) == len(outcomes):
+        assert wait_of(tmp_path, {"run": SWEEP, "if": wants}) == wait
 
 
 @given(st.integers(1, 5), st.integers(0, 12), st.integers(0, 12))
@@ -106,7 +135,7 @@ def test_a_run_that_was_looked_at_before_it_was_held_is_let_go_of(tmp_path: Path
     submitter = {"pid": me.pid, "started": me.started, "host": socket.gethostname()}
     record = {"run_id": "c-555555", "kind": "local", "nnodes": 1, "created": 1.0, "submitter": submitter}
     run = create_run(tmp_path, "c-555555", record)
-    thread = threading.Thread(target=_look_after, args=(tmp_path, run, None, threading.Event()), daemon=True)
+    thread = threading.Thread(target=_look_after, args=(tmp_path, run), daemon=True)
     thread.start()
     thread.join(1.5)
     assert thread.is_alive()
@@ -114,4 +143,6 @@ def test_a_run_that_was_looked_at_before_it_was_held_is_let_go_of(tmp_path: Path
     run.write(HELD, keep({}, {}), private=True)
     thread.join(20)
     assert not thread.is_alive()
+    assert is_held(run)
+    _look_after(tmp_path, run)  # as if it had been listed before it was held
     assert is_held(run)

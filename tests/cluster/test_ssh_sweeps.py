@@ -1,0 +1,81 @@
+"""Sweeps over SSH, and runs that wait for others: the laptop's supervisor starts each in its turn."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from tests.cluster.control import Control
+from tests.cluster.lab import HOLD, Lab
+
+HOSTS = ("n1", "n2")
+# Each point leaves a result; one of them fails.
+POINT = """
+import json, os, sys
+point = int(os.environ["POINT"])
+print("point", point, "rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"])
+if os.environ["RANK"] == "0":
+    with open(os.environ["ORCH_RESULT_FILE"], "w") as file:
+        json.dump({"accuracy": point / 10}, file)
+    sys.exit(3 if point == 2 else 0)
+"""
+
+
+@pytest.fixture
+def lab(testbed: Control) -> Lab:
+    lab = Lab(testbed)
+    lab.profile(hosts=list(HOSTS))
+    return lab
+
+
+def submit_sweep(lab: Lab, job: str, values: str) -> tuple[str, list[str]]:
+    """The sweep's id, and those of its runs."""
+    done = lab.orch("submit", job, "-p", "lab.yaml", "--sweep", f"job.env.POINT={values}", "--parallel", "1", "--json")
+    assert done.code == 0, done.err
+    return done.json["sweep"], done.json["runs"]
+
+
+@pytest.mark.timeout(200)
+def test_points_go_one_at_a_time_are_ranked_and_others_wait_for_them(lab: Lab) -> None:
+    job = lab.job("point", POINT, launcher="exec", env={"POINT": "5"})
+    sweep, points = submit_sweep(lab, job, "3,2,7")
+    ends = {
+        after: lab.submit(job, "-p", "lab.yaml", "--after", after)
+        for after in (sweep, f"{sweep}:any", f"{points[1]}:ok", f"{points[1]}:any")
+    }
+    assert lab.status(ends[sweep])["detail"] == f"waits for all of {sweep} to succeed"
+    assert lab.wait(sweep).code == 100
+    assert "3 runs: 2 succeeded, 1 failed" in lab.orch("status").out
+    times = [
+        (lab.events(point, "agent_started")[0]["time"], lab.events(point, "agent_ended")[-1]["time"])
+        for point in points
+    ]  # fmt: skip
+    assert times == sorted(times)
+    assert all(ended <= began for (_, ended), (began, _) in pairwise(times))
+    assert lab.log(points[2], 1) == "point 7 rank 1 of 2\n"
+    best = lab.orch("best", "--metric", "accuracy", sweep, "--json").json
+    assert [(row["run_id"], row["values"]["job.env.POINT"]) for row in best] == [
+        (points[2], "7"), (points[0], "3"), (points[1], "2"),
+    ]  # fmt: skip
+    assert {after: lab.wait(run).code for after, run in ends.items()} == {
+        sweep: 103, f"{sweep}:any": 0, f"{points[1]}:ok": 103, f"{points[1]}:any": 0,
+    }  # fmt: skip
+    for after in (sweep, f"{points[1]}:ok"):
+        assert f"{points[1]}, after which it was to start, failed" in lab.orch("why", ends[after]).out
+    for run in (*points, *ends.values()):
+        lab.assert_nothing_left(run, HOSTS)
+
+
+def test_a_sweep_cancelled_half_way_ends_all_its_points(lab: Lab) -> None:
+    sweep, points = submit_sweep(lab, lab.job("hold", HOLD, launcher="exec", limits={"grace": "5s"}), "0..2")
+    lab.until_said(points[0], "holding")
+    assert [state["state"] for state in lab.orch("status", sweep, "--json").json["points"]] == [
+        "running", "pending", "pending",
+    ]  # fmt: skip
+    done = lab.orch("cancel", sweep)
+    assert (done.code, done.err) == (0, "3 runs cancelled, 0 had ended before\n  0 processes left\n")
+    assert lab.wait(sweep).code == 103
+    assert not any(lab.events(point, "agent_started") for point in points[1:])
+    for point in points:
+        lab.assert_nothing_left(point, HOSTS)
