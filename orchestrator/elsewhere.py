@@ -109,21 +109,15 @@ def accept(root: Path, stream: IO[bytes]) -> str:
     """Submit what another machine's `hand_over` sends, with the variables of its shell; the run's id."""
     from orchestrator import controller  # noqa: PLC0415 (the controller's own commands load it)
 
-    head = json.loads(stream.readline() or b"{}")
-    if head.get("format") != FORMAT:
+    try:
+        head = json.loads(stream.readline())
+    except ValueError:
+        head = None
+    if not isinstance(head, dict) or head.get("format") != FORMAT:
         raise UsageError("this is not what this version of orch takes over", "install the same orch on both machines")
     os.environ.update(head["shell"])
     with tempfile.TemporaryDirectory(prefix="orch-") as folder:
-        with tarfile.open(fileobj=stream, mode="r|gz") as tar:
-            for member in tar:
-                path = PurePosixPath(member.name)
-                if (
-                    path.is_absolute()
-                    or ".." in path.parts
-                    or not (member.isfile() or member.isdir() or member.issym())
-                ):
-                    raise UsageError(f"the code that was sent holds {member.name}, which leads elsewhere")
-                tar.extract(member, folder)
+        _unpack(stream, Path(folder).resolve())
         paths = {}
         for what in ("job", "profile"):
             paths[what] = Path(folder) / f"{what}.yaml"
@@ -132,6 +126,21 @@ def accept(root: Path, stream: IO[bytes]) -> str:
             str(paths["job"]), str(paths["profile"]), env=tuple(head["given"]), waits=head["waits"]
         )
         return controller.submit(root, controller.prepare(root, request)).run_id
+
+
+def _unpack(stream: IO[bytes], folder: Path) -> None:
+    """Unpack the code that was sent; UsageError for what would be written elsewhere, also through a link in it."""
+    try:
+        with tarfile.open(fileobj=stream, mode="r|gz") as tar:
+            for member in tar:
+                path, target = PurePosixPath(member.name), folder / member.name
+                is_plain = member.isfile() or member.isdir() or member.issym()
+                is_inside = ".." not in path.parts and target.parent.resolve().is_relative_to(folder)
+                if not is_plain or not is_inside or target.is_symlink():
+                    raise UsageError(f"the code that was sent holds {member.name}, which leads elsewhere")
+                tar.extract(member, folder)
+    except (tarfile.TarError, EOFError) as error:
+        raise UsageError(f"the code that was sent is cut short: {error}", "submit again") from error
 
 
 def pointers(root: Path) -> list[Pointer]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -54,9 +54,8 @@ def ranked(rows: Iterable[Ranked], *, lower: bool) -> list[Ranked]:
     """The rows by their value, the best first; equal values share a rank, and those without one come last."""
     rows = list(rows)
     with_value = [row for row in rows if row.value is not None]
-    order: Callable[[Ranked], float] = lambda row: (row.value or 0.0) * (1 if lower else -1)  # noqa: E731
     found: list[Ranked] = []
-    for position, row in enumerate(sorted(with_value, key=order), 1):
+    for position, row in enumerate(sorted(with_value, key=lambda row: row.value or 0.0, reverse=not lower), 1):
         same = found and found[-1].value == row.value
         found.append(Ranked(row.run_id, row.state, row.values, row.value, found[-1].rank if same else position))
     return [*found, *(row for row in rows if row.value is None)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -92,7 +93,12 @@ def _field(word: str, fields: Collection[str], where: str, *, trains: bool) -> s
     if not trains:
         hint = f"write the whole field, as in --sweep job.env.{word.upper()}=..."
         raise UsageError(f"{where}: '{word}' is short for a field of training:, which this job doesn't have", hint)
-    return f"job.training.{word}" if word in fields else f"job.training.options.{word}"
+    if word in fields:
+        return f"job.training.{word}"
+    if near := difflib.get_close_matches(word, fields, n=1, cutoff=0.75):  # the task would never miss it
+        hint = f"did you mean {near[0]}? An option of the task is job.training.options.{word}"
+        raise UsageError(f"{where}: '{word}' is no field of training:", hint)
+    return f"job.training.options.{word}"
 
 
 def read_values(text: str, where: str) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from orchestrator.backends import slurm_job as job
 from orchestrator.backends.copies import Copy, sole_writer
 from orchestrator.backends.hosts import remote_folder
 from orchestrator.backends.sending import remote_checkpoints
-from orchestrator.backends.watching import bring_newest
+from orchestrator.backends.watching import JOIN_SECONDS, LONGEST_PAUSE, Watching, bring_newest
 from orchestrator.errors import BackendError
 from orchestrator.opinion import Opinion
 from orchestrator.store import RunDir
@@ -21,33 +21,19 @@ if TYPE_CHECKING:
     from orchestrator.session import Session
 
 PAUSE_SECONDS: Final = 1.0
-LONGEST_PAUSE: Final = 15.0
-JOIN_SECONDS: Final = 5.0
 
 
-class LoginWatch:
-    """The looking after one run, from the supervisor's first look at it to the last."""
+class LoginWatch(Watching):
+    """The asking and the copying of one run; its `wait` returns after the next look."""
 
     def __init__(self, run: RunDir, backend: LoginBackend) -> None:
-        self.run, self.backend = run, backend
-        self.ended, self.changed, self.new_step = threading.Event(), threading.Event(), threading.Event()
-        self.steps: list[str] = []
-        work = (self._follow, self._bring_checkpoints)
-        self.threads = [threading.Thread(target=each, daemon=True) for each in work]
-        for thread in self.threads:
-            thread.start()
+        super().__init__(run)
+        self.backend = backend
+        self.begin((self._follow,))
 
-    def wait(self, timeout: float) -> None:
-        """Return after the next look, or after `timeout` seconds."""
-        self.changed.wait(timeout)
-        self.changed.clear()
-
-    def stop(self) -> None:
-        """End the threads; a look that is under way is over soon."""
-        self.ended.set()
-        self.new_step.set()
-        for thread in self.threads:
-            thread.join(JOIN_SECONDS)
+    def source(self) -> Session | None:
+        """The login node."""
+        return self.backend.session_of(self.run)
 
     def _follow(self) -> None:
         """Copy and ask, again and again. What Slurm says is recorded when all that it speaks of is here."""
@@ -67,21 +53,8 @@ class LoginWatch:
                 pause = min(LONGEST_PAUSE, pause * 2)
             self.backend.record(self.run, said)
             self.changed.set()
-            if copies[0].steps != self.steps:
-                self.steps = copies[0].steps
-                self.new_step.set()
+            self.has(copies[0].steps)
             self.ended.wait(pause)
-
-    def _bring_checkpoints(self) -> None:
-        """Copy each committed checkpoint while training goes on, the newest first."""
-        folder = remote_checkpoints(self.run)
-        while True:
-            self.new_step.wait()
-            self.new_step.clear()
-            if self.ended.is_set():
-                return
-            with contextlib.suppress(BackendError):  # out of reach: `_follow` says so, and the next step tries again
-                bring_newest(self.run, self.backend.session_of(self.run), folder, self.steps, most=1)
 
 
 def _copies(run: RunDir, ranks: list[int] | None) -> list[Copy]:

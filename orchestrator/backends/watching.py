@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +20,7 @@ from orchestrator.store import RunDir
 
 if TYPE_CHECKING:
     from orchestrator.backends.ssh import SshBackend
+    from orchestrator.session import Session
 
 LOOK_SECONDS: Final = 1.0
 FIRST_PAUSE: Final = 1.0
@@ -26,23 +28,18 @@ LONGEST_PAUSE: Final = 15.0
 JOIN_SECONDS: Final = 5.0
 
 
-class Watch:
-    """The copying of one run, from the supervisor's first look at it to the last."""
+class Watching:
+    """Threads that look after one run, from the supervisor's first look at it to the last."""
 
-    def __init__(self, run: RunDir, backend: SshBackend) -> None:
-        self.run, self.backend = run, backend
+    def __init__(self, run: RunDir) -> None:
+        self.run = run
         self.ended, self.changed, self.new_step = threading.Event(), threading.Event(), threading.Event()
         self.steps: list[str] = []
-        self.again: threading.Thread | None = None
-        record = run.read("run.json") or {}
-        self.profile: dict[str, Any] = record.get("profile") or {}
-        self.workdir = workdir_of(self.profile)
-        self.remote = f"{self.workdir}/runs/{run.run_id}"
-        # All of the plan's: this start may have fewer than the next one, and a submit may still be at its first.
-        handle = read_handle(run)
-        nodes = range(max(record.get("nnodes") or 0, len(handle.hosts) if handle else 0))
-        work = [threading.Thread(target=self._follow, args=(node,), daemon=True) for node in nodes]
-        self.threads = [*work, threading.Thread(target=self._bring_checkpoints, daemon=True)]
+        self.threads: list[threading.Thread] = []
+
+    def begin(self, work: Iterable[Callable[[], None]]) -> None:
+        """A thread for each, and one that brings the checkpoints."""
+        self.threads = [threading.Thread(target=each, daemon=True) for each in (*work, self._bring_checkpoints)]
         for thread in self.threads:
             thread.start()
 
@@ -57,6 +54,44 @@ class Watch:
         self.new_step.set()
         for thread in self.threads:
             thread.join(JOIN_SECONDS)
+
+    def has(self, steps: list[str]) -> None:
+        """These are the committed checkpoints now."""
+        if steps != self.steps:
+            self.steps = steps
+            self.new_step.set()
+
+    def source(self) -> Session | None:
+        """The machine that has the checkpoints; None while there is none."""
+        raise NotImplementedError
+
+    def _bring_checkpoints(self) -> None:
+        """Copy each committed checkpoint while training goes on, the newest first."""
+        while True:
+            self.new_step.wait()
+            self.new_step.clear()
+            if self.ended.is_set():
+                return
+            with contextlib.suppress(BackendError):  # out of reach: who follows says so, and the next step tries again
+                if (session := self.source()) is not None:
+                    bring_newest(self.run, session, remote_checkpoints(self.run), self.steps, most=1)
+
+
+class Watch(Watching):
+    """The copying of one run, and its next starts."""
+
+    def __init__(self, run: RunDir, backend: SshBackend) -> None:
+        super().__init__(run)
+        self.backend = backend
+        self.again: threading.Thread | None = None
+        record = run.read("run.json") or {}
+        self.profile: dict[str, Any] = record.get("profile") or {}
+        self.workdir = workdir_of(self.profile)
+        self.remote = f"{self.workdir}/runs/{run.run_id}"
+        # All of the plan's: this start may have fewer than the next one, and a submit may still be at its first.
+        handle = read_handle(run)
+        nodes = range(max(record.get("nnodes") or 0, len(handle.hosts) if handle else 0))
+        self.begin(functools.partial(self._follow, node) for node in nodes)
 
     # -- one node
 
@@ -80,9 +115,8 @@ class Watch:
                 self._saw(node, handle.start, None, time.time(), error.message)
                 self.ended.wait(pause)
                 pause = min(LONGEST_PAUSE, pause * 2)
-            if node == 0 and copy.steps != self.steps:
-                self.steps = copy.steps
-                self.new_step.set()
+            if node == 0:
+                self.has(copy.steps)
 
     def _saw(self, node: int, start: int, alive: bool | None, away: float | None, why: str) -> None:
         """Record what is known of a node's agent now, where that has changed."""
@@ -96,20 +130,10 @@ class Watch:
             self.run.write(name, now)
         self.changed.set()
 
-    # -- checkpoints
-
-    def _bring_checkpoints(self) -> None:
-        """Copy each committed checkpoint of node 0 while training goes on, the newest first."""
-        while True:
-            self.new_step.wait()
-            self.new_step.clear()
-            if self.ended.is_set():
-                return
-            handle = read_handle(self.run)
-            with contextlib.suppress(BackendError):  # out of reach: `_follow` says so, and the next step tries again
-                if handle is not None:
-                    session = self.backend.session(handle.hosts[0], self.workdir)
-                    bring_newest(self.run, session, remote_checkpoints(self.run), self.steps, most=1)
+    def source(self) -> Session | None:
+        """Node 0's machine, as it is in this start."""
+        handle = read_handle(self.run)
+        return self.backend.session(handle.hosts[0], self.workdir) if handle is not None else None
 
     # -- another start
 
@@ -128,7 +152,7 @@ class Watch:
             self.ended.wait(LONGEST_PAUSE)
 
 
-def bring_newest(run: RunDir, session: Any, folder: str, steps: list[str], most: int | None = None) -> None:
+def bring_newest(run: RunDir, session: Session, folder: str, steps: list[str], most: int | None = None) -> None:
     """Copy the newest `most` of these checkpoints that verify, the newest first, and keep as many as the job keeps."""
     here = 0
     for step in sorted(steps, reverse=True):

@@ -121,9 +121,8 @@ def remove(engine: str, run_id: str, node: int | None = None, timeout: float = 2
         if time.monotonic() > end:
             return len(removed), [each.id[:12] for each in found]
         ids = [each.id for each in found]
-        answer(
-            [engine, "rm", "--force", "--volumes", *ids], ANSWER_SECONDS
-        )  # it may be removing itself: looked at again
+        # One may be removing itself, which is refused here: the next look tells.
+        answer([engine, "rm", "--force", "--volumes", *ids], ANSWER_SECONDS)
         removed.update(ids)
     return len(removed), []
 

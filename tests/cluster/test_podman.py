@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ from tests.cluster.control import Control
 from tests.cluster.lab import Lab
 from tests.testbed import images
 from tests.testbed.layout import PEOPLE
+from tests.testbed.machine import ENVIRONMENT
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -48,10 +50,9 @@ def lab(testbed: Control) -> Lab:
 
 def give_image(testbed: Control, host: str, user: str, **env: str) -> None:
     """Give podman of this user the base image."""
-    shared = testbed.file(host, "/shared/base.tar")
-    if not shared.exists():
-        shared.write_bytes(images.base().read_bytes())
-    testbed.output(host, "podman", "load", "--quiet", "--input=/shared/base.tar", user=user, **env)
+    argv = testbed.argv(host, "podman", "load", "--quiet", user=user, **env)
+    with images.base().open("rb") as base:
+        subprocess.run(argv, stdin=base, stdout=subprocess.DEVNULL, timeout=60, check=True, env=ENVIRONMENT)
 
 
 @pytest.fixture

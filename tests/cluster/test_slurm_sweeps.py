@@ -50,9 +50,13 @@ def test_a_sweep_is_one_array(alice: User) -> None:
     array = array_of(alice, sweep)
     script = alice.testbed.output("ctl", "cat", f"{ORCH}/sweeps/{sweep}/slurm/{array}_submission.sh")
     assert "#SBATCH --array=0-3%3\n" in script
-    squeue = ("squeue", f"--jobs={array}", "--array", "--noheader", "--states=all", "-o", "%i %T")
-    listed = alice.testbed.output("ctl", *squeue).splitlines()
-    assert sorted(listed) == [f"{array}_{n} {'FAILED' if n == 2 else 'COMPLETED'}" for n in range(4)]
+
+    def listed() -> list[str]:
+        squeue = ("squeue", f"--jobs={array}", "--array", "--noheader", "--states=all", "-o", "%i %T")
+        return sorted(alice.testbed.output("ctl", *squeue).splitlines())
+
+    wait_until(lambda: "COMPLETING" not in str(listed()), "the array")  # Slurm tidies up after the runs have ended
+    assert listed() == [f"{array}_{n} {'FAILED' if n == 2 else 'COMPLETED'}" for n in range(4)]
     assert alice.testbed.output("ctl", "readlink", f"{ORCH}/runs/{sweep}.3/code") == f"{ORCH}/sweeps/{sweep}/code"
     for index, point in ((0, 3), (1, 9), (3, 5)):
         said = Run(alice, f"{sweep}.{index}").text("nodes/1/attempt_0/rank_1.log")

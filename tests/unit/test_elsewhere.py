@@ -38,22 +38,35 @@ def test_a_pointer_is_found_by_its_id_a_unique_prefix_and_as_the_last(tmp_path: 
     assert find_pointer(tmp_path, "local-cccc33") is None
 
 
-@pytest.mark.parametrize("name", ["/etc/x", "../x", "code/../../x"])
-def test_code_that_leads_elsewhere_is_not_taken_over(tmp_path: Path, name: str) -> None:
-    buffer = io.BytesIO()
+@pytest.mark.parametrize("names", [["/etc/x"], ["../x"], ["code/../../x"], ["out", "out/x"], ["out", "out"]])
+def test_code_that_leads_elsewhere_is_not_taken_over(tmp_path: Path, names: list[str]) -> None:
+    buffer, outside = io.BytesIO(), tmp_path / "outside"
+    outside.mkdir()
     head: dict[str, Any] = {"format": 1, "job": {}, "profile": {}, "given": [], "shell": {}, "waits": False}
     buffer.write(json.dumps(head).encode() + b"\n")
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
-        tar.addfile(tarfile.TarInfo(name))
+        for number, name in enumerate(names):
+            entry = tarfile.TarInfo(name)
+            if len(names) > 1 and number == 0:
+                entry.type, entry.linkname = tarfile.SYMTYPE, str(outside)
+            tar.addfile(entry)
     buffer.seek(0)
     with pytest.raises(UsageError, match="leads elsewhere"):
         accept(tmp_path, buffer)
     assert not (tmp_path / "runs").exists()
+    assert not list(outside.iterdir())
 
 
-def test_another_versions_words_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sent", [b'{"format": 9}\n', b"", b"[1]\n", b"\xff\n"])
+def test_another_versions_words_are_refused(tmp_path: Path, sent: bytes) -> None:
     with pytest.raises(UsageError, match="not what this version of orch takes over"):
-        accept(tmp_path, io.BytesIO(b'{"format": 9}\n'))
+        accept(tmp_path, io.BytesIO(sent))
+
+
+def test_code_that_is_cut_short_is_not_taken_over(tmp_path: Path) -> None:
+    head = {"format": 1, "job": {}, "profile": {}, "given": [], "shell": {}, "waits": False}
+    with pytest.raises(UsageError, match="cut short"):
+        accept(tmp_path, io.BytesIO(json.dumps(head).encode() + b"\n"))
 
 
 @pytest.mark.parametrize("name", ["here", "box", "me@box", "me@box.example.org:2222"])
