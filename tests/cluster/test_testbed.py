@@ -24,6 +24,7 @@ dist.init_process_group("gloo")
 total = torch.tensor([dist.get_rank() + 1])
 dist.all_reduce(total)
 print(total.item())
+dist.destroy_process_group()  # else gloo's threads may be there still when the process goes, which aborts it
 """
 
 
