@@ -88,7 +88,7 @@ def test_a_point_is_known_by_its_id() -> None:
     assert (sweep_of(point_id(sweep, 12)), sweep_of(sweep), sweep_of("a.1")) == (sweep, None, None)
 
 
-WORDS = st.text("abcdefgh_", min_size=1, max_size=5)
+WORDS = st.text("abcfgh_", min_size=1, max_size=5)  # none is nearly a field's
 VALUES = st.text(st.characters(codec="ascii", exclude_characters=",'\"[]{}\n"), min_size=1).filter(
     lambda text: text == text.strip() and ".." not in text and text.isprintable()
 )
