@@ -67,8 +67,8 @@ def test_twelve_ranks_train_in_containers_on_three_machines(lab: Lab, image: str
     profile = lab.profile(nproc_per_node=4, runtime="docker")
     sets = [f"--set={each}" for each in ("job.training.epochs=1", "job.training.eval_every=0")]
     boxed = f"--set=job.container={json.dumps(container(image))}"
-    run = lab.submit(str(REPO / "jobs" / "digits_ddp.yaml"), "--profile", profile, *sets, boxed)
-    assert lab.wait(run, 150).code == 0
+    run = lab.submit(str(REPO / "jobs" / "mnist_ddp.yaml"), "--profile", profile, *sets, boxed)
+    assert lab.wait(run, 200).code == 0
     state = lab.status(run)
     assert (state["state"], state["world_size"]) == ("succeeded", 12)
     assert len({event["image_id"] for event in lab.events(run, "container")}) == 1
@@ -138,7 +138,7 @@ def test_twelve_ranks_train_in_containers_of_a_slurm_job(testbed: Control, image
     alice = Cluster(testbed)
     sets = [f"--set={each}" for each in ("job.training.epochs=1", "job.training.eval_every=0")]
     boxed = f"--set=job.container={json.dumps(container(image))}"
-    job, profile = str(REPO / "jobs" / "digits_ddp.yaml"), alice.profile(nproc_per_node=4, cpus_per_task=4)
+    job, profile = str(REPO / "jobs" / "mnist_ddp.yaml"), alice.profile(nproc_per_node=4, cpus_per_task=4)
     run = alice.submit(job, "--profile", profile, *sets, boxed)
     ended = alice.orch("wait", run, "--timeout", "180")
     assert ended.code == 0, alice.orch("why", run).out
