@@ -41,8 +41,8 @@ def peak(name: str, more: list[str], ours: bool, folder: str) -> float:
         before = mebibytes("VmRSS")
         if ours:
             trainer = Trainer(options, read_places(), ranks, choice, task)
-            for share in itertools.islice(trainer.sampler.shares(), STEPS):
-                trainer._one_step(share)
+            for tensors, share in itertools.islice(trainer.batches(), STEPS):
+                trainer._one_step(tensors, share)
             trainer.close()
         else:
             step = by_hand(name, task, options)

@@ -11,38 +11,38 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from pairs import ROOT, Load, Pairs, print_row
-from torch.utils.data import DataLoader, TensorDataset
 
 from orchestrator.training import group, spawn
 from orchestrator.training.options import parse, read_places
-from orchestrator.training.sampler import Share
 from orchestrator.training.task import load_task
 from orchestrator.training.train import Trainer
 
 
 @dataclass(frozen=True)
 class Case:
-    """An option, or batches from a DataLoader with so many workers, and what it is tried on."""
+    """An option, what it is held against if that is an option too, what it is tried on, and the steps of a turn."""
 
     option: str
     task: str
     batch: int
     ranks: int = 1
-    workers: int | None = None
+    against: str = ""
+    steps: int = 5
 
     @property
     def words(self) -> list[str]:
-        """The entrypoint's arguments, without the option."""
+        """The entrypoint's arguments, without the options."""
         file, *more = self.task.split()
         return ["--task", str(ROOT / "jobs" / file), "--global-batch", str(self.batch), *more]
 
 
 GPT, IMAGES, WIDE = "gpt.py", "cifar10.py", "regression.py --option hidden=1500"
+AUGMENTED = f"{IMAGES} --option augment=true"
 CASES = (
     Case("--accumulate 4", GPT, 48, ranks=2),
     Case("--precision bf16", GPT, 48),
@@ -53,14 +53,15 @@ CASES = (
     Case("--compile inductor", IMAGES, 24),
     Case("--fused", GPT, 48),
     Case("--fused", WIDE, 48),
-    Case("", IMAGES, 24, workers=0),
-    Case("", IMAGES, 24, workers=1),
+    Case("--option augment=true --workers 0", IMAGES, 24),
+    # A worker reads two batches ahead while the other side has its turn: of many steps that is a small part.
+    Case("--workers 1", AUGMENTED, 24, against="--workers 0", steps=50),
+    Case("--workers 1", AUGMENTED, 96, against="--workers 0", steps=20),
     Case("--bucket-cap-mb 1", WIDE, 48, ranks=2),
     Case("--gradient-compression bf16", WIDE, 48, ranks=2),
     Case("--no-gradient-as-bucket-view", GPT, 48, ranks=2),
     Case("--static-graph", GPT, 48, ranks=2),
 )
-STEPS = 5
 Speed = tuple[float, float]  # samples a second, and samples a second of the rank's processor time
 
 
@@ -76,48 +77,26 @@ def measure(case: Case, count: int, folder: str) -> list[tuple[Speed, Speed]]:
     with group.joined(ranks, choice):
         trainers = [
             Trainer(options, places, ranks, choice, load_task(options.task))
-            for options in (parse([*common, *case.option.split()]), parse(common))
+            for options in (parse([*common, *case.option.split()]), parse([*common, *case.against.split()]))
         ]
-        sides = [steps_of(trainer) for trainer in trainers]
-        if case.workers is not None:
-            sides[0] = loaded_steps_of(trainers[0], case.workers)
+        sides = [steps_of(trainer, case.steps) for trainer in trainers]
         speeds = [_pair(sides, reverse=number % 2 == 0) for number in range(count + 1)]
         for trainer in trainers:
             trainer.close()
     return speeds[1:]
 
 
-def steps_of(trainer: Trainer) -> Callable[[], int]:
-    """A function that takes STEPS steps on whole batches and returns how many samples that were."""
+def steps_of(trainer: Trainer, count: int) -> Callable[[], int]:
+    """A function that takes `count` steps on whole batches and returns how many samples that were."""
 
-    def shares() -> Iterator[object]:
-        for share in itertools.chain.from_iterable(trainer.sampler.shares() for _ in itertools.count()):
-            if share.count == trainer.options.global_batch:
-                yield share
-
-    steps = (trainer._one_step(share) for share in shares())
+    batches = itertools.chain.from_iterable(trainer.batches() for _ in itertools.count())
+    whole = ((tensors, share) for tensors, share in batches if share.count == trainer.options.global_batch)
+    steps = (trainer._one_step(tensors, share) for tensors, share in whole)
 
     def take() -> int:
-        for _ in range(STEPS):
+        for _ in range(count):
             next(steps)
-        return STEPS * trainer.options.global_batch
-
-    return take
-
-
-def loaded_steps_of(trainer: Trainer, workers: int) -> Callable[[], int]:
-    """The same with batches that a DataLoader puts together, sample by sample."""
-    size = trainer.options.global_batch
-    data = TensorDataset(*trainer.data.train)
-    loader = DataLoader(data, size, shuffle=True, drop_last=True, num_workers=workers, persistent_workers=workers > 0)
-    batches = itertools.chain.from_iterable(loader for _ in itertools.count())
-
-    def take() -> int:
-        for _ in range(STEPS):
-            trainer.strategy.begin_step()
-            trainer.strategy.backward(tuple(next(batches)), Share(torch.arange(size), size))
-            trainer.strategy.step()
-        return STEPS * size
+        return count * trainer.options.global_batch
 
     return take
 
@@ -140,7 +119,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="rows whose name holds this")
     found = parser.parse_args()
     for case in CASES:
-        name = f"`{case.option}`" if case.workers is None else f"a `DataLoader` with {case.workers} workers"
+        name = f"`{case.option}`" + (f" instead of `{case.against}`" if case.against else "")
         if found.only not in name:
             continue
         load = Load()
@@ -151,7 +130,7 @@ def main() -> None:
         )
         what = f"`jobs/{case.task}`, batch {case.batch}, {case.ranks} rank{'s' * (case.ranks > 1)}"
         # Workers have processor time of their own.
-        second = "-" if case.workers else ratio(used)
+        second = "-" if "--workers 1" in case.option else ratio(used)
         print_row(name, what, ratio(clock), clock.medians("/s", 0), second, str(len(speeds)), str(load))
 
 

@@ -110,10 +110,10 @@ def measure(name: str, count: int, folder: str) -> list[tuple[float, float]]:
 
 
 def _turns(trainer: Trainer, step: Step, count: int) -> list[tuple[float, float]]:
-    shares = itertools.chain.from_iterable(trainer.sampler.shares() for _ in itertools.count())
-    whole = (share for share in shares if share.count == BATCH)
+    ours = itertools.chain.from_iterable(trainer.batches() for _ in itertools.count())
+    whole = ((tensors, share) for tensors, share in ours if share.count == BATCH)
     parts = batches(trainer.data.train, trainer.options.strategy)
-    sides = (lambda: trainer._one_step(next(whole)), lambda: step(*next(parts)))
+    sides = (lambda: trainer._one_step(*next(whole)), lambda: step(*next(parts)))
     rates = []
     for number in range(count + 1):
         pair = []

@@ -1,8 +1,15 @@
-"""CIFAR-10 with the small residual networks of He et al. (2015), in layers that can be cut for any strategy."""
+"""CIFAR-10 with the small residual networks of He et al. (2015), in layers that can be cut for any strategy.
+
+`--option augment=true` shifts and flips the training images, each time anew, as the paper does: a Dataset, whose
+samples `--workers` processes read.
+"""
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
+from torch.utils.data import Dataset
 
 from orchestrator.training.cifar import cifar10
 from orchestrator.training.data import Data
@@ -12,7 +19,23 @@ from orchestrator.training.options import Options
 
 def data(options: Options) -> Data:
     """50,000 training and 10,000 test images, uint8, (n, 3, 32, 32); made-up ones where they are not on disk."""
-    return cifar10(options.data_dir)
+    found = cifar10(options.data_dir)
+    return replace(found, train=Augmented(*found.train)) if options.extra.get("augment") else found
+
+
+class Augmented(Dataset):
+    """Images shifted by up to four pixels, and every other one mirrored."""
+
+    def __init__(self, images: Tensor, classes: Tensor) -> None:
+        self.images, self.classes = images, classes
+
+    def __len__(self) -> int:
+        return len(self.classes)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        x, y, mirrored = (int(torch.randint(bound, ())) for bound in (9, 9, 2))
+        image = F.pad(self.images[index], (4, 4, 4, 4))[:, y : y + 32, x : x + 32]
+        return image.flip(2) if mirrored else image, self.classes[index]
 
 
 class Scale(nn.Module):

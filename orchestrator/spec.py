@@ -35,6 +35,12 @@ class Training(Spec):
     )
     fused: bool = Field(False, description="the optimizer's step in one pass over the weights")
     sampler: Literal["exact", "distributed"] = Field("exact", description="exact never pads the last batch")
+    workers: Literal["auto"] | Annotated[int, Field(ge=0)] = Field(
+        "auto", description="processes of each rank that read a Dataset; auto: its part of the cores, 4 at most"
+    )
+    worker_start: Literal["fork", "spawn"] = Field(
+        "fork", description="spawn: workers with an interpreter of their own"
+    )
     offline: Literal["digits"] | None = Field(None, description="the data to use where the task's can't be had")
     data: Line | None = Field(None, description="a folder that holds the data")
     strategy: Literal[

@@ -1,4 +1,4 @@
-"""The data sets that the shipped tasks train on, as tensors in memory."""
+"""What a task gives as its data, and the data sets that the shipped tasks train on."""
 
 import fcntl
 import gzip
@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.utils.data import Dataset, IterableDataset
 
 from orchestrator.training.errors import UserError
 from orchestrator.training.options import cache_dir
@@ -30,20 +32,41 @@ _STARTED = time.time()
 """A download that failed later than this was tried by a process of the same start: it is not tried again."""
 
 
+Tensors = tuple[Tensor, ...]
+Samples = Tensors | Dataset[Any]
+
+
 @dataclass(frozen=True)
 class Data:
     """Training and test samples: tuples of tensors indexed alike along dimension 0, the target last.
+
+    Or each a map-style Dataset, for what memory can't hold: its items are tuples of one sample's tensors, arrays or
+    numbers, the target last.
 
     `name` is what logs and results call it, `unit` what one sample is called in the plural, `note` why it is a
     stand-in.
     """
 
-    train: tuple[Tensor, ...]
-    test: tuple[Tensor, ...]
+    train: Samples
+    test: Samples
     name: str
     unit: str = "samples"
     stand_in: bool = False
     note: str = ""
+
+
+def count(samples: Samples) -> int:
+    """Return how many samples there are; UserError for a Dataset that can't tell."""
+    if isinstance(samples, tuple):
+        return len(samples[-1])
+    if not (hasattr(samples, "__len__") and hasattr(type(samples), "__getitem__")) or isinstance(
+        samples, IterableDataset
+    ):
+        raise UserError(
+            f"A {type(samples).__name__} can't be trained on: data() must give tensors, or a Dataset with __len__ and "
+            "__getitem__, so that a sample is found again by its number after a resume."
+        )
+    return len(samples)
 
 
 def mnist(folder: Path, offline: str | None = None) -> Data:

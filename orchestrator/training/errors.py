@@ -12,6 +12,10 @@ class UserError(Exception):
     """What the user asked for can't be done; shown without a traceback, exit code 2."""
 
 
+class DataError(Exception):
+    """Samples can't be read on this rank, maybe on no other; names them, the rank and the reason."""
+
+
 class CheckpointError(Exception):
     """A checkpoint can't be written, or what lies there can't be trusted; names the path."""
 

@@ -4,10 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from orchestrator.training import group
-from orchestrator.training.strategies.base import Strategy, pick
+from orchestrator.training.loading import Source
+from orchestrator.training.sampler import Share, pick
+from orchestrator.training.strategies.base import Strategy
 
 
 @dataclass(frozen=True)
@@ -18,27 +19,27 @@ class Evaluation:
     values: dict[str, float]
 
 
-def evaluate(strategy: Strategy, test: tuple[Tensor, ...], stop: Callable[[], bool]) -> dict[str, float] | None:
-    """Return the means of loss and metrics over all test samples, or None where `stop` said so; collective.
+def evaluate(strategy: Strategy, test: Source, count: int, stop: Callable[[], bool]) -> dict[str, float] | None:
+    """Return the means of loss and metrics over all `count` test samples, or None where `stop` said so; collective.
 
     Of the ranks that share data, rank r takes the samples r, r + ranks, ...
     """
-    count, ranks, task = len(test[-1]), strategy.data_ranks, strategy.setup.task
+    ranks, task = strategy.data_ranks, strategy.setup.task
     indices = torch.arange(strategy.data_rank, count, ranks)
     batch = max(1, strategy.setup.options.global_batch // ranks)
+    # As many shares on each rank, so that all ask `stop` equally often and predict together.
+    shares = (Share(indices[start : start + batch], count) for start in range(0, -(-count // ranks), batch))
     sums: dict[str, float] = {}
     strategy.model.eval()
     with torch.no_grad():
-        # As many rounds on each rank, so that all ask `stop` equally often and predict together.
-        for start in range(0, -(-count // ranks), batch):
+        for tensors, share in test.batches(shares):
             if stop():
                 return None
-            chosen = indices[start : start + batch]
-            *inputs, targets = pick(test, chosen)
-            outputs = strategy.predict(inputs)
-            if len(chosen) and outputs is not None:
-                _add(sums, "samples", len(chosen))
-                _add(sums, "loss", float(task.loss(outputs, targets)) * len(chosen))
+            *inputs, targets = pick(tensors, share.indices)
+            outputs, taken = strategy.predict(inputs), len(share.indices)
+            if taken and outputs is not None:
+                _add(sums, "samples", taken)
+                _add(sums, "loss", float(task.loss(outputs, targets)) * taken)
                 for name, value in task.metrics(outputs, targets).items():
                     _add(sums, name, float(value))
     # A rank without any sample knows no metric's name.

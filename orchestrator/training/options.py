@@ -27,6 +27,8 @@ class Options:
     save_every: int
     log_every: int
     sampler: str
+    workers: int | None
+    worker_start: str
     precision: str
     channels_last: bool
     compile: str
@@ -107,6 +109,19 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     add("--log-every", type=_positive, default=10, metavar="N", help="steps between lines of metrics (default 10)")
     _add_speed(parser)
     add("--sampler", choices=("exact", "distributed"), default="exact", help="distributed: torch's, which pads")
+    add(
+        "--workers",
+        type=_workers,
+        default="auto",
+        metavar="N",
+        help="processes of each rank that read its Dataset; auto: its part of the cores, 4 at most (default auto)",
+    )
+    add(
+        "--worker-start",
+        choices=("fork", "spawn"),
+        default="fork",
+        help="spawn: workers with an interpreter of their own, for what a fork breaks (default fork)",
+    )
     add("--offline", choices=("digits",), help="what to train on where the task's data can't be had")
     add(
         "--data", type=Path, metavar="DIR", help="where the data lies (default $ORCH_DATA_DIR, then ~/.cache/orch/data)"
@@ -117,35 +132,11 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     given = [name for name, value in vars(found).items() if value != parser.get_default(name)]
     for name, why in not_taken(found.strategy, given).items():
         raise UserError(f"--{name.replace('_', '-')} is not for the strategy {found.strategy}: {why}.")
-    return Options(
-        task=found.task,
-        epochs=found.epochs if found.epochs or found.steps else 1,
-        steps=found.steps,
-        global_batch=found.global_batch,
-        lr=found.lr,
-        seed=found.seed,
-        eval_every=found.eval_every,
-        save_every=found.save_every,
-        log_every=found.log_every,
-        sampler=found.sampler,
-        precision=found.precision,
-        channels_last=found.channels_last,
-        compile=found.compile,
-        fused=found.fused,
-        offline=found.offline,
-        data_dir=(found.data or cache_dir()).expanduser(),
-        extra=dict(found.option),
-        strategy=found.strategy,
-        accumulate=found.accumulate,
-        gradient_as_bucket_view=found.gradient_as_bucket_view,
-        static_graph=found.static_graph,
-        sync_batchnorm=found.sync_batchnorm,
-        bucket_cap_mb=found.bucket_cap_mb,
-        gradient_compression=found.gradient_compression,
-        micro_batches=found.micro_batches,
-        init_method=found.init_method,
-        async_save=found.async_save,
-    )
+    values = vars(found)
+    values["epochs"] = found.epochs if found.epochs or found.steps else 1
+    values["data_dir"] = (values.pop("data") or cache_dir()).expanduser()
+    values["extra"] = dict(values.pop("option"))
+    return Options(**values)
 
 
 def _add_speed(parser: argparse.ArgumentParser) -> None:
@@ -259,6 +250,10 @@ def _positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError("must be 1 or more")
     return value
+
+
+def _workers(text: str) -> int | None:
+    return None if text == "auto" else _not_negative(text)
 
 
 def _not_negative(text: str) -> int:

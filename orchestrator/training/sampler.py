@@ -41,6 +41,13 @@ def cut(share: Share, parts: int) -> list[Share]:
     return [Share(share.indices[split(mine, parts, part)], share.count) for part in range(parts)]
 
 
+def pick(data: tuple[Tensor, ...], indices: Tensor) -> list[Tensor]:
+    """Return the samples at `indices` of each tensor; the first sample where there are no indices."""
+    if len(indices) == 0:
+        indices = torch.zeros(1, dtype=torch.int64)
+    return [tensor[indices.to(tensor.device)] for tensor in data]
+
+
 class ExactSampler:
     """A seeded permutation of all samples each epoch, cut into global batches, each cut into one share a rank.
 

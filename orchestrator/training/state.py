@@ -2,7 +2,8 @@
 
 import random
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,6 +17,12 @@ RandomState = dict[str, Any]
 def seed_everything(seed: int) -> None:
     """Seed torch (all devices), Python's random and, if it is imported, numpy."""
     torch.manual_seed(seed)
+    seed_host(seed)
+
+
+def seed_host(seed: int) -> None:
+    """Seed what draws in host memory, and no device: torch, Python's random and, if it is imported, numpy."""
+    torch.default_generator.manual_seed(seed)
     random.seed(seed)
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed(seed % 2**32)
@@ -46,6 +53,16 @@ def restore_random(states: RandomState, device: torch.device) -> None:
         torch.cuda.set_rng_state(states["cuda"], device)
     if "numpy" in states and (numpy := sys.modules.get("numpy")):
         numpy.random.set_state(tuple(states["numpy"]))
+
+
+@contextmanager
+def preserved() -> Iterator[None]:
+    """Leave the generators of host memory as they were before the block."""
+    before = random_state(torch.device("cpu"))
+    try:
+        yield
+    finally:
+        restore_random(before, torch.device("cpu"))
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:

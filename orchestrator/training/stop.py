@@ -3,9 +3,12 @@
 This module imports torch only when it is asked to agree, so that the handler stands before the slow imports.
 """
 
+import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 CHECK_SECONDS = 0.5
@@ -33,6 +36,31 @@ def install() -> bool:
         if signal.getsignal(signum) is not signal.SIG_IGN:
             signal.signal(signum, _on_signal)
     return True
+
+
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """Hold stop signals back within the block; processes started in it are born with them held back, for good."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def obey_only(parent: int) -> None:
+    """Let SIGTERM of that process end this one, and no other stop signal; it was started with them held back.
+
+    A scheduler signals every process of a job; a worker of a rank must go on until the rank has stopped.
+    """
+    threading.Thread(target=_obey, args=(parent,), daemon=True).start()
+
+
+def _obey(parent: int) -> None:
+    while True:
+        found = signal.sigwaitinfo(STOP_SIGNALS)
+        if (found.si_signo, found.si_pid) == (signal.SIGTERM, parent):
+            os._exit(0)
 
 
 def received() -> str | None:

@@ -1,6 +1,6 @@
 """A task: one Python file that says what to train. Only `data` and `model` must be there.
 
-def data(options) -> Data                     training and test tensors, the target last
+def data(options) -> Data                     training and test tensors, the target last; or a Dataset of each
 def model(options) -> nn.Module               called with all tensors of a batch but the last
 def loss(outputs, targets) -> Tensor          the MEAN over the batch; default cross entropy
 def optimizer(parameters, options)            default AdamW at options.lr
@@ -8,9 +8,10 @@ def metrics(outputs, targets) -> dict         SUMS over the batch, divided by th
 """
 
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from orchestrator.training import group
-from orchestrator.training.data import Data
+from orchestrator.training.data import Data, count
 from orchestrator.training.errors import UserError
 from orchestrator.training.options import Options
 
@@ -36,7 +37,7 @@ def no_metrics(_outputs: Tensor, _targets: Tensor) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class Task:
-    """The functions of a task file."""
+    """The functions of a task file; it is pickled as that file, which then runs again in the other process."""
 
     name: str
     data: Callable[[Options], Data]
@@ -44,6 +45,10 @@ class Task:
     loss: Callable[[Any, Tensor], Tensor] = functional.cross_entropy
     optimizer: Callable[[Iterable[nn.Parameter], Options], torch.optim.Optimizer] = adamw
     metrics: Callable[[Any, Tensor], Mapping[str, Tensor]] = no_metrics
+    path: Path | None = None
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return (_load_in, (Path.cwd(), self.path)) if self.path else super().__reduce_ex__(protocol)
 
 
 def load_task(path: Path) -> Task:
@@ -62,20 +67,30 @@ def load_task(path: Path) -> Task:
         if not callable(getattr(module, name, None)):
             raise UserError(f"The task file {path} must define {name}(options).")
     names = ("data", "model", "loss", "optimizer", "metrics")
-    return Task(name=path.stem, **{name: getattr(module, name) for name in names if hasattr(module, name)})
+    return Task(
+        name=path.stem, path=path.resolve(), **{name: getattr(module, name) for name in names if hasattr(module, name)}
+    )
 
 
-def load_data(task: Task, options: Options, device: torch.device, warn: Callable[[str], None]) -> Data:
-    """Return the task's data, on the device; a rank that can't have it, or has other data, ends all ranks: collective.
+def _load_in(folder: Path, path: Path) -> Task:
+    """Load a task where it was loaded before: its Dataset may know relative paths."""
+    os.chdir(folder)
+    return load_task(path)
+
+
+def load_data(task: Task, options: Options, warn: Callable[[str], None]) -> Data:
+    """Return the task's data; a rank that can't have it, or has other data, ends all ranks: collective.
 
     Raises UserError, on all ranks alike. Data that stands in for the task's own is said by `warn`.
     """
-    data, problem = None, ""
+    data, problem, what = None, "", None
     try:
         data = task.data(options)
+        if data is not None:
+            what = data.name, count(data.train), count(data.test)
+            _check_workers(data, options)
     except UserError as error:
         problem = str(error)
-    what = (data.name, len(data.train[-1]), len(data.test[-1])) if data else None
     answers = group.everyones((problem, what))
     if problem or data is None:
         raise UserError(problem or "The task's data() returned nothing.")
@@ -88,5 +103,12 @@ def load_data(task: Task, options: Options, device: torch.device, warn: Callable
         warn(f"{'=' * 8} the data is NOT what the task is named for: training on {data.name} {'=' * 8}")
         if data.note:
             warn(data.note)
-    train, test = (tuple(tensor.to(device) for tensor in part) for part in (data.train, data.test))
-    return replace(data, train=train, test=test)
+    return data
+
+
+def _check_workers(data: Data, options: Options) -> None:
+    if options.workers and isinstance(data.train, tuple) and isinstance(data.test, tuple):
+        raise UserError(
+            f"--workers {options.workers} is for a task whose data() gives a torch.utils.data.Dataset, and the data of "
+            "this one lies in memory: leave it out."
+        )

@@ -2,13 +2,15 @@
 
 import math
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from orchestrator.training import checkpoints, group, state
+from orchestrator.training import checkpoints, group, loading, state
 from orchestrator.training.beats import Beat, BeatFile
+from orchestrator.training.data import Tensors, count
 from orchestrator.training.errors import EXIT_REQUEUE, DivergedError
 from orchestrator.training.evaluate import Evaluation, evaluate
 from orchestrator.training.group import Choice, Ranks
@@ -40,6 +42,10 @@ def _train(options: Options, places: Places, ranks: Ranks, choice: Choice, task:
     trainer = Trainer(options, places, ranks, choice, task)
     try:
         return trainer.run()
+    except RuntimeError as error:
+        if lost := loading.lost_worker(error, ranks.rank):
+            raise lost from error
+        raise
     finally:
         trainer.close()
 
@@ -68,9 +74,15 @@ class Trainer:
         self.position = Position()
         self.evaluation: Evaluation | None = None
         self.saver = Saver(places, self.report, aside=options.async_save)
-        self.data = load_data(task, options, choice.device, self.report.warn)
+        self.data = load_data(task, options, self.report.warn)
+        self.train_samples, self.test_samples = (
+            loading.source(samples, part, task, options, ranks, choice.device)
+            for samples, part in ((self.data.train, "training"), (self.data.test, "test"))
+        )
+        if self.train_samples.where:
+            self.report.say(f"{self.data.name}: {self.train_samples.where}")
         self.sampler: Sampler = SAMPLERS[options.sampler](
-            len(self.data.train[-1]),
+            count(self.data.train),
             options.global_batch,
             rank=ranks.rank if self.kind.shares_data else 0,
             world_size=ranks.world_size if self.kind.shares_data else 1,
@@ -94,7 +106,8 @@ class Trainer:
         # DDP lays out its buckets anew after the first backward pass, and with three or more ranks the layout
         # decides the order in which gradients are summed. A pass that counts nothing makes the layout equal to
         # that of the unbroken run; it must come before weights, buffers and generators are restored.
-        self.strategy.backward(self.data.train, Share(torch.empty(0, dtype=torch.int64), 1))
+        [batch] = self.train_samples.batches([Share(torch.empty(0, dtype=torch.int64), 1)])
+        self.strategy.backward(*batch)
         self.strategy.optimizer.zero_grad(set_to_none=True)
         if self.kind.saves_shards and loaded.state.get(SHARDED):
             self.strategy.load_shards(loaded.state, loaded.path)
@@ -119,8 +132,8 @@ class Trainer:
             return self._leave()
         while self.position.step < self.total:
             self.sampler.set_epoch(self.position.epoch)
-            for share in self.sampler.shares(self.position.offset):
-                if self._one_step(share):
+            for tensors, share in self.batches():
+                if self._one_step(tensors, share):
                     return self._leave()
                 if self.position.step >= self.total:
                     break
@@ -132,10 +145,14 @@ class Trainer:
         self._finish(self.evaluation)
         return 0
 
-    def _one_step(self, share: Share) -> bool:
+    def batches(self) -> Iterator[tuple[Tensors, Share]]:
+        """Yield the rest of the epoch: for each step tensors, and this rank's share as places in them."""
+        return self.train_samples.batches(self.sampler.shares(self.position.offset), self.position.epoch)
+
+    def _one_step(self, tensors: Tensors, share: Share) -> bool:
         """Take one optimizer step and do what is due after it; returns whether to stop here."""
         self.strategy.begin_step()
-        loss = self.strategy.backward(self.data.train, share)
+        loss = self.strategy.backward(tensors, share)
         self.strategy.step()
         self.position = self.position.after(share.count, self.sampler.samples)
         self.meter.count(share.count)
@@ -237,7 +254,7 @@ class Trainer:
     def _evaluate(self) -> None:
         """Evaluate on all test samples; a stop in the middle leaves no evaluation."""
         self._beat("eval")
-        values = evaluate(self.strategy, self.data.test, self.stop)
+        values = evaluate(self.strategy, self.test_samples, count(self.data.test), self.stop)
         self.evaluation = Evaluation(self.position.step, values) if values is not None else None
         if values is not None:
             words = "  ".join(measure(name, value) for name, value in values.items())
@@ -260,14 +277,14 @@ class Trainer:
         """Report the result; all ranks leave together."""
         seconds = time.monotonic() - self.started
         name = "accuracy" if "accuracy" in evaluation.values else "loss"
-        count = len(self.data.test[-1])
+        tested = count(self.data.test)
         self.report.result(
             {
                 "task": self.task.name,
                 "data": self.data.name,
                 "stand_in": self.data.stand_in,
                 **evaluation.values,
-                "test_samples": count,
+                "test_samples": tested,
                 "step": self.position.step,
                 "epochs": round(self.position.epoch + self.position.offset / self.sampler.samples, 4),
                 "samples": self.position.samples,
@@ -280,13 +297,15 @@ class Trainer:
         )
         self.saver.close()
         self.report.say(
-            f"{measure(name, evaluation.values[name])} on {count:,} test {self.data.unit} ({self.data.name})"
+            f"{measure(name, evaluation.values[name])} on {tested:,} test {self.data.unit} ({self.data.name})"
         )
         self._beat("done")
         group.barrier()
 
     def close(self) -> None:
-        """Close files; also after an error."""
+        """Close files and end workers; also after an error."""
+        self.train_samples.close()
+        self.test_samples.close()
         self.saver.close()
         self.report.close()
         self.beats.close()

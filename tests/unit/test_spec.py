@@ -144,6 +144,7 @@ def test_a_job_and_the_entrypoint_know_the_same_options() -> None:
         elif choices and isinstance(choices[0], str):
             values[name] = next(choice for choice in choices if choice != each.default)
     values |= {"steps": 7, "lr": 0.5, "seed": 3, "eval_every": 4, "save_every": 5, "log_every": 6, "data": "d"}
+    values["workers"] = 3
     values |= {"global_batch": 8, "accumulate": 2, "bucket_cap_mb": 9, "micro_batches": 11, "offline": "digits"}
     values |= {"init_method": "tcp://h:1"}
     del values["strategy"]

@@ -1,5 +1,6 @@
 """The shipped tasks: what they train on, and that each can be taken by every strategy that cuts."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,3 +74,18 @@ def test_a_sum_of_the_gpt_is_right() -> None:
         wrong[0, place, (targets[0, place] + 1) % len(module.LETTERS)] = 1
         before = inputs[0, max(0, place - 2) : place + 1]
         assert (task.metrics(wrong, targets)["accuracy"] < 1) == (module.LETTERS.index("=") in before)
+
+
+def test_augmented_images_are_parts_of_their_padded_originals(tmp_path: Path) -> None:
+    options = parse(["--task", "cifar10.py", "--data", str(tmp_path), "--option", "augment=true"])
+    plain, augmented = (load_task(JOBS / "cifar10.py").data(each) for each in (replace(options, extra={}), options))
+    assert torch.equal(augmented.test[0], plain.test[0])
+    assert len(augmented.train) == len(plain.train[1])
+    torch.manual_seed(0)
+    padded = torch.nn.functional.pad(plain.train[0][7], (4, 4, 4, 4))
+    places = [padded[:, y : y + 32, x : x + 32] for y in range(9) for x in range(9)]
+    seen = [augmented.train[7] for _ in range(20)]
+    for image, target in seen:
+        assert target == plain.train[1][7]
+        assert any(torch.equal(image, place) or torch.equal(image, place.flip(2)) for place in places)
+    assert any(not torch.equal(image, seen[0][0]) for image, _ in seen)

@@ -10,13 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from orchestrator.training import compiling, precision, state
+from orchestrator.training.data import Tensors
 from orchestrator.training.errors import UserError
 from orchestrator.training.group import Ranks
 from orchestrator.training.options import Options
-from orchestrator.training.sampler import Share, cut
+from orchestrator.training.sampler import Share, cut, pick
 from orchestrator.training.task import Task
-
-Tensors = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
@@ -184,13 +183,6 @@ class Strategy:
     def load_shards(self, saved: Mapping[str, Any], path: Path) -> None:
         """Take what `shards` gave, with however many ranks; `saved` is the plain part. Collective."""
         raise NotImplementedError  # as `shards`
-
-
-def pick(data: Tensors, indices: Tensor) -> list[Tensor]:
-    """Return the samples at `indices` of each tensor; the first sample where there are no indices."""
-    if len(indices) == 0:
-        indices = torch.zeros(1, dtype=torch.int64)
-    return [tensor[indices.to(tensor.device)] for tensor in data]
 
 
 def freeze_batch_norm(model: nn.Module) -> None:

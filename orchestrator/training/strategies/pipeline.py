@@ -10,10 +10,11 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle
 
 from orchestrator.training import group, precision, state
+from orchestrator.training.data import Tensors
 from orchestrator.training.errors import UserError
-from orchestrator.training.sampler import Share, cut
+from orchestrator.training.sampler import Share, cut, pick
 from orchestrator.training.strategies import layers
-from orchestrator.training.strategies.base import Strategy, Tensors, pick
+from orchestrator.training.strategies.base import Strategy
 
 
 class Pipeline(Strategy):

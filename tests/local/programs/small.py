@@ -1,7 +1,16 @@
-"""A task of 37 samples: in batches of 12 the last has one sample, so that most ranks have none."""
+"""A task of 37 samples: in batches of 12 the last has one sample, so that most ranks have none.
+
+`dataset=true` gives the same samples one by one, `noise=true` with something random in each of them; `broken=N` can't
+read sample N, and `killed=N` ends the process that reads it.
+"""
+
+import os
+import random
+import signal
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from orchestrator.training.data import Data
 from orchestrator.training.options import Options
@@ -11,13 +20,34 @@ def _dtype(options: Options) -> torch.dtype:
     return torch.float32 if options.extra.get("single") else torch.float64
 
 
+class Squares(Dataset):
+    """Samples by their number, as a file or an archive would give them."""
+
+    def __init__(self, inputs: Tensor, targets: Tensor, extra: dict) -> None:
+        self.inputs, self.targets, self.extra = inputs, targets, extra
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        if index == self.extra.get("broken"):
+            raise ValueError(f"the file {index}.png is cut short")
+        if index == self.extra.get("killed"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        noise = torch.rand(()) + random.random() if self.extra.get("noise") else 0
+        return self.inputs[index] + noise, self.targets[index]
+
+
 def data(options: Options) -> Data:
     generator = torch.Generator().manual_seed(1)
     inputs = torch.randn(37, 5, generator=generator, dtype=torch.float64).to(_dtype(options))
     if "poison" in options.extra:
         inputs[options.extra["poison"]] = float("nan")
     targets = inputs.square().sum(1, keepdim=True)
-    return Data(train=(inputs, targets), test=(inputs[:11], targets[:11]), name="squares")
+    train, test = (inputs, targets), (inputs[:11], targets[:11])
+    if options.extra.get("dataset"):
+        train, test = Squares(*train, options.extra), Squares(*test, {})
+    return Data(train=train, test=test, name="squares")
 
 
 def model(options: Options) -> nn.Module:
