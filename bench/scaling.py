@@ -1,19 +1,22 @@
 """Samples a second of two ranks against one, each of one thread, in the same two processes, taking turns.
 
-A turn is a few steps of the GPT of jobs/gpt.py: by both ranks with `ddp`, by the first alone with `single` while the
-second waits, or by each on its own. The last shows what the machine gives where nothing is exchanged. Processor time,
-which other programs on the machine change little, shows what of a step the second rank does not halve.
+A turn is a few steps: by both ranks with `ddp`, by the first alone with `single` while the second waits, or by each on
+its own. The last shows what the machine gives where nothing is exchanged. Processor time, which other programs on the
+machine change little, shows what of a step the second rank does not halve. Trained are the residual network of
+jobs/cifar10.py with the batch of its job, which computes much for each weight that is exchanged, and the GPT of
+jobs/gpt.py, which computes little.
 """
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator
 
 import torch
-from pairs import ROOT, Load, Pairs, Target, how_many, print_pairs, print_row
+from pairs import ROOT, Load, Pairs, Target, print_pairs, print_row
 
 from orchestrator.training import group, spawn
 from orchestrator.training.group import Ranks
@@ -22,23 +25,26 @@ from orchestrator.training.sampler import Share
 from orchestrator.training.strategies import Setup, Strategy, find
 from orchestrator.training.task import load_task
 
-BATCH, STEPS = 48, 5
+STEPS = 5
+BATCHES = {"cifar10": 96, "gpt": 48}
 
 
-def measure(count: int) -> list[list[tuple[float, float]]]:
+def measure(task: str, count: int) -> list[list[tuple[float, float]]]:
     """`count` times what `turn` gives: two ranks on one batch, on a batch each, one alone, two on their own."""
     torch.set_num_threads(1)
+    batch = BATCHES[task]
     with group.joined(group.read_ranks(), group.choose("gloo", group.read_ranks())):
-        shared, wide, own = steps_of("ddp", BATCH), steps_of("ddp", 2 * BATCH), steps_of("single", BATCH)
+        ways = (("ddp", batch), ("ddp", 2 * batch), ("single", batch))
+        shared, wide, own = (steps_of(task, strategy, samples) for strategy, samples in ways)
         alone = own if group.rank() == 0 else lambda: None
-        turns = [(shared, BATCH), (wide, 2 * BATCH), (alone, BATCH), (own, 2 * BATCH)]
+        turns = [(shared, batch), (wide, 2 * batch), (alone, batch), (own, 2 * batch)]
         rounds = [[turn(step, samples) for step, samples in turns] for _ in range(count + 1)]
     return rounds[1:]  # the first round warms up
 
 
-def steps_of(name: str, batch: int) -> Callable[[], None]:
+def steps_of(file: str, name: str, batch: int) -> Callable[[], None]:
     """A function that takes this rank's part of one step on a batch of that size."""
-    options = parse(["--task", str(ROOT / "jobs" / "gpt.py"), "--strategy", name, "--global-batch", str(batch)])
+    options = parse(["--task", str(ROOT / "jobs" / f"{file}.py"), "--strategy", name, "--global-batch", str(batch)])
     ranks = group.read_ranks() if name == "ddp" else Ranks()
     task, cpu = load_task(options.task), torch.device("cpu")
     torch.manual_seed(0)
@@ -72,21 +78,33 @@ def turn(step: Callable[[], None], samples: int) -> tuple[float, float]:
 
 
 def main() -> None:
-    load = Load()
-    turns = [list(side) for side in zip(*spawn(measure, 2, how_many(40))[0], strict=True)]
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--pairs", type=int, default=40)
+    parser.add_argument("--only", choices=BATCHES)
+    found = parser.parse_args()
+    for task in [found.only] if found.only else BATCHES:
+        rows(task, max(1, found.pairs))
+
+
+def rows(task: str, count: int) -> None:
+    """Print what two ranks give one task, and what they could give at most."""
+    load, name, batch = Load(), f"`jobs/{task}.py`", BATCHES[task]
+    turns = [list(side) for side in zip(*spawn(measure, 2, task, count)[0], strict=True)]
     shared, wide, alone, own = ([rate for rate, _ in side] for side in turns)
-    for what, ours in (("the same global batch of 48", shared), ("a batch of 48 for each rank", wide)):
+    for what, ours in ((f"the same global batch of {batch}", shared), (f"a batch of {batch} for each rank", wide)):
         pairs = Pairs([*ours], [*alone])
+        against = f"1 rank of one thread, batch {batch}"
         print_pairs(
-            f"`ddp`, samples a second of 2 ranks of one thread, {what}", "1 rank of one thread, batch 48",
+            f"{name} by `ddp`, samples a second of 2 ranks of one thread, {what}", against,
             Target(1.7, at_least=True), pairs, pairs.medians("/s", 0), load,
         )  # fmt: skip
     ceiling = Pairs([*own], [*alone])
-    row("two processes that exchange nothing, batch 48 each", ceiling, ceiling.medians("/s", 0), "the machine's", load)
+    what = f"{name}: two processes that exchange nothing, batch {batch} each"
+    row(what, ceiling, ceiling.medians("/s", 0), "the machine's", load)
     one, half = ([used for _, used in side] for side in (turns[2], turns[0]))
     parts = Pairs([*one], [*half])
     note = "the step's own: what each rank has to do, such as the optimizer's step, is not halved"
-    what = "processor time of 1 rank by that of one of 2, which has half the batch"
+    what = f"{name}: processor time of 1 rank by that of one of 2, which has half the batch"
     row(what, parts, parts.medians("ms a step", 1), note, load)
 
 
