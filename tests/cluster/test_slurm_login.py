@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from tests.cluster.control import Control, Result
-from tests.cluster.lab import STEPS
-from tests.testbed.machine import wait_until
+from tests.cluster.lab import STEPS, Lab
+from tests.cluster.test_terminal import JOB, KEY, RANK
+from tests.terminal import terminal
+from tests.testbed.machine import ENVIRONMENT, wait_until
 
 pytestmark = [pytest.mark.cluster("slurm", nodes=4), pytest.mark.timeout(200)]
 
@@ -122,6 +124,36 @@ def test_a_login_node_out_of_reach_ends_nothing_and_a_cancel_is_proved(laptop: L
     assert "0 processes left" in done.out + done.err
     assert laptop.status(run)["state"] == "cancelled"
     assert laptop.left(run) == []
+
+
+def test_a_shell_a_rank_once_more_and_runs_that_wait_for_another(laptop: Laptop) -> None:
+    laptop.write("main.py", RANK)
+    named = laptop.write("hold.yaml", json.dumps({"script": "main.py", "limits": {"grace": "5s"}, **JOB}))
+    hello = laptop.write("hello.yaml", "command: [hostname]\n")
+    run = laptop.submit(named, "-p", laptop.profile(), KEY=KEY)
+    vain, anyhow = (laptop.submit(hello, "-p", laptop.profile(), "--after", f"{run}:{how}") for how in ("ok", "any"))
+    squeue = ("squeue", "--noheader", "--format=%E", f"--name={vain},{anyhow}", "--sort=i")
+    waits = [line.partition(":")[0] for line in laptop.testbed.output("ctl", *squeue).split()]
+    assert waits == ["afterok", "afterany"]
+    assert f"waits for {run} to succeed; Slurm job " in laptop.status(vain)["detail"]
+    wait_until(lambda: laptop.status(run)["state"] == "running", "rank 1", seconds=60)
+    host = laptop.status(run)["nodes"][1]["host"]
+    assert laptop.orch("shell", run, "--node", "1", "--", "hostname").out == f"{host}\n"
+    argv = laptop.testbed.argv(LAPTOP, *Lab(laptop.testbed).argv("shell", run, "--node", "1"), TERM="dumb")
+    with terminal(argv, ENVIRONMENT) as screen:
+        screen.until("goes on")
+        screen.type("tty; hostname; exit 7\n")
+        assert (screen.code(), f"\n{host}\n" in screen.text, "/dev/pts/" in screen.text) == (7, True, True)
+    done = laptop.orch("replay", run, "--rank", "1", KEY=KEY)
+    said = json.loads(next(line for line in done.out.splitlines() if line.startswith("{")))
+    assert (done.code, said["host"], said["MODE"], said["key"]) == (17, host, "x y", len(KEY))
+    assert laptop.orch("cancel", run).code == 0
+    refused = laptop.orch("shell", run)
+    assert (refused.code, "has ended, and its nodes are not the run's any more" in refused.err) == (1, True)
+    assert (laptop.orch("wait", anyhow).code, laptop.orch("wait", vain).code) == (0, 103)
+    assert f"{run}, after which it was to start, was cancelled" in laptop.orch("why", vain).out
+    assert [laptop.left(each) for each in (run, vain, anyhow)] == [[], [], []]
+    assert f"{run}." not in laptop.testbed.output("ctl", "ls", f"{SHARED}/runs")
 
 
 def test_what_stands_in_the_way_is_one_clear_message(laptop: Laptop) -> None:
