@@ -5,6 +5,7 @@ It needs root on Debian 12: docs/testbed.md says how to get that. Elsewhere a sc
 
 from __future__ import annotations
 
+import compileall
 import contextlib
 import os
 import shutil
@@ -59,6 +60,7 @@ def on_the_testbed(nodes: int, *, slurm: bool = False, docker: bool = False) -> 
         sys.argv.remove(INSIDE)
         return True
     with testbed(nodes, slurm=slurm, docker=docker) as cluster:
+        compileall.compile_dir(ROOT / "orchestrator", quiet=2)  # as an installation does; alice may not write there
         argv = [*enter(cluster, "ctl", "alice", {"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]})]
         script = [str(Path(sys.argv[0]).resolve()), *sys.argv[1:]]
         done = subprocess.run([*argv, sys.executable, *script, INSIDE], env=ENVIRONMENT, check=False)

@@ -5,10 +5,11 @@ All of it may be done twice, and by several commands at once: what has been done
 
 from __future__ import annotations
 
-import socket
+import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +63,23 @@ def _own_state(
     run: RunDir, record: Mapping[str, Any], machine: Backend, alive: Mapping[int, bool | None] | None = None
 ) -> RunState:
     """The state as the events tell it, with the verdict that it would get now."""
-    events, alive = run.events(), machine.alive(run) if alive is None else alive
+    # The scheduler first: of a job that it says is over, all events are there.
+    opinion = asked.opinion(run) if (asked := _as_scheduler(record["kind"])) is not None else None
+    if alive is None:
+        alive = machine.alive(run) if opinion is None else opinion.alive(record["nnodes"])
+    events = run.events()
     record = {**record, **_nodes_now(run, machine)}
     state = fold(record, events, alive, rank0_done=_rank0_is_done(run, events))
-    if isinstance(machine, Scheduler) and not any(event["kind"] == "submit_failed" for event in events):
-        return joined(state, machine.opinion(run))
+    if opinion is not None and not any(event["kind"] == "submit_failed" for event in events):
+        return joined(state, opinion)
     return _unless_it_goes_on(record, events, state) if machine.starts_again else state
+
+
+@cache
+def _as_scheduler(kind: str) -> Scheduler | None:
+    """The backend as what it is besides; a Protocol is compared member by member, and there may be hundreds of runs."""
+    machine = backend(kind)
+    return machine if isinstance(machine, Scheduler) else None
 
 
 def _nodes_now(run: RunDir, machine: Backend) -> dict[str, Any]:
@@ -223,6 +235,6 @@ def _is_overdue(run: RunDir) -> bool:
 def _is_being_submitted(record: Mapping[str, Any]) -> bool:
     """Is the process that recorded the run still at it? On another machine, only its age can tell."""
     submitter = record.get("submitter") or {}
-    if submitter.get("host") == socket.gethostname():
+    if submitter.get("host") == os.uname().nodename:
         return is_alive(Process(submitter.get("pid", 0), submitter.get("started", 0)))
     return bool(time.time() - record["created"] < SUBMIT_PATIENCE)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -279,7 +278,7 @@ def _record(prepared: Prepared, launch: LaunchPlan) -> dict[str, Any]:
         "kind": kind_of(launch.profile),
         "profile_name": prepared.profile.name + (" (rehearsal)" if prepared.rehearsed else ""),
         "created": time.time(),
-        "submitter": {"pid": os.getpid(), "started": me.started if me else 0, "host": socket.gethostname()},
+        "submitter": {"pid": os.getpid(), "started": me.started if me else 0, "host": os.uname().nodename},
         "nnodes": launch.nnodes,
         "hosts": [task.host for task in launch.tasks],
         "world_size": launch.world_size,

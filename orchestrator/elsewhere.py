@@ -10,8 +10,6 @@ import json
 import os
 import shlex
 import subprocess
-import tarfile
-import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
@@ -47,6 +45,8 @@ def is_elsewhere(prepared: Prepared) -> bool:
 
 def hand_over(root: Path, prepared: Prepared) -> Pointer:
     """Have the other machine submit the run; BackendError with its own words where it can't, and nothing is started."""
+    import tempfile  # noqa: PLC0415 (a table of runs does without)
+
     from orchestrator.controller import plan_for  # noqa: PLC0415 (loads pydantic)
 
     profile: Any = prepared.profile
@@ -76,7 +76,9 @@ def hand_over(root: Path, prepared: Prepared) -> Pointer:
 
 
 def _packed(prepared: Prepared, folder: Path) -> bytes:
-    from orchestrator.snapshot import take  # noqa: PLC0415 (only a submit needs it)
+    import tarfile  # noqa: PLC0415 (only a submit needs it)
+
+    from orchestrator.snapshot import take  # noqa: PLC0415 (as above)
 
     code = prepared.loaded.job.code
     take(prepared.loaded.code_dir, folder, code.ignore, code.max_size)
@@ -107,6 +109,9 @@ def _refusal(host: str, program: str, code: int, said: str) -> BackendError:
 
 def accept(root: Path, stream: IO[bytes]) -> str:
     """Submit what another machine's `hand_over` sends, with the variables of its shell; the run's id."""
+    import tarfile  # noqa: PLC0415 (only a submit needs it)
+    import tempfile  # noqa: PLC0415 (as above)
+
     from orchestrator import controller  # noqa: PLC0415 (the controller's own commands load it)
 
     try:

@@ -25,6 +25,12 @@ class Opinion:
     cause: str = ""
     reason: str = ""
 
+    def alive(self, nodes: int) -> dict[int, bool | None]:
+        """Of each of so many nodes: does its agent live? All alike, as the job is; none where there is no job."""
+        if self.phase == "none":
+            return {}
+        return dict.fromkeys(range(nodes), {"active": True, "ended": False}.get(self.phase))
+
 
 def joined(state: RunState, opinion: Opinion) -> RunState:
     """The run's state by both: a verdict waits while the job may go on, and names the scheduler's reason for an end."""

@@ -65,9 +65,10 @@ class RunDir:
 
     def read(self, name: str) -> Record | None:
         """A JSON record; None when it is not there; StoreError when it can't be read."""
-        path = self.path / name
+        path = f"{self.path}/{name}"  # `orch status` reads thousands: joining Paths would take as long as reading
         try:
-            data = json.loads(path.read_bytes())
+            with open(path, "rb") as file:
+                data = json.loads(file.read())
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
@@ -89,21 +90,21 @@ class RunDir:
 
     def events(self) -> list[Record]:
         """The controlling side's events and every node's, each in its own order; a torn line is left out."""
-        files = [self.path / "events.jsonl", *sorted(self.path.glob("nodes/*/events.jsonl"), key=_node_number)]
+        try:
+            nodes = sorted(_names(f"{self.path}/nodes"), key=lambda name: int(name) if name.isdigit() else -1)
+        except OSError as error:
+            raise StoreError(f"{self.path}/nodes can't be read: {error.strerror}") from error
+        files = [f"{self.path}/events.jsonl", *(f"{self.path}/nodes/{name}/events.jsonl" for name in nodes)]
         found = [event for path in files for event in read_lines(path) if isinstance(event.get("kind"), str)]
         return on_one_clock(found)
 
 
-def _node_number(path: Path) -> int:
-    name = path.parent.name
-    return int(name) if name.isdigit() else -1
-
-
-def read_lines(path: Path) -> Iterator[Record]:
+def read_lines(path: Path | str) -> Iterator[Record]:
     """The JSON objects of a file of lines; what is no object is skipped, a missing file is empty."""
     try:
-        data = path.read_bytes()
-    except FileNotFoundError:
+        with open(path, "rb") as file:
+            data = file.read()
+    except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
         raise StoreError(f"{path} can't be read: {error.strerror}") from error
@@ -189,8 +190,16 @@ def create_run(root: Path, run_id: str, record: Record, folder: str | None = Non
 
 def live_runs(root: Path) -> list[RunDir]:
     """The runs that may still be going on; a mark whose run was never recorded is not among them."""
-    names = _names(root / "live")
-    return [run for name in names if (run := RunDir(root / "runs" / name)).path.joinpath("run.json").exists()]
+    return [RunDir(root / "runs" / name) for name in _live_names(root)]
+
+
+def is_any_live(root: Path) -> bool:
+    """May any run still be going on?"""
+    return any(True for _ in _live_names(root))
+
+
+def _live_names(root: Path) -> Iterator[str]:
+    return (name for name in _names(root / "live") if os.path.exists(f"{root}/runs/{name}/run.json"))
 
 
 def is_live(root: Path, run: RunDir) -> bool:
@@ -221,7 +230,7 @@ def _newest_first(root: Path) -> Iterator[RunDir]:
     except FileNotFoundError:
         names = []
     for name in reversed(names):
-        if os.path.isdir(root / "runs" / name):
+        if os.path.isdir(f"{root}/runs/{name}"):
             yield RunDir(root / "runs" / name)
     known = set(names)
     missed = [name for name in _names(root / "runs") if name not in known]
@@ -236,10 +245,10 @@ def _changed(path: Path) -> float:
         return 0.0
 
 
-def _names(folder: Path) -> list[str]:
+def _names(folder: Path | str) -> list[str]:
     try:
-        return [entry.name for entry in os.scandir(folder)]
-    except FileNotFoundError:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
         return []
 
 

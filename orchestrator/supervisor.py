@@ -21,7 +21,7 @@ from orchestrator import holding
 from orchestrator.backends import backend
 from orchestrator.conclude import EMPTY_RECORD, conclude, state_of
 from orchestrator.errors import OrchError, StoreError
-from orchestrator.store import Record, RunDir, is_live, live_runs, newest_runs, remove_run, state_root
+from orchestrator.store import Record, RunDir, is_any_live, is_live, live_runs, newest_runs, remove_run, state_root
 
 if TYPE_CHECKING:
     from orchestrator.courier import Courier
@@ -139,7 +139,7 @@ def _lock(root: Path) -> Iterator[bool]:
 def attended_root() -> Path:
     """The folder of all runs, whose live ones are looked after: a supervisor that was killed is started anew."""
     root = state_root()
-    if live_runs(root):
+    if is_any_live(root):
         with contextlib.suppress(PermissionError):  # another user's runs may be looked at all the same
             with _lock(root) as is_free:
                 pass

@@ -6,7 +6,6 @@ import json
 import os
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -33,6 +32,8 @@ from orchestrator.sweep import Axis, Point, point_id, sweep_of
 from orchestrator.sweeps import make_sweep, point_record, share
 
 if TYPE_CHECKING:  # what only looks at runs must not wait for pydantic
+    from concurrent.futures import ThreadPoolExecutor
+
     from orchestrator.backends.base import NodeProof
     from orchestrator.plan import LaunchPlan
 
@@ -127,7 +128,7 @@ def _record(
             run.append_event("snapshot", **facts)
             return run
 
-        with ThreadPoolExecutor(AT_ONCE) as pool:
+        with _threads() as pool:
             runs = list(pool.map(one, asked.points, asked.prepared, launches))
         append_lines(root / "index", [run.run_id for run in runs])
     except OrchError:
@@ -136,6 +137,12 @@ def _record(
         remove_sweep(root, sweep)
         raise
     return folder, runs
+
+
+def _threads() -> ThreadPoolExecutor:
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 (a table of runs does without)
+
+    return ThreadPoolExecutor(AT_ONCE)
 
 
 def _hold(folder: Path, runs: Sequence[RunDir], secrets: dict[str, str]) -> None:
@@ -222,7 +229,7 @@ def cancel_all(
         machine = backend(kind)
         if isinstance(machine, TakesMany):
             machine.cancel_waiting([run for run in left if kinds[run.run_id] == kind])
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with _threads() as pool:
         ends = pool.map(lambda run: controller.cancel(root, run, now=now), live)
         for state, proofs in ends:
             on_end(state, proofs)

@@ -10,13 +10,12 @@ import contextlib
 import io
 import json
 import os
-import pickle
 import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.backends import slurm_job as job
 from orchestrator.backends.base import NodeProof
@@ -32,6 +31,9 @@ if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from orchestrator.backends.laying import Order
     from orchestrator.plan import LaunchPlan, Place
     from orchestrator.starts import Again
+
+
+ROUNDS: Final = 5
 
 
 class SlurmBackend:
@@ -120,9 +122,15 @@ class SlurmBackend:
         return None
 
     def wait(self, run: RunDir, timeout: float) -> None:
-        """Let time pass: neither Slurm nor a shared folder tells when something happens. Hurries what was requeued."""
-        job.hurry(self.slurm, run)
-        time.sleep(timeout)
+        """Let time pass: neither Slurm nor a shared folder tells when something happens. Hurries what was requeued.
+
+        There may be hundreds of jobs that wait, and have nothing else to be looked at: longer, while one does.
+        """
+        for _ in range(ROUNDS):
+            job.hurry(self.slurm, run)
+            time.sleep(timeout)
+            if job.job_of(self.slurm, run)[0] != "waiting" or (run.path / "cancel.json").exists():
+                return
 
     def cancel(self, run: RunDir) -> None:
         """TERM to the agents, or out of the queue."""
@@ -165,6 +173,8 @@ def batch_script(launch: LaunchPlan, entry: Sequence[str]) -> str:
 
 def pickled(launch: LaunchPlan) -> bytes:
     """What submitit's side of a task loads and calls: it becomes the agent."""
+    import pickle  # noqa: PLC0415 (only a submit needs it)
+
     from submitit.core.utils import DelayedSubmission  # noqa: PLC0415 (60 ms)
 
     argv = launch.commands[0]

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Final, Protocol
 
 from orchestrator.backends.slurm_state import (
@@ -99,6 +100,7 @@ class Client:
 
     def __init__(self, way: Way) -> None:
         self.way, self.look, self._asking = way, Look(), threading.Lock()
+        self.arrays: dict[Path, str] = {}  # the number of the array that was submitted from a sweep's folder
 
     def call(self, *argv: str, stdin: str = "", timeout: float = PATIENCE) -> Answer:
         """Run one of Slurm's programs; BackendError where it isn't there or doesn't answer."""

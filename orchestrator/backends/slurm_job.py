@@ -31,7 +31,7 @@ def job_of(client: Client, run: RunDir, *, fresh: bool = False) -> tuple[str, Jo
     if look.jobs is None:
         return "unknown", None
     folder, name, task = _named(run)
-    job_id = _number(folder, task)
+    job_id = _number_in(client, folder, task)
     job = client.find(job_id, name, task)
     if job is None and job_id is not None:
         job = client.ended(job_id, name, None)
@@ -60,11 +60,7 @@ def opinion_of(client: Client, run: RunDir) -> Opinion:
 
 def alive_by(phase: str, run: RunDir) -> Mapping[int, bool | None]:
     """All nodes alike, as the job is: None while it waits or Slurm can't be asked; none where there is no job."""
-    if phase == "none":
-        return {}
-    lives = {"active": True, "ended": False}.get(phase)
-    nodes = (run.read("run.json") or {}).get("nnodes", 1)
-    return dict.fromkeys(range(nodes), lives)
+    return Opinion(phase).alive((run.read("run.json") or {}).get("nnodes", 1))
 
 
 def step_argv(client: Client, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
@@ -136,7 +132,7 @@ def wait_for_end(client: Client, run: RunDir) -> tuple[str, JobLine | None]:
 def job_id_of(run: RunDir) -> str | None:
     """The number of the run's job: from the handle, else from what the job itself has named after it."""
     folder, _, task = _named(run)
-    return _number(folder, task)
+    return _task(_number(folder), task)
 
 
 def _named(run: RunDir) -> tuple[RunDir, str, str]:
@@ -150,7 +146,20 @@ def _named(run: RunDir) -> tuple[RunDir, str, str]:
     return RunDir(Path(array)), Path(array).name, run.run_id.rpartition(".")[2]
 
 
-def _number(folder: RunDir, task: str) -> str | None:
+def _number_in(client: Client, folder: RunDir, task: str) -> str | None:
+    """As `_number`; an array's, once it is known, is not read again for each of its runs."""
+    if not task:
+        return _number(folder)
+    if (known := client.arrays.get(folder.path)) is None and (known := _number(folder)) is not None:
+        client.arrays[folder.path] = known
+    return _task(known, task)
+
+
+def _task(number: str | None, task: str) -> str | None:
+    return f"{number}_{task}" if number and task else number
+
+
+def _number(folder: RunDir) -> str | None:
     try:
         recorded = (folder.read("handle.json") or {}).get("job")
     except StoreError:  # damaged: the names say it as well
@@ -160,7 +169,7 @@ def _number(folder: RunDir, task: str) -> str | None:
         named = [path.name.partition("_")[0] for path in files.glob("*_submitted.pkl")]
         named += [path.name.split(".")[1] for path in files.glob("*.*.*.log")]
         recorded = max((name for name in named if name.isdecimal()), key=int, default=None)
-    return f"{recorded}_{task}" if recorded and task else recorded
+    return recorded
 
 
 def _goes_by_itself(run: RunDir, phase: str) -> bool:

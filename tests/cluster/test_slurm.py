@@ -303,8 +303,11 @@ def test_a_program_that_fails_is_the_users_error(alice: User) -> None:
 
 
 def test_a_controller_that_is_away_ends_nothing(alice: User) -> None:
-    run = alice.count(60)
-    run.wait_for("attempt 0")
+    gate = f"{FOLDER}/open"
+    waits = alice.write("waits.yaml", f'command: [sh, -c, "echo here; until [ -e {gate} ]; do sleep 0.2; done"]\n')
+    done = alice.orch("submit", waits, "-p", alice.write("p.yaml", PROFILE), "--json")
+    run = Run(alice, done.json["run_id"])
+    run.wait_for("here")
     pid = alice.testbed.output("ctl", "cat", "/run/slurmctld.pid", user="root")
     alice.testbed.undo.callback(_start_controller, alice.testbed)
     alice.testbed.output("ctl", "kill", pid, user="root")
@@ -313,6 +316,7 @@ def test_a_controller_that_is_away_ends_nothing(alice: User) -> None:
     assert (state["state"], state["verdict"]) == ("running", None)
     assert "Slurm can't be asked" in state["detail"]
     _start_controller(alice.testbed)
+    alice.write("open", "")
     assert run.end()["state"] == "succeeded"
 
 
