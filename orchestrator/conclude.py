@@ -63,7 +63,7 @@ def _own_state(
     run: RunDir, record: Mapping[str, Any], machine: Backend, alive: Mapping[int, bool | None] | None = None
 ) -> RunState:
     """The state as the events tell it, with the verdict that it would get now."""
-    # The scheduler first: of a job that it says is over, all events are there.
+    # Who lives first: of an agent that is gone, all events are there.
     opinion = asked.opinion(run) if (asked := _as_scheduler(record["kind"])) is not None else None
     if alive is None:
         alive = machine.alive(run) if opinion is None else opinion.alive(record["nnodes"])
@@ -162,9 +162,10 @@ def conclude(root: Path, run: RunDir) -> Verdict | None:
 
 def _start_again(run: RunDir, record: Mapping[str, Any], machine: Backend) -> None:
     """Decide on another start where the run's end calls for one, and see it through; recorded before it is done."""
+    alive = machine.alive(run)  # before the events, as above
     events = run.events()
     record = {**record, **_nodes_now(run, machine)}
-    state = fold(record, events, machine.alive(run), rank0_done=_rank0_is_done(run, events))
+    state = fold(record, events, alive, rank0_done=_rank0_is_done(run, events))
     if isinstance(after := following(record, events, state), Again):
         machine.sweep(run)
         run.append_event(AGAIN, **asdict(after))

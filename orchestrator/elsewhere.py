@@ -109,8 +109,7 @@ def _refusal(host: str, program: str, code: int, said: str) -> BackendError:
 
 def accept(root: Path, stream: IO[bytes]) -> str:
     """Submit what another machine's `hand_over` sends, with the variables of its shell; the run's id."""
-    import tarfile  # noqa: PLC0415 (only a submit needs it)
-    import tempfile  # noqa: PLC0415 (as above)
+    import tempfile  # noqa: PLC0415 (only a submit needs it)
 
     from orchestrator import controller  # noqa: PLC0415 (the controller's own commands load it)
 
@@ -135,6 +134,8 @@ def accept(root: Path, stream: IO[bytes]) -> str:
 
 def _unpack(stream: IO[bytes], folder: Path) -> None:
     """Unpack the code that was sent; UsageError for what would be written elsewhere, also through a link in it."""
+    import tarfile  # noqa: PLC0415 (only a submit needs it)
+
     try:
         with tarfile.open(fileobj=stream, mode="r|gz") as tar:
             for member in tar:

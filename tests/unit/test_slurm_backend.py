@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.backends import slurm_client
+from orchestrator.backends import backend, slurm_client
 from orchestrator.backends.slurm import SlurmBackend
+from orchestrator.conclude import state_of
 from orchestrator.errors import UsageError
 from orchestrator.opinion import Opinion
 from orchestrator.store import RunDir, create_run, remove_run
@@ -60,6 +61,16 @@ def test_a_job_in_the_queue_needs_one_look(site: Site) -> None:
     assert (found.phase, site.backend.alive(site.run)) == ("waiting", {0: None, 1: None})
     assert "other jobs are ahead" in found.detail
     assert site.calls() == ["squeue"]
+
+
+def test_a_cancel_while_slurm_is_asked_is_not_taken_for_a_loss(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.run.append_event("submitted")
+    site.queue("17|CANCELLED|None|N/A||r-abc234")
+    squeue = site.bin / "squeue"
+    cancel = f"""echo '{{"kind": "cancel"}}' >>{site.run.path}/events.jsonl; echo '{{}}' >{site.run.path}/cancel.json"""
+    squeue.write_text(squeue.read_text().replace("cat <<", f"{cancel}\ncat <<"))
+    monkeypatch.setattr(backend("slurm"), "slurm", site.backend.slurm)
+    assert state_of(site.run).state == "cancelled"
 
 
 def test_a_running_jobs_nodes_live(site: Site) -> None:
