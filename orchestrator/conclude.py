@@ -16,10 +16,11 @@ from typing import Any
 from orchestrator.backends import backend
 from orchestrator.backends.base import Backend, Scheduler
 from orchestrator.errors import StoreError
+from orchestrator.fold import fold
 from orchestrator.holding import is_held, wait_of, why_it_waits
 from orchestrator.node.processes import Process, is_alive
 from orchestrator.opinion import joined
-from orchestrator.records import FINAL, RunState, Verdict, fold, mended
+from orchestrator.records import FINAL, RunState, Verdict, mended
 from orchestrator.starts import AGAIN, Again, last_attempt, newest_start, next_start, pending_start
 from orchestrator.store import RunDir, retire, tidy
 

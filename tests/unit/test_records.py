@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.records import FINAL, RunState, Verdict, fold
+from orchestrator.fold import fold
+from orchestrator.records import FINAL, RunState, Verdict
 
 RECORD = {
     "run_id": "r-1", "name": "r", "profile_name": "local-2x2", "created": 1000.0, "nnodes": 2, "hosts": ["a", "b"],

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.records import fold
+from orchestrator.fold import fold
 from orchestrator.starts import (
     Again,
     budget_left,
