@@ -20,7 +20,7 @@ from orchestrator.errors import BackendError, StoreError, UsageError
 from orchestrator.store import RunDir, newest_runs
 
 if TYPE_CHECKING:
-    from orchestrator.controller import Prepared
+    from orchestrator.preparing import Prepared
 
 FORMAT: Final = 1
 FOLDER: Final = "elsewhere"
@@ -47,7 +47,7 @@ def hand_over(root: Path, prepared: Prepared) -> Pointer:
     """Have the other machine submit the run; BackendError with its own words where it can't, and nothing is started."""
     import tempfile  # noqa: PLC0415 (a table of runs does without)
 
-    from orchestrator.controller import plan_for  # noqa: PLC0415 (loads pydantic)
+    from orchestrator.preparing import plan_for  # noqa: PLC0415 (loads pydantic)
 
     profile: Any = prepared.profile
     host, program = profile.supervisor, profile.supervisor_orch
@@ -111,7 +111,7 @@ def accept(root: Path, stream: IO[bytes]) -> str:
     """Submit what another machine's `hand_over` sends, with the variables of its shell; the run's id."""
     import tempfile  # noqa: PLC0415 (only a submit needs it)
 
-    from orchestrator import controller  # noqa: PLC0415 (the controller's own commands load it)
+    from orchestrator import controller, preparing  # noqa: PLC0415 (the controller's own commands load it)
 
     try:
         head = json.loads(stream.readline())
@@ -126,10 +126,10 @@ def accept(root: Path, stream: IO[bytes]) -> str:
         for what in ("job", "profile"):
             paths[what] = Path(folder) / f"{what}.yaml"
             paths[what].write_text(json.dumps(head[what]))  # JSON is YAML
-        request = controller.Request(
+        request = preparing.Request(
             str(paths["job"]), str(paths["profile"]), env=tuple(head["given"]), waits=head["waits"]
         )
-        return controller.submit(root, controller.prepare(root, request)).run_id
+        return controller.submit(root, preparing.prepare(root, request)).run_id
 
 
 def _unpack(stream: IO[bytes], folder: Path) -> None:

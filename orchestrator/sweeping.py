@@ -14,8 +14,9 @@ from orchestrator import controller, holding
 from orchestrator.backends import backend, kind_of
 from orchestrator.backends.base import TakesMany
 from orchestrator.conclude import conclude, state_of
-from orchestrator.controller import POLL_SECONDS, Prepared, Request
+from orchestrator.controller import POLL_SECONDS
 from orchestrator.errors import EXIT_CANCELLED, EXIT_NOT_FINISHED, EXIT_RUN_FAILED, OrchError, UsageError
+from orchestrator.preparing import Prepared, Request, plan_for, prepare
 from orchestrator.records import RunState
 from orchestrator.store import (
     RunDir,
@@ -56,14 +57,14 @@ def prepare_sweep(root: Path, request: Request, options: Sequence[str], parallel
     from orchestrator.spec import Training  # noqa: PLC0415 (loads pydantic)
     from orchestrator.sweep import points_of, read_axes  # noqa: PLC0415 (beside its only use)
 
-    plain = controller.prepare(root, request)
+    plain = prepare(root, request)
     trains = plain.loaded.job.training is not None
     axes = read_axes(options, Training.model_fields, request.sets, trains=trains)
     points = points_of(axes)
     prepared = []
     for point in points:
         try:
-            prepared.append(controller.prepare(root, replace(request, sets=(*request.sets, *point.sets))))
+            prepared.append(prepare(root, replace(request, sets=(*request.sets, *point.sets))))
         except UsageError as error:
             raise UsageError(f"--sweep, {point.words()}: {error.message}", error.hint) from error
     folders = [each.loaded.job.checkpoint.dir for each in prepared]
@@ -83,7 +84,7 @@ def submit_sweep(root: Path, asked: Sweep) -> list[RunDir]:
     first = asked.prepared[0]
     sweep = new_run_id(first.loaded.job.name)
     names = [point_id(sweep, point.index) for point in asked.points]
-    launches = [controller.plan_for(root, each, name) for each, name in zip(asked.prepared, names, strict=True)]
+    launches = [plan_for(root, each, name) for each, name in zip(asked.prepared, names, strict=True)]
     machine = backend(kind_of(launches[0].profile))
     queued = controller.as_queued(root, machine, launches[0], first.after)
     is_array = isinstance(machine, TakesMany) and queued is not None

@@ -46,7 +46,7 @@ def request(
     after: str | None = None,
 ) -> Any:
     """What the options that submit and plan share ask for."""
-    from orchestrator.controller import Request
+    from orchestrator.preparing import Request
 
     nproc = shared["nproc_per_node"]
     flags = {
@@ -85,7 +85,7 @@ def submit(job: str | None, profile: str | None, as_json: bool, again: str | Non
            dry_run: bool, check: bool, rehearse: bool, after: str | None, sweep: tuple[str, ...],
            parallel: int | None, wait_for_gpus: bool, **shared: Any) -> int:  # fmt: skip
     """Submit JOB (a YAML file or a shipped job's name) to a profile, or repeat a run."""
-    from orchestrator import controller, elsewhere, render
+    from orchestrator import controller, elsewhere, preparing, render
     from orchestrator.runrecord import code_note
     from orchestrator.store import state_root
 
@@ -98,7 +98,7 @@ def submit(job: str | None, profile: str | None, as_json: bool, again: str | Non
         from orchestrator.cli.sweeps import submit_sweep
 
         return submit_sweep(root, asked, sweep, parallel, dry_run=dry_run, as_json=as_json)
-    prepared = controller.prepare(root, asked)
+    prepared = preparing.prepare(root, asked)
     if dry_run:
         return show_dry_run(root, prepared, as_json=as_json, check=check)
     if elsewhere.is_elsewhere(prepared):
@@ -122,10 +122,10 @@ def submit(job: str | None, profile: str | None, as_json: bool, again: str | Non
 
 def show_dry_run(root: Path, prepared: Any, *, as_json: bool, check: bool) -> int:
     """Print the plan, and with `check` what Slurm says to it; the exit code."""
-    from orchestrator import controller
+    from orchestrator import preparing
 
-    launch = controller.plan_for(root, prepared)
-    verdict = controller.check(prepared, launch) if check else None
+    launch = preparing.plan_for(root, prepared)
+    verdict = preparing.check(prepared, launch) if check else None
     show_plan(launch, as_json, prepared.environment.secrets, verdict)
     return EXIT_ORCH_FAILED if verdict is not None and verdict[0] == "fail" else 0
 
@@ -193,14 +193,14 @@ def show_plan(launch: Any, as_json: bool, secrets: dict[str, str], verdict: tupl
 @request_options
 def plan(job: str, profiles: tuple[str, ...], as_json: bool, **shared: Any) -> int:
     """Show the ranks of JOB under a profile, or what differs between two."""
-    from orchestrator import controller, render
+    from orchestrator import preparing, render
     from orchestrator.plan import differences
     from orchestrator.store import state_root
 
     if len(profiles) > 2:
         raise UsageError(f"{len(profiles)} profiles were given", "compare two at a time")
     root = state_root()
-    plans = [controller.plan_for(root, controller.prepare(root, request(job, profile, shared))) for profile in profiles]
+    plans = [preparing.plan_for(root, preparing.prepare(root, request(job, profile, shared))) for profile in profiles]
     if as_json:
         print_json([plan_json(launch) for launch in plans] if len(plans) > 1 else plan_json(plans[0]))
         return 0

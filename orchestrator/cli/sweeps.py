@@ -14,8 +14,8 @@ from orchestrator.cli.group import orch, print_json, say, style
 from orchestrator.errors import EXIT_ORCH_FAILED, UsageError
 
 if TYPE_CHECKING:
-    from orchestrator.controller import Request
     from orchestrator.logs import Selection
+    from orchestrator.preparing import Request
     from orchestrator.store import RunDir
 
 # The rest is imported where it is used: `orch status` must not wait for what it doesn't need.
@@ -26,7 +26,7 @@ def submit_sweep(
     root: Path, asked: Request, options: tuple[str, ...], parallel: int | None, *, dry_run: bool, as_json: bool
 ) -> int:
     """Submit the points of --sweep, or print what they would be."""
-    from orchestrator import controller, elsewhere, sweep_pages, sweeping
+    from orchestrator import controller, elsewhere, preparing, sweep_pages, sweeping
     from orchestrator.cli.submit import show_plan
     from orchestrator.runrecord import code_note
     from orchestrator.sweep import sweep_of
@@ -42,7 +42,7 @@ def submit_sweep(
         if not as_json:
             click.echo(f"{sweep_pages.points_page(found.points)}\n\npoint 0:")
         first = found.prepared[0]
-        show_plan(controller.plan_for(root, first), as_json, first.environment.secrets)
+        show_plan(preparing.plan_for(root, first), as_json, first.environment.secrets)
         return 0
     runs = sweeping.submit_sweep(root, found)
     sweep = str(sweep_of(runs[0].run_id))

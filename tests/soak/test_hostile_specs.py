@@ -21,12 +21,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator import controller, render
+from orchestrator import preparing, render
 from orchestrator.cli.submit import plan_json
-from orchestrator.controller import Request
 from orchestrator.environment import mask
 from orchestrator.errors import EXIT_USAGE, UsageError
 from orchestrator.plan import LaunchPlan, ranks_of
+from orchestrator.preparing import Request
 
 from .conftest import Soak
 
@@ -308,8 +308,8 @@ def test_hostile_specs_execute_nothing(tmp_path: Path, soak: Soak, monkeypatch: 
 
 def handle(home: Path, asked: Request) -> LaunchPlan:
     """What `orch submit --dry-run` does, as text and as JSON."""
-    prepared = controller.prepare(home, asked)
-    launch = controller.plan_for(home, prepared)
+    prepared = preparing.prepare(home, asked)
+    launch = preparing.plan_for(home, prepared)
     page = mask(render.plan_page(launch, commands=True), prepared.environment.secrets)
     page.encode()
     json.dumps(plan_json(launch)).encode()

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator import controller
-from orchestrator.controller import Request, prepare
 from orchestrator.errors import SpecError, UsageError
+from orchestrator.preparing import Request, plan_for, prepare
 from orchestrator.snapshot import take
 from orchestrator.store import RunDir, create_run
 
@@ -48,7 +48,7 @@ def run(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
 
 def recorded(root: Path, request: Request, run_id: str) -> RunDir:
     prepared = prepare(root, request)
-    launch = controller.plan_for(root, prepared, run_id)
+    launch = plan_for(root, prepared, run_id)
     made = create_run(root, run_id, controller._record(prepared, launch))
     made.write("plan.json", launch.to_json())
     controller._snapshot(prepared, made)
