@@ -7,6 +7,7 @@ torch take by themselves is left out. The GPT of jobs/gpt.py, 256 wide. Each sid
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import itertools
 import os
 import re
@@ -24,11 +25,14 @@ from orchestrator.training.task import load_task
 from orchestrator.training.train import Trainer
 
 STEPS = 4
+STILL = 600
+"""Seconds after which a rank has stood still: it says where, and the measurement ends."""
 OPTIONS = (("ddp", "--accumulate 4"), ("ddp", "--no-gradient-as-bucket-view"))
 
 
 def peak(name: str, more: list[str], ours: bool, folder: str) -> float:
     """MiB by which this rank has grown at most; what each rank runs."""
+    faulthandler.dump_traceback_later(STILL, exit=True)
     os.chdir(folder)
     os.dup2(2, 1)  # stdout is the table's
     torch.set_num_threads(1)

@@ -87,6 +87,7 @@ def test_a_rank_whose_peer_went_away_is_a_victim(kind: str, message: str) -> Non
         ("torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB."),
         ("RuntimeError", "CUDA error: device-side assert triggered"),
         ("RuntimeError", "DataLoader worker (pid(s) 812) exited unexpectedly"),
+        ("orchestrator.training.errors.DataError", "Sample 20 of the training data can't be read on rank 1: EOFError"),
         ("requests.exceptions.ConnectionError", "('Connection aborted.', ConnectionResetError(104, 'reset by peer'))"),
         ("ConnectionResetError", "[Errno 104] Connection reset by peer"),
         ("BrokenPipeError", "[Errno 32] Broken pipe"),
