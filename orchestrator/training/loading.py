@@ -149,8 +149,8 @@ def lost_worker(error: RuntimeError, rank: int) -> DataError | None:
     if not str(error).startswith("DataLoader worker"):
         return None
     return DataError(
-        f"Rank {rank} has lost a process that reads its data: {str(error).strip(' .')}. Where nobody killed it, the "
-        "host ran out of memory (fewer --workers), or the Dataset's native code crashed (--workers 0 shows where)."
+        f"Rank {rank} has lost a process that reads its data: {str(error).strip(' .')}. If nobody killed it, memory "
+        "ran out (fewer --workers), or native code crashed (--workers 0 shows where)."
     )
 
 

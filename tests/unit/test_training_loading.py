@@ -104,7 +104,7 @@ def test_a_sample_that_can_not_be_read_is_named_with_its_rank(indices: list[int]
 def test_a_worker_that_is_gone_is_said_in_a_sentence() -> None:
     error = loading.lost_worker(RuntimeError("DataLoader worker (pid 12) is killed by signal: Killed. "), 3)
     assert str(error).startswith(
-        "Rank 3 has lost a process that reads its data: DataLoader worker (pid 12) is killed by signal: Killed. Where"
+        "Rank 3 has lost a process that reads its data: DataLoader worker (pid 12) is killed by signal: Killed. If"
     )
     assert loading.lost_worker(RuntimeError("Connection closed by peer"), 3) is None
 
