@@ -116,7 +116,9 @@ class Lab:
     def log(self, run: str, rank: int = 0) -> str:
         """A rank's log as it has been copied to the laptop, all attempts."""
         folder = self.home / ".local/state/orch/runs" / run
-        return "".join(path.read_text() for path in sorted(folder.glob(f"nodes/*/attempt_*/rank_{rank}.log")))
+        found = folder.glob(f"nodes/*/attempt_*/rank_{rank}.log")
+        in_order = sorted(found, key=lambda path: int(path.parent.name.removeprefix("attempt_")))
+        return "".join(path.read_text() for path in in_order)
 
     def until_said(self, run: str, text: str, rank: int = 0, seconds: float = 60) -> None:
         """Return when a rank's log on the laptop holds the text."""
