@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from orchestrator.backends import backend
+from orchestrator.backends import backend, is_known
 from orchestrator.backends.base import Backend, Scheduler
 from orchestrator.errors import StoreError
 from orchestrator.fold import fold
@@ -39,6 +39,7 @@ def state_of(run: RunDir, alive: Mapping[int, bool | None] | None = None) -> Run
         reason = "its record run.json is not there: a submit or an rm was interrupted"
         return RunState(run.run_id, "?", "?", 0.0, "failed", verdict=Verdict("failed", "infra", reason))
     record = {**EMPTY_RECORD, **mended(record or {}), "run_id": run.run_id}
+    check_kind(run, record)
     if kept is not None:
         record |= _nodes_now(run, backend(record["kind"]))
         state, verdict = fold(record, run.events(), {}, rank0_done=True), Verdict.from_json(kept)
@@ -54,6 +55,14 @@ def state_of(run: RunDir, alive: Mapping[int, bool | None] | None = None) -> Run
     if state.state == "pending" and (why := why_it_waits(_root_of(run), run, record)):
         return replace(state, detail="; ".join(filter(None, [why, state.detail])))
     return state
+
+
+def check_kind(run: RunDir, record: Mapping[str, Any]) -> None:
+    """StoreError where this version has no backend for the run: nothing can be told of it."""
+    kind = record.get("kind")
+    if isinstance(kind, str) and not is_known(kind):
+        said = f"{run.path / 'run.json'} says that the run is of kind {kind!r}, which this orch doesn't know"
+        raise StoreError(said, "it was damaged, or a newer orch wrote it")
 
 
 def _root_of(run: RunDir) -> Path:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator import holding
 from orchestrator.backends import backend
-from orchestrator.conclude import EMPTY_RECORD, conclude, state_of
+from orchestrator.conclude import EMPTY_RECORD, check_kind, conclude, state_of
 from orchestrator.errors import OrchError, StoreError
 from orchestrator.store import Record, RunDir, is_any_live, is_live, live_runs, newest_runs, remove_run, state_root
 
@@ -58,6 +58,7 @@ def _to_look_after(root: Path, unreadable: set[str], held: dict[str, Record]) ->
             if waits and run.run_id in held:  # there may be hundreds: they are read once
                 found.append(run)
             elif run.run_id not in unreadable and (record := run.read("run.json")) is not None:
+                check_kind(run, record)
                 found.append(run)
                 if waits:
                     held[run.run_id] = record

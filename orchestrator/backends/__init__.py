@@ -23,10 +23,15 @@ def kind_of(profile: Mapping[str, Any]) -> str:
     return "slurm-login" if profile.get("login") else str(profile["kind"])
 
 
+def is_known(kind: str) -> bool:
+    """Has this version a backend for profiles of this kind?"""
+    return kind in _REGISTRY
+
+
 @cache
 def backend(kind: str) -> Backend:
     """The backend for profiles of this kind, one a process; UsageError where this version has none."""
-    if kind not in _REGISTRY:
+    if not is_known(kind):
         raise UsageError(
             f"profiles of kind {kind} can be planned, but this version of orch can't submit to them yet",
             "try the same plan on this machine: add --rehearse",

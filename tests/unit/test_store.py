@@ -271,8 +271,9 @@ def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
 # -- one bad run among good ones
 
 
-def test_one_unreadable_run_hides_no_other_and_can_be_removed(root: Path) -> None:
-    (root / "runs" / "b-222222" / "run.json").write_text('{"nnodes"')
+@pytest.mark.parametrize("record", ['{"nnodes"', '{"kind": "lobal", "nnodes": 1}'])
+def test_one_unreadable_run_hides_no_other_and_can_be_removed(root: Path, record: str) -> None:
+    (root / "runs" / "b-222222" / "run.json").write_text(record)
     found = {run.run_id: state.state for ((run, state),) in grouped(root, everything=True, limit=20)}
     assert found["b-222222"] == "unreadable"
     assert len(found) == 3
@@ -296,11 +297,12 @@ def test_a_live_run_is_not_removed(root: Path) -> None:
         remove(root, run)
 
 
+@pytest.mark.parametrize("record", ["{", '{"kind": "lobal", "nnodes": 1}'])
 def test_the_supervisor_concludes_what_nobody_will_ever_report_on(
-    root: Path, capfd: pytest.CaptureFixture[str]
+    root: Path, capfd: pytest.CaptureFixture[str], record: str
 ) -> None:
     """Two runs whose submit died, and one whose record is broken: all that can be concluded is."""
-    (root / "runs" / "b-222222" / "run.json").write_text("{")
+    (root / "runs" / "b-222222" / "run.json").write_text(record)
     supervise(root)
     assert [state_of(find_run(root, name)).state for name in ("a", "b-3")] == ["failed", "failed"]
     assert ids(live_runs(root)) == ["b-222222"]
