@@ -6,7 +6,6 @@ Samples a second of processor time stand beside it: a busy machine changes them 
 from __future__ import annotations
 
 import argparse
-import itertools
 import os
 import statistics
 import tempfile
@@ -15,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from batches import whole_batches
 from pairs import ROOT, Load, Pairs, print_row
 
 from orchestrator.training import group, spawn
@@ -89,9 +89,7 @@ def measure(case: Case, count: int, folder: str) -> list[tuple[Speed, Speed]]:
 def steps_of(trainer: Trainer, count: int) -> Callable[[], int]:
     """A function that takes `count` steps on whole batches and returns how many samples that were."""
 
-    batches = itertools.chain.from_iterable(trainer.batches() for _ in itertools.count())
-    whole = ((tensors, share) for tensors, share in batches if share.count == trainer.options.global_batch)
-    steps = (trainer._one_step(tensors, share) for tensors, share in whole)
+    steps = (trainer._one_step(tensors, share) for tensors, share in whole_batches(trainer))
 
     def take() -> int:
         for _ in range(count):

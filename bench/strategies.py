@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
+from batches import whole_batches
 from pairs import ROOT, Load, Pairs, Target, print_pairs, say
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
@@ -110,8 +111,7 @@ def measure(name: str, count: int, folder: str) -> list[tuple[float, float]]:
 
 
 def _turns(trainer: Trainer, step: Step, count: int) -> list[tuple[float, float]]:
-    ours = itertools.chain.from_iterable(trainer.batches() for _ in itertools.count())
-    whole = ((tensors, share) for tensors, share in ours if share.count == BATCH)
+    whole = whole_batches(trainer)
     parts = batches(trainer.data.train, trainer.options.strategy)
     sides = (lambda: trainer._one_step(*next(whole)), lambda: step(*next(parts)))
     rates = []
