@@ -71,7 +71,7 @@ class Crashing:
         return note.read_text()
 
     def settle(self) -> None:
-        """What the next command does: start the supervisor; until no run is live but the one beside."""
+        """What the next command does: start the supervisor; until no run is live but the one beside, and it has ended."""
         deadline = time.monotonic() + SETTLE_SECONDS
         beside = self.beside()
         if not beside:
@@ -81,6 +81,8 @@ class Crashing:
         for run_id in beside:
             self.crash(0, "cli", "cancel", run_id, "--now")
             self.crash(0, "cli", "rm", run_id)
+        while self.processes() and time.monotonic() < deadline:  # a supervisor without runs ends by itself, soon
+            time.sleep(0.05)
 
     def beside(self) -> set[str]:
         """The run that is only there to keep a supervisor alive."""
