@@ -71,7 +71,7 @@ class Crashing:
         return note.read_text()
 
     def settle(self) -> None:
-        """What the next command does: start the supervisor; until no run is live but the one beside, and it has ended."""
+        """What the next command does: start the supervisor; until no run is live but the one beside, and it is gone."""
         deadline = time.monotonic() + SETTLE_SECONDS
         beside = self.beside()
         if not beside:
