@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from orchestrator.starts import Again
 
 
-ROUNDS: Final = 5
+ROUNDS: Final = 5  # of a wait for a job in the queue, of which there may be hundreds: each is looked at less often
 
 
 class SlurmBackend:
@@ -124,7 +124,7 @@ class SlurmBackend:
     def wait(self, run: RunDir, timeout: float) -> None:
         """Let time pass: neither Slurm nor a shared folder tells when something happens. Hurries what was requeued.
 
-        There may be hundreds of jobs that wait, and have nothing else to be looked at: longer, while one does.
+        While the job waits in the queue it is `timeout` several times, unless it is cancelled.
         """
         for _ in range(ROUNDS):
             job.hurry(self.slurm, run)
