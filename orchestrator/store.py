@@ -91,7 +91,7 @@ class RunDir:
     def events(self) -> list[Record]:
         """The controlling side's events and every node's, each in its own order; a torn line is left out."""
         try:
-            nodes = sorted(_names(f"{self.path}/nodes"), key=lambda name: int(name) if name.isdigit() else -1)
+            nodes = sorted(_names(f"{self.path}/nodes"), key=lambda name: int(name) if name.isdecimal() else -1)
         except OSError as error:
             raise StoreError(f"{self.path}/nodes can't be read: {error.strerror}") from error
         files = [f"{self.path}/events.jsonl", *(f"{self.path}/nodes/{name}/events.jsonl" for name in nodes)]
