@@ -44,7 +44,7 @@ lint: .venv/test.stamp
 unit: .venv/test.stamp
 	$(BIN)/python -m pytest tests/unit tests/golden
 
-# Write the committed JSON Schemas anew, after a change of spec.py, profile.py or fields.py.
+# Write the committed JSON Schemas anew, after a change of job.py, profile.py or fields.py.
 schemas: .venv/demo.stamp
 	$(BIN)/orch schema job > schemas/job.schema.json
 	$(BIN)/orch schema profile > schemas/profile.schema.json

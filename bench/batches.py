@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from orchestrator.training.data import Tensors
-from orchestrator.training.sampler import Share
+from orchestrator.training.data.sampler import Share
+from orchestrator.training.data.samples import Tensors
 from orchestrator.training.train import Trainer
 
 

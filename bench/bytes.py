@@ -16,9 +16,10 @@ from pathlib import Path
 from lab import on_the_testbed, scratch
 from pairs import Load, Target, how_many, interleave, print_pairs, print_row
 
-from orchestrator.address import Address
-from orchestrator.backends.copies import bring_checkpoint
-from orchestrator.session import Session, Ways
+from orchestrator.backends.remote.checkpoints import bring_checkpoint
+from orchestrator.transport.address import Address
+from orchestrator.transport.pool import ConnectionPool
+from orchestrator.transport.rpc import Session
 
 HOST, FOLDER = "n1", "/home/alice/bench"
 MAKE = """
@@ -85,8 +86,8 @@ def main() -> None:
     if not on_the_testbed(1):
         return
     count = how_many(8)
-    with contextlib.closing(Ways()) as ways:
-        session = ways.session(Address(HOST), "~/.orch")
+    with contextlib.closing(ConnectionPool()) as pool:
+        session = pool.session(Address(HOST), "~/.orch")
         compare(session, 1, 512_000_000, "512 MB", count)
         target = compare(session, 2, 1_000_000_000, "1 GB", count)
         bring(session, target)

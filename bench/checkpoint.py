@@ -11,8 +11,8 @@ import torch
 from pairs import Load, Target, how_many, interleave, print_pairs
 from torch.distributed import checkpoint as dcp
 
-from orchestrator.training import checkpoints
-from orchestrator.training.staging import Staging
+from orchestrator.training.checkpoint import format as checkpoints
+from orchestrator.training.checkpoint.staging import Staging
 
 TENSORS, TENSOR_BYTES = 8, 64_000_000
 

@@ -16,12 +16,12 @@ from pathlib import Path
 from lab import needed, on_the_testbed, scratch
 from pairs import Load, Target, how_many, interleave, print_pairs, program, say
 
-from orchestrator.archive import node_archive
+from orchestrator.transport.node_archive import node_archive
 
 HOSTS, AT_ONCE, SECONDS = 64, 32, 60.0
 FOLDER, STAMPS = ".bench", Path("/shared/bench")
 CODE = (
-    "import sys, time, socket; sys.path.insert(0, 'bundle'); import orchestrator.node.agent; "
+    "import sys, time, socket; sys.path.insert(0, 'bundle'); import orchestrator.node.agent.agent; "
     f"open('{STAMPS}/' + socket.gethostname(), 'w').write(repr(time.time()))"
 )
 # What a careful user would write: everything detached, so that the connection may go.

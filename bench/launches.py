@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 from pairs import ROOT, program
 
-from orchestrator.node.processes import Process, identify, send_signal
+from orchestrator.node.system.processes import Process, identify, send_signal
 
 PROGRAMS = Path(__file__).parent / "programs"
 POLL_SECONDS = 0.02

@@ -19,9 +19,10 @@ import torch
 from pairs import ROOT, Load, Pairs, interleave, print_row
 from strategies import RANKS, batches, by_hand
 
-from orchestrator.training import group, spawn
+from orchestrator.training import spawn
+from orchestrator.training.data.task import load_task
+from orchestrator.training.distributed import group
 from orchestrator.training.options import parse, read_places
-from orchestrator.training.task import load_task
 from orchestrator.training.train import Trainer
 
 STEPS = 4

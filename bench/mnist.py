@@ -18,7 +18,7 @@ from launches import Launch, OrchLaunch, TorchrunLaunch, ended, one_node, workpl
 from pairs import ROOT, Load, Pairs, Target, how_many, print_pairs, print_row, say
 from taking_turns import environment, rounds
 
-from orchestrator.training.data import MNIST_FILES
+from orchestrator.training.data.samples import MNIST_FILES
 
 NPROC, GLOBAL_BATCH = 2, 64
 TURNS, STEPS = 7, 30

@@ -12,7 +12,7 @@ import time
 from launches import Launch, OrchLaunch, TorchrunLaunch, ended, two_nodes, workplace
 from pairs import Load, Target, how_many, interleave, print_pairs, say
 
-from orchestrator.node.processes import Process, send_signal
+from orchestrator.node.system.processes import Process, send_signal
 
 NODES, NPROC = 2, 2
 WORLD = NODES * NPROC

@@ -18,12 +18,13 @@ from collections.abc import Callable, Iterator
 import torch
 from pairs import ROOT, Load, Pairs, Target, print_pairs, print_row
 
-from orchestrator.training import group, spawn
-from orchestrator.training.group import Ranks
+from orchestrator.training import spawn
+from orchestrator.training.data.sampler import Share
+from orchestrator.training.data.task import load_task
+from orchestrator.training.distributed import group
+from orchestrator.training.distributed.group import Ranks
 from orchestrator.training.options import parse
-from orchestrator.training.sampler import Share
 from orchestrator.training.strategies import Setup, Strategy, find
-from orchestrator.training.task import load_task
 
 STEPS = 5
 BATCHES = {"cifar10": 96, "gpt": 48}

@@ -22,7 +22,7 @@ from lab import on_the_testbed
 from launches import PROGRAMS, Stamps, environment, timed_run
 from pairs import ROOT, Load, Pairs, Target, how_many, interleave, print_pairs, print_row
 
-from orchestrator.sweeps import points_in
+from orchestrator.runs.sweeps import points_in
 
 NODES, NPROC, POINTS = 3, 4, 500
 MOST_MS = 150

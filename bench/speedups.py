@@ -17,9 +17,10 @@ import torch
 from batches import whole_batches
 from pairs import ROOT, Load, Pairs, print_row
 
-from orchestrator.training import group, spawn
+from orchestrator.training import spawn
+from orchestrator.training.data.task import load_task
+from orchestrator.training.distributed import group
 from orchestrator.training.options import parse, read_places
-from orchestrator.training.task import load_task
 from orchestrator.training.train import Trainer
 
 

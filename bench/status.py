@@ -10,7 +10,8 @@ from pathlib import Path
 from launches import OrchLaunch, ended, timed_run, workplace
 from pairs import ROOT, Load, Target, how_many, interleave, print_pairs, print_row, program, say
 
-from orchestrator.store import RunDir, create_run, new_run_id, retire
+from orchestrator.runs.run_id import new_run_id
+from orchestrator.runs.store import RunDir, create_run, retire
 
 PAST = 10_000
 TORCHX = Path(os.environ.get("BENCH_TORCHX") or ROOT / ".venv-bench" / "bin" / "torchx")

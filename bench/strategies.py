@@ -24,10 +24,11 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
-from orchestrator.training import group, spawn
+from orchestrator.training import spawn
+from orchestrator.training.data.task import Task, load_task
+from orchestrator.training.distributed import group
 from orchestrator.training.options import Options, parse, read_places
 from orchestrator.training.strategies import find
-from orchestrator.training.task import Task, load_task
 from orchestrator.training.train import Trainer
 
 BATCH, STEPS = 48, 5

@@ -1,3 +1,32 @@
-"""orch: one command takes one PyTorch training job to any cluster."""
+"""orch: one command takes one PyTorch training job to any cluster.
 
-__version__ = "0.1.0"
+The same from Python: `import orchestrator as orch; run = orch.submit("job.yaml", "lab")`. See orchestrator.api.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+_FROM_API = ("Run", "RunFailedError", "WaitTimeoutError", "find", "launch", "list_runs", "submit")
+__all__ = ["Run", "RunFailedError", "WaitTimeoutError", "errors", "find", "launch", "list_runs", "submit"]
+
+if TYPE_CHECKING:
+    from orchestrator import errors
+    from orchestrator.api import Run, RunFailedError, WaitTimeoutError, find, launch, list_runs, submit
+else:
+
+    def __getattr__(name):
+        """Import a public name when it is first asked for: nodes have this file too, and none of those."""
+        from importlib import import_module  # noqa: PLC0415 (nothing is loaded until a name is used)
+
+        if name in _FROM_API:
+            return getattr(import_module("orchestrator.api"), name)
+        if name == "errors":
+            return import_module("orchestrator.errors")
+        if name == "__version__":
+            return import_module("orchestrator.version").__version__
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__():
+        """List the public names too, those that are not imported yet."""
+        return sorted({*globals(), *__all__, "__version__"})

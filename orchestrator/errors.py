@@ -23,8 +23,8 @@ EXIT_INTERRUPTED = 130
 
 
 def printable(text: str) -> str:
-    """The text with whatever a terminal might obey, or could not print, written as its escape; lines stay lines."""
-    return "".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text)
+    """The text with whatever a terminal might obey, or could not print, written as its escape; lines and tabs stay."""
+    return "".join(char if char.isprintable() or char in "\n\t" else ascii(char)[1:-1] for char in text)
 
 
 class OrchError(Exception):

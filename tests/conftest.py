@@ -8,7 +8,7 @@ import time
 import pytest
 from hypothesis import settings
 
-from orchestrator.wire import RANK_VARIABLES
+from orchestrator.protocol.ranks import RANK_VARIABLES
 
 # The same examples in every run, so that a failure belongs to the change that it shows up in. New ones are searched for
 # by the soak: SOAK=1 draws at random.

@@ -10,36 +10,34 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.backends.base import NodeProof
+from orchestrator.backends.base import Backend, HandleState, NodeProof
 from orchestrator.errors import BackendError, StoreError
-from orchestrator.node.engine import end_containers
-from orchestrator.node.processes import Process, end_marked, identify, is_alive, send_signal, wait_gone
-from orchestrator.store import RunDir, write_durably
-from orchestrator.wire import RANK_VARIABLES, NodeTask
+from orchestrator.node.system.private import users_umask
+from orchestrator.node.system.processes import Process, identify, is_alive, send_signal, wait_gone
+from orchestrator.protocol.ranks import RANK_VARIABLES
+from orchestrator.protocol.task import NodeTask
+from orchestrator.runs.store import RunDir, write_durably
 
 if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from pathlib import Path
 
-    from orchestrator.backends.laying import Order
-    from orchestrator.plan import LaunchPlan, Place
-    from orchestrator.starts import Again
+    from orchestrator.backends.replay_stage import Order
+    from orchestrator.specs.plan import LaunchPlan, Place
 
-SWEEP_SECONDS = 5.0
 NOBODY = Process(0, 0)  # an agent that was started, and of which is not known which process it is
 
 
-class LocalBackend:
-    """Agents as detached processes of this user on this machine."""
+class LocalBackend(Backend):
+    """Agents as detached processes of this user on this machine.
 
-    starts_again = False  # what takes this machine's agents down takes the supervisor down too
-    collects = False
+    They are not started again: what takes this machine's agents down takes the supervisor down too.
+    """
 
     def place(self, run: RunDir, workdir: str | None, python: str | None) -> Place:
-        """Everything is in the run directory itself."""
-        from orchestrator.plan import Place  # noqa: PLC0415 (loads pydantic)
+        """Return the run directory itself."""
+        from orchestrator.specs.plan import Place  # noqa: PLC0415 (loads pydantic)
 
         return Place(
             run_dir=str(run.path),
@@ -51,27 +49,23 @@ class LocalBackend:
 
     def submit(self, plan: LaunchPlan, tasks: tuple[NodeTask, ...], run: RunDir) -> None:
         """Start the agents; the handle is written before and after, and each agent records itself as well."""
-        from orchestrator.archive import node_archive  # noqa: PLC0415 (only a submit needs it)
+        from orchestrator.transport.node_archive import node_archive  # noqa: PLC0415 (only a submit needs it)
 
         write_durably(run.path / "node.pyz", node_archive())
         for task in tasks:
             run.node(task.node_rank).mkdir(parents=True, exist_ok=True)
             path = run.node(task.node_rank) / "task.json"
             write_durably(path, json.dumps(task.to_json()).encode(), private=True)
-        run.write("handle.json", {"state": "intent", "agents": {}})
+        run.write("handle.json", {"state": HandleState.INTENT, "agents": {}})
         agents = {}
         for task, command in zip(tasks, plan.commands, strict=True):
             process = _start(command, run, task, plan)
             agents[str(task.node_rank)] = {"pid": process.pid, "started": process.started}
-        run.write("handle.json", {"state": "submitted", "agents": agents})
+        run.write("handle.json", {"state": HandleState.SUBMITTED, "agents": agents})
 
     def alive(self, run: RunDir) -> Mapping[int, bool | None]:
-        """Looks at each recorded agent's pid and start time."""
+        """Look at each recorded agent's pid and start time."""
         return {node: is_alive(process) for node, process in _agents(run).items()}
-
-    def hosts(self, run: RunDir) -> list[str] | None:
-        """As the plan calls them."""
-        return None
 
     def wait(self, run: RunDir, timeout: float) -> None:
         """Wait on the pidfd of the first agent that lives; where none does, there is nothing but time to wait on."""
@@ -82,41 +76,27 @@ class LocalBackend:
             time.sleep(timeout)
 
     def cancel(self, run: RunDir) -> None:
-        """TERM to every agent; each of them finds the recorded cancel and tells the leader."""
+        """Send TERM to every agent; each of them finds the recorded cancel and tells the leader."""
         for process in _agents(run).values():
             send_signal(process, signal.SIGTERM)
 
-    def start_again(self, run: RunDir, again: Again) -> None:
-        """Never asked for: see `starts_again`."""
-        raise BackendError(f"run {run.run_id} is on this machine alone: its agents are not started again")
-
-    def collect(self, run: RunDir) -> None:
-        """Everything is here already."""
-
-    def bringing_logs(self, run: RunDir, ranks: list[int] | None) -> AbstractContextManager[None]:
-        """They are here already."""
-        return nullcontext()
-
     def reach(self, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
-        """The command itself: every node is this machine."""
+        """Return the command itself: every node is this machine."""
         return list(argv)
 
-    def lay_out(self, run: RunDir, node: int, name: str, checkpoint: Path | None, order: Order) -> list[str]:
-        """In the run directory."""
-        from orchestrator.backends.laying import lay_out  # noqa: PLC0415 (only a replay needs it)
+    def stage_replay(self, run: RunDir, node: int, name: str, checkpoint: Path | None, order: Order) -> list[str]:
+        """Use the run directory."""
+        from orchestrator.backends.replay_stage import stage_replay  # noqa: PLC0415 (only a replay needs it)
 
-        return lay_out(run, name, checkpoint, order, sys.executable)
+        return stage_replay(run, name, checkpoint, order, sys.executable)
 
-    def sweep(self, run: RunDir) -> list[NodeProof]:
-        """KILL to the agents that are left and to everything that carries the run's mark."""
-        left = [process for process in _agents(run).values() if is_alive(process)]
-        for process in left:
-            send_signal(process, signal.SIGKILL)
-        stuck = wait_gone(left, SWEEP_SECONDS)
-        ended, survivors = end_marked(run.run_id, timeout=SWEEP_SECONDS)
-        removed, boxes = end_containers(run.run_id, [str(folder) for folder in (run.path / "nodes").glob("*")])
-        names = (*(f"{process.pid} ({process.command})" for process in (*stuck, *survivors)), *boxes)
-        return [NodeProof(0, socket.gethostname(), len(left) - len(stuck) + ended + removed, names)]
+    def clean_up(self, run: RunDir) -> list[NodeProof]:
+        """Send KILL to the agents that are left and to everything that carries the run's mark."""
+        from orchestrator.node.server.machine import end_run  # noqa: PLC0415 (`orch status` ends nothing)
+
+        folders = [str(folder) for folder in (run.path / "nodes").glob("*")]
+        ended, survivors = end_run(run.run_id, list(_agents(run).values()), folders)
+        return [NodeProof(0, socket.gethostname(), ended, tuple(survivors))]
 
 
 def _start(command: tuple[str, ...], run: RunDir, task: NodeTask, plan: LaunchPlan) -> Process:
@@ -135,6 +115,7 @@ def _start(command: tuple[str, ...], run: RunDir, task: NodeTask, plan: LaunchPl
                 env=environment,
                 cwd=run.path,
                 start_new_session=True,
+                umask=users_umask(),
             )
     except OSError as error:
         raise BackendError(f"node {task.node_rank}: its agent can't be started: {error}") from error
@@ -144,7 +125,7 @@ def _start(command: tuple[str, ...], run: RunDir, task: NodeTask, plan: LaunchPl
 
 
 def _agents(run: RunDir) -> dict[int, Process]:
-    """The recorded agents: by the handle, and by what each wrote of itself when its handle was never written."""
+    """Return the recorded agents: by the handle, and by what each wrote of itself when its handle was never written."""
     agents: dict[int, Process] = {}
     try:
         handle = run.read("handle.json") or {}
@@ -161,7 +142,7 @@ def _agents(run: RunDir) -> dict[int, Process]:
 
 
 def _process(values: Any) -> Process | None:
-    """The process of a record; None where the record has been damaged."""
+    """Return the process of a record; None where the record has been damaged."""
     if not isinstance(values, dict) or [type(values.get(name)) for name in ("pid", "started")] != [int, int]:
         return None
     return Process(values["pid"], values["started"])

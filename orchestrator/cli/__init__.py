@@ -1,4 +1,4 @@
-"""The command line: parse, call the controller, choose a renderer. Nothing else prints or exits."""
+"""The command line: parse, call an operation, choose a renderer. Nothing else prints or exits."""
 
 from __future__ import annotations
 
@@ -9,20 +9,9 @@ from typing import NoReturn
 
 import click
 
-from orchestrator.cli import (  # noqa: F401 (each adds its commands to the group)
-    clean,
-    documents,
-    elsewhere,
-    export,
-    machines,
-    results,
-    runs,
-    submit,
-    sweeps,
-    terminal,
-)
 from orchestrator.cli.group import orch, say
 from orchestrator.errors import EXIT_INTERRUPTED, EXIT_ORCH_FAILED, EXIT_USAGE, OrchError
+from orchestrator.node.system.private import hold_umask
 
 __all__ = ["main", "orch"]
 
@@ -33,6 +22,7 @@ GARBAGE = 50_000
 def main() -> NoReturn:
     """Run the command line and exit with the code of docs/cli.md."""
     gc.set_threshold(GARBAGE)
+    hold_umask()
     try:
         code = orch.main(standalone_mode=False, prog_name="orch")
         sys.stdout.flush()

@@ -2,7 +2,7 @@
 
 import sys
 
-from orchestrator.training import stop
+from orchestrator.training.distributed import stop
 from orchestrator.training.errors import EXIT_NO_RETRY, EXIT_USAGE, CheckpointError, DivergedError, UserError
 from orchestrator.training.options import parse, read_places
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from orchestrator.training import group
+from orchestrator.training.distributed import group
 from orchestrator.training.errors import UserError
 
 

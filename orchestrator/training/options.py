@@ -63,7 +63,7 @@ class Places:
     metrics: Path
     reports_metrics: bool
     result: Path | None
-    beat: Path | None
+    heartbeat: Path | None
     second_copy: Path | None
     backend: str
 
@@ -202,7 +202,7 @@ def _add_strategy(parser: argparse.ArgumentParser) -> None:
 
 def read_places(environ: Mapping[str, str] = os.environ) -> Places:
     """Read the ORCH_* variables, each with a default that suits a plain torchrun."""
-    result, beat = environ.get("ORCH_RESULT_FILE"), environ.get("ORCH_BEAT_FILE")
+    result, heartbeat = environ.get("ORCH_RESULT_FILE"), environ.get("ORCH_BEAT_FILE")
     second = environ.get("ORCH_SECOND_COPY")
     return Places(
         checkpoints=Path(environ.get("ORCH_CHECKPOINT_DIR") or "checkpoints"),
@@ -213,7 +213,7 @@ def read_places(environ: Mapping[str, str] = os.environ) -> Places:
         metrics=Path(environ.get("ORCH_METRICS_FILE") or "metrics.jsonl"),
         reports_metrics="ORCH_METRICS_FILE" in environ,
         result=Path(result) if result else None,
-        beat=Path(beat) if beat else None,
+        heartbeat=Path(heartbeat) if heartbeat else None,
         second_copy=Path(second) if second else None,
         backend=environ.get("ORCH_BACKEND") or "auto",
     )

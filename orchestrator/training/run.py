@@ -21,13 +21,15 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from orchestrator.training import checkpoints, group, state, stop
-from orchestrator.training.beats import PHASES, Beat, BeatFile
+from orchestrator.protocol.checkpoint_dir import Manifest
+from orchestrator.training.checkpoint import random_state
+from orchestrator.training.checkpoint.resume import Loaded, load_for_all, path_for_all
+from orchestrator.training.checkpoint.saver import Saver
+from orchestrator.training.distributed import group, stop
 from orchestrator.training.errors import EXIT_REQUEUE
 from orchestrator.training.options import read_places
-from orchestrator.training.report import Meter, Reporter
-from orchestrator.training.resume import Loaded, load_for_all, path_for_all
-from orchestrator.training.saver import Saver
+from orchestrator.training.progress.heartbeat import PHASES, Heartbeat, HeartbeatFile
+from orchestrator.training.progress.report import Meter, Reporter
 
 __all__ = [
     "EXIT_REQUEUE",
@@ -65,14 +67,14 @@ class _Session:
             speaks=group.rank() == 0,
             attempt=self.places.attempt,
         )
-        self.beats = BeatFile(self.places.beat)
-        self.beat = Beat()
+        self.heartbeats = HeartbeatFile(self.places.heartbeat)
+        self.heartbeat = Heartbeat()
         self.meter = Meter()
         self.agreement = stop.Agreement()
 
     @functools.cached_property
     def saver(self) -> Saver:
-        return Saver(self.places, self.report)
+        return Saver(self.places, self.report, self.heartbeats)
 
 
 @functools.cache
@@ -92,21 +94,21 @@ def step(n: int, total: int | None = None, loss: float | Tensor | None = None, *
     many samples all ranks together take in a step, for the rate.
     """
     session = _session()
-    session.meter.count(max(0, n - session.beat.step))
-    if not session.beats.due("train"):
-        session.beat = Beat(step=n, total=total, epoch=session.beat.epoch, phase="train")
+    session.meter.count(max(0, n - session.heartbeat.step))
+    if not session.heartbeats.due("train"):
+        session.heartbeat = Heartbeat(step=n, total=total, epoch=session.heartbeat.epoch, phase="train")
         return
     pace = session.meter.rate  # steps a second: what a step holds, only the script knows
-    session.beat = Beat(
+    session.heartbeat = Heartbeat(
         step=n,
         total=total,
-        epoch=session.beat.epoch,
+        epoch=session.heartbeat.epoch,
         phase="train",
         loss=loss.item() if isinstance(loss, Tensor) else loss,  # float() warns of a tensor with a gradient
         rate=pace * samples if pace and samples else None,
         eta=(total - n) / pace if total is not None and pace else None,
     )
-    session.beats.write(session.beat)
+    session.heartbeats.write(session.heartbeat)
 
 
 class phase:  # noqa: N801 - reads as a verb: run.phase("eval")
@@ -118,15 +120,15 @@ class phase:  # noqa: N801 - reads as a verb: run.phase("eval")
     def __init__(self, name: str) -> None:
         if name not in PHASES:
             raise ValueError(f"a phase is one of {', '.join(PHASES)}, not {name!r}")
-        self._before = _session().beat
+        self._before = _session().heartbeat
         self._enter(name)
 
     @staticmethod
     def _enter(name: str) -> None:
         session = _session()
-        now = session.beat
-        session.beat = Beat(step=now.step, total=now.total, epoch=now.epoch, phase=name)
-        session.beats.write(session.beat)
+        now = session.heartbeat
+        session.heartbeat = Heartbeat(step=now.step, total=now.total, epoch=now.epoch, phase=name)
+        session.heartbeats.write(session.heartbeat)
         session.meter.reset()
 
     def __enter__(self) -> "phase":
@@ -164,7 +166,8 @@ def stop_requested() -> bool:
 def save(state: Mapping[str, Any], step: int, *, epoch: int = 0, metric: Mapping[str, float] | None = None) -> None:
     """Save a dict of tensors and plain values as the checkpoint of `step`, on global rank 0; the others do nothing.
 
-    A disk that refuses is said on stderr and does not end training; the checkpoints before it stay.
+    A disk that refuses is said on stderr and does not end training; the checkpoints before it stay. A run whose last
+    save the disk has refused counts as failed.
     """
     if not is_main():
         return
@@ -172,7 +175,7 @@ def save(state: Mapping[str, Any], step: int, *, epoch: int = 0, metric: Mapping
     with phase("save"):
         session.saver.save(
             state,
-            checkpoints.Manifest(step=step, epoch=epoch, world_size=group.world_size(), metric=dict(metric or {})),
+            Manifest(step=step, epoch=epoch, world_size=group.world_size(), metric=dict(metric or {})),
         )
 
 
@@ -220,18 +223,18 @@ def resume(**objects: Stateful) -> int:
     if loaded is None:
         return 0
     where = str(loaded.path)
-    saved = state.part(loaded.state, "objects", where)
+    saved = random_state.part(loaded.state, "objects", where)
     for name, target in objects.items():
-        contents = state.part(saved, name, where)
+        contents = random_state.part(saved, name, where)
         if isinstance(target, nn.Module):
-            state.load_weights(target, contents, where)
+            random_state.load_weights(target, contents, where)
         else:
             target.load_state_dict(contents)
-    states, done = state.part(loaded.state, "random", where), int(state.part(loaded.state, "step", where))
+    states, done = random_state.part(loaded.state, "random", where), int(random_state.part(loaded.state, "step", where))
     if len(states) == group.world_size():
-        state.restore_random(states[group.rank()], _device())
+        random_state.restore_random(states[group.rank()], _device())
     else:
-        state.seed_everything(state.seed_for(torch.initial_seed(), done, group.rank()))
+        random_state.seed_everything(random_state.seed_for(torch.initial_seed(), done, group.rank()))
     _session().saver.last_step = done
     _session().report.say(f"resumed from {loaded.path} at step {done}")
     return done
@@ -246,7 +249,7 @@ def after_step(
     save_every: int = 0,
     **objects: Stateful,
 ) -> None:
-    """Finish step `n` (counted from 1): beat, save where due, and leave with code 95 where a signal asked to stop.
+    """Finish step `n` (counted from 1): heartbeat, save where due, and leave with code 95 where a signal asked to stop.
 
     Saves `objects` every `save_every` steps, at the last step of `total`, and before a stop; collective.
     """
@@ -269,7 +272,7 @@ def _save_objects(n: int, objects: Mapping[str, Stateful]) -> None:
     if _session().saver.last_step == n:
         return
     _session().saver.last_step = n
-    states = group.gathered(state.random_state(_device()))
+    states = group.gathered(random_state.random_state(_device()))
     if states is None:
         return
     contents = {name: source.state_dict() for name, source in objects.items()}

@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from orchestrator.training import group
-from orchestrator.training.group import barrier, rank, world_size
+from orchestrator.training.distributed import group
+from orchestrator.training.distributed.group import barrier, rank, world_size
 
 __all__ = [
     "barrier",

@@ -8,21 +8,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from orchestrator.training import checkpoints, group, loading, state
-from orchestrator.training.beats import Beat, BeatFile
-from orchestrator.training.data import Tensors, count
-from orchestrator.training.errors import EXIT_REQUEUE, DivergedError
-from orchestrator.training.evaluate import Evaluation, evaluate
-from orchestrator.training.group import Choice, Ranks
+from orchestrator.protocol.checkpoint_dir import Manifest
+from orchestrator.training.checkpoint import random_state
+from orchestrator.training.checkpoint.resume import SHARDED, Loaded, load_for_all, whole
+from orchestrator.training.checkpoint.saver import Saver
+from orchestrator.training.data import loading
+from orchestrator.training.data.sampler import SAMPLERS, Sampler, Share
+from orchestrator.training.data.samples import Tensors, count
+from orchestrator.training.data.task import Task, load_data, load_task
+from orchestrator.training.distributed import group
+from orchestrator.training.distributed.group import Choice, Ranks
+from orchestrator.training.distributed.stop import Agreement
+from orchestrator.training.errors import EXIT_REQUEUE, CheckpointError, DivergedError
 from orchestrator.training.options import Options, Places, check_batch
-from orchestrator.training.position import Position, total_steps
-from orchestrator.training.report import Meter, Reporter, measure
-from orchestrator.training.resume import SHARDED, Loaded, load_for_all, whole
-from orchestrator.training.sampler import SAMPLERS, Sampler, Share
-from orchestrator.training.saver import Saver
-from orchestrator.training.stop import Agreement
+from orchestrator.training.progress.evaluate import Evaluation, evaluate
+from orchestrator.training.progress.heartbeat import Heartbeat, HeartbeatFile
+from orchestrator.training.progress.position import Position, total_steps
+from orchestrator.training.progress.report import Meter, Reporter, measure
 from orchestrator.training.strategies import Setup, find
-from orchestrator.training.task import Task, load_data, load_task
 
 
 def train(options: Options, places: Places) -> int:
@@ -59,8 +62,8 @@ class Trainer:
         self.kind = find(options.strategy)
         self.setup = Setup(options, task, ranks, choice.device, grouped=bool(choice.backend))
         self.started = time.monotonic()
-        self.beats = BeatFile(places.beat)
-        self.beats.write(Beat())
+        self.heartbeats = HeartbeatFile(places.heartbeat)
+        self.heartbeats.write(Heartbeat())
         self.report = Reporter(places.metrics, places.result, speaks=ranks.rank == 0, attempt=places.attempt)
         self.report.say(
             f"backend {choice.backend or 'none'} on {choice.device.type}: {choice.reason} "
@@ -73,7 +76,7 @@ class Trainer:
         self._good: tuple[int, float] | None = None
         self.position = Position()
         self.evaluation: Evaluation | None = None
-        self.saver = Saver(places, self.report, aside=options.async_save)
+        self.saver = Saver(places, self.report, self.heartbeats, aside=options.async_save)
         self.data = load_data(task, options, self.report.warn)
         self.train_samples, self.test_samples = (
             loading.source(samples, part, task, options, ranks, choice.device)
@@ -95,9 +98,9 @@ class Trainer:
 
     def _build(self) -> None:
         """Make model and optimizer: weights from the seed alone, then a generator of its own for each rank."""
-        state.seed_everything(self.options.seed)
+        random_state.seed_everything(self.options.seed)
         self.strategy = self.kind(self.setup, self.task.model(self.options))
-        state.seed_everything(state.seed_for(self.options.seed, 0, self.ranks.rank))
+        random_state.seed_everything(random_state.seed_for(self.options.seed, 0, self.ranks.rank))
 
     def _resume(self, loaded: Loaded | None) -> None:
         """Continue where the checkpoint was taken, if there is one."""
@@ -115,14 +118,16 @@ class Trainer:
             self.strategy.load_full(whole(loaded), str(loaded.path))
         if "scaler" in loaded.state:
             self.strategy.scaler.load_state_dict(loaded.state["scaler"])
-        position, random_states = (state.part(loaded.state, name, str(loaded.path)) for name in ("position", "random"))
+        position, random_states = (
+            random_state.part(loaded.state, name, str(loaded.path)) for name in ("position", "random")
+        )
         self.position = Position(**position)
         self.saver.last_step = self.position.step
         if len(random_states) == self.ranks.world_size:
-            state.restore_random(random_states[self.ranks.rank], self.device)
+            random_state.restore_random(random_states[self.ranks.rank], self.device)
         else:
-            seed = state.seed_for(self.options.seed, self.position.step, self.ranks.rank)
-            state.seed_everything(seed)
+            seed = random_state.seed_for(self.options.seed, self.position.step, self.ranks.rank)
+            random_state.seed_everything(seed)
         self.report.say(f"resumed from {loaded.path} at step {self.position.step}, epoch {self.position.epoch}")
         self.report.metric("resume", step=self.position.step, epoch=self.position.epoch)
 
@@ -180,7 +185,7 @@ class Trainer:
             mean = self._mean_loss()
             self.report.metric("train", step=step, epoch=self.position.epoch, loss=mean, rate=rate)
             self.report.progress(step=step, total=self.total, epoch=self.position.epoch, loss=mean, rate=rate, eta=eta)
-        if self.beats.due():
+        if self.heartbeats.due():
             self._beat("train", loss=loss.item() * self.strategy.data_ranks)
 
     def _mean_loss(self) -> float:
@@ -206,8 +211,8 @@ class Trainer:
         )
 
     def _beat(self, phase: str, loss: float | None = None) -> None:
-        self.beats.write(
-            Beat(
+        self.heartbeats.write(
+            Heartbeat(
                 step=self.position.step,
                 total=self.total,
                 epoch=self.position.epoch,
@@ -229,7 +234,7 @@ class Trainer:
         self._mean_loss()
         self._check_weights()
         self._beat("save")
-        random_states = group.gathered(state.random_state(self.device))
+        random_states = group.gathered(random_state.random_state(self.device))
         shards: dict[str, Tensor] | None = None
         trained: dict[str, Any] | None
         if self.kind.saves_shards and self.setup.grouped and self.saver.is_shared:
@@ -241,7 +246,7 @@ class Trainer:
             contents = {**trained, "position": vars(self.position), "random": random_states}
             if self.strategy.scaler.is_enabled():
                 contents["scaler"] = self.strategy.scaler.state_dict()
-        manifest = checkpoints.Manifest(
+        manifest = Manifest(
             step=self.position.step,
             epoch=self.position.epoch,
             world_size=self.ranks.world_size,
@@ -301,6 +306,8 @@ class Trainer:
         )
         self._beat("done")
         group.barrier()
+        if self.heartbeats.unsaved:
+            raise CheckpointError(f"Training is done, and its final weights are on no disk. {self.heartbeats.unsaved}")
 
     def close(self) -> None:
         """Close files and end workers; also after an error."""
@@ -308,4 +315,4 @@ class Trainer:
         self.test_samples.close()
         self.saver.close()
         self.report.close()
-        self.beats.close()
+        self.heartbeats.close()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.node.processes import Process, identify, is_alive
+from orchestrator.node.system.processes import Process, identify, is_alive
 from tests.cluster.control import Control
 from tests.testbed import images
 from tests.testbed.cluster import down, up

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.node.processes import MARK, Process, end_descendants, identify, send_signal, wait_gone
+from orchestrator.node.system.processes import MARK, Process, end_descendants, identify, send_signal, wait_gone
 from tests.result import Result
 from tests.testbed import cluster as whole
 from tests.testbed import hosts, network, people, sshd
@@ -107,6 +107,9 @@ class Control:
         """Let the host's port 22 answer `door` alone."""
         network.gate(host, door)
         self.undo.callback(network.ungate, host)
+
+    def ungate(self, host: str) -> None:
+        network.ungate(host)
 
     def change_key(self, host: str) -> None:
         """Give the host an SSH host key that nobody knows."""

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.node.processes import send_signal, wait_gone
+from orchestrator.node.system.processes import send_signal, wait_gone
 from tests.cluster.control import Control
 from tests.cluster.lab import HOLD, LAPTOP, STEPS, Lab, settled
 from tests.testbed import docker as daemons
@@ -182,7 +182,7 @@ def test_what_is_wrong_with_a_node_or_an_image_is_one_sentence_before_the_gang_s
         assert "n2: its docker daemon does not answer: start it there" in said
         assert "n3: alice may not use its docker daemon: add alice to the group docker there" in said
         checks = control.orch("doctor", "--profile", "lab.yaml", "--json").json
-        assert {(each["host"], each["verdict"]) for each in checks if each["what"] == "runtime"} == {
+        assert {(each["host"], each["level"]) for each in checks if each["what"] == "runtime"} == {
             ("n1", "ok"), ("n2", "fail"), ("n3", "fail"),
         }  # fmt: skip
     with full(control, "n1"):

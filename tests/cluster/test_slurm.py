@@ -350,7 +350,7 @@ def test_any_number_of_runs_costs_one_look(alice: User) -> None:
     real = alice.testbed.output("ctl", "which", "squeue")
     folder = alice.program("squeue", f'echo look >>{FOLDER}/looks\nexec {real} "$@"')
     runs = [alice.count(1, "sbatch: {begin: now+1hour}\n") for _ in range(3)]
-    code = "from orchestrator.sweeping import grouped; from orchestrator.store import state_root; " \
+    code = "from orchestrator.operations.sweep import grouped; from orchestrator.runs.store import state_root; " \
            "print([state.state for ((_, state),) in grouped(state_root(), everything=True, limit=9)])"  # fmt: skip
     done = alice.testbed.python("ctl", "-c", code, ORCH_HOME=ORCH, PATH=f"{folder}:/usr/bin:/bin")
     assert done.out.strip() == str(["pending"] * 3), done.err
@@ -362,7 +362,7 @@ def test_any_number_of_runs_costs_one_look(alice: User) -> None:
 def test_doctor_and_nodes_ask_slurm(alice: User) -> None:
     where = alice.write("p.yaml", PROFILE)
     done = alice.orch("doctor", "-p", where)
-    assert (done.code, "nothing stands in the way" in done.out) == (0, True), done.out
+    assert (done.code, "all checks passed" in done.out) == (0, True), done.out
     assert "short      " in alice.orch("nodes", "-p", where).out
     bad = alice.write("bad.yaml", f"{PROFILE}partition: short\ncpus_per_task: 99\n")
     done = alice.orch("doctor", "-p", bad)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.node.processes import identify, wait_gone
+from orchestrator.node.system.processes import identify, wait_gone
 from tests.cluster.control import Control
 from tests.cluster.lab import HOLD, LAPTOP, STEPS, Lab, settled
 from tests.testbed.layout import REPO
@@ -197,4 +197,4 @@ def test_a_clock_that_is_two_hours_off_changes_nothing_and_is_not_shown(lab: Lab
     state = lab.status(run)
     assert before < state["created"] < state["started"] < state["ended"] < time.time() + 2
     found = lab.orch("doctor", "--profile", lab.profile(hosts=["n1", "n2"]), "--json").json
-    assert {each["host"]: each["verdict"] for each in found if each["what"] == "clock"} == {"n1": "warn", "n2": "ok"}
+    assert {each["host"]: each["level"] for each in found if each["what"] == "clock"} == {"n1": "warn", "n2": "ok"}

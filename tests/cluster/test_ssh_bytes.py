@@ -14,25 +14,26 @@ BRING = """
 import json, sys
 from contextlib import closing
 from pathlib import Path
-from orchestrator.address import Address
-from orchestrator.backends.copies import bring_checkpoint, give_checkpoint
+from orchestrator.transport.address import Address
+from orchestrator.backends.remote.checkpoints import bring_checkpoint, give_checkpoint
 from orchestrator.errors import BackendError
-from orchestrator.openssh import SshProcess
-from orchestrator.session import Session, Ways
+from orchestrator.transport.openssh import SshProcess
+from orchestrator.transport.pool import ConnectionPool
+from orchestrator.transport.rpc import Session
 
 seen = []
 take = SshProcess.__init__
 SshProcess.__init__ = lambda self, *args: (take(self, *args), seen.append(self))[0]
 name, jump = "step_00000003", sys.argv[1] or None
 here = Path.home() / name
-with closing(Ways()) as ways:
-    session = ways.session(Address("n3", jump=jump), "~/.orch")
+with closing(ConnectionPool()) as pool:
+    session = pool.session(Address("n3", jump=jump), "~/.orch")
     with session.for_bytes(1) as little:
         assert little is session
     broken = 0
     if jump:  # what a copy that broke off has left
         here.mkdir()
-        entry = json.loads(session.call("read", path=f"~/{name}/manifest.json")[1])["files"]["state.pt"]
+        entry = json.loads(session.call("read_file", path=f"~/{name}/manifest.json")[1])["files"]["state.pt"]
         partial = here / f".state.pt.{entry['sha256'][:16]}.partial"
         with open(partial, "wb") as file:
             def some(stream, count):
@@ -41,11 +42,11 @@ with closing(Ways()) as ways:
                 raise EOFError("the cable was cut")
             try:
                 with session.for_bytes(24 << 20) as fast:
-                    fast.ask("pour", path=f"~/{name}/state.pt", offset=0, count=24_000_000, sink=some).wait()
+                    fast.ask("read_range", path=f"~/{name}/state.pt", offset=0, count=24_000_000, sink=some).wait()
             except BackendError as error:
                 broken = int(error.transient)
     whole = bring_checkpoint(session, f"~/{name}", here)
-    give_checkpoint(ways.session(Address("n2"), "~/.orch"), here, f"~/given/{name}")
+    give_checkpoint(pool.session(Address("n2"), "~/.orch"), here, f"~/given/{name}")
     fast, ended = len(seen), all(each.process.poll() is not None for each in seen)
 print(json.dumps({"whole": whole, "fast": fast, "ended": ended, "broken": broken}))
 """

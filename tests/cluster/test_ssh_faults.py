@@ -12,14 +12,15 @@ import time
 
 import pytest
 
-from orchestrator.node.processes import identify, wait_gone
-from orchestrator.records import FINAL
+from orchestrator.node.system.processes import identify, wait_gone
+from orchestrator.runs.state import FINAL
 from tests.cluster.control import Control
 from tests.cluster.lab import HOLD, LAPTOP, STEPS, Lab, settled
 
 SEED, FULL = os.environ.get("SOAK_SEED", "7"), bool(os.environ.get("SOAK"))
 TOTAL = 60
 PAUSE = "0.1"
+FLAP = 5.0  # seconds; TCP sends again what was lost 6.2 s after it was sent first
 
 
 @pytest.fixture
@@ -82,6 +83,19 @@ def test_a_cut_cable_is_named_and_the_run_goes_on_when_it_is_plugged_in_again(la
     assert "n2" in state["detail"]
     lab.control.heal("n2")
     assert_it_went_on(lab, run)
+    lab.assert_nothing_left(run)
+
+
+@pytest.mark.timeout(200)
+def test_a_link_that_flaps_costs_nothing(lab: Lab) -> None:
+    run = training(lab)
+    lab.control.cut("n2")
+    time.sleep(FLAP)  # the length of the flap is what is tested
+    lab.control.heal("n2")
+    assert lab.wait(run).code == 0, lab.orch("why", run).out
+    assert weights(lab, run) == unbroken(lab)
+    assert lab.status(run)["restarts"] == 0
+    assert lab.events(run, "lost_node") == []
     lab.assert_nothing_left(run)
 
 

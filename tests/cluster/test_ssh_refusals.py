@@ -52,7 +52,7 @@ def test_an_unknown_host_key_is_refused_with_its_fingerprint(lab: Lab) -> None:
     scan = "ssh-keyscan -t ed25519 localhost 2>/dev/null | ssh-keygen -lf -"
     real = lab.control.output("n3", "sh", "-c", scan).split()[1]
     assert f"its host key is not in known_hosts (ssh-ed25519 {real})" in said
-    assert "ssh-keyscan" in said
+    assert "ssh-keyscan -t ed25519 n3" in said
 
 
 def test_no_key_that_the_host_takes(lab: Lab) -> None:
@@ -128,11 +128,11 @@ def test_doctor_says_what_is_wrong_on_each_node(lab: Lab) -> None:
     hosts = ["n1", {"host": "n2", "python": "/usr/bin/python3"}, "n3"]
     found = lab.orch("doctor", "--profile", lab.profile("sick", hosts=hosts), "--json")
     assert found.code == 1
-    failed = {(check["host"], check["what"]): check for check in found.json if check["verdict"] == "fail"}
+    failed = {(check["host"], check["what"]): check for check in found.json if check["level"] == "fail"}
     assert set(failed) == {("n2", "training"), ("n3", "ssh")}
     assert "torch missing" in failed["n2", "training"]["value"]
     assert all(check["hint"] for check in failed.values())
-    assert {check["verdict"] for check in found.json if check["host"] == "n3" and check["what"] != "ssh"} == {"-"}
+    assert {check["level"] for check in found.json if check["host"] == "n3" and check["what"] != "ssh"} == {"-"}
 
 
 def test_doctor_names_a_way_to_the_master_that_is_closed(lab: Lab) -> None:
@@ -140,7 +140,7 @@ def test_doctor_names_a_way_to_the_master_that_is_closed(lab: Lab) -> None:
     lab.control.output("n1", "iptables", "-A", *rule, user="root")
     lab.control.undo.callback(lab.control.output, "n1", "iptables", "-D", *rule, user="root")
     found = lab.orch("doctor", "--profile", lab.profile(ports="20000-20100"), "--json").json
-    verdicts = {check["host"]: check["verdict"] for check in found if check["what"] == "master"}
+    verdicts = {check["host"]: check["level"] for check in found if check["what"] == "master"}
     assert verdicts == {"n1": "ok", "n2": "fail", "n3": "fail"}
     job = lab.job("hello", HELLO, limits={"join": 10}, retry={"infra": 0})
     run = lab.submit(job, "--profile", lab.profile(ports="20000-20100"))

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from orchestrator.node.processes import wait_gone
+from orchestrator.node.system.processes import wait_gone
 from tests.cluster.control import Control
 from tests.cluster.lab import LAPTOP, Lab
 from tests.terminal import terminal

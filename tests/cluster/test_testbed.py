@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.node.processes import identify, is_alive
+from orchestrator.node.system.processes import identify, is_alive
 from tests.cluster.control import Control
 from tests.testbed import hosts, images, network
 from tests.testbed.__main__ import parser

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.conclude import conclude, state_of
-from orchestrator.node.processes import marked
-from orchestrator.store import RunDir, find_run, live_runs
+from orchestrator.node.system.processes import marked
+from orchestrator.runs.store import RunDir, find_run, live_runs
+from orchestrator.supervisor.reconcile import reconcile, state_of
 from tests.result import Result
 
 REPO = Path(__file__).parents[2]
@@ -68,7 +68,7 @@ def orch(tmp_path: Path) -> Iterator[Orch]:
     for run in live_runs(runner.home):
         if not state_of(run).is_final:
             runner("cancel", run.run_id, "--now")
-        conclude(runner.home, run)
+        reconcile(runner.home, run)
     for run in (runner.home / "runs").glob("*"):
         assert marked(run.name) == [], f"{run.name} left processes"
 

@@ -9,9 +9,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from orchestrator.archive import node_archive
-from orchestrator.store import read_lines
-from orchestrator.wire import NodeTask, Program, gang_ports, node_folder
+from orchestrator.protocol.gang import gang_ports
+from orchestrator.protocol.layout import node_folder
+from orchestrator.protocol.task import NodeTask, Program
+from orchestrator.runs.store import read_lines
+from orchestrator.transport.node_archive import node_archive
 
 TOKEN = secrets.token_hex(16)
 

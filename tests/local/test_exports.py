@@ -7,8 +7,8 @@ from pathlib import Path
 
 from safetensors.torch import load_file
 
-from orchestrator.training import checkpoints
-from orchestrator.training.resume import Loaded, whole
+from orchestrator.training.checkpoint import format as checkpoints
+from orchestrator.training.checkpoint.resume import Loaded, whole
 from tests.local.conftest import REPO, Orch
 
 

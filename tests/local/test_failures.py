@@ -7,17 +7,20 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from orchestrator.conclude import conclude, state_of
-from orchestrator.controller import wait
-from orchestrator.node.processes import Process, identify, is_alive, marked, wait_gone
-from orchestrator.store import RunDir
+from orchestrator.node.system.processes import Process, identify, is_alive, marked, wait_gone
+from orchestrator.operations.runs import wait
+from orchestrator.runs.store import RunDir
+from orchestrator.supervisor.reconcile import reconcile, state_of
 
 from .conftest import Orch
 from .test_runs import SLOW, wait_for_line
+
+SUSPENDED = 13.0  # seconds: more than any silence between nodes that is borne
 
 # Rank 2 (on the second of two nodes) fails in the way that $HOW says while all the others are in a collective.
 COLLECTIVE = """
@@ -140,7 +143,7 @@ def test_kill_9_leaves_no_rank(orch: Orch, project, victim: str) -> None:
     state = wait(run, timeout=30)
     assert state.state == "failed"
     assert wait_gone(everything, 10) == []
-    conclude(orch.home, run)
+    reconcile(orch.home, run)
     assert marked(run.run_id) == []
     verdict = state_of(run).verdict
     assert verdict is not None
@@ -262,6 +265,36 @@ def test_a_lost_launcher_is_started_again(orch: Orch, project) -> None:
     assert state.restarts == 1
 
 
+BLOCKS_THE_NEXT_ATTEMPT = """
+import os, signal, time
+from pathlib import Path
+print("is up", flush=True)
+if os.environ["RANK"] == "2":
+    Path(os.environ["ORCH_BEAT_FILE"]).parents[1].joinpath("attempt_1").touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+time.sleep(60)
+"""
+
+
+def test_a_node_that_has_no_room_for_another_attempt_is_named_with_the_reason(orch: Orch, project) -> None:
+    folder = project(block_py=BLOCKS_THE_NEXT_ATTEMPT, block_yaml="script: block.py\nretry: {infra: 3}\n")
+    assert orch("submit", str(folder / "block.yaml"), "-p", "local-2x2", "-f").code == 100
+    verdict = orch("why", "last", "--json").json
+    assert verdict["cause"] == "infra"
+    assert verdict["reason"].startswith("node 1 (")
+    assert verdict["reason"].endswith("/nodes/1/attempt_1 can't be made: File exists")
+
+
+def test_a_launcher_that_may_open_no_more_files_is_named_with_the_reason(orch: Orch, project) -> None:
+    folder = project(many_yaml="command: [sleep, '60']\nwarm_imports: []\nretry: {infra: 0}\n")
+    (folder / "tight.yaml").write_text("kind: local\nnproc_per_node: 16\nsetup: ['ulimit -n 24']\n")
+    assert orch("submit", str(folder / "many.yaml"), "-p", str(folder / "tight.yaml"), "-f").code == 100
+    verdict = orch("why", "last", "--json").json
+    assert verdict["cause"] == "infra"
+    assert "the ranks can't be started: Too many open files" in verdict["reason"]
+    assert "ulimit -n" in verdict["hint"]
+
+
 def test_a_frozen_agent_does_not_keep_a_run_open(orch: Orch, project) -> None:
     folder = project(slow_py=SLOW, slow_yaml="script: slow.py\nretry: {infra: 0}\n")
     run = orch.submit(str(folder / "slow.yaml"), "-p", "local-2x2")
@@ -270,8 +303,33 @@ def test_a_frozen_agent_does_not_keep_a_run_open(orch: Orch, project) -> None:
     os.kill(frozen.pid, signal.SIGSTOP)
     state = wait(run, timeout=60)
     assert state.verdict is not None
-    assert "was lost: no beat for" in state.verdict.reason
+    assert "was lost: no heartbeat for" in state.verdict.reason
     assert wait_gone([frozen], 10) == []
+
+
+def test_a_run_that_was_suspended_as_a_whole_goes_on_as_if_nothing_had_been(orch: Orch, project) -> None:
+    program = """
+import os, sys, time
+print("is up", flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.02)
+"""
+    folder = project(slow_py=program)
+    (folder / "slow.yaml").write_text(f"script: slow.py\nargs: [{folder}/go]\nretry: {{infra: 0}}\n")
+    run = orch.submit(str(folder / "slow.yaml"), "-p", "local-2x2")
+    for rank in range(4):
+        wait_for_line(run, "is up", rank)
+    pids = [process.pid for process in marked(run.run_id)] + [agent_of(run, node).pid for node in (0, 1)]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(SUSPENDED)  # that nothing runs for so long is what is tested
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+    (folder / "go").touch()
+    state = wait(run, timeout=60)
+    assert (state.state, state.restarts) == ("succeeded", 0), state.verdict
+    assert orch.events(run, "lost_node") == []
+    assert orch.events(run, "slept")[0]["seconds"] > SUSPENDED - 1
 
 
 def test_a_process_that_threw_its_mark_away_is_ended_too(orch: Orch, project) -> None:

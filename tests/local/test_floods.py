@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -10,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.conclude import conclude
-from orchestrator.controller import wait
+from orchestrator.node.system.processes import marked
+from orchestrator.operations.runs import wait
+from orchestrator.supervisor.reconcile import reconcile, state_of
 
 from .conftest import Orch
+from .test_runs import wait_for_line
 
 MIB = 1 << 20
 
@@ -56,11 +59,34 @@ def test_a_log_is_rotated_once_at_its_limit_and_says_so(orch: Orch, project) -> 
     done = orch("submit", str(folder / "count.yaml"), "-p", str(folder / "one.yaml"), "-f")
     assert done.code == 0, done.err
     log = orch.run().node(0) / "attempt_0" / "rank_0.log"
-    assert log.read_text().startswith("[orch: rank_0.log reached its limit of 307200 bytes; what came before is in")
+    assert log.read_text().startswith("[orch: rank_0.log reached its limit of 307200 bytes; the ")
     said = [line for line in orch("logs", "last").out.splitlines() if not line.startswith("[orch")]
     assert said == [f"{number:09d}" for number in range(40_000)]
     followed = [line for line in done.out.splitlines() if not line.startswith("[orch")]
     assert followed == said
+
+
+def test_output_without_line_ends_keeps_to_the_limit_too(orch: Orch, project) -> None:
+    program = "import sys\nfor number in range(2000):\n    sys.stdout.write('z' * 4096)\nsys.stdout.write('the end')\n"
+    folder = project(endless_py=program, endless_yaml="script: endless.py\nlimits: {log: 1MB}\n")
+    (folder / "one.yaml").write_text("kind: local\nnproc_per_node: 1\n")
+    done = orch("submit", str(folder / "endless.yaml"), "-p", str(folder / "one.yaml"), "-f")
+    assert done.code == 0, done.err
+    logs = sorted((orch.run().node(0) / "attempt_0").glob("rank_0.log*"))
+    assert all(log.stat().st_size < MIB + (1 << 16) for log in logs)
+    assert orch("logs", "last").out.endswith("the end\n")
+
+
+def test_a_programs_terminal_sequences_reach_no_terminal_unless_asked_for(orch: Orch, project) -> None:
+    program = "import sys\nprint('\\x1b[2J\\x1b[32mgreen\\x1b[0m')\nsys.exit('\\x1b]0;title\\x07the last words')\n"
+    folder = project(paint_py=program, paint_yaml="script: paint.py\n")
+    (folder / "one.yaml").write_text("kind: local\nnproc_per_node: 1\n")
+    orch("submit", str(folder / "paint.yaml"), "-p", str(folder / "one.yaml"), "-f")
+    assert orch("logs", "last").out == "green\nthe last words\n"
+    assert orch("logs", "last", "--raw").out == "\x1b[2J\x1b[32mgreen\x1b[0m\n\x1b]0;title\x07the last words\n"
+    for page in (orch("why", "last").out, orch("status", "last").out, orch("status").out):
+        assert "\x1b" not in page
+    assert "\\x1b]0;title\\x07the last words" in orch("why", "last").out
 
 
 @pytest.fixture
@@ -94,7 +120,28 @@ def test_a_full_disk_costs_the_log_and_not_the_run(orch: Orch, project, small_di
     size = (run.node(0) / "attempt_0" / "rank_0.log").stat().st_size
     assert exits[0]["log_bytes_lost"] == 10_000_000 - size
     (run.node(0) / "attempt_0" / "rank_0.log").unlink()
-    conclude(runner.home, run)
+    reconcile(runner.home, run)
+
+
+@pytest.mark.parametrize("now", [True, False])
+def test_a_full_disk_does_not_keep_a_run_from_being_cancelled(orch: Orch, project, small_disk: Path, now: bool) -> None:
+    folder = project(
+        hold_py="import time\nprint('is up', flush=True)\ntime.sleep(600)\n", hold_yaml="script: hold.py\n"
+    )
+    (folder / "one.yaml").write_text("kind: local\nnproc_per_node: 1\n")
+    runner = Orch(small_disk / "home", orch.cwd)
+    run = runner.submit(str(folder / "hold.yaml"), "-p", str(folder / "one.yaml"))
+    wait_for_line(run, "is up")
+    with contextlib.suppress(OSError), open(small_disk / "filler", "wb", buffering=0) as filler:
+        while filler.write(b"x" * 512):
+            pass
+    done = runner("cancel", run.run_id, *(["--now"] if now else []))
+    assert marked(run.run_id) == []
+    if done.code != 0:
+        assert "that could not be recorded" in done.err
+    (small_disk / "filler").unlink()
+    assert runner("cancel", run.run_id).code == 0
+    assert state_of(run).is_final
 
 
 MEMORY = Path("/sys/fs/cgroup/memory")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.controller import wait
+from orchestrator.operations.runs import wait
 
 from .conftest import Orch
 

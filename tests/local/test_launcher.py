@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.node.warmup import open_gpus
+from orchestrator.node.launcher.warmup import open_gpus
 
 from .conftest import Orch
 

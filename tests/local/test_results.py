@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.checkpoints import listing
-from orchestrator.controller import wait
-from orchestrator.node.processes import Process, identify, is_alive, send_signal, wait_gone
-from orchestrator.store import RunDir
+from orchestrator.node.system.processes import Process, identify, is_alive, send_signal, wait_gone
+from orchestrator.operations.runs import wait
+from orchestrator.runs.checkpoints import listing
+from orchestrator.runs.store import RunDir
 
 from .conftest import Orch
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import torch
 
-from orchestrator.controller import wait
-from orchestrator.logs import beat_of
-from orchestrator.store import RunDir
-from orchestrator.training.checkpoints import load, newest
+from orchestrator.operations.runs import wait
+from orchestrator.runs.logs import beat_of
+from orchestrator.runs.store import RunDir
+from orchestrator.training.checkpoint.format import load, newest
 
 from .conftest import Orch
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.conclude import state_of
-from orchestrator.controller import wait
-from orchestrator.node.processes import marked
-from orchestrator.store import RunDir
+from orchestrator.node.system.processes import marked
+from orchestrator.operations.runs import wait
+from orchestrator.runs.store import RunDir
+from orchestrator.supervisor.reconcile import state_of
 
 from .conftest import Orch
 

@@ -15,10 +15,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator.archive import node_archive
-from orchestrator.node.processes import marked
-from orchestrator.store import read_lines
-from orchestrator.wire import EXIT_REQUEUE, NodeTask, Program, gang_ports, node_folder
+from orchestrator.node.system.processes import marked
+from orchestrator.protocol.gang import gang_ports
+from orchestrator.protocol.layout import node_folder
+from orchestrator.protocol.ranks import EXIT_REQUEUE
+from orchestrator.protocol.task import NodeTask, Program
+from orchestrator.runs.store import read_lines
+from orchestrator.transport.node_archive import node_archive
 
 # A program whose rank 0 saves a "checkpoint" each start, where it is told to; then it waits for its end.
 PROGRAM = """

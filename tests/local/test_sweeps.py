@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.conclude import state_of
-from orchestrator.controller import wait
-from orchestrator.holding import is_held
-from orchestrator.node.processes import send_signal, wait_gone
-from orchestrator.records import RunState
-from orchestrator.store import RunDir
-from orchestrator.sweeping import wait_all
-from orchestrator.sweeps import points_in
+from orchestrator.node.system.processes import send_signal, wait_gone
+from orchestrator.operations.runs import wait
+from orchestrator.operations.sweep import wait_all
+from orchestrator.runs.dependencies import is_queued
+from orchestrator.runs.state import RunState
+from orchestrator.runs.store import RunDir
+from orchestrator.runs.sweeps import points_in
+from orchestrator.supervisor.reconcile import state_of
 
 from .conftest import Orch
 from .test_results import supervisor_of
@@ -50,7 +50,7 @@ def test_the_points_run_one_after_another_and_are_ranked(orch: Orch, project: Ca
     assert [run.run_id for run in runs] == [f"{sweep}.{index}" for index in range(4)]
     done = orch("wait", sweep[:-1])
     assert (done.code, done.err) == (0, f"{sweep} succeeded: 4 runs: 4 succeeded\n")
-    assert not any(is_held(run) for run in runs)
+    assert not any(is_queued(run) for run in runs)
     assert (runs[3].path / "code").resolve() == (orch.home / "sweeps" / sweep / "code").resolve()
     assert f"=== {sweep}.3 job.env.WIDTH=2 job.env.LR=1e-2 ===\nwidth 2 lr 1e-2\n" in orch("logs", "last").out
     best = orch("best", "--metric", "accuracy", "--json").json
@@ -83,12 +83,12 @@ def test_a_killed_supervisor_forgets_no_point_and_a_cancel_ends_all(orch: Orch, 
     assert states == ["running", "running", "pending", "pending"]
     assert orch("cancel", runs[0].run_id, "--now").code == 0
     _until_running(runs[2])
-    assert is_held(runs[3])
+    assert is_queued(runs[3])
     done = orch("cancel", "last", "--now")
     assert (done.code, done.err) == (0, "3 runs cancelled, 1 had ended before\n  0 processes left\n")
     assert {state.state for state in wait_all(runs, timeout=60)} == {"cancelled"}
     assert not (runs[3].node(0)).exists()
-    assert not any(is_held(run) for run in runs)
+    assert not any(is_queued(run) for run in runs)
 
 
 def test_a_sweep_waits_for_another_run_and_is_waited_for(orch: Orch, project: Callable[..., Path]) -> None:

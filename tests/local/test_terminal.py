@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.residue import marked_processes
-from orchestrator.store import RunDir
+from orchestrator.node.system.processes import marked_processes
+from orchestrator.runs.store import RunDir
 from tests.local.conftest import REPO, Orch
 from tests.terminal import terminal
 

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 
-from orchestrator.training import checkpoints
+from orchestrator.training.checkpoint import format as checkpoints
 from tests.local.programs.ranks import PROGRAMS, REPOSITORY, run, started, wait_for
 
 
@@ -61,5 +61,7 @@ def test_the_library_does_nothing_unasked(tmp_path):
 
 
 def test_importing_the_package_does_not_import_torch():
-    code = "import sys, orchestrator.training, orchestrator.training.stop; assert 'torch' not in sys.modules"
+    code = (
+        "import sys, orchestrator.training, orchestrator.training.distributed.stop; assert 'torch' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True, timeout=20)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from orchestrator.training import checkpoints
-from orchestrator.training.beats import BEAT_BYTES
+from orchestrator.training.checkpoint import format as checkpoints
+from orchestrator.training.data.task import load_task
 from orchestrator.training.options import parse
-from orchestrator.training.task import load_task
+from orchestrator.training.progress.heartbeat import HEARTBEAT_BYTES
 from tests.local.programs.ranks import JOBS, PROGRAMS, run, started, train, wait_for
 
 DROPOUT = ("--global-batch", "90", "--option", "dropout=0.5", "--seed", "7")
@@ -75,7 +75,7 @@ def test_metrics_and_beats_are_written(digits):
     losses = [line["loss"] for line in lines if line["kind"] == "train"]
     assert losses[-1] < losses[0] / 2
     for rank in (0, 1):
-        assert (folder / f"beat.{rank}").stat().st_size == BEAT_BYTES
+        assert (folder / f"beat.{rank}").stat().st_size == HEARTBEAT_BYTES
         assert (beat(folder, rank)["step"], beat(folder, rank)["phase"]) == (180, "done")
 
 
@@ -157,8 +157,9 @@ def test_a_disk_that_refuses_fails_the_save_and_not_the_training(tmp_path):
             [alone] = ranks.wait()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert alone.code == 0, alone
+    assert alone.code == 2, alone
     assert "WARNING: The checkpoint checkpoints/step_00000015 could not be written: File too large." in alone.err
+    assert "error: Training is done, and its final weights are on no disk. The checkpoint checkpoints/" in alone.err
     assert list((tmp_path / "checkpoints").iterdir()) == []
     assert json.loads((tmp_path / "result.json").read_text())["step"] == 30
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from orchestrator.training import checkpoints
-from orchestrator.training.resume import Loaded, whole
+from orchestrator.training.checkpoint import format as checkpoints
+from orchestrator.training.checkpoint.resume import Loaded, whole
 from tests.local.programs.ranks import Ended, Training, trainings
 
 LENGTH = ("--steps", "11", "--global-batch", "12", "--lr", "0.05", "--save-every", "100")

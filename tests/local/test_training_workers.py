@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from orchestrator.training import checkpoints
+from orchestrator.training.checkpoint import format as checkpoints
 from tests.local.programs.ranks import PROGRAMS, Training, run, started, train, trainings, wait_for
 
 LENGTH = ("--steps", "11", "--global-batch", "12", "--save-every", "100", "--option", "dropout=0.3")

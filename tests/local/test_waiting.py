@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.holding import is_held
-from orchestrator.node.processes import send_signal, wait_gone
-from orchestrator.store import RunDir
+from orchestrator.node.system.processes import send_signal, wait_gone
+from orchestrator.runs.dependencies import is_queued
+from orchestrator.runs.store import RunDir
 
 from .conftest import REPO, Orch
 from .test_results import supervisor_of
@@ -53,7 +53,7 @@ def test_a_run_waits_for_the_success_of_another(orch: Orch, project: Callable[..
     assert orch("status", second.run_id, "--json").json["state"] == "succeeded"
     log = (second.node(0) / "attempt_0/rank_0.log").read_text()
     assert log.startswith("green-hush\n")  # the environment of its submit
-    assert not is_held(second)
+    assert not is_queued(second)
     assert len(orch.events(second, "agent_started")) == 1
     assert orch.events(second, "agent_started")[0]["time"] >= orch.events(first, "gang_ended")[0]["time"]
 
@@ -81,7 +81,7 @@ def test_a_waiting_run_can_be_cancelled(orch: Orch, project: Callable[..., Path]
     second = submit_next(orch, folder, first.run_id)
     assert orch("cancel", second.run_id).code == 0
     assert "it was cancelled before it was started" in orch("why", second.run_id).out
-    assert not is_held(second)
+    assert not is_queued(second)
     assert orch("cancel", first.run_id).code == 0
 
 

@@ -92,8 +92,9 @@ def main() -> None:
     count_file, stop_at, what, *args = sys.argv[1:]
     import click  # noqa: F401 (imports write no files, but are none of the acts)
 
-    from orchestrator import cli, holding, supervisor
-    from orchestrator.store import RunDir
+    from orchestrator import cli
+    from orchestrator.runs.store import RunDir
+    from orchestrator.supervisor import queue, supervisor
 
     acts = Acts(int(stop_at), count_file)
     watch(acts, supervisor=what != "alone")
@@ -102,7 +103,7 @@ def main() -> None:
         if what == "supervisor":
             supervisor.supervise(supervisor.state_root())
         elif what == "start":
-            holding.start_here(RunDir(Path(args[0])))
+            queue.start_here(RunDir(Path(args[0])))
         else:
             sys.argv = ["orch", *args]
             cli.main()

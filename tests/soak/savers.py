@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from orchestrator.training import checkpoints
+from orchestrator.training.checkpoint import format as checkpoints
 
 torch.set_num_threads(1)
 CALLS = ("open", "write", "replace", "rename", "fsync", "mkdir", "rmdir", "unlink")

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.conclude import conclude
-from orchestrator.controller import wait
+from orchestrator.operations.runs import wait
+from orchestrator.supervisor.reconcile import reconcile
 from tests.local.conftest import Orch
 from tests.local.test_runs import wait_for_line
 
@@ -132,7 +132,7 @@ def test_a_secret_stays_one(orch: Orch, project: Any, soak: Soak) -> None:
                 run(name, each, "--json")
         soak.check(wait(slow, timeout=30).state == "cancelled", "the run was not cancelled")
         for path in (orch.home / "runs").iterdir():
-            conclude(orch.home, orch.run(path.name))
+            reconcile(orch.home, orch.run(path.name))
         everything = subprocess.run(["ps", "axww"], capture_output=True, check=False).stdout
     soak.check(watch.looks > 20, f"only {watch.looks} looks")
     soak.check(not watch.argvs, f"in a command line: {watch.argvs}")

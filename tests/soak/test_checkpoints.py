@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import checkpoints as outside
-from orchestrator.training import checkpoints
+from orchestrator.runs import checkpoints as outside
+from orchestrator.training.checkpoint import format as checkpoints
 from orchestrator.training.errors import CheckpointError
 from tests.local.conftest import REPO
 

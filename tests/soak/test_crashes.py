@@ -1,4 +1,4 @@
-"""The controlling process is killed before every act of submit, cancel, conclude and rm: nothing lost, nothing twice.
+"""The controlling process is killed before every act of submit, cancel, reconcile and rm: nothing lost, nothing twice.
 
 See crash.py for what an act is. Each point has a state folder of its own; afterwards the supervisor is started, as the
 next command would, and what is left is looked at.
@@ -23,11 +23,11 @@ import click.testing
 import pytest
 
 from orchestrator.cli import orch as commands
-from orchestrator.conclude import state_of
 from orchestrator.errors import OrchError
-from orchestrator.node.processes import Process, identify, marked, send_signal, wait_gone
-from orchestrator.records import FINAL
-from orchestrator.store import RunDir, live_runs
+from orchestrator.node.system.processes import Process, identify, marked, send_signal, wait_gone
+from orchestrator.runs.state import FINAL
+from orchestrator.runs.store import RunDir, live_runs
+from orchestrator.supervisor.reconcile import state_of
 from tests.local.conftest import REPO
 from tests.local.test_runs import SLOW
 
@@ -235,14 +235,14 @@ def _ended(template: Crashing, *command: str) -> Callable[[Crashing], tuple[str,
     return prepare
 
 
-def make_template(home: Path, job: Path, *, concluded: bool) -> Crashing:
+def make_template(home: Path, job: Path, *, finished: bool) -> Crashing:
     place = Crashing(home)
     place.crash(0, "alone", "submit", str(job), "-p", "local")
     deadline = time.monotonic() + 20
     while place.processes():
         assert time.monotonic() < deadline, "the run did not end"
         time.sleep(0.1)
-    if concluded:
+    if finished:
         place.supervise()
     return place
 
@@ -254,16 +254,16 @@ def test_the_controller_is_killed_at_every_act(tmp_path: Path, soak: Soak) -> No
     failing.write_text(FAILING)
     (tmp_path / "job" / "slow.py").write_text(SLOW)
     slow.write_text("name: hello\nscript: slow.py\nlauncher: exec\nlimits: {grace: 5}\n")
-    good = make_template(tmp_path / "good", hello, concluded=False)
-    bad = make_template(tmp_path / "bad", failing, concluded=False)
-    done = make_template(tmp_path / "done", hello, concluded=True)
+    good = make_template(tmp_path / "good", hello, finished=False)
+    bad = make_template(tmp_path / "bad", failing, finished=False)
+    done = make_template(tmp_path / "done", hello, finished=True)
     scenes = [
         Scene("submit", _submit(hello), ("succeeded", "failed")),
         Scene("submit beside a live run", _beside(hello, slow), ("succeeded", "failed")),
         Scene("cancel", _cancel(slow), ("cancelled",)),
         Scene("cancel --now", _cancel(slow, "--now"), ("cancelled",)),
-        Scene("conclude a success", _ended(good, "supervisor"), ("succeeded",)),
-        Scene("conclude a failure", _ended(bad, "supervisor"), ("failed",)),
+        Scene("finish a success", _ended(good, "supervisor"), ("succeeded",)),
+        Scene("finish a failure", _ended(bad, "supervisor"), ("failed",)),
         Scene("rm", _ended(done, "cli", "rm", "RUN"), ("succeeded", "failed")),
     ]
     points = []
@@ -300,4 +300,4 @@ def test_the_controller_is_killed_at_every_act(tmp_path: Path, soak: Soak) -> No
                     soak.check(not problem, f"{scene.name}, {number}, {where}: {problem}")
             finally:
                 place.clean_up()
-    soak.end("the controller killed before an act of submit, cancel, conclude, rm", len(points))
+    soak.end("the controller killed before an act of submit, cancel, reconcile, rm", len(points))

@@ -23,9 +23,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.archive import node_archive
-from orchestrator.node.processes import marked
-from orchestrator.wire import NodeTask, Program, gang_ports, node_folder
+from orchestrator.node.system.processes import marked
+from orchestrator.protocol.gang import gang_ports
+from orchestrator.protocol.layout import node_folder
+from orchestrator.protocol.task import NodeTask, Program
+from orchestrator.transport.node_archive import node_archive
 from tests.local.test_agents import events, task_in
 
 from .conftest import Soak

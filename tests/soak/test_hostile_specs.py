@@ -21,12 +21,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator import preparing, render
-from orchestrator.cli.submit import plan_json
-from orchestrator.environment import mask
+from orchestrator.cli.output import plan_json
+from orchestrator.cli.render import plans
 from orchestrator.errors import EXIT_USAGE, UsageError
-from orchestrator.plan import LaunchPlan, ranks_of
-from orchestrator.preparing import Request
+from orchestrator.prepare import prepare
+from orchestrator.prepare.prepare import Request
+from orchestrator.runs.redaction import mask
+from orchestrator.specs.plan import LaunchPlan, ranks_of
 
 from .conftest import Soak
 
@@ -308,9 +309,9 @@ def test_hostile_specs_execute_nothing(tmp_path: Path, soak: Soak, monkeypatch: 
 
 def handle(home: Path, asked: Request) -> LaunchPlan:
     """What `orch submit --dry-run` does, as text and as JSON."""
-    prepared = preparing.prepare(home, asked)
-    launch = preparing.plan_for(home, prepared)
-    page = mask(render.plan_page(launch, commands=True), prepared.environment.secrets)
+    prepared = prepare.prepare(home, asked)
+    launch = prepare.plan_for(home, prepared)
+    page = mask(plans.plan_page(launch, commands=True), prepared.environment.secrets)
     page.encode()
     json.dumps(plan_json(launch)).encode()
     return launch

@@ -17,13 +17,15 @@ from typing import Any
 
 import pytest
 
-from orchestrator import controller, pages, render, sweeping
-from orchestrator.checkpoints import checkpoint_folder, listing
-from orchestrator.conclude import conclude, state_of
+from orchestrator.cli.render import results
+from orchestrator.cli.render import runs as render
 from orchestrator.errors import OrchError
-from orchestrator.logs import Selection, Tail, beat_of, result_of
-from orchestrator.records import FINAL
-from orchestrator.store import RunDir, find_run
+from orchestrator.operations import runs, sweep
+from orchestrator.runs.checkpoints import checkpoint_folder, listing
+from orchestrator.runs.logs import Selection, Tail, beat_of, result_of
+from orchestrator.runs.state import FINAL
+from orchestrator.runs.store import RunDir, find_run
+from orchestrator.supervisor.reconcile import reconcile, state_of
 from tests.local.conftest import Orch
 from tests.local.test_runs import SLOW, wait_for_line
 
@@ -91,12 +93,12 @@ def looks(root: Path, run: RunDir) -> list[tuple[str, Callable[[], Any]]]:
         ("status", lambda: render.status_table([(state, beat_of(run, state.attempt))], time.time())),
         ("status RUN", lambda: render.status_page(
             state, beat_of(run, state.attempt), result_of(run), str(run.path), time.time())),
-        ("status --json", lambda: json.dumps([state.to_json(), controller.record_of(run)])),
+        ("status --json", lambda: json.dumps([state.to_json(), runs.record_of(run)])),
         ("why", lambda: render.verdict_page(state)),
         ("why --json", lambda: json.dumps(state.verdict.to_json() if state.verdict else None)),
         ("logs", lambda: list(Tail(run, Selection(everything=True)).read(ended=True))),
-        ("checkpoints", lambda: pages.checkpoints_page(listing(checkpoint_folder(run), verify=False), "x")),
-        ("exit code", lambda: controller.exit_code(state)),
+        ("checkpoints", lambda: results.checkpoints_page(listing(checkpoint_folder(run), verify=False), "x")),
+        ("exit code", lambda: runs.exit_code(state)),
     ]  # fmt: skip
 
 
@@ -131,10 +133,10 @@ def test_damaged_records(orch: Orch, project: Any, tmp_path: Path, soak: Soak) -
     )  # fmt: skip
     templates = []
     assert orch("submit", "hello", "-p", "local-2x2", "-f").code == 0
-    conclude(orch.home, orch.run())
+    reconcile(orch.home, orch.run())
     templates.append((*template(orch.home, tmp_path / "good", orch.run()), "succeeded"))
     assert orch("submit", str(folder / "fail.yaml"), "-p", "local", "-f").code == 100
-    conclude(orch.home, orch.run())
+    reconcile(orch.home, orch.run())
     templates.append((*template(orch.home, tmp_path / "bad", orch.run()), "failed"))
     live = orch.submit(str(folder / "slow.yaml"), "-p", "local")
     wait_for_line(live, "is up")
@@ -167,8 +169,8 @@ def test_damaged_records(orch: Orch, project: Any, tmp_path: Path, soak: Soak) -
 
 
 def examine(soak: Soak, what: str, home: Path, run: RunDir, outcome: str) -> None:
-    """Look at a damaged run in every way, let the supervisor conclude it, and remove it."""
-    rows = check(soak, f"{what}: states", lambda: sweeping.grouped(home, everything=True, limit=20))
+    """Look at a damaged run in every way, let the supervisor reconcile it, and remove it."""
+    rows = check(soak, f"{what}: states", lambda: sweep.grouped(home, everything=True, limit=20))
     soak.check(rows is not None and len(rows) == 1, f"{what}: {rows}")
     for when in ("before", "after"):
         state = check(soak, f"{what}: state", lambda: state_of(run))
@@ -180,8 +182,8 @@ def examine(soak: Soak, what: str, home: Path, run: RunDir, outcome: str) -> Non
             for name, act in check(soak, f"{what}: looks", lambda: looks(home, run)) or []:
                 check(soak, f"{what}: {name} {when}", act)
         if when == "before":
-            check(soak, f"{what}: conclude", lambda: conclude(home, run))
-    check(soak, f"{what}: rm", lambda: controller.remove(home, run))
+            check(soak, f"{what}: reconcile", lambda: reconcile(home, run))
+    check(soak, f"{what}: rm", lambda: runs.remove(home, run))
 
 
 def test_sixteen_commands_at_once(orch: Orch, project: Any, soak: Soak) -> None:
@@ -189,7 +191,7 @@ def test_sixteen_commands_at_once(orch: Orch, project: Any, soak: Soak) -> None:
     old = [orch.submit("hello", "-p", "local", "--name", f"old{number}") for number in range(2)]
     slow = [orch.submit(str(folder / "slow.yaml"), "-p", "local", "--name", f"slow{number}") for number in range(2)]
     for run in old:
-        controller.wait(run, timeout=60)
+        runs.wait(run, timeout=60)
     for run in slow:
         wait_for_line(run, "is up", rank=1)
     commands = [
@@ -214,12 +216,12 @@ def test_sixteen_commands_at_once(orch: Orch, project: Any, soak: Soak) -> None:
             json.loads(out)
     soak.check(len(set(new)) == 8, f"{len(set(new))} runs of 8 submits")
     for run_id in new:
-        state = controller.wait(find_run(orch.home, run_id), timeout=90)
+        state = runs.wait(find_run(orch.home, run_id), timeout=90)
         soak.check(state.state == "succeeded", f"{run_id}: {state.state} {state.verdict}")
     index = (orch.home / "index").read_text().split()
     soak.check(sorted(index) == sorted([r.run_id for r in (*old, *slow)] + new), f"the index holds {index}")
     soak.check(all(state_of(run).state == "cancelled" for run in slow), "a cancel was lost")
     soak.check(not any(run.path.exists() for run in old), "an rm was lost")
-    left = {row[0].run_id for (row,) in sweeping.grouped(orch.home, everything=True, limit=99)}
+    left = {row[0].run_id for (row,) in sweep.grouped(orch.home, everything=True, limit=99)}
     soak.check(left == {*new, *(run.run_id for run in slow)}, f"status shows {left}")
     soak.end("commands at once on one state folder", len(commands))

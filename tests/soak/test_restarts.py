@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from orchestrator.controller import wait
-from orchestrator.store import RunDir, read_lines
-from orchestrator.training.checkpoints import load, newest
+from orchestrator.operations.runs import wait
+from orchestrator.runs.store import RunDir, read_lines
+from orchestrator.training.checkpoint.format import load, newest
 from tests.local.conftest import Orch
 
 from .conftest import FULL, SEED, Soak

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from orchestrator.node.processes import Process, identify, send_signal, wait_gone
+from orchestrator.node.system.processes import Process, identify, send_signal, wait_gone
 from tests.testbed import network
 from tests.testbed.layout import PEOPLE, REPO, Cluster, ClusterError
 from tests.testbed.machine import ENVIRONMENT

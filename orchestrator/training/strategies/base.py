@@ -9,13 +9,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from orchestrator.training import compiling, precision, state
-from orchestrator.training.data import Tensors
+from orchestrator.training import compiling, precision
+from orchestrator.training.checkpoint import random_state
+from orchestrator.training.data.sampler import Share, cut, pick
+from orchestrator.training.data.samples import Tensors
+from orchestrator.training.data.task import Task
+from orchestrator.training.distributed.group import Ranks
 from orchestrator.training.errors import UserError
-from orchestrator.training.group import Ranks
 from orchestrator.training.options import Options
-from orchestrator.training.sampler import Share, cut, pick
-from orchestrator.training.task import Task
 
 
 @dataclass(frozen=True)
@@ -173,8 +174,8 @@ class Strategy:
 
     def load_full(self, saved: Mapping[str, Any], where: str) -> None:
         """Take what `full_state` gave, under whatever strategy; `where` names the checkpoint in errors. Collective."""
-        state.load_weights(self.model, state.part(saved, "model", where), where)
-        state.load_optimizer(self.optimizer, state.part(saved, "optimizer", where))
+        random_state.load_weights(self.model, random_state.part(saved, "model", where), where)
+        random_state.load_optimizer(self.optimizer, random_state.part(saved, "optimizer", where))
 
     def shards(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return this rank's tensors for a sharded checkpoint, and what is plain and alike on all ranks."""

@@ -11,7 +11,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from orchestrator.training import group, sharded, state
+from orchestrator.training.checkpoint import random_state, sharded
+from orchestrator.training.distributed import group
 from orchestrator.training.errors import CheckpointError, UserError
 from orchestrator.training.strategies.base import Strategy
 
@@ -56,15 +57,17 @@ class Fsdp(Strategy):
         return None if self.setup.ranks.rank else {"model": weights, "optimizer": {**optimizer, "state": states}}
 
     def load_full(self, saved: Mapping[str, Any], where: str) -> None:
-        weights, optimizer = (state.part(saved, name, where) for name in ("model", "optimizer"))
+        weights, optimizer = (random_state.part(saved, name, where) for name in ("model", "optimizer"))
         own = self.model.state_dict()
-        state.load_weights(self.model, {name: _like(value, own.get(name)) for name, value in weights.items()}, where)
+        random_state.load_weights(
+            self.model, {name: _like(value, own.get(name)) for name, value in weights.items()}, where
+        )
         params = self._numbered()
         states = {
             number: {key: _like(value, params.get(number)) for key, value in values.items()}
             for number, values in optimizer["state"].items()
         }
-        state.load_optimizer(self.optimizer, {**optimizer, "state": states})
+        random_state.load_optimizer(self.optimizer, {**optimizer, "state": states})
 
     def shards(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         optimizer = self.optimizer.state_dict()
@@ -75,7 +78,7 @@ class Fsdp(Strategy):
         return tensors, {"optimizer": {**optimizer, "state": plain}}
 
     def load_shards(self, saved: Mapping[str, Any], path: Path) -> None:
-        optimizer = state.part(saved, "optimizer", str(path))
+        optimizer = random_state.part(saved, "optimizer", str(path))
         params = self._numbered()
         weights = {f"model.{name}": value for name, value in self.model.state_dict().items()}
         states: dict[int, dict[str, Any]] = {number: dict(values) for number, values in optimizer["state"].items()}
@@ -93,7 +96,7 @@ class Fsdp(Strategy):
         if weights:
             raise CheckpointError(f"The checkpoint {path} is of another model: it lacks {', '.join(sorted(weights))}.")
         sharded.read_into(path, targets)
-        state.load_optimizer(self.optimizer, {**optimizer, "state": states})
+        random_state.load_optimizer(self.optimizer, {**optimizer, "state": states})
 
     def _numbered(self) -> dict[int, Tensor]:
         """Return the parameters by the numbers that the optimizer's state goes by."""

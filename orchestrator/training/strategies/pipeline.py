@@ -9,10 +9,12 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle
 
-from orchestrator.training import group, precision, state
-from orchestrator.training.data import Tensors
+from orchestrator.training import precision
+from orchestrator.training.checkpoint import random_state
+from orchestrator.training.data.sampler import Share, cut, pick
+from orchestrator.training.data.samples import Tensors
+from orchestrator.training.distributed import group
 from orchestrator.training.errors import UserError
-from orchestrator.training.sampler import Share, cut, pick
 from orchestrator.training.strategies import layers
 from orchestrator.training.strategies.base import Strategy
 
@@ -123,17 +125,17 @@ class Pipeline(Strategy):
         return {"model": weights, "optimizer": {**optimizer, "state": dict(sorted(states.items()))}}
 
     def load_full(self, saved: Mapping[str, Any], where: str) -> None:
-        weights, optimizer = (state.part(saved, name, where) for name in ("model", "optimizer"))
+        weights, optimizer = (random_state.part(saved, name, where) for name in ("model", "optimizer"))
         names, known = self.piece.state_dict().keys(), self.model.state_dict().keys()
         # What no rank knows is kept, so that it is refused.
         kept = {name: value for name, value in weights.items() if name in names or name not in known}
-        state.load_weights(self.piece, kept, where)
+        random_state.load_weights(self.piece, kept, where)
         own = {id(weight) for weight in self.piece.parameters()}
         weights_in_order = [weight for each in self.optimizer.param_groups for weight in each["params"]]
         states = {
             number: values for number, values in optimizer["state"].items() if id(weights_in_order[number]) in own
         }
-        state.load_optimizer(self.optimizer, {**optimizer, "state": states})
+        random_state.load_optimizer(self.optimizer, {**optimizer, "state": states})
 
 
 class _Stage(nn.Module):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from orchestrator.training import checkpoints
+from orchestrator.training.checkpoint import format as checkpoints
 
 torch.set_num_threads(1)
 folder, trials = Path(sys.argv[1]), int(sys.argv[2])

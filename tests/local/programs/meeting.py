@@ -5,7 +5,8 @@ import sys
 import torch
 import torch.distributed as dist
 
-from orchestrator.training import group, together
+from orchestrator.training import together
+from orchestrator.training.distributed import group
 
 if "alone" not in sys.argv:
     dist.init_process_group("gloo")

@@ -1,0 +1,197 @@
+"""A run that goes on elsewhere, watched from here: what its machines write is copied meanwhile, and after its end.
+
+The same for machines over SSH, one for each node, and for a login node that has the parts of all nodes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from orchestrator.backends.remote.checkpoints import bring_newest, remote_checkpoints
+from orchestrator.backends.remote.hosts import all_of, on_all
+from orchestrator.backends.remote.transfer import Copy, sole_writer, update_all
+from orchestrator.backends.settings import remote_folder
+from orchestrator.errors import BackendError
+
+if TYPE_CHECKING:
+    from orchestrator.runs.store import RunDir
+    from orchestrator.transport.rpc import Session
+
+POLL_SECONDS: Final = 1.0
+FIRST_PAUSE: Final = 1.0
+LONGEST_PAUSE: Final = 15.0
+JOIN_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True)
+class Source:
+    """One machine that has the parts of some of a run's nodes."""
+
+    name: str  # what people call it
+    nodes: tuple[int, ...]
+    session: Callable[[], Session]
+    is_vital: bool = False  # nothing is concluded of the run while it is out of reach
+
+    def copies(self, run: RunDir, ranks: list[int] | None) -> list[Copy]:
+        """Return a copy of each node's part; `ranks` are those whose logs are taken, None for all."""
+        return [Copy(run, node, remote_folder(run), remote_checkpoints(run), ranks) for node in self.nodes]
+
+
+# -- while it goes on
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one look at a machine has brought."""
+
+    steps: list[str] | None = None  # the committed checkpoints there; None where this machine doesn't tell
+    pause: float = 0.0  # seconds until the next look; 0 where the machine holds a look until something is new
+
+
+class Follower(ABC):
+    """What one thread of a watcher does again and again with one machine."""
+
+    @abstractmethod
+    def update(self) -> Update:
+        """Copy what is new there, and record what is known by it; BackendError where it is out of reach."""
+
+    @abstractmethod
+    def record_loss(self, error: BackendError) -> None:
+        """Record that the machine is out of reach."""
+
+    def has_moved(self) -> bool:
+        """Tell whether it is another machine by now that should be looked at."""
+        return False
+
+
+class RunWatcher:
+    """Threads that look after one run, from the supervisor's first look at it to the last.
+
+    One for each follower, and one that brings the checkpoints from the machine that `source` gives, None while there
+    is none.
+    """
+
+    def __init__(self, run: RunDir, followers: Iterable[Follower], source: Callable[[], Session | None]) -> None:
+        self.run, self.followers, self.source = run, tuple(followers), source
+        self.ended, self.changed, self.new_step = threading.Event(), threading.Event(), threading.Event()
+        self.steps: list[str] = []
+        self.threads = [threading.Thread(target=self.follow, args=(each,), daemon=True) for each in self.followers]
+        self.threads.append(threading.Thread(target=self._bring_checkpoints, daemon=True))
+        for thread in self.threads:
+            thread.start()
+
+    def wait(self, timeout: float) -> None:
+        """Return when something has changed, or after `timeout` seconds."""
+        self.changed.wait(timeout)
+        self.changed.clear()
+
+    def stop(self) -> None:
+        """End the threads; a look that is under way is over soon."""
+        self.ended.set()
+        self.new_step.set()
+        for thread in self.threads:
+            thread.join(JOIN_SECONDS)
+
+    def follow(self, follower: Follower) -> None:
+        """Look at one machine until the watcher is stopped, less and less often while it is out of reach."""
+        backoff = FIRST_PAUSE
+        while not self.ended.is_set():
+            try:
+                found = follower.update()
+                pause, backoff = found.pause, FIRST_PAUSE
+                if found.steps is not None and found.steps != self.steps:
+                    self.steps = found.steps
+                    self.new_step.set()
+            except BackendError as error:
+                follower.record_loss(error)
+                pause, backoff = backoff, min(LONGEST_PAUSE, backoff * 2)
+            self.changed.set()
+            if self.rest(follower, pause):
+                backoff = FIRST_PAUSE
+
+    def rest(self, follower: Follower, seconds: float) -> bool:
+        """Wait so long, unless the watcher is stopped or the follower moves on; tell whether it has moved."""
+        while seconds > 0 and not self.ended.wait(min(seconds, POLL_SECONDS)):
+            if follower.has_moved():
+                return True
+            seconds -= POLL_SECONDS
+        return False
+
+    def _bring_checkpoints(self) -> None:
+        """Copy each committed checkpoint while training goes on, the newest first."""
+        while True:
+            self.new_step.wait()
+            self.new_step.clear()
+            if self.ended.is_set():
+                return
+            with contextlib.suppress(BackendError):  # out of reach: who follows says so, and the next step tries again
+                if (session := self.source()) is not None:
+                    bring_newest(self.run, session, remote_checkpoints(self.run), self.steps, most=1)
+
+
+@contextlib.contextmanager
+def watching_logs(run: RunDir, sources: Sequence[Source], ranks: list[int] | None) -> Iterator[None]:
+    """Have the logs of these ranks (None: of all) copied by this process while it lasts, and once more at its end."""
+    ended = threading.Event()
+    with sole_writer(run.path, "logs.lock"):
+        work = [(source, source.copies(run, ranks), ended) for source in sources]
+        threads = [threading.Thread(target=_copy_logs, args=each, daemon=True) for each in work]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            for thread in threads:
+                thread.join(JOIN_SECONDS)
+
+
+def _copy_logs(source: Source, copies: Sequence[Copy], ended: threading.Event) -> None:
+    while True:
+        is_last, has_waited = ended.is_set(), False
+        with contextlib.suppress(BackendError):  # out of reach: who watches the run says so
+            update_all(copies, source.session(), 0.0 if is_last else POLL_SECONDS, only_logs=True)
+            has_waited = len(copies) == 1
+        if is_last:
+            return
+        if not has_waited:
+            ended.wait(POLL_SECONDS)
+
+
+# -- after its end
+
+
+def finish(run: RunDir, sources: Iterable[Source], unreachable: Collection[int] = ()) -> None:
+    """Bring all logs, the results and the checkpoints of a run that has ended; then remove its folders elsewhere.
+
+    A machine that can't be reached keeps its folder, and the run says so (`left_behind`); so do those of the nodes
+    `unreachable`, which are not asked. BackendError where a vital one can't be reached.
+    """
+    checkpoints, remote = remote_checkpoints(run), remote_folder(run)
+
+    def bring(_: int, source: Source) -> None:
+        session, copies = source.session(), source.copies(run, None)
+        update_all(copies, session)
+        if source.nodes[0] == 0:
+            bring_newest(run, session, checkpoints, copies[0].steps)
+
+    def remove(_: int, source: Source) -> None:
+        source.session().call("remove", run_dir=remote, run_id=run.run_id)
+
+    with sole_writer(run.path, "collect.lock"):
+        if (run.path / "verdict.json").exists():
+            return
+        machines = {source.nodes[0]: source for source in sources}
+        _, failed = on_all(bring, {node: each for node, each in machines.items() if node not in unreachable})
+        if vital := {node: error for node, error in failed.items() if machines[node].is_vital}:
+            raise all_of(vital)
+        for node in machines.keys() & set(unreachable):
+            failed[node] = BackendError(f"{machines[node].name}: out of reach", transient=True)
+        _, kept = on_all(remove, {node: each for node, each in machines.items() if node not in failed})
+        for node, error in {**failed, **kept}.items():
+            run.append_event("left_behind", left=node, host=machines[node].name, reason=error.message)

@@ -1,0 +1,103 @@
+"""The controlling side's copy of what a node writes: continued by offset, so that either side may die at any moment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from orchestrator.node.server.files import tail_hash
+from orchestrator.protocol.files import locked, write_atomic
+from orchestrator.runs.store import RunDir
+
+if TYPE_CHECKING:
+    from orchestrator.transport.rpc import Session
+
+ANSWER_SECONDS: Final = 8.0  # a machine that takes longer to say that nothing is new is out of reach
+
+
+class Copy:
+    """The copy of one node's part of a run; `ranks` are those whose logs it takes, None for all."""
+
+    def __init__(self, run: RunDir, node: int, remote: str, checkpoints: str, ranks: list[int] | None) -> None:
+        self.run, self.node, self.remote, self.ranks = run, node, remote, ranks
+        self.checkpoints = checkpoints if node == 0 else ""
+        self.stamps: dict[str, str] = {}
+        self.alive: bool | None = None
+        self.steps: list[str] = []
+
+    def update(self, session: Session, wait: float, *, only_logs: bool = False) -> bool:
+        """Bring what is new, waiting up to `wait` seconds for it; tell whether there is more."""
+        reply, data = session.call(
+            "poll_changes", timeout=wait + ANSWER_SECONDS, run_dir=self.remote, node=self.node, have=self._have(),
+            ranks=self.ranks, wait=wait, alive=self.alive, steps=self.steps,
+            checkpoints="" if only_logs else self.checkpoints, only_logs=only_logs,
+        )  # fmt: skip
+        offset = 0
+        for name, size, at, stamp, rotated in reply["files"]:
+            self._keep(name, data[offset : offset + size], at, stamp, rotated)
+            offset += size
+        self.alive = reply["alive"]
+        if not only_logs:
+            self.steps = reply["steps"]
+        return bool(reply["more"])
+
+    def _have(self) -> dict[str, Any]:
+        have: dict[str, Any] = dict(self.stamps)
+        for name in self._growing():
+            path = self.run.path / name
+            size = path.stat().st_size
+            if size:
+                have[name] = [size, tail_hash(str(path), size)]
+        for path in self.run.node(self.node).glob("attempt_*/rank_*.log.1"):
+            have[str(path.relative_to(self.run.path))] = True
+        return have
+
+    def _growing(self) -> Iterator[str]:
+        folder = self.run.node(self.node)
+        paths = [*folder.glob("attempt_*/rank_*.log"), *folder.glob("attempt_*/result_*"), *folder.glob("*.log")]
+        paths.append(folder / "events.jsonl")
+        whole = [self.run.path / "metrics.jsonl", *self.run.path.glob("slurm/*.log")] if self.node == 0 else []
+        for path in [*paths, *whole]:
+            if path.exists():
+                yield str(path.relative_to(self.run.path))
+
+    def _keep(self, name: str, data: bytes, at: int | None, stamp: str, rotated: bool) -> None:
+        path = self._inside(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if at is None:
+            write_atomic(path, data, durable=False)  # a crash costs no more than this copy, which is then made again
+            self.stamps[name] = stamp
+            return
+        with open(path, "r+b" if path.exists() else "w+b") as file:
+            file.truncate(at)
+            file.seek(at)
+            file.write(data)
+        if rotated:
+            os.replace(path, path.with_name(f"{path.name}.1"))
+
+    def _inside(self, name: str) -> Path:
+        """Return where a file that the node names belongs; ValueError for a name that leads elsewhere."""
+        own = f"nodes/{self.node}/"
+        plain = not name.startswith("/") and ".." not in name.split("/")
+        of_run = name.startswith("slurm/") or name in ("metrics.jsonl", "result.json", "rank0.done")
+        if not plain or not (name.startswith(own) or of_run):
+            raise ValueError(f"node {self.node} names a file that is not its own: {name!r}")
+        return self.run.path / name
+
+
+@contextmanager
+def sole_writer(folder: Path, name: str) -> Iterator[None]:
+    """Hold a lock of the run's folder: of two processes that bring the same files one waits."""
+    with locked(folder / name):
+        yield
+
+
+def update_all(copies: Sequence[Copy], session: Session, wait: float = 0.0, *, only_logs: bool = False) -> None:
+    """Bring all that is new; of a single copy, wait up to `wait` seconds for it."""
+    for copy in copies:
+        more = copy.update(session, wait if len(copies) == 1 else 0.0, only_logs=only_logs)
+        while more:
+            more = copy.update(session, 0.0, only_logs=only_logs)

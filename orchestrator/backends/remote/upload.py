@@ -1,0 +1,132 @@
+"""What a machine is sent before an agent starts there: the code, of which only new contents travel."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from orchestrator.backends.remote.checkpoints import give_checkpoint
+from orchestrator.backends.replay_stage import Order, replay_argv
+from orchestrator.errors import BackendError
+from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.task import NodeTask
+from orchestrator.runs.store import RunDir
+from orchestrator.transport.node_archive import node_archive
+from orchestrator.transport.rpc import Session
+
+BATCH: Final = 8 << 20
+CLOCKS_DIFFER: Final = 2.0  # seconds; what is less may be the way there
+LEAST_FREE: Final = 64 << 20
+SERVER_PYTHON: Final = "python3"
+
+
+def task_json(task: NodeTask) -> bytes:
+    """Return a task as it travels."""
+    return json.dumps(task.to_json()).encode()
+
+
+def send_code(session: Session, run: RunDir, workdir: str, code_dir: str) -> int:
+    """Send the run's code, as far as the machine lacks it; return how many bytes had to travel."""
+    listed = run.code_files()
+    listing: dict[str, tuple[str, str]] = {}
+    paths: dict[str, str] = {}
+    for path, (kind, digest) in listed.items():
+        link = os.readlink(run.path / "code" / path) if kind == "l" else ""
+        listing[path] = (kind, link if kind == "l" else digest)
+        if kind in "fx":
+            paths[digest] = path
+    absent = json.loads(session.call("missing", json.dumps(sorted(paths)).encode(), workdir=workdir)[1])
+    sent, batch = 0, b""
+    sizes: list[int] = []
+    values: dict[str, Any] = {"workdir": workdir, "code_dir": code_dir}
+    for digest in absent:
+        content = (run.path / "code" / paths[digest]).read_bytes()
+        batch, sizes, sent = batch + content, [*sizes, len(content)], sent + len(content)
+        if len(batch) >= BATCH:
+            session.call("unpack", batch, sizes=sizes, **values)
+            batch, sizes = b"", []
+    session.call("unpack", batch, sizes=sizes, listing=listing, **values)
+    return sent
+
+
+def check_shared(sessions: Mapping[int, Session], task: NodeTask, workdir: str) -> None:
+    """Raise BackendError unless workdir is one folder for all, as the profile says: each reads what node 0 wrote."""
+    path, word = f"{task.run_dir}/shared", secrets.token_hex(8).encode()
+    first = sessions[0].address.host
+    sessions[0].call("write_file", word, path=path)
+    apart = [each.address.host for each in sessions.values() if _content(each, path) != word]
+    if apart:
+        raise BackendError(
+            f"{', '.join(apart)}: {workdir} is not the folder that {first} has there, though the profile says shared",
+            "set shared: false in the profile, or workdir to a folder that all nodes share",
+        )
+
+
+def _content(session: Session, path: str) -> bytes:
+    try:
+        return session.call("read_file", path=path, offset=0, count=BATCH)[1]
+    except BackendError as error:
+        if error.transient:
+            raise
+        return b""
+
+
+def stage_replay(
+    session: Session, run: RunDir, workdir: str, name: str, checkpoint: Path | None, order: Order
+) -> list[str]:
+    """Send what one rank needs to run once more, and return what replays it there."""
+    folder, resume = f"{workdir}/runs/{name}", "never"
+    session.call("hello", workdir=workdir)
+    send_code(session, run, workdir, f"{folder}/code")
+    if checkpoint is not None:
+        resume = f"{folder}/given"
+        give_checkpoint(session, checkpoint, f"{resume}/{checkpoint.name}")
+    session.call("write_file", node_archive(), path=f"{folder}/node.pyz")
+    session.call("write_file", order(folder, resume), path=f"{folder}/order.json")
+    return replay_argv(folder, "python3")
+
+
+def prepare_node(
+    session: Session, run: RunDir, task: NodeTask, workdir: str, given: tuple[Path, str] | None, *, is_new: bool
+) -> dict[str, Any]:
+    """Return what the machine says of itself, once it can take part and has all it needs; BackendError otherwise.
+
+    One that takes a lost machine's place (`is_new`) is given what that one had recorded, and goes on writing there.
+    `given` is a checkpoint for it, and the folder that is to have it.
+    """
+    host = session.address.host
+    asked = time.time()
+    hello, _ = session.call("hello", workdir=workdir)
+    ahead = hello["time"] - (asked + time.time()) / 2
+    if abs(ahead) > CLOCKS_DIFFER:
+        run.append_event(EventKind.CLOCK, of=task.node_rank, start=task.start, host=host, ahead=round(ahead, 3))
+    if "nccl" in task.backend and hello["gpus"] < (task.nproc or 1):
+        raise BackendError(
+            f"{host}: it has {hello['gpus']} GPUs for {task.nproc or 1} ranks with nccl",
+            "lower nproc_per_node for this host, or set backend: gloo",
+        )
+    if hello["free"] < LEAST_FREE:
+        raise BackendError(f"{host}: {hello['workdir']} has only {hello['free'] >> 20} MiB left", "make room there")
+    if task.container is None:
+        if task.python != SERVER_PYTHON:  # which has just answered
+            session.call("interpreter", python=task.python, versions=False)
+    else:  # an image may have to be pulled, however long that takes
+        session.call("container", task_json(replace(task, token="", secrets={})), timeout=None)
+    send_code(session, run, workdir, task.code_dir)
+    if is_new:
+        names = [f"nodes/{task.node_rank}/events.jsonl", *(["metrics.jsonl"] if task.node_rank == 0 else [])]
+        for name in names:
+            if (run.path / name).exists():
+                session.call("write_file", (run.path / name).read_bytes(), path=f"{task.run_dir}/{name}")
+    if given is not None:
+        checkpoint, target = given
+        there = session.call("steps", folder=target)[0]["steps"]
+        if not there or there[-1] < checkpoint.name:
+            give_checkpoint(session, checkpoint, f"{target}/{checkpoint.name}")
+    return hello

@@ -1,0 +1,29 @@
+"""What one rank needs to run once more, in a folder of its own where the run directory itself can be seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from orchestrator.runs.code_snapshot import retake
+from orchestrator.runs.store import RunDir, write_durably
+from orchestrator.transport.node_archive import node_archive
+
+Order = Callable[[str, str], bytes]
+"""The order to replay a rank, given its folder and the checkpoint to begin with ("never" for none)."""
+
+
+def stage_replay(run: RunDir, name: str, checkpoint: Path | None, order: Order, python: str) -> list[str]:
+    """Copy the run's code, and return what replays the rank there."""
+    folder = run.path / name
+    retake(run.path / "code", folder / "code", run.code_files())
+    write_durably(folder / "node.pyz", node_archive())
+    given = order(str(folder), str(checkpoint) if checkpoint else "never")
+    write_durably(folder / "order.json", given, private=True)
+    return replay_argv(str(folder), python)
+
+
+def replay_argv(folder: str, python: str) -> list[str]:
+    """Return what replays the rank of this folder; a command on a node begins in the home folder there."""
+    archive, order = (f"{folder}/{name}".removeprefix("~/") for name in ("node.pyz", "order.json"))
+    return [python, "-I", "-S", archive, "replay", order]

@@ -1,0 +1,117 @@
+"""What the backends read of a profile, from the JSON types in which a plan and a run's record keep it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Final
+
+from orchestrator.runs.store import RunDir
+from orchestrator.transport.address import Address
+
+WORKDIR: Final = "~/.orch"
+
+
+@dataclass(frozen=True)
+class Host:
+    """One machine of an ssh profile: how to reach it, what the other nodes call it, and its own interpreter."""
+
+    address: Address
+    addr: str | None = None
+    python: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Return what people call it."""
+        return self.address.host
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the host as JSON types."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Host:
+        """Return the host that `to_json` gave."""
+        return Host(Address(**data["address"]), data["addr"], data["python"])
+
+
+@dataclass(frozen=True)
+class SshSettings:
+    """An ssh profile: its machines, and what a start on them has to keep to."""
+
+    hosts: tuple[Host, ...]  # of the nodes
+    spares: tuple[Host, ...] = ()
+    workdir: str = WORKDIR  # orch's folder on the machines, `~` unexpanded
+    python: str | None = None
+    shared: bool = False
+    slots: int | None = None
+    min_nodes: int | None = None
+    node_wait: float = 0.0
+
+    @property
+    def machines(self) -> dict[int, Host]:
+        """Return all machines by a number each: the nodes', then the spares."""
+        return dict(enumerate([*self.hosts, *self.spares]))
+
+    @staticmethod
+    def of(profile: Mapping[str, Any]) -> SshSettings:
+        """Return what an ssh profile says; what it says of all hosts holds for each that has none of its own."""
+
+        def host(entry: Mapping[str, Any]) -> Host:
+            own = {name: entry.get(name) or profile.get(name) for name in ("user", "port", "key", "jump")}
+            return Host(Address(entry["host"], **own), entry.get("addr"), entry.get("python"))
+
+        hosts = [host(entry) for entry in profile.get("hosts") or ()]
+        return SshSettings(
+            hosts=tuple(hosts[: profile.get("nodes") or len(hosts)]),
+            spares=tuple(host(entry) for entry in profile.get("spares") or ()),
+            workdir=workdir_of(profile),
+            python=profile.get("python"),
+            shared=bool(profile.get("shared")),
+            slots=profile.get("slots"),
+            min_nodes=profile.get("min_nodes"),
+            node_wait=float(profile.get("node_wait") or 0),
+        )
+
+
+@dataclass(frozen=True)
+class SlurmSettings:
+    """A slurm profile: what sbatch is asked for, and the login node that it is asked through."""
+
+    name: str = ""
+    nodes: int = 1
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    time: int | None = None  # seconds
+    gres: str | None = None
+    gpus_per_node: int | None = None
+    cpus_per_task: int | None = None
+    mem: int | None = None  # bytes a node
+    constraint: str | None = None
+    exclude: str | None = None
+    sbatch: Mapping[str, str | int | bool] = field(default_factory=dict)
+    login: str = ""  # empty: this machine is the login node
+    workdir: str = WORKDIR  # orch's folder there, `~` unexpanded
+    python: str | None = None
+
+    @staticmethod
+    def of(profile: Mapping[str, Any]) -> SlurmSettings:
+        """Return what a slurm profile says."""
+        names = [each.name for each in fields(SlurmSettings)]
+        return SlurmSettings(**{name: profile[name] for name in names if profile.get(name) is not None})
+
+
+def workdir_of(profile: Mapping[str, Any]) -> str:
+    """Return orch's folder on the machines of a profile, `~` unexpanded."""
+    return str(profile.get("workdir") or WORKDIR)
+
+
+def profile_of(run: RunDir) -> Mapping[str, Any]:
+    """Return the profile of a run as JSON types; empty where its record has lost it."""
+    return run.record().profile
+
+
+def remote_folder(run: RunDir) -> str:
+    """Return the run's own folder in orch's folder on the machines, `~` unexpanded."""
+    return f"{workdir_of(profile_of(run))}/runs/{run.run_id}"

@@ -1,0 +1,1 @@
+"""One Slurm job a run, on a login node or through one."""

@@ -1,0 +1,215 @@
+"""Slurm's own programs, asked as seldom as will do: one squeue for all runs, and more only of a job that has ended."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final, Protocol
+
+from orchestrator.backends.slurm.parse import (
+    SACCT_FIELDS,
+    SQUEUE_FORMAT,
+    JobLine,
+    number_of,
+    parse_sacct,
+    parse_scontrol,
+    parse_squeue,
+    wait_seconds,
+)
+from orchestrator.errors import BackendError
+
+NO_SLURM: Final = "submit from a login node, where sbatch is on PATH, or through one: set login: in the profile"
+LOOK_SECONDS: Final = 2.0  # sites limit a user to about two calls a second
+PATIENCE: Final = 30.0
+AFTER_REQUEUE: Final = 5
+ACCOUNTING_LAG: Final = 3.0
+STRANGE: Final = ("SQUEUE_", "SACCT_")  # of the caller's variables: they change what the programs print
+PLAIN: Final = {"SLURM_TIME_FORMAT": "standard", "LC_ALL": "C"}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one of Slurm's programs printed, and how it ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@dataclass
+class Look:
+    """The last look at the queue; `jobs` is None where Slurm could not be asked, and `problem` says why."""
+
+    at: float = float("-inf")
+    jobs: dict[str, JobLine] | None = None
+    problem: str = ""
+    ended: dict[str, JobLine] = field(default_factory=dict)  # what was asked of jobs that are over
+
+
+class CommandRunner(Protocol):
+    """Runs Slurm's programs: on this machine, or on a login node."""
+
+    where: str  # `this machine`, or the login node's name
+
+    def run(self, argv: Sequence[str], stdin: str, timeout: float) -> Answer:
+        """Return what the program printed; BackendError where it isn't there, or takes longer than so many seconds."""
+
+    def missing(self, names: Sequence[str]) -> list[str]:
+        """Return those of these programs that are not there."""
+
+    def user(self) -> int:
+        """Return the number of the user whose jobs they are."""
+
+
+class LocalRunner:
+    """Slurm's programs on this machine."""
+
+    where = "this machine"
+
+    def run(self, argv: Sequence[str], stdin: str, timeout: float) -> Answer:
+        """See CommandRunner."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(STRANGE)}
+        try:
+            done = subprocess.run(
+                argv, capture_output=True, text=True, errors="replace", timeout=timeout, check=False, input=stdin,
+                env=environment | PLAIN,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as error:
+            raise BackendError(f"{argv[0]} did not answer for {timeout:g} s", transient=True) from error
+        except OSError as error:  # it isn't there, or is no program
+            raise BackendError(f"there is no {argv[0]} on this machine", NO_SLURM) from error
+        return Answer(done.returncode, done.stdout, done.stderr)
+
+    def missing(self, names: Sequence[str]) -> list[str]:
+        """See CommandRunner."""
+        return [name for name in names if shutil.which(name) is None]
+
+    def user(self) -> int:
+        """See CommandRunner."""
+        return os.getuid()
+
+
+class Client:
+    """One Slurm, and the last look at its queue."""
+
+    def __init__(self, runner: CommandRunner) -> None:
+        self.runner, self.look, self._asking = runner, Look(), threading.Lock()
+        self.arrays: dict[Path, str] = {}  # the number of the array that was submitted from a sweep's folder
+
+    def call(self, *argv: str, stdin: str = "", timeout: float = PATIENCE) -> Answer:
+        """Run one of Slurm's programs; BackendError where it isn't there or doesn't answer."""
+        return self.runner.run(argv, stdin, timeout)
+
+    def need(self, *names: str, hint: str = NO_SLURM) -> None:
+        """Raise BackendError where one of these programs isn't there."""
+        if missing := self.runner.missing(names):
+            raise BackendError(f"there is no {', '.join(missing)} on {self.runner.where}", hint)
+
+    def queue(self, *, fresh: bool = False) -> Look:
+        """Return this user's jobs by their number, those that ended lately included; asked every two seconds."""
+        with self._asking:  # each run has a thread of its own, and one look is enough for all
+            if fresh or time.monotonic() - self.look.at > LOOK_SECONDS:
+                self._ask_queue()
+        return self.look
+
+    def _ask_queue(self) -> None:
+        try:
+            answer = self.call(
+                "squeue",
+                "--noheader",
+                "--states=all",
+                "--array",
+                f"--user={self.runner.user()}",
+                f"--format={SQUEUE_FORMAT}",
+            )
+            known = answer.code == 0
+            self.look.jobs = {job.job_id: job for job in parse_squeue(answer.out)} if known else None
+            self.look.problem = "" if known else first_line(answer.err)
+        except BackendError as error:
+            self.look.jobs, self.look.problem = None, error.message
+        self.look.at = time.monotonic()
+
+    def find(self, job_id: str | None, name: str, task: str = "") -> JobLine | None:
+        """Find the run's job in the queue: by its number, or, where its submit's answer was lost, by its name.
+
+        `task` is its number in the array of that name, where it is in one.
+        """
+        jobs = self.queue().jobs or {}
+        if job_id is not None:
+            found = jobs.get(job_id)
+            return found if found is not None and found.name == name else None
+        named = (job for job in jobs.values() if job.name == name and job.job_id.partition("_")[2] == task)
+        return max(named, key=lambda job: number_of(job.job_id), default=None)
+
+    def ended(self, job_id: str, name: str, seen: JobLine | None) -> JobLine | None:
+        """Return a job that is over, with what scontrol and sacct know more of it; None where none knows it.
+
+        A number may have been given to another job since: one with another name is not this one.
+        """
+        if job_id in self.look.ended:
+            return self.look.ended[job_id]
+        found = seen
+        shown = self._ask("scontrol", "show", "job", "-o", job_id)
+        if shown is not None and (job := parse_scontrol(shown)) is not None and job.name == name:
+            found = job
+        if found is None:
+            found = self._in_accounting(job_id, name)
+        elif found.state == "CANCELLED":
+            found = replace(found, by=self._cancelled_by(job_id, name))
+        if found is not None and found.phase == "ended":
+            self.look.ended[job_id] = found
+        return found
+
+    def _in_accounting(self, job_id: str, name: str) -> JobLine | None:
+        """Return the job as sacct has it; None where it has none, or there is no accounting."""
+        listed = self._ask("sacct", "-n", "-X", "-P", "-j", job_id, "-o", SACCT_FIELDS)
+        return next((job for job in reversed(parse_sacct(listed or "")) if job.name == name), None)
+
+    def _cancelled_by(self, job_id: str, name: str) -> str:
+        """Return the number of the user who cancelled a job, which only the accounting knows, and some moments late."""
+        end = time.monotonic() + ACCOUNTING_LAG
+        while not self.runner.missing(["sacct"]):
+            listed = self._in_accounting(job_id, name)
+            if (listed is not None and listed.by) or time.monotonic() >= end:
+                return listed.by if listed is not None else ""
+            time.sleep(ACCOUNTING_LAG / 10)  # sacct can only be asked again
+        return ""
+
+    def _ask(self, *argv: str) -> str | None:
+        """Return what the program printed; None where it isn't there, refuses, or (sacct) there is no accounting."""
+        try:
+            answer = self.call(*argv)
+        except BackendError:
+            return None
+        return answer.out if answer.code == 0 else None
+
+    def scancel(self, job_id: str, *options: str) -> None:
+        """End a job, or signal it; that it is over already is no error."""
+        answer = self.call("scancel", *options, job_id)
+        if answer.code != 0 and "Invalid job id" not in answer.err and "already completing" not in answer.err:
+            raise BackendError(f"scancel can't end Slurm job {job_id}: {first_line(answer.err)}", transient=True)
+
+    def release_requeued(self, job: JobLine) -> None:
+        """Let a requeued job start soon: Slurm holds it back for two minutes, so that its last start is gone.
+
+        A node refuses a start in the second in which it ended the one before, and Slurm then ends the job for good.
+        """
+        if wait_seconds(job.start, time.time()) > 2 * AFTER_REQUEUE:
+            self._ask("scontrol", "update", f"jobid={job.job_id}", f"starttime=now+{AFTER_REQUEUE}")
+
+    def user_name(self, number: str) -> str:
+        """Return the name of the user with this number; empty where it is unknown there."""
+        return (self._ask("id", "-nu", number) or "").strip() if number.isdecimal() else ""
+
+
+def first_line(text: str) -> str:
+    """Return the first line that says something, without the program's name in front."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    said = [line.partition("error: ")[2] or line for line in lines]
+    return said[0] if said else "it did not say why"

@@ -1,0 +1,196 @@
+"""What a submit to a Slurm profile would meet, and what its job would find on a node: the checks of `orch doctor`."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from orchestrator.backends.base import Check, CheckResult, Level
+from orchestrator.backends.settings import SlurmSettings
+from orchestrator.backends.slurm.client import NO_SLURM, Client, first_line
+from orchestrator.backends.slurm.partitions import fits, partitions, would_take
+from orchestrator.errors import BackendError
+from orchestrator.node.server.machine import ASK_INTERPRETER
+from orchestrator.runs.store import newest_runs, read_lines, state_root
+
+if TYPE_CHECKING:
+    from orchestrator.specs.plan import LaunchPlan, Place
+    from orchestrator.specs.profile import AnyProfile
+
+OK, WARN, FAIL = Level.OK, Level.WARN, Level.FAIL
+PROGRAMS: Final = ("sbatch", "srun", "squeue", "scancel")
+CHECKS: Final = ("login", "programs", "partition", "sbatch", "workdir", "grace", "node")
+ALWAYS: Final = CHECKS[1:-1]
+LEAST_FREE: Final = 1 << 30
+NODE_SECONDS: Final = 60
+RUNS: Final = 20
+NOT_SHARED: Final = "set workdir: in the profile to a folder that login and compute nodes share"
+# Run by one task on a node: is what was written on the login node there, and what is the interpreter?
+LOOK: Final = """
+hostname
+if [ "$(cat "$1" 2>/dev/null)" = "$2" ]; then echo shared; else echo apart; fi
+"$3" -c "$4" 2>&1
+"""
+
+
+@dataclass(frozen=True)
+class Folder:
+    """The folder of all runs on the machine where sbatch runs."""
+
+    path: str
+    top: str  # what it lies in, and is there already
+    free: int  # bytes
+    is_writable: bool = True
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A Slurm, and a batch script that it is asked about."""
+
+    client: Client
+    script: str
+    time_limit: int | None
+
+
+def trial_plan(profile: AnyProfile, place: Place) -> LaunchPlan:
+    """Return the plan of a job that does nothing."""
+    from orchestrator.specs.job import Job  # noqa: PLC0415 (loads pydantic)
+    from orchestrator.specs.plan import plan  # noqa: PLC0415 (loads pydantic)
+
+    return plan(Job(name="doctor", command=("true",)), profile, "doctor", place)
+
+
+def examine(settings: SlurmSettings, trial: Trial, runs_folder: Callable[[], Folder], *, on_node: bool) -> list[Check]:
+    """Make the checks, in the order of CHECKS; `on_node` queues one job of a minute at most."""
+    found: dict[str, CheckResult] = {}
+    try:
+        _examine(settings, trial, runs_folder, found, on_node=on_node)
+    except BackendError as error:
+        failed = "login" if settings.login and "login" not in found else "partition"
+        found[failed] = CheckResult(FAIL, error.message, error.hint)
+    made = [what for what in CHECKS if what in found or what in ALWAYS]
+    unknown = CheckResult(Level.UNKNOWN)
+    return [Check(0, settings.login or "Slurm", what, *found.get(what, unknown)) for what in made]
+
+
+def _examine(
+    settings: SlurmSettings,
+    trial: Trial,
+    runs_folder: Callable[[], Folder],
+    found: dict[str, CheckResult],
+    *,
+    on_node: bool,
+) -> None:
+    """Add the checks one by one to what has been found, until one can't be made: BackendError then."""
+    client, folder = trial.client, runs_folder()
+    if settings.login:
+        found["login"] = CheckResult(OK, "connected")
+    found["workdir"] = _room(folder)
+    if missing := client.runner.missing(PROGRAMS):
+        found["programs"] = CheckResult(FAIL, f"no {', '.join(missing)} on {client.runner.where}", NO_SLURM)
+        return
+    found["programs"] = CheckResult(OK, "sbatch")
+    found["partition"] = fits(settings, partitions(client))
+    found["sbatch"] = would_take(client, trial.script, settings, trial.time_limit)
+    found["grace"] = _grace(client, settings)
+    if on_node:
+        found["node"] = _on_node(client, settings, folder.path)
+
+
+def _room(folder: Folder) -> CheckResult:
+    if not folder.is_writable:
+        return CheckResult(FAIL, f"{folder.top} can't be written", NOT_SHARED)
+    found = f"{folder.top}, {folder.free >> 20} MiB free; every node has to see it"
+    return CheckResult(OK, found) if folder.free >= LEAST_FREE else CheckResult(WARN, found, "make room there")
+
+
+# -- how long a rank may save
+
+
+def _grace(client: Client, settings: SlurmSettings) -> CheckResult:
+    """Check that a preempted rank has the time for a checkpoint like the last one of a run with this profile."""
+    config = client.call("scontrol", "show", "config").out
+    shown = client.call("scontrol", "show", "partition", "-o", *filter(None, [settings.partition])).out
+    kill_wait, grace_time = seconds_of(config, "KillWait"), max(seconds_in(shown, "GraceTime"), default=0)
+    if kill_wait is None:
+        return CheckResult(Level.UNKNOWN, "Slurm does not say how long it waits")
+    took, left = last_save(settings.name), kill_wait + grace_time
+    said = f"{left} s from TERM to KILL (KillWait {kill_wait} s, GraceTime {grace_time} s)"
+    if took is None:
+        return CheckResult(OK, f"{said}; no run with this profile has recorded a checkpoint")
+    if took <= left:
+        return CheckResult(OK, f"{said}; the last checkpoint took {took:.1f} s")
+    hint = "a preempted run loses what it did since the checkpoint before: save more often, or a smaller state"
+    return CheckResult(WARN, f"the last checkpoint took {took:.1f} s, but there are {said}", hint)
+
+
+def seconds_of(config: str, name: str) -> int | None:
+    """Return the number of `KillWait                = 30 sec` as `scontrol show config` prints it; None without one."""
+    match = re.search(rf"^{name}\s*=\s*(\d+)", config, re.MULTILINE)
+    return int(match[1]) if match else None
+
+
+def seconds_in(shown: str, name: str) -> Iterator[int]:
+    """Return the numbers of `GraceTime=0` in what `scontrol show partition` prints, a line a partition."""
+    return (int(number) for number in re.findall(rf"\b{name}=(\d+)", shown))
+
+
+def last_save(profile: str) -> float | None:
+    """Return how many seconds the newest checkpoint of a run with this profile took; None without one."""
+    for run in newest_runs(state_root(), RUNS):
+        if run.record().profile_name == profile:
+            lines = [line for line in read_lines(run.path / "metrics.jsonl") if line.get("kind") == "save"]
+            took = [line["seconds"] for line in lines if isinstance(line.get("seconds"), int | float)]
+            if took:
+                return float(took[-1])
+    return None
+
+
+# -- from a node
+
+
+def _on_node(client: Client, settings: SlurmSettings, folder: str) -> CheckResult:
+    """Have one short job look for a token that was written here, and ask the interpreter that would train."""
+    token = secrets.token_hex(8)
+    path = f"{folder}/.doctor-{token}"
+    made = client.call("sh", "-c", 'mkdir -p "$1" && printf %s "$2" >"$3"', "sh", folder, token, path)
+    if made.code != 0:
+        return CheckResult(FAIL, f"{folder} can't be written: {first_line(made.err)}", NOT_SHARED)
+    try:
+        python = settings.python or ("python3" if settings.login else sys.executable)
+        names = ("partition", "account", "qos", "constraint", "exclude", "gres")
+        asked = [f"--{name}={value}" for name in names if (value := getattr(settings, name))]
+        words = ("sh", "-c", LOOK, "sh", path, token, python, ASK_INTERPRETER)
+        answer = client.call(
+            "srun", "--nodes=1", "--ntasks=1", "--time=2", "--job-name=orch-doctor", f"--immediate={NODE_SECONDS}",
+            "--chdir=/", *asked, *words, timeout=2 * NODE_SECONDS,
+        )  # fmt: skip
+    finally:
+        client.call("rm", "-f", path)
+    return seen_there(answer.out, answer.err, folder, python)
+
+
+def seen_there(out: str, err: str, folder: str, python: str) -> CheckResult:
+    """Return what LOOK's words on a node come to, and what srun said; pure."""
+    host, shared, *rest = [line.strip() for line in out.splitlines() if line.strip()] or ["", ""]
+    if shared not in ("shared", "apart"):
+        busy = "Unable to allocate resources" in err or "Requested nodes are busy" in err
+        said = f"no node was free within {NODE_SECONDS} s" if busy else f"srun failed: {first_line(err)}"
+        return CheckResult(WARN if busy else FAIL, said, "try again when sinfo shows an idle node")
+    if shared == "apart":
+        return CheckResult(FAIL, f"{host} does not see {folder} as this side does", NOT_SHARED)
+    try:
+        found = json.loads(rest[-1])
+    except (IndexError, ValueError):
+        said = f"{host}: {python} can't be started there: {(rest or ['it says nothing'])[-1]}"
+        hint = "set python: in the profile to an interpreter that login and compute nodes share"
+        return CheckResult(FAIL, said, hint)
+    if not found["torch"]:
+        hint = f"install torch for {python}, or set python: in the profile"
+        return CheckResult(FAIL, f"{host}: {python} has no torch", hint)
+    return CheckResult(OK, f"{host} sees {folder}; python {found['python']}, torch {found['torch']}")

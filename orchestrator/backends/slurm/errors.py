@@ -1,0 +1,66 @@
+"""What sbatch says when it refuses a job, in sentences that name the field to change. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from orchestrator.backends.settings import SlurmSettings
+from orchestrator.errors import BackendError
+
+# (what sbatch says, what it means, what to do; {field} is the profile's)
+REFUSALS: Final = (
+    ("Invalid partition name", "Slurm has no partition '{partition}'", "sinfo lists the partitions; set partition:"),
+    ("Invalid account", "Slurm has no account '{account}' for you, or not in this partition",
+     "sacctmgr show associations user=$USER lists yours; set account:"),
+    ("Invalid qos", "Slurm has no qos '{qos}' for you", "sacctmgr show qos lists them; set qos:"),
+    ("Requested time limit is invalid", "the time limit of {time} is more than Slurm gives here",
+     "sinfo -o '%P %l' shows the limit of each partition; set time:"),
+    ("Node count specification invalid", "Slurm can't give {nodes} nodes here",
+     "sinfo -o '%P %D' shows how many each partition has; set nodes:"),
+    ("Requested node configuration is not available",
+     "no {nodes} nodes of the cluster have what the profile asks for ({asked})",
+     "sinfo -N -o '%N %c %m %G' shows what each has; without cpus_per_task one core a rank is asked for"),
+    ("More processors requested than permitted", "the profile asks for more cores than it may have ({asked})",
+     "set cpus_per_task: or nodes:"),
+    ("Invalid generic resource", "Slurm knows no such gres here ({asked})", "sinfo -o '%N %G' lists them"),
+    ("Invalid feature specification", "no node has the feature '{constraint}'", "sinfo -o '%N %f' lists them"),
+    ("Invalid node name", "the profile names a node that Slurm does not know", "sinfo -N lists them"),
+    ("Invalid wckey", "this cluster wants a wckey", "add sbatch: {{wckey: NAME}} to the profile"),
+    ("Job violates accounting/QOS policy", "a limit of your account or qos forbids this job: {said}",
+     "sacctmgr show associations user=$USER and sacctmgr show qos show the limits"),
+    ("Munge", "munge does not answer on {where}, so Slurm does not believe who you are: {said}",
+     "ask the cluster's administrator to start munged there"),
+    ("Protocol authentication error", "Slurm does not believe who you are: {said}",
+     "munge on {where} and on the controller must have the same key and clocks that agree"),
+)  # fmt: skip
+UNREACHABLE: Final = ("Unable to contact slurm controller", "Socket timed out", "Zero Bytes", "Connection refused",
+                      "Connection timed out", "Transport endpoint", "configuration source")  # fmt: skip
+UNANSWERED: Final = ("Socket timed out", "Zero Bytes")  # the request went out: the job may be queued all the same
+
+
+def is_unanswered(said: str) -> bool:
+    """Tell whether the job may have been queued, although sbatch failed."""
+    return any(words.lower() in said.lower() for words in UNANSWERED)
+
+
+def refusal(said: str, settings: SlurmSettings, time_limit: int | None, where: str = "this machine") -> BackendError:
+    """Return the error for what sbatch printed there; what is not known is shown as sbatch's own last line."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    last = (lines or ["it did not say why"])[-1].removeprefix("sbatch: ").removeprefix("error: ")
+    asked = ", ".join(
+        f"{name} {value}"
+        for name in ("gres", "gpus_per_node", "cpus_per_task", "mem", "constraint")
+        if (value := getattr(settings, name)) is not None
+    )
+    facts = {**vars(settings), "said": last, "where": where, "asked": asked or "one core a rank",
+             "time": f"{time_limit // 60} min" if time_limit else "none"}  # fmt: skip
+    for words, meaning, hint in REFUSALS:
+        if words.lower() in said.lower():
+            return BackendError(meaning.format(**facts), hint.format(**facts))
+    if any(words.lower() in said.lower() for words in UNREACHABLE):
+        return BackendError(
+            f"Slurm's controller can't be reached: {last}",
+            "scontrol ping says whether it is up; nothing was queued under this run's name",
+            transient=True,
+        )
+    return BackendError(f"sbatch refused the job: {last}", "orch submit --dry-run shows the script that it was given")

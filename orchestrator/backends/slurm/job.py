@@ -1,0 +1,227 @@
+"""A run's Slurm job: found, judged, signalled and ended, over a client that may be another machine's.
+
+The run's own files are read where they lie, or where they have been copied to.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from orchestrator.backends.base import NodeProof
+from orchestrator.backends.slurm.client import LOOK_SECONDS, Client
+from orchestrator.backends.slurm.parse import JobLine, how_it_ended, why_it_waits
+from orchestrator.backends.slurm.script import FOLDER
+from orchestrator.errors import BackendError, StoreError
+from orchestrator.runs.relaunch import newest_start
+from orchestrator.runs.scheduler_status import SchedulerStatus
+from orchestrator.runs.store import RunDir
+
+END_SECONDS: Final = 40.0  # Slurm's KillWait, 30 s by default, and some more
+OUTCOMES: Final = {"TIMEOUT": "timeout", "DEADLINE": "timeout", "PREEMPTED": "preempted"}  # the rest is infra
+SUSPENDED: Final = ("SUSPENDED", "STOPPED")  # its nodes are its own, and its processes are stopped
+NO_SUBMITIT: Final = "No module named 'submitit"
+
+
+def job_of(client: Client, run: RunDir, *, fresh: bool = False) -> tuple[str, JobLine | None]:
+    """Return (phase, the job): the phases of an SchedulerStatus."""
+    look = client.queue(fresh=fresh)
+    if look.jobs is None:
+        return "unknown", None
+    folder, name, task = _named(run)
+    job_id = _number_in(client, folder, task)
+    job = client.find(job_id, name, task)
+    if job is None and job_id is not None:
+        job = client.ended(job_id, name, None)
+        return ("ended", job) if job is None else (job.phase, job)
+    return ("none", None) if job is None else (job.phase, job)
+
+
+def opinion_of(client: Client, run: RunDir) -> SchedulerStatus:
+    """Return what Slurm says of the run's job."""
+    phase, job = job_of(client, run)
+    if phase == "waiting" and job is not None:
+        return SchedulerStatus(phase, why_it_waits(job), is_stuck=job.is_stuck)
+    if phase == "active" and job is not None:
+        said = f"Slurm job {job.job_id} is {job.state} on {job.nodes or 'its nodes'}"
+        return SchedulerStatus(phase, said, is_suspended=job.state in SUSPENDED)
+    if phase == "unknown":
+        return SchedulerStatus(phase, f"Slurm can't be asked: {client.queue().problem}")
+    if job is None or job.state == "COMPLETED" or (run.path / "cancel.json").exists():
+        return SchedulerStatus(phase)  # nothing that the run's own files don't tell
+    job = client.ended(job.job_id, _named(run)[1], job) or job
+    reason = how_it_ended(job, client.user_name(job.by))
+    if job.state == "FAILED":
+        reason += _last_words(run, job.job_id)
+    outcome = "cancelled" if job.state == "CANCELLED" else "failed"
+    return SchedulerStatus(phase, outcome=outcome, cause=OUTCOMES.get(job.state, "infra"), reason=reason)
+
+
+def alive_by(phase: str, run: RunDir) -> Mapping[int, bool | None]:
+    """Tell of all nodes alike, as the job is: None while it waits or Slurm can't be asked; none without a job."""
+    return SchedulerStatus(phase).alive(max(1, run.record().nnodes))
+
+
+def step_argv(client: Client, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
+    """Return what runs a command as one more step of the run's job; BackendError where that isn't running."""
+    phase, job = job_of(client, run)
+    if job is None or phase != "active":
+        words = "waits for its nodes" if phase == "waiting" else "has ended, and its nodes are not the run's any more"
+        raise BackendError(f"the Slurm job of run {run.run_id} {words}")
+    return in_allocation(job.job_id, node, argv, terminal=terminal)
+
+
+def in_allocation(job_id: str, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
+    """Return the argv that runs a command as one more step of a Slurm job that runs, on the node of this number in it.
+
+    The step shares the node with the agent's own. Pure.
+    """
+    words = ["srun", f"--jobid={job_id}", "--overlap", "--nodes=1", "--ntasks=1", f"--relative={node}", "--mem=0"]
+    return [*words, *(["--pty"] if terminal else ["--quiet"]), *argv]
+
+
+def dependency(client: Client, runs: Sequence[RunDir], *, succeeds: bool) -> str | None:
+    """Return the dependency on the runs' jobs as sbatch takes it; None where one is over or isn't known.
+
+    Several runs of one array are its own number: the whole array is waited for.
+    """
+    found = [job_of(client, run) for run in runs]
+    numbers = [job.job_id for phase, job in found if job is not None and phase in ("waiting", "active")]
+    if len(numbers) < len(runs):
+        return None
+    if len(numbers) > 1:
+        numbers = list(dict.fromkeys(number.partition("_")[0] for number in numbers))
+    return ":".join(["afterok" if succeeds else "afterany", *numbers])
+
+
+def release_requeued(client: Client, run: RunDir) -> None:
+    """Have a job that was requeued start soon."""
+    phase, job = job_of(client, run)
+    if phase == "waiting" and job is not None and job.reason == "BeginTime" and _has_run(run):
+        client.release_requeued(job)
+
+
+def cancel(client: Client, run: RunDir) -> None:
+    """Send TERM to the agents, who find the recorded cancel; take a job that still waits out of the queue."""
+    phase, job = job_of(client, run)
+    if job is not None and phase == "waiting":
+        client.scancel(job.job_id)
+    elif job is not None and phase == "active":
+        client.scancel(job.job_id, "--signal=TERM")
+
+
+def end(client: Client, run: RunDir) -> list[NodeProof]:
+    """End the job, and prove it by what Slurm and the nodes' agents say.
+
+    A job whose agents have all ended goes by itself: to cancel it would have Slurm call a success cancelled.
+    """
+    phase, job = job_of(client, run)
+    if phase != "ended":  # a job that is over stays so
+        phase, job = job_of(client, run, fresh=True)
+    left = ""
+    if job is not None and phase in ("waiting", "active") and not _goes_by_itself(run, phase):
+        client.scancel(job.job_id, "--signal=KILL")
+        client.scancel(job.job_id)
+        phase, job = wait_for_end(client, run)
+        left = f"Slurm job {job.job_id} ({job.state})" if job and phase in ("waiting", "active") else ""
+    return [_proof(run, node, left) for node in range(max(1, run.record().nnodes))]
+
+
+def wait_for_end(client: Client, run: RunDir) -> tuple[str, JobLine | None]:
+    """Return as `job_of`, once the job waits and runs no more, or after END_SECONDS."""
+    stop = time.monotonic() + END_SECONDS
+    phase, job = job_of(client, run, fresh=True)
+    while phase in ("waiting", "active") and time.monotonic() < stop:
+        time.sleep(LOOK_SECONDS / 2)  # Slurm tells nobody of a job's end: it has to be asked
+        phase, job = job_of(client, run, fresh=True)
+    return phase, job
+
+
+def job_id_of(run: RunDir) -> str | None:
+    """Return the number of the run's job: from the handle, else from what the job itself has named after it."""
+    folder, _, task = _named(run)
+    return _task(_number(folder), task)
+
+
+def _named(run: RunDir) -> tuple[RunDir, str, str]:
+    """Return (folder of the run's job, the job's name, the run's number in that array, or nothing)."""
+    try:
+        array = (run.read("handle.json") or {}).get("array")
+    except StoreError:
+        array = None
+    if not isinstance(array, str):
+        return run, run.run_id, ""
+    return RunDir(Path(array)), Path(array).name, run.run_id.rpartition(".")[2]
+
+
+def _number_in(client: Client, folder: RunDir, task: str) -> str | None:
+    """Return as `_number`; an array's, once it is known, is not read again for each of its runs."""
+    if not task:
+        return _number(folder)
+    if (known := client.arrays.get(folder.path)) is None and (known := _number(folder)) is not None:
+        client.arrays[folder.path] = known
+    return _task(known, task)
+
+
+def _task(number: str | None, task: str) -> str | None:
+    return f"{number}_{task}" if number and task else number
+
+
+def _number(folder: RunDir) -> str | None:
+    try:
+        recorded = (folder.read("handle.json") or {}).get("job")
+    except StoreError:  # damaged: the names say it as well
+        recorded = None
+    if not isinstance(recorded, str):
+        files = folder.path / FOLDER
+        named = [path.name.partition("_")[0] for path in files.glob("*_submitted.pkl")]
+        named += [path.name.split(".")[1] for path in files.glob("*.*.*.log")]
+        recorded = max((name for name in named if name.isdecimal()), key=int, default=None)
+    return recorded
+
+
+def _goes_by_itself(run: RunDir, phase: str) -> bool:
+    if phase == "waiting" or (run.path / "cancel.json").exists():
+        return False
+    now = newest_start(run.events())
+    started = {event.get("node") for event in now if event.get("kind") == "agent_started"}
+    ended = {event.get("node") for event in now if event.get("kind") == "agent_ended"}
+    return bool(started) and started <= ended
+
+
+def _has_run(run: RunDir) -> bool:
+    return any((run.path / FOLDER).glob("*.*.*.log"))
+
+
+def _last_words(run: RunDir, job_id: str) -> str:
+    """Return the last line of the last start's agents, else of its batch shell: it failed before ours could speak."""
+    logs = sorted((run.path / FOLDER).glob(f"*.{job_id}.*.log"))  # agent, batch
+    start = max((_start_of(path) for path in logs), default=0)
+    for path in (path for path in logs if _start_of(path) == start):
+        lines = [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
+        if any(NO_SUBMITIT in line for line in lines):
+            return "; the interpreter that submitted it has no submitit on the nodes: install orch where they see it"
+        if said := [line for line in lines if not line.startswith("submitit INFO")]:
+            return f"; {path.name}: {said[-1][:300]}"
+    return ""
+
+
+def _start_of(log: Path) -> int:
+    """Return the start in `agent.JOB.START.NODE.log` and `batch.JOB.START.log`."""
+    number = log.name.split(".")[2]
+    return int(number) if number.isdecimal() else 0
+
+
+def _proof(run: RunDir, node: int, left: str) -> NodeProof:
+    """Return what is known of one node, from its agent's last words; `left` is what Slurm has not ended yet."""
+    own = [event for event in newest_start(run.events()) if event.get("node") == node]
+    hosts = [str(event.get("host")) for event in own if event.get("kind") == "agent_started"]
+    ends = [event for event in own if event.get("kind") == "agent_ended"]
+    said: Mapping[str, Any] = ends[-1] if ends else {}
+    stuck = tuple(f"process {pid}" for pid in said.get("survivors") or ())
+    stuck += tuple(f"container {each}" for each in said.get("containers") or ())
+    ended = said.get("swept", 0)
+    survivors = (*stuck, *([left] if left else []))
+    return NodeProof(node, hosts[-1] if hosts else "?", ended if isinstance(ended, int) else 0, survivors)

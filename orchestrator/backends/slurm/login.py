@@ -1,0 +1,262 @@
+"""Slurm through a login node: the job is submitted, asked after and ended there, and what it writes is copied here.
+
+Nothing is installed on the login node: orch's own server runs Slurm's programs, and submitit's side of the task travels
+with the run. The supervisor records what Slurm says (`slurm.json`), so that looking at runs here asks no machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from orchestrator.backends.base import HandleState, NodeProof
+from orchestrator.backends.settings import SlurmSettings, profile_of, remote_folder, workdir_of
+from orchestrator.backends.slurm import job
+from orchestrator.backends.slurm.client import Client
+from orchestrator.backends.slurm.errors import refusal
+from orchestrator.backends.slurm.login_node import LoginNode
+from orchestrator.backends.slurm.parse import job_id_of
+from orchestrator.backends.slurm.recorded_status import record_status, recorded_status
+from orchestrator.backends.slurm.scheduler import SlurmScheduler
+from orchestrator.backends.slurm.script import FOLDER
+from orchestrator.errors import BackendError, UsageError
+from orchestrator.protocol.task import NodeTask, at_home
+from orchestrator.runs.scheduler_status import SchedulerStatus
+from orchestrator.runs.store import RunDir
+from orchestrator.transport.openssh import over_ssh
+from orchestrator.transport.pool import ConnectionPool
+
+if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for fabric
+    from pathlib import Path
+
+    from orchestrator.backends.remote.mirror import RunWatcher
+    from orchestrator.backends.replay_stage import Order
+    from orchestrator.backends.slurm.doctor import Folder
+    from orchestrator.specs.plan import LaunchPlan, Place
+    from orchestrator.transport.rpc import Session
+
+SUBMIT_SECONDS: Final = 120.0
+MIN_PYTHON: Final = (3, 10)  # of submitit
+NO_SLURM: Final = "name a machine in login: on which sbatch is on PATH, if only for login shells"
+
+
+class LoginBackend(SlurmScheduler):
+    """A run as one Slurm job of this user's on another machine's Slurm."""
+
+    collects: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        self.pool = ConnectionPool()
+        self._clients: dict[tuple[str, str], tuple[LoginNode, Client]] = {}
+        self._watchers: dict[str, RunWatcher] = {}
+        self._lock = threading.Lock()
+
+    def login(self, settings: SlurmSettings) -> LoginNode:
+        """Return a profile's login node."""
+        return self._known(settings)[0]
+
+    def client(self, settings: SlurmSettings) -> Client:
+        """Return Slurm as a profile's login node has it."""
+        return self._known(settings)[1]
+
+    def _known(self, settings: SlurmSettings) -> tuple[LoginNode, Client]:
+        key = (settings.login, settings.workdir)
+        with self._lock:
+            if key not in self._clients:
+                login = LoginNode(self.pool, *key)
+                self._clients[key] = login, Client(login)
+            return self._clients[key]
+
+    def login_of(self, run: RunDir) -> LoginNode:
+        """Return the run's login node."""
+        return self.login(SlurmSettings.of(profile_of(run)))
+
+    def runs_folder(self, settings: SlurmSettings, launch: LaunchPlan) -> Folder:
+        """Return the folder of all runs, as the login node has it; BackendError where that is out of reach."""
+        from orchestrator.backends.slurm.doctor import Folder  # noqa: PLC0415 (`orch status` does without)
+
+        hello = self.login(settings).hello()
+        return Folder(f"{hello['workdir']}/runs", hello["workdir"], hello["free"])
+
+    # -- starting
+
+    def place(self, run: RunDir, workdir: str | None, python: str | None) -> Place:
+        """Return a folder in orch's folder on the login node, which every node has to see at the same path."""
+        from orchestrator.specs.plan import Place  # noqa: PLC0415 (loads pydantic)
+
+        top = workdir or "~/.orch"
+        if not top.startswith(("/", "~/")):
+            raise UsageError(f"workdir is '{workdir}'", "write it from the root: /shared/me/orch, or ~/orch")
+        folder = f"{top}/runs/{run.run_id}"
+        return Place(folder, f"{folder}/code", f"{top}/inputs", python or "python3", python or "python3")
+
+    def script(self, launch: LaunchPlan) -> str:
+        """Return the batch script that a submit of this plan hands to sbatch, but for `~`, which it knows by then."""
+        from orchestrator.backends.slurm.backend import batch_script  # noqa: PLC0415 (loads submitit)
+
+        return batch_script(launch, launch.commands[0][:1], (f"{launch.tasks[0].run_dir}/submitit.pyz",))
+
+    def submit(self, plan: LaunchPlan, tasks: tuple[NodeTask, ...], run: RunDir) -> None:
+        """Send what the job needs, and queue it; a job whose number was lost is found by its name."""
+        from orchestrator.backends.remote.checkpoints import with_given_checkpoint  # noqa: PLC0415 (loads fabric)
+
+        settings = SlurmSettings.of(plan.profile)
+        login, client = self._known(settings)
+        home = login.hello()["home"]
+        client.need("sbatch", "srun", "squeue", "scancel", hint=NO_SLURM)
+        plan = replace(
+            plan,
+            tasks=tuple(at_home(task, home) for task in plan.tasks),
+            commands=tuple(tuple(_at_home(word, home) for word in argv) for argv in plan.commands),
+        )
+        _check_python(login, plan.commands[0][0])
+        tasks = tuple(at_home(task, home) for task in with_given_checkpoint(tasks))
+        # From here on there may be something to bring back or remove.
+        run.write("handle.json", {"state": HandleState.INTENT})
+        script = self._send(login.session(), plan, tasks, run, settings.workdir)
+        if (number := _sbatch(client, script, plan, settings)) is not None:
+            run.write("handle.json", {"state": HandleState.SUBMITTED, "job": number})
+        record_status(run, job.opinion_of(client, run))
+
+    def _send(self, session: Session, plan: LaunchPlan, tasks: tuple[NodeTask, ...], run: RunDir, workdir: str) -> str:
+        """Send the run's folder to the login node; return the path of the batch script there."""
+        from orchestrator.backends.remote.checkpoints import checkpoint_to_give, give_checkpoint  # noqa: PLC0415 (fabric)
+        from orchestrator.backends.remote.upload import send_code, task_json  # noqa: PLC0415 (loads fabric)
+        from orchestrator.backends.slurm.backend import pickled  # noqa: PLC0415 (loads submitit)
+        from orchestrator.transport.node_archive import node_archive, submitit_archive  # noqa: PLC0415 (only a submit needs it)
+
+        top = tasks[0].run_dir
+        script = f"{top}/{FOLDER}/submission.sh"
+        send_code(session, run, workdir, tasks[0].code_dir)
+        if (given := checkpoint_to_give(run, tasks[0])) is not None:
+            give_checkpoint(session, given[0], f"{given[1]}/{given[0].name}")
+        for path, data in {
+            "node.pyz": node_archive(),
+            "submitit.pyz": submitit_archive(),
+            f"{FOLDER}/task.pkl": pickled(plan),
+            **{f"nodes/{task.node_rank}/task.json": task_json(task) for task in tasks},
+        }.items():
+            session.call("write_file", data, path=f"{top}/{path}")
+        session.call("write_file", self.script(plan).encode(), path=script)
+        return script
+
+    # -- looking
+
+    def watcher(self, run: RunDir) -> RunWatcher:
+        """Return the threads that copy what the run writes; started when first asked for."""
+        from orchestrator.backends.slurm.watcher import watch  # noqa: PLC0415 (loads fabric)
+
+        login, client = self.login_of(run), self.client_of(run)
+        with self._lock:
+            if run.run_id not in self._watchers:
+                self._watchers[run.run_id] = watch(run, login, client)
+            return self._watchers[run.run_id]
+
+    def opinion(self, run: RunDir) -> SchedulerStatus:
+        """Return what Slurm said when the supervisor asked last; after a submit that was cut off, what it says now."""
+        if (seen := recorded_status(run)) is not None:
+            return seen
+        return job.opinion_of(self.client_of(run), run) if _was_begun(run) else SchedulerStatus("none")
+
+    def alive(self, run: RunDir) -> Mapping[int, bool | None]:
+        """Tell it of all nodes alike, as the job was when Slurm was asked last."""
+        return job.alive_by(self.opinion(run).phase, run)
+
+    def wait(self, run: RunDir, timeout: float) -> None:
+        """Copy what is new until something has changed, or for `timeout` seconds."""
+        self.watcher(run).wait(timeout)
+
+    @contextlib.contextmanager
+    def bringing_logs(self, run: RunDir, ranks: list[int] | None) -> Iterator[None]:
+        """Have the logs of these ranks (None: of all) copied here too, while it lasts."""
+        from orchestrator.backends.remote.mirror import watching_logs  # noqa: PLC0415 (loads fabric)
+        from orchestrator.backends.slurm.watcher import source_of  # noqa: PLC0415 (as above)
+
+        with watching_logs(run, [source_of(run, self.login_of(run))], ranks):
+            yield
+
+    def reach(self, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
+        """Return ssh to the login node, and there one more step of the run's job, while that is running."""
+        step = job.step_argv(self.client_of(run), run, node, argv, terminal=terminal)
+        return over_ssh(self.login_of(run).address, step, terminal=terminal)
+
+    def stage_replay(self, run: RunDir, node: int, name: str, checkpoint: Path | None, order: Order) -> list[str]:
+        """Use a folder beside the runs' on the login node, which every node sees; the run's own may be gone."""
+        from orchestrator.backends.remote.upload import stage_replay  # noqa: PLC0415 (loads fabric)
+
+        return stage_replay(self.login_of(run).session(), run, workdir_of(profile_of(run)), name, checkpoint, order)
+
+    # -- ending
+
+    def cancel(self, run: RunDir) -> None:
+        """Leave the recorded cancel where the agents find it, then TERM to them, or out of the queue.
+
+        Where the login node is out of reach, whoever reconciles the run does it.
+        """
+        with contextlib.suppress(BackendError):
+            client = self.client_of(run)
+            recorded = run.read("cancel.json") or {}
+            # Unlike `write_file`, it makes no folder anew: another command may have brought all home and removed it.
+            self.login_of(run).session().call("cancel", run_dir=remote_folder(run), node=0, cancel=recorded)
+            job.cancel(client, run)
+
+    def clean_up(self, run: RunDir) -> list[NodeProof]:
+        """End the job, and prove it; with the login node out of reach, no node can be looked at."""
+        if not _was_begun(run):
+            return []
+        client = self.client_of(run)
+        proofs = job.end(client, run)
+        opinion = job.opinion_of(client, run)
+        record_status(run, opinion)
+        return [replace(proof, is_unreachable=True) for proof in proofs] if opinion.phase == "unknown" else proofs
+
+    def collect(self, run: RunDir) -> None:
+        """Bring what is not here yet, then remove the run's folder there; BackendError where it is out of reach."""
+        from orchestrator.backends.remote.mirror import finish  # noqa: PLC0415 (loads fabric)
+        from orchestrator.backends.slurm.watcher import source_of  # noqa: PLC0415 (as above)
+
+        with self._lock:
+            watcher = self._watchers.pop(run.run_id, None)
+        if watcher is not None:
+            watcher.stop()
+        if _was_begun(run):
+            job.wait_for_end(self.client_of(run), run)  # its batch shell outlives the agents by a moment
+            finish(run, [source_of(run, self.login_of(run))])
+
+
+def _was_begun(run: RunDir) -> bool:
+    """Tell whether anything was sent, so that something may be there."""
+    return (run.path / "handle.json").exists()
+
+
+def _at_home(word: str, home: str) -> str:
+    return home + word[1:] if word.startswith("~/") else word
+
+
+def _check_python(login: LoginNode, python: str) -> None:
+    """Raise BackendError where the nodes' interpreter, as the login node sees it, is too old for submitit."""
+    found = login.session().call("interpreter", python=python)[0]["python"]
+    if tuple(map(int, found.split(".")[:2])) < MIN_PYTHON:
+        raise BackendError(
+            f"{login.address.host}: {python} is Python {found}; submitit needs 3.10 or newer",
+            "set python: in the profile to an interpreter that login and compute nodes share",
+        )
+
+
+def _sbatch(client: Client, script: str, plan: LaunchPlan, settings: SlurmSettings) -> str | None:
+    """Queue the job; return its number, None where only its name can find it, later. BackendError on a refusal."""
+    try:
+        answer = client.call("sbatch", script, timeout=SUBMIT_SECONDS)
+    except BackendError:
+        look = client.queue(fresh=True)
+        if (found := client.find(None, plan.run_id)) is not None:  # it was taken, and only the answer was lost
+            return found.job_id
+        if look.jobs is None:
+            return None
+        raise
+    if answer.code != 0 or (number := job_id_of(answer.out)) is None:
+        raise refusal(answer.err or answer.out, settings, plan.time_limit, client.runner.where)
+    return number

@@ -1,0 +1,54 @@
+"""A login node, reached over SSH: the session with it, and Slurm's programs run there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from orchestrator.backends.slurm.client import PLAIN, STRANGE, Answer
+from orchestrator.errors import BackendError
+from orchestrator.transport.address import parse_address
+from orchestrator.transport.pool import ConnectionPool
+
+if TYPE_CHECKING:  # loads fabric
+    from orchestrator.transport.rpc import Session
+
+TRAVEL_SECONDS: Final = 10.0
+HIDDEN: Final = (*STRANGE, "SBATCH_")
+
+
+class LoginNode:
+    """One login node and orch's folder there; a command runner for Slurm's programs."""
+
+    def __init__(self, pool: ConnectionPool, login: str, workdir: str) -> None:
+        self.pool, self.where, self.workdir = pool, login, workdir
+        self.address = parse_address(login)
+        self._user: int | None = None
+
+    def session(self) -> Session:
+        """Return the open session; BackendError where the login node can't be reached."""
+        return self.pool.session(self.address, self.workdir)
+
+    def hello(self) -> dict[str, Any]:
+        """Return what the machine says of itself: home, workdir, free space, the user's number."""
+        return self.session().call("hello", workdir=self.workdir)[0]
+
+    def run(self, argv: Sequence[str], stdin: str, timeout: float) -> Answer:
+        """Run it there; see CommandRunner."""
+        reply, out = self.session().call(
+            "run_program", stdin.encode(), timeout=timeout + TRAVEL_SECONDS, argv=list(argv), patience=timeout,
+            env=PLAIN, hide=HIDDEN,
+        )  # fmt: skip
+        if reply["code"] is None:
+            raise BackendError(f"{self.where}: {argv[0]} did not answer for {timeout:g} s", transient=True)
+        return Answer(reply["code"], out.decode("utf-8", "replace"), reply["err"])
+
+    def missing(self, names: Sequence[str]) -> list[str]:
+        """Ask there; see CommandRunner."""
+        return list(self.session().call("missing_programs", names=list(names))[0]["missing"])
+
+    def user(self) -> int:
+        """Ask there once; see CommandRunner."""
+        if self._user is None:
+            self._user = int(self.hello()["uid"])
+        return self._user

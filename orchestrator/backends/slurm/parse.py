@@ -1,0 +1,210 @@
+"""What squeue, scontrol and sacct print, as values: jobs, their states and reasons, and both in English. Pure.
+
+Only formats that every Slurm since 20.02 prints alike are read: `-o` of squeue, `-o` of scontrol, `-P` of sacct. The
+JSON output changes its shape between versions.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+from typing import Final
+
+SQUEUE_FORMAT: Final = "%i|%T|%r|%S|%N|%j"
+SACCT_FIELDS: Final = "JobID,State,ExitCode,NodeList,JobName"
+JOB_ID: Final = re.compile(r"\d+(_\d+)?")  # 17, or 17_3: a task of an array
+NOTHING: Final = ("", "(null)", "None", "N/A", "Unknown", "n/a")
+
+WAITING: Final = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
+ACTIVE: Final = frozenset(
+    {"RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT",
+     "POWER_UP_NODE", "UPDATE_DB", "LAUNCH_FAILED", "RECONFIG_FAIL", "EXPEDITING"}
+)  # fmt: skip
+ENDED: Final = {
+    "COMPLETED": "the job is over",
+    "FAILED": "its batch script failed",
+    "CANCELLED": "it was cancelled",
+    "TIMEOUT": "its time limit was reached",
+    "NODE_FAIL": "one of its nodes failed",
+    "PREEMPTED": "it had to give way to another job",
+    "OUT_OF_MEMORY": "it used more memory than it had asked for",
+    "DEADLINE": "its deadline passed before it was done",
+    "BOOT_FAIL": "a node could not be booted for it",
+    "REVOKED": "another cluster has taken it over",
+}
+
+# The words of Slurm's reasons are many; each family of limits has one sentence.
+REASONS: Final = (
+    (r"Priority", "other jobs are ahead of it in the queue"),
+    (r"Resources", "it is next, as soon as enough nodes are free"),
+    (r"None|", "Slurm has not looked at it yet"),
+    (r"BeginTime", "its time to start has not come"),
+    (r"Dependency", "it waits for another job"),
+    (r"DependencyNeverSatisfied", "it waits for a job that did not end as it had to: it will never start"),
+    (r"JobHeldUser", "you are holding it back: scontrol release lets it go"),
+    (r"JobHeldAdmin|JobHoldMaxRequeue", "it is held back, and only an administrator can let it go"),
+    (r"launch_failed_requeued_held|job_requeued_in_held_state", "it failed to start and is held: scontrol release"),
+    (r"ReqNodeNotAvail.*", "nodes that it needs are down or reserved"),
+    (r"NodeDown|BadConstraints|FeaturesNotAvailable", "no node that is up has what it asks for"),
+    (r"PartitionDown|PartitionInactive", "the partition takes no jobs now"),
+    (r"PartitionNodeLimit", "it asks for more nodes than the partition gives a job"),
+    (r"PartitionTimeLimit", "it asks for more time than the partition gives a job"),
+    (r"PartitionConfig", "the partition can't give what it asks for"),
+    (r"Licenses", "it waits for a licence"),
+    (r"Reservation.*", "it waits for its reservation"),
+    (r"InvalidAccount|AccountNotAllowed", "its account may not use this partition, or is unknown"),
+    (r"InvalidQOS|QOSNotAllowed", "its qos may not be used here, or is unknown"),
+    (r"JobArrayTaskLimit", "enough of its array are running"),
+    (r"QOSMaxJobsPerUserLimit|QOSMaxJobsPerUser|AssocMaxJobsLimit|MaxJobsPerAccount|AssociationJobLimit",
+     "you have as many jobs running as you may"),
+    (r"QOSMaxWall.*|AssocMaxWall.*", "it asks for more time than you may have"),
+    (r"QOSMinGRES|QOSMin.*", "it asks for less than the qos demands"),
+    (r"QOSMax.*PerUser.*|QOSMax.*PerUser", "you use as much as the qos gives one user"),
+    (r"QOSMax.*|AssocMax.*|MaxMemPerLimit|MaxCpu.*|.*PerJob.*", "it asks for more than one job may have"),
+    (r"QOSGrp.*|QOSResourceLimit|QOSUsageThreshold", "all jobs of its qos together use what they may"),
+    (r"AssocGrp.*|AssociationResourceLimit|AccountingPolicy", "your account uses as much as it may"),
+    (r"Cleaning|RaisedSignal.*|NonZeroExitCode|SystemFailure|JobLaunchFailure", "its last start is being tidied up"),
+    (r"Prolog", "the nodes are being prepared for it"),
+)  # fmt: skip
+CANT_OPEN: Final = 53  # slurmd's own: no process was started
+NOT_SHARED: Final = "which has to be shared with the login node: set workdir: in the profile to such a folder"
+STUCK: Final = (
+    r"Partition(Config|NodeLimit|TimeLimit)|BadConstraints|DependencyNeverSatisfied|Invalid(Account|QOS)|"
+    r"AccountNotAllowed|QOSNotAllowed|(QOS|Assoc)Max(?!Jobs).*PerJob.*|(QOS|Assoc)MaxWall.*|JobHoldMaxRequeue"
+)
+
+
+@dataclass(frozen=True)
+class JobLine:
+    """One job as one of Slurm's programs shows it; what a program does not tell is empty."""
+
+    job_id: str  # 17, or 17_3 of an array
+    state: str  # Slurm's word: PENDING, RUNNING, ...
+    name: str = ""
+    reason: str = ""
+    start: str = ""  # when it began, or may begin
+    nodes: str = ""
+    by: str = ""  # the number of the user who cancelled it
+    code: int | None = None
+    signal: int | None = None
+    restarts: int = 0
+
+    @property
+    def is_stuck(self) -> bool:
+        """Tell whether it waits for what may never come, unless somebody changes the job or the cluster."""
+        return re.fullmatch(STUCK, self.reason) is not None
+
+    @property
+    def phase(self) -> str:
+        """Return waiting, active or ended; `active` for words that this version of orch doesn't know."""
+        if self.state in WAITING:
+            return "waiting"
+        return "ended" if self.state in ENDED else "active"
+
+
+def parse_squeue(text: str) -> list[JobLine]:
+    """Return the jobs that `squeue --noheader -o SQUEUE_FORMAT` lists; a line of another shape is left out."""
+    jobs = []
+    for line in text.splitlines():
+        parts = line.split("|", 5)
+        if len(parts) == 6 and JOB_ID.fullmatch(parts[0].strip()):
+            job_id, state, reason, start, nodes, name = (part.strip() for part in parts)
+            word, by = state_word(state)
+            jobs.append(JobLine(job_id, word, name, _said(reason), _said(start), _said(nodes), by))
+    return jobs
+
+
+def parse_scontrol(text: str) -> JobLine | None:
+    """Return the job that `scontrol show job -o ID` shows; None where it shows none."""
+    fields = dict(re.findall(r"(?:^|\s)([A-Za-z][\w/:]*)=(\S*)", text))
+    if "JobId" not in fields or "JobState" not in fields:
+        return None
+    word, by = state_word(fields["JobState"])
+    code, signal = exit_code(fields.get("ExitCode", ""))
+    task = fields.get("ArrayTaskId", "")
+    return JobLine(
+        f"{fields.get('ArrayJobId')}_{task}" if task.isdecimal() else fields["JobId"],
+        word,
+        fields.get("JobName", ""),
+        _said(fields.get("Reason", "")),
+        _said(fields.get("StartTime", "")),
+        _said(fields.get("NodeList", "")),
+        by,
+        code,
+        signal,
+        int(fields["Restarts"]) if fields.get("Restarts", "").isdecimal() else 0,
+    )
+
+
+def parse_sacct(text: str) -> list[JobLine]:
+    """Return the jobs that `sacct -n -X -P -o SACCT_FIELDS` lists, newest last; none without accounting."""
+    jobs = []
+    for line in text.splitlines():
+        parts = line.split("|", 4)
+        if len(parts) == 5 and JOB_ID.fullmatch(parts[0].strip()):
+            job_id, state, code, nodes, name = (part.strip() for part in parts)
+            word, by = state_word(state)
+            jobs.append(JobLine(job_id, word, name, nodes=_said(nodes).replace("None assigned", ""), by=by,
+                                code=exit_code(code)[0], signal=exit_code(code)[1]))  # fmt: skip
+    return jobs
+
+
+def state_word(text: str) -> tuple[str, str]:
+    """Return (state, number of who cancelled the job) of `CANCELLED by 1000`, `CANCELLED+`, `RUNNING`."""
+    match = re.fullmatch(r"([A-Za-z_]+)\+?(?: by (\d+))?\+?", text.strip())
+    return (match[1].upper(), match[2] or "") if match else (text.strip().upper(), "")
+
+
+def exit_code(text: str) -> tuple[int | None, int | None]:
+    """Return (exit code, signal) of `1:0`; None where there is none."""
+    match = re.fullmatch(r"(\d+):(\d+)", text.strip())
+    return (int(match[1]), int(match[2]) or None) if match else (None, None)
+
+
+def job_id_of(answer: str) -> str | None:
+    """Return the number in `Submitted batch job 17`, or in what `--parsable` prints; None where there is none."""
+    match = re.search(r"job (\d+)", answer) or re.fullmatch(r"(\d+)(?:;\S*)?", answer.strip())
+    return match[1] if match else None
+
+
+def number_of(job_id: str) -> int:
+    """Return the number of a job, or of the array that it is a task of."""
+    return int(job_id.partition("_")[0])
+
+
+def wait_seconds(start: str, now: float) -> float:
+    """Return how far Slurm's `2026-03-01T10:00:00`, in this machine's time zone, lies ahead; 0 without a time."""
+    try:
+        return time.mktime(time.strptime(start, "%Y-%m-%dT%H:%M:%S")) - now
+    except (ValueError, OverflowError):
+        return 0.0
+
+
+def why_it_waits(job: JobLine) -> str:
+    """Return why a pending job waits, in a sentence, and when it may start; an unknown reason as it is."""
+    known = (sentence for pattern, sentence in REASONS if re.fullmatch(pattern, job.reason))
+    sentence = next(known, "Slurm holds it back")
+    word = f" ({job.reason})" if job.reason else ""
+    when = f"; may start at {job.start.replace('T', ' ')}" if job.start else ""
+    return f"Slurm job {job.job_id} waits: {sentence}{word}{when}"
+
+
+def how_it_ended(job: JobLine, user: str = "") -> str:
+    """Return how a job ended, in a sentence; `user` is the name of who cancelled it, where that is known."""
+    sentence = ENDED.get(job.state, f"its state is {job.state}")
+    if job.state == "CANCELLED" and (user or job.by):
+        sentence += f" by {user or f'user {job.by}'}"
+    if job.state == "FAILED" and job.signal == CANT_OPEN:
+        sentence = f"its first node can't write to the run's folder, {NOT_SHARED}"
+    elif job.state == "FAILED" and job.signal:
+        sentence += f", by signal {job.signal}"
+    elif job.state == "FAILED" and job.code:
+        sentence += f" with exit code {job.code}"
+    if job.state == "NODE_FAIL" and job.nodes:
+        sentence += f" (of {job.nodes})"
+    return f"Slurm job {job.job_id}: {sentence} ({job.state})"
+
+
+def _said(text: str) -> str:
+    return "" if text in NOTHING else text

@@ -1,0 +1,100 @@
+"""What a Slurm cluster has and takes: its partitions, and whether a profile fits them before anything is queued."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from orchestrator.backends.base import CheckResult, Level
+from orchestrator.backends.settings import SlurmSettings
+from orchestrator.backends.slurm.client import Client, first_line
+from orchestrator.backends.slurm.errors import refusal
+from orchestrator.errors import BackendError
+from orchestrator.specs.units import seconds
+
+SINFO_FORMAT: Final = "%P|%a|%l|%D|%A|%c|%m|%G"
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Nodes of one partition that are alike."""
+
+    name: str
+    is_default: bool
+    is_up: bool
+    limit: int | None  # seconds; None for no limit
+    nodes: int
+    idle: int
+    cores: str  # a node; `8+` where some have more
+    memory: str  # MiB a node
+    gres: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the partition as JSON types."""
+        return asdict(self)
+
+
+def parse_sinfo(text: str) -> list[Partition]:
+    """Return the rows of `sinfo -h -o SINFO_FORMAT`; one of another shape is left out."""
+    found = []
+    for line in text.splitlines():
+        parts = [part.strip() for part in line.split("|", 7)]
+        if len(parts) == 8 and parts[3].isdecimal():
+            name, state, limit, nodes, used, cores, memory, gres = parts
+            idle = used.partition("/")[2]
+            found.append(
+                Partition(
+                    name.removesuffix("*"), name.endswith("*"), state == "up", _limit(limit), int(nodes),
+                    int(idle) if idle.isdecimal() else 0, cores, memory, "" if gres == "(null)" else gres,
+                )
+            )  # fmt: skip
+    return found
+
+
+def _limit(text: str) -> int | None:
+    """Return seconds of `10:00`, `1:00:00` or `2-00:00:00`; None for `infinite` and what can't be read."""
+    try:
+        return seconds(f"0:{text}" if text.count(":") == 1 and "-" not in text else text)
+    except ValueError:
+        return None
+
+
+def partitions(client: Client) -> list[Partition]:
+    """Return the cluster's partitions, as sinfo lists them now; BackendError where Slurm can't be asked."""
+    answer = client.call("sinfo", "-h", "-o", SINFO_FORMAT)
+    if answer.code != 0:
+        raise BackendError(f"Slurm can't be asked: {first_line(answer.err)}", "scontrol ping", transient=True)
+    return parse_sinfo(answer.out)
+
+
+def fits(settings: SlurmSettings, rows: list[Partition]) -> CheckResult:
+    """Check that the profile's partition exists, is up, and gives so many nodes for so long; pure."""
+    wanted = settings.partition
+    own = [row for row in rows if (row.name in wanted.split(",") if wanted else row.is_default)]
+    if not own:
+        names = ", ".join(dict.fromkeys(row.name for row in rows))
+        what = f"there is no partition {wanted}" if wanted else "no partition is the default"
+        return CheckResult(Level.FAIL, what, f"set partition: in the profile to one of {names}")
+    name = own[0].name
+    total, idle = (sum(getattr(row, field) for row in own if row.name == name) for field in ("nodes", "idle"))
+    limit = own[0].limit
+    if settings.nodes > total:
+        said = f"{name} has {total} nodes, the profile asks for {settings.nodes}"
+        return CheckResult(Level.FAIL, said, "set nodes: to less")
+    if limit is not None and settings.time is not None and settings.time > limit:
+        said = f"{name} gives {limit // 60} min, the profile asks for {settings.time // 60}"
+        return CheckResult(Level.FAIL, said, "set time: to less")
+    if not own[0].is_up:
+        return CheckResult(Level.WARN, f"{name} is down: jobs wait", "ask the cluster's administrator")
+    return CheckResult(Level.OK, f"{name}: {total} nodes, {idle} idle")
+
+
+def would_take(client: Client, script: str, settings: SlurmSettings, time_limit: int | None) -> CheckResult:
+    """Return what `sbatch --test-only` says to a batch script; nothing is queued."""
+    answer = client.call("sbatch", "--test-only", stdin=script)
+    said = answer.err.strip() or answer.out.strip()
+    if answer.code == 0:
+        when = said.removeprefix("sbatch: ").partition(" to start ")[2].replace("T", " ")
+        return CheckResult(Level.OK, when or said)
+    error = refusal(said.replace("allocation failure:", "error:"), settings, time_limit)
+    return CheckResult(Level.FAIL, error.message, error.hint)

@@ -1,0 +1,144 @@
+"""What sbatch is asked for: a plan's parameters in submitit's words, and the lines around its one srun. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from orchestrator.backends.settings import SlurmSettings
+
+if TYPE_CHECKING:  # who only looks at runs must not wait for pydantic
+    from orchestrator.specs.plan import LaunchPlan
+
+FOLDER: Final = "slurm"  # of the run directory: script, pickle, the logs of batch shell and agents
+WARN_SECONDS: Final = 90  # how long before the time limit the ranks are told to stop
+LEAST_WARNING: Final = 10
+# One failing agent ends the step; one that has ended well waits for the others, who may be saving.
+STEP_RULES: Final = ("--unbuffered", "--kill-on-bad-exit=1", "--wait=0")
+
+
+@dataclass(frozen=True)
+class Array:
+    """Runs that are the tasks of one array, and differ in nothing that sbatch is asked for."""
+
+    sweep: str
+    folder: str  # what they share: script, pickle, agent
+    count: int
+    parallel: int | None = None  # how many at a time; None: as Slurm decides
+
+
+@dataclass(frozen=True)
+class InShell:
+    """What the batch script calls a run's job and its folders, in the shell's words."""
+
+    job: str  # to stand between double quotes
+    run: str
+    folder: str  # of script and pickle
+    log: str  # the job in a name for srun
+
+
+def in_shell(launch: LaunchPlan, array: Array | None) -> InShell:
+    """Return the words for a run that is a job, or for whichever of an array's runs a task is."""
+    run_dir = launch.tasks[0].run_dir
+    if array is None:
+        return InShell("$SLURM_JOB_ID", shlex.quote(run_dir), shlex.quote(f"{run_dir}/{FOLDER}"), "%j")
+    # The array's last task has the array's own number as its job id: what is said to that is said to all of them.
+    job = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
+    run = shlex.quote(run_dir.rpartition(".")[0] + ".") + '"$SLURM_ARRAY_TASK_ID"'
+    return InShell(job, run, shlex.quote(f"{array.folder}/{FOLDER}"), "%A_%a")
+
+
+def command_of(array: Array, launch: LaunchPlan) -> tuple[str, ...]:
+    """Return what each task of the array starts on each node: the agent, which asks Slurm which run is its own."""
+    python, *_ = launch.commands[0]
+    runs = launch.tasks[0].run_dir.rpartition(".")[0]
+    return (python, f"{array.folder}/node.pyz", "slurm", f"{runs}.%a")
+
+
+def parameters(launch: LaunchPlan, array: Array | None = None) -> dict[str, Any]:
+    """Return the parameters of submitit's SlurmExecutor for this plan: one task a node, in which its agent runs."""
+    settings, resources = SlurmSettings.of(launch.profile), launch.job["resources"]
+    extras = {name: value for name, value in settings.sbatch.items() if value is not False}
+    cpus = cores_per_node(launch)
+    mem = resources["mem"] or settings.mem
+    gpus = settings.gpus_per_node and (resources["gpus"] or settings.gpus_per_node)
+    minutes = None if launch.time_limit is None else max(1, -(-launch.time_limit // 60))
+    name, shell = (array.sweep if array else launch.run_id), in_shell(launch, array)
+    asked = {
+        "job_name": name,
+        "comment": f"orch {name}",
+        "nodes": launch.nnodes,
+        "ntasks_per_node": 1,
+        "time": minutes,
+        "partition": settings.partition,
+        "account": settings.account,
+        "qos": settings.qos,
+        "gres": settings.gres,
+        "gpus_per_node": gpus,
+        "cpus_per_task": cpus,
+        "mem": f"{-(-mem // 2**20)}M" if mem else None,
+        "constraint": settings.constraint,
+        "exclude": settings.exclude,
+        "wckey": None,
+        "signal_delay_s": warning(launch.time_limit),
+        "stderr_to_stdout": True,
+        "use_srun": False,  # its own line would write all attempts into one log; `step` is the srun
+        "setup": _setup(shell, of_array=array is not None),
+        "teardown": _teardown(shell),
+    }
+    # A job that its nodes have failed, or that gave way to another, is started again by Slurm itself.
+    tasks = {"array": f"0-{array.count - 1}{f'%{array.parallel}' if array.parallel else ''}"} if array else {}
+    return {**asked, "additional_parameters": {"requeue": True, **extras, **tasks}}
+
+
+def cores_per_node(launch: LaunchPlan) -> int | None:
+    """Return the cores that each node's agent asks for; one a rank where nobody says it, None if nobody knows."""
+    asked = launch.job["resources"]["cpus"] or SlurmSettings.of(launch.profile).cpus_per_task
+    counts = [task.nproc for task in launch.tasks if task.nproc is not None]
+    return asked or (max(counts) if len(counts) == launch.nnodes else None)
+
+
+def warning(time_limit: int | None) -> int:
+    """Return seconds before the limit at which the ranks are told; less where the limit itself is short.
+
+    Slurm looks at its clocks every 30 s and tells up to 60 s early.
+    """
+    return WARN_SECONDS if time_limit is None else max(LEAST_WARNING, min(WARN_SECONDS, time_limit // 4))
+
+
+def step(launch: LaunchPlan, python: Sequence[str], array: Array | None = None) -> str:
+    """Return the shell words before `-m submitit...`: one srun over all nodes, with logs that no other start has."""
+    cpus, shell = cores_per_node(launch), in_shell(launch, array)  # srun does not take it over from sbatch since 22.05
+    rules = [*STEP_RULES, *([f"--cpus-per-task={cpus}"] if cpus else [])]
+    log = f'--output={shell.run}/{FOLDER}/agent.{shell.log}."${{SLURM_RESTART_COUNT:-0}}".%t.log'
+    return f"srun {shlex.join(rules)} {log} {shlex.join(python)}"
+
+
+def _setup(shell: InShell, *, of_array: bool) -> list[str]:
+    lines = [
+        f'exec >{shell.run}/{FOLDER}/batch."{shell.job}.${{SLURM_RESTART_COUNT:-0}}".log 2>&1',
+        "# Where the submit was killed after sbatch had answered, its pickle still lacks the job's number.",
+        f'task={shell.folder}/"{shell.job}"_submitted.pkl',
+    ]
+    if not of_array:
+        return [*lines, f'[ -e "$task" ] || ln {shell.folder}/*.pkl "$task" || [ -e "$task" ]']
+    link = 'ln "$made" "$task"'  # one pickle for all tasks, which may get its name at this very moment
+    unnamed = f'ln {shell.folder}/{"?" * 32}.pkl "$task"'
+    return [
+        *lines,
+        f'made={shell.folder}/"$SLURM_ARRAY_JOB_ID"_submitted.pkl',
+        f'[ -e "$task" ] || {link} || {unnamed} || {link} || [ -e "$task" ]',
+    ]
+
+
+def _teardown(shell: InShell) -> list[str]:
+    """Ask for another start where the agents have left word that they want one; here, because here is no container."""
+    return [
+        "code=$?",
+        f'if [ -e {shell.run}/{FOLDER}/again."${{SLURM_RESTART_COUNT:-0}}" ] && [ ! -e {shell.run}/cancel.json ]; then',
+        f'  scontrol requeue "{shell.job}"',
+        "fi",
+        'exit "$code"',
+    ]

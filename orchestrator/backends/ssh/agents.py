@@ -1,0 +1,134 @@
+"""The agents of one start over SSH: every machine checked and sent what it needs, then all started, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from orchestrator.backends.base import HandleState
+from orchestrator.backends.remote.hosts import all_of, on_all
+from orchestrator.backends.settings import Host, SshSettings, profile_of, remote_folder, workdir_of
+from orchestrator.backends.ssh.handle import Handle, read_handle
+from orchestrator.errors import BackendError
+from orchestrator.protocol.task import NodeTask
+from orchestrator.runs.store import RunDir
+from orchestrator.transport.openssh import resolve
+from orchestrator.transport.pool import ConnectionPool
+
+if TYPE_CHECKING:  # loads fabric
+    from orchestrator.transport.rpc import Session
+
+T = TypeVar("T")
+
+
+def start_agents(
+    pool: ConnectionPool,
+    run: RunDir,
+    settings: SshSettings,
+    hosts: Mapping[int, Host],
+    tasks: tuple[NodeTask, ...],
+    plan_nodes: tuple[int, ...],
+) -> None:
+    """Start the agents of one start of the run on these hosts; BackendError names each that can't take part.
+
+    `plan_nodes` says which of the plan's nodes each of them is. Nothing is started while one can't take part.
+    """
+    from orchestrator.backends.remote.checkpoints import checkpoint_to_give  # noqa: PLC0415 (loads fabric)
+    from orchestrator.backends.remote.upload import check_shared, prepare_node, task_json  # noqa: PLC0415 (as above)
+
+    start, workdir = tasks[0].start, settings.workdir
+    given, before = checkpoint_to_give(run, tasks[0]), read_handle(run)
+
+    def prepare(node: int, host: Host) -> dict[str, Any]:
+        session = pool.session(host.address, workdir)
+        is_new = start > 0 and (before is None or before.hosts[node : node + 1] != (host,))
+        return prepare_node(session, run, tasks[node], workdir, given if node == 0 else None, is_new=is_new)
+
+    hellos, failed = on_all(prepare, hosts)
+    if failed:
+        raise all_of(failed)
+    if settings.shared:
+        sessions = {node: pool.session(hosts[node].address, workdir) for node in sorted(hosts)}
+        check_shared(sessions, tasks[0], workdir)
+    places = _lease(pool, run, settings, hosts, tasks, hellos)
+    addresses = leader_addresses(hosts[0], hellos[0])
+    names = tuple(hosts[node].name for node in sorted(hosts))
+    tasks = tuple(
+        replace(task, leader_addrs=addresses, hosts=names, env={**task.env, **visible(places[task.node_rank])})
+        for task in tasks
+    )
+    handle = Handle(HandleState.INTENT, start, tuple(hosts[node] for node in sorted(hosts)), {}, plan_nodes)
+    handle.write(run)
+
+    def start_one(node: int, host: Host) -> tuple[int, int]:
+        reply, _ = pool.session(host.address, workdir).call("start_agent", task_json(tasks[node]))
+        return reply["pid"], reply["started"]
+
+    agents, failed = on_all(start_one, hosts)
+    state = HandleState.INTENT if failed else HandleState.SUBMITTED
+    replace(handle, state=state, agents=agents).write(run)
+    if failed:
+        raise all_of(failed)
+
+
+def _lease(
+    pool: ConnectionPool,
+    run: RunDir,
+    settings: SshSettings,
+    hosts: Mapping[int, Host],
+    tasks: tuple[NodeTask, ...],
+    hellos: Mapping[int, Mapping[str, Any]],
+) -> dict[int, list[str]]:
+    """Take the GPUs or slots of every node, all or none; in the order of the hosts' names, so that two can't block."""
+    wait = tasks[0].start > 0 or run.record().waits
+    places: dict[int, list[str]] = {}
+    try:
+        for node in sorted(hosts, key=lambda node: (hosts[node].name, node)):
+            count = places_needed(tasks[node], hellos[node]["gpus"], settings.slots)
+            session = pool.session(hosts[node].address, settings.workdir)
+            places[node] = []
+            if count:
+                reply, _ = session.call(
+                    "lease", timeout=None, run_id=run.run_id, count=count, slots=settings.slots, wait=wait
+                )
+                places[node] = reply["places"]
+    except BackendError as error:
+        for node in places:
+            pool.session(hosts[node].address, settings.workdir).call("release", run_id=run.run_id)
+        raise BackendError(error.message, error.hint or "orch nodes shows who; --wait-for-gpus waits") from error
+    return places
+
+
+def places_needed(task: NodeTask, gpus: int, slots: int | None) -> int:
+    """Return how many GPUs or slots a node's ranks hold; ranks that train on the CPU beside GPUs hold none."""
+    if gpus:
+        nproc = task.nproc or gpus
+        return nproc if task.backend != "gloo" and nproc <= gpus else 0
+    return (task.nproc or slots) if slots else 0
+
+
+def visible(places: list[str]) -> dict[str, str]:
+    """Return what the ranks are shown of the GPUs that they hold."""
+    numbers = [name.removeprefix("gpu-") for name in places if name.startswith("gpu-")]
+    return {"CUDA_VISIBLE_DEVICES": ",".join(numbers)} if numbers else {}
+
+
+def leader_addresses(host: Host, hello: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return where the other nodes may reach node 0: its `addr`, else what ssh and the machine itself call it."""
+    if host.addr:
+        return (host.addr,)
+    own = [addr for addr in hello["addresses"] if not addr.startswith("127.")]
+    return tuple(dict.fromkeys([resolve(host.address).hostname, *own]))
+
+
+def on_nodes(
+    pool: ConnectionPool, run: RunDir, work: Callable[[int, Session, str], T], without: Collection[int] = ()
+) -> tuple[dict[int, T], dict[int, BackendError]]:
+    """Do the work on the machine of every node, given its session and the run's folder there; return as `on_all`."""
+    handle, profile = read_handle(run), profile_of(run)
+    if handle is None or not profile:
+        return {}, {}
+    workdir, remote = workdir_of(profile), remote_folder(run)
+    hosts = {node: host for node, host in enumerate(handle.hosts) if node not in without}
+    return on_all(lambda node, host: work(node, pool.session(host.address, workdir), remote), hosts)

@@ -1,0 +1,198 @@
+"""Machines reached over SSH: each node is an agent there, detached from the connection that started it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from orchestrator.backends.base import Backend, Check, Finding, HandleState, Judge, NodeProof, Relauncher
+from orchestrator.backends.remote.hosts import on_all
+from orchestrator.backends.settings import Host, SshSettings, profile_of, workdir_of
+from orchestrator.backends.ssh import liveness
+from orchestrator.backends.ssh.agents import on_nodes, start_agents
+from orchestrator.backends.ssh.handle import read_handle
+from orchestrator.errors import BackendError
+from orchestrator.protocol.task import NodeTask
+from orchestrator.runs.store import RunDir
+from orchestrator.transport.openssh import over_ssh
+from orchestrator.transport.pool import ConnectionPool
+
+if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for fabric
+    from pathlib import Path
+
+    from orchestrator.backends.replay_stage import Order
+    from orchestrator.backends.ssh.watcher import SshWatcher
+    from orchestrator.runs.relaunch import Relaunch
+    from orchestrator.specs.plan import LaunchPlan, Place
+    from orchestrator.specs.profile import AnyProfile
+    from orchestrator.transport.rpc import Session
+
+SECRETS: Final = "secrets.json"
+
+
+class SshBackend(Backend, Relauncher):
+    """Agents on machines of the user's; what they write is copied here by the supervisor."""
+
+    collects: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        self.pool = ConnectionPool()
+        self._watchers: dict[str, SshWatcher] = {}
+        self._lock = threading.Lock()
+
+    # -- starting
+
+    def place(self, run: RunDir, workdir: str | None, python: str | None) -> Place:
+        """Return a folder of the run in orch's folder on every node."""
+        from orchestrator.specs.plan import Place  # noqa: PLC0415 (loads pydantic)
+
+        top = workdir or "~/.orch"
+        folder = f"{top}/runs/{run.run_id}"
+        return Place(folder, f"{folder}/code", f"{top}/inputs", "python3", "python3")
+
+    def submit(self, plan: LaunchPlan, tasks: tuple[NodeTask, ...], run: RunDir) -> None:
+        """Check every node, send the code, then start all agents; nothing is started while one node can't take part."""
+        from orchestrator.backends.remote.checkpoints import with_given_checkpoint  # noqa: PLC0415 (loads fabric)
+
+        settings = SshSettings.of(plan.profile)
+        hosts = dict(enumerate(settings.hosts))
+        if tasks[0].secrets:
+            run.write(SECRETS, {"secrets": tasks[0].secrets}, private=True)  # for another start; gone with the verdict
+        tasks = with_given_checkpoint(tasks)
+        try:
+            start_agents(self.pool, run, settings, hosts, tasks, tuple(hosts))
+        except BackendError:
+            if read_handle(run) is None:  # no agent was to be started yet, so nobody else removes what was sent
+                self._remove(run, settings, hosts, tasks[0].run_dir)
+            raise
+
+    def _remove(self, run: RunDir, settings: SshSettings, hosts: Mapping[int, Host], folder: str) -> None:
+        def one(_: int, host: Host) -> None:
+            session = self.pool.session(host.address, settings.workdir)
+            session.call("remove", run_dir=folder, run_id=run.run_id)
+
+        on_all(one, hosts)
+
+    def relaunch(self, run: RunDir, again: Relaunch) -> None:
+        """Start the agents anew, in the background: on the same hosts, with a spare for one that is out of reach."""
+        handle = read_handle(run)
+        if handle is None or (handle.start >= again.start and handle.state == HandleState.SUBMITTED):
+            return
+        self.watcher(run).relaunch(again)
+
+    # -- looking
+
+    def alive(self, run: RunDir) -> Mapping[int, bool | None]:
+        """Tell it as the supervisor saw it last; a node out of reach is gone once the gang has ended or left it."""
+        return liveness.alive_agents(run)
+
+    def hosts(self, run: RunDir) -> list[str] | None:
+        """Return what the nodes' machines are called; a spare may have taken the place of one."""
+        handle = read_handle(run)
+        return [host.name for host in handle.hosts] if handle else None
+
+    def watcher(self, run: RunDir) -> SshWatcher:
+        """Return the threads that copy what the run's nodes write; started when first asked for."""
+        from orchestrator.backends.ssh.watcher import SshWatcher  # noqa: PLC0415 (loads fabric)
+
+        with self._lock:
+            if run.run_id not in self._watchers:
+                self._watchers[run.run_id] = SshWatcher(run, self.pool)
+            return self._watchers[run.run_id]
+
+    def wait(self, run: RunDir, timeout: float) -> None:
+        """Copy what is new until something has changed, or for `timeout` seconds."""
+        if read_handle(run) is None:  # its submit is still at work, for as long as an image is pulled
+            time.sleep(timeout)
+            return
+        self.watcher(run).wait(timeout)
+
+    @contextlib.contextmanager
+    def bringing_logs(self, run: RunDir, ranks: list[int] | None) -> Iterator[None]:
+        """Have the logs of these ranks (None: of all) copied here too, while it lasts."""
+        from orchestrator.backends.remote.mirror import watching_logs  # noqa: PLC0415 (loads fabric)
+        from orchestrator.backends.ssh.watcher import sources  # noqa: PLC0415 (as above)
+
+        with watching_logs(run, sources(run, self.pool), ranks):
+            yield
+
+    def reach(self, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
+        """Return the command by ssh, to the machine that the node is now."""
+        handle = read_handle(run)
+        if handle is None:
+            raise BackendError(f"run {run.run_id} has reached no machine yet")
+        return over_ssh(handle.hosts[node].address, argv, terminal=terminal)
+
+    def stage_replay(self, run: RunDir, node: int, name: str, checkpoint: Path | None, order: Order) -> list[str]:
+        """Use a folder beside the runs' on the node's machine; the run's own may be gone."""
+        from orchestrator.backends.remote.upload import stage_replay  # noqa: PLC0415 (loads fabric)
+
+        handle, workdir = read_handle(run), workdir_of(profile_of(run))
+        assert handle is not None, "reach() has refused"
+        session = self.pool.session(handle.hosts[node].address, workdir)
+        return stage_replay(session, run, workdir, name, checkpoint, order)
+
+    # -- ending
+
+    def cancel(self, run: RunDir) -> None:
+        """Leave the recorded cancel on every node and TERM its agent; one that is out of reach hears of it later."""
+        cancel = run.read("cancel.json") or {}
+
+        def one(node: int, session: Session, remote: str) -> None:
+            session.call("cancel", run_dir=remote, node=node, cancel=cancel)
+
+        on_nodes(self.pool, run, one)
+
+    def clean_up(self, run: RunDir) -> list[NodeProof]:
+        """Send KILL to what is left on every node; a node that is out of reach is said to be."""
+
+        def one(node: int, session: Session, remote: str) -> NodeProof:
+            reply, _ = session.call("clean_up", run_dir=remote, run_id=run.run_id, node=node)
+            return NodeProof(node, reply["host"], reply["ended"], tuple(reply["survivors"]))
+
+        handle, lost = read_handle(run), self.unreachable(run)
+        proofs, failed = on_nodes(self.pool, run, one, without=lost)
+        for node in {*failed, *lost}:
+            host = handle.hosts[node].name if handle else "?"
+            proofs[node] = NodeProof(node, host, 0, is_unreachable=True)
+        return [proofs[node] for node in sorted(proofs)]
+
+    def unreachable(self, run: RunDir) -> set[int]:
+        """Return the nodes that this process has been watching, and that are out of reach now."""
+        return liveness.unreachable_nodes(run) if run.run_id in self._watchers else set()
+
+    def collect(self, run: RunDir) -> None:
+        """Bring what is not here yet, then remove the run's folder on the nodes; what stays behind is recorded."""
+        from orchestrator.backends.remote.mirror import finish  # noqa: PLC0415 (loads fabric)
+        from orchestrator.backends.ssh.watcher import sources  # noqa: PLC0415 (as above)
+
+        lost = self.unreachable(run)
+        with self._lock:
+            watcher = self._watchers.pop(run.run_id, None)
+        if watcher is not None:
+            watcher.stop()
+        finish(run, sources(run, self.pool), lost)
+
+    # -- a profile's machines
+
+    def doctor(self, profile: AnyProfile, *, on_node: bool) -> list[Check]:
+        """Check every machine of the nodes, all at once."""
+        from orchestrator.backends.ssh.doctor import examine  # noqa: PLC0415 (`orch status` does without)
+
+        assert profile.kind == "ssh"
+        return examine(profile, self.pool)
+
+    def holdings(self, profile: AnyProfile) -> list[dict[str, Any]]:
+        """List every machine, spares included: cores, GPUs, free space, and who holds which place."""
+        from orchestrator.backends.ssh.holdings import holdings  # noqa: PLC0415 (as above)
+
+        return holdings(SshSettings.of(profile.model_dump(mode="json")), self.pool)
+
+    def collect_garbage(self, profile: AnyProfile, judge: Judge, *, dry_run: bool) -> list[Finding]:
+        """Find and remove what ended runs have left on the machines, spares included."""
+        from orchestrator.backends.ssh.holdings import collect_garbage  # noqa: PLC0415 (as above)
+
+        return collect_garbage(SshSettings.of(profile.model_dump(mode="json")), self.pool, judge, dry_run=dry_run)

@@ -1,0 +1,160 @@
+"""Are the machines of an ssh profile fit to train? Every check of every node, side by side; nothing is started."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from orchestrator.backends.base import Check, CheckResult, Level
+from orchestrator.backends.remote.hosts import on_all
+from orchestrator.backends.settings import Host, SshSettings
+from orchestrator.backends.ssh.agents import leader_addresses
+from orchestrator.errors import BackendError
+from orchestrator.protocol.gang import gang_ports
+from orchestrator.specs.plan import nproc_by_node
+from orchestrator.transport.pool import ConnectionPool
+
+if TYPE_CHECKING:  # loads fabric
+    from orchestrator.specs.profile import SshProfile
+    from orchestrator.transport.rpc import Session
+
+OK, WARN, FAIL = Level.OK, Level.WARN, Level.FAIL
+CHECKS: Final = ("ssh", "python3", "workdir", "ranks", "training", "clock", "shm", "master", "same versions")
+IN_CONTAINERS: Final = ("ssh", "python3", "workdir", "ranks", "runtime", "clock", "shm", "master")  # images have torch
+LEAST_FREE: Final = 1 << 30
+LEAST_SHM: Final = 1 << 30
+MOST_SKEW: Final = 5.0
+REMEDIES: Final = {
+    "workdir": "make room there",
+    "clock": "times in logs will not agree; nothing depends on it",
+    "shm": "DataLoader workers share memory there: enlarge /dev/shm",
+}
+
+
+@dataclass
+class Node:
+    """What has been found out about one node."""
+
+    host: str
+    checks: dict[str, CheckResult] = field(default_factory=dict)
+    hello: Mapping[str, Any] = field(default_factory=dict)
+    training: Mapping[str, Any] = field(default_factory=dict)
+
+    def add(self, what: str, level: Level, value: str, hint: str = "") -> None:
+        """Note a check; what is well needs no hint."""
+        self.checks[what] = CheckResult(level, value, "" if level == OK else hint or REMEDIES.get(what, ""))
+
+
+def examine(profile: SshProfile, pool: ConnectionPool) -> list[Check]:
+    """Make every check of every node, all nodes at once; in the order of CHECKS."""
+    settings = SshSettings.of(profile.model_dump(mode="json"))
+    hosts, asked = dict(enumerate(settings.hosts)), nproc_by_node(profile)
+
+    def one(number: int, host: Host) -> Node:
+        session = pool.session(host.address, settings.workdir)
+        node = _check_machine(session, host, settings.workdir, asked[number])
+        if not node.hello:
+            return node
+        if profile.runtime == "none":
+            _check_training(node, session, host.python or settings.python or "python3")
+        else:
+            _check_runtime(node, session, profile.runtime)
+        return node
+
+    nodes, failed = on_all(one, hosts)
+    for number, error in failed.items():
+        nodes[number] = Node(hosts[number].name)
+        nodes[number].add("ssh", FAIL, error.message, error.hint)
+    low, high = (int(part) for part in profile.ports.split("-")) if profile.ports else (None, None)
+    ports = gang_ports("doctor", low, high) if low is not None and high is not None else gang_ports("doctor")
+    _check_reachability(pool, hosts, settings.workdir, ports, nodes)
+    _compare_versions(nodes)
+    whats = CHECKS if profile.runtime == "none" else IN_CONTAINERS
+    unknown = CheckResult(Level.UNKNOWN)
+    rows = [(number, what) for what in whats for number in sorted(nodes)]
+    return [Check(number, nodes[number].host, what, *nodes[number].checks.get(what, unknown)) for number, what in rows]
+
+
+def _check_machine(session: Session, host: Host, workdir: str, nproc: int | None) -> Node:
+    """Make the checks that a machine's answer to hello tells; without one that answer is empty."""
+    before = time.time()
+    node = Node(host.name)
+    node.add("ssh", OK, "connected")
+    try:
+        hello, _ = session.call("hello", workdir=workdir)
+    except BackendError as error:
+        node.add("workdir", FAIL, error.message, "set workdir in the profile to a folder of yours")
+        return node
+    skew = hello["time"] - (before + time.time()) / 2
+    node.hello = hello
+    node.add("python3", OK, hello["python"])
+    free, shm = hello["free"], hello["shm"]
+    node.add("workdir", OK if free >= LEAST_FREE else WARN, f"{hello['workdir']}, {free >> 20} MiB free")
+    node.add("clock", OK if abs(skew) <= MOST_SKEW else WARN, f"{skew:+.1f} s")
+    node.add("shm", OK if shm >= LEAST_SHM else WARN, f"{shm >> 20} MiB")
+    gpus, cores = hello["gpus"], hello["cores"]
+    hint = "more ranks than GPUs: they train on the CPU" if gpus else "more ranks than cores: they take turns"
+    fits = nproc is None or nproc <= (gpus or cores)
+    value = f"{nproc or f'auto: {gpus or cores}'} on {gpus} GPUs, {cores} cores"
+    node.add("ranks", OK if fits else WARN, value, hint)
+    return node
+
+
+def _check_runtime(node: Node, session: Session, runtime: str) -> None:
+    try:
+        found, _ = session.call("container", runtime=runtime)
+        how = ", rootless: for runs of one node only" if found["rootless"] and runtime == "docker" else ""
+        node.add("runtime", WARN if how else OK, f"{runtime} {found['version']}{how}", "set runtime: podman")
+    except BackendError as error:
+        node.add("runtime", FAIL, error.message, "set runtime: in the profile to what the nodes have")
+
+
+def _check_training(node: Node, session: Session, python: str) -> None:
+    try:
+        node.training, _ = session.call("interpreter", python=python)
+        torch = node.training.get("torch")
+        value = f"python {node.training['python']}, torch {torch or 'missing'}"
+        node.add("training", OK if torch else FAIL, value, f"install torch for {python}, or set python: in the profile")
+    except BackendError as error:
+        node.add("training", FAIL, error.message, "set python: in the profile to the interpreter that has torch")
+
+
+def _check_reachability(
+    pool: ConnectionPool, hosts: Mapping[int, Host], workdir: str, ports: tuple[int, ...], nodes: Mapping[int, Node]
+) -> None:
+    """Connect by TCP from every node to node 0, on the ports that the gang would use."""
+    if not nodes[0].hello:
+        return
+    try:
+        port = pool.session(hosts[0].address, workdir).call("listen", ports=ports)[0]["port"]
+    except BackendError as error:
+        nodes[0].add("master", FAIL, error.message, "set ports: in the profile to a range that is free")
+        return
+    addrs = leader_addresses(hosts[0], nodes[0].hello)
+
+    def probe(_: int, host: Host) -> dict[str, Any]:
+        return pool.session(host.address, workdir).call("probe", addrs=addrs, port=port)[0]
+
+    answers, failed = on_all(probe, {number: host for number, host in hosts.items() if nodes[number].hello})
+    for number, answer in answers.items():
+        if answer["addr"] is None:
+            hint = f"open port {port} to it, or set addr: of {hosts[0].name}, or ports: of the profile"
+            nodes[number].add("master", FAIL, "; ".join(answer["problems"]), hint)
+        else:
+            interface = f", {answer['interface']}" if answer["interface"] else ""
+            nodes[number].add("master", OK, f"{answer['addr']}:{port} from {answer['own']}{interface}")
+    for number, problem in failed.items():
+        nodes[number].add("master", FAIL, problem.message, problem.hint)
+
+
+def _compare_versions(nodes: Mapping[int, Node]) -> None:
+    known = {number: each.training.get("torch") for number, each in nodes.items() if each.training.get("torch")}
+    if not known:
+        return
+    usual = Counter(known.values()).most_common(1)[0][0]
+    for number, version in known.items():
+        hint = f"the others have torch {usual}: install that"
+        nodes[number].add("same versions", OK if version == usual else FAIL, f"torch {version}", hint)

@@ -1,0 +1,57 @@
+"""What is recorded of a run's agents over SSH: on which machines they are, of which start, and their pids."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.backends.base import HandleState
+from orchestrator.backends.settings import Host, SshSettings, profile_of
+from orchestrator.errors import StoreError
+from orchestrator.runs.store import RunDir
+
+
+@dataclass(frozen=True)
+class Handle:
+    """One start of a run's agents.
+
+    A node of the plan keeps its number through all starts. A start's own nodes are numbered anew: without those that
+    are lost, and with the machine first that has the newest checkpoint.
+    """
+
+    state: HandleState
+    start: int
+    hosts: tuple[Host, ...]
+    agents: dict[int, tuple[int, int]]  # node -> (pid, start time)
+    plan_nodes: tuple[int, ...]  # which of the plan's nodes each of them is
+
+    def write(self, run: RunDir) -> None:
+        """Keep it with the run."""
+        agents = {str(node): {"pid": pid, "started": started} for node, (pid, started) in self.agents.items()}
+        hosts = [host.to_json() for host in self.hosts]
+        values = {"state": self.state, "start": self.start, "hosts": hosts, "agents": agents, "seats": self.plan_nodes}
+        run.write("handle.json", values)
+
+    @property
+    def by_plan_node(self) -> dict[int, Host]:
+        """Return the machine of each of the plan's nodes that takes part."""
+        return dict(zip(self.plan_nodes, self.hosts, strict=True))
+
+
+def read_handle(run: RunDir) -> Handle | None:
+    """Return the run's handle; None before there is one; where it is damaged, the profile's hosts, with no agents."""
+    try:
+        data = run.read("handle.json")
+        if data is None:
+            return None
+        agents = {int(node): (int(each["pid"]), int(each["started"])) for node, each in data["agents"].items()}
+        hosts = tuple(map(Host.from_json, data["hosts"]))
+        plan_nodes = tuple(map(int, data.get("seats") or range(len(hosts))))
+        if len(plan_nodes) != len(hosts):
+            raise ValueError("a node of the plan for each host")
+        return Handle(HandleState(data["state"]), data["start"], hosts, agents, plan_nodes)
+    except (StoreError, KeyError, TypeError, ValueError, AttributeError):
+        profile = profile_of(run)
+        if not profile:
+            return None
+        hosts = SshSettings.of(profile).hosts
+        return Handle(HandleState.SUBMITTED, 0, hosts, {}, tuple(range(len(hosts))))

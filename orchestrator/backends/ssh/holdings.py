@@ -1,0 +1,76 @@
+"""The machines of an ssh profile, spares included: who holds what on them, and what ended runs have left there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from orchestrator.backends.base import Finding, Judge, Ruling
+from orchestrator.backends.remote.hosts import on_all
+from orchestrator.backends.settings import Host, SshSettings
+from orchestrator.runs.run_id import run_id_from
+from orchestrator.transport.pool import ConnectionPool
+
+if TYPE_CHECKING:  # loads fabric
+    from orchestrator.transport.rpc import Session
+
+CACHE_DAYS: Final = 30
+
+
+def holdings(settings: SshSettings, pool: ConnectionPool) -> list[dict[str, Any]]:
+    """List for every machine its cores, GPUs and free space, and who holds which place; or what is in the way."""
+    machines, nodes = settings.machines, len(settings.hosts)
+
+    def one(number: int, host: Host) -> dict[str, Any]:
+        session = pool.session(host.address, settings.workdir)
+        hello, _ = session.call("hello", workdir=settings.workdir)
+        places = session.call("leases", slots=settings.slots)[0]["places"]
+        shown = {name: hello[name] for name in ("cores", "gpus", "free", "python")}
+        return {"host": host.name, "spare": number >= nodes, **shown, "places": places}
+
+    found, failed = on_all(one, machines)
+    for number, problem in failed.items():
+        found[number] = {"host": machines[number].name, "spare": number >= nodes, "problem": problem.message}
+    return [found[number] for number in sorted(found)]
+
+
+def collect_garbage(settings: SshSettings, pool: ConnectionPool, judge: Judge, *, dry_run: bool) -> list[Finding]:
+    """Find what runs have left on every machine, and remove what is to end; one out of reach is named."""
+    machines, workdir = settings.machines, settings.workdir
+
+    def one(_: int, host: Host) -> list[Finding]:
+        session = pool.session(host.address, workdir)
+        runs = session.call("leftovers", workdir=workdir)[0]["runs"]
+        named = {run_id_from(each, session.address.host): left for each, left in runs.items()}
+        ruled = {run_id: ruling for run_id, left in named.items() if (ruling := judge(run_id, left["agent"]))}
+        found = [
+            _end(session, workdir, run_id, runs[run_id], ruling, dry_run=dry_run) for run_id, ruling in ruled.items()
+        ]
+        return found if dry_run else [*found, *_tidy_cache(session, workdir)]
+
+    done, failed = on_all(one, machines)
+    rows = [finding for number in sorted(done) for finding in done[number]]
+    lost = [Finding("host", machines[number].name, "kept", failed[number].message) for number in sorted(failed)]
+    return [*rows, *lost]
+
+
+def _end(
+    session: Session, workdir: str, run_id: str, left: dict[str, Any], ruling: Ruling, *, dry_run: bool
+) -> Finding:
+    """End what is left of one run on one machine, where that is its ruling; return what became of it."""
+    host, folder, processes = session.address.host, f"{workdir}/runs/{run_id}", ", ".join(left["processes"])
+    what = f"{host}: {folder if left['folder'] else ''}{f' processes {processes}' if processes else ''}"
+    if not ruling.ends or dry_run:
+        return Finding("run", what, "would be ended" if ruling.ends else "kept", ruling.why)
+    survivors = session.call("clean_up", run_dir=folder, run_id=run_id, node=None)[0]["survivors"]
+    if survivors:
+        return Finding("run", f"{host}: {', '.join(survivors)}", "kept", f"{ruling.why}; they could not be ended")
+    session.call("remove", run_dir=folder, run_id=run_id)
+    return Finding("run", what, "removed", ruling.why)
+
+
+def _tidy_cache(session: Session, workdir: str) -> list[Finding]:
+    tidied = session.call("tidy_cache", workdir=workdir, days=CACHE_DAYS)[0]
+    if not tidied["removed"]:
+        return []
+    what = f"{session.address.host}: {tidied['removed']} files of the cache"
+    return [Finding("file", what, "removed", f"unused for {CACHE_DAYS} days, {tidied['bytes'] >> 20} MiB")]

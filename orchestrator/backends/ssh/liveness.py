@@ -1,0 +1,106 @@
+"""Which agents of an SSH run live, by what the supervisor saw last: of one start, on one machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from orchestrator.backends.base import HandleState
+from orchestrator.backends.settings import Host
+from orchestrator.backends.ssh.handle import Handle, read_handle
+from orchestrator.errors import StoreError
+from orchestrator.runs.relaunch import newest_start, pending_start
+from orchestrator.runs.store import RunDir, read_lines
+
+UNREACHABLE_SECONDS: Final = 12.0  # an agent without its gang has ended its ranks by then
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was seen last of one start's agent on one machine; said of no other start, and of no other machine."""
+
+    start: int
+    machine: Host
+    alive: bool | None  # None: it can't be told
+    unreachable_since: float | None = None
+    why: str = ""
+
+    def after(self, before: Seen | None) -> Seen:
+        """Return this, seen after that: what is still out of reach has been so since then."""
+        if before is None or (before.start, before.machine) != (self.start, self.machine):
+            return self
+        if self.unreachable_since is None:
+            return self
+        return replace(self, unreachable_since=before.unreachable_since or self.unreachable_since)
+
+    def is_of(self, handle: Handle, node: int) -> bool:
+        """Tell whether it speaks of the node's agent as the handle has it now."""
+        return self.start == handle.start and handle.hosts[node : node + 1] == (self.machine,)
+
+    def write(self, run: RunDir, node: int) -> None:
+        """Keep it with the run."""
+        run.node(node).mkdir(parents=True, exist_ok=True)
+        values = {"start": self.start, "machine": self.machine.to_json(), "alive": self.alive}
+        run.write(_name(node), {**values, "away": self.unreachable_since, "why": self.why})
+
+
+def last_seen(run: RunDir, node: int) -> Seen | None:
+    """Return what was seen last of the node, whichever machine it was; None where nothing was, or that is damaged."""
+    try:
+        data = run.read(_name(node))
+        if data is None:
+            return None
+        since = data["away"] if isinstance(data["away"], float) else None
+        return Seen(data["start"], Host.from_json(data["machine"]), data["alive"], since, data["why"])
+    except (StoreError, KeyError, TypeError):
+        return None
+
+
+def seen_now(run: RunDir, handle: Handle) -> dict[int, Seen]:
+    """Return what was seen of the agents that the handle speaks of; without those that nothing was seen of."""
+    found = {node: last_seen(run, node) for node in range(len(handle.hosts))}
+    return {node: seen for node, seen in found.items() if seen is not None and seen.is_of(handle, node)}
+
+
+def _name(node: int) -> str:
+    return f"nodes/{node}/seen.json"
+
+
+def unreachable_nodes(run: RunDir) -> set[int]:
+    """Return the nodes that were out of reach when they were looked at last."""
+    handle = read_handle(run)
+    found = seen_now(run, handle) if handle is not None else {}
+    return {node for node, seen in found.items() if seen.unreachable_since is not None}
+
+
+def alive_agents(run: RunDir) -> Mapping[int, bool | None]:
+    """Tell of each node's agent whether it lives, as it was seen last; None where it can't be told.
+
+    A node out of reach counts as gone once the gang has ended or has gone on without it.
+    """
+    handle, decided = read_handle(run), pending_start(read_lines(run.path / "events.jsonl"))
+    if handle is None or (decided is not None and decided.start > handle.start):
+        return {}  # what is known of agents is of the start before
+    seen = seen_now(run, handle)
+    found: dict[int, bool | None] = {}
+    for node in range(len(handle.hosts)):
+        if node in seen:
+            found[node] = seen[node].alive
+        elif node in handle.agents or handle.state == HandleState.SUBMITTED:
+            found[node] = None
+    if any(alive is None for alive in found.values()):
+        _count_out(run, seen, found)
+    return found
+
+
+def _count_out(run: RunDir, seen: Mapping[int, Seen], found: dict[int, bool | None]) -> None:
+    events = newest_start(run.events())
+    over = any(event["kind"] == "gang_ended" and event.get("node") == 0 for event in events)
+    deserted = any(event["kind"] == "gave_up" and event.get("node") != 0 for event in events)
+    for node, alive in found.items():
+        since = seen[node].unreachable_since if node in seen else None
+        is_long = since is not None and time.time() - since > UNREACHABLE_SECONDS
+        if alive is None and is_long and (over or (node == 0 and deserted)):
+            found[node] = False

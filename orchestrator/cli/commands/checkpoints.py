@@ -1,0 +1,30 @@
+"""orch checkpoints: a run's checkpoints, and whether each is whole."""
+
+from __future__ import annotations
+
+import click
+
+from orchestrator.cli import complete
+from orchestrator.cli.delegated import delegated
+from orchestrator.cli.group import orch, print_json, show, style
+from orchestrator.errors import EXIT_ORCH_FAILED
+
+
+@orch.command()
+@click.argument("run", shell_complete=complete.runs)
+@click.option("--verify", is_flag=True, help="Read every byte and verify the checksums.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@delegated
+def checkpoints(run: str, verify: bool, as_json: bool) -> int:
+    """List a run's checkpoints: step, metric, size, and whether each is whole. With --verify, exit 1 if one is not."""
+    from orchestrator.cli.render import results
+    from orchestrator.runs.checkpoints import checkpoint_folder, listing
+    from orchestrator.runs.store import find_run, state_root
+
+    folder = checkpoint_folder(find_run(state_root(), run))
+    found = listing(folder, verify=verify)
+    if as_json:
+        print_json([each.to_json() for each in found])
+    else:
+        show(results.checkpoints_page(found, str(folder), style))
+    return EXIT_ORCH_FAILED if verify and not all(each.is_whole for each in found) else 0

@@ -1,0 +1,101 @@
+"""What a shell completes beside commands and options: runs, sweeps, profiles and jobs. Reads names alone, no run."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import click
+
+from orchestrator.errors import OrchError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+
+class Complete(Protocol):
+    """click's hook: it is given what has been typed of a word, and returns what the word may become."""
+
+    def __call__(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]: ...
+
+
+def _completes(names: Callable[[str], Iterable[str]], *, or_a_file: bool = False) -> Complete:
+    """Return the hook for the names; where none fits, the shell completes files.
+
+    What can't be read completes nothing, for a prompt takes no errors.
+    """
+
+    @functools.wraps(names)
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        try:
+            found = [CompletionItem(name) for name in names(incomplete) if name.startswith(incomplete)]
+        except (OrchError, OSError):
+            found = []
+        return [CompletionItem("", type="file")] if or_a_file and not found else found
+
+    return complete
+
+
+_completes_or_a_file = functools.partial(_completes, or_a_file=True)
+
+
+@_completes
+def runs(_typed: str) -> Iterable[str]:
+    """Complete a run: `last`, then the newest first."""
+    from orchestrator.runs.store import newest_runs, state_root
+
+    return ["last", *(run.run_id for run in newest_runs(state_root())), *_delegated()]
+
+
+@_completes
+def runs_and_sweeps(typed: str) -> Iterable[str]:
+    """Complete a run or a sweep; a sweep's points only once its whole id is there, for there may be a thousand."""
+    from orchestrator.runs.run_id import sweep_of
+    from orchestrator.runs.store import newest_runs, state_root
+
+    names = []
+    for run in newest_runs(state_root()):
+        sweep = sweep_of(run.run_id)
+        names.append(run.run_id if sweep is None or typed.startswith(f"{sweep}.") else sweep)
+    return dict.fromkeys(["last", *names, *_delegated()])
+
+
+@_completes
+def sweeps(_typed: str) -> Iterable[str]:
+    """Complete a sweep, the newest first."""
+    from orchestrator.runs.run_id import sweep_of
+    from orchestrator.runs.store import newest_runs, state_root
+
+    return dict.fromkeys(sweep for run in newest_runs(state_root()) if (sweep := sweep_of(run.run_id)) is not None)
+
+
+@_completes_or_a_file
+def profiles(_typed: str) -> Iterable[str]:
+    """Complete a profile's name, or a file's."""
+    from orchestrator.specs.lookup import known_profiles
+
+    return dict.fromkeys(name for name, _, _ in known_profiles(Path.cwd()))
+
+
+@_completes_or_a_file
+def jobs(_typed: str) -> Iterable[str]:
+    """Complete a job: a file of this folder, or a name in ./jobs or among the shipped ones."""
+    from orchestrator.specs.lookup import documents, known_jobs
+
+    here = [path.name for path in documents(Path.cwd())]
+    return [*here, *(name for name, _ in known_jobs(Path.cwd()))]
+
+
+def _delegated() -> list[str]:
+    """Return the runs that other machines look after, the newest first."""
+    from orchestrator.runs.store import state_root
+
+    if not (state_root() / "elsewhere").is_dir():
+        return []
+    from orchestrator.operations.delegate import pointers
+
+    return [pointer.run_id for pointer in reversed(pointers(state_root()))]

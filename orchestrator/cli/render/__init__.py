@@ -1,0 +1,1 @@
+"""Text for people, from values: pure, the clock is an argument."""

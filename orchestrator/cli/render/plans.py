@@ -1,0 +1,139 @@
+"""The plan for people: what would be started where, and what differs between two profiles."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from orchestrator.cli.render.tables import duration, table
+from orchestrator.protocol.hostlist import FOLD_FROM, in_words
+from orchestrator.protocol.layout import node_folder
+from orchestrator.protocol.task import NodeTask
+
+if TYPE_CHECKING:
+    from orchestrator.prepare.prepare import Shipment
+    from orchestrator.specs.plan import LaunchPlan
+
+
+def plan_page(launch: LaunchPlan, *, commands: bool) -> str:
+    """Return the rank table, the global batch and the limits; with `commands`, also exactly what would be started."""
+    from orchestrator.specs.plan import BOUND_LATER, ON_THE_NODES, ranks_of
+
+    task, ranks = launch.tasks[0], ranks_of(launch)
+    world = launch.world_size
+    lines = [f"{launch.name} on {launch.profile['name']} ({launch.profile['kind']})"]
+    facts: dict[str, str] = {
+        "nodes": _nodes(launch),
+        "world size": str(world) if world else ON_THE_NODES,
+        "MASTER_ADDR": launch.master_addr,
+        "MASTER_PORT": BOUND_LATER,
+        "gang ports": f"the first free of {', '.join(map(str, task.ports[:4]))} and {len(task.ports) - 4} more"
+        if len(task.ports) > 5
+        else ", ".join(map(str, task.ports)),
+        "backend": launch.profile["backend"],
+        "launcher": _launcher(task.launcher, task.program.kind),
+        "container": _container(task),
+        "checkpoints": f"{task.checkpoint_dir} (keep {task.checkpoint_keep}, resume {task.resume})",
+        "code": task.code_dir,
+        "limits": f"join {duration(task.join_timeout)}, grace {duration(task.grace)}, "
+        f"time {duration(launch.time_limit) if launch.time_limit else 'unlimited'}",
+        "restarts": ", ".join(f"{cause} {'unlimited' if n is None else n}" for cause, n in task.retry.items()),
+        "secrets": ", ".join(f"{name}=***" for name in launch.secret_names),
+    }
+    if launch.global_batch:
+        facts["batch"] = f"{launch.global_batch} samples a step"
+        facts["batch"] += f", {launch.global_batch // world} a rank" if world else ""
+    lines += [f"  {name:<12} {value}" for name, value in facts.items() if value]
+    rows = [[str(row.rank), str(row.node_rank), row.host, str(row.local_rank)] for row in ranks]
+    if rows:
+        lines += ["", table(["RANK", "NODE", "HOST", "LOCAL RANK"], rows)]
+    if commands:
+        lines += ["", *_commands(launch)]
+    return "\n".join(lines)
+
+
+def shipment_page(ships: Shipment) -> str:
+    """Return what leaves this machine, and what runs on it beside orch itself."""
+    size = f"{ships.bytes / 1e6:.1f} MB" if ships.bytes >= 100_000 else f"{ships.bytes} bytes"
+    lines = ["shipped:", f"  {ships.folder}: {ships.files} files, {size}"]
+    return "\n".join([*lines, *(["run on this machine:", *(f"  {line}" for line in ships.here)] if ships.here else [])])
+
+
+def _nodes(launch: LaunchPlan) -> str:
+    hosts = [task.host for task in launch.tasks]
+    are_many = launch.profile["kind"] == "ssh" and len(hosts) >= FOLD_FROM
+    return f"{launch.nnodes}: {in_words(hosts)}" if are_many else str(launch.nnodes)
+
+
+def _launcher(asked: str, kind: str) -> str:
+    if asked != "auto":
+        return asked
+    return "exec (a command is not forked)" if kind == "command" else "auto (fork, or exec where the node has GPUs)"
+
+
+def _container(task: NodeTask) -> str:
+    if task.container is None:
+        return ""
+    pulled = {"missing": "pulled where it is missing", "always": "pulled before", "never": "never pulled"}
+    return f"{task.container.image} in {task.container.runtime}, {pulled[task.container.pull]}"
+
+
+def _commands(launch: LaunchPlan) -> list[str]:
+    if launch.profile["kind"] == "slurm":
+        return [*_batch_script(launch), *_ranks(launch)]
+    lines = ["commands:"]
+    for task, argv in zip(launch.tasks, launch.commands, strict=True):
+        lines.append(f"  node {task.node_rank} ({task.host}): {shlex.join(argv)}")
+    return [*lines, *_ranks(launch)]
+
+
+def _batch_script(launch: LaunchPlan) -> list[str]:
+    from orchestrator.backends import kind_of, scheduler
+
+    script = scheduler(kind_of(launch.profile)).script(launch).rstrip()
+    lines = ["the batch script, for sbatch:", *(f"  {line}".rstrip() for line in script.splitlines())]
+    return [*lines, "", "what its task on each node becomes:", f"  {shlex.join(launch.commands[0])}"]
+
+
+def check_line(level: str, value: str, hint: str) -> str:
+    """Return what Slurm said to the batch script."""
+    if level == "ok":
+        return f"sbatch --test-only: Slurm would start it {value}"
+    return f"sbatch --test-only: refused: {value}" + (f"\n  {hint}" if hint else "")
+
+
+def _ranks(launch: LaunchPlan) -> list[str]:
+    from orchestrator.specs.plan import ranks_of
+
+    lines = _entering(launch.tasks[0])
+    ranks = ranks_of(launch)
+    if ranks:
+        lines += ["", "each rank:", f"  cd {shlex.quote(launch.tasks[0].code_dir)}", f"  {shlex.join(ranks[0].argv)}"]
+        lines += ["", "environment of rank 0:", *_assignments({**launch.tasks[0].env, **ranks[0].environment})]
+        for row in ranks[1:]:
+            changed = {k: v for k, v in row.environment.items() if v != ranks[0].environment[k]}
+            lines += [f"rank {row.rank} differs in:", *_assignments(changed)]
+    return lines
+
+
+def _entering(task: NodeTask) -> list[str]:
+    """Return how a launcher gets into its container, but for what only its node knows."""
+    from orchestrator.node.container.argv import NodeResources, argv
+
+    if task.container is None:
+        return []
+    cidfile = f"{node_folder(task.run_dir, task.node_rank)}/container_{task.attempt}.id"
+    words = argv(task, NodeResources(), task.attempt, task.container.image, cidfile=cidfile)
+    return ["", "the launcher of node 0, but for the GPUs, cores and memory of that node:", f"  {shlex.join(words)}"]
+
+
+def _assignments(environment: Mapping[str, str]) -> list[str]:
+    return [f"  {name}={shlex.quote(value)}" for name, value in sorted(environment.items())]
+
+
+def differences_page(first: str, second: str, rows: Sequence[tuple[str, str, str]]) -> str:
+    """Return what differs between the same job under two profiles."""
+    if not rows:
+        return f"{first} and {second} make the same plan"
+    return table(["", first, second], rows)

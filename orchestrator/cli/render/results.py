@@ -1,0 +1,171 @@
+"""Text for people about what runs left behind: checkpoints, copies, differences. Pure: values in, text out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.cli.render.tables import Style, alike, duration, plain, table
+from orchestrator.operations.diff import Comparison, Row
+from orchestrator.operations.pull import Pulled
+from orchestrator.protocol.checkpoint_dir import CheckpointState
+from orchestrator.protocol.hostlist import FOLD_FROM, folded, in_words, nodes_in_words, numbers_in_words
+from orchestrator.runs.checkpoints import Checkpoint
+
+if TYPE_CHECKING:
+    from orchestrator.backends.base import Check
+
+VERDICT_COLOURS = {
+    CheckpointState.COMMITTED: "green",
+    CheckpointState.TORN: "yellow",
+    CheckpointState.CORRUPT: "red",
+    CheckpointState.UNREADABLE: "red",
+}
+
+
+def size(count: float) -> str:
+    """Return a size as `812 B`, `1.4 MB` or `2.0 GB`; powers of 1024."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if count < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TB"
+
+
+def moment(when: float | None) -> str:
+    """Return a moment in this machine's time zone, to the second."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when)) if when else "-"
+
+
+def metrics(values: Mapping[str, float]) -> str:
+    """Return metrics as `accuracy 0.9831, loss 0.0712`."""
+    return ", ".join(f"{name} {value:.4g}" for name, value in values.items()) or "-"
+
+
+def checkpoints_page(found: Sequence[Checkpoint], folder: str, style: Style = plain) -> str:
+    """Return a line a checkpoint, oldest first, then what is wrong with those that must not be used."""
+    if not found:
+        return f"no checkpoints in {folder}"
+    rows = []
+    for each in found:
+        known = each.is_whole
+        rows.append([
+            str(each.step), str(each.epoch) if known else "-", moment(each.time), size(each.bytes),
+            metrics(each.metric), str(each.world_size) if known else "-", each.verdict,
+        ])  # fmt: skip
+    lines = table(["STEP", "EPOCH", "SAVED", "SIZE", "METRIC", "RANKS", "VERDICT"], rows).split("\n")
+    for number, each in enumerate(found, start=1):
+        head = lines[number].removesuffix(each.verdict)
+        lines[number] = f"{head}{style(each.verdict, VERDICT_COLOURS[each.verdict])}"
+    lines += [f"  step {each.step} is {each.verdict}: {each.reason}" for each in found if each.reason]
+    how = "every byte was read" if all(each.hashed for each in found) else "sizes only; --verify reads every byte"
+    return "\n".join([*lines, f"in {folder} ({how})"])
+
+
+def pulled_page(pulled: Pulled) -> str:
+    """Return what has been copied, what was there, and which checkpoint."""
+    rows = [[file.how, size(file.bytes), file.path] for file in pulled.files]
+    lines = [table(["", "SIZE", "FILE"], rows)] if rows else ["nothing is there to be copied yet"]
+    lines += [f"passed over: {reason}" for reason in pulled.skipped]
+    if pulled.step is None and pulled.choice:
+        lines.append(pulled.choice)
+    return "\n".join([*lines, f"in {pulled.folder}"])
+
+
+def comparison_page(found: Comparison, style: Style = plain) -> str:
+    """Return what differs, section by section, then the code file by file."""
+    lines = []
+    if found.rows:
+        rows = [[row.section, row.what, _cell(row, row.one), _cell(row, row.other)] for row in found.rows]
+        lines.append(table(["", "", found.one, found.other], rows))
+    colours = {"+": "green", "-": "red", "@": "cyan"}
+    for file in found.files:
+        lines += ["", f"{file.change} {file.path}"]
+        lines += [f"  {style(line, colours.get(line[:1], ''))}" for line in file.diff[2:]]
+    return "\n".join(lines).strip("\n") or f"{found.one} and {found.other} do not differ in anything recorded"
+
+
+def _cell(row: Row, value: str) -> str:
+    text = in_words(value.split(", ")) if (row.section, row.what) == ("hosts", "hosts") else value
+    line = " ".join(text.split())
+    return line if len(line) <= 60 else f"{line[:57]}..."
+
+
+def members_page(members: Sequence[tuple[str, int]]) -> str:
+    """Return what an archive holds."""
+    return table(["SIZE", "FILE"], [[size(count), name] for name, count in members])
+
+
+def doctor_page(checks: Sequence[Check], style: Style = plain) -> str:
+    """Return a line a node (or many alike), a column a check; then what is wrong, where, and what to do."""
+    whats = list(dict.fromkeys(check.what for check in checks))
+    hosts = {check.node: check.host for check in checks}
+    by_place = {(check.node, check.what): check for check in checks}
+    cells = {node: [by_place[node, what].level for what in whats] for node in hosts}
+    rows = [
+        [numbers_in_words(nodes), in_words(hosts[node] for node in nodes), *cells[nodes[0]]]
+        for nodes in alike(hosts, lambda node: cells[node])
+    ]
+    lines = [table(["NODE", "HOST", *(what.upper() for what in whats)], rows)]
+    lines += _what_is_wrong(checks, style)
+    failed = sum(check.level == "fail" for check in checks)
+    lines += ["", f"{failed} of {len(checks)} checks failed" if failed else "all checks passed"]
+    return "\n".join(lines)
+
+
+def _what_is_wrong(checks: Sequence[Check], style: Style) -> list[str]:
+    """Return each warning and failure with its remedy; what is found of many nodes is said once."""
+    wrong: dict[tuple[str, str, str], list[Check]] = {}
+    for check in checks:
+        if check.level in ("warn", "fail"):
+            wrong.setdefault((check.level, check.what, _without_host(check)), []).append(check)
+    lines = []
+    for (level, what, value), same in wrong.items():
+        many = len(same) >= FOLD_FROM
+        colour = "red" if level == "fail" else "yellow"
+        for group in [same] if many else [[check] for check in same]:
+            where = nodes_in_words([(check.node, check.host) for check in group])
+            lines += ["", f"{style(level, colour)}  {where}, {what}: {value if many else group[0].value}"]
+            hints = dict.fromkeys(line for check in group for line in check.hint.splitlines())
+            lines += [f"      {line}" for line in (folded(hints) if many else hints)]
+    return lines
+
+
+def _without_host(check: Check) -> str:
+    """Return what was found without the host in front, which is another one for each node."""
+    where, colon, rest = check.value.partition(": ")
+    return rest if colon and where.partition(" (")[0] == check.host else check.value
+
+
+def nodes_page(found: Sequence[Mapping[str, Any]], style: Style = plain) -> str:
+    """Return a line a host, with what its GPUs or slots are held by."""
+    rows: list[list[str]] = []
+    out = []  # lines of hosts that can't be used
+    for each in found:
+        name = f"{each['host']} (spare)" if each["spare"] else str(each["host"])
+        if "problem" in each:
+            out.append(len(rows) + 1)
+            rows.append([name, "-", "-", "-", each["problem"]])
+            continue
+        holders = [
+            f"{place} {holder.get('user')}: {holder.get('run')}" if holder else f"{place} free"
+            for place, holder in each["places"].items()
+        ]
+        rows.append(
+            [name, str(each["cores"]), str(each["gpus"]), size(each["free"]), ", ".join(holders) or "not counted"]
+        )
+    lines = table(["HOST", "CORES", "GPUS", "FREE DISK", "HELD BY"], rows).split("\n")
+    return "\n".join(style(line, "red") if number in out else line for number, line in enumerate(lines))
+
+
+def partitions_page(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a line for each kind of node of each partition of a Slurm cluster."""
+    lines = []
+    for row in rows:
+        name = f"{row['name']} (default)" if row["is_default"] else str(row["name"])
+        limit = "none" if row["limit"] is None else duration(row["limit"])
+        memory = f"{row['memory']} MiB"
+        cells = [f"{row['idle']} of {row['nodes']}", row["cores"], memory, row["gres"] or "-", limit]
+        lines.append([name if row["is_up"] else f"{name} (down)", *map(str, cells)])
+    return table(["PARTITION", "IDLE NODES", "CORES", "MEMORY", "GRES", "TIME LIMIT"], lines)

@@ -1,0 +1,101 @@
+"""Text about sweeps: one line among the runs, a page of its points, and their ranking. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from orchestrator.cli.render.runs import note
+from orchestrator.cli.render.tables import COLOURS, Style, ago, duration, plain, table
+from orchestrator.runs.metrics import Ranked
+from orchestrator.runs.state import FINAL, RunState, RunStatus
+
+LIVELIEST_FIRST: Final = (
+    RunStatus.RUNNING, RunStatus.RESTARTING, RunStatus.STARTING, RunStatus.STOPPING, RunStatus.PENDING,
+    RunStatus.SUBMITTING,
+)  # fmt: skip
+IN_ORDER: Final = (*FINAL, *LIVELIEST_FIRST, RunStatus.UNREADABLE)
+WORST_FIRST: Final = (RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.SUCCEEDED)
+Point = tuple[RunState, Mapping[str, str]]  # and its values
+
+
+def overall(states: Sequence[RunState]) -> RunStatus:
+    """Return the state of a sweep: of its liveliest run, or, when all have ended, of the worst."""
+    words = {state.state for state in states}
+    for word in LIVELIEST_FIRST:
+        if word in words:
+            return RunStatus.RUNNING if word == RunStatus.PENDING and words & set(FINAL) else word
+    return next((word for word in WORST_FIRST if word in words), RunStatus.UNREADABLE)
+
+
+def counted(states: Sequence[RunState]) -> str:
+    """Return `25 runs: 12 succeeded, 1 failed, 4 running, 8 pending`."""
+    counts = Counter(state.state for state in states)
+    named = (f"{counts[word]} {word}" for word in IN_ORDER if word in counts)
+    return f"{len(states)} runs: {', '.join(named)}"
+
+
+def sweep_line(sweep: str, states: Sequence[RunState], now: float) -> list[str]:
+    """Return the cells of one sweep in the table of runs."""
+    first = states[0]
+    ranks = str(first.world_size) if first.world_size else "?"
+    return [sweep, overall(states), first.profile, ranks, ago(first.created, now), _took(states, now), counted(states)]
+
+
+def _took(states: Sequence[RunState], now: float) -> str:
+    began = [state.started for state in states if state.started]
+    ended = [state.ended for state in states if state.ended]
+    if not began:
+        return "-"
+    is_over = all(state.is_final for state in states) and ended
+    return duration((max(ended) if is_over else now) - min(began))
+
+
+def sweep_page(sweep: str, points: Sequence[Point], now: float, style: Style = plain) -> str:
+    """Return a sweep with a line for each of its points."""
+    states = [state for state, _ in points]
+    word = overall(states)
+    words = list(dict.fromkeys(word for _, values in points for word in values))
+    rows = [
+        [
+            state.run_id,
+            state.state,
+            *(values.get(word, "-") for word in words),
+            duration((state.ended or now) - state.started) if state.started else "-",
+            note(state, None),
+        ]
+        for state, values in points
+    ]
+    lines = [
+        f"{sweep}  {style(word, COLOURS.get(word, ''))}",
+        f"  profile    {states[0].profile}",
+        f"  submitted  {ago(states[0].created, now)}",
+        f"  points     {counted(states)}",
+        "",
+        table(["RUN", "STATE", *words, "TOOK", "NOTE"], rows, style, colour_of=1),
+    ]
+    return "\n".join(lines)
+
+
+def best_page(metric: str, ranked: Sequence[Ranked], style: Style = plain) -> str:
+    """Return the points by rank; those without the metric last."""
+    words = list(dict.fromkeys(word for each in ranked for word in each.values))
+    rows = [
+        [
+            str(each.rank) if each.rank is not None else "-",
+            each.run_id,
+            each.state,
+            *(each.values.get(word, "-") for word in words),
+            f"{each.value:.6g}" if each.value is not None else "-",
+        ]
+        for each in ranked
+    ]
+    return table(["RANK", "RUN", "STATE", *words, metric], rows, style, colour_of=2)
+
+
+def points_page(points: Sequence[Any]) -> str:
+    """Return the points of a sweep that is not submitted."""
+    words = [word for word, _ in points[0].values]
+    rows = [[str(point.index), *(value for _, value in point.values)] for point in points]
+    return table(["POINT", *words], rows)

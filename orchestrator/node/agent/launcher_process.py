@@ -1,0 +1,161 @@
+"""The agent's side of the launcher: start it inside the runtime, talk in JSON lines, make sure that it is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shlex
+from dataclasses import replace
+from typing import Any, Callable
+
+from orchestrator.node.container.argv import ENGINES
+from orchestrator.node.container.engine import EngineError, remove
+from orchestrator.node.container.prepare import prepare
+from orchestrator.node.launcher.exit_report import last_lines
+from orchestrator.node.system.host import cores
+from orchestrator.node.system.private import users_umask
+from orchestrator.node.system.processes import MARK, mark
+from orchestrator.node.system.signals import held_back
+from orchestrator.node.system.threads import in_thread
+from orchestrator.protocol.layout import node_folder
+from orchestrator.protocol.ranks import RANK_VARIABLES
+from orchestrator.protocol.task import NodeTask
+
+Message = dict[str, Any]
+
+
+def launcher_argv(task: NodeTask) -> list[str]:
+    """Return the argv of the launcher on the node itself: the profile's set-up lines, the training interpreter."""
+    return after_setup(task, [task.python, *archive_argv(task), "launcher"])
+
+
+def after_setup(task: NodeTask, argv: list[str]) -> list[str]:
+    """Return the argv, once the profile's set-up lines have been run on the node."""
+    if not task.setup:
+        return argv
+    lines = [
+        f"{{ {line}\n}} || {{ echo {shlex.quote(f'orch: setup line {number} failed: {line}')} >&2; exit 1; }}"
+        for number, line in enumerate(task.setup, start=1)
+    ]
+    # A login shell, because `module` is a function that /etc/profile.d defines.
+    return ["bash", "-lc", "\n".join([*lines, 'exec "$@"']), "orch-setup", *argv]
+
+
+def archive_argv(task: NodeTask) -> list[str]:
+    """Return what follows the interpreter to reach this code: the archive that was sent along."""
+    return [f"{task.run_dir}/node.pyz"]
+
+
+def launcher_environment(task: NodeTask, nproc: int) -> dict[str, str]:
+    """Return what the launcher's interpreter and its libraries read while they load; secrets come over stdin."""
+    environment = {
+        key: value for key, value in os.environ.items() if key not in RANK_VARIABLES and not key.startswith("PET_")
+    }
+    environment.setdefault("OMP_NUM_THREADS", str(max(1, cores() // nproc)))
+    environment.update(task.env)
+    paths = [*archive_argv(task), *filter(None, [environment.get("PYTHONPATH")])]
+    environment.update(
+        {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1", MARK: mark(task.run_id, task.node_rank)}
+    )
+    return environment
+
+
+def engine_environment(task: NodeTask) -> dict[str, str]:
+    """Return what the program that starts the container gets: this process's own variables, and the mark."""
+    environment = {key: value for key, value in os.environ.items() if key not in RANK_VARIABLES}
+    # Marked, but for pyxis: to the launcher inside, its srun is a stranger with the run's mark.
+    if task.container is not None and task.container.runtime != "pyxis":
+        environment[MARK] = mark(task.run_id, task.node_rank)
+    return environment
+
+
+class LauncherProcess:
+    """A running launcher; its reports arrive through `on_report`, and its end as {"kind": "gone"}."""
+
+    def __init__(self, task: NodeTask, on_report: Callable[[Message], None]) -> None:
+        self.task, self.on_report = task, on_report
+        self.log_path = f"{node_folder(task.run_dir, task.node_rank)}/launcher.log"
+        self.process: asyncio.subprocess.Process | None = None
+        self.early: list[Message] = []  # orders from before it was started
+        self.container: Message = {}  # what is known of its container, once that is about to be started
+        self.left: list[str] = []  # what could not be removed of it
+
+    @property
+    def pid(self) -> int | None:
+        """Return the process's number while it may be running."""
+        return self.process.pid if self.process is not None else None
+
+    async def start(self, nproc: int, attempt: int) -> None:
+        """Start it and tell it its task; OSError or EngineError when it can't be started."""
+        task, argv = self.task, launcher_argv(self.task)
+        environment = launcher_environment(task, nproc)
+        if task.container is not None:
+            threads = max(1, cores() // nproc)
+            launch = await in_thread(prepare, task, attempt, threads)
+            task, argv, self.container = launch.task, after_setup(task, launch.argv), launch.record
+            environment = engine_environment(task)
+        with open(self.log_path, "ab") as log, held_back():
+            self.process = await asyncio.create_subprocess_exec(
+                *argv,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                env=environment,
+                cwd=self.task.code_dir,
+                limit=1 << 20,
+                start_new_session=True,
+                umask=users_umask(),
+            )
+        for order in (replace(task, token="").to_json(), *self.early):
+            self.send(order)
+        self.early = []
+        self.reader = asyncio.create_task(self._read())
+
+    def send(self, order: Message) -> None:
+        """Give an order, also before it is started; a launcher that is gone is reported by its end, not here."""
+        if self.process is None:
+            self.early.append(order)
+        elif self.process.stdin is not None and not self.process.stdin.is_closing():
+            self.process.stdin.write(json.dumps(order).encode() + b"\n")
+
+    async def _read(self) -> None:
+        assert self.process is not None
+        assert self.process.stdout is not None
+        try:
+            while line := await self.process.stdout.readline():
+                with contextlib.suppress(ValueError):  # a line cut by its death
+                    self.on_report(json.loads(line))
+        except ValueError:  # a line beyond all bounds: whatever writes it is no launcher of ours any more
+            self.kill()
+        code = await self.process.wait()
+        self.left = await self._remove_container()
+        self.on_report({"kind": "gone", "code": code, "tail": last_lines(self.log_path)})
+
+    async def _remove_container(self) -> list[str]:
+        """Remove its containers; return what can't be. None is left where all went well: they remove themselves."""
+        if self.container.get("runtime") not in ENGINES:
+            return []
+        try:
+            return (await in_thread(remove, self.container["runtime"], self.task.run_id, self.task.node_rank))[1]
+        except EngineError as error:
+            return [f"{self.container['name']} ({error})"]
+
+    async def end(self, patience: float = 5.0) -> None:
+        """Close its stdin, which ends it and its ranks; kill it when it does not obey."""
+        if self.process is None:
+            return
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        try:
+            await asyncio.wait_for(asyncio.shield(self.reader), patience)
+        except asyncio.TimeoutError:
+            self.kill()
+            await self.reader
+
+    def kill(self) -> None:
+        """Send SIGKILL; the ranks follow by PDEATHSIG, and a container is removed when its client is gone."""
+        if self.process is not None and self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.kill()

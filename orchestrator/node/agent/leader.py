@@ -1,0 +1,398 @@
+"""What node 0's agent decides for the gang: when to go, whose failure counts, whether to start again. No I/O.
+
+The clock (seconds, monotonic) is an argument; messages leave through `send`, facts through `record`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Callable
+
+from orchestrator.node.agent.stall_detector import culprit_of_hang
+from orchestrator.node.container.argv import odd_image, short
+from orchestrator.protocol import restart
+from orchestrator.protocol.gang import Hello
+from orchestrator.protocol.hostlist import nodes_in_words
+from orchestrator.protocol.ranks import EXIT_NO_RETRY, EXIT_REQUEUE, bind
+from orchestrator.protocol.restart import Refusal, Restarter
+from orchestrator.protocol.str_enum import StrEnum
+from orchestrator.protocol.task import NodeTask
+
+HEARTBEAT_SECONDS = 2.0
+SETTLE_SECONDS = 1.5  # a victim's words may arrive before the culprit's: wait for those
+FAILURE_GRACE = 2.0  # the others hang in a collective by now: TERM is only a courtesy
+HANG_SETTLE_SECONDS = 2.5  # so that every node's stalls and stacks are known
+SAVE_GRACE = 1800.0  # rank 0 may be saving long after the others have left
+STACKS_EVERY = 20.0  # seconds between two dumps
+STOPPED_BY_US = ("SIGTERM", "SIGKILL")
+
+Message = dict[str, Any]
+
+
+class Phase(StrEnum):
+    """Where the gang is; an attempt goes from preparing to stopping or ended, and a restart back to preparing."""
+
+    JOINING = "joining"
+    """Not all nodes have said hello."""
+    CHECKING = "checking"
+    """Each node tries the way to its neighbour."""
+    PREPARING = "preparing"
+    """Each node gets its launcher ready; node 0's binds the store's port."""
+    RUNNING = "running"
+    """The ranks have been told to start."""
+    STOPPING = "stopping"
+    """The ranks have been told to stop, and not all nodes are rid of theirs."""
+    ENDED = "ended"
+    """The outcome is recorded, and every node has been told; whoever joins now is told as well."""
+
+
+BEFORE_THE_RANKS = (Phase.JOINING, Phase.CHECKING, Phase.PREPARING)  # each has a deadline
+
+
+class StopReason(StrEnum):
+    """Why the ranks of an attempt have been told to stop."""
+
+    FAILURE = "failure"
+    """A rank failed, a node was lost, or a rank stands still: another attempt may follow."""
+    CANCELLED = "cancelled"
+    """The user asked for it."""
+    PREEMPTED = "preempted"
+    """A signal from outside, or ranks that have stopped at a step boundary by themselves."""
+    TIMEOUT = "timeout"
+    """The job's time limit is over."""
+
+
+def cause_of(exit_report: Message) -> str:
+    """Return the retry budget that an ended rank draws on; none is for `checkpoint` and `no_retry`."""
+    if exit_report.get("unsaved"):
+        return "checkpoint"
+    if exit_report.get("code") == EXIT_NO_RETRY:
+        return "no_retry"
+    if exit_report.get("victim"):
+        return "infra"  # a peer went away, and no rank failed by itself: the network, or a machine
+    error = exit_report.get("error") or {}
+    if error.get("type") not in (None, "LauncherLost", "Hang"):
+        return "user_error"  # an exception, even where the interpreter then died of a signal while tearing down
+    return "infra" if exit_report.get("signal") or exit_report.get("hang") else "user_error"
+
+
+def culprit_of(exits: list[Message]) -> Message | None:
+    """Return the failure that came first and was nobody's consequence; None when every rank ended in order."""
+    failures = [e for e in exits if e.get("code") not in (0, EXIT_REQUEUE)]
+    if not failures:
+        return None
+    own = [e for e in failures if not e.get("victim")]
+    before_stop = [e for e in own if not e["after_stop"]]
+    after_stop = [e for e in own if e["after_stop"] and e.get("signal") not in STOPPED_BY_US]
+    return (before_stop or after_stop or failures)[0]
+
+
+def _unsaved(exit_report: Message) -> str:
+    return f"training is done, and its final weights are on no disk: {exit_report['unsaved']}"
+
+
+@dataclass
+class Leader:
+    """The state of one gang, from the first hello to the bye."""
+
+    task: NodeTask
+    send: Callable[[int, Message], None]
+    record: Callable[..., None]
+    progress: Callable[[], int | None]  # the newest committed checkpoint's step
+    started: float
+    phase: Phase = Phase.JOINING
+    attempt: int = 0
+    hellos: dict[int, Hello] = field(default_factory=dict)
+    waiting: set[int] = field(default_factory=set)  # nodes that still owe an answer in this phase
+    seen: dict[int, float] = field(default_factory=dict)
+    port: int = 0
+    images: dict[int, str] = field(default_factory=dict)  # of each node's container
+    exits: list[Message] = field(default_factory=list)
+    lost: dict[int, str] = field(default_factory=dict)
+    stop_reason: StopReason | None = None
+    settle_at: float | None = None
+    restarts: list[str] = field(default_factory=list)  # their causes
+    begun_at: list[int | None] = field(default_factory=list)  # the newest checkpoint's step as each attempt began
+    bye: Message = field(default_factory=dict)
+    stalls: dict[int, Message] = field(default_factory=dict)
+    stacks: dict[int, Message] = field(default_factory=dict)
+    stacks_asked: float | None = None
+    hang_at: float | None = None
+
+    def __post_init__(self) -> None:
+        self.attempt = self.task.attempt
+        self.ticked = self.started
+        self.deadline = self.started + self.task.join_timeout
+        self.begun_at = [self.progress()]
+        self.waiting = set(range(self.task.nnodes))
+
+    # -- what happens to the gang
+
+    def joined(self, hello: Hello, now: float) -> None:
+        """Count in a node that has proved that it knows the token and said hello."""
+        node = hello.node_rank
+        self.hellos[node] = hello
+        self.seen[node] = now
+        self.waiting.discard(node)
+        self.record("joined", joined=node, host=hello.host, nproc=hello.nproc)
+        if self.phase is Phase.ENDED:
+            self.send(node, self.bye)
+        if self.phase is not Phase.JOINING or self.waiting:
+            return
+        if self.task.nnodes == 1:
+            self._prepare(now)
+            return
+        self.phase, self.waiting = Phase.CHECKING, set(self.hellos)
+        for rank in self.hellos:
+            neighbour = self.hellos[(rank + 1) % self.task.nnodes]
+            self.send(rank, {"kind": "check", "addrs": neighbour.addrs, "port": neighbour.dial_port,
+                             "host": neighbour.host})  # fmt: skip
+
+    def received(self, node: int, message: Message, now: float) -> None:
+        """Handle a message from a node that has joined; one of a past attempt is ignored."""
+        self.seen[node] = now
+        kind = message["kind"]
+        if kind in ("ready", "exit", "idle") and message.get("attempt") != self.attempt:
+            return
+        handler = getattr(self, f"_on_{kind}", None)
+        if handler is not None and self.phase is not Phase.ENDED:
+            handler(node, message, now)
+
+    def left(self, node: int, reason: str, now: float) -> None:
+        """Count out a node whose connection is gone, or that has been silent too long."""
+        if self.phase is Phase.ENDED or node in self.lost:
+            return
+        self.lost[node] = f"{self._name(node)} was lost: {reason}"
+        self.record("lost_node", lost=node, host=self.task.hosts[node], reason=reason)
+        if self.phase in (Phase.RUNNING, Phase.STOPPING):
+            self._stop(StopReason.FAILURE, FAILURE_GRACE)
+            self.waiting.discard(node)
+            self._end_attempt_when_idle(now)
+        else:
+            self._end("failed", "infra", self.lost[node])
+
+    def tick(self, now: float) -> None:
+        """Act on whatever time-outs have passed."""
+        late, self.ticked = now - self.ticked, now
+        if self.phase is Phase.ENDED:
+            return
+        if late > HEARTBEAT_SECONDS:
+            self._slept(late, now)
+        for node, when in list(self.seen.items()):
+            if now - when > self.task.link_timeout and node not in self.lost:
+                self.left(node, f"no heartbeat for {now - when:.0f} s", now)
+        if self.phase in BEFORE_THE_RANKS and now >= self.deadline:
+            self._end("failed", "infra", self._what_is_missing())
+        elif self.phase is Phase.RUNNING and self.settle_at is not None and now >= self.settle_at:
+            self._stop(StopReason.FAILURE, FAILURE_GRACE)
+        elif self.phase is Phase.RUNNING and self.hang_at is not None and now >= self.hang_at:
+            self._blame_hang(now)
+        elif self.phase is Phase.RUNNING and self.task.time_limit and now >= self.started + self.task.time_limit:
+            self.record("time_limit", seconds=self.task.time_limit)
+            self._stop(StopReason.TIMEOUT, self.task.grace)
+
+    def _slept(self, late: float, now: float) -> None:
+        """Move all deadlines: this process did not run meanwhile (stopped, suspended), and could hear nobody."""
+        self.record("slept", seconds=round(late, 1))
+        self.seen = {node: min(now, when + late) for node, when in self.seen.items()}
+        self.started += late
+        self.deadline += late
+        self.settle_at = self.settle_at and self.settle_at + late
+        self.hang_at = self.hang_at and self.hang_at + late
+
+    # -- messages
+
+    def _on_path(self, node: int, message: Message, now: float) -> None:
+        if message.get("error"):
+            self._end("failed", "infra", message["error"])
+            return
+        self.waiting.discard(node)
+        if self.phase is Phase.CHECKING and not self.waiting:
+            self._prepare(now)
+
+    def _on_trouble(self, node: int, message: Message, now: float) -> None:
+        """End for a node that can't take part: nothing that another start would mend, unless it says so."""
+        self._end("failed", message["cause"], f"{self._name(node)}: {message['reason']}")
+
+    def _on_ready(self, node: int, message: Message, now: float) -> None:
+        if node == 0:
+            self.port = message["port"]
+        self.images[node] = str(message.get("image") or "")
+        self.waiting.discard(node)
+        if self.phase is not Phase.PREPARING or self.waiting:
+            return
+        if (odd := odd_image(self.images)) is not None:
+            self._end("failed", "user_error", self._how_images_differ(odd))
+            return
+        self.phase, self.waiting = Phase.RUNNING, set(self.hellos)
+        bindings = bind([self.hellos[rank].nproc for rank in range(self.task.nnodes)])
+        self.record("go", attempt=self.attempt, world_size=bindings[0].world_size, master_port=self.port,
+                    nproc=[binding.nproc for binding in bindings])  # fmt: skip
+        for binding in bindings:
+            self.send(binding.node_rank, {"kind": "go", "attempt": self.attempt, "master_port": self.port,
+                                          "binding": binding.__dict__})  # fmt: skip
+
+    def _how_images_differ(self, odd: int) -> str:
+        image = self.task.container.image if self.task.container else "image"
+        usual = next(each for each in self.images.values() if each and each != self.images[odd])
+        return (
+            f"{self._name(odd)}: its {image} is {short(self.images[odd])}, and the other nodes have {short(usual)}; "
+            "pull or load the same one everywhere, or set container.pull: always"
+        )
+
+    def _on_exit(self, node: int, message: Message, now: float) -> None:
+        host = self.hellos[node].host
+        self.exits.append({**message, "node": node, "host": host, "after_stop": self.phase is Phase.STOPPING})
+        if self.phase is not Phase.RUNNING or message.get("code") == 0:
+            return
+        if message.get("code") == EXIT_REQUEUE:
+            self._stop(StopReason.PREEMPTED, SAVE_GRACE)  # the others are to stop at their step boundary too
+        elif message.get("victim"):
+            self.settle_at = self.settle_at or now + SETTLE_SECONDS
+        else:
+            self._stop(StopReason.FAILURE, FAILURE_GRACE)
+
+    def _on_stall(self, node: int, message: Message, now: float) -> None:
+        """Ask all nodes for stacks where a rank has stood still for half of its limit; end the attempt at the whole."""
+        if self.phase is not Phase.RUNNING or message["attempt"] != self.attempt:
+            return
+        self.stalls[message["rank"]] = {**message, "node": node}
+        if self.stacks_asked is None or now > self.stacks_asked + STACKS_EVERY:
+            self._ask_for_stacks(now)
+        # A program without heartbeats is judged by its output, and ended for its silence only when the job says so.
+        enough = ("auto", "restart") if message["phase"] != "output" else ("restart",)
+        if message["full"] and self.hang_at is None and self.task.hang.get("action") in enough:
+            self.hang_at = now + HANG_SETTLE_SECONDS
+            self.stacks = {}  # those of half the limit may be of another standstill, which passed
+            self._ask_for_stacks(now)
+
+    def _ask_for_stacks(self, now: float) -> None:
+        self.stacks_asked = now
+        for node in self.hellos:
+            self.send(node, {"kind": "stacks"})
+
+    def _on_stacks(self, node: int, message: Message, now: float) -> None:
+        self.stacks.update({int(rank): seen for rank, seen in message["ranks"].items()})
+        self.record("stacks", attempt=self.attempt, ranks=message["ranks"])
+
+    def _blame_hang(self, now: float) -> None:
+        """Make the rank that the others wait for the attempt's failure."""
+        stall = culprit_of_hang([stall for stall in self.stalls.values() if stall["full"]], self.stacks)
+        seen = self.stacks.get(stall["rank"], {})
+        how = "; it is stopped (SIGSTOP)" if seen.get("state") in ("T", "t") else ""
+        words = (
+            f"rank {stall['rank']} has stood still in {stall['phase']} at step {stall['step']} "
+            f"for {stall['seconds']:.0f} s (limit {stall['limit']:.0f} s){how}"
+        )
+        frames = list(seen.get("frames") or [])
+        self.hang_at = None
+        self.exits.append({
+            "rank": stall["rank"], "node": stall["node"], "host": self.hellos[stall["node"]].host, "code": None,
+            "signal": None, "victim": False, "after_stop": False, "hang": True, "tail": frames,
+            "error": {"type": "Hang", "message": words, "traceback": "\n".join(frames)}, "attempt": self.attempt,
+        })  # fmt: skip
+        self._stop(StopReason.FAILURE, FAILURE_GRACE)
+
+    def _on_idle(self, node: int, message: Message, now: float) -> None:
+        self.waiting.discard(node)
+        self._end_attempt_when_idle(now)
+
+    def _on_signal(self, node: int, message: Message, now: float) -> None:
+        """Stop at a step boundary, as TERM or USR2 reached an agent, or at once when cancelled with --now."""
+        reason = StopReason.CANCELLED if message["cancelled"] else StopReason.PREEMPTED
+        grace = 0.0 if message.get("now") else self.task.grace
+        self.record("stopping", reason=reason, signal=message["name"], node=node)
+        outranks = reason is StopReason.CANCELLED and (self.stop_reason is not StopReason.CANCELLED or grace == 0.0)
+        if self.phase is Phase.RUNNING or (self.phase is Phase.STOPPING and outranks):
+            self.phase = Phase.RUNNING
+            self._stop(reason, grace)
+        elif self.phase is Phase.STOPPING and self.stop_reason is StopReason.FAILURE:
+            self.stop_reason = reason  # whoever ends us now would end a restarted gang as well
+        elif self.phase is not Phase.STOPPING:
+            self._end(reason, reason, f"{reason} before the ranks were started")
+
+    # -- decisions
+
+    def _prepare(self, now: float) -> None:
+        self.phase, self.waiting = Phase.PREPARING, set(self.hellos)
+        self.deadline = now + self.task.join_timeout
+        self.exits, self.stop_reason, self.settle_at = [], None, None
+        self.stalls, self.stacks, self.stacks_asked, self.hang_at = {}, {}, None, None
+        for node in self.hellos:
+            self.send(node, {"kind": "prepare", "attempt": self.attempt})
+
+    def _stop(self, reason: StopReason, grace: float) -> None:
+        if self.phase is not Phase.RUNNING:
+            return
+        self.phase, self.stop_reason = Phase.STOPPING, reason
+        for node in self.hellos:
+            if node not in self.lost:
+                self.send(node, {"kind": "stop", "attempt": self.attempt, "grace": grace})
+
+    def _end_attempt_when_idle(self, now: float) -> None:
+        if self.phase not in (Phase.RUNNING, Phase.STOPPING) or self.waiting:
+            return
+        failure = culprit_of(self.exits) or next((each for each in self.exits if each.get("unsaved")), None)
+        if self.stop_reason is not None and self.stop_reason is not StopReason.FAILURE:
+            self._end(self.stop_reason, self.stop_reason, "")
+        elif self.lost:
+            self._end_with_lost(failure)
+        elif failure is not None:
+            self._after_failure(failure, now)
+        elif any(e.get("code") == EXIT_REQUEUE for e in self.exits):
+            self._end("preempted", "preempted", "the ranks stopped at a step boundary and ask to be started again")
+        else:
+            self._end("succeeded", "", "")
+
+    def _end_with_lost(self, failure: Message | None) -> None:
+        """End, as this gang can't start again without a node; a rank that had failed before is still to blame."""
+        lost = "; ".join(self.lost.values())
+        if failure is None or failure.get("victim") or failure["after_stop"]:
+            self._end("failed", "infra", lost)
+        else:
+            cause = cause_of(failure)
+            self.record("attempt_failed", attempt=self.attempt, culprit=failure, cause=cause, step=self.progress())
+            self._end("failed", cause, lost)
+
+    def _after_failure(self, failure: Message, now: float) -> None:
+        cause = cause_of(failure)
+        step = self.progress()
+        self.record("attempt_failed", attempt=self.attempt, culprit=failure, cause=cause, step=step)
+        stalled = restart.stalled(self.begun_at, step)
+        no = restart.refusal(Restarter.LEADER, cause, self.task.retry, self.restarts.count(cause), stalled)
+        if no is Refusal.NO_PROGRESS:
+            self._end("failed", "no_progress", f"{stalled} attempts in a row ended without a new checkpoint")
+        elif no is not None:
+            self._end("failed", cause, _unsaved(failure) if cause == "checkpoint" else "")
+        else:
+            self.restarts.append(cause)
+            self.begun_at.append(step)
+            self.attempt += 1
+            self.record("restart", attempt=self.attempt, cause=cause, from_step=step)
+            self._prepare(now)
+
+    def _what_is_missing(self) -> str:
+        names = nodes_in_words([(node, self._host(node)) for node in sorted(self.waiting)])
+        what = {
+            Phase.JOINING: "did not join",
+            Phase.CHECKING: "did not report on the way to its neighbour",
+            Phase.PREPARING: "did not get its launcher ready",
+        }[self.phase]
+        return f"{names} {what} within {self.task.join_timeout:g} s"
+
+    def _name(self, node: int) -> str:
+        return nodes_in_words([(node, self._host(node))])
+
+    def _host(self, node: int) -> str:
+        return self.hellos[node].host if node in self.hellos else self.task.hosts[node]
+
+    def _end(self, outcome: str, cause: str, reason: str) -> None:
+        self.phase = Phase.ENDED
+        self.record(
+            "gang_ended", outcome=outcome, cause=cause, reason=reason, attempt=self.attempt, step=self.progress()
+        )
+        code = {"succeeded": 0, "preempted": EXIT_REQUEUE, "timeout": EXIT_REQUEUE}.get(outcome, 1)
+        self.bye = {"kind": "bye", "outcome": outcome, "code": code}
+        for node in self.hellos:
+            if node not in self.lost:
+                self.send(node, self.bye)

@@ -1,0 +1,135 @@
+"""`python3 node.pyz replay ORDER`: one rank of a run once more, by itself, at this terminal; nothing of it stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+from orchestrator.node.agent.launcher_process import after_setup, engine_environment, launcher_environment
+from orchestrator.node.container.argv import ENGINES, replaying
+from orchestrator.node.container.engine import EngineError, remove
+from orchestrator.node.container.prepare import prepare
+from orchestrator.node.system.host import cores, gpus
+from orchestrator.node.system.inputs import InputError, place
+from orchestrator.node.system.private import users_umask
+from orchestrator.node.system.processes import end_marked
+from orchestrator.protocol.layout import attempt_folder, node_folder
+from orchestrator.protocol.ranks import Binding, rank_argv, rank_environment
+from orchestrator.protocol.task import NodeTask, at_home
+
+LEAVING_MS = 5000
+BY_TERMINAL = (signal.SIGINT, signal.SIGQUIT)  # Ctrl-C reaches the rank by itself
+FORWARDED = (signal.SIGTERM, signal.SIGHUP)
+
+
+def replay(path: str) -> int:
+    """Return the program's exit code; 128 and the signal's number where one ended it, 1 where it did not start.
+
+    The order is removed at once, as it holds the secrets, and the folder around it in the end.
+    """
+    path = os.path.expanduser(path)
+    try:
+        with open(path, encoding="utf-8") as file:
+            order = json.load(file)
+        os.unlink(path)
+        task = at_home(NodeTask.from_json(order["task"]), os.path.expanduser("~"))
+        binding = Binding(**order["binding"])
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        print(f"orch: can't take the order {path}: {error}", file=sys.stderr)
+        return 1
+    if order.get("inside"):
+        return _rank(task, binding, order)
+    try:
+        for item in task.inputs:
+            task = replace(task, env={**task.env, f"ORCH_INPUT_{item.name}": place(item, task.inputs_dir)})
+        os.makedirs(attempt_folder(node_folder(task.run_dir, task.node_rank), task.attempt), exist_ok=True)
+        return _rank(task, binding, order) if task.container is None else _in_container(task, binding, order)
+    except (InputError, EngineError) as error:
+        print(f"orch: {error}", file=sys.stderr)
+        return 1
+    finally:
+        end_marked(task.run_id)
+        shutil.rmtree(task.run_dir, ignore_errors=True)  # what is left of it, orch gc finds
+
+
+def _rank(task: NodeTask, binding: Binding, order: dict[str, Any]) -> int:
+    environment = {**launcher_environment(task, binding.nproc), **_variables(task, binding, order)}
+    try:
+        return _in_foreground(after_setup(task, rank_argv(task)), environment, task.code_dir)
+    except OSError as error:
+        print(f"orch: rank {order['rank']} can't be started with {task.python}: {error}", file=sys.stderr)
+        return 1
+
+
+def _in_container(task: NodeTask, binding: Binding, order: dict[str, Any]) -> int:
+    """Run it inside its container: its order lies in a folder that the container sees, as it must not be in an argv."""
+    launch = prepare(task, task.attempt, max(1, cores() // binding.nproc))
+    inside, path = replace(launch.task, container=None, setup=()), f"{task.run_dir}/inside.json"
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        json.dump({**order, "task": inside.to_json(), "inside": True}, file)
+    words = replaying(launch.argv, path, terminal=os.isatty(0) and os.isatty(1))
+    try:
+        return _in_foreground(after_setup(task, words), engine_environment(task), task.code_dir)
+    except OSError as error:
+        raise EngineError(f"{words[0]} can't be started: {error}") from error
+    finally:
+        if launch.record["runtime"] in ENGINES:
+            remove(launch.record["runtime"], task.run_id)
+
+
+def _variables(task: NodeTask, binding: Binding, order: dict[str, Any]) -> dict[str, str]:
+    """Return the rank's variables, and its secrets; port 0 lets the store of a lone rank take any free port."""
+    environment = rank_environment(
+        task,
+        binding,
+        order["local_rank"],
+        attempt=task.attempt,
+        master_addr=order["master_addr"],
+        master_port=order["master_port"],
+        serves_store=False,
+    )
+    if binding.world_size == 1:
+        environment.update(_own_gpu(task, order["gpu"]))
+    return {**environment, **task.secrets}
+
+
+def _own_gpu(task: NodeTask, local_rank: int) -> dict[str, str]:
+    """Return the GPU that the rank had as its own, of those that its node's ranks see; "" where there are none."""
+    shown = task.env.get("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES"))
+    seen = [str(number) for number in range(gpus())] if shown is None else [part for part in shown.split(",") if part]
+    return {"CUDA_VISIBLE_DEVICES": seen[local_rank]} if local_rank < len(seen) else {}
+
+
+def _in_foreground(argv: list[str], environment: dict[str, str], folder: str) -> int:
+    """Run it to its end. Who reads its output may go away without a signal, as over ssh: then it is ended."""
+    child = subprocess.Popen(argv, env=environment, cwd=folder, umask=users_umask())
+    for number in BY_TERMINAL:
+        signal.signal(number, lambda *_: None)
+    for number in FORWARDED:
+        signal.signal(number, lambda received, _: child.send_signal(received))
+    watched, poller = os.pidfd_open(child.pid), select.poll()
+    poller.register(watched, select.POLLIN)
+    poller.register(1, 0)  # only that its other end is gone
+    patience = None
+    try:
+        while True:
+            ready = [descriptor for descriptor, _ in poller.poll(patience)]
+            if watched in ready:
+                break
+            if ready:
+                poller.unregister(1)
+                patience = LEAVING_MS
+                child.terminate()
+            else:
+                child.kill()
+    finally:
+        os.close(watched)
+        code = child.wait()
+    return code if code >= 0 else 128 - code

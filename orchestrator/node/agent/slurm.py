@@ -1,0 +1,221 @@
+"""The agent inside a Slurm job: which node it is, who the others are, which start this is, whether to ask for one more.
+
+Slurm starts the same task again after a preemption, a lost node or a requeue. So the task's file stays, each start
+takes the next attempt number, and a start that has to go on leaves word for the batch script, which requeues the job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from orchestrator.node.agent.agent import Agent
+from orchestrator.node.system.event_log import EventLog
+from orchestrator.node.system.host import nproc_here
+from orchestrator.node.system.signals import hold_back_for_good
+from orchestrator.protocol import restart
+from orchestrator.protocol.checkpoint_dir import newest_step
+from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.files import write_json
+from orchestrator.protocol.hostlist import expand, in_words
+from orchestrator.protocol.layout import node_folder
+from orchestrator.protocol.ranks import EXIT_REQUEUE
+from orchestrator.protocol.restart import Restarter
+from orchestrator.protocol.task import NodeTask
+
+ASKED_TO_STOP = {"preempted": "it was asked to stop", "timeout": "its time limit was near"}
+
+Event = Mapping[str, Any]
+
+
+class SlurmError(Exception):
+    """This process is not what it was taken for: a task of a Slurm job with this run's nodes."""
+
+
+@dataclass(frozen=True)
+class History:
+    """What the starts before this one have left: node 0's events, and the word that the last one left."""
+
+    events: tuple[Event, ...]
+    word: Event | None
+
+    @property
+    def all_starts(self) -> list[Event]:
+        """Return the events, and as one of them what the last start asked for: this one."""
+        return [*self.events, *([{**self.word, "kind": EventKind.RELAUNCH}] if self.word else [])]
+
+    @property
+    def next_attempt(self) -> int:
+        """Return the first number that no attempt has had."""
+        attempts = [event["attempt"] for event in self.events if type(event.get("attempt")) is int]
+        return max(attempts, default=-1) + 1
+
+    def stalled(self, step: int | None) -> int:
+        """Return how many starts in a row, up to this one, have brought nothing newer than this step."""
+        return restart.stalled(restart.steps_of_starts(self.events), step)
+
+
+def expand_nodes(text: str) -> list[str]:
+    """Return the host names in Slurm's list of nodes; SlurmError where it can't be read: it never becomes one host."""
+    try:
+        return expand(text)
+    except ValueError as error:
+        raise SlurmError(f"Slurm's list of nodes can't be read: {error}") from None
+
+
+def start_number(environ: Mapping[str, str]) -> int:
+    """Return how many times Slurm has started this job before."""
+    return int(environ.get("SLURM_RESTART_COUNT") or 0)
+
+
+def placed(task: NodeTask, environ: Mapping[str, str]) -> NodeTask:
+    """Return the task with its hosts and node 0's addresses as the allocation has them; SlurmError if they don't fit.
+
+    Node 0 is reached by its name, or by the address from which srun was started, which is node 0's too.
+    """
+    hosts = expand_nodes(environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or "")
+    if len(hosts) != task.nnodes:
+        raise SlurmError(f"the plan has {task.nnodes} nodes, Slurm gave {len(hosts)}: {in_words(hosts)}")
+    launched_from = environ.get("SLURM_LAUNCH_NODE_IPADDR", "")
+    addrs = [hosts[0]] if launched_from.startswith("127.") or not launched_from else [launched_from, hosts[0]]
+    if task.nnodes == 1:
+        addrs = ["127.0.0.1"]
+    return replace(task, hosts=tuple(hosts), leader_addrs=tuple(addrs), start=start_number(environ))
+
+
+def history_of(run_dir: str, start: int) -> History:
+    """Return what earlier starts left in node 0's record, which is on the shared folder whichever host wrote it."""
+    events = []
+    try:
+        with open(f"{node_folder(run_dir, 0)}/events.jsonl", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                try:
+                    event = json.loads(line)
+                except ValueError:  # torn by a crash
+                    continue
+                if isinstance(event, dict):
+                    if event.get("kind") == "slurm_job" and event.get("start") == start:
+                        break  # node 0 was quicker than this node
+                    events.append(event)
+    except OSError:
+        pass  # the first start has none
+    return History(tuple(events), _read(word_path(run_dir, start - 1)))
+
+
+def word_path(run_dir: str, start: int) -> str:
+    """Return where a start asks for the next one; the batch script looks for this very name."""
+    return f"{run_dir}/slurm/again.{start}"
+
+
+def continued(task: NodeTask, history: History) -> NodeTask:
+    """Return the task as this start has it: its first attempt, and the budgets that are left."""
+    left = restart.budget_left(task.retry, history.all_starts)
+    return replace(task, attempt=history.next_attempt, retry=left)
+
+
+def wants_another(task: NodeTask, events: tuple[Event, ...], code: int) -> tuple[str, str] | None:
+    """Return (cause, reason) when the run is to be started again after this agent's end; None otherwise.
+
+    The leader's word counts; where node 0 was lost, that of whoever noticed.
+    """
+    began = any(event.get("kind") == "started" for event in events)
+    ends = [event for event in events if event.get("kind") in ("gang_ended", "gave_up")]
+    if not ends or os.path.exists(f"{task.run_dir}/cancel.json"):
+        return None
+    cause = str(ends[-1].get("cause"))
+    if cause == "preempted" and any(event.get("name") == "SIGUSR2" for event in events):
+        cause = "timeout"  # the batch script asks Slurm for this signal before the limit
+    # This start, and all before it, are off the budget already: see `continued`.
+    used = restart.times_used([event for event in events if event.get("kind") == EventKind.RESTART], cause)
+    refusal = restart.refusal(Restarter.SLURM, cause, task.retry, used)
+    if refusal is not None or not (began or code == EXIT_REQUEUE):
+        return None
+    return cause, str(ends[-1].get("reason") or ASKED_TO_STOP.get(cause, ""))
+
+
+def run_slurm_agent(run_dir: str) -> int:
+    """Run the agent of this node of the job, and return its exit code."""
+    environ = os.environ
+    if run_dir.endswith(".%a"):  # a task of an array: which of its runs, Slurm tells it
+        run_dir = f"{run_dir[:-2]}{environ.get('SLURM_ARRAY_TASK_ID')}"
+    try:
+        start, node = start_number(environ), int(environ["SLURM_NODEID"])
+        with open(f"{node_folder(run_dir, node)}/task.json", encoding="utf-8") as file:
+            task = placed(NodeTask.from_json(json.load(file)), environ)
+    except (OSError, ValueError, TypeError, KeyError, SlurmError) as error:
+        print(f"orch: can't take this node's task from {run_dir}: {error}", file=sys.stderr)
+        return 1
+    history = history_of(run_dir, start)
+    task = continued(task, history)
+    log = EventLog(f"{node_folder(run_dir, node)}/events.jsonl", node)
+    before = log.sequence
+    if node == 0:
+        _record_start(log, task, history, environ)
+    log.close()
+    stalled = history.stalled(newest_step(task.checkpoint_dir)) if start else 0
+    if stalled >= restart.WITHOUT_PROGRESS:
+        return _give_up(log, task, f"{stalled} starts in a row ended without a new checkpoint; {_last(history)}")
+    code = asyncio.run(_run(task))
+    if another := wants_another(task, _own_events(log, before), code):
+        write_json(word_path(run_dir, start), {"cause": another[0], "reason": another[1], "node": node}, durable=False)
+        return EXIT_REQUEUE
+    return code
+
+
+async def _run(task: NodeTask) -> int:
+    """Return the agent's exit code. Then no signal cuts its last words off: srun ends all when the first has left."""
+    code = await Agent(task).run()
+    hold_back_for_good()
+    return code
+
+
+def _record_start(log: EventLog, task: NodeTask, history: History, environ: Mapping[str, str]) -> None:
+    log.write("slurm_job", start=task.start, job=environ.get("SLURM_JOB_ID"), hosts=list(task.hosts))
+    if task.start:
+        word = history.word or {"cause": "preempted", "reason": "Slurm stopped the job and started it again by itself"}
+        log.write(EventKind.RELAUNCH, start=task.start, attempt=task.attempt, cause=str(word.get("cause")),
+                  reason=str(word.get("reason") or ""), step=newest_step(task.checkpoint_dir))  # fmt: skip
+
+
+def _last(history: History) -> str:
+    reason = (history.word or {}).get("reason")
+    return f"the last: {reason}" if reason else "the last was ended by Slurm"
+
+
+def _give_up(log: EventLog, task: NodeTask, reason: str) -> int:
+    """Leave without a start that has no point; node 0 alone says why, the others only go."""
+    log.write(
+        "agent_started", start=task.start, host=os.uname().nodename, pid=os.getpid(), nproc=nproc_here(task.nproc)
+    )
+    if task.node_rank == 0:
+        log.write("gave_up", outcome="failed", cause="no_progress", reason=reason)
+    log.write("agent_ended", outcome="failed", code=1, swept=0, survivors=[])
+    return 1
+
+
+def _own_events(log: EventLog, after: int) -> tuple[Event, ...]:
+    """Return what this start has written of this node: the lines after that number."""
+    events = []
+    with open(log.path, encoding="utf-8", errors="replace") as file:
+        for line in file:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(event, dict) and event.get("seq", -1) >= after:
+                events.append(event)
+    return tuple(events)
+
+
+def _read(path: str) -> Event | None:
+    try:
+        with open(path, encoding="utf-8") as file:
+            data = json.load(file)
+    except (OSError, ValueError):
+        return None
+    return data if isinstance(data, dict) else None

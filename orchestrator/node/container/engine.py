@@ -1,0 +1,241 @@
+"""The container engine of this node: does it answer, and which containers of ours are here; they are ended by id.
+
+What an engine says is turned into one sentence; the host's name is put in front of it by whoever asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pwd
+import re
+import shutil
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.node.container.argv import ATTEMPT, DIR, ENGINES, NODE, OWNER, RUN
+from orchestrator.node.system.orphans import run
+
+ANSWER_SECONDS = 60.0
+CAP_SYS_RESOURCE = 24
+
+
+class EngineError(Exception):
+    """A sentence without the host: what this node's runtime can't do, and what to do about it."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A runtime that answers."""
+
+    name: str
+    version: str
+    rootless: bool = False
+    root: str = ""  # where its images lie
+
+
+@dataclass(frozen=True)
+class Found:
+    """A container of ours, by its labels."""
+
+    id: str
+    run_id: str
+    node: int
+    attempt: int
+    run_dir: str
+    state: str
+
+
+def ask(runtime: str) -> Engine:
+    """Return the runtime as it presents itself; EngineError where it is missing, silent, or refuses this user."""
+    if runtime == "docker":
+        found = json.loads(call(runtime, "info", "--format", "{{json .}}") or "{}")
+        rootless = any("name=rootless" in option for option in found.get("SecurityOptions") or ())
+        return Engine(runtime, found.get("ServerVersion") or "?", rootless, found.get("DockerRootDir") or "")
+    if runtime == "podman":
+        found = json.loads(call(runtime, "info", "--format", "json") or "{}")
+        rootless = bool(_at(found, "host", "security", "rootless"))
+        root = str(_at(found, "store", "graphRoot") or "")
+        return Engine(runtime, str(_at(found, "version", "Version") or "?"), rootless, root)
+    if runtime == "pyxis":
+        if "--container-image" not in call("srun", "--help"):
+            raise EngineError("its srun has no --container-image: pyxis is not installed in this Slurm")
+        return Engine(runtime, "srun --container-image")
+    return Engine(runtime, call(runtime, "--version").strip().rpartition(" ")[2])
+
+
+def engine_pid(engine: str) -> int:
+    """Return the process that starts containers: docker's daemon, as its socket tells; podman is our own child."""
+    path = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+    if engine == "docker" and path.startswith("unix://"):
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+            line.connect(path[len("unix://") :])
+            return int(struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])
+    return os.getpid()
+
+
+def can_lift_limits(pid: int) -> bool:
+    """Return whether the process has CAP_SYS_RESOURCE; a daemon that is itself in a container may lack it."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as status:
+        words = [line.split()[1] for line in status if line.startswith("CapEff:")]
+        return bool(words) and bool(int(words[0], 16) >> CAP_SYS_RESOURCE & 1)
+    return False
+
+
+# -- containers of ours
+
+
+def ours(engine: str, run_id: str | None = None, node: int | None = None) -> list[Found]:
+    """Return this user's containers of orch, running or not; EngineError where the engine does not answer."""
+    filters = [f"label={RUN}={run_id}" if run_id else f"label={RUN}", f"label={OWNER}={os.getuid()}"]
+    filters += [f"label={NODE}={node}"] if node is not None else []
+    words = [word for each in filters for word in ("--filter", each)]
+    ids = call(engine, "ps", "--all", "--quiet", "--no-trunc", *words).split()
+    if not ids:
+        return []
+    done = answer([engine, "inspect", "--type", "container", *ids], ANSWER_SECONDS)  # one may go meanwhile
+    return [_found(each) for each in json.loads(done.stdout or "[]")]
+
+
+def _found(values: Mapping[str, Any]) -> Found:
+    def mark(name: str) -> Any:
+        return _at(values, "Config", "Labels", name)
+
+    numbers = {name: int(mark(name) or 0) for name in (NODE, ATTEMPT)}
+    state = str(_at(values, "State", "Status"))
+    return Found(str(values["Id"]), str(mark(RUN)), numbers[NODE], numbers[ATTEMPT], str(mark(DIR) or ""), state)
+
+
+def _at(values: Mapping[str, Any], *names: str) -> Any:
+    """Return what an engine's answer has at this place; None where a part of the way is missing."""
+    found: Any = values
+    for name in names:
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found
+
+
+def remove(engine: str, run_id: str, node: int | None = None, timeout: float = 20.0) -> tuple[int, list[str]]:
+    """Remove the run's containers by force; return (how many, the ids of those that are still there)."""
+    removed: set[str] = set()
+    end = time.monotonic() + timeout
+    while found := ours(engine, run_id, node):
+        if time.monotonic() > end:
+            return len(removed), [each.id[:12] for each in found]
+        ids = [each.id for each in found]
+        # One may be removing itself, which is refused here: the next look tells.
+        answer([engine, "rm", "--force", "--volumes", *ids], ANSWER_SECONDS)
+        removed.update(ids)
+    return len(removed), []
+
+
+def recorded(node_dir: str) -> str | None:
+    """Return the engine that a node's agent has used, by the record that it left before it started a container."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        with open(f"{node_dir}/container.json", encoding="utf-8") as file:
+            engine = json.load(file)["runtime"]
+        return engine if engine in ENGINES else None
+    return None
+
+
+def end_containers(
+    run_id: str, node_dirs: list[str], node: int | None = None, *, anywhere: bool = False
+) -> tuple[int, list[str]]:
+    """Remove the run's containers in the engines that its agents recorded; return (how many, what is left in words).
+
+    With `anywhere`, also where nothing is recorded any more, as in `everywhere`.
+    """
+    known = {engine for folder in node_dirs if (engine := recorded(folder)) is not None}
+    removed, left = 0, []
+    for engine in ENGINES:
+        if engine in known or (anywhere and engine in _likely()):
+            try:
+                count, stuck = remove(engine, run_id, node)
+            except EngineError as error:
+                left += [f"containers of {run_id}, perhaps: {error}"] if engine in known else []
+                continue
+            removed, left = removed + count, [*left, *(f"container {each}" for each in stuck)]
+    return removed, left
+
+
+def everywhere(node_dirs: Iterable[str]) -> list[Found]:
+    """Return this user's containers of orch in docker, where it answers, and in what these agents recorded."""
+    found: list[Found] = []
+    for engine in {*_likely(), *filter(None, map(recorded, node_dirs))}:
+        with contextlib.suppress(EngineError):
+            found += ours(engine)
+    return found
+
+
+def _likely() -> tuple[str, ...]:
+    """Return the engines to ask, not podman: asked by a user who has not used it, it leaves a process behind."""
+    return ("docker",) if shutil.which("docker") else ()
+
+
+# -- asking
+
+
+def call(program: str, *args: str, timeout: float = ANSWER_SECONDS) -> str:
+    """Run a program and return what it printed; EngineError in one sentence where it failed."""
+    done = answer([program, *args], timeout)
+    if done.returncode != 0 or done.stderr.startswith("Cannot connect"):
+        raise EngineError(in_words(done.stderr, program))
+    return done.stdout
+
+
+def answer(argv: list[str], timeout: float) -> subprocess.CompletedProcess[str]:
+    try:
+        return run(argv, timeout)
+    except FileNotFoundError as error:
+        raise EngineError(f"it has no {argv[0]}: install it there, or set another runtime in the profile") from error
+    except OSError as error:
+        raise EngineError(f"its {argv[0]} can't be started: {error.strerror}") from error
+    except subprocess.TimeoutExpired as error:
+        raise EngineError(f"its {argv[0]} did not answer '{argv[1]}' within {timeout:.0f} s") from error
+
+
+HELP = re.compile(r"\s*(See 'docker|Run '\w+ .*--help)")
+_KNOWN = (
+    (
+        r"permission denied.*(sock|connect)",
+        "{user} may not use its {engine} daemon: add {user} to the group docker there, or set runtime: podman",
+    ),
+    (r"cannot connect to|is the docker daemon running", "its {engine} daemon does not answer: start it there"),
+    (r"no space left on device", "its disk is full, says {engine}: make room where its images lie"),
+    (r"exec format error", "the image is for another kind of processor than this machine's"),
+    (
+        r"container-init binary not found",
+        "its podman has no init for containers: install catatonit there",
+    ),
+    (
+        r"statfs /dev/mqueue",
+        "it has no /dev/mqueue, which podman needs to share the node's /dev/shm: mount it, or set container.shm",
+    ),
+    (
+        r"could not select device driver|unresolvable CDI|nvidia-container-cli|CDI device",
+        "its {engine} can't give GPUs to a container ({last}): install nvidia-container-toolkit, or set gpu_flag",
+    ),
+    (
+        r"executable file .*not found|no such file or directory: unknown|starting container process.*no such file",
+        "the image has no such interpreter ({last}): set python: in the profile to the image's own",
+    ),
+)  # fmt: skip
+
+
+def in_words(said: str, engine: str) -> str:
+    """Return what an engine's error means, in one sentence; its own last line where that is not known."""
+    lines = [line.strip() for line in said.splitlines() if line.strip() and not HELP.match(line)]
+    last = (lines[-1] if lines else "it said nothing")[:300]
+    for pattern, sentence in _KNOWN:
+        if re.search(pattern, said, re.IGNORECASE):
+            try:
+                user = pwd.getpwuid(os.getuid()).pw_name
+            except KeyError:
+                user = str(os.getuid())
+            return sentence.format(engine=engine, user=user, last=last)
+    return f"{engine} says: {last}"

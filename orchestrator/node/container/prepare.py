@@ -1,0 +1,238 @@
+"""What this node adds to a task's container: image, user, cores, memory, GPUs; or why it can't start here."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import pwd
+import re
+import resource
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from orchestrator.node.container.argv import ENGINES, NodeResources, argv, container_name, told
+from orchestrator.node.container.engine import (
+    ANSWER_SECONDS,
+    Engine,
+    EngineError,
+    answer,
+    ask,
+    call,
+    can_lift_limits,
+    engine_pid,
+    in_words,
+)
+from orchestrator.node.system.host import gpus
+from orchestrator.protocol.files import write_json
+from orchestrator.protocol.layout import node_folder
+from orchestrator.protocol.task import Container, Mount, NodeTask
+
+PULL_SECONDS = 3600.0
+OWN_CODES = (125, 126, 127)  # the engine failed, the interpreter can't be run, is not there; no launcher ends so
+LEAST_FREE = 64 << 20
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+@dataclass(frozen=True)
+class ContainerLaunch:
+    """How a launcher is started in its container, and what it is told there."""
+
+    argv: list[str]
+    task: NodeTask
+    record: dict[str, Any]
+
+
+def prepare(task: NodeTask, attempt: int, threads: int) -> ContainerLaunch:
+    """Make ready what the container needs, and leave word of it, so that it is found should this process be killed.
+
+    EngineError where it can't start here.
+    """
+    box = replace(task.container, mounts=here(task.container.mounts)) if task.container else None
+    assert box is not None
+    task = replace(task, container=box)
+    engine, image = ready(box)
+    node_dir = node_folder(task.run_dir, task.node_rank)
+    cidfile = f"{node_dir}/container_{attempt}.id"
+    for folder in (task.checkpoint_dir, *([task.inputs_dir] if task.inputs else [])):
+        os.makedirs(folder, exist_ok=True)
+    with contextlib.suppress(FileNotFoundError):  # the engine wants to make it itself
+        os.unlink(cidfile)
+    record = {
+        "runtime": engine.name, "version": engine.version, "image": box.image, "image_id": image,
+        "name": container_name(task.run_id, task.node_rank, attempt), "attempt": attempt,
+    }  # fmt: skip
+    write_json(f"{node_dir}/container.json", record, durable=False)
+    resources = node_resources(task, engine, os.environ)
+    words = argv(task, resources, attempt, image or box.image, cidfile=cidfile)
+    return ContainerLaunch(words, told(task, resources, os.environ, threads), {**record, "cidfile": cidfile})
+
+
+def container_id(cidfile: str) -> str:
+    """Return the id that the engine has given to the container; "" where the runtime gives none."""
+    with contextlib.suppress(OSError), open(cidfile, encoding="ascii") as file:
+        return file.read().strip()
+    return ""
+
+
+def pinned(task: NodeTask, record: Mapping[str, Any]) -> NodeTask:
+    """Return the task with the image that was started before, whatever its name has come to stand for."""
+    if task.container is None or not record.get("image_id"):
+        return task
+    return replace(task, container=replace(task.container, image=record["image_id"], pull="never"))
+
+
+def refusal(task: NodeTask, code: int, tail: list[str]) -> str | None:
+    """Return why the container did not start, where the runtime and not the launcher ended with this code."""
+    if task.container is None or code not in OWN_CODES or task.container.runtime not in ENGINES:
+        return None
+    why = in_words("\n".join(tail), task.container.runtime)
+    return f"its container of {task.container.image} could not be started: {why}"
+
+
+def ready(box: Container) -> tuple[Engine, str]:
+    """Return (the runtime, the id of the image on this node); EngineError where the container can't start here.
+
+    The id is "" where the runtime does not tell before it has started.
+    """
+    for mount in here(box.mounts):
+        if not os.path.exists(mount.source):
+            raise EngineError(f"it has no {mount.source}, which the job mounts as {mount.target}")
+    engine = ask(box.runtime)
+    if engine.root and (free := _free(engine.root)) is not None and free < LEAST_FREE:
+        raise EngineError(f"the disk of {engine.name}'s {engine.root} is full ({free >> 20} MiB left): make room there")
+    return engine, _image(box) if box.runtime in ENGINES else _file(box)
+
+
+def here(mounts: tuple[Mount, ...]) -> tuple[Mount, ...]:
+    """Return the mounts with `~` as this node has it."""
+    return tuple(replace(mount, source=os.path.expanduser(mount.source)) for mount in mounts)
+
+
+def _image(box: Container) -> str:
+    """Return the id of the image, pulled before where the policy says so."""
+    found = None if box.pull == "always" else _inspect(box)
+    if found is None and box.pull == "never":
+        raise EngineError(f"it has no image {box.image}, and container.pull is never: pull or load it there")
+    if found is None:
+        try:
+            call(box.runtime, "pull", "--quiet", box.image, timeout=PULL_SECONDS)
+        except EngineError as error:
+            raise EngineError(f"it has no image {box.image} and can't pull it: {error}") from error
+        found = _inspect(box)
+    if found is None:
+        raise EngineError(f"it has no image {box.image}, although {box.runtime} says that it pulled it")
+    made_for, own = found.get("Architecture"), ARCHITECTURES.get(platform.machine(), platform.machine())
+    if made_for and made_for != own:
+        raise EngineError(f"its image {box.image} is for {made_for}, and this machine is {own}: build it for {own}")
+    return str(found.get("Id") or "")
+
+
+def _inspect(box: Container) -> dict[str, Any] | None:
+    done = answer([box.runtime, "image", "inspect", box.image], ANSWER_SECONDS)
+    if done.returncode == 0:
+        found: list[dict[str, Any]] = json.loads(done.stdout)
+        return found[0] if found else None
+    if re.search(r"no such image|not known|not found", done.stderr, re.IGNORECASE):
+        return None
+    raise EngineError(in_words(done.stderr, box.runtime))
+
+
+def _file(box: Container) -> str:
+    path = os.path.expanduser(box.image)
+    if path.startswith(("/", "./")) and not os.path.exists(path):
+        raise EngineError(f"it has no image file {path}: every node has to see it there")
+    return ""
+
+
+def _free(folder: str) -> int | None:
+    try:
+        found = os.statvfs(folder)
+    except OSError:  # a folder of root's
+        return None
+    return found.f_bavail * found.f_frsize
+
+
+# -- what the ranks may use
+
+
+def node_resources(task: NodeTask, engine: Engine, environ: Mapping[str, str]) -> NodeResources:
+    """Return what only this node knows of the task's container."""
+    assert task.container is not None
+    uid, gid = os.getuid(), os.getgid()
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        name = str(uid)
+    mine, cores = os.sched_getaffinity(0), os.cpu_count() or 1
+    can_lift = not engine.rootless and can_lift_limits(engine_pid(engine.name))
+    given = environ.get("SLURM_CPUS_ON_NODE", "")
+    asked = int(given) if given.isdigit() else task.container.cpus
+    return NodeResources(
+        user=f"{uid}:{gid}",
+        name=name,
+        groups=tuple(sorted(set(os.getgroups()) - {gid})),
+        rootless=engine.rootless,
+        gpus=visible_gpus(task, environ),
+        cpuset=ranges(mine) if len(mine) < cores else None,
+        cpus=asked if asked is not None and asked < len(mine) else None,
+        memory=_memory(environ) or task.container.mem,
+        infiniband=os.path.isdir("/dev/infiniband"),
+        memlock=can_lift,
+        limits=own_limits() if engine.name == "podman" and not engine.rootless and not can_lift else (),
+        host=environ.get("SLURMD_NODENAME") or socket.gethostname(),
+    )
+
+
+def own_limits() -> tuple[str, ...]:
+    """Return the limits of this process that podman would raise, if told nothing; a root in a container may not."""
+    kinds = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
+    return tuple(f"{name}={resource.getrlimit(kind)[1]}:{resource.getrlimit(kind)[1]}" for name, kind in kinds.items())
+
+
+def visible_gpus(task: NodeTask, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the GPUs that this node's ranks may use, as an engine outside of any allocation counts them; never all.
+
+    Slurm says which they are on the machine; in CUDA_VISIBLE_DEVICES they may be numbered within the job. Otherwise
+    it is the lease's word, and without one all, by number.
+    """
+    if task.backend == "gloo":
+        return ()
+    for value in (
+        environ.get("SLURM_STEP_GPUS"), environ.get("SLURM_JOB_GPUS"),
+        task.env.get("CUDA_VISIBLE_DEVICES"), environ.get("CUDA_VISIBLE_DEVICES"),
+    ):  # fmt: skip
+        if value is not None:
+            return _numbers(value)
+    return tuple(str(index) for index in range(gpus()))
+
+
+def _numbers(text: str) -> tuple[str, ...]:
+    found: list[str] = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        span = re.fullmatch(r"(\d+)-(\d+)", part)
+        found += [str(n) for n in range(int(span[1]), int(span[2]) + 1)] if span else [part]
+    return tuple(part for part in found if part not in ("-1", "NoDevFiles"))
+
+
+def ranges(numbers: set[int]) -> str:
+    """Return cores as cpusets are written: 0-3,8."""
+    groups: list[list[int]] = []
+    for number in sorted(numbers):
+        if groups and number == groups[-1][-1] + 1:
+            groups[-1].append(number)
+        else:
+            groups.append([number])
+    return ",".join(str(group[0]) if len(group) == 1 else f"{group[0]}-{group[-1]}" for group in groups)
+
+
+def _memory(environ: Mapping[str, str]) -> int | None:
+    """Return the bytes that Slurm has given to this node's part of the job; None where it does not count memory."""
+    node, cpu = environ.get("SLURM_MEM_PER_NODE", ""), environ.get("SLURM_MEM_PER_CPU", "")
+    if node.isdigit() and int(node):
+        return int(node) << 20
+    cores = environ.get("SLURM_CPUS_ON_NODE", "")
+    return (int(cpu) * int(cores)) << 20 if cpu.isdigit() and cores.isdigit() and int(cpu) else None

@@ -1,0 +1,1 @@
+"""Starts and reaps the ranks of a node; inside the container where there is one."""

@@ -1,0 +1,352 @@
+"""One process per node, inside the runtime: import torch once, hold the store's port, fork and reap ranks.
+
+It speaks JSON lines: orders on stdin, reports on what was its stdout. The end of stdin means that the agent
+is gone, and the ranks go with it. Single-threaded whenever it forks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import selectors
+import signal
+import socket
+import time
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from orchestrator.node.launcher.exit_report import failure_report
+from orchestrator.node.launcher.rank import RankStart, become_rank, run_rank
+from orchestrator.node.launcher.rank_argv import plan_ranks
+from orchestrator.node.launcher.rank_log import RankLog
+from orchestrator.node.launcher.stacks import SETTLE_SECONDS, ask, describe
+from orchestrator.node.launcher.warmup import torch_is_there, warm_up
+from orchestrator.node.system.cgroup import oom_kills
+from orchestrator.node.system.host import network_here
+from orchestrator.node.system.private import hold_umask
+from orchestrator.node.system.processes import ancestors, end_marked
+from orchestrator.node.system.signals import let_through
+from orchestrator.protocol.layout import attempt_folder, node_folder
+from orchestrator.protocol.ranks import Binding
+from orchestrator.protocol.task import NodeTask
+
+CHUNK = 1 << 16
+F_SETPIPE_SZ = 1031
+PIPE_BYTES = 1 << 20
+
+
+@dataclass
+class RankProcess:
+    """A rank that has been started; `pipe` carries its output until it is closed."""
+
+    start: RankStart
+    pid: int
+    log: RankLog
+    pipe: int
+    exit_status: int | None = None
+
+
+@dataclass
+class Launcher:
+    """What is held open: the control channel, the store's socket, the ranks."""
+
+    task: NodeTask
+    orders: int
+    reports: int
+    selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
+    listening: socket.socket | None = None
+    store: Any = None
+    ranks: dict[int, RankProcess] = field(default_factory=dict)
+    kill_at: float | None = None
+    stacks_at: float | None = None
+    oom_kills: int = field(default_factory=oom_kills)
+    attempt: int = 0
+    buffered: bytes = b""
+    signals: tuple[int, int] = (-1, -1)
+
+    def report(self, kind: str, **values: Any) -> None:
+        """Tell the agent; an agent that is gone is noticed by the end of stdin, not here."""
+        line = json.dumps({"kind": kind, "attempt": self.attempt, **values}) + "\n"
+        with contextlib.suppress(BrokenPipeError):
+            _write_all(self.reports, line.encode())
+
+    def serve(self) -> RankStart | None:
+        """Obey until stdin ends (None), or return in a forked child with what that child is to run."""
+        self._listen_for_signals()
+        self.selector.register(self.orders, selectors.EVENT_READ, "orders")
+        imported = warm_up(self.task)
+        if imported.get("opened_gpu") and self.task.launcher == "fork":
+            self.task = replace(self.task, launcher="exec")  # a forked CUDA context is broken
+        inside = {"network": network_here()} if self.task.container is not None else {}
+        self.report("imported", **imported, **inside)
+        while True:
+            due = [moment for moment in (self.kill_at, self.stacks_at) if moment is not None]
+            events = self.selector.select(max(0.0, min(due) - time.monotonic()) if due else None)
+            for key, _ in events:
+                if key.data == "orders":
+                    start, open_still = self._read_orders()
+                    if start is not None:
+                        return start
+                    if not open_still:
+                        self._kill_ranks()
+                        return None
+                elif key.data == "signals":
+                    os.read(self.signals[0], CHUNK)
+                elif key.data == "store":
+                    self._serve_store()
+                else:
+                    self._pump(key.data)
+            self._reap()
+            if self.kill_at is not None and time.monotonic() >= self.kill_at:
+                self.kill_at = None
+                self._kill_ranks()
+            if self.stacks_at is not None and time.monotonic() >= self.stacks_at:
+                self.stacks_at = None
+                self._report_stacks()
+
+    def _listen_for_signals(self) -> None:
+        self.signals = os.pipe()
+        for end in self.signals:
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(self.signals[1], warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # a handler must exist for the wake-up
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGHUP):
+            signal.signal(number, lambda *_: None)  # a scheduler signals everyone; the agent's order counts
+        let_through()
+        self.selector.register(self.signals[0], selectors.EVENT_READ, "signals")
+
+    def _read_orders(self) -> tuple[RankStart | None, bool]:
+        data = os.read(self.orders, CHUNK)
+        if not data:
+            return None, False
+        *lines, self.buffered = (self.buffered + data).split(b"\n")
+        for line in lines:
+            start = self._obey(json.loads(line))
+            if start is not None:
+                return start, True
+        return None, True
+
+    def _obey(self, order: dict[str, Any]) -> RankStart | None:
+        """Do as ordered; what this machine refuses (files, processes, room on a disk) is told instead of raised."""
+        kind, me = order.pop("kind"), os.getpid()
+        try:
+            start: RankStart | None = getattr(self, f"_order_{kind}")(**order)
+        except OSError as error:
+            if os.getpid() != me:
+                raise  # a rank's process by now: its end is told like any rank's
+            self._kill_ranks()
+            what = {"prepare": "the port for the ranks can't be had", "go": "the ranks can't be started"}
+            where = f" ({error.filename})" if error.filename else ""
+            self.report("trouble", reason=f"{what.get(kind, kind)}: {error.strerror or error}{where}")
+            return None
+        return start
+
+    def _order_prepare(self, attempt: int) -> None:
+        """Bind a fresh port on node 0 and hold it; the number is told to the others."""
+        self.attempt = attempt
+        self.store = None
+        port = 0
+        if self.task.node_rank == 0:
+            self._release_port()
+            dual = socket.has_dualstack_ipv6() and not self.task.only_loopback
+            self.listening = socket.create_server(
+                ("127.0.0.1" if self.task.only_loopback else "", 0),
+                family=socket.AF_INET6 if dual else socket.AF_INET,
+                backlog=4096,
+                dualstack_ipv6=dual,
+            )
+            port = self.listening.getsockname()[1]
+        self.report("ready", port=port)
+
+    def _order_go(
+        self, binding: dict[str, int], master_addr: str, master_port: int, network: dict[str, str]
+    ) -> RankStart | None:
+        """Fork the ranks; they wait in the socket's backlog until the store answers."""
+        bound = Binding(**binding)
+        folder = attempt_folder(node_folder(self.task.run_dir, self.task.node_rank), self.attempt)
+        os.makedirs(folder, exist_ok=True)
+        with_torch = torch_is_there()
+        if self.listening is not None and (self.task.launcher in ("torchrun", "accelerate") or not with_torch):
+            self._release_port()  # these bind the port themselves: the promise of a held port ends here
+        starts = plan_ranks(self.task, bound, self.attempt, master_addr, master_port, serves_store=with_torch)
+        os.environ.update({key: value for key, value in network.items() if key not in os.environ})
+        parent = os.getpid()
+        for start in starts:
+            child = self._fork(start, folder, parent)
+            if child is not None:
+                return child
+        if self.listening is not None:
+            self.selector.register(self.listening, selectors.EVENT_READ, "store")
+        self.report("started", pids={rank: process.pid for rank, process in self.ranks.items()})
+        return None
+
+    def _release_port(self) -> None:
+        if self.listening is not None:
+            with contextlib.suppress(KeyError):  # registered only from `go` until somebody dials
+                self.selector.unregister(self.listening)
+            self.listening.close()
+            self.listening = None
+
+    def _fork(self, start: RankStart, folder: str, parent: int) -> RankStart | None:
+        log = RankLog(f"{folder}/rank_{start.rank}.log", self.task.log_limit)
+        read_end, write_end = os.pipe()
+        with contextlib.suppress(OSError):  # more than this user may have in all: the usual 64 KiB do as well
+            fcntl.fcntl(read_end, F_SETPIPE_SZ, PIPE_BYTES)
+        pid = os.fork()
+        if pid == 0:
+            become_rank(start, write_end, parent)
+            log.close()
+            self._close_inherited(read_end, write_end)
+            return start
+        os.close(write_end)
+        os.set_blocking(read_end, False)
+        process = RankProcess(start, pid, log, read_end)
+        self.ranks[start.rank] = process
+        self.selector.register(read_end, selectors.EVENT_READ, process)
+        return None
+
+    def _close_inherited(self, *also: int) -> None:
+        """Close, in a child, what is the launcher's: peers would hang on a dead store whose socket lives on here.
+
+        Nothing else: a descriptor that some import holds as an object would be closed a second time when that
+        object is collected, and by then its number may belong to another file.
+        """
+        self.selector.close()
+        if self.listening is not None:
+            self.listening.close()
+        for process in self.ranks.values():
+            process.log.close()
+        siblings = [process.pipe for process in self.ranks.values() if process.pipe >= 0]
+        for descriptor in (self.reports, *self.signals, *siblings, *also):
+            os.close(descriptor)
+
+    def _serve_store(self) -> None:
+        """Let the store take over the socket that somebody has just dialled, and that was never let go of."""
+        from torch.distributed import TCPStore  # type: ignore[attr-defined]  # noqa: PLC0415
+
+        assert self.listening is not None
+        self.selector.unregister(self.listening)
+        self.store = TCPStore(
+            "localhost",
+            self.listening.getsockname()[1],
+            is_master=True,
+            wait_for_workers=False,
+            master_listen_fd=self.listening.detach(),
+        )
+        self.listening = None
+
+    def _order_stop(self, grace: float) -> None:
+        """Send the ranks TERM now, and KILL after `grace` seconds.
+
+        A Python rank gets it alone: the workers of its data loader would die of it, and it of them, before it has
+        saved. Of a command every process does, since a shell passes nothing on.
+        """
+        for process in self._alive():
+            send = os.killpg if process.start.kind == "command" else os.kill
+            send(process.pid, signal.SIGTERM)
+        self.kill_at = time.monotonic() + grace
+
+    def _order_stacks(self) -> None:
+        """Ask every rank for its stacks; they are reported a moment later."""
+        for process in self._alive():
+            ask(process.pid)
+        self.stacks_at = time.monotonic() + SETTLE_SECONDS
+
+    def _report_stacks(self) -> None:
+        ranks = {p.start.rank: describe(p.pid, p.start.stack_file) for p in self._alive()}
+        self.report("stacks", ranks=ranks)
+
+    def _alive(self) -> list[RankProcess]:
+        return [process for process in self.ranks.values() if process.exit_status is None]
+
+    def _kill_ranks(self) -> None:
+        for process in self._alive():
+            os.killpg(process.pid, signal.SIGKILL)
+
+    def _pump(self, process: RankProcess) -> bool:
+        """Move one chunk from the rank's pipe to its log; False when there is nothing (more) to read."""
+        try:
+            data = os.read(process.pipe, CHUNK)
+        except BlockingIOError:
+            return False
+        if not data:
+            self.selector.unregister(process.pipe)
+            os.close(process.pipe)
+            process.pipe = -1
+            return False
+        is_first = process.log.lost == 0
+        error = process.log.write(data)
+        if error is not None and is_first:
+            self.report("log_error", rank=process.start.rank, path=process.log.path, error=error.strerror)
+        return True
+
+    def _reap(self) -> None:
+        """Report every rank that has ended, after its group is gone and its last words are in the log."""
+        for process in self._alive():
+            ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is None:
+                continue
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)  # while the zombie still holds the number
+            _, process.exit_status = os.waitpid(process.pid, 0)
+            while process.pipe >= 0 and self._pump(process):
+                pass
+            if process.pipe >= 0:  # somebody in another session still holds the other end
+                self.selector.unregister(process.pipe)
+                os.close(process.pipe)
+                process.pipe = -1
+            process.log.close()
+            self._report_exit(process)
+        if self.ranks and not self._alive():
+            self.ranks.clear()
+            self.kill_at = None
+            self.report("idle", **self._terminate_leftovers())
+
+    def _terminate_leftovers(self) -> dict[str, Any]:
+        """End what the ranks have left in this container: from outside, the launcher itself looks like that."""
+        if self.task.container is None:
+            return {}
+        keep = (os.getpid(), *ancestors(os.getpid()))
+        killed, survivors = end_marked(self.task.run_id, self.task.node_rank, keep)
+        return {"killed": killed, "survivors": [process.pid for process in survivors]}
+
+    def _report_exit(self, process: RankProcess) -> None:
+        start, status = process.start, process.exit_status
+        assert status is not None
+        code = os.waitstatus_to_exitcode(status)
+        killed_for_memory, self.oom_kills = oom_kills() > self.oom_kills, oom_kills()
+        report = failure_report(start, code)
+        if report["signal"] == "SIGKILL" and killed_for_memory:
+            report["oom"] = True
+        if process.log.lost:
+            report["log_bytes_lost"] = process.log.lost
+        self.report("exit", rank=start.rank, **report)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def run_launcher() -> int:
+    """Run the launcher and return its exit code, or, in a forked child, the rank's."""
+    reports = os.dup(1)
+    os.set_inheritable(reports, False)
+    os.dup2(2, 1)  # whatever an import prints must not be taken for a report
+    first = b""
+    while not first.endswith(b"\n"):
+        data = os.read(0, 1)
+        if not data:
+            return 0
+        first += data
+    task = NodeTask.from_json(json.loads(first))
+    if os.stat(task.run_dir).st_uid == os.geteuid():  # another user in a container writes what the agent has to read
+        hold_umask()
+    if task.container is not None:  # an argv that enters one may be seen by others
+        os.environ.update(task.env)
+    os.environ.update(task.secrets)
+    start = Launcher(task, orders=0, reports=reports).serve()
+    return 0 if start is None else run_rank(start)

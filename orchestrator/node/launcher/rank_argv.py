@@ -1,0 +1,75 @@
+"""What each rank of a node is started as, for every launcher; pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orchestrator.node.launcher.rank import RankStart
+from orchestrator.protocol.layout import attempt_folder, node_folder
+from orchestrator.protocol.ranks import Binding, rank_argv, rank_environment
+from orchestrator.protocol.task import NodeTask
+
+
+def plan_ranks(
+    task: NodeTask,
+    binding: Binding,
+    attempt: int,
+    master_addr: str,
+    master_port: int,
+    *,
+    serves_store: bool,
+) -> list[RankStart]:
+    """Return the processes of one node: one a rank, or one for them all under torchrun or accelerate."""
+    foreign = task.launcher in ("torchrun", "accelerate")
+    folder = attempt_folder(node_folder(task.run_dir, task.node_rank), attempt)
+    starts = []
+    for local_rank in range(1 if foreign else binding.nproc):
+        environment = rank_environment(
+            task,
+            binding,
+            local_rank,
+            attempt=attempt,
+            master_addr=master_addr,
+            master_port=master_port,
+            serves_store=serves_store and not foreign,
+        )
+        values: dict[str, Any] = {"argv": None}
+        if foreign:
+            environment = {key: value for key, value in environment.items() if key.startswith("ORCH_")}
+            del environment["ORCH_BEAT_FILE"]
+            if task.backend == "gloo":
+                environment["ACCELERATE_USE_CPU"] = "true"
+            values["argv"] = tuple(foreign_argv(task, binding, master_addr, master_port))
+        elif task.launcher == "exec" or task.program.kind == "command":
+            values["argv"] = tuple(rank_argv(task))
+        starts.append(
+            RankStart(
+                rank=binding.rank_offset + local_rank,
+                kind=task.program.kind,
+                target=task.program.target,
+                args=task.program.args,
+                environment=environment,
+                cwd=task.code_dir,
+                error_file=f"{folder}/error_{binding.rank_offset + local_rank}.json",
+                stack_file=f"{folder}/stacks_{binding.rank_offset + local_rank}.txt",
+                **values,
+            )
+        )
+    return starts
+
+
+def foreign_argv(task: NodeTask, binding: Binding, master_addr: str, master_port: int) -> list[str]:
+    """Return the argv by which torchrun or accelerate takes over one node, with ranks and addresses filled in."""
+    program = task.program
+    module = ["-m"] if program.kind == "module" else []
+    if task.launcher == "torchrun":
+        head = [task.python, "-m", "torch.distributed.run", "--nnodes", str(binding.nnodes)]
+        head += ["--node-rank", str(binding.node_rank), "--nproc-per-node", str(binding.nproc)]
+        head += ["--master-addr", master_addr, "--master-port", str(master_port)]
+        return [*head, *module, program.target, *program.args]
+    head = [task.python, "-m", "accelerate.commands.launch", "--num_machines", str(binding.nnodes)]
+    head += ["--machine_rank", str(binding.node_rank), "--num_processes", str(binding.world_size)]
+    head += ["--main_process_ip", master_addr, "--main_process_port", str(master_port)]
+    head += ["--mixed_precision", "no", "--dynamo_backend", "no"]
+    head += ["--multi_gpu"]  # one process a rank, also without GPUs; --cpu would start a single one
+    return [*head, *(["--module"] if module else []), program.target, *program.args]

@@ -1,0 +1,1 @@
+"""Answers the requests of a controlling side that came over SSH."""

@@ -1,0 +1,184 @@
+"""What is new in a node's part of a run, for the copy that the controlling side keeps: by offset, in bounded pieces."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.node.server.machine import agent_of
+from orchestrator.node.server.request import Answer, Part, RefusedError, Request, at_user
+from orchestrator.node.system.processes import is_alive
+from orchestrator.protocol import checkpoint_dir
+from orchestrator.protocol.layout import node_folder
+
+POLL_SECONDS = 0.05  # files on a network file system send no events, so this polls
+PIECE = 1 << 20
+MOST = 4 << 20
+WHOLE = 16 << 20
+TAIL = 256
+_LOG = re.compile(r"rank_(\d+)\.log")
+_BEAT = re.compile(r"beat_(\d+)")
+_RESULT = re.compile(r"result_\d+\.(json|pt)")  # of orch.launch; may be large, so it is sent in pieces as a log is
+_WHOLE = re.compile(r"(error|stacks|warm)_?.*\.(json|txt)")
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A part of one file: `at` is its offset; None replaces the file; `rotated` says that nothing will follow it."""
+
+    name: str
+    data: bytes
+    at: int | None
+    stamp: str = ""
+    rotated: bool = False
+
+    def head(self) -> list[Any]:
+        return [self.name, len(self.data), self.at, self.stamp, self.rotated]
+
+
+def tail_hash(path: str, size: int) -> str:
+    """Return the hash of the last bytes before `size`, to tell whether another copy of that size ends alike."""
+    with open(path, "rb") as file:
+        file.seek(max(0, size - TAIL))
+        return hashlib.sha256(file.read(min(size, TAIL))).hexdigest()[:16]
+
+
+def poll_changes(request: Request, _: bytes) -> Answer:
+    """Return what is new since what the asker has, waiting up to `wait` seconds; also whether the agent lives.
+
+    have: {name: [size, tail hash] of a growing file, or the stamp of a replaced one}; ranks: whose logs, null for all.
+    """
+    run_dir, node = at_user(request["run_dir"]), int(request["node"])
+    end = time.monotonic() + float(request.get("wait", 0.0))
+    while True:
+        alive = _is_alive(run_dir, node)
+        pieces, more = _news(run_dir, node, request, beats=False)
+        steps = checkpoint_dir.committed(at_user(request["checkpoints"])) if request.get("checkpoints") else []
+        changed = pieces or alive != request.get("alive") or steps != request.get("steps", steps)
+        if changed or time.monotonic() >= end:
+            break
+        time.sleep(POLL_SECONDS)
+    pieces += _news(run_dir, node, request, beats=True)[0]
+    values = {"files": [piece.head() for piece in pieces], "alive": alive, "steps": steps, "more": more}
+    return values, b"".join(piece.data for piece in pieces)
+
+
+def _is_alive(run_dir: str, node: int) -> bool | None:
+    agent = agent_of(run_dir, node)
+    return None if agent is None else is_alive(agent)
+
+
+def _news(run_dir: str, node: int, request: Request, *, beats: bool) -> tuple[list[_Piece], bool]:
+    """Return (the pieces, whether there is more than fits into one answer)."""
+    have, room = request["have"], MOST
+    pieces: list[_Piece] = []
+    for name, grows in _files(run_dir, node, request.get("ranks"), beats=beats):
+        if request.get("only_logs") and not _LOG.fullmatch(os.path.basename(name)):
+            continue
+        if room <= 0:
+            return pieces, True
+        try:
+            known = have.get(name)
+            is_new = f"{name}.1" not in have
+            piece = _grown(run_dir, name, known, room, is_new) if grows else _replaced(run_dir, name, known)
+        except FileNotFoundError:  # removed or replaced between two looks
+            continue
+        if piece is not None:
+            pieces.append(piece)
+            room -= len(piece.data)
+    return pieces, room <= 0 or any(piece.rotated or len(piece.data) == PIECE for piece in pieces)
+
+
+def _files(run_dir: str, node: int, ranks: list[int] | None, *, beats: bool) -> list[tuple[str, bool]]:
+    """Return (name below the run's folder, does it grow?) of all that is sent; the events come last.
+
+    Who reads an event finds what it speaks of, because everything before it has been written by then.
+    """
+    folder = os.path.relpath(node_folder(run_dir, node), run_dir)
+    found: list[tuple[str, bool]] = []
+    for attempt in sorted(_names(f"{run_dir}/{folder}")):
+        if attempt.startswith("attempt_"):
+            for name in sorted(_names(f"{run_dir}/{folder}/{attempt}")):
+                log, beat = _LOG.fullmatch(name), _BEAT.fullmatch(name)
+                number = int((log or beat)[1]) if log or beat else None  # type: ignore[index]
+                wanted = number is None or ranks is None or number in ranks
+                grows = bool(log or _RESULT.fullmatch(name))
+                if wanted and bool(beat) == beats and (grows or beat or _WHOLE.fullmatch(name)):
+                    found.append((f"{folder}/{attempt}/{name}", grows))
+    if beats:
+        return found
+    if node == 0:
+        found += [(f"slurm/{name}", True) for name in sorted(_names(f"{run_dir}/slurm")) if name.endswith(".log")]
+        found += [("metrics.jsonl", True), ("result.json", False), ("rank0.done", False)]
+    found += [(f"{folder}/{name}", True) for name in ("agent.log", "launcher.log")]
+    return [*found, (f"{folder}/agent.json", False), (f"{folder}/events.jsonl", True)]
+
+
+def steps(request: Request, _: bytes) -> Answer:
+    """Return the names of the committed checkpoints of a folder."""
+    return {"steps": checkpoint_dir.committed(at_user(request["folder"]))}, b""
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def _grown(run_dir: str, name: str, known: Any, room: int, is_new: bool) -> _Piece | None:
+    """Return the next piece of a file that only grows, of the one rotated away first; None when there is none.
+
+    is_new: the asker has no copy of a rotated one.
+    """
+    path = f"{run_dir}/{name}"
+    size, tail = (int(known[0]), str(known[1])) if known else (0, "")
+    rotated = size == 0 and is_new and os.path.exists(f"{path}.1")
+    if os.path.getsize(path) == size and not rotated:
+        return None  # the usual case, many times a second
+    if not rotated and (size == 0 or _ends_alike(path, size, tail)):
+        data = _bytes(path, size, min(PIECE, room))
+        return _Piece(name, data, size) if data else None
+    if rotated or _ends_alike(f"{path}.1", size, tail):
+        data = _bytes(f"{path}.1", size, min(PIECE, room))
+        return _Piece(name, data, size, rotated=size + len(data) >= os.path.getsize(f"{path}.1"))
+    return _Piece(name, _bytes(path, 0, min(PIECE, room)), 0)
+
+
+def _ends_alike(path: str, size: int, tail: str) -> bool:
+    try:
+        return os.path.getsize(path) >= size and tail_hash(path, size) == tail
+    except FileNotFoundError:
+        return False
+
+
+def _replaced(run_dir: str, name: str, known: Any) -> _Piece | None:
+    path = f"{run_dir}/{name}"
+    info = os.stat(path)
+    stamp = f"{info.st_mtime_ns}-{info.st_size}"
+    return None if stamp == known else _Piece(name, _bytes(path, 0, PIECE), None, stamp)
+
+
+def _bytes(path: str, offset: int, count: int) -> bytes:
+    with open(path, "rb") as file:
+        file.seek(offset)
+        return file.read(count)
+
+
+def read_file(request: Request, _: bytes) -> Answer:
+    """Return a small file, whole."""
+    return {}, _bytes(at_user(request["path"]), 0, WHOLE)
+
+
+def read_range(request: Request, _: bytes) -> Answer:
+    """Return a part of a file, however large, and the file's size; refuse a link, for it may lead anywhere."""
+    path, offset = at_user(request["path"]), int(request["offset"])
+    if os.path.islink(path) or not os.path.isfile(path):
+        raise RefusedError(f"{path} is no plain file")
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    size = os.fstat(descriptor).st_size
+    return {"size": size}, Part(descriptor, offset, max(0, min(int(request["count"]), size - offset)))

@@ -1,0 +1,88 @@
+"""What runs have left on this machine: folders, agents, marked processes, containers, contents that nothing uses."""
+
+from __future__ import annotations
+
+import glob
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from orchestrator.node.container.engine import Found, everywhere
+from orchestrator.node.server.machine import agent_of
+from orchestrator.node.server.request import Answer, Request, at_user
+from orchestrator.node.system import processes
+from orchestrator.node.system.processes import Process, is_alive
+
+
+@dataclass
+class Leftovers:
+    """What is here of one run."""
+
+    processes: list[Process] = field(default_factory=list)
+    containers: list[Found] = field(default_factory=list)
+    run_dirs: set[str] = field(default_factory=set)
+
+    @property
+    def has_agent(self) -> bool:
+        """Tell whether an agent of the run lives, by what its own run directory has recorded."""
+        return any(_has_agent(each) for each in self.run_dirs)
+
+
+def find_leftovers(node_dirs: Iterable[str]) -> dict[str, Leftovers]:
+    """Find this user's processes by their marks and containers by their labels; return them by their runs' ids.
+
+    `node_dirs` are folders of nodes, which tell what container engines were used.
+    """
+    found: dict[str, Leftovers] = {}
+    for each in processes.marked_processes():
+        if each.owner == os.getuid():  # root may look at everyone's
+            here = found.setdefault(each.run_id, Leftovers())
+            here.processes.append(each.process)
+            here.run_dirs.update(filter(None, [each.run_dir]))
+    for box in everywhere(node_dirs):
+        here = found.setdefault(box.run_id, Leftovers())
+        here.containers.append(box)
+        here.run_dirs.update(filter(None, [box.run_dir]))
+    return found
+
+
+def leftovers(request: Request, _: bytes) -> Answer:
+    """Tell for each run with a folder, process or container here what these are, and whether an agent of it lives."""
+    folder = f"{at_user(request['workdir'])}/runs"
+    folders, found = _names(folder), find_leftovers(glob.glob(f"{glob.escape(folder)}/*/nodes/*"))
+    for name in folders:
+        found.setdefault(name, Leftovers()).run_dirs.add(f"{folder}/{name}")
+    return {"runs": {run_id: _to_json(here, run_id in folders) for run_id, here in found.items()}}, b""
+
+
+def _to_json(here: Leftovers, has_folder: bool) -> dict[str, object]:
+    words = [f"{process.pid} ({process.command})" for process in here.processes]
+    words += [f"container {box.id[:12]}" for box in here.containers]
+    return {"folder": has_folder, "processes": words, "agent": here.has_agent}
+
+
+def _has_agent(run_dir: str) -> bool:
+    nodes = [int(name) for name in _names(f"{run_dir}/nodes") if name.isdigit()]
+    return any((agent := agent_of(run_dir, node)) is not None and is_alive(agent) for node in nodes)
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def tidy_cache(request: Request, _: bytes) -> Answer:
+    """Remove the cached files that nothing has used for `days`; tell how many they were, and their bytes."""
+    top, oldest = f"{at_user(request['workdir'])}/cache", time.time() - float(request["days"]) * 86_400
+    count = size = 0
+    for folder in (top, f"{top}/code"):
+        for name in _names(folder):
+            path = f"{folder}/{name}"
+            info = os.stat(path)
+            if os.path.isfile(path) and info.st_mtime < oldest:
+                os.unlink(path)
+                count, size = count + 1, size + info.st_size
+    return {"removed": count, "bytes": size}, b""

@@ -1,0 +1,217 @@
+"""What the controlling side asks of a machine: what it is, to start an agent, to end it, the proof that it is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import Any
+
+from orchestrator.node.container.engine import end_containers
+from orchestrator.node.server import leases
+from orchestrator.node.server.request import Answer, RefusedError, Request, at_user
+from orchestrator.node.system.host import addresses, cores, gpus
+from orchestrator.node.system.private import users_umask
+from orchestrator.node.system.processes import Process, end_marked, identify, is_alive, marked, send_signal, wait_gone
+from orchestrator.protocol.files import write_atomic, write_json
+from orchestrator.protocol.layout import node_folder
+from orchestrator.protocol.task import NodeTask, at_home
+
+INTERPRETER_SECONDS = 30.0
+KILL_SECONDS = 5.0
+LEAVING_SECONDS = 1.0  # an agent that has said its last words is about to be gone
+# Importing torch takes seconds; whether it is there, and which, its metadata tell at once.
+ASK_INTERPRETER = """
+import json, sys
+from importlib import metadata
+found = {"python": sys.version.split()[0]}
+for name in ("torch", "torchvision"):
+    try:
+        found[name] = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        found[name] = None
+print(json.dumps(found))
+"""
+
+
+def hello(request: Request, _: bytes) -> Answer:
+    """Return what this machine is, and whether orch's folder can be used."""
+    workdir = at_user(request["workdir"])
+    os.makedirs(workdir, mode=0o700, exist_ok=True)
+    if not os.access(workdir, os.W_OK):
+        raise RefusedError(f"{workdir} is not writable for {os.environ.get('USER', os.getuid())}")
+    disk, shm = os.statvfs(workdir), os.statvfs("/dev/shm")  # noqa: S108 (its size is what is asked)
+    return {
+        "host": socket.gethostname(), "python": ".".join(map(str, sys.version_info[:3])), "uid": os.getuid(),
+        "home": at_user("~"), "workdir": workdir, "cores": cores(), "gpus": gpus(), "addresses": addresses(),
+        "time": time.time(), "free": disk.f_bavail * disk.f_frsize, "shm": shm.f_blocks * shm.f_frsize,
+    }, b""  # fmt: skip
+
+
+def interpreter(request: Request, _: bytes) -> Answer:
+    """Return the versions of the interpreter that trains, and of its torch; without `versions`, that it starts."""
+    python = at_user(request["python"])
+    argv = ["-c", ASK_INTERPRETER] if request.get("versions", True) else ["-I", "-S", "-c", "print('{}')"]
+    try:
+        done = subprocess.run(
+            [python, *argv], capture_output=True, timeout=INTERPRETER_SECONDS, check=False,
+            stdin=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+        found = json.loads(done.stdout or "null")
+    except OSError as error:
+        raise RefusedError(f"its training interpreter {python} can't be started: {error.strerror}") from error
+    except (subprocess.TimeoutExpired, ValueError) as error:
+        raise RefusedError(f"its training interpreter {python} does not answer as a Python would: {error}") from error
+    if not isinstance(found, dict):
+        raise RefusedError(f"its training interpreter {python} fails: {done.stderr.strip()[-300:]}")
+    return found, b""
+
+
+def write_file(request: Request, payload: bytes) -> Answer:
+    """Write a file whole, or the next piece of one; private unless said otherwise."""
+    path = at_user(request["path"])
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    partial = f"{path}.partial"
+    offset = int(request.get("offset", 0))
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | (0 if offset else os.O_TRUNC), 0o600)
+    with open(descriptor, "wb") as file:
+        file.seek(offset)
+        file.write(payload)
+        if request.get("last", True):
+            file.flush()
+            os.fsync(file.fileno())
+    if request.get("last", True):
+        os.replace(partial, path)
+    return {"size": offset + len(payload)}, b""
+
+
+def start_agent(request: Request, payload: bytes) -> Answer:
+    """Start the agent of a task, once: a second request for the same start only tells of the first one's agent."""
+    task = at_home(NodeTask.from_json(json.loads(payload)), at_user("~"))
+    folder = node_folder(task.run_dir, task.node_rank)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    marker = f"{folder}/start_{task.start}"
+    try:
+        os.close(os.open(marker, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        agent = agent_of(task.run_dir, task.node_rank, task.start)
+        return {"pid": agent.pid if agent else 0, "started": agent.started if agent else 0, "again": True}, b""
+    descriptors = leases.held.pop(task.run_id, [])
+    try:
+        process = _start(task, folder, descriptors)
+    except OSError:
+        os.unlink(marker)
+        raise
+    finally:
+        for descriptor in descriptors:  # the agent has its own by now
+            os.close(descriptor)
+    write_json(marker, {"pid": process.pid, "started": process.started}, durable=False)
+    return {"pid": process.pid, "started": process.started}, b""
+
+
+def _start(task: NodeTask, folder: str, descriptors: list[int]) -> Process:
+    archive = f"{task.run_dir}/node.pyz"
+    if not os.path.exists(archive):
+        with open(sys.argv[0], "rb") as own:  # where nodes share the folder, all of them do this
+            write_atomic(archive, own.read(), durable=False)
+    path = f"{folder}/task.json"
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        json.dump(task.to_json(), file)
+    with open(f"{folder}/agent.log", "ab") as log:
+        child = subprocess.Popen(
+            [sys.executable, "-I", "-S", archive, "agent", path],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=task.run_dir, start_new_session=True,
+            pass_fds=descriptors, umask=users_umask(),
+        )  # fmt: skip
+    child.returncode = 0  # it outlives this process; nobody waits for it here
+    return identify(child.pid) or Process(child.pid, 0)
+
+
+def agent_of(run_dir: str, node_rank: int, start: int | None = None) -> Process | None:
+    """Return the agent that was started last (or for this start); None where none is known."""
+    folder = node_folder(run_dir, node_rank)
+    if start is None:
+        numbers = [name[6:] for name in _names(folder) if name.startswith("start_") and name[6:].isdigit()]
+        start = max(map(int, numbers), default=0)
+    found = _identity(f"{folder}/start_{start}")
+    return found if found is not None else _identity(f"{folder}/agent.json")
+
+
+def _identity(path: str) -> Process | None:
+    try:
+        with open(path, encoding="utf-8") as file:
+            values = json.load(file)
+        return Process(int(values["pid"]), int(values["started"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []
+
+
+def cancel(request: Request, _: bytes) -> Answer:
+    """Leave the word of the cancel where the agent finds it, then TERM to the agent."""
+    run_dir = at_user(request["run_dir"])
+    if not os.path.isdir(run_dir):
+        return {"told": False}, b""
+    write_json(f"{run_dir}/cancel.json", request["cancel"], durable=False)
+    agent = agent_of(run_dir, request["node"])
+    return {"told": agent is not None and send_signal(agent, signal.SIGTERM)}, b""
+
+
+def clean_up(request: Request, _: bytes) -> Answer:
+    """Kill the agent and all that carries the run's mark on this node (null: any); tell who survived it."""
+    run_dir, node = at_user(request["run_dir"]), request["node"]
+    nodes = [node] if node is not None else [int(name) for name in _names(f"{run_dir}/nodes") if name.isdigit()]
+    agents = [agent for each in nodes if (agent := agent_of(run_dir, each)) is not None]
+    leaving, folders = wait_gone(agents, LEAVING_SECONDS), [node_folder(run_dir, each) for each in nodes]
+    ended, survivors = end_run(request["run_id"], leaving, folders, node, anywhere=node is None)
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            os.unlink(f"{folder}/task.json")
+    return {"host": socket.gethostname(), "ended": ended, "survivors": survivors}, b""
+
+
+def end_run(
+    run_id: str, agents: list[Process], node_dirs: list[str], node: int | None = None, *, anywhere: bool = False
+) -> tuple[int, list[str]]:
+    """Kill the agents that live, the run's marked processes and its containers; return (how many, what is left).
+
+    node: only those of this node. node_dirs: the folders of its nodes, which tell the container engines that were
+    used; with `anywhere`, others are asked too.
+    """
+    living = [agent for agent in agents if is_alive(agent)]
+    for agent in living:
+        send_signal(agent, signal.SIGKILL)
+    stuck = wait_gone(living, KILL_SECONDS)
+    ended, survivors = end_marked(run_id, node, timeout=KILL_SECONDS)
+    removed, boxes = end_containers(run_id, node_dirs, node, anywhere=anywhere)
+    names = [f"{process.pid} ({process.command})" for process in (*stuck, *survivors)]
+    return len(living) - len(stuck) + ended + removed, [*names, *boxes]
+
+
+def remove(request: Request, _: bytes) -> Answer:
+    """Delete the folder of a run that has ended here; refused while something of it runs."""
+    run_dir = at_user(request["run_dir"])
+    if os.path.basename(run_dir) != request["run_id"]:
+        raise RefusedError(f"{run_dir} is not the folder of run {request['run_id']}")
+    if marked(request["run_id"]):
+        raise RefusedError(f"processes of run {request['run_id']} are still here")
+    there = os.path.isdir(run_dir)
+    shutil.rmtree(run_dir, onerror=_unless_gone)  # nodes that share it remove it together
+    return {"removed": there}, b""
+
+
+def _unless_gone(_: Any, path: str, problem: Any) -> None:
+    if not isinstance(problem[1], FileNotFoundError):
+        raise problem[1]

@@ -1,0 +1,58 @@
+"""Programs of this machine, run for a controlling side that has none of them: Slurm's, on a login node."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+
+from orchestrator.node.server.request import Answer, RefusedError, Request
+from orchestrator.node.system.private import users_umask
+
+PROFILE_SECONDS = 10.0
+
+
+def run_program(request: Request, payload: bytes) -> Answer:
+    """Run a program with the payload as its input; its exit code is null where `patience` seconds passed."""
+    argv = [str(word) for word in request["argv"]]
+    kept = {name: value for name, value in _environment(argv[0]).items() if not name.startswith(tuple(request["hide"]))}
+    try:
+        done = subprocess.run(
+            argv, input=payload, capture_output=True, timeout=float(request["patience"]), check=False,
+            env={**kept, **request["env"]}, umask=users_umask(),
+        )  # fmt: skip
+    except FileNotFoundError as error:
+        raise RefusedError(f"there is no {argv[0]} here") from error
+    except subprocess.TimeoutExpired:
+        return {"code": None, "err": ""}, b""
+    return {"code": done.returncode, "err": done.stderr.decode("utf-8", "replace")}, done.stdout
+
+
+def missing_programs(request: Request, _: bytes) -> Answer:
+    """Return which of these programs are not here."""
+    return {"missing": [each for each in request["names"] if _which(each) is None]}, b""
+
+
+def _which(name: str) -> str | None:
+    return shutil.which(name, path=_environment(name).get("PATH"))
+
+
+def _environment(name: str) -> dict[str, str]:
+    """Return the variables to run it with. A command over SSH lacks what only a login shell adds to PATH."""
+    if shutil.which(name) is not None:
+        return dict(os.environ)
+    return {**os.environ, "PATH": f"{os.environ.get('PATH', os.defpath)}:{_login_path()}"}
+
+
+@functools.cache
+def _login_path() -> str:
+    """Return PATH as a login shell has it; what the shell's files print stands before it."""
+    try:
+        done = subprocess.run(
+            ["bash", "-lc", 'printf "\\n%s" "$PATH"'], stdin=subprocess.DEVNULL, capture_output=True,
+            timeout=PROFILE_SECONDS, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return os.defpath
+    return done.stdout.decode("utf-8", "replace").rpartition("\n")[2]

@@ -1,0 +1,80 @@
+"""`python3 node.pyz serve`: this machine's answers to a controlling side that came over SSH.
+
+A request is a line of JSON, {"id", "do", "bytes", ...}, and that many bytes; so is a reply. Each request has a thread
+of its own and is answered when it is done, so a long look holds nobody up. The end of the input ends the process;
+agents that it has started go on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from importlib import import_module
+from typing import Any, BinaryIO
+
+from orchestrator.node.server.request import Part, RefusedError, Request
+
+FORGOTTEN_SECONDS = 900.0
+
+# Of which module each request is; it is loaded when the first one comes, for most servers answer few kinds.
+MODULES = {
+    "machine": ("hello", "interpreter", "write_file", "start_agent", "cancel", "clean_up", "remove"),
+    "container": ("container",),
+    "code_cache": ("missing", "unpack"),
+    "files": ("poll_changes", "read_file", "read_range", "steps"),
+    "leases": ("lease", "leases", "release"),
+    "leftovers": ("leftovers", "tidy_cache"),
+    "reachability": ("listen", "probe"),
+    "run_program": ("run_program", "missing_programs"),
+}
+HOME = {verb: module for module, verbs in MODULES.items() for verb in verbs}
+
+
+def serve() -> int:
+    """Answer the requests of the standard input until it ends; the exit code."""
+    source, sink, lock = sys.stdin.buffer, os.fdopen(os.dup(1), "wb"), threading.Lock()
+    os.dup2(2, 1)  # nothing that prints may get between two replies
+    asked = threading.Event()
+    threading.Thread(target=_end_when_forgotten, args=(asked,), daemon=True).start()
+    while (line := source.readline()).endswith(b"\n"):
+        asked.set()
+        request = json.loads(line)
+        payload = source.read(request.get("bytes", 0))
+        threading.Thread(target=_answer, args=(request, payload, sink, lock), daemon=True).start()
+    return 0
+
+
+def _end_when_forgotten(asked: threading.Event) -> None:
+    """End the process when nobody has asked for long: a cable may be cut without either end being told."""
+    while asked.wait(FORGOTTEN_SECONDS):
+        asked.clear()
+    os._exit(0)
+
+
+def _answer(request: Request, payload: bytes, sink: BinaryIO, lock: threading.Lock) -> None:
+    values: dict[str, Any]
+    data: bytes | Part
+    try:
+        verb = request["do"]
+        values, data = getattr(import_module(f"orchestrator.node.server.{HOME[verb]}"), verb)(request, payload)
+    except RefusedError as error:
+        values, data = {"error": str(error)}, b""
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        values, data = {"error": f"{where}{error.strerror or error}"}, b""
+    except (KeyError, TypeError, ValueError, ImportError) as error:
+        values, data = {"error": f"the request {request.get('do')} is not understood: {error!r}"}, b""
+    size = data.count if isinstance(data, Part) else len(data)
+    with lock:
+        try:
+            sink.write(json.dumps({"id": request.get("id"), **values, "bytes": size}).encode() + b"\n")
+            if isinstance(data, Part):
+                sink.flush()
+                data.send(sink.fileno())
+            else:
+                sink.write(data)
+                sink.flush()
+        except OSError:  # who asked has gone, or what was promised can't be sent any more
+            os._exit(0)

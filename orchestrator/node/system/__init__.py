@@ -1,0 +1,1 @@
+"""This machine: processes, signals, sockets, files and hardware."""

@@ -1,0 +1,94 @@
+"""What a node can find out about itself before its ranks start: cores, GPUs, addresses, the way to the master."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+
+SIOCGIFADDR = 0x8915
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def gpus() -> int:
+    """Return how many NVIDIA GPUs this process may use, without waking CUDA."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([part for part in visible.split(",") if part.strip() not in ("", "-1", "NoDevFiles")])
+    try:
+        return len(os.listdir("/proc/driver/nvidia/gpus"))
+    except OSError:
+        return 0
+
+
+def nproc_here(asked: int | None) -> int:
+    """Return the number of ranks of this node; when the plan leaves it open: its GPUs, else its cores."""
+    return asked if asked is not None else gpus() or cores()
+
+
+def network_here() -> str:
+    """Return which network this process is in: the machine since its boot, and the namespace."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return f"{file.read().strip()}/{os.stat('/proc/self/ns/net').st_ino}"
+
+
+def addresses() -> tuple[str, ...]:
+    """Return this host's IPv4 addresses, loopback last."""
+    found = [addr for _, name in socket.if_nameindex() if (addr := _interface_address(name))]
+    return tuple(sorted(set(found), key=lambda addr: (addr.startswith("127."), found.index(addr))))
+
+
+def _interface_address(name: str) -> str | None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            packed = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+        except OSError:  # an interface without an IPv4 address
+            return None
+    return socket.inet_ntoa(packed[20:24])
+
+
+def _source_address(destination: str) -> str | None:
+    """Return the own address from which packets to the destination leave; asks the routing table, sends nothing."""
+    family = socket.AF_INET6 if ":" in destination else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((destination, 9))
+        except OSError:
+            return None
+        return str(probe.getsockname()[0])
+
+
+def _can_bind(address: str) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True
+
+
+def network_environment(master_addr: str, interface: str | None) -> dict[str, str]:
+    """Return GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME where gloo's own guess would be wrong, else nothing.
+
+    Gloo takes the address that the host's name resolves to. That is wrong where the name resolves to a loopback
+    address, to nothing, or to another network than the one towards the master (horovod #310, NVIDIA/nccl #286).
+    """
+    if interface is None:
+        source = _source_address(master_addr)
+        try:
+            guess = socket.gethostbyname(socket.gethostname())
+        except OSError:
+            guess = ""
+        on_one_machine = master_addr.startswith("127.") and guess != "" and _can_bind(guess)
+        if source is None or guess == source or on_one_machine:
+            return {}
+        names = [name for _, name in socket.if_nameindex() if _interface_address(name) == source]
+        if not names:
+            return {}
+        interface = names[0]
+    return {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}

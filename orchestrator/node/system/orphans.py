@@ -1,0 +1,49 @@
+"""Orphans that an agent adopts and reaps, and the programs whose own end somebody waits for meanwhile."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+
+_lock = threading.Lock()
+_waited_for = 0  # programs of run(): while there is one, nobody may reap what has ended
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of whatever its descendants leave behind, so that it can reap it."""
+    import ctypes  # noqa: PLC0415 (only agents need it)
+
+    pr_set_child_subreaper = 36
+    if ctypes.CDLL(None, use_errno=True).prctl(pr_set_child_subreaper, 1, 0, 0, 0) != 0:
+        print("orch: this kernel has no child subreaper; orphans will be found by their mark", file=sys.stderr)
+
+
+def reap_orphans(keep: int | None) -> None:
+    """Reap adopted children that have ended, but neither the launcher nor a program that is being waited for."""
+    with _lock:
+        while not _waited_for:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if ended is None or ended.si_pid == keep:
+                return
+            os.waitpid(ended.si_pid, 0)
+
+
+def run(argv: Sequence[str], timeout: float | None) -> subprocess.CompletedProcess[str]:
+    """Run a program: what it printed and how it ended; OSError and TimeoutExpired as from subprocess itself."""
+    global _waited_for  # noqa: PLW0603 (a count of this process's own children)
+    with _lock:
+        _waited_for += 1
+    try:
+        return subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=timeout,
+            check=False,
+        )  # fmt: skip
+    finally:
+        with _lock:
+            _waited_for -= 1

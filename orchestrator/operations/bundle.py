@@ -1,0 +1,131 @@
+"""One archive for a bug report: the records, the events, the ends of the logs; without secrets, code or checkpoints.
+
+What a program itself prints is in its log: only values that are known, and what stands behind a telling name, can be
+taken out of that.
+"""
+
+from __future__ import annotations
+
+import getpass
+import gzip
+import io
+import json
+import os
+import platform
+import tarfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from orchestrator.errors import StoreError, UsageError
+from orchestrator.runs.checkpoints import checkpoint_folder, listing
+from orchestrator.runs.logs import Selection, log_files, offset_of_last
+from orchestrator.runs.record import PlanRecord
+from orchestrator.runs.redaction import Redaction, redaction
+from orchestrator.runs.store import RunDir, write_durably
+from orchestrator.version import __version__
+
+LAST_LINES: Final = 200
+MAX_BYTES: Final = 4 << 20  # of each file; its end counts
+# What may be in an archive is listed, so that a file that somebody adds to the run directory tomorrow is not.
+RECORDS: Final = ("run.json", "plan.json", "verdict.json", "handle.json", "cancel.json", "code.json", "result.json")
+LINES: Final = ("events.jsonl", "nodes/*/events.jsonl")
+TEXTS: Final = (
+    "nodes/*/agent.log", "nodes/*/launcher.log", "nodes/*/attempt_*/error_*.json", "nodes/*/attempt_*/stacks*",
+)  # fmt: skip
+
+
+def bundle(run: RunDir, output: Path) -> list[tuple[str, int]]:
+    """Write the archive; return (name, size) of its members. UsageError when the file is there already."""
+    if output.exists():
+        raise UsageError(f"{output} exists already", "give another name: --output FILE")
+    redact = _redaction(run)
+    members: list[tuple[str, int]] = []
+    buffer = io.BytesIO()
+    with gzip.GzipFile("", "wb", fileobj=buffer, mtime=0) as zipped, tarfile.open(fileobj=zipped, mode="w") as archive:
+        for name, text in _members(run, redact):
+            content = text.encode("utf-8", "replace")
+            entry = tarfile.TarInfo(f"{redact.text(run.run_id)}/{name}")  # owner and times stay out: they name the user
+            entry.size, entry.mtime, entry.mode = len(content), 0, 0o644
+            archive.addfile(entry, io.BytesIO(content))
+            members.append((name, len(content)))
+    try:
+        write_durably(output, buffer.getvalue(), private=True)
+    except StoreError as error:
+        raise UsageError(error.message, "name another file: --output FILE") from error
+    return members
+
+
+def unknown_secrets(run: RunDir) -> list[str]:
+    """Return the run's secrets that this shell doesn't have: their values can't be found, nor taken out."""
+    return [name for name in _plan(run).secret_names if not os.environ.get(name)]
+
+
+def _redaction(run: RunDir) -> Redaction:
+    plan = _plan(run)
+    planned = {name: value for task in plan.tasks for name, value in task.env.items()}
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = ""
+    return redaction([planned, os.environ], list(plan.secret_names), str(Path.home()), user)
+
+
+def _plan(run: RunDir) -> PlanRecord:
+    try:
+        return run.plan()
+    except StoreError:  # damaged: that is what the report may be about
+        return PlanRecord()
+
+
+def _members(run: RunDir, redact: Redaction) -> Iterator[tuple[str, str]]:
+    yield "about.json", json.dumps(_about(run), indent=1)
+    for name in RECORDS:
+        if (run.path / name).exists():
+            yield name, _json(run.path / name, redact)
+    yield "checkpoints.json", json.dumps(redact.json(_checkpoints(run)), indent=1)
+    for patterns, clean in ((LINES, redact.lines), (TEXTS, redact.text)):
+        for pattern in patterns:
+            yield from _files(run, pattern, clean)
+    for log in log_files(run, Selection(everything=True)):
+        with open(log.path, "rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(offset_of_last(log.path, LAST_LINES), end - MAX_BYTES))
+            text = file.read(MAX_BYTES).decode("utf-8", "replace")
+        yield str(log.path.relative_to(run.path)), redact.text(text)
+
+
+def _about(run: RunDir) -> Mapping[str, Any]:
+    return {
+        "run_id": run.run_id,
+        "orch": __version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "time": round(time.time()),
+        "redacted": "values of secrets and of what is called TOKEN, KEY, SECRET, PASSWORD and the like; home; user",
+    }
+
+
+def _json(path: Path, redact: Redaction) -> str:
+    text = path.read_bytes()[-MAX_BYTES:].decode("utf-8", "replace")
+    try:
+        return json.dumps(redact.json(json.loads(text)), indent=1)
+    except ValueError:  # damaged: that is what the report may be about
+        return redact.text(text)
+
+
+def _checkpoints(run: RunDir) -> list[dict[str, Any]]:
+    try:
+        return [each.to_json() for each in listing(checkpoint_folder(run), verify=False)]
+    except StoreError:
+        return []
+
+
+def _files(run: RunDir, pattern: str, clean: Callable[[str], str]) -> Iterator[tuple[str, str]]:
+    for path in sorted(run.path.glob(pattern)):
+        if path.is_file() and not path.is_symlink():
+            with open(path, "rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - MAX_BYTES))
+                text = file.read(MAX_BYTES).decode("utf-8", "replace")
+            yield str(path.relative_to(run.path)), clean(text)

@@ -1,0 +1,168 @@
+"""What changed between two runs: documents, code, variables, versions, hosts, outcome. Reads, never writes."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from orchestrator.runs.logs import result_of
+from orchestrator.runs.record import PlanRecord
+from orchestrator.runs.state import RunState
+from orchestrator.runs.store import RunDir
+from orchestrator.runs.summary import run_record
+from orchestrator.runs.verdict import items
+
+DIFF_LINES: Final = 40  # of each file
+TEXT_BYTES: Final = 256 << 10
+NOTHING: Final = "-"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One thing that differs, as words."""
+
+    section: str  # job | profile | env | code | versions | hosts | result
+    what: str
+    one: str
+    other: str
+
+
+@dataclass(frozen=True)
+class FileChange:
+    """One file of the code that differs; `diff` is a short unified diff of a text file."""
+
+    path: str
+    change: str  # added | removed | changed
+    diff: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Everything that differs from the first run to the second."""
+
+    one: str
+    other: str
+    rows: tuple[Row, ...]
+    files: tuple[FileChange, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the comparison as JSON types."""
+        return asdict(self)
+
+
+def compare(one: RunDir, other: RunDir, states: tuple[RunState, RunState]) -> Comparison:
+    """Compare two runs by what was recorded of them."""
+    rows = [row for row in _rows(_facts(one, states[0]), _facts(other, states[1])) if row.one != row.other]
+    return Comparison(one.run_id, other.run_id, tuple(rows), tuple(_files(one, other)))
+
+
+def _rows(one: dict[str, dict[str, Any]], other: dict[str, dict[str, Any]]) -> Iterator[Row]:
+    for section, mine in one.items():
+        theirs = other[section]
+        for what in [*mine, *(name for name in theirs if name not in mine)]:
+            if section == "env":
+                yield Row(section, what, *_values_apart(mine.get(what), theirs.get(what)))
+            else:
+                yield Row(section, what, _word(mine.get(what)), _word(theirs.get(what)))
+
+
+def _values_apart(one: str | None, other: str | None) -> tuple[str, str]:
+    """Return only that a value is there, or that the two differ: values are not shown."""
+    if one is not None and other is not None:
+        return "set", "set" if one == other else "another value"
+    return ("set", NOTHING) if other is None else (NOTHING, "set")
+
+
+def _word(value: Any) -> str:
+    if value is None or value in ([], {}, ""):
+        return NOTHING
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _facts(run: RunDir, state: RunState) -> dict[str, dict[str, Any]]:
+    record = run.record()
+    events = run.events()
+    whole = run_record(record, events)
+    job = {name: value for name, value in record.job.items() if name != "env"}  # with values from elsewhere, below
+    code: Mapping[str, Any] = {} if whole["code"] is None else whole["code"]
+    nodes = whole["versions"].pop("nodes")
+    versions = {"orch": whole["versions"]["orch"], "python of orch": whole["versions"]["python"]}
+    for what in ("python", "torch"):
+        versions[f"{what} of the nodes"] = ", ".join(sorted({str(node[what]) for node in nodes if node[what]}))
+    return {
+        "job": _flat(job),
+        "profile": _flat(record.profile),
+        "env": _environment(run.plan()),
+        "code": {
+            "commit": code.get("git"),
+            "uncommitted changes": code.get("diff") and str(code["diff"])[:12],
+            "untracked files": len(items(code.get("untracked"))),
+            "sha256": str(code.get("sha256", ""))[:12],
+        },
+        "versions": versions,
+        "hosts": {"hosts": ", ".join(whole["hosts"]), "world size": state.world_size},
+        "result": {
+            "state": state.state,
+            "reason": state.verdict.reason if state.verdict else None,
+            "restarts": state.restarts,
+            "seconds from start to end": state.ended - state.started if state.ended and state.started else None,
+            **_flat(result_of(run)),
+        },
+    }
+
+
+def _environment(plan: PlanRecord) -> dict[str, str]:
+    return {**plan.first.env, **dict.fromkeys(plan.secret_names, "a secret")}
+
+
+def _flat(values: Mapping[str, Any] | None, prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in values.items() if values is not None else ():
+        if isinstance(value, Mapping) and value:
+            found.update(_flat(value, f"{prefix}{key}."))
+        else:
+            found[f"{prefix}{key}"] = value
+    return found
+
+
+# -- code
+
+
+def _files(one: RunDir, other: RunDir) -> Iterator[FileChange]:
+    mine, theirs = one.code_files(), other.code_files()
+    if not mine or not theirs:
+        return  # the snapshot of one is not known: its hash must do
+    for path in sorted({*mine, *theirs}):
+        if mine.get(path) == theirs.get(path):
+            continue
+        if path not in mine:
+            yield FileChange(path, "added")
+        elif path not in theirs:
+            yield FileChange(path, "removed")
+        else:
+            texts = [_text(run, path, entry) for run, entry in ((one, mine[path]), (other, theirs[path]))]
+            yield FileChange(path, "changed", _unified(texts[0], texts[1], path))
+
+
+def _text(run: RunDir, path: str, entry: list[str]) -> list[str] | None:
+    """Return the lines of a file as it was sent; None for what is no text, or was changed by the run itself."""
+    file = Path(run.path / "code" / path)
+    try:
+        if entry[0] not in "fx" or file.stat().st_size > TEXT_BYTES:
+            return None
+        content = file.read_bytes()
+        return content.decode().splitlines() if hashlib.sha256(content).hexdigest() == entry[1] else None
+    except (OSError, ValueError):
+        return None
+
+
+def _unified(one: list[str] | None, other: list[str] | None, path: str) -> tuple[str, ...]:
+    if one is None or other is None:
+        return ()
+    lines = list(difflib.unified_diff(one, other, path, path, n=2, lineterm=""))
+    left = len(lines) - DIFF_LINES
+    return (*lines[:DIFF_LINES], *([f"... {left} more lines"] if left > 0 else []))

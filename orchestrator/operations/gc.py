@@ -1,0 +1,119 @@
+"""What ended and crashed runs left behind: found by marks, labels, records and age, never by a name; then removed.
+
+Nothing of a live run is touched, nothing of another user, and no process without a run's mark. A run that this state
+folder does not know may be alive in another one: what is left of it is only listed, unless asked for, and even then it
+stays while one of its agents lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.backends import backend_of
+from orchestrator.backends.base import Finding, Judge, Ruling
+from orchestrator.errors import OrchError
+from orchestrator.node.server.leftovers import Leftovers, find_leftovers
+from orchestrator.node.server.machine import end_run
+from orchestrator.operations.gc_files import collect_files
+from orchestrator.runs.notification_ledger import watched
+from orchestrator.runs.run_id import is_run_id
+from orchestrator.runs.store import RunDir, check_own, live_runs
+from orchestrator.supervisor.reconcile import reconcile, state_of
+from orchestrator.supervisor.supervisor import start_supervisor
+
+if TYPE_CHECKING:
+    from orchestrator.specs.profile import AnyProfile
+
+
+def collect_garbage(root: Path, *, dry_run: bool, unknown: bool) -> list[Finding]:
+    """Find and remove everything that crashed runs have left here; with `dry_run`, only find it."""
+    if not dry_run:
+        check_own(root)
+    found = [*_runs_without_agents(root, dry_run=dry_run), *_leftovers(root, dry_run=dry_run, unknown=unknown)]
+    found += collect_files(root, dry_run=dry_run)
+    if not dry_run and (live_runs(root) or watched(root)):
+        start_supervisor(root)  # should it have been killed too
+    return found
+
+
+def collect_on_machines(root: Path, profile: AnyProfile, *, dry_run: bool, unknown: bool) -> list[Finding]:
+    """Find and remove what ended runs have left on a profile's machines; UsageError where it has none of its own."""
+    if not dry_run:
+        check_own(root)
+    return backend_of(profile).collect_garbage(profile, judge(root, unknown=unknown), dry_run=dry_run)
+
+
+# -- which runs
+
+
+def judge(root: Path, *, unknown: bool) -> Judge:
+    """Return what rules on a run by what this state folder knows of it; `unknown`: end those that it doesn't know."""
+
+    def rule(run_id: str, has_agent: bool) -> Ruling | None:
+        if _is_live(root, run_id):
+            return None
+        if (root / "runs" / run_id / "verdict.json").exists():
+            return Ruling(True, f"its run {run_id} has ended")
+        why = f"its run {run_id} is not in this state folder"
+        if has_agent:
+            return Ruling(False, f"{why}, and is alive in another one")
+        return Ruling(True, why) if unknown else Ruling(False, f"{why}; --unknown ends it")
+
+    return rule
+
+
+def _is_live(root: Path, run_id: str) -> bool:
+    """May this run of ours be going on? One whose record can't be read counts as live: who can't tell must not kill."""
+    if not is_run_id(run_id):
+        return True
+    run = RunDir(root / "runs" / run_id)
+    if (run.path / "verdict.json").exists():
+        return False
+    try:
+        # What this very look has just given its verdict is no longer live; what is being submitted still is.
+        return run.path.exists() and ((root / "live" / run_id).exists() or not state_of(run).is_final)
+    except OrchError:
+        return True
+
+
+def _runs_without_agents(root: Path, *, dry_run: bool) -> Iterator[Finding]:
+    """Give their verdict to runs that nobody gave one to, though all their agents are gone."""
+    for run in live_runs(root):
+        try:
+            if dry_run:
+                if state_of(run).is_final:
+                    yield Finding("run", run.run_id, "would be ended", "it has ended and has no verdict yet")
+            elif (verdict := reconcile(root, run)) is not None:
+                yield Finding("run", run.run_id, "ended", f"it had no verdict yet: {verdict.outcome}")
+        except (OrchError, OSError) as error:
+            yield Finding("run", run.run_id, "kept", f"its record can't be read: {error}".splitlines()[0])
+
+
+# -- what is left of them here
+
+
+def _leftovers(root: Path, *, dry_run: bool, unknown: bool) -> Iterator[Finding]:
+    """End the processes and containers of runs that are over."""
+    rule = judge(root, unknown=unknown)
+    for run_id, left in sorted(find_leftovers(map(str, root.glob("runs/*/nodes/*"))).items()):
+        ruling = rule(run_id, left.has_agent)
+        if ruling is not None:
+            yield from _end(root, run_id, left, ruling, dry_run=dry_run)
+
+
+def _end(root: Path, run_id: str, left: Leftovers, ruling: Ruling, *, dry_run: bool) -> Iterator[Finding]:
+    """End what is left of one run, where that is its ruling; tell of each process and container what became of it."""
+    ends = ruling.ends and not dry_run
+    node_dirs = [str(path) for path in (root / "runs" / run_id).glob("nodes/*")]
+    stuck = end_run(run_id, [], node_dirs, anywhere=True)[1] if ends else []
+    things = [("process", f"{process.pid} ({process.command})", "ended") for process in left.processes]
+    things += [("container", box.id[:12], "removed") for box in left.containers]
+    for kind, name, done in things:
+        if name in stuck or (kind == "container" and any(name in words for words in stuck)):
+            yield Finding(kind, name, "kept", f"{ruling.why}; it could not be ended")
+        elif ruling.ends:
+            yield Finding(kind, name, f"would be {done}" if dry_run else done, ruling.why)
+        else:
+            yield Finding(kind, name, "kept", ruling.why)

@@ -1,0 +1,90 @@
+"""What writers that were killed have left in the state folder: found by their names and age, and removed."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from orchestrator.backends.base import Finding
+
+SETTLED_SECONDS: Final = 60.0  # younger files may be a submit's that is still at work
+
+
+def collect_files(root: Path, *, dry_run: bool) -> Iterator[Finding]:
+    """Find the files and folders that killed writers have left, and remove them; with `dry_run`, only find them."""
+    done = "would be removed" if dry_run else "removed"
+    for kind, path, why in _leftovers(root):
+        try:
+            if not dry_run:
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+            yield Finding(kind, str(path), done, why)
+        except OSError as error:
+            yield Finding(kind, str(path), "kept", f"{why}; {error.strerror}")
+    yield from _folders_without_record(root)
+    yield from _partial_inputs(root, dry_run=dry_run)
+
+
+def _leftovers(root: Path) -> Iterator[tuple[str, Path, str]]:
+    for path in _children(root / "live"):
+        if _is_settled(path) and not (root / "runs" / path.name / "run.json").exists():
+            yield "mark", path, "a live mark without a run"
+    for folder in _children(root / "runs"):
+        if _is_settled(folder) and not (folder / "run.json").exists() and _is_bare(folder):
+            yield "folder", folder, "a submit was killed before it had recorded its run"
+            continue
+        for path in (*folder.glob(".*.tmp"), *folder.glob("nodes/*/*.tmp")):
+            if _is_settled(path):
+                yield "file", path, "its writer was killed"
+        if (folder / "verdict.json").exists():
+            for path in (*folder.glob("checkpoints/.tmp-step_*"), *folder.glob("checkpoints/.gone-step_*")):
+                yield "folder", path, "a checkpoint that was never finished, or already deleted"
+    for path in root.glob(".*.tmp"):
+        if _is_settled(path):
+            yield "file", path, "its writer was killed"
+
+
+def _is_bare(folder: Path) -> bool:
+    """Is there nothing in it that anybody could miss?"""
+    return all(
+        path.name == "nodes" or (path.name.startswith(".") and path.name.endswith(".tmp"))
+        for path in folder.rglob("*")
+    )  # fmt: skip
+
+
+def _folders_without_record(root: Path) -> Iterator[Finding]:
+    for folder in _children(root / "runs"):
+        if folder.is_dir() and not (folder / "run.json").exists() and not _is_bare(folder):
+            yield Finding("folder", str(folder), "kept", f"its record is lost; orch rm {folder.name} removes it")
+
+
+def _partial_inputs(root: Path, *, dry_run: bool) -> Iterator[Finding]:
+    """Inputs whose fetching was cut off; one that is being fetched holds its lock."""
+    for path in sorted((root / "inputs").glob("*.partial")):
+        with contextlib.suppress(OSError), open(path.with_suffix(".lock"), "a+b") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            if not dry_run:
+                path.unlink()
+            yield Finding("file", str(path), "would be removed" if dry_run else "removed", "an input half fetched")
+
+
+def _children(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except FileNotFoundError:
+        return []
+
+
+def _is_settled(path: Path) -> bool:
+    """Is it too old to be somebody's who is still at work?"""
+    try:
+        return time.time() - path.stat().st_mtime > SETTLED_SECONDS
+    except OSError:
+        return False

@@ -1,0 +1,128 @@
+"""orch.launch: a function of this process becomes a job, and what its ranks returned is read when the run has ended."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import pickle
+import re
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from orchestrator.errors import OrchError, UsageError
+from orchestrator.protocol.layout import attempt_folder
+from orchestrator.runs.state import NodeState, RunState
+from orchestrator.runs.store import RunDir, write_durably
+from orchestrator.training.call import python_version, read_result
+from orchestrator.transport.node_archive import cloudpickle_archive
+
+PICKLE: Final = "function.pkl"
+LIBRARY: Final = "cloudpickle.zip"  # nodes have none, and what it pickled needs it
+
+
+def write_job(folder: Path, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Path:
+    """Write a job whose ranks call the function into an empty folder, with all that it takes along; the job's file.
+
+    UsageError where the function or an argument can't be pickled.
+    """
+    name, code = _name_of(function), folder / "code"
+    code.mkdir(mode=0o700)
+    write_durably(code / PICKLE, _pickled(name, function, arguments), private=True)
+    (code / LIBRARY).write_bytes(cloudpickle_archive())
+    job = {
+        "name": re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("_.-")[:40] or "function",
+        "module": "orchestrator.training.call",
+        "args": [PICKLE, LIBRARY, python_version()],
+        "code": {"dir": "code"},
+    }
+    path = folder / "job.json"
+    path.write_text(json.dumps(job), encoding="utf-8")
+    return path
+
+
+def results(run: RunDir, state: RunState) -> list[Any]:
+    """What the ranks of a run that has succeeded returned, by rank; OrchError where one's result did not come home."""
+    assert state.verdict is not None
+    found: dict[int, Any] = {}
+    for node in state.nodes:
+        folder = Path(attempt_folder(str(run.node(node.node)), state.verdict.attempt))
+        for rank in range(*(node.ranks or (0, 0))):
+            found[rank] = _result(folder, rank, node)
+    return [found[rank] for rank in sorted(found)]
+
+
+def _result(folder: Path, rank: int, node: NodeState) -> Any:
+    try:
+        return read_result(folder, rank)
+    except FileNotFoundError as error:
+        raise OrchError(
+            f"the result of rank {rank} on node {node.node} ({node.host}) is not in {folder}",
+            "its machine was lost before it was copied, or the function ended the process: launch it again",
+        ) from error
+    except ModuleNotFoundError as error:
+        raise OrchError(
+            f"the result of rank {rank} holds tensors, and this Python has no {error.name}",
+            f"install it here, or read {folder / f'result_{rank}.pt'} where it is",
+        ) from error
+    except (OSError, ValueError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
+        raise OrchError(f"the result of rank {rank} in {folder} can't be read: {error}") from error
+
+
+# -- what travels
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def _pickled(name: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
+    import cloudpickle  # noqa: PLC0415 (20 ms that only a launch needs)
+
+    with _by_value(cloudpickle):
+        try:
+            data: bytes = cloudpickle.dumps((function, arguments))
+        except (pickle.PicklingError, TypeError, AttributeError, ValueError, RecursionError) as error:
+            raise UsageError(
+                f"{name} can't be sent: {type(error).__name__}: {error}",
+                "open files, connections, locks and running generators stay here: make them inside of the function",
+            ) from error
+    return data
+
+
+@contextlib.contextmanager
+def _by_value(cloudpickle: Any) -> Iterator[None]:
+    """While it lasts, functions and classes of the user's own modules are pickled whole: nodes lack those files."""
+    kept = cloudpickle.list_registry_pickle_by_value()
+    own = [module for module in _own_modules() if module.__name__ not in kept]
+    for module in own:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in own:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _own_modules() -> list[ModuleType]:
+    """The modules that nobody installed: their files lie below the current folder or the running script's."""
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    places = {os.getcwd(), *([os.path.dirname(os.path.abspath(script))] if script else [])}
+    library = sysconfig.get_paths()["stdlib"]
+    found = []
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if not file or name != getattr(module, "__name__", None) or name.split(".")[0] in ("__main__", "orchestrator"):
+            continue
+        path = Path(file)
+        installed = path.is_relative_to(library) or {"site-packages", "dist-packages"} & set(path.parts)
+        if not installed and any(path.is_relative_to(place) for place in places):
+            found.append(module)
+    return found

@@ -1,0 +1,266 @@
+"""Bring results back: rank 0's logs, the metrics, the result and one checkpoint; resumable, verified after the copy.
+
+What is there with the same content is left alone. A file that only grows is continued where it ended. A checkpoint's
+COMMIT is copied last, so that an interrupted copy is never taken for a checkpoint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from orchestrator.errors import OrchError, StoreError, UsageError
+from orchestrator.protocol import checkpoint_dir
+from orchestrator.protocol.checkpoint_dir import BLOCK_BYTES, COMMIT, MANIFEST, CheckpointState, sha256_of
+from orchestrator.runs.checkpoints import Checkpoint, best, check, checkpoint_folder, listing
+from orchestrator.runs.logs import Selection, log_files
+from orchestrator.runs.metrics import JobMetric, metric_of_job
+from orchestrator.runs.store import RunDir, write_durably
+
+RECEIPT: Final = "pull.json"
+TRIES: Final = 5  # a run that goes on may delete or replace the checkpoint while it is copied
+
+
+@dataclass(frozen=True)
+class Copied:
+    """One file of the target folder: `how` is copied, continued or kept."""
+
+    path: str
+    bytes: int
+    sha256: str
+    how: str
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """What a pull has brought into `folder`; `choice` says why this checkpoint, or why none."""
+
+    run_id: str
+    folder: str
+    files: tuple[Copied, ...]
+    step: int | None = None
+    choice: str = ""
+    skipped: tuple[str, ...] = ()  # checkpoints that were passed over, with the reason
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the receipt as JSON types."""
+        return {**asdict(self), "files": [asdict(file) for file in self.files], "skipped": list(self.skipped)}
+
+
+class _ChangedError(Exception):
+    """The checkpoint went away or became another one while it was copied."""
+
+
+def pull(run: RunDir, target: Path, which: str = "latest", tell: Callable[[str], None] = lambda _: None) -> Pulled:
+    """Copy a run's results into `target`, also while it goes on; `which` is best, latest, none or a step."""
+    if which not in ("best", "latest", "none") and not which.isdigit():
+        raise UsageError(f"--checkpoint {which}: is not a checkpoint", "write best, latest, none or a step's number")
+    _take_folder(run, target)
+    files = [_grown(run.path / name, target / name, name) for name in ("metrics.jsonl", "result.json")]
+    for log in log_files(run, Selection()):
+        for path in (log.path.with_name(f"{log.path.name}.1"), log.path):  # what was rotated away, if anything
+            name = f"logs/attempt_{log.attempt}/{path.name}"
+            files.append(_grown(path, target / name, name))
+    pulled = Pulled(run.run_id, str(target), tuple(file for file in files if file is not None))
+    if which != "none":
+        pulled = _pull_checkpoint(run, target, which, pulled, tell)
+    RunDir(target).write(RECEIPT, pulled.to_json())
+    return pulled
+
+
+def _take_folder(run: RunDir, target: Path) -> None:
+    """Make the folder, unless it belongs to something else."""
+    if target.resolve().is_relative_to(run.path.resolve()):
+        raise UsageError(f"{target} is inside the run's own folder", "name another one: --to DIR")
+    try:
+        receipt = RunDir(target).read(RECEIPT)
+    except StoreError:
+        receipt = {}
+    if receipt and receipt.get("run_id") != run.run_id:
+        raise UsageError(f"{target} holds the results of run {receipt.get('run_id')}", "name another one: --to DIR")
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        if receipt is None and any(target.iterdir()):
+            raise UsageError(f"{target} holds other files", "name a new or empty folder: --to DIR")
+        RunDir(target).write(RECEIPT, receipt or {"run_id": run.run_id})  # an interrupted pull can go on from here
+    except OSError as error:
+        raise UsageError(f"{target} can't be used: {error.strerror}", "name another folder: --to DIR") from error
+
+
+# -- files that grow
+
+
+def _grown(source: Path, target: Path, name: str) -> Copied | None:
+    """Copy what the source holds now; where the target is its beginning, only the rest. None without a source."""
+    try:
+        with open(source, "rb") as reading:
+            wanted = os.fstat(reading.fileno()).st_size
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with open(target, "a+b") as writing:
+                have = writing.seek(0, os.SEEK_END)
+                digest = hashlib.sha256()
+                if have > wanted or _digest(target, have) != _feed(reading, digest, have):
+                    writing.truncate(0)
+                    digest, have = hashlib.sha256(), 0
+                    reading.seek(0)
+                _append(reading, writing, digest, wanted - have)
+        how = "kept" if have == wanted else "continued" if have else "copied"
+        _verify(target, digest.hexdigest())
+        return Copied(name, wanted, digest.hexdigest(), how)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _failed(target, error) from error
+
+
+def _digest(path: Path, count: int) -> str:
+    with open(path, "rb", buffering=0) as file:
+        return _feed(file, hashlib.sha256(), count)
+
+
+def _feed(file: Any, digest: Any, count: int) -> str:
+    """Hash the next `count` bytes; return the hexadecimal digest up to there."""
+    while count > 0 and (block := file.read(min(BLOCK_BYTES, count))):
+        digest.update(block)
+        count -= len(block)
+    return str(digest.hexdigest())
+
+
+def _append(reading: Any, writing: Any, digest: Any, count: int) -> None:
+    while count > 0 and (block := reading.read(min(BLOCK_BYTES, count))):
+        writing.write(block)
+        digest.update(block)
+        count -= len(block)
+    writing.flush()
+    os.fsync(writing.fileno())
+
+
+def _verify(path: Path, sha256: str) -> None:
+    if sha256_of(path) != sha256:
+        raise OrchError(
+            f"{path} does not hold what was copied into it", "its disk may be broken; pull elsewhere: --to DIR"
+        )
+
+
+def _failed(target: Path, error: OSError) -> OrchError:
+    where = error.filename or target
+    return OrchError(f"{where}: {error.strerror}", "what was copied stays; the same pull goes on from there")
+
+
+# -- one checkpoint
+
+
+def _pull_checkpoint(run: RunDir, target: Path, which: str, pulled: Pulled, tell: Callable[[str], None]) -> Pulled:
+    skipped: dict[Path, Checkpoint] = {}
+    metric = metric_of_job(run.read("run.json"))
+    for _ in range(TRIES):
+        found = [each for each in listing(checkpoint_folder(run), verify=False) if _is_of(run, each)]
+        found = [skipped.get(each.path, each) for each in found]
+        notes = tuple(f"step {each.step} is {each.verdict}: {each.reason}" for each in found if each.reason)
+        chosen, choice = choose(found, which, checkpoint_folder(run), metric)
+        if chosen is None:
+            return replace(pulled, choice=choice, skipped=notes)
+        tell(f"checkpoint step {chosen.step} ({choice})")
+        try:
+            files = _copy_checkpoint(chosen, target / "checkpoints" / chosen.path.name)
+        except _ChangedError as error:
+            if check(chosen.path, verify=False).files == chosen.files:  # it is not another one by now: it is corrupt
+                skipped[chosen.path] = replace(chosen, verdict=CheckpointState.CORRUPT, reason=str(error))
+            continue
+        _drop_unfinished(target / "checkpoints")
+        return replace(pulled, files=(*pulled.files, *files), step=chosen.step, choice=choice, skipped=notes)
+    raise OrchError("no checkpoint stood still long enough to be copied", "try again, or name one: --checkpoint STEP")
+
+
+def _is_of(run: RunDir, checkpoint: Checkpoint) -> bool:
+    """Is the checkpoint this run's? A folder that several runs share holds others' too."""
+    return checkpoint.run in ("", run.run_id)
+
+
+def _drop_unfinished(folder: Path) -> None:
+    """Remove what interrupted pulls of other checkpoints have left in the target."""
+    for name in checkpoint_dir.step_folders(folder):
+        if not checkpoint_dir.is_committed(folder / name):
+            shutil.rmtree(folder / name, ignore_errors=True)
+    for partial in folder.glob("step_*/.*.partial"):
+        partial.unlink(missing_ok=True)
+
+
+def choose(
+    found: list[Checkpoint], which: str, folder: Path, metric: JobMetric | None = None
+) -> tuple[Checkpoint | None, str]:
+    """Return (the checkpoint that best, latest or a step names, why); (None, why) where there is none at all."""
+    usable = [each for each in found if each.is_whole]
+    if which.isdigit():
+        asked = [each for each in found if each.step == int(which)]
+        if asked and asked[0].is_whole:
+            return asked[0], "the one asked for"
+        there = ", ".join(str(each.step) for each in usable) or "none"
+        bad = f"the checkpoint of step {which} is {asked[0].verdict}: {asked[0].reason}" if asked else ""
+        raise UsageError(bad or f"{folder} has no checkpoint of step {which}", f"there are: {there}")
+    if not usable:
+        return None, f"no checkpoint is there in {folder}" + (" that may be used" if found else "")
+    newest = max(usable, key=lambda each: each.step)
+    if which == "latest":
+        return newest, "the newest"
+    return best(usable, metric) or (newest, "the newest, as none has a metric")
+
+
+def _copy_checkpoint(source: Checkpoint, target: Path) -> list[Copied]:
+    """Copy one checkpoint's files and verify them, COMMIT last; _ChangedError when the source did not hold still."""
+    try:
+        manifest = (source.path / MANIFEST).read_bytes()
+        target.mkdir(parents=True, exist_ok=True)
+        if hashlib.sha256(manifest).hexdigest() != source.files[MANIFEST]:
+            raise _ChangedError("its manifest changed while it was copied")
+        committed = source.files[MANIFEST].encode()
+        if (target / COMMIT).exists() and (target / COMMIT).read_bytes().strip() != committed:
+            (target / COMMIT).unlink()  # another save of the same step: what is there is about to be mixed
+        copied = [
+            _hashed(source.path / name, target / name, digest)
+            for name, digest in source.files.items()
+            if name != MANIFEST
+        ]
+        for name, content in ((MANIFEST, manifest), (COMMIT, committed + b"\n")):
+            digest = hashlib.sha256(content).hexdigest()
+            same = (target / name).exists() and (target / name).read_bytes() == content
+            if not same:
+                write_durably(target / name, content)
+            _verify(target / name, digest)
+            copied.append(_copied(target / name, digest, "kept" if same else "copied"))
+    except FileNotFoundError as error:
+        raise _ChangedError(f"{error.filename} went away while it was copied") from error
+    except OSError as error:
+        raise _failed(target, error) from error
+    return copied
+
+
+def _hashed(source: Path, target: Path, sha256: str) -> Copied:
+    """Copy a file whose hash is known; a partial copy of an interrupted pull is continued."""
+    if target.exists() and sha256_of(target) == sha256:
+        return _copied(target, sha256, "kept")
+    partial = target.with_name(f".{target.name}.{sha256[:16]}.partial")
+    with open(source, "rb", buffering=0) as reading:  # once open it stays, even when the run deletes it
+        have = partial.stat().st_size if partial.exists() else 0
+        for start in dict.fromkeys((have, 0)):
+            reading.seek(start)
+            with open(partial, "r+b" if start else "wb") as writing:
+                writing.seek(start)
+                shutil.copyfileobj(reading, writing, BLOCK_BYTES)
+                writing.truncate()
+                writing.flush()
+                os.fsync(writing.fileno())
+            if sha256_of(partial) == sha256:
+                os.replace(partial, target)
+                return _copied(target, sha256, "continued" if start else "copied")
+    partial.unlink()
+    raise _ChangedError(f"{source.name} does not match its sha256")
+
+
+def _copied(path: Path, sha256: str, how: str) -> Copied:
+    return Copied(f"checkpoints/{path.parent.name}/{path.name}", path.stat().st_size, sha256, how)

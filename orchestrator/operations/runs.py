@@ -1,0 +1,158 @@
+"""The verbs, joined up: submit, status, cancel, wait, remove. Nothing here prints or exits."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.backends import backend
+from orchestrator.backends.base import NodeProof
+from orchestrator.errors import (
+    EXIT_CANCELLED,
+    EXIT_NOT_FINISHED,
+    EXIT_RUN_FAILED,
+    EXIT_SUCCEEDED,
+    StoreError,
+    UsageError,
+)
+from orchestrator.protocol.events import EventKind
+from orchestrator.runs import dependencies, notification_ledger
+from orchestrator.runs.record import UNKNOWN
+from orchestrator.runs.state import RunState, RunStatus
+from orchestrator.runs.store import RunDir, check_own, read_lines, remove_run
+from orchestrator.supervisor import queue
+from orchestrator.supervisor.reconcile import reconcile, state_of
+from orchestrator.supervisor.supervisor import start_supervisor
+
+if TYPE_CHECKING:  # what only looks at runs must not wait for pydantic
+    from orchestrator.runs.logs import Selection
+POLL_SECONDS = 0.1  # files on a network file system send no events, so followers look
+CANCEL_MARGIN = 10.0
+METRICS_BYTES = 32 << 20  # a larger file is not read through for the seconds that saving took
+
+
+# -- looking
+
+
+def record_of(run: RunDir) -> dict[str, Any]:
+    """What the run was and what it cost so far."""
+    from orchestrator.runs.summary import run_record  # noqa: PLC0415 (a table of runs does without)
+
+    metrics = run.path / "metrics.jsonl"
+    lines = read_lines(metrics) if metrics.exists() and metrics.stat().st_size <= METRICS_BYTES else ()
+    return run_record(run.record(), run.events(), run.read("plan.json"), lines, time.time())
+
+
+def bringing_logs(run: RunDir, selection: Selection) -> contextlib.AbstractContextManager[None]:
+    """While it lasts, the chosen logs grow here as they do on their nodes; rank 0's do so anyway."""
+    if (run.path / "verdict.json").exists() or (selection.rank in (None, 0) and not selection.takes_several):
+        return contextlib.nullcontext()
+    try:
+        check_own(run.path.parent.parent, run)
+    except StoreError:  # another's: what is here can be read, and no machine is asked in his name
+        return contextlib.nullcontext()
+    return backend(run.record().kind).bringing_logs(run, None if selection.takes_several else [selection.rank or 0])
+
+
+def state_or_why_not(run: RunDir) -> RunState:
+    """One run that can't be read must not hide the others."""
+    try:
+        return state_of(run)
+    except StoreError as error:
+        return RunState(run.run_id, UNKNOWN, UNKNOWN, 0.0, RunStatus.UNREADABLE, detail=error.message)
+
+
+def wait(run: RunDir, on_look: Callable[[RunState], None] | None = None, timeout: float | None = None) -> RunState:
+    """The state of the run once it has ended, or after `timeout` seconds; `on_look` sees every state on the way."""
+    for state in states(run, timeout):
+        if on_look is not None:
+            on_look(state)
+    return state
+
+
+def states(run: RunDir, timeout: float | None = None) -> Iterator[RunState]:
+    """The state of the run, again and again until it has ended or `timeout` seconds are over; always one at least."""
+    end = None if timeout is None else time.monotonic() + timeout
+    while True:
+        state = state_of(run)
+        yield state
+        if state.is_final or (end is not None and time.monotonic() >= end):
+            return
+        time.sleep(POLL_SECONDS)
+
+
+def exit_code(state: RunState) -> int:
+    """The exit code of `wait` and `submit --follow` for a run in this state."""
+    return {
+        RunStatus.SUCCEEDED: EXIT_SUCCEEDED,
+        RunStatus.FAILED: EXIT_RUN_FAILED,
+        RunStatus.CANCELLED: EXIT_CANCELLED,
+    }.get(state.state, EXIT_NOT_FINISHED)
+
+
+# -- ending
+
+
+def cancel(root: Path, run: RunDir, *, now: bool) -> tuple[RunState, list[NodeProof]]:
+    """Stop a run: at the next step boundary with a checkpoint, or at once; then prove for each node that it is gone.
+
+    The cancel is recorded before any signal, so that a request to be started again is not obeyed after it. A run
+    that had ended before is left as it was. Where a full disk takes no record, the run is ended all the same, and
+    recorded with the room that this gives; StoreError where that is not enough either.
+    """
+    state = state_of(run)
+    if state.is_final:
+        return state, []
+    check_own(root, run)
+    record = run.record()
+    problem = _record_cancel(run, now=now)
+    machine = backend(record.kind)
+    if problem is not None and dependencies.is_queued(run):
+        raise problem  # nothing has been started that could be ended
+    if problem is not None or not queue.drop(run, dependencies.CANCELLED):
+        machine.cancel(run)
+        wait(run, timeout=(0.0 if now else record.grace) + CANCEL_MARGIN)
+    proofs = machine.clean_up(run)
+    if problem is not None and (problem := _record_cancel(run, now=now)) is not None:
+        left = [f"{name} on {proof.host}" for proof in proofs for name in proof.survivors]
+        said = f"still there: {', '.join(left)}" if left else "no process of it is left"
+        hint = "make room there, and cancel it once more: else it may be started again, and its verdict is not written"
+        raise StoreError(f"run {run.run_id} was ended, {said}; that could not be recorded: {problem.message}", hint)
+    reconcile(root, run)
+    _have_it_told(root)
+    return state_of(run), proofs
+
+
+def _record_cancel(run: RunDir, *, now: bool) -> StoreError | None:
+    """Record that the run is to be cancelled; return what kept the disk from taking it."""
+    try:
+        run.write("cancel.json", {"now": now, "time": time.time()})
+        run.append_event(EventKind.CANCEL, now=now)
+    except StoreError as error:
+        return error
+    return None
+
+
+def _have_it_told(root: Path) -> None:
+    """A run has its verdict from here: the supervisor, who sends the notifications, may have died."""
+    if notification_ledger.watched(root):
+        start_supervisor(root)
+
+
+def remove(root: Path, run: RunDir) -> None:
+    """Delete a run that has ended, or that can't be read; UsageError for one that is still going on."""
+    check_own(root, run)
+    try:
+        state = state_of(run)
+    except StoreError:
+        with contextlib.suppress(StoreError):
+            backend("local").clean_up(run)  # all that can be done: it is not known where it ran
+        remove_run(root, run)
+        return
+    if not state.is_final:
+        raise UsageError(f"run {run.run_id} is {state.state}", f"cancel it first: orch cancel {run.run_id}")
+    reconcile(root, run)
+    remove_run(root, run)

@@ -1,0 +1,91 @@
+"""A prepared request becomes a recorded run: its folder, its plan and the copy of its code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.backends import backend, kind_of
+from orchestrator.errors import (
+    OrchError,
+)
+from orchestrator.node.system.processes import identify
+from orchestrator.prepare.prepare import Prepared
+from orchestrator.protocol.events import EventKind
+from orchestrator.runs import notification_ledger
+from orchestrator.runs.record import SweepPoint, notify_entries
+from orchestrator.runs.store import RunDir, create_run, remove_run
+
+if TYPE_CHECKING:  # what only looks at runs must not wait for pydantic
+    from orchestrator.specs.plan import LaunchPlan
+
+RECORD_VERSION = 1
+
+
+def record_run(
+    root: Path, prepared: Prepared, launch: LaunchPlan, point: SweepPoint | None = None, *, indexed: bool = True
+) -> RunDir:
+    """Make the run known, with its plan and its place in a sweep. One that can't be leaves no trace."""
+    place = {"sweep": point.to_json()} if point is not None else {}
+    folder = backend(kind_of(launch.profile)).shared_folder(launch)
+    run = create_run(root, launch.run_id, {**_record(prepared, launch), **place}, folder, indexed=indexed)
+    try:
+        notification_ledger.watch(root, run, notify_entries(launch.job), prepared.hidden)
+        run.write("plan.json", launch.to_json())
+    except OrchError:
+        remove_run(root, run)
+        raise
+    return run
+
+
+def _record(prepared: Prepared, launch: LaunchPlan) -> dict[str, Any]:
+    from orchestrator.version import __version__  # noqa: PLC0415 (next to its only use)
+
+    me = identify(os.getpid())
+    return {
+        "version": RECORD_VERSION,
+        "orch": __version__,
+        "run_id": launch.run_id,
+        "name": launch.name,
+        "kind": kind_of(launch.profile),
+        "profile_name": prepared.profile.name + (" (rehearsal)" if prepared.rehearsed else ""),
+        "created": time.time(),
+        "submitter": {"pid": os.getpid(), "started": me.started if me else 0, "host": os.uname().nodename},
+        "nnodes": launch.nnodes,
+        "hosts": [task.host for task in launch.tasks],
+        "world_size": launch.world_size,
+        "grace": launch.tasks[0].grace,
+        "job": launch.job,
+        "profile": launch.profile,
+        "job_file": str(prepared.loaded.job_path),
+        "profile_file": str(prepared.loaded.profile_path),
+        "code_dir": str(prepared.loaded.code_dir),
+        "given": list(prepared.given),
+        "waits": prepared.waits,
+        "after": prepared.after.to_json() if prepared.after else None,
+        "repeats": prepared.repeats.run_id if prepared.repeats else None,
+        "python": sys.version.split()[0],
+    }
+
+
+def snapshot_code(prepared: Prepared, run: RunDir) -> None:
+    """Copy the code for the run, and record what was copied."""
+    facts = copy_code(prepared, run)
+    run.write("code.json", {"files": facts.pop("listing")})
+    run.append_event(EventKind.SNAPSHOT, **facts)
+
+
+def copy_code(prepared: Prepared, run: RunDir) -> dict[str, Any]:
+    """Copy the code: the folder as it is now, or, for a repeated run, what that run was sent; the copy's facts."""
+    if prepared.repeats is not None:
+        from orchestrator.prepare import repeat  # noqa: PLC0415 (loads pydantic)
+
+        return repeat.copy_code(prepared.repeats, run)
+    from orchestrator.runs.code_snapshot import take  # noqa: PLC0415 (only a submit needs it)
+
+    code = prepared.loaded.job.code
+    return asdict(take(prepared.loaded.code_dir, run.path / "code", code.ignore, code.max_size))

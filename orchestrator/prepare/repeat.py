@@ -1,0 +1,86 @@
+"""A run once more: its own job, profile and code, from the run directory; the shell's values from the shell again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import UsageError
+from orchestrator.protocol.events import EventKind
+from orchestrator.runs.code_snapshot import retake
+from orchestrator.runs.store import RunDir
+from orchestrator.specs.job import Code
+from orchestrator.specs.loader import Loaded, load
+
+
+def load_again(run: RunDir, profile: str, sets: Iterable[str], flags: Mapping[str, Any]) -> Loaded:
+    """The run's job under its own profile, or under another; SpecError or UsageError when they can't be used."""
+    record = _submitted(run)
+    code = run.path / "code"
+    if not code.is_dir() or run.read("code.json") is None:
+        raise UsageError(f"run {run.run_id} has lost its code folder {code}", "submit the job file instead")
+    job = {**record.job, "code": {**record.job["code"], "dir": str(code)}}
+    with tempfile.TemporaryDirectory(prefix="orch-") as folder:
+        paths = {}
+        for what, document in (("job", job), ("profile", record.profile)):
+            paths[what] = Path(folder) / f"{run.run_id}.{what}.json"
+            paths[what].write_text(json.dumps(document, indent=1))
+        loaded = load(paths["job"], profile or paths["profile"], sets=sets, flags=flags, allow_code_dir=True)
+    restored = loaded.job.model_copy(update={"code": Code.model_validate(record.job["code"])})
+    profile_path = loaded.profile_path if profile else Path(record.profile_file)
+    return replace(
+        loaded, job=restored, job_path=Path(record.job_file), profile_path=profile_path,
+        code_dir=Path(record.code_dir),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Submitted:
+    """What a run has to have kept of its submit to be repeated."""
+
+    job: Mapping[str, Any]
+    profile: Mapping[str, Any]
+    job_file: str
+    profile_file: str
+    code_dir: str
+
+
+def _submitted(run: RunDir) -> _Submitted:
+    """Return what was submitted; UsageError where any of it is lost."""
+    record = run.record()
+    files = (record.job_file, record.profile_file, record.code_dir)
+    if not record.job or not isinstance(record.job.get("code"), Mapping) or not record.profile or None in files:
+        raise UsageError(f"run {run.run_id} has lost its record of what was run", "submit the job file instead")
+    return _Submitted(record.job, record.profile, *map(str, files))
+
+
+def was_rehearsal(run: RunDir) -> bool:
+    """Was it another profile's nodes and ranks on this machine?"""
+    return run.record().profile_name.endswith("(rehearsal)")
+
+
+def env_options(run: RunDir) -> tuple[str, ...]:
+    """The --env options of the run's own submit: with their values where it gave values, else from the shell again."""
+    values = run.plan().first.env
+    options = []
+    for option in run.record().given:
+        name, equals, _ = option.partition("=")
+        if not equals:
+            options.append(name)
+        elif name in values:  # a secret's value is not kept: the shell must have it
+            options.append(f"{name}={values[name]}")
+    return tuple(options)
+
+
+def copy_code(source: RunDir, target: RunDir) -> dict[str, Any]:
+    """Copy what the earlier run was sent; the facts of its snapshot, which are the copy's too."""
+    listing = source.code_files()
+    facts: dict[str, Any] = next((event for event in source.events() if event["kind"] == EventKind.SNAPSHOT), {})
+    retake(source.path / "code", target.path / "code", listing)
+    shutil.copymode(source.path / "code", target.path / "code")
+    return {**{key: value for key, value in facts.items() if key not in ("kind", "time")}, "listing": listing}

@@ -1,0 +1,161 @@
+"""Lists of hosts as people and Slurm write them: `n[1-3,5],b[07-09]`.
+
+Slurm hands a job its nodes so, profiles name theirs so, and where people are shown more than a few hosts they are
+shown so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from itertools import product
+
+MAX_HOSTS = 100_000
+FOLD_FROM = 4  # fewer names are shown one by one
+_GROUP = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")  # a name, or a range of names: no comma outside of brackets
+_RANGE = re.compile(r"\[([^\[\]]*)\]")
+_PART = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?", re.ASCII)
+_NUMBER = re.compile(r"(\d{1,18})", re.ASCII)
+
+
+def expand(text: str) -> list[str]:
+    """Return the host names of a list such as `n[1-3,5],b[07-09]`, zero padding kept.
+
+    Raises ValueError for one that can't be read, which must not silently become one host, or names over MAX_HOSTS.
+    """
+    names: list[str] = []
+    for group in _groups(text):
+        names += _expand_group(group, text)
+        if len(names) > MAX_HOSTS:
+            raise _too_many(text)
+    return names
+
+
+def _groups(text: str) -> list[str]:
+    pieces = _RANGE.split(text)
+    if any("[" in piece or "]" in piece for piece in pieces[::2]):
+        raise ValueError(f"'{_short(text)}' has an unmatched bracket; write ranges like n[1-3,5]")
+    groups = _GROUP.findall(text)
+    if len(groups) != sum(piece.count(",") for piece in pieces[::2]) + 1 or any(not group.strip() for group in groups):
+        raise ValueError(f"'{_short(text)}' has an empty name; write hosts like n1,n[3-5]")
+    return [group.strip() for group in groups]
+
+
+def _expand_group(group: str, text: str) -> list[str]:
+    choices: list[list[str]] = []
+    total = 1
+    for index, piece in enumerate(_RANGE.split(group)):
+        choices.append(_expand_range(piece, text) if index % 2 else [piece])
+        total *= len(choices[-1])
+        if total > MAX_HOSTS:
+            raise _too_many(text)
+    return ["".join(parts) for parts in product(*choices)]
+
+
+def _expand_range(piece: str, text: str) -> list[str]:
+    numbers: list[str] = []
+    for part in piece.split(","):
+        match = _PART.fullmatch(part.strip())
+        if not match:
+            raise ValueError(f"'{_short(text)}' has a range that can't be read: '{part}'; write it like n[1-3,5]")
+        first, last = match[1], match[2] or match[1]
+        if int(last) < int(first):
+            raise ValueError(f"'{_short(text)}' has a range that runs backwards: '{part}'")
+        if int(last) - int(first) + len(numbers) >= MAX_HOSTS:
+            raise _too_many(text)
+        numbers += [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
+    return numbers
+
+
+def _too_many(text: str) -> ValueError:
+    return ValueError(f"'{_short(text)}' names more than {MAX_HOSTS} hosts")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+# -- folding
+
+
+def fold(names: Iterable[str]) -> str:
+    """Return the names as one list, from which `expand` makes the same names in the same order."""
+    return ",".join(folded(names))
+
+
+def folded(names: Iterable[str]) -> list[str]:
+    """Return the names in their order, neighbours that differ in one number as one range: [`n[1-62]`, `login`]."""
+    groups: list[list[list[str]]] = []  # of names, each cut into texts and numbers by turns
+    for name in names:
+        pieces = _NUMBER.split(name)
+        group = groups[-1] if groups else []
+        place = _place_of_change(group[0], pieces) if group else None
+        if place is not None and (len(group) == 1 or place == _place_of_change(group[0], group[1])):
+            group.append(pieces)
+        else:
+            groups.append([pieces])
+    return [_as_range(group) for group in groups]
+
+
+def in_words(names: Iterable[str]) -> str:
+    """Return the names for people: a few as they are, more of them sorted and folded, `n[1-62], login`."""
+    listed = list(names)
+    return ", ".join(listed if len(listed) < FOLD_FROM else folded(sorted(listed, key=_by_number)))
+
+
+def nodes_in_words(nodes: Sequence[tuple[int, str]]) -> str:
+    """Return nodes (rank and host) for people: `node 3 (n4), node 5 (n6)`, or `nodes 3-61 (n[4-62])`."""
+    if len(nodes) < FOLD_FROM:
+        return ", ".join(f"node {rank} ({host})" for rank, host in nodes)
+    return f"nodes {numbers_in_words([rank for rank, _ in nodes])} ({', '.join(folded(host for _, host in nodes))})"
+
+
+def numbers_in_words(numbers: Sequence[int]) -> str:
+    """Return numbers for people: `3, 5`, or `3-61, 64`."""
+    if len(numbers) < FOLD_FROM:
+        return ", ".join(map(str, numbers))
+    return ", ".join(_ranges([str(number) for number in numbers]))
+
+
+def by_words(told: Iterable[tuple[str, str]]) -> list[str]:
+    """Return `host: words` lines; where the same is said of many hosts, one line, without addresses in brackets."""
+    hosts: dict[str, list[str]] = {}
+    for host, words in told:
+        hosts.setdefault(words, []).append(host)
+    lines = []
+    for words, names in hosts.items():
+        bare = in_words(dict.fromkeys(name.partition(" (")[0] for name in names))
+        shown = names if len(names) < FOLD_FROM else [bare]
+        lines += [f"{name}: {words}" if words else name for name in shown]
+    return lines
+
+
+def _by_number(name: str) -> list[tuple[bool, int, str]]:
+    return [(bool(index % 2), int(piece) if index % 2 else 0, piece) for index, piece in enumerate(_NUMBER.split(name))]
+
+
+def _place_of_change(one: Sequence[str], other: Sequence[str]) -> int | None:
+    """Return the place of the only number in which two names differ; None where they differ otherwise."""
+    places = [place for place, (mine, theirs) in enumerate(zip(one, other)) if mine != theirs]
+    is_one = len(one) == len(other) and len(places) == 1 and places[0] % 2 == 1
+    return places[0] if is_one else None
+
+
+def _as_range(group: Sequence[Sequence[str]]) -> str:
+    if len(group) == 1:
+        return "".join(group[0])
+    place = _place_of_change(group[0], group[1])
+    assert place is not None
+    head, tail = "".join(group[0][:place]), "".join(group[0][place + 1 :])
+    return f"{head}[{','.join(_ranges([pieces[place] for pieces in group]))}]{tail}"
+
+
+def _ranges(numbers: Sequence[str]) -> list[str]:
+    """Return numbers in their order, those that follow one another (with the same padding) as `first-last`."""
+    parts: list[list[str]] = []
+    for number in numbers:
+        if parts and number == str(int(parts[-1][1]) + 1).zfill(len(parts[-1][0])):
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return [first if first == last else f"{first}-{last}" for first, last in parts]

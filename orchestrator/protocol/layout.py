@@ -1,0 +1,18 @@
+"""Names in a run's folder that are known on both sides: docs/design.md, where truth lives. Python 3.9, pure."""
+
+from __future__ import annotations
+
+
+def node_folder(run_dir: str, node_rank: int) -> str:
+    """Return the folder that only this node's agent, launcher and ranks write."""
+    return f"{run_dir}/nodes/{node_rank}"
+
+
+def attempt_folder(node_dir: str, attempt: int) -> str:
+    """Return the folder of one attempt: rank logs, errors, heartbeats."""
+    return f"{node_dir}/attempt_{attempt}"
+
+
+def second_copy_file(run_dir: str) -> str:
+    """Return where node 0's agent says which checkpoint node 1 has; rank 0 waits for it before its next save."""
+    return f"{node_folder(run_dir, 0)}/second_copy.json"

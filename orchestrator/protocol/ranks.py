@@ -1,0 +1,99 @@
+"""The ranks of a run: which node has which, the argv and variables of one, its exit codes. Python 3.9, pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.protocol.layout import attempt_folder, node_folder, second_copy_file
+from orchestrator.protocol.task import NodeTask, copies_checkpoints
+
+EXIT_NO_RETRY = 93  # a rank's way to say: starting me again will not help
+EXIT_REQUEUE = 95  # stopped at a step boundary with a checkpoint; start me again from there
+
+# torchrun's names; whatever the shell holds of them belongs to another launcher.
+RANK_VARIABLES = (
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
+    "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT",
+    "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS",
+    "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_USE_AGENT_STORE",
+    "TORCHELASTIC_SIGNALS_TO_HANDLE",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Binding:
+    """The ranks of one node: rank_offset <= rank < rank_offset + nproc."""
+
+    node_rank: int
+    nnodes: int
+    nproc: int
+    rank_offset: int
+    world_size: int
+
+
+def bind(nproc_by_node: list[int]) -> list[Binding]:
+    """Return the binding of every node: its ranks follow those of the nodes before it, whatever each one's nproc."""
+    world_size, nnodes = sum(nproc_by_node), len(nproc_by_node)
+    bindings, offset = [], 0
+    for node_rank, nproc in enumerate(nproc_by_node):
+        bindings.append(Binding(node_rank, nnodes, nproc, offset, world_size))
+        offset += nproc
+    return bindings
+
+
+def rank_environment(
+    task: NodeTask,
+    binding: Binding,
+    local_rank: int,
+    *,
+    attempt: int,
+    master_addr: str,
+    master_port: int | str,
+    serves_store: bool,
+) -> dict[str, str]:
+    """Return the variables of one rank: torchrun's own, name by name, and orch's."""
+    rank = binding.rank_offset + local_rank
+    node_dir = node_folder(task.run_dir, task.node_rank)
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local_rank),
+        "WORLD_SIZE": str(binding.world_size),
+        "LOCAL_WORLD_SIZE": str(binding.nproc),
+        "GROUP_RANK": str(binding.node_rank),
+        "GROUP_WORLD_SIZE": str(binding.nnodes),
+        "ROLE_RANK": str(rank),
+        "ROLE_WORLD_SIZE": str(binding.world_size),
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": master_addr,
+        "MASTER_PORT": str(master_port),
+        "TORCHELASTIC_RUN_ID": task.run_id,
+        "TORCHELASTIC_RESTART_COUNT": str(attempt),
+        "TORCHELASTIC_MAX_RESTARTS": str(task.retry.get("infra") or 0),
+        "TORCHELASTIC_ERROR_FILE": f"{attempt_folder(node_dir, attempt)}/error_{rank}.json",
+        "TORCHELASTIC_USE_AGENT_STORE": str(serves_store),
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        "ORCH_RUN_ID": task.run_id,
+        "ORCH_RUN_DIR": task.run_dir,
+        "ORCH_ATTEMPT": str(attempt),
+        "ORCH_NODE_RANK": str(binding.node_rank),
+        "ORCH_NNODES": str(binding.nnodes),
+        "ORCH_BACKEND": task.backend,
+        "ORCH_CHECKPOINT_DIR": task.checkpoint_dir,
+        "ORCH_CHECKPOINT_KEEP": str(task.checkpoint_keep),
+        "ORCH_RESUME": task.resume,
+        "ORCH_METRICS_FILE": f"{task.run_dir}/metrics.jsonl",
+        "ORCH_RESULT_FILE": f"{task.run_dir}/result.json",
+        "ORCH_BEAT_FILE": f"{attempt_folder(node_dir, attempt)}/beat_{rank}",
+        **({"ORCH_SECOND_COPY": second_copy_file(task.run_dir)} if copies_checkpoints(task) and rank == 0 else {}),
+    }
+
+
+def rank_argv(task: NodeTask) -> list[str]:
+    """Return the argv by which an exec'd rank starts; a forked one runs the same program in the same way."""
+    program = task.program
+    if program.kind == "module":
+        return [task.python, "-m", program.target, *program.args]
+    if program.kind == "script":
+        return [task.python, program.target, *program.args]
+    return [program.target, *program.args]

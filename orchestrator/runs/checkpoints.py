@@ -1,0 +1,100 @@
+"""The checkpoints of a run for the controlling side: each with its state, its metric and its size, without torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orchestrator.protocol import checkpoint_dir
+from orchestrator.protocol.checkpoint_dir import COMMIT, MANIFEST, STATE, CheckpointState
+from orchestrator.runs.metrics import Better, JobMetric, better_of
+from orchestrator.runs.store import RunDir
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One checkpoint folder, what its manifest says, and the verdict on it."""
+
+    path: Path
+    step: int
+    verdict: CheckpointState
+    reason: str = ""
+    hashed: bool = False  # was every byte read?
+    epoch: int | None = None
+    time: float | None = None
+    world_size: int | None = None
+    metric: Mapping[str, float] = field(default_factory=dict)
+    run: str = ""
+    bytes: int = 0  # on the disk
+    files: Mapping[str, str] = field(default_factory=dict)  # name -> sha256, COMMIT excepted
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether it may be resumed from, as far as was looked."""
+        return self.verdict is CheckpointState.COMMITTED
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the checkpoint as JSON types."""
+        metric = {name: value if math.isfinite(value) else None for name, value in self.metric.items()}
+        return {**asdict(self), "path": str(self.path), "metric": metric, "files": dict(self.files)}
+
+
+def checkpoint_folder(run: RunDir) -> Path:
+    """Return where the run's checkpoints are here: as planned; copies from other machines are in its own folder."""
+    if run.record().kind in ("ssh", "slurm-login"):
+        return run.path / "checkpoints"
+    task = run.plan().first
+    planned = Path(task.checkpoint_dir or run.path / "checkpoints").expanduser()
+    return planned if planned.is_absolute() else Path(task.code_dir or run.path) / planned
+
+
+def listing(folder: Path, *, verify: bool) -> list[Checkpoint]:
+    """Return all checkpoints of a folder, oldest first; `verify` reads and hashes every byte, else sizes must do."""
+    found = [check(folder / name, verify=verify) for name in checkpoint_dir.step_folders(folder)]
+    # A run that goes on deletes its oldest: what has vanished meanwhile was not torn.
+    return [each for each in found if each.path.is_dir()]
+
+
+def check(path: Path, *, verify: bool) -> Checkpoint:
+    """Return one checkpoint with its verdict; never raises for what it finds there."""
+    found = checkpoint_dir.check(path, verify=verify)
+    manifest = found.manifest
+    if manifest is None:
+        size = checkpoint_dir.size_on_disk(path, (STATE, MANIFEST, COMMIT))
+        return Checkpoint(path, found.step, found.state, found.reason, hashed=verify, bytes=size)
+    return Checkpoint(
+        path,
+        manifest.step,
+        found.state,
+        hashed=verify,
+        epoch=manifest.epoch,
+        time=manifest.time,
+        world_size=manifest.world_size,
+        metric=manifest.metric,
+        run=manifest.run,
+        bytes=checkpoint_dir.size_on_disk(path, (*manifest.files, MANIFEST, COMMIT)),
+        files={name: entry["sha256"] for name, entry in manifest.files.items()} | {MANIFEST: found.commit},
+    )
+
+
+def best(checkpoints: Iterable[Checkpoint], of_job: JobMetric | None = None) -> tuple[Checkpoint, str] | None:
+    """Return (the best whole checkpoint, why in words); None where none has a metric.
+
+    It goes by the metric that the job names, else by accuracy, else by the first one. Of equals the newest is taken.
+    """
+    whole = [each for each in checkpoints if each.is_whole and each.metric]
+    if not whole:
+        return None
+    names = [name for each in reversed(whole) for name in each.metric]
+    name = next((name for name in (of_job.name if of_job else "", "accuracy") if name in names), names[0])
+    better = better_of(name, of_job)
+    rated = [each for each in whole if each.metric.get(name) == each.metric.get(name) and name in each.metric]  # no NaN
+    if not rated:
+        return None
+    chosen = max(rated, key=lambda each: ((-1 if better is Better.LOWER else 1) * each.metric[name], each.step))
+    word = "smallest" if better is Better.LOWER else "largest"
+    why = f"{name} {chosen.metric[name]:.4g} is the {word} of {len(rated)}"
+    return chosen, why if of_job is None or of_job.name == name else f"{why}, as none has a metric '{of_job.name}'"

@@ -1,0 +1,150 @@
+"""A run's events become its RunState: a pure reduction, to which nothing matters but what was recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.hostlist import in_words, numbers_in_words
+from orchestrator.runs.record import UNKNOWN, RunRecord
+from orchestrator.runs.relaunch import newest_start
+from orchestrator.runs.state import Event, NodeState, NodeStatus, RunState, RunStatus, how_it_ended
+from orchestrator.runs.verdict import items, verdict_of, without
+
+ENDS = (EventKind.AGENT_ENDED, EventKind.GAVE_UP, EventKind.FOUND_LOST, EventKind.DROPPED)
+
+# How far a run is after node 0 has recorded an event of these kinds.
+_STATUS_AFTER = {
+    EventKind.GO: RunStatus.RUNNING,
+    EventKind.RESTART: RunStatus.RESTARTING,
+    EventKind.STOPPING: RunStatus.STOPPING,
+    EventKind.GANG_ENDED: RunStatus.STOPPING,
+}
+
+# What the reducer reads of each kind of event. One that lacks it (a disk was full, a bit has flipped) did not happen.
+_NEEDED: dict[str, dict[str, type]] = {
+    EventKind.STARTED: {"ranks": list},
+    EventKind.RANK_EXIT: {"rank": int},
+    EventKind.AGENT_ENDED: {"outcome": str},
+    EventKind.GAVE_UP: {"outcome": str, "cause": str, "reason": str},
+    EventKind.JOINED: {"joined": int},
+    EventKind.GO: {"attempt": int, "world_size": int},
+    EventKind.RESTART: {"attempt": int, "cause": str},
+    EventKind.RELAUNCH: {"start": int, "attempt": int, "cause": str, "reason": str},
+    EventKind.ATTEMPT_FAILED: {"attempt": int, "cause": str, "culprit": dict},
+    EventKind.GANG_ENDED: {"attempt": int, "outcome": str, "cause": str, "reason": str},
+    EventKind.SUBMIT_FAILED: {"reason": str},
+    EventKind.DROPPED: {"reason": str},
+    EventKind.STALL: {"rank": int, "full": bool, "seconds": float},
+}
+
+
+def reduce(run: RunRecord, events: Iterable[Event], alive: Mapping[int, bool | None], *, rank0_done: bool) -> RunState:
+    """Return the run's state from its record, its events, and which agents are alive (None: can't be told).
+
+    Events of one node are in order; nothing is read from clocks of different hosts.
+    """
+    every = [event for event in events if _is_whole(event)]
+    events = newest_start(every)
+    by_node: dict[int, list[Event]] = {node: [] for node in range(max(1, run.nnodes))}
+    own = [event for event in events if "node" not in event]
+    for event in events:
+        if event.get("node") in by_node:
+            by_node[event["node"]].append(event)
+    nodes = tuple(_reduce_node(node, by_node[node], run, alive.get(node)) for node in sorted(by_node))
+    may_live = {node for node, lives in alive.items() if lives is not False}
+    verdict = verdict_of(own, by_node, nodes, may_live, rank0_done)
+    goes = [event for event in every if event["kind"] == EventKind.GO]
+    restarts = [event for event in every if event["kind"] in (EventKind.RESTART, EventKind.RELAUNCH)]
+    starts = [event for event in events if event["kind"] == EventKind.STARTED]
+    ends = [event.get("time", 0.0) for event in events if event["kind"] in ENDS]
+    return RunState(
+        run_id=run.run_id,
+        name=run.name,
+        profile=run.profile_name,
+        created=run.created,
+        state=verdict.outcome.status if verdict else _live_state(own, by_node, nodes),
+        attempt=max([event["attempt"] for event in (*goes, *restarts)], default=0),
+        world_size=goes[-1]["world_size"] if goes else run.world_size,
+        master=f"{starts[-1].get('master_addr')}:{starts[-1].get('master_port')}" if starts else "",
+        nodes=nodes,
+        started=goes[0].get("time") if goes else None,
+        ended=max(ends, default=None) if verdict else None,
+        restarts=len(restarts),
+        verdict=verdict,
+        detail=_detail(own, by_node),
+    )
+
+
+def _is_whole(event: Event) -> bool:
+    name_of_kind = event.get("kind")
+    needed = _NEEDED.get(name_of_kind, {}) if isinstance(name_of_kind, str) else None
+    return (
+        needed is not None
+        and all(isinstance(event.get(name), kind) for name, kind in needed.items())
+        and isinstance(event.get("time", 0.0), int | float)
+        and isinstance(event.get("node", 0), int)
+        and ("ranks" not in needed or [type(rank) for rank in event["ranks"]] == [int, int])
+    )
+
+
+def _reduce_node(node: int, events: list[Event], run: RunRecord, alive: bool | None) -> NodeState:
+    state, ranks, host = NodeStatus.WAITING, None, run.hosts[node] if node < len(run.hosts) else UNKNOWN
+    exits: dict[int, str] = {}
+    for event in events:
+        kind = event["kind"]
+        if kind == EventKind.AGENT_STARTED:
+            chosen_by_slurm = "slurm" in run.kind
+            planned = host not in ("", UNKNOWN, "localhost") and not chosen_by_slurm
+            state, host = NodeStatus.STARTING, host if planned else str(event.get("host"))
+        elif kind == EventKind.STARTED:
+            state, ranks, exits = NodeStatus.RUNNING, (event["ranks"][0], event["ranks"][1]), {}
+        elif kind == EventKind.RANK_EXIT:
+            exits[event["rank"]] = how_it_ended(event.get("code"), event.get("signal"))
+        elif kind in (EventKind.AGENT_ENDED, EventKind.GAVE_UP):
+            state = NodeStatus.ENDED
+    if alive is False and state != NodeStatus.ENDED:  # also one that never said a word: it was started, and is gone
+        state = NodeStatus.LOST
+    return NodeState(node, host, state, ranks, exits)
+
+
+def _live_state(own: list[Event], by_node: Mapping[int, list[Event]], nodes: tuple[NodeState, ...]) -> RunStatus:
+    kinds = [event["kind"] for event in by_node[0]]
+    if any(event["kind"] == EventKind.CANCEL for event in own):
+        return RunStatus.STOPPING
+    for kind in reversed(kinds):
+        if kind in _STATUS_AFTER:
+            return _STATUS_AFTER[kind]
+    if any(event["kind"] == EventKind.RELAUNCH for event in own):
+        return RunStatus.RESTARTING
+    if any(node.state != NodeStatus.WAITING for node in nodes):
+        return RunStatus.STARTING
+    handed_over = any(event["kind"] in (EventKind.SUBMITTED, EventKind.QUEUED) for event in own)
+    return RunStatus.PENDING if handed_over else RunStatus.SUBMITTING
+
+
+def _detail(own: list[Event], by_node: Mapping[int, list[Event]]) -> str:
+    """The latest thing worth a sentence: who is missing, what is restarted."""
+    waits = [event for event in own if event["kind"] in (EventKind.WAITING_FOR_HOSTS, EventKind.RELAUNCH)][-1:]
+    if waits and not any(event["kind"] == EventKind.AGENT_STARTED for event in by_node[0]):
+        if waits[0]["kind"] == EventKind.RELAUNCH:
+            return f"start {waits[0]['start']} after {waits[0]['reason']}"
+        return f"waiting for {in_words(map(str, items(waits[0].get('hosts'))))}: {_first_line(waits[0])}"
+    for events in by_node.values():
+        heard = (EventKind.STALL, EventKind.STARTED, EventKind.RANK_EXIT)
+        silent = [event for event in events if event["kind"] in heard][-1:]
+        if silent and silent[0]["kind"] == EventKind.STALL and silent[0]["full"]:
+            return f"hung? rank {silent[0]['rank']} has said nothing for {silent[0]['seconds']:.0f} s and more"
+    joined = {event["joined"] for event in by_node[0] if event["kind"] == EventKind.JOINED}
+    for event in reversed(by_node[0]):
+        if event["kind"] == EventKind.RESTART:
+            return f"attempt {event['attempt']} after {event['cause']}"
+        if event["kind"] == EventKind.GO:
+            return without(own, len(by_node))
+    missing = sorted(set(by_node) - joined)
+    return f"waiting for node{'s' * (len(missing) > 1)} {numbers_in_words(missing)}" if joined and missing else ""
+
+
+def _first_line(event: Event) -> str:
+    why = items(event.get("why"))
+    return str(why[0]).splitlines()[0] if why and str(why[0]) else "out of reach"

@@ -1,0 +1,354 @@
+"""Run directories: one writer per file, write-temp-then-rename, append-only events. Reading never writes.
+
+    ROOT/runs/<run id>/            one run
+    ROOT/live/<run id>             there while the run may still be going on
+    ROOT/index                     run ids in the order of their creation; rebuilt from the runs when it is lost
+
+A live mark is made before its run directory and taken away after the verdict, so a crash at any point leaves at
+worst a mark too many, never a run that nobody looks after.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, groupby, islice
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import RunNotFoundError, StoreError
+from orchestrator.node.system.private import make_private, why_exposed
+from orchestrator.protocol import files
+from orchestrator.runs.file_cache import FileCache
+from orchestrator.runs.record import PlanRecord, RunRecord
+from orchestrator.runs.relaunch import correct_clock_skew
+from orchestrator.runs.run_id import sweep_of
+from orchestrator.runs.state import Ending, HandleStatus, member_of
+
+Record = dict[str, Any]
+
+
+def state_root() -> Path:
+    """Return the folder of all runs: $ORCH_HOME, else the user's state folder."""
+    if home := os.environ.get("ORCH_HOME"):
+        root = Path(home).expanduser().absolute()
+        if root.exists() and not root.is_dir():
+            raise StoreError(f"ORCH_HOME is {root}, which is not a folder", "set it to a folder, or unset it")
+        return root
+    from platformdirs import user_state_path  # noqa: PLC0415 (10 ms that $ORCH_HOME saves)
+
+    return user_state_path("orch")
+
+
+def check_own(root: Path, run: RunDir | None = None) -> None:
+    """Raise StoreError where others may write into the state folder, or into the run's.
+
+    To be called before anything is started, ended or written: records there name programs, hosts and processes.
+    Reading needs no such check.
+    """
+    folders = [root, root / "runs", root / "live", *([run.path] if run is not None else [])]
+    said = next(filter(None, (why_exposed(str(folder)) for folder in folders)), None)
+    if said is None:
+        return
+    hint = "set ORCH_HOME to a folder of yours; orch status and orch logs read another's all the same"
+    if (path := said.partition(" may be written by others")[0]) != said:
+        hint = f"take that right from them: chmod go-w {shlex.quote(path)}"
+    raise StoreError(f"{said}: orch starts, ends and writes nothing there", hint)
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """One run's folder."""
+
+    path: Path
+
+    @property
+    def run_id(self) -> str:
+        """Return the run's id, which is the folder's name."""
+        return self.path.name
+
+    @property
+    def root(self) -> Path:
+        """Return the folder of all runs."""
+        return self.path.parent.parent
+
+    def node(self, node_rank: int) -> Path:
+        """Return the folder of one node."""
+        return self.path / "nodes" / str(node_rank)
+
+    def read(self, name: str) -> Record | None:
+        """Return a JSON record; None when it is not there; StoreError when it can't be read."""
+        path = f"{self.path}/{name}"  # `orch status` reads thousands: joining Paths would take as long as reading
+        try:
+            with open(path, "rb") as file:
+                data = json.loads(file.read())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise StoreError(
+                f"{path} can't be read: {error}", f"look at it, or remove the run: orch rm {self.run_id}"
+            ) from error
+        if not isinstance(data, dict):
+            raise StoreError(f"{path} holds no JSON object", f"remove the run: orch rm {self.run_id}")
+        return data
+
+    def record(self) -> RunRecord:
+        """Return what was recorded at the submit, defaults for what is lost; StoreError where it can't be read."""
+        return RunRecord.from_json(self.run_id, self.read("run.json"))
+
+    def plan(self) -> PlanRecord:
+        """Return what a look at the run needs of its plan; StoreError where it can't be read."""
+        return PlanRecord.from_json(self.read("plan.json"))
+
+    def code_files(self) -> dict[str, list[str]]:
+        """Return what the code was when it was copied: the kind and the hash of each file; empty where that is lost."""
+        listing = self.read("code.json")
+        files = listing.get("files") if listing is not None else None
+        return files if isinstance(files, dict) else {}
+
+    def handle_status(self) -> HandleStatus | None:
+        """Return how far the submit got; None where nothing was to be started yet, StoreError for a damaged handle."""
+        handle = self.read("handle.json")
+        return member_of(HandleStatus, handle.get("state")) if handle is not None else None
+
+    def ending(self) -> Ending | None:
+        """Return how the run ended, as it was written; None where it has not, or where that was damaged."""
+        try:
+            kept = self.read("verdict.json")
+        except StoreError:
+            return None
+        return Ending.from_json(kept) if kept is not None else None
+
+    def write(self, name: str, record: Record, *, private: bool = False) -> None:
+        """Write a record so that a reader, or a crash, finds all of it or the one before."""
+        write_durably(self.path / name, json.dumps(record, indent=1).encode(), private=private)
+
+    def append_event(self, kind: str, **values: Any) -> None:
+        """Append one event of the controlling side; several commands may do so at once."""
+        event = {"kind": kind, "time": round(time.time(), 3), **values}
+        append_line(self.path / "events.jsonl", json.dumps(event))
+
+    def events(self, known: FileCache | None = None) -> tuple[Record, ...]:
+        """Return the controlling side's events and every node's, each in its own order; a torn line is left out.
+
+        With a cache only the files that have changed are read, and where none has it is the same object.
+        """
+        cache = known or FileCache()
+        try:
+            nodes = sorted(_names(f"{self.path}/nodes"), key=lambda name: int(name) if name.isdecimal() else -1)
+        except OSError as error:
+            raise StoreError(f"{self.path}/nodes can't be read: {error.strerror}") from error
+        paths = [f"{self.path}/events.jsonl", *(f"{self.path}/nodes/{name}/events.jsonl" for name in nodes)]
+        parts = [cache.of_file(path, partial(_events_in, path)) for path in paths]
+        return cache.of_parts(str(self.path), parts, lambda: tuple(correct_clock_skew([*chain.from_iterable(parts)])))
+
+
+def _events_in(path: str) -> list[Record]:
+    return [event for event in read_lines(path) if isinstance(event.get("kind"), str)]
+
+
+def read_lines(path: Path | str) -> Iterator[Record]:
+    """Return the JSON objects of a file of lines; what is no object is skipped, a missing file is empty."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise StoreError(f"{path} can't be read: {error.strerror}") from error
+    for line in data.split(b"\n"):
+        with contextlib.suppress(ValueError):
+            record = json.loads(line) if line.strip() else None
+            if isinstance(record, dict):
+                yield record
+
+
+def write_durably(path: Path, data: bytes, *, private: bool = False) -> None:
+    """Write a file whole, on the disk when this returns; StoreError names the path on failure."""
+    with _said_of(path):
+        files.write_atomic(path, data, mode=files.PRIVATE if private else files.READABLE)
+
+
+@contextlib.contextmanager
+def _said_of(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(
+            f"{path} can't be written: {error.strerror}", "make room, or set ORCH_HOME elsewhere"
+        ) from error
+
+
+def append_line(path: Path, line: str) -> None:
+    """Append a line to a file that several processes may append to; StoreError names the path on failure."""
+    append_lines(path, [line])
+
+
+def append_lines(path: Path, lines: Iterable[str]) -> None:
+    """Append lines to such a file, all at once; StoreError names the path on failure."""
+    with _said_of(path):
+        files.append_lines(path, lines)
+
+
+# -- all runs
+
+
+def create_run(root: Path, run_id: str, record: Record, folder: str | None = None, *, indexed: bool = True) -> RunDir:
+    """Make the run known: its folder (a link to `folder`, where it lies elsewhere), its record, its index, its mark.
+
+    Whoever makes many puts them into the index at once.
+    """
+    check_own(root)
+    run = RunDir(root / "runs" / run_id)
+    try:
+        make_private(str(root / "live"), exist_ok=True)
+        (root / "live" / run_id).touch()
+        elsewhere = folder is not None and folder != str(run.path)
+        real = Path(folder) if folder is not None and elsewhere else run.path
+        make_private(str(real))
+        if elsewhere:
+            make_private(str(run.path.parent), exist_ok=True)
+            run.path.symlink_to(real)
+        (run.path / "nodes").mkdir()
+    except OSError as error:
+        raise StoreError(f"{run.path} can't be made: {error.strerror}", "set ORCH_HOME to a folder of yours") from error
+    run.write("run.json", record)
+    if indexed:
+        append_line(root / "index", run_id)
+    return run
+
+
+def live_runs(root: Path) -> list[RunDir]:
+    """Return the runs that may still be going on; a mark whose run was never recorded is not among them."""
+    return [RunDir(root / "runs" / name) for name in _live_names(root)]
+
+
+def is_any_live(root: Path) -> bool:
+    """Tell whether any run may still be going on."""
+    return any(True for _ in _live_names(root))
+
+
+def _live_names(root: Path) -> Iterator[str]:
+    return (name for name in _names(root / "live") if os.path.exists(f"{root}/runs/{name}/run.json"))
+
+
+def is_live(root: Path, run: RunDir) -> bool:
+    """Tell whether the run may still be going on."""
+    return (root / "live" / run.run_id).exists()
+
+
+def retire(root: Path, run: RunDir) -> None:
+    """Take away the live mark of a run that has its verdict."""
+    (root / "live" / run.run_id).unlink(missing_ok=True)
+
+
+def newest_runs(root: Path, count: int | None = None) -> list[RunDir]:
+    """Return the runs, newest first; opens none of them, and looks for no more than `count`."""
+    return list(islice(_newest_first(root), count))
+
+
+def newest_groups(root: Path, count: int | None = None) -> list[list[RunDir]]:
+    """Return the same, with the runs of a sweep as one group, in their order; each other run is a group of its own."""
+    groups = groupby(_newest_first(root), key=lambda run: sweep_of(run.run_id) or run.run_id)
+    return [list(runs)[::-1] for _, runs in islice(groups, count)]
+
+
+def _newest_first(root: Path) -> Iterator[RunDir]:
+    """Runs in the order of the index; those that it misses (it was lost, or cut) come last, by their folder's age."""
+    try:
+        names = list(dict.fromkeys((root / "index").read_text(encoding="utf-8", errors="replace").split()))
+    except FileNotFoundError:
+        names = []
+    for name in reversed(names):
+        if os.path.isdir(f"{root}/runs/{name}"):
+            yield RunDir(root / "runs" / name)
+    known = set(names)
+    missed = [name for name in _names(root / "runs") if name not in known]
+    for name in sorted(missed, key=lambda name: _changed(root / "runs" / name), reverse=True):
+        yield RunDir(root / "runs" / name)
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # removed since it was listed
+        return 0.0
+
+
+def _names(folder: Path | str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def find_run(root: Path, reference: str) -> RunDir:
+    """Return the run with this id, a unique prefix of it, or `last`; RunNotFoundError otherwise."""
+    if reference == "last":
+        if runs := newest_runs(root, 1):
+            if (sweep := sweep_of(runs[0].run_id)) is not None:
+                raise RunNotFoundError(f"the last is the sweep {sweep}", f"name one of its runs: {runs[0].run_id}")
+            return runs[0]
+        raise RunNotFoundError("there are no runs yet", "start one: orch submit JOB --profile PROFILE")
+    names = _names(root / "runs")
+    matches = [name for name in names if name == reference] or [name for name in names if name.startswith(reference)]
+    sweeps = {sweep_of(name) for name in matches}
+    if reference and len(sweeps) == 1 and (sweep := sweeps.pop()) is not None and sweep.startswith(reference):
+        raise RunNotFoundError(f"{sweep} is a sweep of {len(matches)} runs", f"name one of them: {min(matches)}")
+    if len(matches) == 1 and reference:
+        return RunDir(root / "runs" / matches[0])
+    if not matches or not reference:
+        raise RunNotFoundError(f"no run is called '{reference}'", "orch status -a lists all runs")
+    shown = ", ".join(sorted(matches)[:5]) + (" ..." if len(matches) > 5 else "")
+    raise RunNotFoundError(f"{len(matches)} runs start with '{reference}': {shown}", "give more of the id")
+
+
+def tidy(run: RunDir) -> None:
+    """Remove what writers that were killed have left in an ended run: half-written files, and tasks with their token.
+
+    Another command may be writing this very run's verdict: what a living process has begun is left to it.
+    """
+    begun = [*run.path.glob(".*.tmp"), *run.path.glob("nodes/*/.*.tmp"), *run.path.glob("nodes/*/*.tmp")]
+    left = [path for path in begun if not os.path.exists(f"/proc/{files.writer_of(path.name)}")]
+    for path in (
+        *left,
+        run.path / "secrets.json",
+        *run.path.glob("nodes/*/task.json"),
+        *run.path.glob("nodes/*/events.jsonl.reserve"),
+    ):
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def remove_run(root: Path, run: RunDir) -> None:
+    """Delete a run's folder and its live mark; the index forgets it when it is read."""
+    import shutil  # noqa: PLC0415 (who only looks at runs removes none)
+
+    try:
+        if run.path.is_symlink():
+            shutil.rmtree(run.path.resolve(), ignore_errors=not run.path.exists())
+            run.path.unlink()
+        else:
+            shutil.rmtree(run.path)
+    except OSError as error:
+        raise StoreError(f"{run.path} can't be removed: {error}") from error
+    retire(root, run)
+    sweep = sweep_of(run.run_id)
+    if sweep is not None and not any(sweep_of(name) == sweep for name in _names(root / "runs")):
+        remove_sweep(root, sweep)
+
+
+def remove_sweep(root: Path, sweep: str) -> None:
+    """Delete what the points of a sweep shared, when none of them is there any more."""
+    import shutil  # noqa: PLC0415 (as above)
+
+    folder = root / "sweeps" / sweep
+    shutil.rmtree(folder.resolve(), ignore_errors=True)
+    if folder.is_symlink():
+        folder.unlink()

@@ -1,0 +1,104 @@
+"""A sweep's folder, and what a name means: a run, or all runs of a sweep.
+
+    ROOT/sweeps/SWEEP/     sweep.json, and what its points share: the code, and on Slurm script, agent and handle
+
+The points are runs like any others, called SWEEP.0, SWEEP.1, ...
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.errors import RunNotFoundError, StoreError
+from orchestrator.node.system.private import make_private
+from orchestrator.runs.run_id import point_id, sweep_of
+from orchestrator.runs.store import Record, RunDir, check_own, find_run, newest_runs, write_durably
+
+
+def make_sweep(root: Path, sweep: str, folder: str | None, record: Record) -> Path:
+    """Make a sweep's folder (a link to `folder`, where it lies elsewhere) and its record; the real folder."""
+    check_own(root)
+    path = root / "sweeps" / sweep
+    real = Path(folder) if folder is not None else path
+    try:
+        make_private(str(path.parent), exist_ok=True)
+        make_private(str(real))
+        if real != path:
+            path.symlink_to(real)
+    except OSError as error:
+        raise StoreError(f"{path} can't be made: {error.strerror}", "set ORCH_HOME to a folder of yours") from error
+    write_durably(real / "sweep.json", json.dumps(record, indent=1).encode())
+    return real
+
+
+def share(folder: Path, run: RunDir, names: Sequence[str]) -> None:
+    """Give a run what its sweep has of these: files by another name, folders by a link."""
+    try:
+        for name in names:
+            if (folder / name).is_dir():
+                (run.path / name).symlink_to(folder / name)
+            else:
+                (run.path / name).hardlink_to(folder / name)
+    except OSError as error:
+        raise StoreError(f"{run.path / name} can't be made: {error.strerror}") from error
+
+
+def points_in(root: Path, sweep: str) -> list[RunDir]:
+    """Return the runs of a sweep that are there, in order."""
+    names = [entry.name for entry in os.scandir(root / "runs")] if (root / "runs").exists() else []
+    mine = [name for name in names if sweep_of(name) == sweep]
+    return [RunDir(root / "runs" / name) for name in sorted(mine, key=lambda name: int(name.rpartition(".")[2]))]
+
+
+def runs_named(root: Path, name: str) -> list[RunDir]:
+    """Return the run with this whole id, or all points of the sweep with it; among both may be such as were removed."""
+    try:
+        sweep = RunDir(root / "sweeps" / name).read("sweep.json")
+    except StoreError:  # damaged: those that are there
+        return points_in(root, name)
+    points = sweep.get("points") if sweep is not None else None
+    count = len(points) if isinstance(points, list) else 0
+    names = [point_id(name, index) for index in range(count)] or [name]
+    return [RunDir(root / "runs" / each) for each in names]
+
+
+def find_sweep(root: Path, reference: str) -> str | None:
+    """Return the sweep with this id, a unique prefix of it, or `last` where the newest run is a point; else None."""
+    if reference == "last":
+        newest = newest_runs(root, 1)
+        return sweep_of(newest[0].run_id) if newest else None
+    names = [entry.name for entry in os.scandir(root / "runs")] if (root / "runs").exists() else []
+    matches = {sweep_of(name) or name for name in names if reference and name.startswith(reference)}
+    sweep = matches.pop() if len(matches) == 1 else None
+    return sweep if sweep is not None and sweep.startswith(reference) and sweep not in names else None
+
+
+def find_runs(root: Path, reference: str) -> list[RunDir]:
+    """Return the run, or all runs of the sweep, with this id or a unique prefix; RunNotFoundError otherwise."""
+    sweep = find_sweep(root, reference)
+    return points_in(root, sweep) if sweep is not None else [find_run(root, reference)]
+
+
+def newest_sweep(root: Path) -> str:
+    """Return the sweep of the newest point; RunNotFoundError where there is none."""
+    for run in newest_runs(root):
+        if (sweep := sweep_of(run.run_id)) is not None:
+            return sweep
+    raise RunNotFoundError("there are no sweeps yet", "start one: orch submit JOB -p PROFILE --sweep lr=1e-2,1e-3")
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run of a sweep: a value for each of its keys."""
+
+    index: int
+    values: tuple[tuple[str, str], ...]  # (word, value)
+    sets: tuple[str, ...]  # the same as --set takes it
+
+    def words(self) -> str:
+        """Return `lr=1e-2 seed=3`."""
+        return " ".join(f"{word}={value}" for word, value in self.values)

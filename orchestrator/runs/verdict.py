@@ -1,0 +1,242 @@
+"""How a run ended and who is to blame: pure rules over its events, each with the sentence that people read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.hostlist import in_words, nodes_in_words
+from orchestrator.runs.state import (
+    Cause,
+    Event,
+    NodeState,
+    NodeStatus,
+    Outcome,
+    Verdict,
+    how_it_ended,
+    member_of,
+)
+
+
+def verdict_of(
+    own: list[Event],
+    by_node: Mapping[int, list[Event]],
+    nodes: tuple[NodeState, ...],
+    alive: set[int],
+    rank0_done: bool,
+) -> Verdict | None:
+    """Return the verdict once no agent is left that could change it, else None."""
+    survivors = tuple(pid for event in _all(by_node, EventKind.AGENT_ENDED) for pid in items(event.get("survivors")))
+    ended = [event for event in by_node[0] if event["kind"] == EventKind.GANG_ENDED]
+    refused = [event for event in own if event["kind"] == EventKind.SUBMIT_FAILED]
+    if refused:
+        return Verdict(Outcome.FAILED, Cause.INFRA, refused[-1]["reason"])
+    if dropped := [event for event in own if event["kind"] == EventKind.DROPPED]:
+        return Verdict(Outcome.CANCELLED, reason=dropped[-1]["reason"])
+    if any(_may_speak(node, alive) for node in nodes):
+        return None  # an agent that lives, or may live, has not said its last word: perhaps nobody has heard its first
+    started = any(node.state != NodeStatus.WAITING for node in nodes)
+    gone = any(event["kind"] == EventKind.FOUND_LOST for event in own)
+    if not started and not gone:
+        return None
+    cancelled = any(event["kind"] == EventKind.CANCEL for event in own)
+    if ended:
+        verdict = _of_gang(ended[-1], by_node, nodes, rank0_done, survivors)
+        return replace(verdict, reason="; ".join(filter(None, [verdict.reason, without(own, len(by_node))])))
+    if cancelled:
+        return Verdict(Outcome.CANCELLED, survivors=survivors)
+    given_up = _all(by_node, EventKind.GAVE_UP)
+    if given_up and not any(node.state == NodeStatus.LOST for node in nodes):
+        first = given_up[0]
+        outcome = member_of(Outcome, first["outcome"]) or Outcome.FAILED
+        reason = first["reason"] or f"{first['cause']} before the ranks were started"
+        return Verdict(outcome, _cause_of(first), reason)
+    words = [_who_was_lost(nodes, own), *(event["reason"] for event in given_up[:1])]
+    return Verdict(Outcome.FAILED, Cause.INFRA, "; ".join(word for word in words if word), survivors=survivors)
+
+
+def _may_speak(node: NodeState, alive: set[int]) -> bool:
+    """Tell whether the node's agent has not said its last word, and lives or may live."""
+    if node.state == NodeStatus.WAITING:
+        return node.node in alive
+    return not node.state.final
+
+
+def _cause_of(event: Event) -> Cause:
+    """Return the cause that a node named; none for one that this version doesn't know."""
+    return member_of(Cause, event["cause"]) or Cause.NONE
+
+
+def _of_gang(
+    end: Event,
+    by_node: Mapping[int, list[Event]],
+    nodes: tuple[NodeState, ...],
+    rank0_done: bool,
+    survivors: tuple[int, ...],
+) -> Verdict:
+    outcome, attempt = end["outcome"], end["attempt"]
+    if outcome == Outcome.SUCCEEDED:
+        if not rank0_done:
+            return Verdict(Outcome.FAILED, Cause.INFRA, "all nodes said done, but rank 0 left no done marker", attempt)
+        # Node 0 says so once every rank's exit code and every node's "idle" have reached it: nothing is in doubt by
+        # then, and no node that is lost later takes it back.
+        lost = nodes_in_words([(node.node, node.host) for node in nodes if node.state == NodeStatus.LOST])
+        reason = f"all ranks ended well; lost after that, and left behind: {lost}" if lost else ""
+        reason = "; ".join(filter(None, [reason, _refused_saves(by_node, attempt)]))
+        return Verdict(Outcome.SUCCEEDED, reason=reason, attempt=attempt, survivors=survivors)
+    if outcome == Outcome.CANCELLED:
+        return Verdict(Outcome.CANCELLED, attempt=attempt, survivors=survivors)
+    failures = [
+        event for event in by_node[0] if event["kind"] == EventKind.ATTEMPT_FAILED and event["attempt"] == attempt
+    ]
+    known = (Cause.NO_PROGRESS, Cause.NO_RETRY)
+    if outcome == Outcome.FAILED and failures and end["cause"] in (failures[-1]["cause"], *known):
+        return _blame(failures[-1]["culprit"], end, survivors)
+    reason = end["reason"] or {
+        Cause.PREEMPTED: "the scheduler or somebody else asked it to stop; it can be resumed from its checkpoint",
+        Cause.TIMEOUT: "its time limit was reached; it can be resumed from its checkpoint",
+    }.get(outcome, f"it {outcome}, and what was recorded of why can't be read")
+    return Verdict(
+        Outcome.FAILED, _cause_of(end), reason, attempt, hint=hint_for(reason, None, None), survivors=survivors
+    )
+
+
+def _refused_saves(by_node: Mapping[int, list[Event]], attempt: int) -> str:
+    """Say how many checkpoints of an attempt that ended well are on no disk; empty where all are."""
+    exits = [
+        event for event in _all(by_node, EventKind.RANK_EXIT) if event["rank"] == 0 and event.get("attempt") == attempt
+    ]
+    saves, failed = (exits[-1].get(name) for name in ("saves", "saves_failed")) if exits else (0, 0)
+    return f"{failed} of {saves} checkpoints could not be written, the last one was" if failed else ""
+
+
+def _blame(culprit: Event, end: Event, survivors: tuple[int, ...]) -> Verdict:
+    error, tail = culprit.get("error"), tuple(str(line) for line in items(culprit.get("tail")))
+    error = error if isinstance(error, dict) and error else None
+    words = " ".join([str(error.get("type")), str(error.get("message"))] if error else tail[-5:])
+    how = how_it_ended(culprit.get("code"), culprit.get("signal"))
+    if culprit.get("oom"):
+        how = "SIGKILL, from the kernel: its cgroup ran out of memory"
+    what = f"{error['type']}: {error.get('message')}".splitlines()[0][:200] if error and error.get("type") else how
+    rank, node, host = culprit.get("rank"), culprit.get("node"), str(culprit.get("host", "?"))
+    reason = f"rank {rank} on node {node} ({host}) ended with {how}"
+    if what != how:
+        reason += f": {what}"
+    if culprit.get("hang"):
+        message = error.get("message", "a rank stood still") if error else "a rank stood still"
+        reason = f"{message} on node {node} ({host})"
+    if end["reason"]:
+        reason += f"; {end['reason']}"
+    if end["cause"] == Cause.CHECKPOINT:
+        reason = words = str(end["reason"])
+    return Verdict(
+        Outcome.FAILED,
+        _cause_of(end),
+        reason,
+        end["attempt"],
+        rank=rank,
+        node=node,
+        host=host,
+        code=culprit.get("code"),
+        signal=culprit.get("signal"),
+        error=error,
+        tail=tail,
+        hint=hint_for("MemoryError" if culprit.get("oom") else words, culprit.get("code"), culprit.get("signal")),
+        survivors=survivors,
+    )
+
+
+def _who_was_lost(nodes: tuple[NodeState, ...], own: list[Event]) -> str:
+    reasons = [str(event.get("reason", "")) for event in own if event["kind"] == EventKind.FOUND_LOST]
+    lost = nodes_in_words([(node.node, node.host) for node in nodes if node.state == NodeStatus.LOST])
+    if lost and not reasons:
+        return f"the agent of {lost} vanished without a word: killed, or its machine went down"
+    if not reasons and any(node.state == NodeStatus.ENDED for node in nodes):
+        return "the agents ended, but the record of how the gang ended is lost"
+    return (reasons or [""])[-1] or "no agent ever reported"
+
+
+def without(own: Iterable[Event], nodes: int) -> str:
+    """Return which nodes this start of so many had to do without; empty where it has all of the plan's."""
+    said = [event for event in own if event["kind"] == EventKind.GOING_ON_WITHOUT]
+    if not said or said[-1].get("nodes") != nodes:  # they were back before it could be done
+        return ""
+    names = in_words(map(str, items(said[-1].get("hosts"))))
+    return f"on {said[-1].get('nodes')} of {said[-1].get('of')} nodes, without {names}"
+
+
+def items(value: Any) -> list[Any]:
+    """Return the value where it is a list; empty for what has been damaged."""
+    return list(value) if isinstance(value, list | tuple) else []
+
+
+def _all(by_node: Mapping[int, list[Event]], kind: str) -> list[Event]:
+    return [event for events in by_node.values() for event in events if event["kind"] == kind]
+
+
+_RULES: tuple[tuple[str, str], ...] = (
+    (
+        r"can't reach (node|its neighbour)",
+        "a firewall, or an address of another network: open the profile's ports, or name addr and interface in it",
+    ),
+    (r"input \S+ can't be fetched", "give a source that this very node can open, or a file that every node sees"),
+    (
+        r"CUDA out of memory|OutOfMemoryError|HIP out of memory",
+        "the GPU ran out of memory: lower global_batch, use precision bf16, or more ranks",
+    ),
+    (
+        r"Cannot allocate memory|MemoryError|can't allocate memory",
+        "the host ran out of memory: fewer ranks a node, or a smaller batch",
+    ),
+    (
+        r"No space left on device|Disk quota exceeded",
+        "a disk is full: make room in the run directory, or set checkpoint.dir elsewhere",
+    ),
+    (
+        r"Too many open files|Resource temporarily unavailable",
+        "a limit of that node: raise ulimit -n (open files) or ulimit -u (processes), or use fewer ranks a node",
+    ),
+    (
+        r"bus error|SIGBUS|unable to (open|write to|mmap) shared memory|/dev/shm",
+        "shared memory is too small for the DataLoader: in a container set container.shm, or use fewer workers",
+    ),
+    (
+        r"ModuleNotFoundError|ImportError|No module named",
+        "an import failed: install the package for the profile's python, or ship the module in the code folder",
+    ),
+    (
+        r"Address already in use|EADDRINUSE",
+        "a port is taken: use MASTER_PORT from the environment, don't fix one in the program",
+    ),
+    (
+        r"Timed out|timeout|DistStoreError|wait timeout",
+        "a collective timed out: one rank was slow or gone; look at the other ranks' logs (orch logs RUN --all)",
+    ),
+    (r"\bnan\b|not a finite|Loss is nan", "the loss is not a number: lower the learning rate, or check the data"),
+    (r"Permission denied", "a file may not be used by this user: check its owner and mode on that node"),
+    (
+        r"No such file or directory|FileNotFoundError",
+        "a file is missing on that node: only the code folder and inputs are sent along",
+    ),
+)
+
+
+def hint_for(words: str, code: int | None, signal: str | None) -> str:
+    """Return one sentence of advice, or an empty string when no rule fits."""
+    if code == 127:
+        return "the command was not found on that node: check its name and PATH"
+    if code == 126:
+        return "the command can't be executed: check its mode and its first line"
+    for pattern, advice in _RULES:
+        if re.search(pattern, words, re.IGNORECASE):
+            return advice
+    if signal == "SIGKILL" or code == 137:
+        return "somebody killed it with SIGKILL; when nobody did, the host ran out of memory (dmesg shows it)"
+    if signal == "SIGBUS":
+        return "shared memory is too small for the DataLoader: in a container set container.shm, or use fewer workers"
+    if signal in ("SIGSEGV", "SIGABRT", "SIGILL"):
+        return "native code crashed: faulthandler in the program (python -X faulthandler) shows where"
+    return ""

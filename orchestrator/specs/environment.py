@@ -1,0 +1,108 @@
+"""Which variables the ranks get, from the job, the shell and --env; secrets are kept apart and never shown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from orchestrator.errors import UsageError
+from orchestrator.runs.redaction import LONG, looks_secret, mask
+from orchestrator.specs.job import Job
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+# What the launcher and torch's own launchers set: nobody else may.
+_LAUNCHER = (
+    "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK",
+    "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME",
+    "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_SIGNALS_TO_HANDLE",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING", "ORCH_*",
+)  # fmt: skip
+# What describes the shell's own session or machine: a pattern such as `*` must not carry it elsewhere.
+_SESSION = (
+    "MASTER_*", "LOCAL_*", "TORCHELASTIC_*", "SLURM_*", "SLURMD_*", "SBATCH_*", "SRUN_*", "PMI_*", "PMIX_*",
+    "OMPI_*", "PWD", "OLDPWD", "SHLVL", "_", "TERM", "SSH_*", "DISPLAY", "XDG_*", "TMPDIR", "HOSTNAME",
+)  # fmt: skip
+# Folders of the submitting machine, which an image has elsewhere.
+_MACHINE = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONHOME")
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The variables that may be shown, and those that may not."""
+
+    env: dict[str, str]
+    secrets: dict[str, str] = field(repr=False)
+    passed: tuple[str, ...] = ()  # by pass_env
+
+    def masked(self, text: str) -> str:
+        """Return a text to be shown without the secrets, and without the values of what only looks like one."""
+        likely = {name: value for name, value in self.env.items() if looks_secret(name)}
+        return mask(mask(text, self.secrets), likely, shortest=LONG)
+
+
+def set_by_orch(name: str) -> bool:
+    """Is this a variable that the launcher sets itself?"""
+    return any(fnmatchcase(name, pattern) for pattern in _LAUNCHER)
+
+
+def parse_env_options(options: Iterable[str], shell: Mapping[str, str]) -> dict[str, str]:
+    """Return the values of --env NAME=VALUE and --env NAME (the shell's); UsageError names what is wrong."""
+    given: dict[str, str] = {}
+    absent: list[str] = []
+    for option in options:
+        name, equals, value = option.partition("=")
+        if not _NAME.fullmatch(name):
+            raise UsageError(f"--env {name}: is not the name of a variable", "write --env NAME=VALUE or --env NAME")
+        if equals:
+            given[name] = value
+        elif name in shell:
+            given[name] = shell[name]
+        else:
+            absent.append(name)
+    if absent:
+        names = ", ".join(absent)
+        raise UsageError(f"--env {names}: not set in this shell", f"export {absent[0]}, or write --env NAME=VALUE")
+    return given
+
+
+def resolve(job: Job, shell: Mapping[str, str], given: Mapping[str, str]) -> Environment:
+    """Return the job's variables with their values; UsageError lists those without one, and what only orch may set."""
+    if taken := sorted(name for name in {*job.env, *job.secrets, *given} if set_by_orch(name)):
+        raise UsageError(f"{', '.join(taken)}: set by orch for each rank, so neither the job nor --env may")
+    found = {**shell, **given}
+    wanted = [*(name for name, value in job.env.items() if value is None), *job.secrets]
+    if missing := [name for name in wanted if name not in found]:
+        it = "it" if len(missing) == 1 else "them"
+        listed = ", ".join(f"{name} (a secret)" if name in job.secrets else name for name in missing)
+        hint = f"export {it} before orch submit, or add --env {missing[0]}=VALUE"
+        if set(missing) <= set(job.secrets):
+            hint = f"export {it} in the shell that runs orch (as an option, a secret would be visible to others)"
+        raise UsageError(f"the job needs {listed}, which this shell doesn't have", hint)
+    env = {name: shell[name] for name in sorted(shell) if _passes(name, job)}
+    passed = tuple(name for name in env if name not in {*job.env, *given})
+    env |= {name: found[name] if value is None else value for name, value in job.env.items()}
+    env |= {name: value for name, value in given.items() if name not in job.secrets}
+    secrets = {name: found[name] for name in job.secrets}
+    if broken := sorted(name for name, value in {**env, **secrets}.items() if "\0" in value):
+        raise UsageError(f"{', '.join(broken)}: contains a NUL byte, which no program can be given")
+    return Environment(env, secrets, passed)
+
+
+def _passes(name: str, job: Job) -> bool:
+    if name in job.secrets or not _NAME.fullmatch(name) or set_by_orch(name):
+        return False
+    if not any(fnmatchcase(name, pattern) for pattern in job.pass_env):
+        return False
+    kept_back = (*_SESSION, *_MACHINE) if job.container else _SESSION
+    return name in _without_wildcards(job) or not any(fnmatchcase(name, pattern) for pattern in kept_back)
+
+
+def _without_wildcards(job: Job) -> frozenset[str]:
+    """Keep names that are written out, but not the launcher's, a scheduler's or, for an image, the machine's."""
+    names = frozenset(p for p in job.pass_env if _NAME.fullmatch(p))
+    never = ("MASTER_*", "LOCAL_*", "TORCHELASTIC_*", "SLURM*", *(_MACHINE if job.container else ()))
+    return frozenset(n for n in names if not any(fnmatchcase(n, pattern) for pattern in never))

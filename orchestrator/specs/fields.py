@@ -1,0 +1,125 @@
+"""What the fields of both documents are made of: checked text, numbers with units, and the frozen Spec."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Final
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    model_validator,
+)
+from pydantic_core import CoreSchema
+
+from orchestrator.specs.units import seconds, size
+
+FORMAT_VERSION: Final = 1
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
+_HOST = re.compile(r"[A-Za-z0-9._:%][A-Za-z0-9._:%-]*")
+_HOP = re.compile(rf"(\[{_HOST.pattern}\]|[A-Za-z0-9._%][A-Za-z0-9._%-]*)(:\d{{1,5}})?")
+_USER = re.compile(r"[A-Za-z0-9._][A-Za-z0-9._@+\\-]*")  # also me@example.org and DOMAIN\me
+LOGIN: Final = r"([A-Za-z0-9._][A-Za-z0-9._+\\-]*@)?[A-Za-z0-9._%][A-Za-z0-9._%-]*(:[0-9]{1,5})?"
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def _one_line(text: str) -> str:
+    """Refuse control characters: a newline in a scheduler field would become a line of the batch script."""
+    if found := _CONTROL.search(text):
+        raise ValueError(f"contains a control character ({found[0]!r}), which is not allowed here")
+    return text
+
+
+def _plain_name(text: str) -> str:
+    if not _NAME.fullmatch(text):
+        raise ValueError("must be 1 to 40 letters, digits, '_', '.' or '-', and start with a letter or digit")
+    return text
+
+
+def _text_value(value: object) -> object:
+    """Take a number for text where a command line or an environment would show the same characters."""
+    if isinstance(value, bool):
+        raise ValueError(f"is a YAML boolean; put quotes around it to pass it as text ('{str(value).lower()}')")
+    return str(value) if isinstance(value, int | float) else value
+
+
+def host_name(text: str) -> str:
+    """Return a host's name or address as it is; ValueError for what a shell or ssh would take for something else."""
+    if not _HOST.fullmatch(text):
+        raise ValueError(f"'{text}' is not the name or address of a host: letters, digits, '.', '-', '_', ':' and '%'")
+    return text
+
+
+def _user_name(text: str) -> str:
+    if not _USER.fullmatch(text):
+        raise ValueError(f"'{text}' is not the name of a user")
+    return text
+
+
+def _jumps(text: str) -> str:
+    for hop in text.split(","):
+        user, at, host = hop.removeprefix("ssh://").rpartition("@")
+        if at:
+            _user_name(user)
+        if not _HOP.fullmatch(host):
+            raise ValueError(f"'{hop}' is not a host to go through; write host, user@host or user@host:port")
+    return text
+
+
+def _no_nul(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("contains a NUL byte, which no program can be given")
+    return text
+
+
+def _env_name(text: str) -> str:
+    if not _ENV_NAME.fullmatch(text):
+        raise ValueError(f"'{text}' can't be the name of an environment variable")
+    return text
+
+
+class Also:
+    """Tells editors, through the JSON Schema, of the other type that a before-validator reads."""
+
+    def __init__(self, json_type: str) -> None:
+        self.json_type = json_type
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"anyOf": [handler(core), {"type": self.json_type}]}
+
+
+Name = Annotated[str, AfterValidator(_plain_name)]
+Line = Annotated[str, Field(min_length=1), AfterValidator(_one_line)]
+Arg = Annotated[str, BeforeValidator(_text_value), AfterValidator(_no_nul), Also("number")]
+UserName = Annotated[Line, AfterValidator(_user_name)]
+Jumps = Annotated[Line, AfterValidator(_jumps)]
+EnvName = Annotated[str, AfterValidator(_env_name)]
+Seconds = Annotated[
+    int, BeforeValidator(lambda v: seconds(v) if isinstance(v, str) else v), Field(ge=0), Also("string")
+]
+Bytes = Annotated[int, BeforeValidator(lambda v: size(v) if isinstance(v, str) else v), Field(gt=0), Also("string")]
+Count = Annotated[int, Field(ge=1, le=100_000)]
+Budget = Annotated[int, Field(ge=0)] | None
+
+
+def _tuples(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_tuples(item) for item in value)
+    return {key: _tuples(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+class Spec(BaseModel):
+    """A frozen document that refuses keys it doesn't know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _lists_as_tuples(cls, data: Any) -> Any:
+        """Take lists for tuples: strict mode refuses them in Python, and a before-validator makes JSON Python too."""
+        return _tuples(data)

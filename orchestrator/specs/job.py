@@ -1,0 +1,299 @@
+"""Job: what to run. The first of the two documents a user writes; profile.py has the second."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from orchestrator.specs.fields import (
+    FORMAT_VERSION,
+    Also,
+    Arg,
+    Budget,
+    Bytes,
+    Count,
+    EnvName,
+    Line,
+    Name,
+    Seconds,
+    Spec,
+)
+
+ONE_PROCESS: Final = ("single", "dp", "dp-balanced", "model-parallel")
+"""Strategies of training that are one process, however many devices it uses."""
+WHOLE_BATCH: Final = (*ONE_PROCESS, "pipeline")
+"""Strategies whose ranks, if several, all work on the same samples."""
+
+
+class Training(Spec):
+    """Options of the shared entrypoint `python -m orchestrator.training`; its task is a Python file."""
+
+    task: Line = Field(description="the task's Python file, relative to the code folder")
+    epochs: Count | None = Field(None, description="how often to go through the training data")
+    steps: Count | None = Field(None, description="stop after this many optimizer steps")
+    global_batch: Count = Field(96, description="samples a step over all ranks; the world size must divide it")
+    lr: Annotated[float, Field(gt=0)] | None = Field(None, description="learning rate; the task's own by default")
+    seed: Annotated[int, Field(ge=0)] = Field(0, description="seed of weights, order and augmentation")
+    eval_every: Annotated[int, Field(ge=0)] = Field(0, description="steps between evaluations; 0: each epoch")
+    save_every: Annotated[int, Field(ge=0)] = Field(0, description="steps between checkpoints; 0: each epoch")
+    log_every: Annotated[int, Field(ge=0)] = Field(0, description="steps between log lines; 0: every few seconds")
+    precision: Literal["fp32", "bf16", "fp16"] = Field(
+        "fp32", description="bf16, fp16: forward in 16 bits, weights in float32; fp16 on GPUs only"
+    )
+    channels_last: bool = Field(False, description="keep images with their channels together, for convolutions")
+    compile: Literal["none", "inductor", "aot_eager"] = Field(
+        "none", description="torch.compile; inductor makes code for the device, aot_eager only looks whether it can"
+    )
+    fused: bool = Field(False, description="the optimizer's step in one pass over the weights")
+    sampler: Literal["exact", "distributed"] = Field("exact", description="exact never pads the last batch")
+    workers: Literal["auto"] | Annotated[int, Field(ge=0)] = Field(
+        "auto", description="processes of each rank that read a Dataset; auto: its part of the cores, 4 at most"
+    )
+    worker_start: Literal["fork", "spawn"] = Field(
+        "fork", description="spawn: workers with an interpreter of their own"
+    )
+    offline: Literal["digits"] | None = Field(None, description="the data to use where the task's can't be had")
+    data: Line | None = Field(None, description="a folder that holds the data")
+    strategy: Literal[
+        "single", "dp", "dp-balanced", "ddp", "fsdp", "model-parallel", "pipeline", "accelerate"
+    ] = Field("ddp", description="how the devices are used")  # fmt: skip
+    accumulate: Count = Field(1, description="parts in which a rank takes its share of a step, for less memory")
+    gradient_as_bucket_view: bool = Field(True, description="ddp: reduce gradients where they lie")
+    static_graph: bool = Field(False, description="ddp: every step uses the same weights in the same way")
+    sync_batchnorm: bool = Field(False, description="ddp: BatchNorm over the global batch; GPUs only")
+    bucket_cap_mb: Count | None = Field(None, description="ddp: MiB of gradients in one exchange; torch's 25")
+    gradient_compression: Literal["none", "fp16", "bf16"] = Field(
+        "none", description="ddp: exchange gradients in 16 bits"
+    )
+    async_save: bool = Field(False, description="write checkpoints beside the training, from a copy in memory")
+    micro_batches: Count = Field(4, description="pipeline: parts of a batch that follow one another")
+    init_method: Annotated[str, Field(pattern=r"^(env://|tcp://[^/\s]+:\d{1,5})$")] = Field(
+        "env://", description="where the ranks meet; tcp://HOST:PORT needs a free port of rank 0's host"
+    )
+    options: dict[Line, bool | int | float | str] = Field({}, description="passed on to the task")
+
+    @model_validator(mode="after")
+    def _length(self) -> Training:
+        if self.epochs and self.steps:
+            raise ValueError("give epochs or steps, not both")
+        return self
+
+
+class Code(Spec):
+    """Which folder is shipped; the ranks start in its snapshot."""
+
+    dir: Line = Field(".", description="the folder, relative to the job file")
+    ignore: Line = Field(".orchignore", description="a file of patterns (as in .gitignore) that are left out")
+    max_size: Bytes = Field(100 * 1024**2, description="refuse to ship more than this")
+
+
+class Mount(Spec):
+    """A folder of the node that the container sees."""
+
+    source: Line
+    target: Line
+    read_only: bool = False
+
+
+def _mount(value: object) -> object:
+    """Read `source:target[:ro]` as docker does."""
+    if not isinstance(value, str):
+        return value
+    parts = value.split(":")
+    if len(parts) not in (2, 3) or (len(parts) == 3 and parts[2] not in ("ro", "rw")):
+        raise ValueError(f"'{value}' is not a mount; write source:target or source:target:ro")
+    return Mount(source=parts[0], target=parts[1], read_only=parts[2:] == ["ro"])
+
+
+class Container(Spec):
+    """The image that the launcher and its ranks run in."""
+
+    image: Line
+    mounts: tuple[Annotated[Mount, BeforeValidator(_mount), Also("string")], ...] = ()
+    shm: Bytes | None = Field(None, description="size of /dev/shm; the host's is shared by default")
+    pull: Literal["missing", "always", "never"] = "missing"
+    user: Line | None = Field(None, description="uid:gid; the caller's own by default")
+    cap_add: tuple[Annotated[str, Field(pattern=r"^[A-Z_]+$")], ...] = Field(
+        (), description="Linux capabilities, such as SYS_PTRACE; none by default"
+    )
+
+
+class Checkpoint(Spec):
+    """Where checkpoints go, how many stay, and what a run starts from."""
+
+    dir: Line | None = Field(None, description="a folder on the nodes; the run directory's by default")
+    keep: Count = 3
+    resume: Line = Field("auto", description="auto (newest that verifies) | never | a path")
+
+
+class Retry(Spec):
+    """How often the gang is started again, by cause; null is unlimited while progress is made."""
+
+    user_error: Budget = 0
+    infra: Budget = 3
+    preempted: Budget = None
+    timeout: Budget = None
+
+
+class Resources(Spec):
+    """What each node must give."""
+
+    cpus: Count | None = Field(None, description="cores a node")
+    mem: Bytes | None = Field(None, description="memory a node")
+    time: Seconds | None = Field(None, description="time limit of the run")
+    gpus: Count | None = Field(None, description="GPUs a node; refused on a profile that has none")
+
+
+MIN_LINK: Final = 8  # four beats, and more than the 6.4 s after which TCP sends a lost packet for the sixth time
+
+
+class Limits(Spec):
+    """How long orch waits before it names what is missing, and how much a rank may write."""
+
+    join: Seconds = Field(300, description="for all nodes to join and be ready")
+    link: Annotated[Seconds, Field(ge=MIN_LINK)] = Field(
+        10, description="silence between two nodes after which one counts as lost"
+    )
+    grace: Seconds = Field(30, description="from TERM to KILL, enough to save a checkpoint")
+    log: Bytes = Field(1024**3, description="size of a rank's log at which it is rotated; the newest two files stay")
+
+
+class Hang(Spec):
+    """When a rank counts as standing still, and what is done about it."""
+
+    action: Literal["auto", "restart", "report", "off"] = Field(
+        "auto", description="auto: restart the gang of a program that sends heartbeats, only report others"
+    )
+    train: Seconds = Field(60, description="silence in training; at least `medians` median steps")
+    medians: Count = 10
+    other: Seconds = Field(1800, description="silence in any other phase, and before the first step")
+
+
+def _hang(value: object) -> object:
+    """Read `hang: restart` as its action."""
+    return Hang(action=value) if value in ("auto", "restart", "report", "off") else value
+
+
+class Input(Spec):
+    """Data placed on each node before the ranks start, once a node, found again by its content."""
+
+    name: EnvName = Field(description="the path is given to the ranks as ORCH_INPUT_<NAME>")
+    source: Line = Field(description="a URL, or a file that every node sees")
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Notify(Spec):
+    """Whom to tell what became of the run: a program on the submitting machine, or a web address."""
+
+    on: tuple[Literal["failed", "succeeded", "cancelled", "restarted", "hung"], ...] = Field(
+        ("failed", "succeeded"), min_length=1, description="which events"
+    )
+    command: tuple[Arg, ...] | None = Field(None, min_length=1, description="a program; it reads JSON on stdin")
+    webhook: Annotated[str, Field(pattern=r"^https?://[^\s@]+$")] | None = Field(
+        None, description="a URL that gets the JSON by POST"
+    )
+    webhook_env: EnvName | None = Field(None, description="the variable or secret that holds such a URL")
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Notify:
+        ways = [key for key in ("command", "webhook", "webhook_env") if getattr(self, key) is not None]
+        if len(ways) != 1:
+            what = f"{' and '.join(ways)} are given" if ways else "none is given"
+            raise ValueError(f"say how to notify by exactly one of command, webhook, webhook_env ({what})")
+        return self
+
+
+class Metric(Spec):
+    """The metric by which the job's runs and checkpoints are judged."""
+
+    name: Line = Field(description="as the result, the metrics or the checkpoints call it")
+    better: Literal["lower", "higher"] | None = Field(
+        None, description="which way it is better; by the words of its name by default"
+    )
+
+
+def _metric(value: object) -> object:
+    """Read `metric: wer` as its name."""
+    return {"name": value} if isinstance(value, str) else value
+
+
+def _one_or_many(value: object) -> object:
+    """Read one mapping as a list of it."""
+    return (value,) if isinstance(value, dict) else value
+
+
+class Job(Spec):
+    """What to run."""
+
+    version: Literal[1] = FORMAT_VERSION
+    name: Name
+    module: Line | None = Field(None, description="run as python -m MODULE")
+    script: Line | None = Field(None, description="run as python SCRIPT")
+    command: tuple[Arg, ...] | None = Field(None, min_length=1, description="run any program")
+    training: Training | None = Field(None, description="run the shared training entrypoint")
+    args: tuple[Arg, ...] = ()
+    env: dict[EnvName, Arg | None] = Field({}, description="null: must come from the shell or --env")
+    pass_env: tuple[Line, ...] = Field((), description="patterns of variables to copy from the shell")
+    secrets: tuple[EnvName, ...] = Field((), description="variables from the shell or --env, never shown")
+    code: Code = Code()
+    container: Container | None = None
+    checkpoint: Checkpoint = Checkpoint()
+    retry: Retry = Retry()
+    resources: Resources = Resources()
+    limits: Limits = Limits()
+    hang: Annotated[Hang, BeforeValidator(_hang)] = Hang()
+    inputs: tuple[Input, ...] = ()
+    notify: Annotated[tuple[Notify, ...], BeforeValidator(_one_or_many), Also("object")] = Field(
+        (), description="whom to tell what became of the run; one or a list"
+    )
+    metric: Annotated[Metric | None, BeforeValidator(_metric), Also("string")] = Field(
+        None, description="the metric by which runs and checkpoints are judged; a word alone is its name"
+    )
+    launcher: Literal["auto", "fork", "exec", "torchrun", "accelerate"] = Field(
+        "auto", description="auto: fork without GPUs, exec with them"
+    )
+    warm_imports: tuple[Line, ...] = Field((), description="modules imported once a node, before the fork")
+
+    @model_validator(mode="after")
+    def _one_program(self) -> Job:
+        given = [key for key in ("module", "script", "command", "training") if getattr(self, key) is not None]
+        if len(given) != 1:
+            what = f"{' and '.join(given)} are given" if given else "none is given"
+            raise ValueError(f"say what to run by exactly one of module, script, command, training ({what})")
+        if self.command and self.launcher == "fork":
+            raise ValueError("a command is not forked from Python; leave launcher out or set it to exec")
+        if self.command and self.launcher in ("torchrun", "accelerate"):
+            raise ValueError(f"launcher {self.launcher} runs a module or a script, not a command")
+        if clash := sorted(set(self.env) & set(self.secrets)):
+            raise ValueError(f"{', '.join(clash)} can't be in both env and secrets")
+        return self
+
+
+def program_of(job: Job) -> tuple[str, str, list[str]]:
+    """Return (kind, target, args) of what each rank runs; kind is module, script or command."""
+    if job.command is not None:
+        return "command", job.command[0], [*job.command[1:], *job.args]
+    if job.module is not None:
+        return "module", job.module, list(job.args)
+    if job.script is not None:
+        return "script", job.script, list(job.args)
+    assert job.training is not None
+    return "module", "orchestrator.training", [*_training_args(job.training), *job.args]
+
+
+def _training_args(training: Training) -> list[str]:
+    args = ["--task", training.task]
+    flags = {name: getattr(training, name) for name in Training.model_fields if name not in ("task", "options")}
+    for name, value in flags.items():
+        if value is not None and value != Training.model_fields[name].default:
+            flag = name.replace("_", "-")
+            if isinstance(value, bool):
+                args.append(f"--{flag}" if value else f"--no-{flag}")
+            else:
+                args += [f"--{flag}", str(value)]
+    if "--global-batch" not in args:
+        args += ["--global-batch", str(training.global_batch)]
+    for key, option in training.options.items():
+        args += ["--option", f"{key}={str(option).lower() if isinstance(option, bool) else option}"]
+    return args

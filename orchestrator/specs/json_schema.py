@@ -1,0 +1,60 @@
+"""The JSON Schemas of the two documents, for editors and other tools."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from orchestrator.specs.job import Job
+from orchestrator.specs.profile import PROFILE
+
+DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+# pydantic leaves its own words where a bound follows a before-validator.
+_KEYWORDS: Final = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
+_PROGRAMS: Final = ("module", "script", "command", "training")
+
+
+def job_schema() -> dict[str, Any]:
+    """Return the schema of a job file, whose name may be left out."""
+    body = _tidy(Job.model_json_schema(mode="validation"))
+    body["required"] = [name for name in body.pop("required", []) if name != "name"]
+    one_program = [{"required": [name]} for name in _PROGRAMS]
+    return {**_head("job", "orch job", "What to run."), **body, "oneOf": one_program}
+
+
+def profile_schema() -> dict[str, Any]:
+    """Return the schema of a profile file; its `defaults` are any fields of a job."""
+    body = _tidy(PROFILE.json_schema(mode="validation"))
+    body.pop("discriminator", None)  # OpenAPI's word; JSON Schema has none for it
+    job = _tidy(Job.model_json_schema(mode="validation"))
+    definitions = {**job.pop("$defs"), **body["$defs"]}
+    job.pop("required", None)
+    definitions["JobDefaults"] = job
+    for kind in ("LocalProfile", "SshProfile", "SlurmProfile"):
+        profile = definitions[kind]
+        profile["required"] = [name for name in profile["required"] if name != "name"]
+        text = profile["properties"]["defaults"].get("description", "")
+        profile["properties"]["defaults"] = {"$ref": "#/$defs/JobDefaults", "description": text}
+    return {**_head("profile", "orch profile", "Where to run."), **body, "$defs": definitions}
+
+
+def _head(what: str, title: str, description: str) -> dict[str, Any]:
+    return {"$schema": DIALECT, "$id": f"urn:orch:schema:{what}:1", "title": title, "description": description}
+
+
+def _tidy(schema: dict[str, Any]) -> dict[str, Any]:
+    """Drop the titles that pydantic makes of names, which say nothing, and the model's docstring at the top."""
+    schema.pop("description", None)
+    tidied: dict[str, Any] = _tidied(schema)
+    return tidied
+
+
+def _tidied(value: Any, *, names: bool = False) -> Any:
+    if isinstance(value, list):
+        return [_tidied(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key if names else _KEYWORDS.get(key, key): _tidied(item, names=key in ("properties", "$defs") and not names)
+        for key, item in value.items()
+        if names or key != "title"
+    }

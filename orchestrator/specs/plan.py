@@ -1,0 +1,277 @@
+"""plan(job, profile, run_id, place) -> LaunchPlan: every rank, address and command before anything starts. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.protocol.gang import gang_ports
+from orchestrator.protocol.hostlist import in_words
+from orchestrator.protocol.layout import node_folder
+from orchestrator.protocol.ranks import Binding, bind, rank_argv, rank_environment
+from orchestrator.protocol.task import Input, NodeTask, Program
+from orchestrator.specs import runtimes
+from orchestrator.specs.job import Job, program_of
+from orchestrator.specs.profile import AnyProfile, LocalProfile, SlurmProfile, SshProfile
+
+PLAN_VERSION = 1
+ON_THE_NODES = "decided on the nodes"
+BOUND_LATER = "bound on node 0 at start"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the run will live on the nodes; asked of the machine beforehand, so that plan() need not."""
+
+    run_dir: str
+    code_dir: str
+    inputs_dir: str
+    agent_python: str  # what starts the agent
+    python: str  # what trains, where the profile does not say
+
+
+@dataclass(frozen=True)
+class RankPlan:
+    """One rank as it will be started; `forked` ranks run the argv's program without a new interpreter."""
+
+    rank: int
+    node_rank: int
+    local_rank: int
+    host: str
+    environment: dict[str, str]
+    argv: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """What will be sent, but for the token and the secrets' values, which are added when it is."""
+
+    run_id: str
+    name: str
+    job: dict[str, Any]
+    profile: dict[str, Any]
+    tasks: tuple[NodeTask, ...]
+    commands: tuple[tuple[str, ...], ...]  # starts the agent of each node
+    master_addr: str
+    secret_names: tuple[str, ...] = ()
+    version: int = PLAN_VERSION
+
+    @property
+    def nnodes(self) -> int:
+        """Return the number of nodes."""
+        return len(self.tasks)
+
+    @property
+    def world_size(self) -> int | None:
+        """Return the number of ranks; None where it is decided on the nodes."""
+        counts = [task.nproc for task in self.tasks]
+        return sum(count for count in counts if count) if all(counts) else None
+
+    @property
+    def time_limit(self) -> int | None:
+        """Return the seconds that the run may take; on Slurm, each of its starts."""
+        asked: int | None = self.job["resources"]["time"] or self.profile.get("time")
+        return asked
+
+    @property
+    def global_batch(self) -> int | None:
+        """Return the samples a step over all ranks; None where the program decides it."""
+        training = self.job.get("training")
+        return training["global_batch"] if training else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as JSON types."""
+        return {**dataclasses.asdict(self), "tasks": [task.to_json() for task in self.tasks]}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> LaunchPlan:
+        """Return the plan that `to_json` gave; ValueError when another version of orch wrote it."""
+        if data.get("version") != PLAN_VERSION:
+            raise ValueError(f"this plan has format {data.get('version')}, this orch reads {PLAN_VERSION}")
+        values = dict(data)
+        values["tasks"] = tuple(NodeTask.from_json(task) for task in data["tasks"])
+        values["commands"] = tuple(tuple(argv) for argv in data["commands"])
+        values["secret_names"] = tuple(data["secret_names"])
+        return LaunchPlan(**values)
+
+
+def plan(job: Job, profile: AnyProfile, run_id: str, place: Place, env: Mapping[str, str] | None = None) -> LaunchPlan:
+    """Return the launch plan; `env` is the job's environment, filled in with what came from the shell.
+
+    UsageError when the profile asks for what can't be done. Touches no clock, disk, network, environment or chance.
+    """
+    hosts, leader_addrs, master = _hosts(profile)
+    container = runtimes.container(job, profile)
+    trains = profile.python or (place.python if container is None else "python3")  # an image has its own
+    shared: dict[str, Any] = {
+        "run_id": run_id,
+        "nnodes": profile.nodes,
+        "hosts": tuple(host for host, _ in hosts),
+        "run_dir": place.run_dir,
+        "code_dir": place.code_dir,
+        "program": Program(*_program(job)),
+        "launcher": job.launcher,
+        "backend": profile.backend,
+        "leader_addrs": leader_addrs,
+        "ports": _ports(profile, run_id),
+        "env": dict(env if env is not None else {k: v for k, v in job.env.items() if v is not None}),
+        "container": container,
+        "setup": profile.setup,
+        "interface": profile.interface,
+        "warm_imports": job.warm_imports,
+        "inputs": tuple(Input(item.name, item.source, item.sha256) for item in job.inputs),
+        "inputs_dir": place.inputs_dir,
+        "checkpoint_dir": job.checkpoint.dir or f"{place.run_dir}/checkpoints",
+        "checkpoint_keep": job.checkpoint.keep,
+        "second_copy": isinstance(profile, SshProfile) and not profile.shared and profile.second_copy,
+        "resume": job.checkpoint.resume,
+        "retry": job.retry.model_dump(),
+        "hang": job.hang.model_dump(),
+        # Slurm ends its jobs itself, and tells them before; their ranks then ask to be started again.
+        "time_limit": None if isinstance(profile, SlurmProfile) else job.resources.time,
+        "join_timeout": float(job.limits.join),
+        "link_timeout": float(job.limits.link),
+        "grace": float(job.limits.grace),
+        "log_limit": job.limits.log,
+    }
+    tasks = tuple(
+        NodeTask(node_rank=rank, nproc=nproc, python=python or trains, **shared)
+        for rank, ((_, python), nproc) in enumerate(zip(hosts, nproc_by_node(profile), strict=True))
+    )
+    return LaunchPlan(
+        run_id=run_id,
+        name=job.name,
+        job=job.model_dump(mode="json"),
+        profile=profile.model_dump(mode="json"),
+        tasks=tasks,
+        commands=tuple(_agent_argv(profile, task, place) for task in tasks),
+        master_addr=master,
+        secret_names=job.secrets,
+    )
+
+
+def _program(job: Job) -> tuple[str, str, tuple[str, ...]]:
+    kind, target, args = program_of(job)
+    return kind, target, tuple(args)
+
+
+def _agent_argv(profile: AnyProfile, task: NodeTask, place: Place) -> tuple[str, ...]:
+    if isinstance(profile, SlurmProfile):  # which of the nodes it is, Slurm tells it
+        return (place.agent_python, f"{task.run_dir}/node.pyz", "slurm", task.run_dir)
+    folder = node_folder(task.run_dir, task.node_rank)
+    return (place.agent_python, f"{task.run_dir}/node.pyz", "agent", f"{folder}/task.json")
+
+
+def _hosts(profile: AnyProfile) -> tuple[list[tuple[str, str | None]], tuple[str, ...], str]:
+    """Return ((host, python) of each node, candidate addresses of node 0, MASTER_ADDR in words)."""
+    match profile:
+        case LocalProfile():
+            return [("localhost", None)] * profile.nodes, ("127.0.0.1",), "127.0.0.1"
+        case SshProfile():
+            chosen = profile.hosts[: profile.nodes]
+            address = chosen[0].addr or chosen[0].host
+            return [(host.host, host.python) for host in chosen], (address,), address
+        case SlurmProfile():
+            names: list[tuple[str, str | None]] = [(f"slurm node {rank}", None) for rank in range(profile.nodes)]
+            return names, (), "node 0's address inside the allocation"
+
+
+def nproc_by_node(profile: AnyProfile) -> list[int | None]:
+    """Return the ranks of each node; None where the node itself decides."""
+    asked = profile.nproc_per_node
+    counts: list[int | str | None]
+    if isinstance(asked, tuple):
+        counts = list(asked)
+    elif isinstance(profile, SshProfile):
+        counts = [host.nproc_per_node or asked for host in profile.hosts[: profile.nodes]]
+    else:
+        counts = [asked] * profile.nodes
+    return [count if isinstance(count, int) else None for count in counts]
+
+
+def _ports(profile: AnyProfile, run_id: str) -> tuple[int, ...]:
+    if profile.ports is None:
+        return gang_ports(run_id)
+    low, high = (int(part) for part in profile.ports.split("-"))
+    return gang_ports(run_id, low, high)
+
+
+def bindings_of(launch: LaunchPlan) -> list[Binding] | None:
+    """Return each node's ranks; None where a node decides its nproc itself."""
+    counts = [task.nproc for task in launch.tasks]
+    known = [count for count in counts if count is not None]
+    return bind(known) if len(known) == len(counts) else None
+
+
+def ranks_of(launch: LaunchPlan) -> list[RankPlan]:
+    """Return every rank of the plan, in order; none where the nodes decide how many there are."""
+    rows = []
+    for task, binding in zip(launch.tasks, bindings_of(launch) or [], strict=False):
+        for local_rank in range(binding.nproc):
+            environment = rank_environment(
+                task,
+                binding,
+                local_rank,
+                attempt=task.attempt,
+                master_addr=launch.master_addr,
+                master_port=BOUND_LATER,
+                serves_store=task.launcher not in ("torchrun", "accelerate"),
+            )
+            rank = binding.rank_offset + local_rank
+            rows.append(RankPlan(rank, task.node_rank, local_rank, task.host, environment, tuple(rank_argv(task))))
+    return rows
+
+
+def rehearsal(profile: AnyProfile) -> LocalProfile:
+    """Return the same nodes and ranks as agents on this machine; a number left to the nodes counts as one rank."""
+    fallback = getattr(profile, "gpus_per_node", None) or 1
+    counts = tuple(count or fallback for count in nproc_by_node(profile))
+    return LocalProfile(
+        kind="local",
+        name=profile.name,
+        nodes=profile.nodes,
+        nproc_per_node=counts,
+        backend="auto" if "nccl" in profile.backend else profile.backend,  # GPUs may be missing here
+        python=None,
+    )
+
+
+def differences(one: LaunchPlan, other: LaunchPlan) -> list[tuple[str, str, str]]:
+    """Return (what, in one, in other) for what differs between the same job under two profiles."""
+    pairs: dict[str, tuple[Any, Any]] = {
+        "nodes": (one.nnodes, other.nnodes),
+        "world size": (one.world_size or ON_THE_NODES, other.world_size or ON_THE_NODES),
+        "samples per rank and step": (_per_rank(one), _per_rank(other)),
+        "MASTER_ADDR": (one.master_addr, other.master_addr),
+    }
+    for key in sorted(set(one.profile) | set(other.profile)):
+        if key not in ("name", "version", "nodes", "defaults"):
+            values = (one.profile.get(key), other.profile.get(key))
+            is_of_hosts = key in ("hosts", "spares")
+            pairs[f"profile.{key}"] = (_folded(values[0]), _folded(values[1])) if is_of_hosts else values
+    for section in sorted(set(one.job) | set(other.job)):
+        pairs[f"job.{section}"] = (one.job.get(section), other.job.get(section))
+    for key in sorted(set(one.tasks[0].env) | set(other.tasks[0].env)):
+        pairs[f"env {key}"] = (one.tasks[0].env.get(key), other.tasks[0].env.get(key))
+    worded = [(what, _word(a), _word(b)) for what, (a, b) in pairs.items()]
+    return [row for row in worded if row[1] != row[2]]
+
+
+def _per_rank(launch: LaunchPlan) -> Any:
+    if launch.global_batch is None:
+        return "decided by the program"
+    return launch.global_batch // launch.world_size if launch.world_size else ON_THE_NODES
+
+
+def _folded(value: Any) -> Any:
+    return in_words(map(_word, value)) if isinstance(value, list | tuple) else value
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_word, value)) or "-"
+    if isinstance(value, dict):
+        return " ".join(f"{key}={_word(each)}" for key, each in value.items() if each not in (None, [], {})) or "-"
+    return "-" if value is None else str(value)

@@ -1,0 +1,192 @@
+"""Profile: where to run. Local, SSH or Slurm, told apart by `kind`."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, field_validator, model_validator
+
+from orchestrator.protocol.hostlist import expand
+from orchestrator.specs.fields import (
+    FORMAT_VERSION,
+    LOGIN,
+    Also,
+    Bytes,
+    Count,
+    Jumps,
+    Line,
+    Name,
+    Seconds,
+    Spec,
+    UserName,
+    host_name,
+)
+from orchestrator.specs.sbatch_options import known_options
+
+Nproc = Annotated[int, Field(ge=1, le=1024)]
+
+
+class ProfileBase(Spec):
+    """What every kind of profile has."""
+
+    version: Literal[1] = FORMAT_VERSION
+    name: Name
+    nodes: Count = 1
+    nproc_per_node: Nproc | Literal["auto"] | tuple[Nproc, ...] = Field(
+        "auto", description="ranks a node; auto: its GPUs, else its cores; a list: one number a node"
+    )
+    backend: Literal["auto", "nccl", "gloo", "cpu:gloo,cuda:nccl", "mpi"] = Field(
+        "auto", description="of torch.distributed; auto: nccl where each rank has a GPU, else gloo"
+    )
+    runtime: Literal["none", "docker", "podman", "apptainer", "pyxis"] = "none"
+    gpu_flag: Literal["auto", "none", "gpus", "cdi", "nv"] = Field("auto", description="how the runtime is given GPUs")
+    python: Line | None = Field(None, description="the interpreter that trains, on the nodes")
+    workdir: Line | None = Field(None, description="orch's folder on the nodes")
+    shared: bool = Field(False, description="is workdir the same folder on all nodes?")
+    setup: tuple[Line, ...] = Field((), description="shell lines run before the launcher: module load cuda")
+    interface: Line | None = Field(None, description="network interface of the ranks; found by the route")
+    ports: Annotated[str, Field(pattern=r"^\d{1,5}-\d{1,5}$")] | None = Field(
+        None, description="the gang's ports, for firewalls: 20000-20100"
+    )
+    defaults: dict[str, Any] = Field({}, description="job fields that hold where the job says nothing")
+
+    @field_validator("ports")
+    @classmethod
+    def _port_range(cls, text: str | None) -> str | None:
+        if text is not None:
+            low, high = (int(part) for part in text.split("-"))
+            if not 1024 <= low <= high <= 65535:
+                raise ValueError(f"'{text}' is not a range of ports between 1024 and 65535")
+        return text
+
+    @model_validator(mode="after")
+    def _one_nproc_a_node(self) -> ProfileBase:
+        if isinstance(self.nproc_per_node, tuple) and len(self.nproc_per_node) != self.nodes:
+            raise ValueError(f"nproc_per_node lists {len(self.nproc_per_node)} numbers for {self.nodes} nodes")
+        return self
+
+
+class LocalProfile(ProfileBase):
+    """This machine; several nodes are several agents on it."""
+
+    kind: Literal["local"]
+
+
+class Host(Spec):
+    """One SSH host; a range such as `n[1-3]` stands for several."""
+
+    host: Line
+    user: UserName | None = None
+    port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    key: Line | None = Field(None, description="private key file on the submitting machine")
+    jump: Jumps | None = Field(None, description="the host to go through")
+    addr: Line | None = Field(None, description="what the other nodes call this one")
+    nproc_per_node: Nproc | Literal["auto"] | None = None
+    python: Line | None = None
+
+
+def _host(value: object) -> object:
+    """Read `host`, `user@host` or `user@host:port`."""
+    if not isinstance(value, str):
+        return value
+    user, at, rest = value.rpartition("@")
+    host, colon, port = rest.partition(":")
+    if (at and not user) or not host or (colon and not port.isdigit()):
+        raise ValueError(f"'{value}' is not a host; write host, user@host or user@host:port")
+    return Host(host=host, user=user or None, port=int(port) if colon else None)
+
+
+HostEntry = Annotated[Host, BeforeValidator(_host), Also("string")]
+
+
+def _expanded(hosts: tuple[Host, ...]) -> tuple[Host, ...]:
+    out: list[Host] = []
+    for entry in hosts:
+        names = expand(entry.host)
+        addrs = expand(entry.addr) if entry.addr else [None] * len(names)
+        if len(addrs) != len(names):
+            raise ValueError(f"host '{entry.host}' names {len(names)} hosts, addr '{entry.addr}' {len(addrs)}")
+        for name in (*names, *filter(None, addrs)):
+            host_name(name)
+        out += [entry.model_copy(update={"host": n, "addr": a}) for n, a in zip(names, addrs, strict=True)]
+    seen: set[tuple[str, int | None]] = set()
+    for entry in out:
+        if (entry.host, entry.port) in seen:
+            raise ValueError(f"host '{entry.host}' is listed twice")
+        seen.add((entry.host, entry.port))
+    return tuple(out)
+
+
+class SshProfile(ProfileBase):
+    """Machines reached over SSH, with python3 and nothing of ours."""
+
+    kind: Literal["ssh"]
+    hosts: Annotated[tuple[HostEntry, ...], Field(min_length=1), AfterValidator(_expanded)]
+    spares: Annotated[tuple[HostEntry, ...], AfterValidator(_expanded)] = ()
+    user: UserName | None = None
+    port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    key: Line | None = None
+    jump: Jumps | None = None
+    slots: Count | None = Field(None, description="ranks that a host without GPUs takes at a time, of all its users")
+    node_wait: Seconds = Field(1800, description="how long a lost host is waited for where no spare is left")
+    supervisor: Annotated[str, Field(pattern=rf"^(here|{LOGIN})$")] = Field(
+        "here", description="who looks after the run: here, or user@host with orch and keys for the hosts"
+    )
+    supervisor_orch: Line = Field("orch", description="the orch program on that machine")
+    second_copy: bool = Field(True, description="keep each checkpoint on node 1 too, where workdir is not shared")
+    min_nodes: Count | None = Field(None, description="with so many nodes a run goes on without a lost one")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _all_hosts_by_default(cls, data: Any) -> Any:
+        """Take every host as a node where `nodes` is left out."""
+        if isinstance(data, dict) and "nodes" not in data and isinstance(data.get("hosts"), list | tuple):
+            names = [h if isinstance(h, str) else h.get("host", "") for h in data["hosts"] if isinstance(h, str | dict)]
+            try:
+                count = sum(len(expand(str(name))) for name in names)
+            except ValueError:
+                return data  # the field itself reports the broken range
+            return {**data, "nodes": max(count, 1)}
+        return data
+
+    @model_validator(mode="after")
+    def _enough_hosts(self) -> SshProfile:
+        if len(self.hosts) < self.nodes:
+            raise ValueError(f"nodes is {self.nodes}, but only {len(self.hosts)} hosts are listed")
+        if (self.min_nodes or 0) > self.nodes:
+            raise ValueError(f"min_nodes is {self.min_nodes}, but nodes is {self.nodes}")
+        return self
+
+
+def _login(text: str) -> str:
+    if not re.fullmatch(LOGIN, text):
+        raise ValueError(f"'{text}' is not a host; write host, user@host or user@host:port")
+    return text
+
+
+class SlurmProfile(ProfileBase):
+    """A Slurm cluster, from its login node or through one."""
+
+    kind: Literal["slurm"]
+    partition: Line | None = None
+    account: Line | None = None
+    qos: Line | None = None
+    time: Seconds | None = Field(None, description="the job's time limit")
+    gres: Line | None = None
+    gpus_per_node: Count | None = None
+    cpus_per_task: Count | None = None
+    mem: Bytes | None = Field(None, description="memory a node")
+    constraint: Line | None = None
+    exclude: Line | None = None
+    login: Annotated[Line, AfterValidator(_login)] | None = Field(
+        None, description="user@host of a login node to submit through"
+    )
+    sbatch: Annotated[dict[Line, Line | int | bool], AfterValidator(known_options)] = Field(
+        {}, description="any other option of sbatch"
+    )
+
+
+Profile = Annotated[LocalProfile | SshProfile | SlurmProfile, Field(discriminator="kind")]
+PROFILE: TypeAdapter[LocalProfile | SshProfile | SlurmProfile] = TypeAdapter(Profile)
+AnyProfile = LocalProfile | SshProfile | SlurmProfile

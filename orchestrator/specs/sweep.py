@@ -1,0 +1,134 @@
+"""What `--sweep KEY=VALUES` asks for: the axes, and the points of their product. Pure."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Final
+
+from orchestrator.errors import UsageError
+from orchestrator.runs.sweeps import Point
+
+MOST_POINTS: Final = 1000  # Slurm's own limit of an array, as it comes
+SHARED: Final = {
+    "name": "all points have one name",
+    "version": "it says how the file is written",
+    "code": "all points run one copy of the code",
+}
+_RANGE: Final = re.compile(r"(-?\d{1,9})\.\.(-?\d{1,9})")
+_CLOSES: Final = {"[": "]", "{": "}"}
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One key of a sweep: as it was written, the job's field that it means, and its values as texts."""
+
+    word: str
+    field: str  # job.A.B
+    values: tuple[str, ...]
+
+
+def read_axes(options: Iterable[str], fields: Collection[str], sets: Iterable[str], *, trains: bool) -> list[Axis]:
+    """Return the axes of a command line; UsageError where one can't be read, or two, or a --set, set the same field.
+
+    `fields` are those of the job's `training` section, `trains` tells whether the job has one.
+    """
+    axes: list[Axis] = []
+    taken = [(text.partition("=")[0].strip(), f"--set {text}") for text in sets]
+    for text in options:
+        where = f"--sweep {text if len(text) <= 120 else text[:117] + '...'}"
+        word, equals, rest = text.partition("=")
+        word = word.strip()
+        if not equals or not word:
+            raise UsageError(f"{where}: the option can't be read", "write KEY=VALUES, as in --sweep lr=1e-2,1e-3")
+        field = _field(word, fields, where, trains=trains)
+        for other, said in taken:
+            if field == other or field.startswith(f"{other}.") or other.startswith(f"{field}."):
+                raise UsageError(f"{where}: {said} sets the same field, {min(field, other, key=len)}", "leave one out")
+        taken.append((field, where))
+        axes.append(Axis(word, field, read_values(rest, where)))
+    return axes
+
+
+def _field(word: str, fields: Collection[str], where: str, *, trains: bool) -> str:
+    """Return the job's field that a key means: as in --set, or a word for an option of the training or its task."""
+    head, *rest = word.split(".")
+    if head == "profile":
+        raise UsageError(f"{where}: a sweep goes over fields of the job", "submit once for each profile")
+    if head == "job":
+        if not rest or not all(rest):
+            raise UsageError(f"{where}: names no field of the job", "write job.FIELD, as in --sweep job.env.DEPTH=2,3")
+        if rest[0] in SHARED:
+            raise UsageError(f"{where}: job.{rest[0]} can't differ in a sweep: {SHARED[rest[0]]}")
+        return word
+    if rest:
+        raise UsageError(f"{where}: '{word}' is no field of the job", f"did you mean --sweep job.{word}=...?")
+    if not trains:
+        hint = f"write the whole field, as in --sweep job.env.{word.upper()}=..."
+        raise UsageError(f"{where}: '{word}' is short for a field of training:, which this job doesn't have", hint)
+    if word in fields:
+        return f"job.training.{word}"
+    if near := difflib.get_close_matches(word, fields, n=1, cutoff=0.75):  # the task would never miss it
+        hint = f"did you mean {near[0]}? An option of the task is job.training.options.{word}"
+        raise UsageError(f"{where}: '{word}' is no field of training:", hint)
+    return f"job.training.options.{word}"
+
+
+def read_values(text: str, where: str) -> tuple[str, ...]:
+    """Return the values of `1e-2,1e-3` or `0..4`, in their order; UsageError where there is none, or one twice."""
+    values: list[str] = []
+    for part in _parts(text, where):
+        if match := _RANGE.fullmatch(part):
+            first, last = int(match[1]), int(match[2])
+            if abs(last - first) >= MOST_POINTS:
+                raise UsageError(f"{where}: {part} are more than {MOST_POINTS} values", "sweep over fewer")
+            step = 1 if last >= first else -1
+            values += [str(number) for number in range(first, last + step, step)]
+        elif part:
+            values.append(part)
+        else:
+            raise UsageError(f"{where}: a value is empty", "write null for no value, '' for an empty text")
+    if twice := [value for value in values if values.count(value) > 1]:
+        raise UsageError(f"{where}: the value {twice[0]} is there twice", "leave one of them out")
+    return tuple(values)
+
+
+def _parts(text: str, where: str) -> list[str]:
+    """Return the text cut at its commas, but for those in quotes and brackets."""
+    parts, ends, quote = [""], list[str](), ""
+    for char in text:
+        if char == "," and not ends and not quote:
+            parts.append("")
+            continue
+        parts[-1] += char
+        if quote:
+            quote = "" if char == quote else quote
+        elif char in "'\"":
+            quote = char
+        elif char in _CLOSES:
+            ends.append(_CLOSES[char])
+        elif ends and char == ends[-1]:
+            ends.pop()
+    if ends or quote:
+        raise UsageError(f"{where}: {ends[-1] if ends else quote} is missing", "close what was opened")
+    return [part.strip() for part in parts]
+
+
+def points_of(axes: Sequence[Axis]) -> list[Point]:
+    """Return every combination of the axes' values, the last axis fastest; UsageError where they are too many."""
+    count = 1
+    for axis in axes:
+        count *= len(axis.values)
+    if count > MOST_POINTS:
+        raise UsageError(f"the sweep has {count} points, and may have {MOST_POINTS}", "sweep over fewer values")
+    return [
+        Point(
+            index,
+            tuple((axis.word, value) for axis, value in zip(axes, values, strict=True)),
+            tuple(f"{axis.field}={value}" for axis, value in zip(axes, values, strict=True)),
+        )
+        for index, values in enumerate(product(*(axis.values for axis in axes)))
+    ]

@@ -1,0 +1,146 @@
+"""What a run's state is and what is to be done about it, from what is known of it: pure, and by these rules alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from orchestrator.protocol.events import EventKind
+from orchestrator.runs.record import RunRecord
+from orchestrator.runs.reducer import reduce
+from orchestrator.runs.relaunch import Relaunch, newest_start, next_start, pending_start
+from orchestrator.runs.scheduler_status import joined
+from orchestrator.runs.state import Cause, Event, HandleStatus, NodeStatus, Outcome, RunState, RunStatus, Verdict
+from orchestrator.supervisor.observe import Evidence, Observation
+
+SAY_WHY: Final = (EventKind.FOUND_LOST, EventKind.SUBMIT_FAILED, EventKind.DROPPED)  # no agent will ever report
+LAST_WORDS: Final = (EventKind.AGENT_ENDED, EventKind.GAVE_UP)
+
+
+@dataclass(frozen=True)
+class RecordLost:
+    """Record that not all agents will ever report, and end those that were started."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Drop:
+    """Record that a job in its scheduler's queue is not to be started any more."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class CleanUp:
+    """End what is left of the run's processes."""
+
+
+@dataclass(frozen=True)
+class PassOnCancel:
+    """Tell the agents of a recorded cancel: the command that recorded it died before it had."""
+
+
+@dataclass(frozen=True)
+class StartAgents:
+    """See another start of the agents through; one that is `new` is recorded before."""
+
+    start: Relaunch
+    is_new: bool
+
+
+@dataclass(frozen=True)
+class Finish:
+    """End what is left, bring everything here, and write the verdict."""
+
+    verdict: Verdict
+    ended: float | None
+
+
+Action = RecordLost | Drop | CleanUp | PassOnCancel | StartAgents | Finish
+
+
+def decide(seen: Observation) -> tuple[Action, ...]:
+    """Return what is to be done now, in order; nothing while the run goes its way.
+
+    An action that changes what is known comes last: what follows from it is decided by the next observation.
+    """
+    if reason := _who_is_missing(seen):
+        return (RecordLost(reason),)
+    evidence = seen.evidence
+    if isinstance(after := _start_after(evidence, state := _own_state(evidence)), Relaunch):
+        return (StartAgents(after, is_new=True),)
+    state = _joined(evidence, state, after)
+    if state.verdict is not None:
+        return (Finish(state.verdict, state.ended),)
+    told = (PassOnCancel(),) if seen.is_cancelled and not _was_passed_on(evidence.events) else ()
+    if seen.wait is not None and seen.wait.is_unsatisfiable and not _has(evidence.events, EventKind.AGENT_STARTED):
+        return (*told, Drop(seen.wait.reason))
+    if evidence.scheduler is None and seen.is_quiet and _has_left(evidence.events):  # a job may wait long for its start
+        return (*told, CleanUp())
+    if evidence.relaunches and (decided := pending_start(evidence.events)) is not None:
+        return (*told, StartAgents(decided, is_new=False))
+    return told
+
+
+def state_from(evidence: Evidence) -> RunState:
+    """Return the run's state, with the verdict that it would get now."""
+    state = _own_state(evidence)
+    return _joined(evidence, state, _start_after(evidence, state))
+
+
+def _own_state(evidence: Evidence) -> RunState:
+    """Return the state as the run's own files tell it."""
+    return reduce(evidence.record, evidence.events, evidence.alive, rank0_done=evidence.rank0_done)
+
+
+def _start_after(evidence: Evidence, state: RunState) -> Relaunch | str | None:
+    return following(evidence.record, evidence.events, state) if evidence.relaunches else None
+
+
+def _joined(evidence: Evidence, state: RunState, after: Relaunch | str | None) -> RunState:
+    """Return the state with what only the scheduler knows, or with the start that follows its end."""
+    if evidence.scheduler is not None:
+        return state if _has(evidence.events, EventKind.SUBMIT_FAILED) else joined(state, evidence.scheduler)
+    if after is None or state.verdict is None:
+        return state
+    if isinstance(after, str):  # another start has no point
+        return replace(state, verdict=replace(state.verdict, cause=Cause.NO_PROGRESS, reason=after))
+    detail = f"start {after.start}: {after.reason}"
+    return replace(state, state=RunStatus.RESTARTING, verdict=None, ended=None, detail=detail)
+
+
+def following(record: RunRecord, events: Iterable[Event], state: RunState) -> Relaunch | str | None:
+    """Return the start that follows this end, a sentence why another has no point, or None."""
+    if (verdict := state.verdict) is None or verdict.outcome != Outcome.FAILED:
+        return None
+    lost = any(node.state == NodeStatus.LOST for node in state.nodes)
+    return next_start(record.retry, events, verdict.cause, verdict.reason, lost=lost)
+
+
+def _who_is_missing(seen: Observation) -> str:
+    """Return why not all agents will ever report, where the submit died before it had started all; else nothing."""
+    evidence, started = seen.evidence, len(seen.evidence.alive)
+    nodes = evidence.record.nnodes
+    if started >= max(1, nodes) or (started and seen.handle is HandleStatus.SUBMITTED):
+        return ""
+    if seen.is_being_submitted or seen.is_queued or seen.may_turn_up:
+        return ""
+    if pending_start(evidence.events) is not None or any(_has(evidence.events, kind) for kind in SAY_WHY):
+        return ""
+    what = f"{started} of {nodes} agents" if started else "an agent"
+    return f"the submit ended before it had started {what}"
+
+
+def _was_passed_on(events: Iterable[Event]) -> bool:
+    return any(event["kind"] == EventKind.SIGNAL and event.get("cancelled") for event in events)
+
+
+def _has_left(events: Iterable[Event]) -> bool:
+    """Did node 0's agent leave? Agents leave together: one that is still there is frozen, or dials nobody."""
+    return any(event["kind"] in LAST_WORDS and event.get("node") == 0 for event in newest_start(events))
+
+
+def _has(events: Iterable[Event], kind: str) -> bool:
+    return any(event["kind"] == kind for event in events)

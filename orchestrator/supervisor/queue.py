@@ -1,0 +1,196 @@
+"""Runs that are recorded and wait to be started: for another run's end, or for their turn among a sweep's points.
+
+The submit writes `held.json` last. From then on the supervisor starts the run when its time has come, by a program of
+its own (`python -m orchestrator.supervisor.queue RUN`) that has the submitting shell's environment. Whoever starts the
+run, or takes it off the list, holds the run's lock; and a start that was cut off is seen through, not done twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import sys
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from orchestrator.backends import backend, kind_of
+from orchestrator.backends.base import Backend, Relauncher, Scheduler
+from orchestrator.errors import BackendError, OrchError, StoreError
+from orchestrator.node.system.private import hold_umask, users_umask
+from orchestrator.protocol.events import EventKind
+from orchestrator.runs.dependencies import CANCELLED, QUEUED, Wait, is_queued, wait_of
+from orchestrator.runs.record import Dependency, RunRecord
+from orchestrator.runs.run_id import sweep_of
+from orchestrator.runs.state import HandleStatus
+from orchestrator.runs.store import Record, RunDir, check_own
+
+if TYPE_CHECKING:  # `orch status` must not wait for pydantic
+    from orchestrator.protocol.task import NodeTask
+    from orchestrator.specs.plan import LaunchPlan
+PATIENCE: Final = 10.0  # an agent or a job that a killed starter had begun shows itself within this time
+
+
+# -- on the list, and off it
+
+
+def keep(environment: Mapping[str, str], secrets: Mapping[str, str]) -> Record:
+    """Return what a later start needs of the submitting process; to be written with mode 0600."""
+    return {"environment": dict(environment), "secrets": dict(secrets), "seed": os.urandom(32).hex()}
+
+
+def drop(run: RunDir, reason: str) -> bool:
+    """Take a run off the list: it ends as cancelled for this reason. False where it has been started, or was dropped.
+
+    Waits for a start that is under way.
+    """
+    if not is_queued(run):
+        return False
+    with _locked(run):
+        if not is_queued(run):
+            return False
+        if _began(run):  # and its starter was killed
+            backend(run.record().kind).clean_up(run)
+        run.append_event(EventKind.DROPPED, reason=reason)
+        (run.path / QUEUED).unlink()
+    return True
+
+
+def _began(run: RunDir) -> bool:
+    """Has a start begun? Under the run's lock: one that was cut off."""
+    return (run.path / "handle.json").exists()
+
+
+@contextlib.contextmanager
+def _locked(run: RunDir) -> Iterator[None]:
+    with open(run.path / "run.json", "r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def runnable(
+    root: Path, queued: Iterable[tuple[RunDir, RunRecord]], going: Collection[str]
+) -> list[tuple[RunDir, Wait | None]]:
+    """Return the queued runs to start now, or, with an unsatisfiable Wait, to drop; `going` are the live runs' ids.
+
+    Of a sweep, as many points go at a time as it allows, in their order.
+    """
+    busy: dict[str | None, int] = {}
+    for name in going:
+        busy[sweep_of(name)] = busy.get(sweep_of(name), 0) + 1
+    found: list[tuple[RunDir, Wait | None]] = []
+    waits: dict[Dependency | None, Wait | None] = {}  # the points of a sweep wait for the same, which is looked at once
+    for run, record in sorted(queued, key=lambda each: _place_in_line(each[1])):
+        if record.after not in waits:
+            waits[record.after] = wait_of(root, record.after)
+        wait = waits[record.after]
+        if (run.path / "cancel.json").exists():
+            wait = Wait(CANCELLED, is_unsatisfiable=True)
+        if wait is not None and wait.is_unsatisfiable:
+            found.append((run, wait))
+        elif wait is None:
+            sweep = sweep_of(run.run_id)
+            if sweep is not None and record.point is not None:
+                if busy.get(sweep, 0) >= record.point.at_a_time:
+                    continue
+                busy[sweep] = busy.get(sweep, 0) + 1
+            found.append((run, None))
+    return found
+
+
+def _place_in_line(record: RunRecord) -> int:
+    return record.point.index if record.point is not None else 0  # not by time: points are recorded several at once
+
+
+# -- starting
+
+
+def start(root: Path, run: RunDir) -> None:
+    """Have the run started by a process of its own, in the environment of its submit; returns when that has ended."""
+    import subprocess  # noqa: PLC0415 (who only looks at runs starts nothing)
+
+    try:
+        queued = run.read(QUEUED)
+    except StoreError:
+        queued = None  # damaged: the start itself says so
+    kept = queued.get("environment") if queued is not None else None
+    environment = {**(kept if isinstance(kept, dict) else os.environ), "ORCH_HOME": str(root)}
+    argv = [sys.executable, "-P", "-m", "orchestrator.supervisor.queue", str(run.path)]
+    # A session of its own: who ends the supervisor does not cut a start off.
+    subprocess.run(
+        argv, stdin=subprocess.DEVNULL, env=environment, cwd="/", start_new_session=True, check=False,
+        umask=users_umask(),
+    )  # fmt: skip
+
+
+def start_here(run: RunDir) -> None:
+    """Start a queued run from this process; nothing is done where somebody has started or dropped it meanwhile.
+
+    BackendError where it can't be told whether an earlier start got through; one that is refused ends the run.
+    StoreError where others may write into its folder.
+    """
+    check_own(run.path.parent.parent, run)
+    with _locked(run):
+        if not is_queued(run) or (run.path / "cancel.json").exists():
+            return
+        try:
+            launch, tasks = _as_recorded(run)
+            machine = backend(kind_of(launch.profile))
+            if not (_began(run) and _got_through(machine, run)):
+                machine.submit(launch, tasks, run)
+        except OrchError as error:
+            if error.transient and _began(run):
+                raise  # it is tried again
+            run.append_event(EventKind.SUBMIT_FAILED, reason=error.message)
+        else:
+            run.append_event(EventKind.SUBMITTED)
+        (run.path / QUEUED).unlink()
+
+
+def _as_recorded(run: RunDir) -> tuple[LaunchPlan, tuple[NodeTask, ...]]:
+    """The plan and the tasks of a queued run; StoreError where they can't be read. The same at each call."""
+    import hashlib  # noqa: PLC0415 (who only looks at runs starts nothing)
+    import hmac  # noqa: PLC0415
+
+    from orchestrator.specs.plan import LaunchPlan  # noqa: PLC0415 (loads pydantic)
+
+    try:
+        queued, launch = run.read(QUEUED), LaunchPlan.from_json(dict(run.plan().document))
+        if queued is None:
+            raise StoreError(f"run {run.run_id} can't be started: its {QUEUED} is gone")
+        token = hmac.digest(bytes.fromhex(queued["seed"]), run.run_id.encode(), hashlib.sha256).hex()
+        return launch, tuple(replace(task, token=token, secrets=dict(queued["secrets"])) for task in launch.tasks)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StoreError(f"what was recorded of run {run.run_id} can't be started: {error}") from error
+
+
+def _got_through(machine: Backend, run: RunDir) -> bool:
+    """Did the start of a starter that was killed get through? Where it did not, nothing of it is left."""
+    import shutil  # noqa: PLC0415 (who only looks at runs starts nothing)
+
+    if run.handle_status() is HandleStatus.SUBMITTED:
+        return True
+    if isinstance(machine, Relauncher):
+        return False  # its nodes know themselves whether an agent was started there
+    begun, nodes = (run.path / "handle.json").stat().st_mtime, max(1, run.record().nnodes)
+    while len(machine.alive(run)) < nodes and time.time() < begun + PATIENCE:
+        time.sleep(0.2)  # nothing tells of a process that is about to be: see PATIENCE
+    if isinstance(machine, Scheduler) and (status := machine.opinion(run)).phase == "unknown":
+        raise BackendError(f"run {run.run_id}: {status.detail}", transient=True)
+    if len(machine.alive(run)) >= nodes:
+        return True
+    machine.clean_up(run)
+    shutil.rmtree(run.path / "nodes")
+    (run.path / "nodes").mkdir()
+    return False
+
+
+if __name__ == "__main__":
+    hold_umask()
+    try:
+        start_here(RunDir(Path(sys.argv[1])))
+    except OrchError as error:
+        sys.exit(f"{sys.argv[1]}: {error}")

@@ -1,0 +1,151 @@
+"""How a run stands, and how it is brought to its end: observe it, decide, act, until there is nothing to be done now.
+
+All that is done may be done twice, and by several commands at once: what was done is in the run's own directory.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Final
+
+from orchestrator.backends import backend, is_known
+from orchestrator.backends.base import Backend, Relauncher
+from orchestrator.errors import StoreError
+from orchestrator.protocol.events import EventKind
+from orchestrator.runs.dependencies import why_it_waits
+from orchestrator.runs.file_cache import FileCache
+from orchestrator.runs.record import RunRecord
+from orchestrator.runs.reducer import reduce
+from orchestrator.runs.state import Cause, Ending, NodeStatus, Outcome, RunState, RunStatus, Verdict
+from orchestrator.runs.store import RunDir, check_own, retire, tidy
+from orchestrator.supervisor.decide import (
+    Action,
+    CleanUp,
+    Drop,
+    Finish,
+    PassOnCancel,
+    RecordLost,
+    StartAgents,
+    decide,
+    state_from,
+)
+from orchestrator.supervisor.observe import Observation, gather, observe, with_hosts_now
+
+ROUNDS: Final = 4  # of a pass: what is recorded or ended in one is seen by the next
+
+
+def state_of(run: RunDir, alive: Mapping[int, bool | None] | None = None) -> RunState:
+    """Return the run's state now; reads, never writes. A run that has its verdict is not looked at again."""
+    record, ending = run.record(), run.ending()
+    if record.is_lost and ending is None:
+        reason = "its record run.json is not there: a submit or an rm was interrupted"
+        verdict = Verdict(Outcome.FAILED, Cause.INFRA, reason)
+        return RunState(run.run_id, record.name, record.profile_name, 0.0, RunStatus.FAILED, verdict=verdict)
+    check_kind(run, record)
+    machine = backend(record.kind)
+    if ending is not None:
+        return _ended(with_hosts_now(record, run, machine), run, ending)
+    state = state_from(gather(run, record, alive))
+    if machine.collects and state.verdict is not None:
+        return replace(state, state=RunStatus.STOPPING, verdict=None, detail="bringing back its logs and checkpoints")
+    if state.state == RunStatus.PENDING and (why := why_it_waits(run.root, run, record)):
+        return replace(state, detail="; ".join(filter(None, [why, state.detail])))
+    return state
+
+
+def _ended(record: RunRecord, run: RunDir, ending: Ending) -> RunState:
+    """Return the state of a run that has its verdict: the rest is told by its events."""
+    state, verdict = reduce(record, run.events(), {}, rank0_done=True), ending.verdict
+    gone = {NodeStatus.STARTING: NodeStatus.LOST, NodeStatus.RUNNING: NodeStatus.LOST}
+    nodes = tuple(replace(node, state=gone.get(node.state, node.state)) for node in state.nodes)
+    ended = state.ended if ending.ended is None else ending.ended
+    return replace(state, state=verdict.outcome.status, verdict=verdict, ended=ended, nodes=nodes)
+
+
+def check_kind(run: RunDir, record: RunRecord) -> None:
+    """Raise StoreError where this version has no backend for the run: nothing can be told of it."""
+    if not is_known(record.kind):
+        said = f"{run.path / 'run.json'} says that the run is of kind {record.kind!r}, which this orch doesn't know"
+        raise StoreError(said, "it was damaged, or a newer orch wrote it")
+
+
+def reconcile(root: Path, run: RunDir) -> Verdict | None:
+    """Do what the run needs now; its verdict once that is written, None while it is still going on."""
+    check_own(root, run)
+    return Reconciler(root, run).run_once()
+
+
+class Reconciler:
+    """Brings one run to its end in as many passes as that takes; one in which nothing has changed reads no file."""
+
+    def __init__(self, root: Path, run: RunDir) -> None:
+        self.root, self.run = root, run
+        self._known = FileCache()
+        self._seen: Observation | None = None
+        self._actions: tuple[Action, ...] = ()
+
+    def record(self) -> RunRecord:
+        """Return the run's record; it is read once for as long as it stays as it is."""
+        return self._known.of_file(f"{self.run.path}/run.json", self.run.record)
+
+    def run_once(self) -> Verdict | None:
+        """Do what the run needs now; its verdict once that is written, None while it is still going on."""
+        record = self.record()
+        if record.is_lost:
+            return None
+        machine, done = backend(record.kind), tuple[Action, ...]()
+        for _ in range(ROUNDS):
+            if (seen := observe(self.run, record, self._known)) != self._seen:
+                self._seen, self._actions = seen, decide(seen)
+            if self._actions == done:  # it did not help: another pass tries again
+                return None
+            done = self._actions
+            for action in done:
+                if (verdict := act(self.root, self.run, machine, action)) is not None:
+                    return verdict
+            if not any(isinstance(action, RecordLost | Drop | CleanUp) for action in done):
+                return None
+        return None
+
+
+def act(root: Path, run: RunDir, machine: Backend, action: Action) -> Verdict | None:
+    """Do one thing; the verdict where that ended the run."""
+    match action:
+        case RecordLost(reason):
+            run.append_event(EventKind.FOUND_LOST, reason=reason)
+            machine.clean_up(run)
+        case Drop(reason):
+            run.append_event(EventKind.DROPPED, reason=reason)
+        case CleanUp():
+            machine.clean_up(run)
+        case PassOnCancel():
+            machine.cancel(run)
+        case StartAgents(start, is_new):
+            if is_new:  # recorded before it is done
+                machine.clean_up(run)
+                run.append_event(EventKind.RELAUNCH, **asdict(start))
+            if isinstance(machine, Relauncher):
+                machine.relaunch(run, start)
+        case Finish(verdict, ended):
+            _finish(root, run, machine, Ending(verdict, ended or time.time()))
+            return verdict
+    return None
+
+
+def _finish(root: Path, run: RunDir, machine: Backend, ending: Ending) -> None:
+    """Leave nothing of the run anywhere else, then write its verdict; after that it is not looked at again."""
+    proofs = machine.clean_up(run)
+    machine.collect(run)
+    tidy(run)
+    run.append_event(
+        EventKind.CLEANED_UP,
+        ended=sum(proof.ended for proof in proofs),
+        survivors=[name for proof in proofs for name in proof.survivors],
+        hosts=[proof.host for proof in proofs if not proof.is_unreachable],
+        away=[proof.host for proof in proofs if proof.is_unreachable],
+    )
+    run.write("verdict.json", ending.to_json())
+    retire(root, run)

@@ -1,0 +1,203 @@
+"""One background process per user while runs are live: gives each run its verdict, ends what it left, retires it.
+
+It can die at any point and be started again: everything it knows is in the run directories, and everything it does
+may be done twice. `orch submit` starts it; it ends when no run is live.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.backends import backend
+from orchestrator.errors import OrchError, StoreError
+from orchestrator.node.system.private import users_umask
+from orchestrator.runs import dependencies
+from orchestrator.runs.record import RunRecord
+from orchestrator.runs.store import (
+    RunDir,
+    check_own,
+    is_any_live,
+    is_live,
+    live_runs,
+    newest_runs,
+    remove_run,
+    state_root,
+)
+from orchestrator.supervisor import queue
+from orchestrator.supervisor.reconcile import Reconciler, check_kind, state_of
+
+if TYPE_CHECKING:
+    from orchestrator.supervisor.notifications import Courier
+
+WAIT_SECONDS = 1.0
+COURIER_SECONDS = 0.05  # between looks at what is still being sent, when no run is live
+
+
+def supervise(root: Path) -> None:
+    """Look after all live runs until there are none; returns at once when another supervisor does so already."""
+    from orchestrator.supervisor.notifications import Courier  # noqa: PLC0415 (`orch status` sends nothing)
+
+    check_own(root)
+    unreadable: set[str] = set()
+    records: dict[str, RunRecord] = {}
+    courier = Courier(root, state_of)
+    while _to_look_after(root, unreadable, records) or courier.has_work():
+        with _lock(root) as is_ours:
+            if not is_ours:
+                return
+            _supervise(root, unreadable, records, courier)
+        # A run that was recorded while the lock was let go is seen by this loop's condition.
+
+
+def _to_look_after(root: Path, unreadable: set[str], records: dict[str, RunRecord]) -> list[RunDir]:
+    """Return the live runs but for those whose record can't be read or may be another's: these are reported once.
+
+    Their records, of which there may be hundreds, are read once and kept in `records`.
+    """
+    found = []
+    for run in live_runs(root):
+        try:
+            if run.run_id not in unreadable:
+                check_own(root, run)
+            if run.run_id not in records and run.run_id not in unreadable and not (record := run.record()).is_lost:
+                check_kind(run, record)
+                records[run.run_id] = record
+        except StoreError as error:
+            print(f"{run.run_id}: {error}", file=sys.stderr, flush=True)
+            unreadable.add(run.run_id)
+        if run.run_id in records:
+            found.append(run)
+    for gone in records.keys() - {run.run_id for run in found}:
+        del records[gone]
+    return found
+
+
+def _supervise(root: Path, unreadable: set[str], records: dict[str, RunRecord], courier: Courier) -> None:
+    at_work: dict[str, threading.Thread] = {}
+    one_ended = threading.Event()
+    while (runs := _to_look_after(root, unreadable, records)) or courier.has_work():
+        idle = [run for run in runs if run.run_id not in at_work or not at_work[run.run_id].is_alive()]
+        queued = {run.run_id for run in runs if dependencies.is_queued(run)}
+        waiting = [(run, records[run.run_id]) for run in idle if run.run_id in queued]
+        going = {run.run_id for run in runs} - {run.run_id for run, _ in waiting}
+        work = [(run, partial(_look_after, root, run)) for run in idle if run.run_id not in queued]
+        work += [(run, partial(_begin, root, run, wait)) for run, wait in queue.runnable(root, waiting, going)]
+        for run, act in work:
+            thread = threading.Thread(target=_work, args=(run, act, one_ended), daemon=True)
+            at_work[run.run_id] = thread
+            thread.start()
+        courier.look()
+        one_ended.wait(COURIER_SECONDS if courier.has_work() else WAIT_SECONDS)
+        one_ended.clear()
+    if keep := os.environ.get("ORCH_KEEP_RUNS", "").strip():
+        prune(root, int(keep) if keep.isdigit() else 0)
+
+
+def _look_after(root: Path, run: RunDir) -> None:
+    """Bring one run to its verdict, unless it is queued: one that was just being recorded may turn out to be."""
+    reconciler = Reconciler(root, run)
+    while is_live(root, run) and not dependencies.is_queued(run) and reconciler.run_once() is None:
+        backend(reconciler.record().kind).wait(run, WAIT_SECONDS)
+
+
+def _begin(root: Path, run: RunDir, unsatisfiable: dependencies.Wait | None) -> None:
+    """Start a queued run that is runnable, or drop one whose wait is unsatisfiable."""
+    if unsatisfiable is not None:
+        queue.drop(run, unsatisfiable.reason)
+        return
+    queue.start(root, run)
+    if dependencies.is_queued(run):
+        time.sleep(WAIT_SECONDS)  # it is tried again then, as below
+
+
+def _work(run: RunDir, act: Callable[[], None], ended: threading.Event) -> None:
+    """Do what a run needs; it has a thread of its own, so that a slow machine holds up no other run."""
+    try:
+        act()
+    except OrchError as error:
+        print(f"{run.run_id}: {error}", file=sys.stderr, flush=True)
+        time.sleep(WAIT_SECONDS)  # it is begun again then: a full disk, say, may have been emptied
+    finally:
+        ended.set()
+
+
+def prune(root: Path, keep: int) -> list[RunDir]:
+    """Remove finished runs beyond the newest `keep`; nothing when that is 0. The removed are returned."""
+    check_own(root)
+    removed = []
+    for run in newest_runs(root)[keep:] if keep else []:
+        if (run.path / "verdict.json").exists():
+            remove_run(root, run)
+            removed.append(run)
+    return removed
+
+
+@contextlib.contextmanager
+def _lock(root: Path) -> Iterator[bool]:
+    with open(root / "supervisor.lock", "a+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+
+
+def attended_root() -> Path:
+    """Return the folder of all runs, whose live ones are looked after: a supervisor that was killed is started anew.
+
+    Another user's runs may be looked at all the same, and nothing is started for them.
+    """
+    root = state_root()
+    attend(root)
+    return root
+
+
+def attend(root: Path) -> None:
+    """Start a supervisor where runs are live and none looks after them."""
+    if is_any_live(root):
+        with contextlib.suppress(PermissionError, StoreError):
+            check_own(root)
+            with _lock(root) as is_free:
+                pass
+            if is_free:
+                start_supervisor(root, without=_secret_names(root))
+
+
+def _secret_names(root: Path) -> set[str]:
+    """What the live runs call secret: their supervisor is to know nothing of it."""
+    names: set[str] = set()
+    for run in live_runs(root):
+        with contextlib.suppress(StoreError):
+            names.update(run.plan().secret_names)
+    return names
+
+
+def start_supervisor(root: Path, without: Iterable[str] = ()) -> None:
+    """Start the background process, unless one runs; it outlives the terminal, and needs nobody's secrets."""
+    import subprocess  # noqa: PLC0415 (who only looks at runs starts nothing)
+
+    check_own(root)
+    hidden = set(without)
+    environment = {name: value for name, value in os.environ.items() if name not in hidden} | {"ORCH_HOME": str(root)}
+    with open(root / "supervisor.log", "ab") as log:
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-m", "orchestrator.supervisor"],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            cwd="/",
+            umask=users_umask(),
+            start_new_session=True,
+        )
+    child.returncode = 0  # nobody waits for it here

@@ -1,0 +1,81 @@
+"""A checkpoint's weights as a safetensors file: `python -m orchestrator.training.checkpoint.export CHECKPOINT FILE`.
+
+It holds no code, and other libraries read it. The file is the safetensors package's, of the extra `train`.
+"""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import Tensor
+
+from orchestrator.protocol.checkpoint_dir import Manifest
+from orchestrator.protocol.files import replacing
+from orchestrator.training.checkpoint import format as checkpoints
+from orchestrator.training.checkpoint.resume import Loaded, whole
+from orchestrator.training.errors import EXIT_USAGE, CheckpointError
+
+
+def weights(path: Path) -> tuple[dict[str, Tensor], Manifest]:
+    """Return a checkpoint's weights by name and its manifest; CheckpointError where it holds no model."""
+    state, manifest = checkpoints.load(path)
+    state = whole(Loaded(state, path))
+    objects = state.get("objects")
+    model = state.get("model", objects.get("model") if isinstance(objects, dict) else None)
+    if not isinstance(model, dict) or not all(isinstance(value, Tensor) for value in model.values()):
+        raise CheckpointError(f"The checkpoint {path} holds no 'model', only {', '.join(sorted(state)) or 'nothing'}.")
+    return {name.removeprefix("module."): value for name, value in model.items()}, manifest
+
+
+def write(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> None:
+    """Write tensors and notes (text by name), on the disk when this returns; `path` is there as a whole or not at all.
+
+    CheckpointError for what the format doesn't know, where the disk refuses, and where safetensors is not installed.
+    """
+    try:
+        from safetensors import SafetensorError  # noqa: PLC0415 - part of the extra `train`; nothing else needs it
+        from safetensors.torch import save_file  # noqa: PLC0415
+    except ImportError as error:
+        raise CheckpointError(
+            f"safetensors is not installed for {sys.executable}: {sys.executable} -m pip install safetensors"
+        ) from error
+    try:
+        with replacing(path) as partial:
+            save_file(_apart(tensors), partial, dict(notes))
+    except OSError as error:
+        raise CheckpointError(f"{path} could not be written: {error.strerror or error}.") from error
+    except KeyError as error:  # how the package says it
+        odd = [name for name, tensor in tensors.items() if tensor.dtype in error.args]
+        what = f"{', '.join(odd)} can't be written: safetensors has no numbers of type {error.args[0]}."
+        raise CheckpointError(what) from error
+    except SafetensorError as error:
+        raise CheckpointError(f"{path} could not be written: {error}.") from error
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors on the CPU, none of which shares its memory: the format has no tied weights."""
+    apart: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        plain = tensor.detach().cpu().contiguous()
+        place = plain.untyped_storage().data_ptr()
+        apart[name] = plain.clone() if place in seen else plain
+        seen.add(place)
+    return apart
+
+
+def main() -> int:
+    """Export as the two arguments say; returns 0, or 2 for what can't be done."""
+    source, target = (Path(argument) for argument in sys.argv[1:3])
+    try:
+        tensors, manifest = weights(source)
+        notes = {"format": "pt", "step": str(manifest.step), "run": manifest.run}
+        write(target, tensors, {name: text for name, text in notes.items() if text})
+    except CheckpointError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return EXIT_USAGE
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,235 @@
+"""Checkpoints that can't be torn: a folder a step, hashed, and committed by its last file and by a rename.
+
+    checkpoints/step_00000123/state.pt        torch.save of a dict of tensors and plain values
+                              manifest.json   step, epoch, world_size, time, metric; sha256 and size of each file
+                              COMMIT          the manifest's sha256, written last
+                              __R_0.distcp, .metadata   where the ranks write weights themselves: see sharded.py
+
+At any instant a step's folder is either whole or absent; a copy that stopped half way lacks COMMIT or fails its
+hashes. Only one process, global rank 0, may write into a folder. No process group is needed.
+"""
+
+import json
+import os
+import shutil
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from orchestrator.protocol import checkpoint_dir
+from orchestrator.protocol.checkpoint_dir import (
+    COMMIT,
+    MANIFEST,
+    STATE,
+    BadCheckpointError,
+    Manifest,
+    leftover_of,
+    name_of,
+    step_of,
+    temporary_name,
+)
+from orchestrator.protocol.files import sync_folder, write_atomic
+from orchestrator.training.checkpoint import hashing
+from orchestrator.training.errors import CheckpointError
+
+
+@dataclass(frozen=True)
+class Found:
+    """One checkpoint folder and the verdict on it: `problem` is None where it verifies, else a sentence."""
+
+    path: Path
+    step: int
+    manifest: Manifest | None
+    problem: str | None
+
+
+def save(folder: Path, state: Mapping[str, Any], manifest: Manifest, *, keep: int = 3) -> Path:
+    """Write a checkpoint, verify it, then delete all but the newest `keep`; CheckpointError where the disk refuses."""
+    path = write(folder, state, manifest)
+    prune(folder, path, keep)
+    return path
+
+
+def write(folder: Path, state: Mapping[str, Any], manifest: Manifest) -> Path:
+    """Write and commit a checkpoint, on the disk when this returns; on failure nothing of it stays behind."""
+    return commit(begin(folder, manifest.step), state, manifest)
+
+
+def begin(folder: Path, step: int) -> Path:
+    """Make the hidden folder in which the checkpoint of a step is put together; give it to `commit` or `discard`."""
+    temp = folder / temporary_name("tmp", name_of(step))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        temp.mkdir()
+    except OSError as error:
+        raise _unwritten(folder / name_of(step), error) from error
+    return temp
+
+
+def commit(temp: Path, state: Mapping[str, Any], manifest: Manifest) -> Path:
+    """Add the state to what `begin` made and put it in place, on the disk when this returns; discarded on failure.
+
+    `manifest.files` names what was put there before, durably: name -> "sha256" and "bytes".
+    """
+    path = temp.with_name(name_of(manifest.step))
+    try:
+        _fill(temp, state, manifest)
+        _put_in_place(temp, path)
+    except OSError as error:
+        discard(temp)
+        raise _unwritten(path, error) from error
+    except BaseException:
+        discard(temp)
+        raise
+    return path
+
+
+def discard(temp: Path) -> None:
+    """Remove what `begin` made and all that was put into it."""
+    shutil.rmtree(temp, ignore_errors=True)
+
+
+def _unwritten(path: Path, error: OSError) -> CheckpointError:
+    return CheckpointError(f"The checkpoint {path} could not be written: {error.strerror or error}.")
+
+
+def _fill(temp: Path, state: Mapping[str, Any], manifest: Manifest) -> None:
+    """Write state, manifest and COMMIT, in this order."""
+    sha256, size = hashing.save_hashed(temp / STATE, dict(state))
+    values = asdict(manifest) | {
+        "time": manifest.time or time.time(),
+        "torch": torch.__version__,
+        "files": {STATE: {"sha256": sha256, "bytes": size}, **manifest.files},
+    }
+    content = (json.dumps(values, indent=1) + "\n").encode()
+    write_atomic(temp / MANIFEST, content)
+    write_atomic(temp / COMMIT, (hashing.sha256_of(content) + "\n").encode())
+
+
+def _put_in_place(temp: Path, path: Path) -> None:
+    """Rename a complete temporary folder to its name, over an older checkpoint of the same step if there is one."""
+    aside = path.with_name(temporary_name("old", path.name))
+    # A folder can't be renamed over a full one. `clean` undoes this where the process dies between the two.
+    replaced = path.exists()
+    if replaced:
+        path.rename(aside)
+    temp.rename(path)
+    sync_folder(path.parent)
+    if replaced:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def prune(folder: Path, newest_path: Path, keep: int) -> list[Path]:
+    """Delete checkpoints older than the newest `keep`, but only if `newest_path` verifies by re-reading it.
+
+    Returns what was deleted; CheckpointError where the new one does not verify, with all others untouched.
+    """
+    found = check(newest_path)
+    if found.problem:
+        raise CheckpointError(f"{found.problem} Older checkpoints are kept.")
+    names = [name for name in checkpoint_dir.step_folders(folder) if (step_of(name) or 0) <= found.step]
+    deleted = [folder / name for name in checkpoint_dir.surplus(names, keep)]
+    for path in deleted:
+        try:
+            checkpoint_dir.delete(path)
+        except OSError as error:
+            raise CheckpointError(f"The old checkpoint {path} can't be deleted: {error.strerror}.") from error
+    return deleted
+
+
+def clean(folder: Path) -> list[Path]:
+    """Remove what a dead writer left behind (only the folder's one writer may call this); returns what was removed."""
+    removed = []
+    for path in sorted(folder.glob(".*-step_*")):
+        found = leftover_of(path.name)
+        if found is None or _lives(found.pid, found.host):
+            continue
+        whole = path.with_name(found.name)
+        if found.kind == "old" and not whole.exists():
+            path.rename(whole)
+            continue
+        shutil.rmtree(path, ignore_errors=True)
+        removed.append(path)
+    return removed
+
+
+def _lives(pid: int, host: str) -> bool:
+    """Return whether another process of this host with that id runs; other hosts' writers count as dead."""
+    return host == socket.gethostname() and pid != os.getpid() and Path(f"/proc/{pid}").exists()
+
+
+def listing(folder: Path) -> list[Found]:
+    """Return all checkpoints of a folder, oldest first, each with its verdict; reads and hashes every byte."""
+    return [check(folder / name) for name in checkpoint_dir.step_folders(folder)]
+
+
+def newest(folder: Path, *, run: str = "", report: Callable[[str], None] = print) -> Found | None:
+    """Return the newest checkpoint that verifies (of `run` only, if given); others are reported and skipped."""
+    for name in reversed(checkpoint_dir.step_folders(folder)):
+        found = check(folder / name)
+        if found.problem:
+            report(f"{found.problem} It is skipped.")
+        elif not run or found.manifest is None or found.manifest.run == run:
+            return found
+    return None
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Return whether `path` is one checkpoint's folder, rather than a folder of several."""
+    return step_of(path.name) is not None or (path / MANIFEST).exists()
+
+
+def check(path: Path) -> Found:
+    """Verify one checkpoint by reading all of it; never raises for what it finds there."""
+    found = checkpoint_dir.check(path, verify=True)
+    problem = None if found.manifest else _sentence(path, found.state, found.reason)
+    return Found(path, found.step, found.manifest, problem)
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read a checkpoint's manifest and hold it against COMMIT; CheckpointError where they don't fit."""
+    try:
+        return checkpoint_dir.read_manifest(path)[0]
+    except BadCheckpointError as error:
+        raise CheckpointError(_sentence(path, error.state, error.reason)) from error
+
+
+def _sentence(path: Path, state: checkpoint_dir.CheckpointState, reason: str) -> str:
+    return f"The checkpoint {path} is {state}: {reason}."
+
+
+def load(path: Path) -> tuple[dict[str, Any], Manifest]:
+    """Load one checkpoint onto the CPU, verifying the very bytes it loads; CheckpointError for anything wrong."""
+    content, manifest = read_verified(path)
+    return decode(content, path), manifest
+
+
+def read_verified(path: Path) -> tuple[bytes, Manifest]:
+    """Return the bytes of a checkpoint's state, after their hash was found right, and its manifest."""
+    manifest = read_manifest(path)
+    try:
+        content = (path / STATE).read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"The checkpoint {path} can't be read: {error.strerror}.") from error
+    if hashing.sha256_of(content) != manifest.files[STATE]["sha256"]:
+        raise CheckpointError(f"The checkpoint {path} is corrupt: {STATE} does not match its sha256.")
+    return content, manifest
+
+
+def decode(content: bytes, path: Path) -> dict[str, Any]:
+    """Turn a state's bytes into the dict that was saved, tensors and plain values only; `path` names it in errors."""
+    try:
+        state = torch.load(BytesIO(content), map_location="cpu", weights_only=True)
+    except Exception as error:
+        # torch.load raises a dozen kinds, down to KeyError, for what is no file of torch.save.
+        reason = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
+        raise CheckpointError(f"The checkpoint {path} can't be loaded: {reason}.") from error
+    if not isinstance(state, dict):
+        raise CheckpointError(f"The checkpoint {path} holds a {type(state).__name__} instead of a dict.")
+    return state

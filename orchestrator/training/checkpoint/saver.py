@@ -1,0 +1,127 @@
+"""Saving within a training run: on rank 0, with a failure said aloud instead of raised, and verified aside."""
+
+import functools
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+from torch import Tensor
+
+from orchestrator.protocol.checkpoint_dir import Manifest
+from orchestrator.training.checkpoint import format as checkpoints
+from orchestrator.training.checkpoint.replica import SecondCopy
+from orchestrator.training.checkpoint.resume import SHARDED
+from orchestrator.training.checkpoint.staging import Staging
+from orchestrator.training.distributed import group
+from orchestrator.training.errors import CheckpointError
+from orchestrator.training.options import Places
+from orchestrator.training.progress.heartbeat import HeartbeatFile
+from orchestrator.training.progress.report import Reporter
+
+
+class Saver:
+    """Writes the checkpoints of one run into its folder, one at a time."""
+
+    def __init__(self, places: Places, report: Reporter, heartbeats: HeartbeatFile, *, aside: bool = False) -> None:
+        """`aside`: write beside the training, which waits for a copy in memory only."""
+        self.last_step = -1
+        self._places = places
+        self._report = report
+        self._heartbeats = heartbeats
+        self._staging = Staging() if aside else None
+        self._working: Thread | None = None
+        self._second = SecondCopy(places.second_copy, report)
+        if group.leads():
+            checkpoints.clean(places.checkpoints)
+
+    def save(
+        self,
+        contents: Mapping[str, Any] | None,
+        manifest: Manifest,
+        shards: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        """Save a checkpoint: on the disk when this returns, or aside; re-reading it and deleting older ones is aside.
+
+        Rank 0 gives the contents. With `shards` all ranks call this, and each writes its own before it returns.
+        """
+        started = time.monotonic()
+        self.close()
+        manifest = replace(manifest, run=self._places.run_id)
+        if shards is None and contents is None:
+            return
+        own = contents if contents is not None else {}
+        if shards is None and self._staging is not None:
+            copied = self._staging.copy(own)
+            waited = round(time.monotonic() - started, 3)
+            self._start(lambda: self._write_and_verify(copied, manifest, started, waited))
+            return
+        path = self._write(own, manifest, shards, started)
+        if path is not None and group.leads():
+            self._start(lambda: self._verify(path))
+
+    def _write_and_verify(self, contents: Mapping[str, Any], manifest: Manifest, started: float, waited: float) -> None:
+        path = self._write(contents, manifest, None, started, waited=waited)
+        if path is not None:
+            self._verify(path)
+
+    def _write(
+        self,
+        contents: Mapping[str, Any],
+        manifest: Manifest,
+        shards: Mapping[str, Tensor] | None,
+        started: float,
+        **more: float,
+    ) -> Path | None:
+        """Write a checkpoint and tell of it; None where the disk refused, which does not end training."""
+        self._second.wait()
+        try:
+            if shards is not None:
+                path = self._write_shards(contents, manifest, shards)
+            else:
+                path = checkpoints.write(self._places.checkpoints, contents, manifest)
+        except CheckpointError as error:
+            self._report.warn(f"{error} Training goes on; the checkpoints before it are untouched.")
+            self._report.metric("save", step=manifest.step, epoch=manifest.epoch, problem=str(error))
+            self._heartbeats.saved(str(error))
+            return None
+        self._heartbeats.saved()
+        self._second.expect(path)
+        seconds = round(time.monotonic() - started, 3)
+        aside = f", for which training waited {more['waited']:.2f} s" if more else ""
+        self._report.say(f"saved {path} in {seconds:.2f} s{aside}")
+        self._report.metric("save", step=manifest.step, epoch=manifest.epoch, seconds=seconds, **more)
+        return path
+
+    def _start(self, work: Callable[[], None]) -> None:
+        self._working = Thread(target=work, name="checkpoint")
+        self._working.start()
+
+    def _write_shards(self, contents: Mapping[str, Any], manifest: Manifest, shards: Mapping[str, Tensor]) -> Path:
+        from orchestrator.training.checkpoint import sharded  # noqa: PLC0415 - DCP is slow to import, and few need it
+
+        return sharded.write(self._places.checkpoints, shards, {**contents, SHARDED: True}, manifest)
+
+    @functools.cached_property
+    def is_shared(self) -> bool:
+        """Whether all ranks see the folder of checkpoints, so that each can write its part; collective at first."""
+        from orchestrator.training.checkpoint import sharded  # noqa: PLC0415
+
+        seen = sharded.is_shared(self._places.checkpoints)
+        if not seen:
+            self._report.say(f"not all ranks see {self._places.checkpoints}: rank 0 gathers and writes checkpoints")
+        return seen
+
+    def _verify(self, path: Path) -> None:
+        try:
+            checkpoints.prune(self._places.checkpoints, path, self._places.keep)
+        except CheckpointError as error:
+            self._report.warn(str(error))
+
+    def close(self) -> None:
+        """Wait until the last checkpoint has been written and verified."""
+        if self._working is not None:
+            self._working.join()
+            self._working = None

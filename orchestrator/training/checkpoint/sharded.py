@@ -1,0 +1,178 @@
+"""Weights that every rank writes its part of, by torch's DCP, within the folder that a checkpoint is committed in.
+
+DCP alone hashes nothing, commits nothing, and unpickles its index. Here the files of all ranks are hashed into the
+manifest, rank 0 commits the folder when all have written, and the index is read by an unpickler that knows only what
+an index is made of. All ranks must see the folder.
+"""
+
+import pickle
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+
+from orchestrator.protocol.checkpoint_dir import Manifest, name_of, sha256_of
+from orchestrator.training.checkpoint import format as checkpoints
+from orchestrator.training.distributed import group
+from orchestrator.training.errors import CheckpointError
+
+INDEX = ".metadata"
+_INDEX_IS_MADE_OF = {
+    "torch.distributed.checkpoint.metadata": {
+        "Metadata", "TensorStorageMetadata", "TensorProperties", "ChunkStorageMetadata", "MetadataIndex",
+        "StorageMeta", "_MEM_FORMAT_ENCODING",
+    },
+    "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
+    "torch.serialization": {"_get_layout"},
+    "pathlib": {"Path", "PosixPath"},
+    "collections": {"OrderedDict"},
+}  # fmt: skip
+
+
+def is_shared(folder: Path) -> bool:
+    """Return whether all ranks see rank 0's folder of checkpoints; collective."""
+    probe: Path | None = None
+    if group.leads():
+        try:
+            probe = checkpoints.begin(folder, 0)
+        except CheckpointError:
+            probe = None
+    told = group.from_main(probe)
+    seen = all(group.everyones(told is not None and told.is_dir()))
+    if probe is not None:
+        checkpoints.discard(probe)
+    return seen
+
+
+def write(folder: Path, shards: Mapping[str, Tensor], state: Mapping[str, Any], manifest: Manifest) -> Path:
+    """Write a checkpoint whose tensors are `shards` of all ranks and whose state is rank 0's; collective.
+
+    On the disk and committed when this returns; CheckpointError on all ranks where one of them failed.
+    """
+    temp: Path | None = None
+    problem = ""
+    if group.leads():
+        try:
+            temp = checkpoints.begin(folder, manifest.step)
+        except CheckpointError as error:
+            problem = str(error)
+    temp, problem = group.from_main((temp, problem))
+    if temp is None:
+        raise CheckpointError(problem)
+    answers = group.everyones(_write_mine(temp, dict(shards)))
+    problem = "; ".join(sorted({trouble for _, trouble in answers if trouble}))
+    path = temp.with_name(name_of(manifest.step))
+    if group.leads():
+        if problem:
+            checkpoints.discard(temp)
+            problem = f"The checkpoint {path} could not be written: {problem}."
+        else:
+            files = {name: entry for written, _ in answers for name, entry in written.items()}
+            try:
+                checkpoints.commit(temp, state, replace(manifest, files=files))
+            except CheckpointError as error:
+                problem = str(error)
+    if problem := group.from_main(problem):
+        raise CheckpointError(problem)
+    return path
+
+
+def _write_mine(temp: Path, shards: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], str]:
+    """Write this rank's part; returns the manifest's entries of its files, and what went wrong."""
+    try:
+        with _alone_or_not() as alone:
+            state_dict_saver.save(shards, storage_writer=_Writer(temp), no_dist=alone)
+        mine = [*temp.glob(f"__{group.rank()}_*.distcp"), *([temp / INDEX] if group.leads() else [])]
+        return {path.name: {"sha256": sha256_of(path), "bytes": path.stat().st_size} for path in mine}, ""
+    except CheckpointException as error:
+        return {}, _reasons(error)
+    except OSError as error:
+        return {}, error.strerror or str(error)
+
+
+class _Writer(FileSystemWriter):
+    """DCP's writer, but for what it says of a disk that refuses."""
+
+    def write_data(self, plan: Any, planner: Any) -> Any:
+        try:
+            return super().write_data(plan, planner)
+        except RuntimeError as error:
+            # torch's C++ writer raises an unrelated error at the end of a file that could not be written.
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from None
+            raise
+
+
+class _Reader(FileSystemReader):
+    """DCP's reader, but for an index that is read without running what it names."""
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        with open(Path(self.path) / INDEX, "rb") as file:
+            metadata = _IndexUnpickler(file).load()
+        if not isinstance(metadata, Metadata):
+            raise pickle.UnpicklingError(f"a {type(metadata).__name__} instead of an index")
+        return metadata
+
+
+class _IndexUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        is_plain_torch = module == "torch" and (name == "Size" or isinstance(getattr(torch, name, None), torch.dtype))
+        if is_plain_torch or name in _INDEX_IS_MADE_OF.get(module, ()):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"{module}.{name} has no place in an index")
+
+
+def index(path: Path) -> dict[str, TensorStorageMetadata]:
+    """Return the sizes and types of a checkpoint's sharded tensors, by name; CheckpointError where it can't be had."""
+    try:
+        found = _Reader(path).read_metadata().state_dict_metadata
+    except FileNotFoundError as error:
+        raise CheckpointError(
+            f"The checkpoint {path} is sharded, and {error.filename} can't be seen from every rank: put it into a "
+            "folder that all nodes share."
+        ) from error
+    except Exception as error:
+        # pickle raises whatever a damaged stream leads it to.
+        raise CheckpointError(f"The index of the checkpoint {path} can't be read: {error}.") from error
+    return {name: entry for name, entry in found.items() if isinstance(entry, TensorStorageMetadata)}
+
+
+def read_into(path: Path, targets: dict[str, Any]) -> None:
+    """Fill tensors, sharded or whole, with a checkpoint's; each rank reads what it needs, whoever wrote it."""
+    try:
+        with _alone_or_not() as alone:
+            state_dict_loader.load(targets, storage_reader=_Reader(path), no_dist=alone)
+    except CheckpointException as error:
+        raise CheckpointError(f"The checkpoint {path} can't be loaded: {_reasons(error)}.") from error
+
+
+@contextmanager
+def _alone_or_not() -> Iterator[bool]:
+    """Tell DCP whether there is a process group; it would warn that there is none, which is so."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield not group.is_joined()
+
+
+def _reasons(error: CheckpointException) -> str:
+    """Return what went wrong on whichever ranks; DCP raises it on all of them, and it is a BaseException."""
+    found = {getattr(failure[0], "strerror", None) or str(failure[0]) for failure in error.failures.values()}
+    return " and ".join(sorted(" ".join(reason.split()).rstrip(".") for reason in found))
+
+
+def read_whole(path: Path) -> dict[str, Tensor]:
+    """Return all sharded tensors of a checkpoint, whole, on the CPU of this rank; collective within a group."""
+    whole: dict[str, Tensor] = {
+        name: torch.empty(entry.size, dtype=entry.properties.dtype) for name, entry in index(path).items()
+    }
+    read_into(path, whole)
+    return whole

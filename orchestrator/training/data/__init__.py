@@ -1,0 +1,5 @@
+"""What a task gives as its data, and how it is read in batches."""
+
+from orchestrator.training.data.samples import Data, digits, mnist
+
+__all__ = ["Data", "digits", "mnist"]

@@ -1,0 +1,114 @@
+"""A task: one Python file that says what to train. Only `data` and `model` must be there.
+
+def data(options) -> Data                     training and test tensors, the target last; or a Dataset of each
+def model(options) -> nn.Module               called with all tensors of a batch but the last
+def loss(outputs, targets) -> Tensor          the MEAN over the batch; default cross entropy
+def optimizer(parameters, options)            default AdamW at options.lr
+def metrics(outputs, targets) -> dict         SUMS over the batch, divided by the count at the end; default none
+"""
+
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from orchestrator.training.data.samples import Data, count
+from orchestrator.training.distributed import group
+from orchestrator.training.errors import UserError
+from orchestrator.training.options import Options
+
+
+def adamw(parameters: Iterable[nn.Parameter], options: Options) -> torch.optim.Optimizer:
+    """The optimizer of tasks that bring none."""
+    return torch.optim.AdamW(parameters, lr=options.lr, fused=options.fused)
+
+
+def no_metrics(_outputs: Tensor, _targets: Tensor) -> dict[str, Tensor]:
+    """The metrics of tasks that bring none: the loss alone is reported."""
+    return {}
+
+
+@dataclass(frozen=True)
+class Task:
+    """The functions of a task file; it is pickled as that file, which then runs again in the other process."""
+
+    name: str
+    data: Callable[[Options], Data]
+    model: Callable[[Options], nn.Module]
+    loss: Callable[[Any, Tensor], Tensor] = functional.cross_entropy
+    optimizer: Callable[[Iterable[nn.Parameter], Options], torch.optim.Optimizer] = adamw
+    metrics: Callable[[Any, Tensor], Mapping[str, Tensor]] = no_metrics
+    path: Path | None = None
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return (_load_in, (Path.cwd(), self.path)) if self.path else super().__reduce_ex__(protocol)
+
+
+def load_task(path: Path) -> Task:
+    """Run a task file and return its functions; UserError where it is missing or lacks one that it must have."""
+    if not path.is_file():
+        raise UserError(f"The task file {path} does not exist (looked from {Path.cwd()}).")
+    spec = importlib.util.spec_from_file_location(f"orch_task_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise UserError(f"The task file {path} is no Python file: its name must end in .py.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    # Its neighbours can be imported, as from a script.
+    sys.path.insert(0, str(path.resolve().parent))
+    spec.loader.exec_module(module)
+    for name in ("data", "model"):
+        if not callable(getattr(module, name, None)):
+            raise UserError(f"The task file {path} must define {name}(options).")
+    names = ("data", "model", "loss", "optimizer", "metrics")
+    return Task(
+        name=path.stem, path=path.resolve(), **{name: getattr(module, name) for name in names if hasattr(module, name)}
+    )
+
+
+def _load_in(folder: Path, path: Path) -> Task:
+    """Load a task where it was loaded before: its Dataset may know relative paths."""
+    os.chdir(folder)
+    return load_task(path)
+
+
+def load_data(task: Task, options: Options, warn: Callable[[str], None]) -> Data:
+    """Return the task's data; a rank that can't have it, or has other data, ends all ranks: collective.
+
+    Raises UserError, on all ranks alike. Data that stands in for the task's own is said by `warn`.
+    """
+    data, problem, what = None, "", None
+    try:
+        data = task.data(options)
+        if data is not None:
+            what = data.name, count(data.train), count(data.test)
+            _check_workers(data, options)
+    except UserError as error:
+        problem = str(error)
+    answers = group.everyones((problem, what))
+    if problem or data is None:
+        raise UserError(problem or "The task's data() returned nothing.")
+    for rank, (other_problem, other) in enumerate(answers):
+        if other_problem:
+            raise UserError(f"Rank {rank} has no data: {other_problem}")
+        if other != what:
+            raise UserError(f"Rank {rank} would train on {other}, but rank {group.rank()} on {what}.")
+    if data.stand_in:
+        warn(f"{'=' * 8} the data is NOT what the task is named for: training on {data.name} {'=' * 8}")
+        if data.note:
+            warn(data.note)
+    return data
+
+
+def _check_workers(data: Data, options: Options) -> None:
+    if options.workers and isinstance(data.train, tuple) and isinstance(data.test, tuple):
+        raise UserError(
+            f"--workers {options.workers} is for a task whose data() gives a torch.utils.data.Dataset, and the data of "
+            "this one lies in memory: leave it out."
+        )

@@ -1,0 +1,1 @@
+"""What a training tells of itself: heartbeats, log lines, metrics, the evaluation."""

@@ -1,0 +1,55 @@
+"""Evaluation without padding: each test sample is counted once, whatever the number of ranks."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from orchestrator.training.data.loading import Source
+from orchestrator.training.data.sampler import Share, pick
+from orchestrator.training.distributed import group
+from orchestrator.training.strategies.base import Strategy
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The means over all test samples, "loss" always among them, and the step they belong to."""
+
+    step: int
+    values: dict[str, float]
+
+
+def evaluate(strategy: Strategy, test: Source, count: int, stop: Callable[[], bool]) -> dict[str, float] | None:
+    """Return the means of loss and metrics over all `count` test samples, or None where `stop` said so; collective.
+
+    Of the ranks that share data, rank r takes the samples r, r + ranks, ...
+    """
+    ranks, task = strategy.data_ranks, strategy.setup.task
+    indices = torch.arange(strategy.data_rank, count, ranks)
+    batch = max(1, strategy.setup.options.global_batch // ranks)
+    # As many shares on each rank, so that all ask `stop` equally often and predict together.
+    shares = (Share(indices[start : start + batch], count) for start in range(0, -(-count // ranks), batch))
+    sums: dict[str, float] = {}
+    strategy.model.eval()
+    with torch.no_grad():
+        for tensors, share in test.batches(shares):
+            if stop():
+                return None
+            *inputs, targets = pick(tensors, share.indices)
+            outputs, taken = strategy.predict(inputs), len(share.indices)
+            if taken and outputs is not None:
+                _add(sums, "samples", taken)
+                _add(sums, "loss", float(task.loss(outputs, targets)) * taken)
+                for name, value in task.metrics(outputs, targets).items():
+                    _add(sums, name, float(value))
+    # A rank without any sample knows no metric's name.
+    names = sorted(set().union(*group.everyones(sorted(sums))))
+    totals = dict(zip(names, group.sum_over_ranks([sums.get(name, 0.0) for name in names]), strict=True))
+    counted = totals.pop("samples")
+    if counted != count:
+        raise RuntimeError(f"the evaluation counted {counted:g} samples instead of {count}")
+    return {name: value / counted for name, value in totals.items()}
+
+
+def _add(sums: dict[str, float], name: str, value: float) -> None:
+    sums[name] = sums.get(name, 0.0) + value

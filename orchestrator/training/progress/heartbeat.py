@@ -1,0 +1,82 @@
+"""Heartbeats: one padded JSON line of 512 bytes that a rank overwrites in place, so that a reader never sees two."""
+
+import json
+import math
+import os
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+HEARTBEAT_BYTES = 512
+MIN_SECONDS = 0.1
+REASON_CHARS = 100  # of the reason why a checkpoint could not be written: a beat has 512 bytes
+PHASES = ("start", "train", "eval", "save", "done")
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """Where a rank is: `time` is this machine's monotonic clock, `rate` in samples a second, `eta` in seconds.
+
+    Of `saves` checkpoints `saves_failed` could not be written; `unsaved` says why where the last one is among them.
+    """
+
+    step: int = 0
+    total: int | None = None
+    epoch: int = 0
+    phase: str = "start"
+    time: float = 0.0
+    loss: float | None = None
+    rate: float | None = None
+    eta: float | None = None
+    saves: int = 0
+    saves_failed: int = 0
+    unsaved: str = ""
+
+
+def encode(heartbeat: Heartbeat) -> bytes:
+    """Return `heartbeat` as one JSON line padded with spaces to exactly 512 bytes, the newline last."""
+    values = asdict(heartbeat)
+    for key, value in values.items():
+        if isinstance(value, float):
+            # JSON has no NaN, and a diverged loss must not cost the heartbeat.
+            values[key] = round(value, 6) if math.isfinite(value) else None
+    return json.dumps(values).encode().ljust(HEARTBEAT_BYTES - 1) + b"\n"
+
+
+class HeartbeatFile:
+    """A rank's heartbeat file, opened once; without a path every write is a no-op."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644) if path else None
+        self._written = -math.inf
+        self._phase = ""
+        self._saves, self._saves_failed = 0, 0
+        self.unsaved = ""
+
+    def saved(self, problem: str = "") -> None:
+        """Count a checkpoint that was written, or could not be for this reason; later beats tell of it."""
+        self._saves += 1
+        self._saves_failed += bool(problem)
+        self.unsaved = problem
+
+    def due(self, phase: str = "train") -> bool:
+        """Return whether a heartbeat would be written now: on a new phase at once, else ten times a second at most."""
+        if self._fd is None:
+            return False
+        return phase != self._phase or time.monotonic() - self._written >= MIN_SECONDS
+
+    def write(self, heartbeat: Heartbeat) -> None:
+        """Write `heartbeat`, stamped with the time, if one is due."""
+        if self._fd is None or not self.due(heartbeat.phase):
+            return
+        now = time.monotonic()
+        reason = self.unsaved.encode("ascii", "replace").decode()[-REASON_CHARS:]
+        told = replace(heartbeat, time=now, saves=self._saves, saves_failed=self._saves_failed, unsaved=reason)
+        os.pwrite(self._fd, encode(told), 0)
+        self._written, self._phase = now, heartbeat.phase
+
+    def close(self) -> None:
+        """Close the file; later writes are no-ops."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None

@@ -1,0 +1,121 @@
+"""What global rank 0 tells: progress lines, metrics.jsonl and the result file."""
+
+import json
+import math
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from orchestrator.protocol.files import write_atomic
+
+LINE_SECONDS = 3.0
+RATE_POINTS = 50
+
+
+def say(text: str) -> None:
+    """Print one line at once; stdout is a file or a pipe under a launcher, and would be buffered."""
+    print(text, flush=True)
+
+
+class Meter:
+    """The speed of training over the last steps."""
+
+    def __init__(self) -> None:
+        self._points: deque[tuple[float, int]] = deque(maxlen=RATE_POINTS)
+        self._samples = 0
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the past, so that a pause for an evaluation or a checkpoint does not count as slow training."""
+        self._points.clear()
+        self._points.append((time.monotonic(), self._samples))
+
+    def count(self, samples: int) -> None:
+        """Count a finished step of `samples` samples (all ranks together)."""
+        self._samples += samples
+        self._points.append((time.monotonic(), self._samples))
+
+    @property
+    def rate(self) -> float | None:
+        """Samples a second, all ranks together; None before the first step."""
+        (start, first), (end, last) = self._points[0], self._points[-1]
+        return (last - first) / (end - start) if end > start else None
+
+
+class Reporter:
+    """Writes for humans and for programs on global rank 0, and nothing on the others."""
+
+    def __init__(self, metrics: Path | None, result: Path | None, *, speaks: bool, attempt: int) -> None:
+        self.speaks = speaks
+        self.attempt = attempt
+        self._result = result
+        self._printed = -LINE_SECONDS
+        self._file = None
+        if speaks and metrics:
+            metrics.parent.mkdir(parents=True, exist_ok=True)
+            self._file = metrics.open("a", buffering=1)
+
+    def say(self, text: str) -> None:
+        """Print a line on rank 0."""
+        if self.speaks:
+            say(text)
+
+    def warn(self, text: str) -> None:
+        """Print a line that must not be overlooked, to stderr of rank 0."""
+        if self.speaks:
+            print(f"WARNING: {text}", file=sys.stderr, flush=True)
+
+    def metric(self, kind: str, **values: Any) -> None:
+        """Append one JSON object to metrics.jsonl: its kind (train, eval, save, ...), the time, and `values`."""
+        if self._file:
+            line = _finite({"kind": kind, **values, "attempt": self.attempt, "time": round(time.time(), 3)})
+            self._file.write(json.dumps(line) + "\n")
+
+    def progress(
+        self, *, step: int, total: int, epoch: int, loss: float, rate: float | None, eta: float | None
+    ) -> None:
+        """Print a progress line if the last one is some seconds old, or at the first and last step."""
+        now = time.monotonic()
+        if now - self._printed < LINE_SECONDS and step < total:
+            return
+        self._printed = now
+        speed = f"{rate:,.0f} samples/s" if rate else "- samples/s"
+        self.say(f"step {step}/{total}  epoch {epoch}  loss {loss:.4f}  {speed}  ETA {duration(eta)}")
+
+    def result(self, values: Mapping[str, Any]) -> None:
+        """Write the result file atomically: a reader finds all of it or none."""
+        if not (self.speaks and self._result):
+            return
+        write_atomic(self._result, (json.dumps(_finite(values), indent=1) + "\n").encode())
+
+    def close(self) -> None:
+        """Close metrics.jsonl."""
+        if self._file:
+            self._file.close()
+
+
+def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `values` with None for NaN and infinities, which JSON does not have and a diverged loss does."""
+    return {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in values.items()
+    }
+
+
+def duration(seconds: float | None) -> str:
+    """Return seconds in words for people: 42 s, 3 min 05 s, 2 h 10 min."""
+    if seconds is None:
+        return "-"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+
+
+def measure(name: str, value: float) -> str:
+    """Return a metric in words: an accuracy as a percentage, anything else as a number."""
+    return f"accuracy {100 * value:.2f} %" if name == "accuracy" else f"{name} {value:.4f}"

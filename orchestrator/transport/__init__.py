@@ -1,0 +1,1 @@
+"""How a machine is spoken to: connections, requests over them, and what a node is sent."""

@@ -1,0 +1,142 @@
+"""One machine reached over SSH: its address, and a connection to it. The only importer of fabric.
+
+The user's OpenSSH configuration is read by OpenSSH itself (`ssh -G`); fabric connects with what comes of it. Host keys
+are checked against the known_hosts files, never learned.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import random
+import shlex
+import socket
+import time
+from typing import Any, Final
+
+import paramiko
+from fabric import Config, Connection
+from paramiko.config import SSHConfig
+
+from orchestrator.errors import BackendError
+from orchestrator.transport.address import Address
+from orchestrator.transport.openssh import BUFFER, CONNECT_SECONDS, KEEPALIVE_SECONDS, Resolved
+
+TRIES: Final = 3
+QUICK_SECONDS: Final = 2.0
+LOST: Final = (OSError, EOFError, paramiko.SSHException)  # how a connection that breaks shows itself
+
+
+class _UnknownHostError(Exception):
+    """Its arguments are the kind of the key and its fingerprint as OpenSSH prints it."""
+
+
+class _Refuse:
+    """What paramiko asks about a host that is not in known_hosts."""
+
+    def missing_host_key(self, client: Any, hostname: str, key: Any) -> None:
+        digest = base64.b64encode(hashlib.sha256(key.asbytes()).digest()).decode().rstrip("=")
+        raise _UnknownHostError(key.get_name(), f"SHA256:{digest}")
+
+
+def connect(address: Address, resolved: Resolved, gateway: Connection | None) -> Connection:
+    """Return an open connection; BackendError says in a sentence what is in the way."""
+    for attempt in range(1, TRIES + 1):
+        begun = time.monotonic()
+        try:
+            return _open(address, resolved, gateway)
+        except BackendError as error:
+            is_slow = time.monotonic() - begun > QUICK_SECONDS  # a time-out, not an sshd that is too busy to listen
+            if not error.transient or is_slow or attempt == TRIES:
+                raise
+            time.sleep(random.uniform(0.2, 1.0) * attempt)  # noqa: S311 (an sshd that drops some of many at once)
+    raise AssertionError
+
+
+def _open(address: Address, resolved: Resolved, gateway: Connection | None) -> Connection:
+    connection = Connection(
+        resolved.hostname, user=resolved.user, port=resolved.port, gateway=gateway, connect_timeout=CONNECT_SECONDS,
+        config=Config(ssh_config=SSHConfig(), lazy=True),  # `ssh -G` has read it
+        connect_kwargs={
+            "key_filename": list(resolved.keys), "allow_agent": resolved.agent, "look_for_keys": False,
+            "banner_timeout": CONNECT_SECONDS, "auth_timeout": CONNECT_SECONDS,
+        },
+    )  # fmt: skip
+    connection.client.set_missing_host_key_policy(_Refuse())
+    for path in resolved.known_hosts:
+        connection.client.load_system_host_keys(path)
+    through = f" through {resolved.jump}" if resolved.jump else ""
+    try:
+        connection.open()
+    except Exception as error:  # paramiko raises many kinds; each becomes a sentence
+        connection.close()
+        raise _in_words(address, resolved, through, error) from error
+    transport = connection.client.get_transport()
+    transport.set_keepalive(KEEPALIVE_SECONDS)
+    if isinstance(transport.sock, socket.socket):
+        transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def _scanned_as(kind: str) -> str:
+    """Return what ssh-keyscan calls a kind of key: only the one whose fingerprint was compared is to be believed."""
+    return next((name for name in ("ed25519", "ecdsa", "rsa") if name in kind), kind)
+
+
+def _in_words(address: Address, resolved: Resolved, through: str, error: Exception) -> BackendError:
+    where = f"{address.host} ({resolved.hostname}:{resolved.port}{through})"
+    if isinstance(error, _UnknownHostError):
+        port = f" -p {resolved.port}" if resolved.port != 22 else ""
+        return BackendError(
+            f"{where}: its host key is not in known_hosts ({' '.join(error.args)})",
+            "compare the fingerprint with the machine's own, then: "
+            f"ssh-keyscan{port} -t {_scanned_as(error.args[0])} {resolved.hostname} >> ~/.ssh/known_hosts",
+        )
+    if isinstance(error, paramiko.BadHostKeyException):
+        return BackendError(
+            f"{where}: its host key is not the one in known_hosts: it is another machine, or was installed anew",
+            f"ask its owner; only then remove the old key: ssh-keygen -R {resolved.hostname}",
+        )
+    if isinstance(error, paramiko.PasswordRequiredException):
+        return BackendError(f"{where}: the key needs its passphrase", "load it into the agent: ssh-add")
+    if isinstance(error, paramiko.AuthenticationException):
+        keys = ", ".join(resolved.keys) or "none found"
+        return BackendError(
+            f"{where}: it takes none of the keys of user {resolved.user or 'me'} (files: {keys})",
+            f"try: ssh -v {address.host}; set user: and key: in the profile, or load the key: ssh-add",
+        )
+    if isinstance(error, socket.gaierror):
+        return BackendError(f"{address.host}: no such host: {error.strerror}", "see HostName in ~/.ssh/config")
+    timed_out = isinstance(error, TimeoutError) or "timed out" in str(error).lower()
+    words = "no answer within 15 s" if timed_out else str(error) or type(error).__name__
+    refused = "Unable to connect" in words or isinstance(error, ConnectionRefusedError)
+    if refused:
+        words = "nothing listens there: is sshd running?"
+    return BackendError(f"{where}: can't be reached: {words}", f"try: ssh {address.host}", transient=not refused)
+
+
+class Channel:
+    """A command on a machine, its standard streams attached, on an open connection; one of LOST when that fails."""
+
+    def __init__(self, connection: Connection, argv: list[str]) -> None:
+        self.channel = connection.client.get_transport().open_session(timeout=CONNECT_SECONDS)
+        self.channel.exec_command(shlex.join(argv))
+        self.channel.settimeout(CONNECT_SECONDS)
+        self.stream = self.channel.makefile("rb", BUFFER)
+
+    def settle(self) -> None:
+        """Wait for as long as it takes from here on: the other end has answered."""
+        self.channel.settimeout(None)
+
+    def send(self, data: bytes) -> None:
+        """Send all of it."""
+        self.channel.sendall(data)
+
+    def last_words(self) -> tuple[int, str]:
+        """Return (exit code, standard error) of the command that has ended."""
+        said = self.channel.makefile_stderr("rb").read(4096).decode("utf-8", "replace").strip()
+        return self.channel.recv_exit_status(), said
+
+    def close(self) -> None:
+        """End the command's input; the connection stays."""
+        self.channel.close()

@@ -1,0 +1,166 @@
+"""The system's own `ssh`: what it makes of an address, and a channel over it for what is big.
+
+It moves bytes several times as fast as paramiko, and goes where the session goes: the same configuration, user, port,
+key, gateways and known_hosts. It asks nobody anything, and refuses a host key that is not known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from orchestrator.errors import BackendError
+from orchestrator.transport.address import Address, gateway_of
+
+CONNECT_SECONDS: Final = 15.0
+KEEPALIVE_SECONDS: Final = 5
+BUFFER: Final = 1 << 16
+FAST_CIPHER: Final = "aes128-gcm@openssh.com"
+LEAVING_SECONDS: Final = 5.0
+PIPE_BYTES: Final = 1 << 20  # the most that an ordinary user may ask for
+OPTIONS: Final = {
+    "BatchMode": "yes",
+    "StrictHostKeyChecking": "yes",
+    "ConnectTimeout": f"{CONNECT_SECONDS:.0f}",
+    "ServerAliveInterval": str(KEEPALIVE_SECONDS),
+    "ControlPath": "none",  # a connection of its own: one that is shared has the cipher of whoever opened it
+    "RemoteCommand": "none",
+    "PermitLocalCommand": "no",
+    "ClearAllForwardings": "yes",
+    "LogLevel": "ERROR",
+}
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """What OpenSSH makes of an address."""
+
+    hostname: str
+    user: str | None = None
+    port: int = 22
+    keys: tuple[str, ...] = ()
+    known_hosts: tuple[str, ...] = ()
+    jump: str | None = None
+    agent: bool = True
+    ciphers: tuple[str, ...] = ()
+
+
+def resolve(address: Address) -> Resolved:
+    """Return the address as `ssh -G` resolves it; as it stands where there is no ssh here."""
+    if address.host.startswith("-"):
+        raise BackendError(f"'{address.host}' is not a host name")
+    known = ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")
+    if shutil.which("ssh") is None:
+        keys = [f"~/.ssh/id_{kind}" for kind in ("ed25519", "ecdsa", "rsa")]
+        found: dict[str, list[str]] = {"hostname": [address.host], "identityfile": keys}
+    else:
+        argv = ["ssh", "-G", *(["-l", address.user] if address.user else [])]
+        argv += [*(["-p", str(address.port)] if address.port else []), "--", address.host]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+        if done.returncode != 0:
+            raise BackendError(f"{address.host}: ssh can't read its configuration: {done.stderr.strip()}")
+        found = {}
+        for line in done.stdout.splitlines():
+            name, _, value = line.partition(" ")
+            found.setdefault(name, []).append(value)
+    first = {name: values[0] for name, values in found.items()}
+    files = [*first.get("userknownhostsfile", known[0]).split(), *first.get("globalknownhostsfile", known[1]).split()]
+    jump = address.jump or first.get("proxyjump")
+    keys = [address.key] if address.key else found.get("identityfile", [])
+    return Resolved(
+        hostname=first.get("hostname", address.host),
+        user=first.get("user", address.user),
+        port=int(first.get("port", address.port or 22)),
+        keys=tuple(path for key in keys if os.path.exists(path := os.path.expanduser(key))),
+        known_hosts=tuple(path for file in files if os.path.exists(path := os.path.expanduser(file))),
+        jump=None if jump in (None, "none") else jump,
+        agent=first.get("identityagent") != "none" and first.get("identitiesonly") != "yes",
+        ciphers=tuple(filter(None, first.get("ciphers", "").split(","))),
+    )
+
+
+def ssh_argv(address: Address) -> list[str]:
+    """Return the `ssh` that reaches this machine as the session does, without the host; BackendError as `resolve`.
+
+    The cipher that is fast is put first where the user's configuration allows it at all.
+    """
+    resolved = resolve(address)
+    ciphers = sorted(resolved.ciphers, key=lambda name: name != FAST_CIPHER)
+    argv = ["ssh", "-T", "-a", "-x", *(f"-o{name}={value}" for name, value in OPTIONS.items())]
+    argv += [f"-oCiphers={','.join(ciphers)}"] if ciphers else []
+    argv += ["-l", address.user] if address.user else []
+    argv += ["-p", str(address.port)] if address.port else []
+    argv += ["-i", address.key] if address.key else []
+    if resolved.jump:  # ssh's own -J would give the gateways none of these options
+        through = [*ssh_argv(gateway_of(resolved.jump)), "-W", f"[{resolved.hostname}]:{resolved.port}"]
+        host = gateway_of(resolved.jump).host
+        argv.append("-oProxyCommand=" + shlex.join([*through, "--", host]).replace("%", "%%"))
+    return argv
+
+
+def over_ssh(address: Address, argv: Sequence[str], *, terminal: bool) -> list[str]:
+    """Return the argv that runs a command on a machine by the user's own ssh, with this terminal if there is one.
+
+    The user's whole configuration holds, and the command begins in the home folder there. Pure.
+    """
+    words = ["ssh", "-t" if terminal else "-T"]
+    words += ["-l", address.user] if address.user else []
+    words += ["-p", str(address.port)] if address.port else []
+    words += ["-i", address.key] if address.key else []
+    words += ["-J", address.jump] if address.jump else []
+    return [*words, "--", address.host, shlex.join(argv)]
+
+
+class SshProcess:
+    """A command on a machine, its standard streams attached, over a connection of the system's `ssh`."""
+
+    def __init__(self, address: Address, argv: list[str]) -> None:
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the process)
+        self.process = subprocess.Popen(
+            [*ssh_argv(address), "--", address.host, shlex.join(argv)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, bufsize=BUFFER,
+        )  # fmt: skip
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.stdin, self.stream = self.process.stdin, self.process.stdout
+        fcntl.fcntl(self.stream, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        self.alarm = threading.Timer(2 * CONNECT_SECONDS, self.process.kill)
+        self.alarm.daemon = True
+        self.alarm.start()
+
+    def settle(self) -> None:
+        """Wait for as long as it takes from here on: the other end has answered."""
+        self.alarm.cancel()
+
+    def send(self, data: bytes) -> None:
+        """Send all of it; OSError when the connection is gone."""
+        self.stdin.write(data)
+        self.stdin.flush()
+
+    def last_words(self) -> tuple[int, str]:
+        """Return (exit code, standard error) of the command that has ended."""
+        self.alarm.cancel()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(LEAVING_SECONDS)
+        self.process.kill()
+        code = self.process.wait()
+        self.errors.seek(0)
+        return code, self.errors.read(4096).decode("utf-8", "replace").strip()
+
+    def close(self) -> None:
+        """End the connection; the command there sees the end of its input."""
+        self.alarm.cancel()
+        self.process.terminate()
+        self.process.wait()
+        for file in (self.stdin, self.stream, self.errors):
+            with contextlib.suppress(OSError):  # what could not be sent any more
+                file.close()

@@ -1,0 +1,78 @@
+"""The connection pool of one process: one connection a machine, one a gateway, opened when first asked for."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from orchestrator.errors import BackendError
+from orchestrator.transport.address import Address, gateway_of
+from orchestrator.transport.openssh import resolve
+
+if TYPE_CHECKING:  # fabric is loaded with the first connection
+    from fabric import Connection
+
+    from orchestrator.transport.rpc import Session
+
+RETRY_SECONDS: Final = 5.0  # for so long a machine that could not be reached is not tried again
+
+
+@dataclass
+class ConnectionPool:
+    """Sessions with machines, kept open; any thread may ask for one."""
+
+    sessions: dict[Address, Session] = field(default_factory=dict)
+    gateways: dict[str, Connection] = field(default_factory=dict)
+    failures: dict[Address, tuple[float, BackendError]] = field(default_factory=dict)
+    locks: dict[Any, threading.Lock] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def session(self, address: Address, workdir: str) -> Session:
+        """Return the session with this machine, opened unless it is; BackendError says what is in the way."""
+        with self._own_lock(address):
+            session = self.sessions.get(address)
+            if session is not None and session.is_open:
+                return session
+            when, error = self.failures.get(address, (0.0, None))
+            if error is not None and time.monotonic() - when < RETRY_SECONDS:
+                raise error
+            try:
+                session = self.sessions[address] = self._open(address, workdir)
+            except BackendError as problem:
+                self.failures[address] = (time.monotonic(), problem)
+                raise
+            return session
+
+    def _open(self, address: Address, workdir: str) -> Session:
+        from orchestrator.transport.connection import Channel  # noqa: PLC0415 (loads fabric)
+        from orchestrator.transport.rpc import Session  # noqa: PLC0415 (loads fabric)
+
+        connection = self._connect(address)
+        return Session(address, lambda argv: Channel(connection, argv), workdir, connection.close)
+
+    def _own_lock(self, key: Any) -> threading.Lock:
+        with self.lock:
+            return self.locks.setdefault(key, threading.Lock())
+
+    def _gateway(self, jump: str) -> Connection:
+        """Return the connection to the last of `a,b,c`, through those before it; shared by all that go through it."""
+        with self._own_lock(jump):
+            found = self.gateways.get(jump)
+            if found is None or not found.is_connected:
+                found = self.gateways[jump] = self._connect(gateway_of(jump))
+            return found
+
+    def _connect(self, address: Address) -> Connection:
+        from orchestrator.transport.connection import connect  # noqa: PLC0415 (loads fabric)
+
+        resolved = resolve(address)
+        return connect(address, resolved, self._gateway(resolved.jump) if resolved.jump else None)
+
+    def close(self) -> None:
+        """Close everything that is open."""
+        for session in self.sessions.values():
+            session.close()
+        for gateway in self.gateways.values():
+            gateway.close()

@@ -1,0 +1,242 @@
+"""Requests to orch's own server on a machine, over one SSH channel."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Protocol
+
+from orchestrator.errors import BackendError
+from orchestrator.transport.address import Address
+from orchestrator.transport.connection import LOST
+from orchestrator.transport.node_archive import node_archive
+from orchestrator.transport.openssh import SshProcess
+
+CALL_SECONDS: Final = 60.0
+BANNER_LINES: Final = 200
+MIN_PYTHON: Final = (3, 9)
+SMALL: Final = 1 << 16
+SLOWEST: Final = 50_000  # bytes a second of a connection that is still worth waiting for
+MANY: Final = 8 << 20  # bytes for which a connection of the system's ssh is worth its handshake
+
+# One line without `!`, so that every login shell passes it on as it is: says whether the server is here already, takes
+# it from the standard input where it is not, and becomes it.
+_BOOTSTRAP: Final = (
+    "import os,sys\\nb,p,n=sys.argv[1:]\\np=os.path.expanduser(p)\\nn=int(n)\\nh=os.path.exists(p)\\n"
+    "v='.'.join(map(str,sys.version_info[:2]))\\n"
+    "w=lambda s:os.write(1,(b+' '+v+' '+s+chr(10)).encode())\\n"
+    "u=os.umask(63)\\n"
+    "try:\\n"
+    "  os.makedirs(os.path.dirname(p),0o700,exist_ok=True)\\n"
+    "  t=p+'.'+str(os.getpid())\\n"
+    "  f=h or open(t,'wb')\\n"
+    "except OSError as e:\\n"
+    "  w('error '+str(e))\\n"
+    "  sys.exit(1)\\n"
+    "w('have' if h else 'need')\\n"
+    "while n and not h:\\n"
+    "  d=os.read(0,min(n,65536))\\n"
+    "  if not d: sys.exit(1)\\n"
+    "  f.write(d)\\n"
+    "  n-=len(d)\\n"
+    "if not h:\\n"
+    "  f.close()\\n"
+    "  os.rename(t,p)\\n"
+    "os.umask(u)\\n"
+    "os.execv(sys.executable,[sys.executable,'-I','-S',p,'serve'])"
+)
+Sink = Callable[[Any, int], None]  # of the stream and how many bytes to take from it
+
+
+class AnyChannel(Protocol):
+    """A command on a machine with its standard streams: over paramiko, or over the system's ssh."""
+
+    stream: Any
+
+    def settle(self) -> None: ...
+    def send(self, data: bytes) -> None: ...
+    def last_words(self) -> tuple[int, str]: ...
+    def close(self) -> None: ...
+
+
+class Session:
+    """The conversation with orch's server on one machine: requests in any thread, one channel for all of them.
+
+    `start` begins a command on the machine; `hang_up` is called when the conversation is over.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        start: Callable[[list[str]], AnyChannel],
+        workdir: str,
+        hang_up: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.address, self.workdir, self.hang_up = address, workdir, hang_up
+        self.waiting: dict[int, Reply] = {}
+        self.lock, self.writing, self.number = threading.Lock(), threading.Lock(), 0
+        self.problem = ""
+        self.is_own = False  # nobody else waits for an answer here
+        self.channel = self._start(start)
+        self.reader = threading.Thread(target=self._read, daemon=True, name=f"ssh {address.host}")
+        self.reader.start()
+
+    @property
+    def is_open(self) -> bool:
+        """Tell whether requests may be sent."""
+        return not self.problem
+
+    def call(
+        self, do: str, payload: bytes = b"", *, timeout: float | None = CALL_SECONDS, **values: Any
+    ) -> tuple[dict[str, Any], bytes]:
+        """Return the server's answer; BackendError with its sentence, or transient when the machine is out of reach."""
+        return self.ask(do, payload, **values).wait(timeout)
+
+    def ask(self, do: str, payload: bytes = b"", *, sink: Sink | None = None, **values: Any) -> Reply:
+        """Send a request and return at once; several may be on their way.
+
+        A sink takes the bytes of the answer as they come, all of them; it must not raise.
+        """
+        with self.lock:
+            self.number += 1
+            reply = Reply(self, self.number, len(payload), sink)
+            self.waiting[reply.number] = reply
+        head = json.dumps({"id": reply.number, "do": do, **values, "bytes": len(payload)}).encode() + b"\n"
+        try:
+            with self.writing:
+                self.channel.send(head + payload if len(payload) < SMALL else head)
+                if len(payload) >= SMALL:
+                    self.channel.send(payload)
+        except LOST as error:
+            self._fail(str(error) or "the connection is closed")
+        return reply
+
+    @contextlib.contextmanager
+    def for_bytes(self, count: int) -> Iterator[Session]:
+        """Yield the session over which so many bytes should go: of many, one of the system's ssh if it can be had."""
+        fast = None
+        if count >= MANY:
+            with contextlib.suppress(BackendError):  # no ssh here, or it has no key for there: this one does as well
+                fast = Session(self.address, lambda argv: SshProcess(self.address, argv), self.workdir)
+                fast.is_own = True
+        try:
+            yield fast or self
+        finally:
+            if fast is not None:
+                fast.close()
+
+    def close(self) -> None:
+        """Close the connection; what was started there goes on."""
+        self._fail("closed")
+
+    def _start(self, start: Callable[[list[str]], AnyChannel]) -> AnyChannel:
+        archive = node_archive()
+        path = f"{self.workdir}/cache/node-{hashlib.sha256(archive).hexdigest()[:16]}.pyz"
+        boundary = secrets.token_hex(16)
+        code = f'exec("{_BOOTSTRAP}")'
+        try:
+            channel = start(["python3", "-I", "-S", "-c", code, boundary, path, str(len(archive))])
+            try:
+                self._greet(channel, boundary, archive)
+            except (BackendError, *LOST):
+                channel.close()
+                raise
+        except LOST as error:
+            raise BackendError(
+                f"{self.address.host}: logged in, but no command can be run: {str(error) or type(error).__name__}",
+                f"try: ssh {self.address.host} true",
+                transient=True,
+            ) from error
+        return channel
+
+    def _greet(self, channel: AnyChannel, boundary: str, archive: bytes) -> None:
+        """Send the server where it is missing; returns when requests may follow."""
+        version, word, rest = self._boundary(channel, boundary)
+        if word == "error":
+            raise BackendError(
+                f"{self.address.host}: {self.workdir} can't be used: {rest}", "set workdir in the profile"
+            )
+        if tuple(map(int, version.split("."))) < MIN_PYTHON:
+            raise BackendError(f"{self.address.host}: its python3 is {version}; 3.9 or newer is needed")
+        if word == "need":
+            channel.send(archive)
+        channel.settle()
+
+    def _boundary(self, channel: AnyChannel, boundary: str) -> tuple[str, str, str]:
+        """Return what the bootstrap says; whatever a login banner or a .bashrc prints stands before it."""
+        seen = []
+        for _ in range(BANNER_LINES):
+            line = channel.stream.readline()
+            if not line:
+                break
+            if line.startswith(boundary.encode()):
+                version, word, *rest = line.decode().split(None, 3)[1:]
+                return version, word, "".join(rest).strip()
+            seen.append(line.decode("utf-8", "replace").strip())
+        code, said = channel.last_words()
+        if code == 127:
+            raise BackendError(
+                f"{self.address.host}: it has no python3", "install it (3.9 or newer); orch needs nothing else there"
+            )
+        said = said or " ".join(seen)
+        raise BackendError(f"{self.address.host}: orch's server does not start there: {said[-300:]}")
+
+    def _read(self) -> None:
+        problem = "the connection was closed"
+        try:
+            while line := self.channel.stream.readline():
+                values = json.loads(line)
+                found = self.waiting.get(values["id"])  # none for one that came too late
+                if found is not None and found.sink is not None:
+                    found.sink(self.channel.stream, values["bytes"])
+                    data = b""
+                else:
+                    data = self.channel.stream.read(values["bytes"])
+                if found is not None and self.waiting.pop(found.number, None) is not None:
+                    found.arrive(values, data)
+        except (*LOST, ValueError, KeyError) as error:
+            problem = str(error) or problem
+        self._fail(problem)
+
+    def _fail(self, problem: str) -> None:
+        self.problem = self.problem or problem
+        with contextlib.suppress(Exception):  # what is broken already can't be closed in order
+            self.channel.close()
+        with contextlib.suppress(Exception):
+            self.hang_up()
+        while self.waiting:
+            with contextlib.suppress(KeyError):
+                self.waiting.popitem()[1].arrived.set()
+
+
+class Reply:
+    """The answer to one request, which may not be here yet."""
+
+    def __init__(self, session: Session, number: int, sent: int, sink: Sink | None) -> None:
+        self.session, self.number, self.sent, self.sink = session, number, sent, sink
+        self.arrived = threading.Event()
+        self.answer: tuple[dict[str, Any], bytes] | None = None
+
+    def arrive(self, values: dict[str, Any], data: bytes) -> None:
+        """Take the answer, and wake who waits for it."""
+        self.answer = values, data
+        self.arrived.set()
+
+    def wait(self, timeout: float | None = CALL_SECONDS) -> tuple[dict[str, Any], bytes]:
+        """Return the server's answer; BackendError with its sentence, or transient when the machine is out of reach."""
+        session, host = self.session, self.session.address.host
+        patience = None if timeout is None else timeout + self.sent / SLOWEST
+        in_time = self.answer is not None or (not session.problem and self.arrived.wait(patience))
+        if self.answer is None:
+            session.waiting.pop(self.number, None)
+            if not in_time and not session.problem:
+                session._fail(f"no answer within {timeout:g} s")
+            raise BackendError(f"{host}: {session.problem}", transient=True)
+        reply, data = self.answer
+        if "error" in reply:
+            raise BackendError(f"{host}: {reply['error']}")
+        return reply, data

@@ -1,0 +1,117 @@
+"""A run elsewhere is watched by one mechanism, whichever machine has its parts: its logs, its losses, its end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.backends.remote.mirror import FIRST_PAUSE, Follower, RunWatcher, Source, Update, finish, watching_logs
+from orchestrator.errors import BackendError
+from orchestrator.runs.store import RunDir
+from orchestrator.transport.rpc import Session
+from tests.unit.backends.remote.session import LocalSession
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    """A run of two nodes, whose folder elsewhere has what they wrote."""
+    here, there = RunDir(tmp_path / "here" / "r-1"), tmp_path / "orch" / "runs" / "r-1"
+    here.path.mkdir(parents=True)
+    here.write("run.json", {"nnodes": 2, "profile": {"workdir": str(tmp_path / "orch")}})
+    for node in (0, 1):
+        (there / f"nodes/{node}/attempt_0").mkdir(parents=True)
+        (there / f"nodes/{node}/attempt_0/rank_{node}.log").write_text(f"rank {node}\n")
+        (there / f"nodes/{node}/events.jsonl").write_text(json.dumps({"kind": "agent_ended", "node": node}) + "\n")
+    return here
+
+
+def here() -> Session:
+    return LocalSession()  # type: ignore[return-value]
+
+
+def out_of_reach() -> Session:
+    raise BackendError("n2: no route", transient=True)
+
+
+def machine(name: str, *nodes: int, session: Callable[[], Session] = here, is_vital: bool = False) -> Source:
+    return Source(name, nodes, session, is_vital)
+
+
+def left_behind(run: RunDir) -> list[tuple[int, str, str]]:
+    return [(each["left"], each["host"], each["reason"]) for each in run.events() if each["kind"] == "left_behind"]
+
+
+@pytest.mark.parametrize("sources", [[machine("n1", 0), machine("n2", 1)], [machine("login", 0, 1, is_vital=True)]])
+def test_after_the_end_all_is_here_and_nothing_there(run: RunDir, tmp_path: Path, sources: list[Source]) -> None:
+    finish(run, sources)
+    assert [(run.node(node) / f"attempt_0/rank_{node}.log").read_text() for node in (0, 1)] == ["rank 0\n", "rank 1\n"]
+    assert not (tmp_path / "orch/runs/r-1").exists()
+    assert left_behind(run) == []
+
+
+def test_a_machine_that_is_lost_keeps_its_folder_and_is_named(run: RunDir) -> None:
+    finish(run, [machine("n1", 0), machine("n2", 1, session=out_of_reach)])
+    assert left_behind(run) == [(1, "n2", "n2: no route")]
+
+
+def test_a_machine_that_was_lost_before_is_not_asked(run: RunDir) -> None:
+    finish(run, [machine("n1", 0), machine("n2", 1)], unreachable={1})
+    assert not run.node(1).exists()
+    assert left_behind(run) == [(1, "n2", "n2: out of reach")]
+
+
+def test_without_the_machine_that_tells_the_end_nothing_is_concluded(run: RunDir, tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match="no route"):
+        finish(run, [machine("login", 0, 1, session=out_of_reach, is_vital=True)])
+    assert left_behind(run) == []
+    assert (tmp_path / "orch/runs/r-1").exists()
+
+
+def test_a_run_that_has_its_verdict_is_not_looked_at_again(run: RunDir) -> None:
+    run.write("verdict.json", {})
+    finish(run, [machine("login", 0, 1, session=out_of_reach, is_vital=True)])
+    assert left_behind(run) == []
+
+
+@pytest.mark.parametrize("sources", [[machine("n1", 0), machine("n2", 1)], [machine("login", 0, 1)]])
+def test_chosen_logs_come_at_least_once_and_nothing_else(run: RunDir, sources: list[Source]) -> None:
+    with watching_logs(run, sources, [1]):
+        pass
+    files = [
+        str(path.relative_to(run.path)) for path in run.path.rglob("*") if path.is_file() and "nodes" in path.parts
+    ]
+    assert files == ["nodes/1/attempt_0/rank_1.log"]
+
+
+class Machine(Follower):
+    """Out of reach for so many looks; then it has one checkpoint, and the watching ends."""
+
+    def __init__(self, losses: int) -> None:
+        self.left, self.watcher, self.lost = losses, list[RunWatcher](), list[str]()
+
+    def update(self) -> Update:
+        if self.left:
+            self.left -= 1
+            raise BackendError("n1: no route", transient=True)
+        self.watcher[0].ended.set()
+        return Update(["step_00000001"])
+
+    def record_loss(self, error: BackendError) -> None:
+        self.lost.append(error.message)
+
+    def has_moved(self) -> bool:
+        return True
+
+
+def test_a_machine_out_of_reach_is_looked_at_again_until_it_answers(run: RunDir, monkeypatch) -> None:
+    watcher, pauses, follower = RunWatcher(run, [], lambda: None), [], Machine(3)
+    follower.watcher.append(watcher)
+    monkeypatch.setattr(watcher, "rest", lambda _, seconds: pauses.append(seconds))
+    watcher.follow(follower)
+    assert follower.lost == ["n1: no route"] * 3
+    assert pauses == [FIRST_PAUSE, 2 * FIRST_PAUSE, 4 * FIRST_PAUSE, 0.0]
+    assert watcher.steps == ["step_00000001"]
+    watcher.stop()

@@ -1,0 +1,115 @@
+"""What a node writes is copied by offset: appended, rotated, replaced, interrupted, and nothing lost or invented."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.backends.remote.transfer import Copy
+from orchestrator.runs.store import RunDir
+from tests.unit.backends.remote.session import LocalSession
+
+
+def copy_of(tmp_path: Path, ranks: list[int] | None = None) -> tuple[Path, Copy]:
+    remote = tmp_path / "remote"
+    (remote / "nodes/0/attempt_0").mkdir(parents=True, exist_ok=True)
+    here = RunDir(tmp_path / "here")
+    here.path.mkdir(exist_ok=True)
+    return remote, Copy(here, 0, str(remote), f"{remote}/checkpoints", ranks)
+
+
+def look(copy: Copy) -> None:
+    while copy.update(LocalSession(), 0.0):  # type: ignore[arg-type]
+        pass
+
+
+@settings(max_examples=60)
+@given(
+    acts=st.lists(st.one_of(st.binary(min_size=1, max_size=400), st.just(None)), max_size=25), often=st.integers(1, 4)
+)
+def test_a_log_is_copied_whole_however_it_grows_and_rotates(
+    tmp_path_factory: pytest.TempPathFactory, acts: list[bytes | None], often: int
+) -> None:
+    """None is a rotation; between two looks there is one at most, as the size limit has it."""
+    remote, copy = copy_of(tmp_path_factory.mktemp("log"))
+    log, rotated = remote / "nodes/0/attempt_0/rank_0.log", remote / "nodes/0/attempt_0/rank_0.log.1"
+    log.touch()
+    for number, act in enumerate(acts):
+        if act is None:
+            look(copy)
+            os.replace(log, rotated)
+            log.write_bytes(f"[rotated at {number:1000}]".encode() * (number + 1))
+        else:
+            with open(log, "ab") as file:
+                file.write(act)
+        if number % often == 0:
+            copy = copy_of(remote.parent)[1] if number % 3 == 0 else copy  # the supervisor was started anew
+            look(copy)
+    look(copy)
+    own = copy.run.path / "nodes/0/attempt_0/rank_0.log"
+    assert (own.read_bytes() if own.exists() else b"") == log.read_bytes()
+    if rotated.exists():
+        assert own.with_name("rank_0.log.1").read_bytes() == rotated.read_bytes()
+
+
+def test_a_log_that_was_rotated_between_two_looks_is_finished_first(tmp_path: Path) -> None:
+    remote, copy = copy_of(tmp_path)
+    log = remote / "nodes/0/attempt_0/rank_0.log"
+    log.write_bytes(b"a" * 5000)
+    look(copy)
+    with open(log, "ab") as file:
+        file.write(b"b" * (3 << 20))
+    os.replace(log, f"{log}.1")
+    log.write_bytes(b"new")
+    look(copy)
+    look(copy)
+    own = copy.run.path / "nodes/0/attempt_0"
+    assert (own / "rank_0.log").read_bytes() == b"new"
+    assert (own / "rank_0.log.1").read_bytes() == b"a" * 5000 + b"b" * (3 << 20)
+
+
+def test_only_the_chosen_ranks_logs_come_and_a_torn_copy_is_mended(tmp_path: Path) -> None:
+    remote, copy = copy_of(tmp_path, [0])
+    folder = remote / "nodes/0/attempt_0"
+    for rank in (0, 1):
+        (folder / f"rank_{rank}.log").write_text(f"rank {rank}\n" * 100)
+    (folder / "error_1.json").write_text("{}")
+    (remote / "nodes/0/events.jsonl").write_text('{"kind": "go"}\n')
+    (remote / "metrics.jsonl").write_text('{"step": 1}\n')
+    look(copy)
+    own = copy.run.path / "nodes/0/attempt_0"
+    assert sorted(path.name for path in own.iterdir()) == ["error_1.json", "rank_0.log"]
+    (own / "rank_0.log").write_text("rank 0\nrank")  # what a crash has left of the copy
+    (copy.run.path / "metrics.jsonl").write_text("something else")
+    look(copy)
+    assert (own / "rank_0.log").read_text() == "rank 0\n" * 100
+    assert (copy.run.path / "metrics.jsonl").read_text() == '{"step": 1}\n'
+
+
+def test_results_of_every_rank_come_whole_however_large(tmp_path: Path) -> None:
+    remote, copy = copy_of(tmp_path, [0])
+    folder = remote / "nodes/0/attempt_0"
+    large = os.urandom((5 << 20) + 1)
+    (folder / "result_0.json").write_text('{"rank": 0}')
+    (folder / "result_1.pt").write_bytes(large)
+    (folder / ".result_2.pt.partial").write_bytes(b"half")
+    (remote / "nodes/0/events.jsonl").write_text('{"kind": "exit"}\n')
+    copy.update(LocalSession(), 0.0)  # type: ignore[arg-type]
+    own = copy.run.path / "nodes/0/attempt_0"
+    assert 0 < (own / "result_1.pt").stat().st_size < len(large)
+    copy = copy_of(tmp_path, [0])[1]  # the supervisor was started anew
+    look(copy)
+    assert sorted(path.name for path in own.iterdir()) == ["result_0.json", "result_1.pt"]
+    assert (own / "result_0.json").read_text() == '{"rank": 0}'
+    assert (own / "result_1.pt").read_bytes() == large
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/x", "nodes/1/events.jsonl", "nodes/0/../../x", "verdict.json"])
+def test_a_node_can_not_write_elsewhere(tmp_path: Path, name: str) -> None:
+    _, copy = copy_of(tmp_path)
+    with pytest.raises(ValueError, match="not its own"):
+        copy._inside(name)

@@ -1,0 +1,187 @@
+"""What is known of a job when some of Slurm's programs fail, forget, or are missing: stand-ins for them on PATH."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.backends import backend
+from orchestrator.backends.slurm import client
+from orchestrator.backends.slurm.backend import SlurmBackend
+from orchestrator.errors import UsageError
+from orchestrator.runs.scheduler_status import SchedulerStatus
+from orchestrator.runs.store import RunDir, create_run, remove_run
+from orchestrator.supervisor.reconcile import state_of
+
+SHOWN = "JobId=17 JobName=r-abc234 JobState=FAILED Reason=NonZeroExitCode Restarts=0 ExitCode=127:0 NodeList=n1"
+
+
+class Site:
+    """A login node with as many of Slurm's programs as a test gives it, and one run of two nodes."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.bin = folder / "bin"
+        self.bin.mkdir()
+        monkeypatch.setenv("PATH", f"{self.bin}:/usr/bin:/bin")
+        for name in ("squeue", "scontrol", "sacct", "scancel"):  # a real one must not be met
+            self.program(name, "there is no Slurm here", code=1)
+        self.run = create_run(folder / "home", "r-abc234", {"nnodes": 2, "kind": "slurm"})
+        self.run.write("handle.json", {"state": "submitted", "job": "17"})
+        self.backend = SlurmBackend()
+
+    def program(self, name: str, out: str, code: int = 0) -> None:
+        stream = ">&2 " if code else ""
+        path = self.bin / name
+        path.write_text(
+            f"#!/bin/sh\necho {name} \"$@\" >>{self.bin}/calls\n{stream}cat <<'END'\n{out}\nEND\nexit {code}\n"
+        )
+        path.chmod(0o755)
+
+    def queue(self, *lines: str) -> None:
+        self.program("squeue", "\n".join(lines))
+
+    def opinion(self) -> SchedulerStatus:
+        return self.backend.opinion(self.run)
+
+    def calls(self) -> list[str]:
+        path = self.bin / "calls"
+        return [line.split()[0] for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    return Site(tmp_path, monkeypatch)
+
+
+def test_a_job_in_the_queue_needs_one_look(site: Site) -> None:
+    site.queue("17|PENDING|Priority|N/A||r-abc234", "18|RUNNING|None|N/A|n3|other")
+    found = site.opinion()
+    assert (found.phase, site.backend.alive(site.run)) == ("waiting", {0: None, 1: None})
+    assert "other jobs are ahead" in found.detail
+    assert site.calls() == ["squeue"]
+
+
+def test_a_cancel_while_slurm_is_asked_is_not_taken_for_a_loss(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.run.append_event("submitted")
+    site.queue("17|CANCELLED|None|N/A||r-abc234")
+    squeue = site.bin / "squeue"
+    cancel = f"""echo '{{"kind": "cancel"}}' >>{site.run.path}/events.jsonl; echo '{{}}' >{site.run.path}/cancel.json"""
+    squeue.write_text(squeue.read_text().replace("cat <<", f"{cancel}\ncat <<"))
+    monkeypatch.setattr(backend("slurm"), "slurm", site.backend.slurm)
+    assert state_of(site.run).state == "cancelled"
+
+
+def test_a_running_jobs_nodes_live(site: Site) -> None:
+    site.queue("17|RUNNING|None|N/A|n[1-2]|r-abc234")
+    assert site.backend.alive(site.run) == {0: True, 1: True}
+    assert site.opinion().detail == "Slurm job 17 is RUNNING on n[1-2]"
+
+
+def test_slurm_that_does_not_answer_concludes_nothing(site: Site) -> None:
+    site.program("squeue", "slurm_load_jobs error: Unable to contact slurm controller", code=1)
+    assert site.backend.alive(site.run) == {0: None, 1: None}
+    said = site.opinion()
+    assert (said.phase, said.outcome) == ("unknown", "")
+    assert "Slurm can't be asked: Unable to contact slurm controller" in said.detail
+
+
+def test_a_machine_without_slurm_concludes_nothing(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert site.opinion() == SchedulerStatus("unknown", "Slurm can't be asked: there is no squeue on this machine")
+
+
+def test_what_the_queue_has_forgotten_scontrol_knows(site: Site) -> None:
+    site.queue()
+    site.program("scontrol", SHOWN)
+    folder = site.run.path / "slurm"
+    folder.mkdir()
+    (folder / "agent.17.0.0.log").write_text("submitit INFO Starting\nbash: /env/python: No such file or directory\n")
+    found = site.opinion()
+    assert (found.phase, found.outcome, found.cause) == ("ended", "failed", "infra")
+    assert found.reason == (
+        "Slurm job 17: its batch script failed with exit code 127 (FAILED); "
+        "agent.17.0.0.log: bash: /env/python: No such file or directory"
+    )
+    assert site.backend.alive(site.run) == {0: False, 1: False}
+
+
+def test_what_scontrol_has_forgotten_sacct_knows(site: Site) -> None:
+    site.queue()
+    site.program("sacct", f"17|CANCELLED by {os.getuid()}|0:15|n1|r-abc234")
+    found = site.opinion()
+    assert (found.outcome, found.phase) == ("cancelled", "ended")
+    assert "it was cancelled by" in found.reason
+
+
+def test_without_accounting_the_runs_own_files_are_left(site: Site) -> None:
+    site.queue()
+    site.program("sacct", "Slurm accounting storage is disabled", code=1)
+    assert site.opinion() == SchedulerStatus("ended")
+    assert site.backend.alive(site.run) == {0: False, 1: False}
+
+
+def test_a_cancel_without_accounting_names_nobody(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "ACCOUNTING_LAG", 0.1)
+    site.queue("17|CANCELLED|None|N/A|n1|r-abc234")
+    assert site.opinion().reason == "Slurm job 17: it was cancelled (CANCELLED)"
+
+
+def test_a_number_that_has_passed_to_another_job_is_not_the_run(site: Site) -> None:
+    site.queue("17|RUNNING|None|N/A|n9|somebody-else")
+    site.program("scontrol", SHOWN.replace("r-abc234", "somebody-else"))
+    site.program("sacct", "17|RUNNING|0:0|n9|somebody-else")
+    assert site.opinion() == SchedulerStatus("ended")
+
+
+def test_a_job_whose_number_was_lost_is_found_by_its_name(site: Site) -> None:
+    site.run.write("handle.json", {"state": "intent"})
+    site.queue("16|COMPLETED|None|N/A|n1|r-abc23", "19|RUNNING|None|N/A|n1|r-abc234")
+    assert site.opinion().detail == "Slurm job 19 is RUNNING on n1"
+    site.backend.slurm.look.at = float("-inf")
+    site.queue()
+    assert site.opinion() == SchedulerStatus("none")
+    assert site.backend.alive(site.run) == {}
+    (site.run.path / "slurm").mkdir()
+    (site.run.path / "slurm" / "19_submitted.pkl").touch()  # it has run, and named its pickle
+    assert site.opinion() == SchedulerStatus("ended")
+
+
+def test_what_is_asked_of_a_job_that_is_over_is_asked_once(site: Site) -> None:
+    site.queue("17|FAILED|NonZeroExitCode|N/A|n1|r-abc234")
+    site.program("scontrol", SHOWN)
+    for _ in range(3):
+        site.opinion()
+    assert site.calls() == ["squeue", "scontrol"]
+
+
+def test_the_run_directory_lies_where_the_profile_says(tmp_path: Path) -> None:
+    run, backend = RunDir(tmp_path / "home" / "runs" / "r-abc234"), SlurmBackend()
+    assert backend.place(run, None, None).run_dir == str(run.path)
+    there = backend.place(run, "~/orch", None)
+    assert there.run_dir == str(Path.home() / "orch" / "runs" / "r-abc234")
+    assert there.agent_python == sys.executable
+    with pytest.raises(UsageError, match="workdir is 'orch'"):
+        backend.place(run, "orch", None)
+
+
+def test_a_run_whose_folder_lies_elsewhere_is_a_link_and_both_go(tmp_path: Path) -> None:
+    real = tmp_path / "shared" / "runs" / "r-abc234"
+    run = create_run(tmp_path / "home", "r-abc234", {"nnodes": 1}, folder=str(real))
+    assert (real / "run.json").exists()
+    assert run.path.is_symlink()
+    remove_run(tmp_path / "home", run)
+    assert not real.exists()
+    assert not run.path.is_symlink()
+
+
+def test_a_link_whose_folder_is_gone_can_be_removed(tmp_path: Path) -> None:
+    real = tmp_path / "shared" / "r-abc234"
+    run = create_run(tmp_path / "home", "r-abc234", {"nnodes": 1}, folder=str(real))
+    (real / "run.json").unlink()
+    (real / "nodes").rmdir()
+    real.rmdir()
+    remove_run(tmp_path / "home", run)
+    assert not run.path.is_symlink()

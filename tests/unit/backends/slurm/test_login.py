@@ -1,0 +1,157 @@
+"""A run behind a login node as its files here tell it, and what is asked there, over a pipe in place of SSH."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import sys
+import zipfile
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.backends import backend, kind_of
+from orchestrator.backends.slurm.backend import pickled
+from orchestrator.backends.slurm.doctor import last_save, seconds_in, seconds_of, seen_there
+from orchestrator.backends.slurm.login import LoginBackend
+from orchestrator.backends.slurm.recorded_status import SEEN, record_status
+from orchestrator.errors import UsageError
+from orchestrator.node.server import run_program
+from orchestrator.node.server.request import RefusedError
+from orchestrator.runs.scheduler_status import SchedulerStatus
+from orchestrator.runs.store import RunDir, create_run
+from orchestrator.specs.job import Job
+from orchestrator.specs.plan import plan
+from orchestrator.specs.profile import PROFILE
+from orchestrator.transport.address import Address, parse_address
+from orchestrator.transport.node_archive import submitit_archive
+
+PLAIN: dict[str, Any] = {"patience": 30, "env": {}, "hide": ["SQUEUE_"]}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    profile = {"kind": "slurm", "login": "me@far", "workdir": "/shared/orch"}
+    return create_run(tmp_path, "r-abc234", {"nnodes": 2, "kind": "slurm-login", "profile": profile})
+
+
+def test_a_profile_with_a_login_node_has_a_backend_of_its_own() -> None:
+    assert kind_of({"kind": "slurm", "login": None}) == kind_of({"kind": "slurm"}) == "slurm"
+    assert isinstance(backend(kind_of({"kind": "slurm", "login": "me@far"})), LoginBackend)
+    assert parse_address("me@far:2222") == Address("far", "me", 2222)
+
+
+def test_its_folder_is_the_login_nodes(run: RunDir) -> None:
+    place = LoginBackend().place(run, None, None)
+    assert (place.run_dir, place.agent_python) == ("~/.orch/runs/r-abc234", "python3")
+    assert LoginBackend().place(run, "/shared/me", "/env/python").agent_python == "/env/python"
+    with pytest.raises(UsageError, match="workdir is 'orch'"):
+        LoginBackend().place(run, "orch", None)
+
+
+def test_its_task_becomes_the_agent_by_the_archive_that_travels(run: RunDir) -> None:
+    machine = LoginBackend()
+    values = {
+        "kind": "slurm",
+        "name": "far",
+        "nodes": 2,
+        "nproc_per_node": 1,
+        "login": "me@far",
+        "python": "/env/python",
+    }
+    profile = PROFILE.validate_python(values)
+    launch = plan(Job(name="r", command=("true",)), profile, "r-abc234", machine.place(run, "/w", "/env/python"))
+    line = next(line for line in machine.script(launch).splitlines() if line.startswith("srun"))
+    assert line.endswith("/env/python -u /w/runs/r-abc234/submitit.pyz /w/runs/r-abc234/slurm")
+    task = pickle.loads(pickled(launch))  # noqa: S301 (our own)
+    argv = ["/env/python", "/w/runs/r-abc234/node.pyz", "slurm", "/w/runs/r-abc234"]
+    assert (task.function, task.args) == (os.execv, ("/env/python", argv))
+
+
+def test_what_slurm_said_last_is_read_here(run: RunDir) -> None:
+    machine = LoginBackend()
+    assert machine.opinion(run) == SchedulerStatus("none")  # nothing was sent
+    assert machine.alive(run) == {}
+    assert machine.clean_up(run) == []
+    run.write("handle.json", {"state": "submitted", "job": "17"})
+    for phase, lives in (("waiting", None), ("active", True), ("unknown", None), ("ended", False)):
+        record_status(run, SchedulerStatus(phase, f"it is {phase}"))
+        assert machine.opinion(run) == SchedulerStatus(phase, f"it is {phase}")
+        assert machine.alive(run) == {0: lives, 1: lives}
+
+
+def test_a_look_from_before_the_submit_counts_for_nothing(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = LoginBackend()
+    run.write(SEEN, {**vars(SchedulerStatus("none")), "time": 1.0})
+    run.write("handle.json", {"state": "intent"})
+    asked = SchedulerStatus("waiting", "asked now")
+    monkeypatch.setattr("orchestrator.backends.slurm.job.opinion_of", lambda client, run: asked)
+    assert machine.opinion(run) == asked
+    record_status(run, SchedulerStatus("none"))  # and one from after it does
+    assert machine.opinion(run) == SchedulerStatus("none")
+
+
+def test_programs_are_run_with_their_input_and_their_answer() -> None:
+    told = run_program.run_program({"argv": ["cat"], **PLAIN}, b"hello")
+    assert told == ({"code": 0, "err": ""}, b"hello")
+    told = run_program.run_program({"argv": ["sh", "-c", "echo no >&2; exit 3"], **PLAIN}, b"")
+    assert told == ({"code": 3, "err": "no\n"}, b"")
+    late = {"argv": [sys.executable, "-c", "input()"], **PLAIN, "patience": 0.05}
+    assert run_program.run_program({**late, "argv": ["sleep", "30"]}, b"")[0]["code"] is None
+    with pytest.raises(RefusedError, match="there is no sbetch here"):
+        run_program.run_program({"argv": ["sbetch"], **PLAIN}, b"")
+
+
+def test_a_login_shells_path_counts_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "slurm"
+    folder.mkdir()
+    (folder / "squelch").write_text("#!/bin/sh\necho $SQUEUE_FORMAT queue\n")
+    (folder / "squelch").chmod(0o755)
+    (tmp_path / ".bash_profile").write_text(f"echo welcome\nPATH=$PATH:{folder}\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.setenv("SQUEUE_FORMAT", "strange")
+    run_program._login_path.cache_clear()
+    assert run_program.missing_programs({"names": ["squelch", "sbetch", "sh"]}, b"")[0] == {"missing": ["sbetch"]}
+    assert run_program.run_program({"argv": ["squelch"], **PLAIN}, b"")[1] == b"queue\n"
+    run_program._login_path.cache_clear()
+
+
+def test_submitits_side_travels_as_one_file() -> None:
+    names = set(zipfile.ZipFile(BytesIO(submitit_archive())).namelist())
+    assert {"__main__.py", "submitit/core/submission.py", "cloudpickle/cloudpickle.py"} <= names
+    assert not any(os.path.basename(name).startswith("test_") for name in names)
+
+
+def test_how_long_slurm_waits_and_how_long_a_checkpoint_took(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = "KeepAliveTime           = SYSTEM_DEFAULT\nKillOnBadExit           = 0\nKillWait                = 30 sec\n"
+    assert seconds_of(config, "KillWait") == 30
+    assert seconds_of(config, "GraceTime") is None
+    assert list(seconds_in("PartitionName=a GraceTime=60 X=1\nPartitionName=b GraceTime=0", "GraceTime")) == [60, 0]
+    monkeypatch.setenv("ORCH_HOME", str(run.path.parents[1]))
+    assert last_save("far") is None
+    run.write("run.json", {"profile_name": "far"})
+    lines = [{"kind": "save", "seconds": 3.5}, {"kind": "eval", "seconds": 9}, {"kind": "save", "problem": "full"}]
+    (run.path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert last_save("far") == 3.5
+
+
+@pytest.mark.parametrize(
+    ("out", "err", "level", "words"),
+    [
+        ('n1\nshared\n{"python": "3.11.2", "torch": "2.10"}', "", "ok", "n1 sees /w; python 3.11.2, torch 2.10"),
+        ('n1\nshared\n{"python": "3.11.2", "torch": null}', "", "fail", "n1: /py has no torch"),
+        ("n1\nshared\nsh: 1: /py: not found", "", "fail", "can't be started there: sh: 1: /py: not found"),
+        ("n1\nshared\n", "", "fail", "can't be started there: it says nothing"),
+        ("n1\napart\n{}", "", "fail", "n1 does not see /w as this side does"),
+        ("", "srun: error: Unable to allocate resources: Requested nodes are busy", "warn", "no node was free"),
+        ("", "srun: error: Invalid partition", "fail", "srun failed: Invalid partition"),
+    ],
+)
+def test_what_a_node_sees(out: str, err: str, level: str, words: str) -> None:
+    found = seen_there(out, err, "/w", "/py")
+    assert (found[0], words in found[1]) == (level, True), found
+    assert bool(found[2]) == (level != "ok")

@@ -1,0 +1,52 @@
+"""Partitions as sinfo prints them, and whether a profile fits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestrator.backends.settings import SlurmSettings
+from orchestrator.backends.slurm.partitions import Partition, fits, parse_sinfo
+from orchestrator.cli.render.results import partitions_page
+
+SINFO = """\
+main*|up|infinite|4|3/1|8|4000|gpu:4
+big|up|2-00:00:00|10|0/10|64+|256000+|(null)
+big|up|2-00:00:00|2|0/2|128|512000|gpu:a100:8
+short|up|10:00|4|3/1|8|4000|gpu:4
+old|down|1:00:00|4|0/0|8|4000|(null)
+sinfo: error: something
+"""
+
+
+def test_sinfo() -> None:
+    rows = parse_sinfo(SINFO)
+    assert rows[0] == Partition("main", True, True, None, 4, 1, "8", "4000", "gpu:4")
+    assert [row.name for row in rows] == ["main", "big", "big", "short", "old"]
+    assert [row.limit for row in rows] == [None, 172_800, 172_800, 600, 3600]
+    assert (rows[1].cores, rows[1].gres, rows[4].is_up) == ("64+", "", False)
+
+
+@pytest.mark.parametrize(
+    ("profile", "level", "words"),
+    [
+        ({"nodes": 4}, "ok", "main: 4 nodes, 1 idle"),
+        ({"nodes": 12, "partition": "big", "time": 3600}, "ok", "big: 12 nodes, 12 idle"),
+        ({"nodes": 13, "partition": "big"}, "fail", "big has 12 nodes, the profile asks for 13"),
+        ({"nodes": 1, "partition": "short", "time": 3600}, "fail", "short gives 10 min, the profile asks for 60"),
+        ({"nodes": 1, "partition": "nope"}, "fail", "there is no partition nope"),
+        ({"nodes": 1, "partition": "old"}, "warn", "old is down: jobs wait"),
+    ],
+)
+def test_whether_a_profile_fits(profile: dict[str, Any], level: str, words: str) -> None:
+    found = fits(SlurmSettings.of(profile), parse_sinfo(SINFO))
+    assert found[:2] == (level, words)
+    assert bool(found[2]) == (level != "ok")
+
+
+def test_the_page_of_partitions() -> None:
+    lines = partitions_page([row.to_json() for row in parse_sinfo(SINFO)]).splitlines()
+    assert lines[0].split() == ["PARTITION", "IDLE", "NODES", "CORES", "MEMORY", "GRES", "TIME", "LIMIT"]
+    assert lines[1].split() == ["main", "(default)", "1", "of", "4", "8", "4000", "MiB", "gpu:4", "none"]
+    assert lines[5].startswith("old (down)")

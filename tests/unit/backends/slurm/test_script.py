@@ -1,0 +1,158 @@
+"""The batch script: what it asks for, that submitit submits this very text, and what its lines do in a real shell."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.backends.slurm.backend import SlurmBackend, _environment
+from orchestrator.backends.slurm.script import FOLDER, parameters, step, warning
+from orchestrator.specs.job import Job
+from orchestrator.specs.plan import LaunchPlan, Place, plan
+from orchestrator.specs.profile import PROFILE
+
+RUN = "/shared/my runs/j-abc234"
+
+
+def launch(run_dir: str = RUN, job: dict[str, Any] | None = None, **profile: Any) -> LaunchPlan:
+    asked = Job.model_validate({"name": "j", "script": "train.py", **(job or {})})
+    where = PROFILE.validate_python({"name": "p", "kind": "slurm", "nodes": 3, "nproc_per_node": 4, **profile})
+    return plan(asked, where, "j-abc234", Place(run_dir, f"{run_dir}/code", "/in", "/env/bin/python", "/env/python"))
+
+
+def options(script: str) -> dict[str, str]:
+    lines = [line for line in script.splitlines() if line.startswith("#SBATCH --")]
+    pairs = [shlex.split(line)[1].removeprefix("--").partition("=") for line in (f"x {each[8:]}" for each in lines)]
+    return {name: value for name, _, value in pairs}
+
+
+def script(**values: Any) -> str:
+    return SlurmBackend().script(launch(**values))
+
+
+def test_profile_and_job_reach_sbatch() -> None:
+    found = options(
+        script(
+            job={"resources": {"mem": "7G", "cpus": 6}},
+            partition="gpu", account="lab", qos="high", time="2h", gres="gpu:a100:4", constraint="big",
+            exclude="n[7-9]",
+            sbatch={"reservation": "ours", "exclusive": True, "mail_user": "a b", "contiguous": False},
+        )
+    )  # fmt: skip
+    expected = {
+        "partition": "gpu", "account": "lab", "qos": "high", "time": "120", "gres": "gpu:a100:4", "constraint": "big",
+        "exclude": "n[7-9]", "nodes": "3", "ntasks-per-node": "1", "cpus-per-task": "6", "mem": "7168M",
+        "reservation": "ours", "exclusive": "", "mail-user": "a b", "requeue": "", "signal": "USR2@90",
+        "job-name": "j-abc234", "comment": "orch j-abc234", "open-mode": "append",
+        "output": f"{RUN}/slurm/%j_0_log.out",
+    }  # fmt: skip
+    assert found == expected
+
+
+def test_what_nobody_asks_for_is_left_to_slurm() -> None:
+    found = options(script(nproc_per_node="auto"))
+    assert not {"partition", "time", "mem", "gres", "wckey", "cpus-per-task", "account", "error"} & set(found)
+    assert options(script())["cpus-per-task"] == "4"  # one core a rank
+    assert options(script(nproc_per_node=[1, 5, 2]))["cpus-per-task"] == "5"
+
+
+def test_gpus_are_the_jobs_number_where_the_profile_has_some() -> None:
+    assert options(script(gpus_per_node=8, job={"resources": {"gpus": 2}}))["gpus-per-node"] == "2"
+    assert "gpus-per-node" not in options(script(gres="gpu:8", job={"resources": {"gpus": 2}}))
+
+
+def test_times_are_whole_minutes_and_short_jobs_are_told_in_time() -> None:
+    assert options(script(time="90s"))["time"] == "2"
+    assert options(script(time="1s"))["time"] == "1"
+    assert options(script(time="2m"))["signal"] == "USR2@30"
+    assert [warning(limit) for limit in (None, 3600, 240, 20)] == [90, 90, 60, 10]
+    assert options(script(sbatch={"signal": "USR2@300"}))["signal"] == "USR2@300"
+
+
+def test_the_script_is_what_submitit_submits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from submitit.slurm.slurm import SlurmExecutor
+
+    (tmp_path / "srun").write_text("#!/bin/sh\n")
+    (tmp_path / "srun").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    shape = launch(str(tmp_path / "a run"), time="3h", sbatch={"nice": 5})
+    executor = SlurmExecutor(folder=f"{tmp_path}/a run/slurm", python=step(shape, ("/env/bin/python", "-P")))
+    executor.update_parameters(**parameters(shape))
+    assert executor._make_submission_file_text(executor._submitit_command_str, "x") == SlurmBackend().script(shape)
+
+
+def in_a_job(run: Path, *, srun_code: int, **environment: str) -> tuple[int, list[str]]:
+    """Run the script as Slurm would, with programs that only write down how they were called."""
+    programs = run.parent / "bin"
+    programs.mkdir(exist_ok=True)
+    called = run.parent / "called"
+    for name, code in {"srun": srun_code, "scontrol": 0}.items():
+        (programs / name).write_text(f'#!/bin/sh\necho {name} "$@" >> {called}\nexit {code}\n')
+        (programs / name).chmod(0o755)
+    called.unlink(missing_ok=True)
+    (run / FOLDER).mkdir(parents=True, exist_ok=True)
+    text = SlurmBackend().script(launch(str(run)))
+    values = {"PATH": f"{programs}:{os.environ['PATH']}", "SLURM_JOB_ID": "17", **environment}
+    done = subprocess.run(["bash"], input=text, env=values, text=True, capture_output=True, check=False, cwd=run.parent)
+    assert (done.stdout, done.stderr) == ("", "")  # all of it is in the start's own log
+    return done.returncode, called.read_text().splitlines()
+
+
+def test_the_scripts_code_is_that_of_the_agents(tmp_path: Path) -> None:
+    run = tmp_path / "it's a run"
+    code, called = in_a_job(run, srun_code=1)
+    assert (code, len(called)) == (1, 1)
+    assert called[0].startswith("srun --unbuffered --kill-on-bad-exit=1 --wait=0 --cpus-per-task=4 --output=")
+    assert called[0].endswith(f"/env/bin/python -P -u -m submitit.core._submit {run}/slurm")
+    assert f"--output={run}/slurm/agent.%j.0.%t.log" in called[0]
+
+
+def test_it_is_queued_again_only_when_this_start_asks(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    (run / FOLDER).mkdir(parents=True)
+    (run / FOLDER / "again.0").write_text("{}")
+    assert in_a_job(run, srun_code=95)[1][1:] == ["scontrol requeue 17"]
+    assert in_a_job(run, srun_code=95, SLURM_RESTART_COUNT="1")[1][1:] == []
+    (run / FOLDER / "again.1").write_text("{}")
+    code, called = in_a_job(run, srun_code=137, SLURM_RESTART_COUNT="1")  # an agent was killed, the others ask
+    assert (code, called[1:]) == (137, ["scontrol requeue 17"])
+    (run / "cancel.json").write_text(json.dumps({"now": False}))
+    assert in_a_job(run, srun_code=95, SLURM_RESTART_COUNT="1")[1][1:] == []
+
+
+def test_starts_do_not_share_a_log(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    first, second = in_a_job(run, srun_code=0)[1], in_a_job(run, srun_code=0, SLURM_RESTART_COUNT="1")[1]
+    assert ".%j.0.%t.log" in first[0]
+    assert ".%j.1.%t.log" in second[0]
+    assert sorted(path.name for path in (run / FOLDER).glob("batch.*")) == ["batch.17.0.log", "batch.17.1.log"]
+
+
+def test_a_pickle_whose_submit_was_killed_gets_the_jobs_number(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    (run / FOLDER).mkdir(parents=True)
+    (run / FOLDER / "0123abcd.pkl").write_text("pickle")
+    in_a_job(run, srun_code=0)
+    assert (run / FOLDER / "17_submitted.pkl").read_text() == "pickle"
+    os.rename(run / FOLDER / "0123abcd.pkl", run / FOLDER / "17_submitted.pkl")  # the submit was only slow
+    in_a_job(run, srun_code=0, SLURM_RESTART_COUNT="1")
+    assert (run / FOLDER / "17_submitted.pkl").read_text() == "pickle"
+
+
+def test_sbatch_is_given_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("API_KEY", "RANK", "ORCH_HOME", "SUBMITIT_EXECUTOR", "SBATCH_ACCOUNT"):
+        monkeypatch.setenv(name, "x")
+    with _environment(("API_KEY",)):
+        assert not {"API_KEY", "RANK", "ORCH_HOME", "SUBMITIT_EXECUTOR"} & set(os.environ)
+        assert os.environ["SBATCH_ACCOUNT"] == "x"  # a site's own default
+    assert os.environ["API_KEY"] == "x"
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    with _environment(()):  # from inside of another job, whose shape is none of this one's business
+        assert not {"SBATCH_ACCOUNT", "SLURM_JOB_ID"} & set(os.environ)
+    assert os.environ["SLURM_JOB_ID"] == "1"

@@ -1,0 +1,100 @@
+"""What doctor and nodes make of machines' answers, and how they show it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orchestrator.backends.base import Check
+from orchestrator.backends.settings import SshSettings
+from orchestrator.backends.ssh import doctor
+from orchestrator.backends.ssh.holdings import holdings
+from orchestrator.cli.render import results
+from orchestrator.errors import BackendError
+from orchestrator.specs.profile import PROFILE, SshProfile
+from orchestrator.transport.address import Address
+
+HELLO = {"host": "h", "python": "3.11.2", "uid": 1, "home": "/home/me", "workdir": "/home/me/.orch", "cores": 8,
+         "gpus": 0, "addresses": ["10.0.0.1", "127.0.0.1"], "time": 0.0, "free": 1 << 40, "shm": 1 << 33}  # fmt: skip
+
+
+class Machines:
+    """Answers as the named hosts would; one that is missing is out of reach."""
+
+    def __init__(self, torch: dict[str, str | None], hello: dict[str, Any], reaches: dict[str, bool]) -> None:
+        self.torch, self.hello, self.reaches = torch, hello, reaches
+
+    def session(self, address: Address, workdir: str) -> Any:
+        if address.host not in self.torch:
+            raise BackendError(f"{address.host}: no answer", f"try: ssh {address.host}")
+        return Answers(self, address.host)
+
+
+class Answers:
+    def __init__(self, machines: Machines, name: str) -> None:
+        self.machines, self.name = machines, name
+
+    def call(self, do: str, **values: Any) -> tuple[dict[str, Any], bytes]:
+        if do == "hello":
+            import time
+
+            return {**HELLO, "time": time.time(), **self.machines.hello}, b""
+        if do == "interpreter":
+            return {"python": "3.11.2", "torch": self.machines.torch[self.name]}, b""
+        if do == "listen":
+            return {"port": 20001}, b""
+        if do == "leases":
+            return {"places": {"gpu-0": {"user": "bob", "run": "r-1"}, "gpu-1": None}}, b""
+        if self.machines.reaches.get(self.name, True):
+            return {"addr": "10.0.0.1", "own": "10.0.0.2", "interface": "ib0"}, b""
+        return {"addr": None, "problems": ["10.0.0.1: timed out"]}, b""
+
+
+def found(machines: Machines, **profile: Any) -> dict[tuple[str, str], Check]:
+    values = {"kind": "ssh", "name": "lab", "hosts": ["a", "b", "c"], "nodes": 3, "nproc_per_node": 4, **profile}
+    where = PROFILE.validate_python(values)
+    assert isinstance(where, SshProfile)
+    checks = doctor.examine(where, machines)  # type: ignore[arg-type]
+    assert len(checks) == 3 * len(doctor.CHECKS)
+    return {(check.host, check.what): check for check in checks}
+
+
+def test_nothing_stands_in_the_way() -> None:
+    checks = found(Machines({"a": "2.9", "b": "2.9", "c": "2.9"}, {}, {}))
+    assert {check.level for check in checks.values()} == {"ok"}
+    assert checks["b", "master"].value == "10.0.0.1:20001 from 10.0.0.2, ib0"
+    assert results.doctor_page(list(checks.values())).endswith("\nall checks passed")
+
+
+def test_each_failure_is_said_with_its_remedy() -> None:
+    machines = Machines({"a": "2.9", "b": None}, {"shm": 64 << 20, "gpus": 2}, {"b": False})
+    checks = found(machines)
+    assert checks["c", "ssh"].level == "fail"
+    assert {checks["c", what].level for what in doctor.CHECKS[1:]} == {"-"}
+    assert [checks["a", what].level for what in ("shm", "ranks", "training")] == ["warn", "warn", "ok"]
+    assert (checks["b", "training"].level, checks["b", "master"].level) == ("fail", "fail")
+    page = results.doctor_page(list(checks.values()))
+    assert "fail  node 1 (b), training: python 3.11.2, torch missing\n      install torch for python3" in page
+    assert "fail  node 1 (b), master: 10.0.0.1: timed out\n      open port 20001 to it, or set addr: of a" in page
+    assert "fail  node 2 (c), ssh: c: no answer\n      try: ssh c" in page
+    assert page.endswith("3 of 27 checks failed")
+
+
+def test_a_torch_that_differs_from_the_others_is_found() -> None:
+    checks = found(Machines({"a": "2.9", "b": "2.8", "c": "2.9"}, {}, {}))
+    assert [checks[host, "same versions"].level for host in "abc"] == ["ok", "fail", "ok"]
+    assert checks["b", "same versions"].hint == "the others have torch 2.9: install that"
+
+
+def test_a_clock_that_differs_is_no_failure() -> None:
+    checks = found(Machines({"a": "2.9", "b": "2.9", "c": "2.9"}, {"time": 0.0}, {}))
+    assert {checks[host, "clock"].level for host in "abc"} == {"warn"}
+
+
+def test_who_holds_what_is_shown_for_every_host() -> None:
+    settings = SshSettings.of({"hosts": [{"host": "a"}], "spares": [{"host": "b"}]})
+    rows = holdings(settings, Machines({"a": "2.9"}, {"gpus": 2}, {}))  # type: ignore[arg-type]
+    page = results.nodes_page(rows).splitlines()
+    assert page[1].split("  ")[0] == "a"
+    assert page[1].endswith("gpu-0 bob: r-1, gpu-1 free")
+    assert page[2].startswith("b (spare)")
+    assert page[2].endswith("b: no answer")

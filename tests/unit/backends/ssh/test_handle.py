@@ -1,0 +1,22 @@
+"""The record of a run's agents over SSH."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from orchestrator.backends.base import HandleState
+from orchestrator.backends.settings import Host
+from orchestrator.backends.ssh.handle import Handle, read_handle
+from orchestrator.runs.store import RunDir
+from orchestrator.transport.address import Address
+
+
+def test_a_handle_comes_back_and_a_damaged_one_still_knows_the_hosts(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    assert read_handle(run) is None
+    handle = Handle(HandleState.SUBMITTED, 2, (Host(Address("a")), Host(Address("b"), python="p")), {1: (7, 9)}, (0, 2))
+    handle.write(run)
+    assert read_handle(run) == handle
+    run.write("run.json", {"profile": {"hosts": [{"host": "a"}], "nodes": 1}})
+    (tmp_path / "handle.json").write_text('{"state": "submitted", "sta')
+    assert read_handle(run) == Handle(HandleState.SUBMITTED, 0, (Host(Address("a")),), {}, (0,))

@@ -1,0 +1,139 @@
+"""What the supervisor saw of an SSH run's agents: of one start, on one machine, and held against no other."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.backends.base import HandleState
+from orchestrator.backends.settings import Host
+from orchestrator.backends.ssh.backend import SshBackend
+from orchestrator.backends.ssh.handle import Handle
+from orchestrator.backends.ssh.liveness import UNREACHABLE_SECONDS, Seen, last_seen, seen_now
+from orchestrator.backends.ssh.watcher import NodeFollower, SshWatcher
+from orchestrator.runs.store import RunDir
+from orchestrator.transport.address import Address
+from orchestrator.transport.pool import ConnectionPool
+
+N1, N2, N3 = (Host(Address(name)) for name in ("n1", "n2", "n3"))
+OTHER_PORT = Host(Address("n2", port=2222))
+LONG = UNREACHABLE_SECONDS + 1
+
+
+def handle(start: int, *hosts: Host, state: HandleState = HandleState.SUBMITTED) -> Handle:
+    return Handle(state, start, hosts, {}, tuple(range(len(hosts))))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    found = RunDir(tmp_path / "r-1")
+    found.path.mkdir()
+    found.write("run.json", {"nnodes": 0, "profile": {"kind": "ssh", "hosts": ["n1", "n2"]}})
+    return found
+
+
+def ended_well(run: RunDir) -> None:
+    """Node 0 says that the gang has ended."""
+    run.node(0).mkdir(parents=True, exist_ok=True)
+    (run.node(0) / "events.jsonl").write_text('{"kind": "gang_ended", "node": 0, "outcome": "succeeded"}\n')
+
+
+@pytest.mark.parametrize(
+    ("before", "since"),
+    [
+        (None, 20.0),
+        (Seen(1, N2, None, 10.0, "no route"), 10.0),  # it has been out of reach all the time
+        (Seen(1, N2, True), 20.0),
+        (Seen(0, N2, None, 10.0, "no route"), 20.0),  # of the start before
+        (Seen(1, N3, None, 10.0, "no route"), 20.0),  # of the machine before
+        (Seen(1, OTHER_PORT, None, 10.0, "no route"), 20.0),
+    ],
+)
+def test_out_of_reach_since_when_belongs_to_one_machine_and_one_start(before: Seen | None, since: float) -> None:
+    assert Seen(1, N2, None, 20.0, "no route").after(before).unreachable_since == since
+    assert Seen(1, N2, True).after(before) == Seen(1, N2, True)
+
+
+def test_what_was_seen_is_found_again_and_what_is_damaged_was_not_seen(run: RunDir) -> None:
+    assert last_seen(run, 1) is None
+    seen = Seen(2, OTHER_PORT, None, 10.5, "no route")
+    seen.write(run, 1)
+    assert last_seen(run, 1) == seen
+    for damage in ("", "[]", "{}", '{"start": 0, "alive": true, "away": null, "why": ""}', '{"machine": 1}'):
+        (run.node(1) / "seen.json").write_text(damage)
+        assert last_seen(run, 1) is None
+
+
+@pytest.mark.parametrize(
+    ("seen", "alive", "lost"),
+    [
+        (Seen(1, N3, True), True, set()),
+        (Seen(1, N3, False), False, set()),
+        (Seen(1, N3, None, 0.0, "no route"), None, {1}),  # it may be back in a moment
+        (Seen(1, N3, None, LONG, "no route"), False, {1}),
+        (Seen(0, N2, None, LONG, "no route"), None, set()),  # of the machine that n3 has replaced
+        (Seen(1, N2, None, LONG, "no route"), None, set()),
+        (Seen(0, N3, None, LONG, "no route"), None, set()),
+        (Seen(0, N3, False), None, set()),
+        (None, None, set()),
+    ],
+)
+def test_only_what_was_seen_of_this_machine_in_this_start_counts(
+    run: RunDir, seen: Seen | None, alive: bool | None, lost: set[int]
+) -> None:
+    now, backend = handle(1, N1, N3), SshBackend()
+    watcher = backend.watcher(run)  # before it has hosts, so that it connects to none
+    now.write(run)
+    ended_well(run)
+    Seen(1, N1, False).write(run, 0)
+    if seen is not None:  # `unreachable_since` of the table is for how long
+        since = None if seen.unreachable_since is None else time.time() - seen.unreachable_since
+        replace(seen, unreachable_since=since).write(run, 1)
+    assert backend.alive(run) == {0: False, 1: alive}
+    assert backend.unreachable(run) == lost
+    assert (1 in seen_now(run, now)) == (seen is not None and seen.is_of(now, 1))
+    watcher.stop()
+
+
+def test_a_node_out_of_reach_is_waited_for_while_the_gang_goes_on(run: RunDir) -> None:
+    handle(0, N1, N2).write(run)
+    Seen(0, N1, True).write(run, 0)
+    Seen(0, N2, None, time.time() - LONG, "no route").write(run, 1)
+    assert SshBackend().alive(run) == {0: True, 1: None}
+
+
+def test_who_waits_for_a_machine_looks_at_once_at_that_which_replaces_it(run: RunDir) -> None:
+    watcher, pool = SshWatcher(run, ConnectionPool()), ConnectionPool()
+    handle(0, N1, N2).write(run)
+    follower = NodeFollower(run, 1, pool)
+    handle(1, N1, N3, state=HandleState.INTENT).write(run)
+    began = time.monotonic()
+    assert watcher.rest(follower, 60.0)
+    assert time.monotonic() - began < 5
+    watcher.stop()
+
+
+def test_an_agent_is_gone_only_when_all_that_it_has_left_is_here(run: RunDir) -> None:
+    """Else its last words seem never to have been said, and a run that succeeded is run again."""
+    watcher, seen = SshWatcher(run, ConnectionPool()), []
+
+    class Machine:
+        """Answers that the agent is gone: first with more to come, then with all of it."""
+
+        def session(self, *_: object) -> Machine:
+            return self
+
+        def call(self, *_: object, **__: object) -> tuple[dict[str, object], bytes]:
+            seen.append(last_seen(run, 0))
+            if len(seen) == 2:
+                watcher.ended.set()
+            return {"files": [], "alive": False, "steps": [], "more": len(seen) == 1}, b""
+
+    handle(0, N1).write(run)
+    watcher.follow(NodeFollower(run, 0, Machine()))  # type: ignore[arg-type]
+    assert seen == [None, Seen(0, N1, None)]
+    assert last_seen(run, 0) == Seen(0, N1, False)
+    watcher.stop()

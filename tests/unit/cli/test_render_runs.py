@@ -1,0 +1,158 @@
+"""Text for people, compared with tests/golden. After a change that is meant: UPDATE_GOLDEN=1 pytest tests/unit."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli.render import plans, runs, tables
+from orchestrator.runs.state import Cause, NodeState, NodeStatus, Outcome, RunState, RunStatus, Verdict
+from orchestrator.specs.loader import load
+from orchestrator.specs.plan import Place, differences, plan
+
+ROOT = Path(__file__).parents[3]
+GOLDEN = ROOT / "tests" / "golden"
+PROFILES = sorted(path.stem for path in (ROOT / "cluster_profiles").glob("*.yaml"))
+RUN = "/home/me/.orch/runs/mnist_ddp-abc234"
+NOW = 10_000.0
+
+NODES = (
+    NodeState(0, "n1", NodeStatus.RUNNING, (0, 2)),
+    NodeState(1, "n2", NodeStatus.RUNNING, (2, 4)),
+)
+RUNNING = RunState("mnist_ddp-abc234", "mnist_ddp", "local-2x2", NOW - 125, RunStatus.RUNNING, world_size=4,
+                   nodes=NODES, master="10.0.0.1:4242", started=NOW - 62.5)  # fmt: skip
+BEAT = {"step": 340, "total": 1250, "loss": 0.12345, "rate": 5210.4, "eta": 62.0, "phase": "train"}
+TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 7, in <module>\n    main()\nValueError: boom'
+EXCEPTION = Verdict(
+    Outcome.FAILED, Cause.USER_ERROR, "rank 2 on node 1 (n2) ended with exit code 1: ValueError: boom", 0,
+    rank=2, node=1, host="n2", code=1, error={"type": "ValueError", "message": "boom", "traceback": TRACEBACK},
+    tail=("step 48 loss 0.31", "step 49 loss 0.30", *TRACEBACK.splitlines()),
+)  # fmt: skip
+KILLED = Verdict(
+    Outcome.FAILED, Cause.INFRA,
+    "rank 2 on node 1 (n2) ended with SIGKILL; 3 attempts in a row ended without a new checkpoint",
+    2, rank=2, node=1, host="n2", signal="SIGKILL", tail=("step 48", "step 49"), survivors=(4711,),
+    hint="somebody killed it with SIGKILL; when nobody did, the host ran out of memory (dmesg shows it)",
+)  # fmt: skip
+LOST = Verdict(Outcome.FAILED, Cause.INFRA, "node 1 (n2) was lost: no heartbeat for 6 s")
+
+
+def ended(verdict: Verdict, **values: object) -> RunState:
+    nodes = (replace(NODES[0], state=NodeStatus.ENDED, exits={0: "exit code 0", 1: "SIGTERM"}),
+             replace(NODES[1], state=NodeStatus.LOST, exits={2: "exit code 1"}))  # fmt: skip
+    return replace(RUNNING, state=verdict.outcome.status, verdict=verdict, ended=NOW - 2, nodes=nodes, **values)
+
+
+def golden(name: str, text: str) -> None:
+    path = GOLDEN / f"{name}.txt"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(text + "\n")
+    assert text + "\n" == path.read_text(), f"{name}: see the module's docstring"
+
+
+def test_status_table() -> None:
+    rows = [
+        (RUNNING, BEAT),
+        (replace(RUNNING, run_id="x-234567", state=RunStatus.STARTING, started=None, world_size=None,
+                 detail="waiting for node 1"), None),
+        (ended(EXCEPTION), None),
+        (ended(Verdict(Outcome.FAILED, Cause.INFRA, "a very long reason " * 8)), None),
+        (ended(Verdict(Outcome.FAILED, Cause.INFRA, "python can't import x: Error\nand a second line")), None),
+        (ended(Verdict(Outcome.SUCCEEDED)), None),
+        (ended(Verdict(Outcome.CANCELLED)), None),
+        (RunState("broken-777777", "?", "?", 0.0, RunStatus.UNREADABLE, detail="run.json can't be read"), None),
+    ]  # fmt: skip
+    golden("status_table", runs.status_table(rows, NOW))
+
+
+def test_status_table_of_nothing() -> None:
+    assert runs.status_table([], NOW).startswith("no runs yet; start one: orch submit")
+
+
+def test_status_pages() -> None:
+    result = {"accuracy": 0.98314, "data": "mnist", "loss": 0.071234, "step": 1250, "seconds": 63.25}
+    pages = [
+        runs.status_page(RUNNING, BEAT, None, RUN, NOW),
+        runs.status_page(ended(Verdict(Outcome.SUCCEEDED), attempt=1, restarts=1), BEAT, result, RUN, NOW),
+        runs.status_page(ended(EXCEPTION), None, {**result, "stand_in": True}, RUN, NOW),
+    ]
+    golden("status_pages", "\n\n----\n\n".join(pages))
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict", "restarts"), [("exception", EXCEPTION, 0), ("sigkill", KILLED, 2), ("lost_node", LOST, 0)]
+)
+def test_verdict_pages(name: str, verdict: Verdict, restarts: int) -> None:
+    golden(f"verdict_{name}", runs.verdict_page(ended(verdict, restarts=restarts, attempt=restarts)))
+
+
+def test_a_run_that_goes_on_has_no_verdict() -> None:
+    assert runs.verdict_page(RUNNING).startswith("mnist_ddp-abc234 is running: it has not ended.")
+
+
+def test_a_verdict_of_another_version_is_shown_too() -> None:
+    verdict = Verdict.from_json({"outcome": "paused", "cause": "lunch", "reason": "gone to lunch"})
+    assert "gone to lunch" in runs.verdict_page(ended(verdict))
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_plan_pages(profile: str) -> None:
+    loaded = load("mnist_ddp", profile, cwd=ROOT)
+    launch = plan(loaded.job, loaded.profile, "mnist_ddp-abc234", Place(RUN, f"{RUN}/code", "/home/me/.orch/inputs",
+                  "python3", "python3"))  # fmt: skip
+    golden(f"plan_{profile}", plans.plan_page(launch, commands=True))
+
+
+def test_differences_page() -> None:
+    place = Place(RUN, f"{RUN}/code", "/home/me/.orch/inputs", "python3", "python3")
+    names = ("local", "slurm-3x4")
+    both = [load("mnist_ddp", name, cwd=ROOT) for name in names]
+    rows = differences(*(plan(one.job, one.profile, "r-1", place) for one in both))
+    golden("differences", plans.differences_page(*names, rows))
+    assert plans.differences_page("a", "b", []) == "a and b make the same plan"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "-"),
+        (-3.0, "0.0 s"),
+        (0, "0.0 s"),
+        (8.34, "8.3 s"),
+        (59.94, "59.9 s"),
+        (59.97, "1 min 00 s"),
+        (125, "2 min 05 s"),
+        (3 * 3600 + 12 * 60 + 59, "3 h 12 min"),
+        (98 * 3600, "4 d 2 h"),
+        (float("inf"), "-"),
+        (float("nan"), "-"),
+    ],
+)
+def test_durations(seconds: float | None, text: str) -> None:
+    assert tables.duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("beat", "text"),
+    [
+        (None, ""),
+        ({}, ""),
+        ({"step": 3}, "step 3"),
+        ({"step": None, "total": 10}, "step 0/10 (0 %)"),
+        (BEAT, "step 340/1250 (27 %), loss 0.1235, 5,210 samples/s, ETA 1 min 02 s"),
+        ({"step": 1, "loss": None, "rate": None, "eta": None}, "step 1"),
+        ({"step": "x", "loss": "nan", "rate": [], "eta": {}}, "step 0"),
+    ],
+)
+def test_progress(beat: dict[str, object] | None, text: str) -> None:
+    assert runs.progress(beat) == text
+
+
+def test_colours_do_not_move_the_columns() -> None:
+    coloured = runs.status_table([(RUNNING, BEAT)], NOW, lambda text, colour: f"<{colour}>{text}</>")
+    assert "<cyan>running</>" in coloured
+    assert coloured.replace("<cyan>", "").replace("</>", "") == runs.status_table([(RUNNING, BEAT)], NOW)

@@ -1,0 +1,616 @@
+"""The leader's decisions, driven by hand: a clock that is a number, and lists instead of a network."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.node.agent.leader import (
+    SETTLE_SECONDS,
+    Leader,
+    cause_of,
+    culprit_of,
+)
+from orchestrator.protocol.gang import Hello
+from orchestrator.protocol.restart import WITHOUT_PROGRESS
+from orchestrator.protocol.task import NodeTask, Program
+
+GLOO = {"type": "RuntimeError", "message": "[pair.cc:537] Connection closed by peer [127.0.0.1]:1234"}
+VICTIM = {"code": 1, "signal": None, "victim": True, "error": GLOO, "tail": []}
+OWN = {"code": 1, "signal": None, "victim": False, "error": {"type": "ValueError", "message": "boom"}, "tail": []}
+KILLED = {"code": None, "signal": "SIGKILL", "victim": False, "error": None, "tail": []}
+FINE = {"code": 0, "signal": None}
+
+
+class Gang:
+    """A leader, and what it has said and recorded."""
+
+    def __init__(self, nnodes: int = 2, step: int | None = None, **values: Any) -> None:
+        values = {"retry": {"user_error": 0, "infra": 3}, "join_timeout": 300.0, **values}
+        self.task = NodeTask(
+            "r-1", 0, nnodes, tuple(f"plan{n}" for n in range(nnodes)), 2, "/run", "/code", Program("script", "t.py"),
+            "fork", "gloo", "python3", ("10.0.0.1",), (20000,), **values,
+        )  # fmt: skip
+        self.now, self.step = 100.0, step
+        self.sent: list[tuple[int, dict[str, Any]]] = []
+        self.events: list[dict[str, Any]] = []
+        self.leader = Leader(
+            self.task,
+            send=lambda node, message: self.sent.append((node, message)),
+            record=lambda kind, **values: self.events.append({"kind": kind, **values}),
+            progress=lambda: self.step,
+            started=self.now,
+        )
+
+    # -- what nodes do
+
+    def join(self, *nodes: int, nproc: int = 2) -> None:
+        for node in nodes:
+            self.leader.joined(Hello(node, f"n{node}", nproc, (f"10.0.0.{node}",), 7000 + node), self.now)
+
+    def say(self, node: int, kind: str, **values: Any) -> None:
+        self.leader.received(node, {"kind": kind, **values}, self.now)
+
+    def everyone(self, kind: str, **values: Any) -> None:
+        for node in range(self.task.nnodes):
+            self.say(node, kind, **values)
+
+    def run(self, nproc: int = 2) -> None:
+        """From the first hello to running ranks."""
+        self.join(*range(self.task.nnodes), nproc=nproc)
+        if self.task.nnodes > 1:
+            self.everyone("path", error=None)
+        self.ready()
+
+    def ready(self) -> None:
+        self.everyone("ready", attempt=self.leader.attempt, port=4242)
+        assert self.leader.phase == "running"
+
+    def exit(self, rank: int, how: dict[str, Any], nproc: int = 2) -> None:
+        self.say(rank // nproc, "exit", rank=rank, attempt=self.leader.attempt, **how)
+
+    def idle(self) -> None:
+        self.everyone("idle", attempt=self.leader.attempt)
+
+    def fail(self, how: dict[str, Any] = OWN) -> None:
+        """One attempt that ends by a rank of node 1."""
+        self.exit(2, how)
+        self.idle()
+
+    def pass_time(self, seconds: float) -> None:
+        """Seconds in which every node beats and the leader's clock ticks."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now = min(end, self.now + 0.5)
+            for node in self.leader.hellos:
+                if node not in self.leader.lost:
+                    self.say(node, "heartbeat")
+            self.leader.tick(self.now)
+
+    # -- what came of it
+
+    def told(self, kind: str) -> list[tuple[int, dict[str, Any]]]:
+        return [(node, message) for node, message in self.sent if message["kind"] == kind]
+
+    def recorded(self, kind: str) -> list[dict[str, Any]]:
+        return [event for event in self.events if event["kind"] == kind]
+
+    @property
+    def end(self) -> dict[str, Any]:
+        (event,) = self.recorded("gang_ended")
+        return event
+
+    @property
+    def codes(self) -> dict[int, int]:
+        return {node: message["code"] for node, message in self.told("bye")}
+
+
+def test_one_node_is_prepared_as_soon_as_it_has_joined() -> None:
+    gang = Gang(nnodes=1)
+    gang.join(0)
+    assert [message["kind"] for _, message in gang.sent] == ["prepare"]
+
+
+@pytest.mark.parametrize("code", [0, 2])
+def test_a_run_whose_last_checkpoint_is_on_no_disk_has_failed_and_is_not_started_again(code: int) -> None:
+    gang = Gang(retry={"user_error": 3, "infra": 3})
+    gang.run()
+    gang.exit(0, {"code": code, "signal": None, "victim": False, "saves": 2, "saves_failed": 2, "unsaved": "EIO"})
+    for rank in (1, 2, 3):
+        gang.exit(rank, FINE)
+    gang.idle()
+    assert (gang.end["outcome"], gang.end["cause"]) == ("failed", "checkpoint")
+    assert gang.end["reason"] == "training is done, and its final weights are on no disk: EIO"
+    assert gang.recorded("restart") == []
+
+
+def test_a_run_of_which_only_earlier_checkpoints_failed_has_succeeded() -> None:
+    gang = Gang()
+    gang.run()
+    gang.exit(0, {**FINE, "saves": 3, "saves_failed": 2, "unsaved": ""})
+    for rank in (1, 2, 3):
+        gang.exit(rank, FINE)
+    gang.idle()
+    assert gang.end["outcome"] == "succeeded"
+
+
+def test_each_node_is_asked_to_test_the_way_to_its_neighbour() -> None:
+    gang = Gang(nnodes=3)
+    gang.join(2, 0)
+    assert gang.sent == []
+    gang.join(1)
+    assert {node: (m["host"], m["port"], m["addrs"]) for node, m in gang.told("check")} == {
+        0: ("n1", 7001, ("10.0.0.1",)), 1: ("n2", 7002, ("10.0.0.2",)), 2: ("n0", 7000, ("10.0.0.0",)),
+    }  # fmt: skip
+
+
+def test_go_waits_for_every_node_and_binds_the_ranks() -> None:
+    gang = Gang(nnodes=3)
+    for node, nproc in ((1, 3), (0, 1), (2, 2)):
+        gang.join(node, nproc=nproc)
+    gang.say(0, "path", error=None)
+    gang.say(1, "path", error=None)
+    assert gang.told("prepare") == []
+    gang.say(2, "path", error=None)
+    for node in (2, 1):
+        gang.say(node, "ready", attempt=0, port=1)
+        assert gang.told("go") == []
+    gang.say(0, "ready", attempt=0, port=4242)
+    assert {node: (m["binding"]["rank_offset"], m["binding"]["nproc"], m["binding"]["world_size"], m["master_port"])
+            for node, m in gang.told("go")} == {0: (0, 1, 6, 4242), 1: (1, 3, 6, 4242), 2: (4, 2, 6, 4242)}  # fmt: skip
+
+
+def test_the_port_is_node_0s() -> None:
+    gang = Gang()
+    gang.join(0, 1)
+    gang.everyone("path", error=None)
+    gang.say(0, "ready", attempt=0, port=1000)
+    gang.say(1, "ready", attempt=0, port=0)
+    assert {message["master_port"] for _, message in gang.told("go")} == {1000}
+
+
+def test_missing_nodes_are_named_when_the_join_timeout_ends() -> None:
+    gang = Gang(nnodes=4, join_timeout=60.0)
+    gang.join(0, 2)
+    gang.pass_time(59)
+    assert gang.leader.phase == "joining"
+    gang.pass_time(1)
+    assert gang.end["reason"] == "node 1 (plan1), node 3 (plan3) did not join within 60 s"
+    assert (gang.end["outcome"], gang.end["cause"]) == ("failed", "infra")
+    assert gang.codes == {0: 1, 2: 1}
+
+
+@pytest.mark.parametrize(
+    ("paths", "words"),
+    [
+        ((0,), "node 1 (n1) did not report on the way to its neighbour"),
+        ((0, 1), "node 1 (n1) did not get its launcher"),
+    ],
+)
+def test_a_node_that_gets_stuck_later_is_named_too(paths: tuple[int, ...], words: str) -> None:
+    gang = Gang(join_timeout=60.0)
+    gang.join(0, 1)
+    for node in paths:
+        gang.say(node, "path", error=None)
+    gang.say(0, "ready", attempt=0, port=1)
+    gang.pass_time(61)
+    assert words in gang.end["reason"]
+
+
+def test_a_broken_way_between_two_nodes_ends_the_gang_with_its_sentence() -> None:
+    gang = Gang()
+    gang.join(0, 1)
+    gang.say(1, "path", error="node 1 (n1) can't reach its neighbour n0: 10.0.0.0:7000: refused")
+    assert gang.end["reason"] == "node 1 (n1) can't reach its neighbour n0: 10.0.0.0:7000: refused"
+    assert gang.told("prepare") == []
+
+
+def test_trouble_on_a_node_ends_the_gang_with_its_cause() -> None:
+    gang = Gang()
+    gang.join(0, 1)
+    gang.say(1, "trouble", reason="python3 can't import torch", cause="user_error")
+    assert (gang.end["cause"], gang.end["reason"]) == ("user_error", "node 1 (n1): python3 can't import torch")
+
+
+def test_all_ranks_ended_well() -> None:
+    gang = Gang()
+    gang.run()
+    for rank in range(4):
+        gang.exit(rank, FINE)
+    gang.say(0, "idle", attempt=0)
+    assert gang.recorded("gang_ended") == []
+    gang.say(1, "idle", attempt=0)
+    assert gang.end["outcome"] == "succeeded"
+    assert gang.codes == {0: 0, 1: 0}
+
+
+# -- blame
+
+
+def test_the_first_real_failure_stops_the_others() -> None:
+    gang = Gang()
+    gang.run()
+    gang.exit(2, OWN)
+    assert [node for node, _ in gang.told("stop")] == [0, 1]
+    gang.exit(3, KILLED)  # by our own stop
+    gang.exit(0, {**OWN, "error": {"type": "SystemExit", "message": ""}})
+    gang.idle()
+    (failed,) = gang.recorded("attempt_failed")
+    assert (failed["culprit"]["rank"], failed["culprit"]["node"], failed["culprit"]["host"]) == (2, 1, "n1")
+
+
+@given(st.permutations([0, 1, 2, 3]), st.sampled_from([OWN, KILLED]), st.floats(0, SETTLE_SECONDS - 0.1))
+def test_the_culprit_is_blamed_in_whatever_order_the_words_arrive(order: list[int], how: dict, late: float) -> None:
+    gang = Gang(nnodes=2, retry={})
+    gang.run()
+    for rank in order:
+        if rank == 1:
+            gang.pass_time(late)
+        gang.exit(rank, how if rank == 1 else VICTIM)
+    gang.idle()
+    assert gang.recorded("attempt_failed")[0]["culprit"]["rank"] == 1
+
+
+def test_a_culprit_that_speaks_after_the_settle_time_is_still_blamed() -> None:
+    """It takes its time to die: its words come after the others have been stopped."""
+    gang = Gang(retry={})
+    gang.run()
+    gang.exit(0, VICTIM)
+    gang.pass_time(SETTLE_SECONDS + 0.5)
+    gang.exit(2, OWN)
+    gang.idle()
+    assert gang.recorded("attempt_failed")[0]["culprit"]["rank"] == 2
+
+
+def test_a_victim_alone_stops_the_gang_after_the_settle_time() -> None:
+    gang = Gang(retry={})
+    gang.run()
+    gang.exit(3, VICTIM)
+    gang.pass_time(SETTLE_SECONDS - 0.5)
+    assert gang.told("stop") == []
+    gang.pass_time(1)
+    assert len(gang.told("stop")) == 2
+    gang.idle()
+    assert gang.recorded("attempt_failed")[0]["culprit"]["rank"] == 3
+
+
+def test_ranks_that_we_killed_are_not_blamed_for_it() -> None:
+    exits = [{**VICTIM, "rank": 0, "after_stop": False}, {**KILLED, "rank": 1, "after_stop": True}]
+    assert culprit_of(exits)["rank"] == 0
+
+
+def test_nobody_is_blamed_for_ranks_that_ended_well_or_ask_to_be_started_again() -> None:
+    assert culprit_of([FINE, {"code": 95}]) is None
+
+
+@pytest.mark.parametrize(
+    ("report", "cause"),
+    [
+        (OWN, "user_error"),
+        (KILLED, "infra"),
+        ({"code": 17, "error": None}, "user_error"),
+        ({"code": 93, "error": OWN["error"]}, "no_retry"),
+        ({"signal": "SIGABRT", "error": OWN["error"]}, "user_error"),  # died while tearing down after an exception
+        ({"signal": "SIGKILL", "error": {"type": "LauncherLost"}}, "infra"),
+        (VICTIM, "infra"),  # blamed only where nobody else failed: then it was the network
+    ],
+)
+def test_which_budget_a_failure_draws_on(report: dict[str, Any], cause: str) -> None:
+    assert cause_of(report) == cause
+
+
+# -- restarts
+
+
+def test_an_infrastructure_failure_is_started_again_until_its_budget_is_used() -> None:
+    gang = Gang(retry={"infra": 2})
+    gang.run()
+    for attempt in range(2):
+        assert gang.leader.attempt == attempt
+        gang.step = attempt  # each attempt leaves a new checkpoint
+        gang.fail(KILLED)
+        assert [m["attempt"] for _, m in gang.told("prepare")][-2:] == [attempt + 1] * 2
+        gang.ready()
+    gang.step = 9
+    gang.fail(KILLED)
+    end = {"kind": "gang_ended", "outcome": "failed", "cause": "infra", "reason": "", "attempt": 2, "step": 9}
+    assert gang.end == end
+    assert [event["from_step"] for event in gang.recorded("restart")] == [0, 1]
+
+
+def test_budgets_are_counted_by_cause() -> None:
+    gang = Gang(retry={"infra": 1, "user_error": 1})
+    gang.run()
+    for how in (KILLED, OWN):
+        gang.fail(how)
+        gang.ready()
+    gang.fail(OWN)
+    assert gang.end["cause"] == "user_error"
+
+
+def test_an_error_of_the_program_is_not_started_again_by_default() -> None:
+    gang = Gang()
+    gang.run()
+    gang.fail(OWN)
+    assert gang.recorded("restart") == []
+    assert (gang.end["outcome"], gang.end["cause"]) == ("failed", "user_error")
+
+
+def test_exit_93_is_never_started_again() -> None:
+    gang = Gang(retry={"user_error": None, "infra": None, "no_retry": 5})
+    gang.run()
+    gang.fail({"code": 93, "signal": None, "victim": False})
+    assert (gang.recorded("restart"), gang.end["cause"]) == ([], "no_retry")
+
+
+def test_an_unlimited_budget_lasts_while_there_is_progress() -> None:
+    gang = Gang(retry={"infra": None})
+    gang.run()
+    for attempt in range(50):
+        gang.step = attempt
+        gang.fail(KILLED)
+        gang.ready()
+    assert gang.recorded("gang_ended") == []
+
+
+def test_attempts_without_a_new_checkpoint_end_an_unlimited_budget() -> None:
+    gang = Gang(retry={"infra": None}, step=5)
+    gang.run()
+    for _ in range(WITHOUT_PROGRESS - 1):
+        gang.fail(KILLED)
+        gang.ready()
+    gang.fail(KILLED)
+    assert (gang.end["cause"], gang.end["reason"]) == (
+        "no_progress",
+        "3 attempts in a row ended without a new checkpoint",
+    )
+
+
+def test_progress_starts_the_count_anew() -> None:
+    gang = Gang(retry={"infra": None}, step=5)
+    gang.run()
+    for step in (5, 5, 6, 6, 6):
+        gang.step = step
+        gang.fail(KILLED)
+        gang.ready()
+    gang.fail(KILLED)
+    assert gang.end["cause"] == "no_progress"
+    assert gang.end["attempt"] == 5
+
+
+def test_words_of_an_old_attempt_are_not_heard() -> None:
+    gang = Gang(retry={"infra": 1})
+    gang.run()
+    gang.fail(KILLED)
+    gang.everyone("ready", attempt=0, port=1)
+    assert gang.leader.phase == "preparing"
+    gang.ready()
+    gang.say(0, "exit", rank=0, attempt=0, **OWN)
+    gang.everyone("idle", attempt=0)
+    assert gang.leader.phase == "running"
+
+
+# -- lost nodes
+
+
+def test_a_silence_shorter_than_the_limit_costs_nothing() -> None:
+    gang = Gang()
+    gang.run()
+    back = gang.now + 9.5
+    while gang.now < back:
+        gang.now += 0.5
+        gang.say(0, "heartbeat")
+        gang.leader.tick(gang.now)
+    gang.say(1, "heartbeat")
+    gang.pass_time(30)
+    assert (gang.leader.phase, gang.leader.lost) == ("running", {})
+
+
+@pytest.mark.parametrize("first", ["a tick", "a heartbeat"])
+def test_a_leader_that_did_not_run_itself_holds_its_sleep_against_nobody(first: str) -> None:
+    gang = Gang(time_limit=1000)
+    gang.run()
+    gang.pass_time(5)
+    gang.now += 3600
+    if first == "a heartbeat":
+        gang.say(0, "heartbeat")
+    gang.leader.tick(gang.now)
+    gang.pass_time(3)
+    assert gang.leader.phase == "running"
+    assert gang.leader.lost == {}
+    assert gang.recorded("slept") == [{"kind": "slept", "seconds": 3600.0}]
+    silent = gang.now
+    while gang.leader.phase == "running":
+        gang.now += 0.5
+        gang.say(0, "heartbeat")
+        gang.leader.tick(gang.now)
+    assert gang.now - silent < gang.task.link_timeout + 1  # who is silent after it is lost as ever
+    assert list(gang.leader.lost) == [1]
+
+
+def test_a_leader_that_slept_while_nodes_joined_waits_for_them_as_long_as_ever() -> None:
+    gang = Gang(join_timeout=300.0)
+    gang.join(0)
+    gang.now += 400
+    gang.leader.tick(gang.now)
+    assert gang.leader.phase == "joining"
+    gang.pass_time(301)
+    assert gang.end["reason"] == "node 1 (plan1) did not join within 300 s"
+
+
+@pytest.mark.parametrize(("values", "seconds"), [({}, 10), ({"link_timeout": 20.0}, 20)])
+def test_a_silent_node_is_lost_and_named(values: dict[str, float], seconds: int) -> None:
+    gang = Gang(**values)
+    gang.run()
+    end = gang.now + gang.task.link_timeout + 1
+    while gang.now < end:
+        gang.now += 0.5
+        gang.say(0, "heartbeat")
+        gang.leader.tick(gang.now)
+    assert [node for node, _ in gang.told("stop")] == [0]
+    gang.say(0, "idle", attempt=0)
+    assert gang.end["reason"] == f"node 1 (n1) was lost: no heartbeat for {seconds} s"
+    assert gang.codes == {0: 1}
+
+
+def test_a_node_whose_connection_closes_is_lost_even_where_the_others_complain_first() -> None:
+    gang = Gang()
+    gang.run()
+    gang.exit(0, VICTIM)
+    gang.leader.left(1, "its agent closed the connection", gang.now)
+    gang.exit(1, VICTIM)
+    gang.say(0, "idle", attempt=0)
+    assert (gang.end["cause"], gang.end["reason"]) == ("infra", "node 1 (n1) was lost: its agent closed the connection")
+    assert gang.recorded("restart") == []  # there is nobody to start it with
+
+
+def test_a_node_lost_before_the_ranks_run_ends_the_gang_at_once() -> None:
+    gang = Gang(nnodes=3)
+    gang.join(0, 1)
+    gang.leader.left(1, "its agent closed the connection", gang.now)
+    assert gang.end["reason"].startswith("node 1 (n1) was lost")
+    assert gang.codes == {0: 1}
+
+
+# -- signals
+
+
+@pytest.mark.parametrize(("cancelled", "outcome", "code"), [(True, "cancelled", 1), (False, "preempted", 95)])
+def test_a_signal_stops_the_ranks_with_their_grace(cancelled: bool, outcome: str, code: int) -> None:
+    gang = Gang(grace=30.0)
+    gang.run()
+    gang.everyone("signal", name="SIGTERM", cancelled=cancelled)
+    assert [(node, message["grace"]) for node, message in gang.told("stop")] == [(0, 30.0), (1, 30.0)]
+    for rank in range(4):
+        gang.exit(rank, {"code": 95, "signal": None})
+    gang.idle()
+    assert gang.end["outcome"] == outcome
+    assert gang.codes == {0: code, 1: code}
+    assert gang.recorded("restart") == []
+
+
+def test_a_cancel_wins_over_a_preemption_and_an_impatient_one_over_both() -> None:
+    gang = Gang(grace=30.0)
+    gang.run()
+    gang.say(1, "signal", name="SIGTERM", cancelled=False)
+    gang.say(1, "signal", name="SIGTERM", cancelled=True)
+    gang.say(1, "signal", name="SIGTERM", cancelled=False)
+    gang.say(0, "signal", name="SIGTERM", cancelled=True, now=True)
+    assert [message["grace"] for node, message in gang.told("stop") if node == 0] == [30.0, 30.0, 0.0]
+    gang.idle()
+    assert gang.end["outcome"] == "cancelled"
+
+
+def test_a_cancel_during_a_failure_forbids_the_restart() -> None:
+    gang = Gang(retry={"infra": 3})
+    gang.run()
+    gang.exit(2, KILLED)
+    gang.say(0, "signal", name="SIGTERM", cancelled=True)
+    gang.idle()
+    assert gang.end["outcome"] == "cancelled"
+
+
+@pytest.mark.parametrize("phase", ["joining", "checking", "preparing"])
+@pytest.mark.parametrize(("cancelled", "outcome"), [(True, "cancelled"), (False, "preempted")])
+def test_a_signal_before_the_ranks_start_ends_the_gang_at_once(phase: str, cancelled: bool, outcome: str) -> None:
+    gang = Gang()
+    gang.join(*((0,) if phase == "joining" else (0, 1)))
+    if phase == "preparing":
+        gang.everyone("path", error=None)
+    assert gang.leader.phase == phase
+    gang.say(0, "signal", name="SIGTERM", cancelled=cancelled)
+    assert gang.end["outcome"] == outcome
+    assert gang.end["reason"] == f"{outcome} before the ranks were started"
+    assert gang.told("go") == []
+
+
+def test_the_time_limit_stops_the_ranks_and_asks_to_be_started_again() -> None:
+    gang = Gang(time_limit=60, grace=20.0)
+    gang.run()
+    gang.pass_time(59)
+    assert gang.told("stop") == []
+    gang.pass_time(1)
+    assert [message["grace"] for _, message in gang.told("stop")] == [20.0, 20.0]
+    gang.idle()
+    assert gang.end["outcome"] == "timeout"
+    assert gang.codes == {0: 95, 1: 95}
+
+
+def test_ranks_that_stop_by_themselves_at_a_step_boundary_ask_to_be_started_again() -> None:
+    gang = Gang()
+    gang.run()
+    for rank in range(4):
+        gang.exit(rank, {"code": 95, "signal": None})
+    gang.idle()
+    assert (gang.end["outcome"], gang.codes) == ("preempted", {0: 95, 1: 95})
+
+
+def test_who_joins_after_the_end_is_told() -> None:
+    gang = Gang(nnodes=3)
+    gang.join(0)
+    gang.say(0, "trouble", reason="no disk", cause="infra")
+    gang.join(1)
+    assert gang.codes == {0: 1, 1: 1}
+
+
+# -- whatever happens
+
+
+@settings(max_examples=200)
+@given(st.integers(0, 2**32), st.integers(1, 4))
+def test_a_random_walk_always_ends_with_at_most_one_bye_a_node(seed: int, nnodes: int) -> None:
+    chance = random.Random(seed)
+    gang = Gang(nnodes=nnodes, retry={"infra": None, "user_error": 1}, time_limit=chance.choice([None, 30]))
+    outside, alive = set(range(nnodes)), set[int]()
+    ready: dict[int, set[int]] = {}
+
+    def answer(node: int, message: dict[str, Any]) -> None:
+        """What a node does when it is told something; it may also do nothing, or answer late."""
+        attempt = message.get("attempt", 0)
+        if message["kind"] == "check":
+            gang.say(node, "path", error=chance.choice([None] * 20 + ["refused"]))
+        elif message["kind"] == "prepare":
+            ready.setdefault(attempt, set()).add(node)
+            gang.say(node, "ready", attempt=attempt, port=node + 1)
+        elif message["kind"] == "go":
+            assert ready[attempt] == set(range(nnodes)), "go before all are ready"
+            how = chance.choice([FINE, FINE, OWN, KILLED, VICTIM, {"code": 95}])
+            gang.say(node, "exit", rank=2 * node, attempt=attempt, **how)
+            if how in (FINE, {"code": 95}):
+                gang.say(node, "idle", attempt=attempt)
+        elif message["kind"] == "stop":
+            gang.say(node, "idle", attempt=attempt)
+
+    read = 0
+    for _ in range(2_000):
+        gang.now += chance.choice([0.0, 0.1, 1.0])
+        what = chance.random()
+        if what < 0.002 and alive:
+            gang.leader.left(alive.pop(), "gone", gang.now)
+        elif what < 0.3 and outside:
+            node = outside.pop()
+            alive.add(node)
+            gang.join(node)
+        elif what > 0.997 and alive:
+            gang.say(chance.choice(sorted(alive)), "signal", name="SIGTERM", cancelled=chance.random() < 0.5)
+        elif read < len(gang.sent) and what < 0.9:
+            node, message = gang.sent[read]
+            read += 1
+            if node in alive:
+                answer(node, message)
+        for node in alive:
+            gang.say(node, "heartbeat")
+        gang.leader.tick(gang.now)
+        if gang.leader.phase == "ended" and not outside:
+            break
+    else:
+        pytest.fail(f"still {gang.leader.phase}: {gang.events[-3:]}")
+    told = [node for node, _ in gang.told("bye")]
+    assert len(told) == len(set(told))
+    assert set(told) == set(gang.leader.hellos) - set(gang.leader.lost)
+    assert len(gang.recorded("gang_ended")) == 1
+    assert [event["attempt"] for event in gang.recorded("go")] == list(range(len(gang.recorded("go"))))

@@ -1,0 +1,162 @@
+"""The agent inside a Slurm job: its nodes, its starts, its budgets, and when it asks for another."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.node.agent.slurm import (
+    History,
+    SlurmError,
+    continued,
+    expand_nodes,
+    history_of,
+    placed,
+    start_number,
+    wants_another,
+    word_path,
+)
+from orchestrator.protocol.ranks import EXIT_REQUEUE
+from orchestrator.protocol.task import NodeTask, Program
+
+
+def task(**values: Any) -> NodeTask:
+    shape = {"node_rank": 0, "nnodes": 3, "hosts": ("slurm node 0", "slurm node 1", "slurm node 2"), "run_dir": "/r"}
+    rest = {"nproc": 2, "code_dir": "/c", "program": Program("script", "t.py"), "launcher": "fork", "backend": "gloo"}
+    where = {"python": "python3", "leader_addrs": (), "ports": (20000,), "retry": {"infra": 3, "preempted": None}}
+    return NodeTask(**{"run_id": "r-1", **shape, **rest, **where, **values})
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("n1", ["n1"]),
+        ("n[1-3,5],b[07-09]", ["n1", "n2", "n3", "n5", "b07", "b08", "b09"]),
+        ("r[1-2]n[01-02],login", ["r1n01", "r1n02", "r2n01", "r2n02", "login"]),
+        ("gpu-a,gpu-b.site", ["gpu-a", "gpu-b.site"]),
+        ("n[098-101]-ib", ["n098-ib", "n099-ib", "n100-ib", "n101-ib"]),
+    ],
+)
+def test_lists_of_nodes(text: str, names: list[str]) -> None:
+    assert expand_nodes(text) == names
+
+
+@pytest.mark.parametrize("text", ["", "n[1-", "n[a-b]", "n]1[", "n[1-2", ","])
+def test_a_list_that_cannot_be_read_never_becomes_one_host(text: str) -> None:
+    with pytest.raises(SlurmError):
+        expand_nodes(text)
+
+
+@given(st.text(alphabet="n0123[]-, x", max_size=30))
+def test_any_text_is_names_or_an_error(text: str) -> None:
+    try:
+        names = expand_nodes(text)
+    except SlurmError:
+        return
+    assert names
+    assert not any(char in name for name in names for char in "[],")
+
+
+def test_the_allocation_fills_in_what_the_plan_left_open() -> None:
+    found = placed(task(), {"SLURM_JOB_NODELIST": "n[4-6]", "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.4"})
+    assert (found.hosts, found.leader_addrs, found.start) == (("n4", "n5", "n6"), ("10.0.0.4", "n4"), 0)
+    away = placed(task(), {"SLURM_JOB_NODELIST": "n[4-6]", "SLURM_LAUNCH_NODE_IPADDR": "127.0.1.1"})
+    assert away.leader_addrs == ("n4",)  # the others can't dial that
+    again = placed(task(nnodes=1, hosts=("x",)), {"SLURM_STEP_NODELIST": "n9", "SLURM_RESTART_COUNT": "2"})
+    assert (again.leader_addrs, again.start, again.only_loopback) == (("127.0.0.1",), 2, True)
+
+
+def test_another_number_of_nodes_is_an_error() -> None:
+    with pytest.raises(SlurmError, match="the plan has 3 nodes, Slurm gave 2: n1, n2"):
+        placed(task(), {"SLURM_JOB_NODELIST": "n[1-2]"})
+
+
+def test_starts_are_slurms_restart_count() -> None:
+    assert [start_number(environ) for environ in ({}, {"SLURM_RESTART_COUNT": "3"})] == [0, 3]
+
+
+def again(start: int, step: int | None = None, cause: str = "preempted") -> dict[str, Any]:
+    return {"kind": "starting_again", "start": start, "attempt": start, "cause": cause, "reason": "", "step": step}
+
+
+def history(*events: dict[str, Any]) -> History:
+    return History(events, None)
+
+
+def test_attempts_go_on_where_the_last_start_left_them() -> None:
+    assert continued(task(), history()).attempt == 0
+    before = history({"kind": "go", "attempt": 0}, {"kind": "restart", "attempt": 1, "cause": "infra"}, {"kind": "x"})
+    found = continued(task(), before)
+    assert (found.attempt, found.retry) == (2, {"infra": 2, "preempted": None})
+    assert continued(task(), history(*[again(1, cause="infra")] * 5)).retry["infra"] == 0
+
+
+def test_starts_in_a_row_without_a_checkpoint_are_counted() -> None:
+    assert history(again(1, 10), again(2, 20), again(3, 20)).stalled(20) == 2
+    assert history(again(1, 10), again(2, 20)).stalled(30) == 0
+    assert history(again(1), again(2), {"kind": "go", "attempt": 2}, again(3)).stalled(None) == 3
+
+
+GO = {"kind": "started"}
+PREEMPTED = {"kind": "gang_ended", "outcome": "preempted", "cause": "preempted", "reason": ""}
+LOST = {"kind": "gang_ended", "outcome": "failed", "cause": "infra", "reason": "node 2 (n6) was lost: no heartbeat"}
+USER = {"kind": "gang_ended", "outcome": "failed", "cause": "user_error", "reason": ""}
+BEFORE = {
+    "kind": "gave_up",
+    "outcome": "preempted",
+    "cause": "preempted",
+    "reason": "SIGTERM before this node had joined",
+}
+UNREACHABLE = {"kind": "gave_up", "outcome": "failed", "cause": "infra", "reason": "can't reach node 0"}
+USR2 = {"kind": "signal", "name": "SIGUSR2", "cancelled": False}
+
+
+@pytest.mark.parametrize(
+    ("events", "code", "cause"),
+    [
+        ([GO, PREEMPTED], EXIT_REQUEUE, "preempted"),
+        ([GO, USR2, PREEMPTED], EXIT_REQUEUE, "timeout"),
+        ([GO, LOST], 1, "infra"),
+        ([BEFORE], EXIT_REQUEUE, "preempted"),
+        ([UNREACHABLE], 1, None),  # nothing has worked yet: another start is not likely to
+        ([GO, USER], 1, None),
+        ([GO], 1, None),
+        ([], 1, None),
+    ],
+)
+def test_which_ends_ask_for_another_start(
+    tmp_path: Path, events: list[dict[str, Any]], code: int, cause: str | None
+) -> None:
+    budget = {"infra": 1, "preempted": None, "timeout": None}
+    found = wants_another(task(run_dir=str(tmp_path), retry=budget), tuple(events), code)
+    assert (found and found[0]) == cause
+    (tmp_path / "cancel.json").write_text("{}")
+    assert wants_another(task(run_dir=str(tmp_path), retry=budget), tuple(events), code) is None
+
+
+def test_a_budget_that_is_used_up_asks_for_nothing(tmp_path: Path) -> None:
+    restart = {"kind": "restart", "attempt": 1, "cause": "infra"}
+    left = task(run_dir=str(tmp_path), retry={"infra": 1, "preempted": 0})
+    assert wants_another(left, (GO, LOST), 1) == ("infra", "node 2 (n6) was lost: no heartbeat")
+    assert wants_another(left, (GO, restart, LOST), 1) is None
+    assert wants_another(left, (GO, PREEMPTED), EXIT_REQUEUE) is None
+    # The start that these events are of was taken off the budget as it began.
+    assert wants_another(left, ({**again(1), "cause": "infra"}, GO, LOST), 1) is not None
+
+
+def test_history_is_node_0s_up_to_this_start(tmp_path: Path) -> None:
+    folder = tmp_path / "nodes" / "0"
+    folder.mkdir(parents=True)
+    assert history_of(str(tmp_path), 0) == History((), None)
+    lines = [json.dumps(event) for event in (again(1, 5), {"kind": "slurm_job", "start": 2}, again(2, 5))]
+    (folder / "events.jsonl").write_text("\n".join([lines[0], "{torn", *lines[1:]]) + "\n")
+    (tmp_path / "slurm").mkdir()
+    Path(word_path(str(tmp_path), 1)).write_text('{"cause": "timeout", "reason": "its time limit was near"}')
+    found = history_of(str(tmp_path), 2)
+    assert found.events == (again(1, 5),)
+    assert found.word == {"cause": "timeout", "reason": "its time limit was near"}

@@ -1,0 +1,88 @@
+"""Which rank stands still, by its heartbeats; and who of those is to blame."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestrator.node.agent.stall_detector import StallDetector, culprit_of_hang
+
+
+def heartbeat(step: int, phase: str = "train", time: float = 0.0, **more: Any) -> dict[str, Any]:
+    return {"step": step, "phase": phase, "time": time, **more}
+
+
+def test_a_rank_that_steps_is_quiet() -> None:
+    detector = StallDetector(train=60, medians=10, other=1800)
+    assert [detector.stalls({0: heartbeat(step, time=step)}, now=step) for step in range(100)] == [[]] * 100
+
+
+def test_half_and_whole_limit_in_training() -> None:
+    detector = StallDetector(train=60, medians=10, other=1800)
+    for step in range(1, 11):
+        detector.stalls({0: heartbeat(step, time=step)}, now=step)
+    assert detector.stalls({0: heartbeat(10, time=10)}, now=39.9) == []
+    half = detector.stalls({0: heartbeat(10, time=10)}, now=41)
+    assert [(s.rank, s.step, s.limit, s.is_full) for s in half] == [(0, 10, 60, False)]
+    assert detector.stalls({0: heartbeat(10, time=10)}, now=70)[0].is_full
+
+
+def test_slow_steps_have_a_longer_limit() -> None:
+    detector = StallDetector(train=60, medians=10, other=1800)
+    for step in range(1, 6):
+        detector.stalls({0: heartbeat(step, time=step * 30)}, now=step * 30)
+    assert detector.stalls({0: heartbeat(5, time=150)}, now=150 + 149) == []
+    assert detector.stalls({0: heartbeat(5, time=150)}, now=150 + 151)[0].limit == 300
+
+
+@pytest.mark.parametrize("phase", ["start", "eval", "save", "output"])
+def test_other_phases_have_the_other_limit(phase: str) -> None:
+    detector = StallDetector(train=60, medians=10, other=1800)
+    detector.stalls({0: heartbeat(1, time=1, loss=0.5)}, now=1)
+    detector.stalls({0: heartbeat(1, phase, time=2)}, now=2)
+    assert detector.stalls({0: heartbeat(1, phase, time=2)}, now=800) == []
+    assert detector.stalls({0: heartbeat(1, phase, time=2)}, now=1803)[0].is_full
+
+
+def test_the_first_step_has_the_other_limit() -> None:
+    detector = StallDetector(train=60, medians=10, other=1800)
+    detector.stalls({0: heartbeat(500, "train", time=1)}, now=1)  # resumed there, and no step has been made since
+    assert detector.stalls({0: heartbeat(500, "train", time=1)}, now=700) == []
+
+
+@pytest.mark.parametrize("proof", ["loss", "rate", "eta"])
+def test_steps_that_all_came_between_two_looks_count(proof: str) -> None:
+    detector = StallDetector(train=60, medians=10, other=1800)
+    detector.stalls({0: heartbeat(29, time=1, **{proof: 1.0})}, now=1)
+    assert detector.stalls({0: heartbeat(29, time=1, **{proof: 1.0})}, now=62)[0].is_full
+
+
+def test_done_and_unheard_ranks_never_stall() -> None:
+    detector = StallDetector(train=60, medians=10, other=1800)
+    detector.stalls({0: heartbeat(5, "done", time=1), 1: None}, now=1)
+    assert detector.stalls({0: heartbeat(5, "done", time=1), 1: None}, now=1e6) == []
+
+
+STALLS = [{"rank": rank, "step": 29} for rank in range(4)]
+WAITS = {"state": "S", "in_collective": True, "where": "line 18"}
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"state": "T", "in_collective": None, "where": None},
+        {"state": "S", "in_collective": False, "where": "line 14"},
+        {"state": "R", "in_collective": False, "where": "re.py"},
+        {"state": "S", "in_collective": True, "where": "line 16"},
+    ],
+)
+def test_the_odd_one_out_is_to_blame(odd: dict[str, Any]) -> None:
+    for rank in range(4):
+        stacks = dict.fromkeys(range(4), WAITS) | {rank: odd}
+        assert culprit_of_hang(STALLS, stacks)["rank"] == rank
+
+
+def test_the_fewest_steps_decide_where_stacks_do_not() -> None:
+    stalls = [{"rank": rank, "step": 29 - (rank == 2)} for rank in range(4)]
+    assert culprit_of_hang(stalls, {})["rank"] == 2

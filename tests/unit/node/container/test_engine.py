@@ -1,0 +1,157 @@
+"""What an engine says, in words; what a node gives a container; and whose containers are looked at."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.node.container import engine
+from orchestrator.node.container.engine import EngineError, can_lift_limits, end_containers, in_words, recorded
+from orchestrator.node.container.prepare import OWN_CODES, node_resources, ranges, ready, refusal, visible_gpus
+from orchestrator.protocol.task import Container, Mount, NodeTask, Program
+
+BOX = Container("docker", "lab/train:1")
+TASK = NodeTask("r-1", 0, 1, ("n1",), 1, "/run", "/code", Program("script", "t.py"), "auto", "auto", "python3",
+                ("10.0.0.1",), (20000,), container=BOX)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (
+            "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?",
+            "its docker daemon does not answer: start it there",
+        ),
+        (
+            "permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock",
+            "may not use its docker daemon: add",
+        ),
+        (
+            "failed to register layer: Error processing tar file(exit status 1): write /x: no space left on device",
+            "its disk is full, says docker: make room where its images lie",
+        ),
+        (
+            "exec /usr/bin/python3: exec format error",
+            "the image is for another kind of processor than this machine's",
+        ),
+        (
+            'docker: Error response from daemon: could not select device driver "" with capabilities: [[gpu]].',
+            "its docker can't give GPUs to a container",
+        ),
+        (
+            'runc create failed: unable to start: exec: "python9": executable file not found in $PATH',
+            "the image has no such interpreter",
+        ),
+        (
+            "docker: Error response from daemon: something new.\nSee 'docker run --help'.",
+            "docker says: docker: Error response from daemon: something new.",
+        ),
+        ("", "docker says: it said nothing"),
+    ],
+)
+def test_what_an_engine_says_becomes_one_sentence(said: str, words: str) -> None:
+    assert words in in_words(said, "docker")
+    assert "\n" not in in_words(said, "docker")
+
+
+@pytest.mark.parametrize("code", OWN_CODES)
+def test_the_engines_own_codes_are_not_taken_for_the_programs(code: int) -> None:
+    assert "its container of lab/train:1 could not be started: docker says: no" in (refusal(TASK, code, ["no"]) or "")
+    assert refusal(TASK, 1, ["no"]) is None
+    assert refusal(NodeTask(**{**TASK.__dict__, "container": None}), code, ["no"]) is None
+
+
+@pytest.mark.parametrize(
+    ("environ", "env", "gpus"),
+    [
+        ({"SLURM_STEP_GPUS": "2,3", "CUDA_VISIBLE_DEVICES": "0,1"}, {}, ("2", "3")),  # the machine's own numbers
+        ({"SLURM_JOB_GPUS": "4-6"}, {}, ("4", "5", "6")),
+        ({}, {"CUDA_VISIBLE_DEVICES": "1"}, ("1",)),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b"}, {}, ("GPU-a", "GPU-b")),
+        ({"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, {}, ()),
+        ({"CUDA_VISIBLE_DEVICES": ""}, {}, ()),
+    ],
+)
+def test_only_the_gpus_of_the_allocation_or_the_lease_are_given(
+    environ: dict[str, str], env: dict[str, str], gpus: tuple[str, ...]
+) -> None:
+    assert visible_gpus(NodeTask(**{**TASK.__dict__, "env": env}), environ) == gpus
+
+
+def test_ranks_that_train_on_the_cpu_are_given_no_gpu() -> None:
+    assert visible_gpus(NodeTask(**{**TASK.__dict__, "backend": "gloo"}), {"SLURM_STEP_GPUS": "0"}) == ()
+
+
+def test_slurms_cores_and_memory_become_the_containers() -> None:
+    own = len(os.sched_getaffinity(0))
+    slurm = {"SLURM_CPUS_ON_NODE": "1", "SLURM_MEM_PER_NODE": "2048", "SLURMD_NODENAME": "n7"}
+    given = node_resources(TASK, engine.Engine("docker", "1"), slurm)
+    assert (given.cpus, given.memory, given.host) == (1 if own > 1 else None, 2 << 30, "n7")
+    by_core = node_resources(
+        TASK, engine.Engine("docker", "1"), {"SLURM_CPUS_ON_NODE": "2", "SLURM_MEM_PER_CPU": "512"}
+    )
+    assert by_core.memory == 1 << 30
+    asked = NodeTask(**{**TASK.__dict__, "container": Container("docker", "i", mem=5)})
+    assert node_resources(asked, engine.Engine("docker", "1"), {}).memory == 5
+
+
+@pytest.mark.parametrize(("cores", "text"), [({0}, "0"), ({0, 1, 2, 8}, "0-2,8"), ({3, 5, 6}, "3,5-6"), (set(), "")])
+def test_cores_are_written_as_cpusets(cores: set[int], text: str) -> None:
+    assert ranges(cores) == text
+
+
+def test_a_missing_mount_is_named_before_the_engine_is_asked(tmp_path: Path) -> None:
+    box = Container("docker", "i", mounts=(Mount(str(tmp_path / "gone"), "/data"),))
+    with pytest.raises(EngineError, match=r"it has no .*gone, which the job mounts as /data"):
+        ready(box)
+
+
+def test_a_runtime_that_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for runtime in ("docker", "podman", "apptainer"):
+        with pytest.raises(EngineError, match=f"it has no {runtime}: install it there"):
+            ready(Container(runtime, "i"))
+
+
+def test_engines_that_no_agent_has_used_are_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "podman"
+    program.write_text(f"#!/bin/sh\necho asked >>{tmp_path}/said\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    node = tmp_path / "node"
+    node.mkdir()
+    assert end_containers("r-1", [str(node)]) == (0, [])
+    assert not (tmp_path / "said").exists()
+    (node / "container.json").write_text(json.dumps({"runtime": "podman"}))
+    assert recorded(str(node)) == "podman"
+    assert end_containers("r-1", [str(node)]) == (0, [])
+    assert (tmp_path / "said").exists()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"runtime": "rm"}'])
+def test_a_damaged_record_names_no_engine(tmp_path: Path, text: str) -> None:
+    (tmp_path / "container.json").write_text(text)
+    assert recorded(str(tmp_path)) is None
+
+
+def test_whether_limits_can_be_lifted_is_read_from_the_process() -> None:
+    with open("/proc/self/status") as status:
+        held = next(int(line.split()[1], 16) for line in status if line.startswith("CapEff"))
+    assert can_lift_limits(os.getpid()) == bool(held >> 24 & 1)
+    assert not can_lift_limits(2**22 + 1)
+
+
+def test_the_reaper_takes_nobodys_exit_status() -> None:
+    """SIGCHLD of a program that is being waited for arrives at an agent, whose handler reaps every child."""
+    script = (
+        "import signal\nfrom orchestrator.node.system.orphans import reap_orphans, run\n"
+        "signal.signal(signal.SIGCHLD, lambda *_: reap_orphans(None))\n"
+        "assert [run(['sh', '-c', f'exit {code}'], 10).returncode for code in range(5)] == [0, 1, 2, 3, 4]\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,207 @@
+"""What a rank's end tells: real words of torch, gloo, NCCL, torchrun and programs, and what is made of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.node.agent import channel
+from orchestrator.node.launcher.exit_report import failure_report, last_lines, looks_like_victim
+from orchestrator.node.launcher.rank import RankStart
+
+GLOO = "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:54321"
+NCCL = (
+    "NCCL error in: /pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:3690, remote process exited or there "
+    "was a network error, NCCL version 2.27.5\nncclRemoteError: A call failed possibly due to a network error or a "
+    "remote process exiting prematurely.\nLast error:\nNET/Socket: Connection closed by remote peer"
+)
+WATCHDOG = """\
+[rank1]:[E ProcessGroupNCCL.cpp:2057] [PG ID 0 Rank 1] Process group watchdog thread terminated with exception: \
+NCCL error: remote process exited or there was a network error, NCCL version 2.27.5
+terminate called after throwing an instance of 'c10::DistBackendError'
+  what():  [PG ID 0 PG GUID 0(default_pg) Rank 1] Process group watchdog thread terminated with exception: ...
+""" + "".join(f"frame #{n}: c10d::ProcessGroupNCCL::run() + 0x{n} (in libtorch_cuda.so)\n" for n in range(15))
+TORCHRUN = """\
+E1121 08:00:00.000 812 torch/distributed/elastic/multiprocessing/api.py:984] failed (exitcode: 1) local_rank: 1
+Traceback (most recent call last):
+  File "/env/bin/torchrun", line 8, in <module>
+    sys.exit(main())
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  exitcode  : 1 (pid: 813)
+============================================================
+"""
+TRACEBACK = 'Traceback (most recent call last):\n  File "t.py", line 3, in <module>\n    main()\n'
+
+
+def rank_in(folder: Path) -> RankStart:
+    files = {"error_file": f"{folder}/error_1.json", "stack_file": f"{folder}/stacks_1.txt"}
+    return RankStart(rank=1, kind="script", target="t.py", args=(), environment={}, cwd="/", **files)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> RankStart:
+    return rank_in(tmp_path)
+
+
+def report(start: RankStart, code: int, log: str = "", error: object = None) -> dict[str, Any]:
+    folder = Path(start.error_file).parent
+    (folder / "rank_1.log").write_text(log)
+    if error is not None:
+        Path(start.error_file).write_text(error if isinstance(error, str) else json.dumps(error))
+    return failure_report(start, code)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("RuntimeError", GLOO),
+        ("RuntimeError", "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection reset by peer [::1]:4"),
+        ("RuntimeError", "[..] writev [127.0.0.1]:5: Broken pipe"),
+        ("DistBackendError", NCCL),
+        ("torch.distributed.DistBackendError", NCCL),
+        ("torch.distributed.DistNetworkError", "failed to recv, got 0 bytes"),
+        ("DistStoreError", "Timed out after 301 seconds waiting for clients. 2/4 clients joined."),
+        ("DistNetworkError", "The client socket has failed to connect; the connection was likely closed"),
+        ("torch.distributed.elastic.multiprocessing.api.SignalException", "Process 77 got signal: 15"),
+    ],
+)
+def test_a_rank_whose_peer_went_away_is_a_victim(kind: str, message: str) -> None:
+    assert looks_like_victim({"type": kind, "message": message}, [])
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("ValueError", "boom"),
+        ("ValueError", "Connection closed by peer"),
+        ("torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB."),
+        ("RuntimeError", "CUDA error: device-side assert triggered"),
+        ("RuntimeError", "DataLoader worker (pid(s) 812) exited unexpectedly"),
+        ("orchestrator.training.errors.DataError", "Sample 20 of the training data can't be read on rank 1: EOFError"),
+        ("requests.exceptions.ConnectionError", "('Connection aborted.', ConnectionResetError(104, 'reset by peer'))"),
+        ("ConnectionResetError", "[Errno 104] Connection reset by peer"),
+        ("BrokenPipeError", "[Errno 32] Broken pipe"),
+        ("urllib.error.URLError", "<urlopen error [Errno 104] Connection reset by peer>"),
+        ("KeyError", "'store closed'"),
+    ],
+)
+def test_a_programs_own_error_is_its_own(kind: str, message: str) -> None:
+    assert not looks_like_victim({"type": kind, "message": message}, ["Connection closed by peer"])
+
+
+def test_a_rank_that_ended_well_tells_nothing(start: RankStart) -> None:
+    assert report(start, 0, "a log") == {"code": 0, "signal": None}
+
+
+@pytest.mark.parametrize(
+    ("code", "number", "name"),
+    [(17, 17, None), (-9, None, "SIGKILL"), (-11, None, "SIGSEGV"), (-40, None, "signal 40")],
+)
+def test_codes_and_signals(start: RankStart, code: int, number: int | None, name: str | None) -> None:
+    found = report(start, code)
+    assert (found["code"], found["signal"], found["victim"], found["error"]) == (number, name, False, None)
+
+
+def test_a_traceback_is_read_from_the_log(start: RankStart) -> None:
+    found = report(start, 1, f"epoch 1\n{TRACEBACK}ValueError: boom: bang\n")
+    assert found["error"] == {
+        "type": "ValueError", "message": "boom: bang", "traceback": f"{TRACEBACK}ValueError: boom: bang",
+    }  # fmt: skip
+    assert found["tail"][0] == "epoch 1"
+
+
+def test_the_last_of_chained_tracebacks_counts(start: RankStart) -> None:
+    text = f"{TRACEBACK}KeyError: 1\n\nDuring handling of the above exception, another exception occurred:\n\n"
+    assert report(start, 1, f"{text}{TRACEBACK}KeyboardInterrupt\n")["error"]["type"] == "KeyboardInterrupt"
+
+
+def test_torchs_prefix_is_taken_off(start: RankStart) -> None:
+    """Torch prints `[rank1]: ` before every line once a process group exists."""
+    text = "".join(f"[rank1]: {line}\n" for line in f"{TRACEBACK}RuntimeError: {GLOO}".splitlines())
+    found = report(start, 1, text)
+    assert (found["error"]["type"], found["victim"]) == ("RuntimeError", True)
+
+
+def test_a_long_traceback_is_found_too(start: RankStart) -> None:
+    frames = "".join(f'  File "t.py", line {n}, in f{n}\n    f{n}()\n' for n in range(60))
+    assert report(start, 1, f"{TRACEBACK}{frames}ValueError: deep\n")["error"]["message"] == "deep"
+
+
+def test_a_traceback_that_the_program_survived_is_not_its_end(start: RankStart) -> None:
+    log = f"{TRACEBACK}ConnectionError: will retry\n" + "".join(f"step {n}\n" for n in range(100))
+    assert report(start, 17, log)["error"] is None
+    assert report(start, -9, f"{TRACEBACK}ConnectionError: will retry\nstep 1\nstep 2\n")["error"] is None
+    assert report(start, -9, f"{TRACEBACK}ValueError: then it hung\n")["error"]["type"] == "ValueError"
+
+
+def test_behind_torchruns_own_error_stands_its_ranks(start: RankStart) -> None:
+    found = report(start, 1, f"{TRACEBACK}ValueError: boom\n{TORCHRUN}")
+    assert (found["error"]["type"], found["error"]["message"]) == ("ValueError", "boom")
+    assert report(start, 1, TORCHRUN)["error"]["type"].endswith("ChildFailedError:")
+
+
+def test_the_error_file_wins_over_the_log(start: RankStart) -> None:
+    kept = {"type": "ValueError", "message": "boom", "traceback": "Traceback ...", "time": 1.0}
+    found = report(start, 1, f"{TRACEBACK}KeyError: 1\n", kept)
+    assert found["error"] == {"type": "ValueError", "message": "boom", "traceback": "Traceback ..."}
+
+
+def test_torchelastics_error_file_is_understood(start: RankStart) -> None:
+    info = {"py_callstack": f"{TRACEBACK}RuntimeError: {GLOO}", "timestamp": "1700000000"}
+    found = report(start, 1, "", {"message": {"message": f"RuntimeError: {GLOO}", "extraInfo": info}})
+    assert found["error"] == {"type": "RuntimeError", "message": GLOO, "traceback": info["py_callstack"]}
+    assert found["victim"]
+
+
+@pytest.mark.parametrize("broken", ["", "{", "[]", "null", '"x"'])
+def test_a_broken_error_file_is_no_error_file(start: RankStart, broken: str) -> None:
+    assert report(start, 1, f"{TRACEBACK}KeyError: 1\n", broken)["error"]["type"] == "KeyError"
+
+
+@pytest.mark.parametrize("odd", [{}, {"message": {}}, {"message": {"message": None, "extraInfo": None}}, {"type": 5}])
+def test_an_odd_error_file_does_not_hide_the_end(start: RankStart, odd: object) -> None:
+    assert report(start, 1, "", odd)["code"] == 1
+
+
+def test_ncclss_watchdog_aborts_a_victim(start: RankStart) -> None:
+    assert report(start, -6, WATCHDOG)["victim"]
+    assert not report(start, -6, "Assertion `t >= 0 && t < n_classes` failed.\n")["victim"]
+    assert not report(start, -9, WATCHDOG)["victim"]
+
+
+def test_words_from_long_before_the_end_make_no_victim(start: RankStart) -> None:
+    log = "Connection reset by peer, trying again\n" + "".join(f"step {n}\n" for n in range(20))
+    assert not report(start, 17, log)["victim"]
+    assert report(start, 1, f"step 1\n{GLOO}\n")["victim"]
+
+
+def test_the_tail_of_a_progress_bar(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"\r".join(f"{n}%".encode() for n in range(1000)) + b"\r\n\n\xff end")
+    found = last_lines(str(path))
+    assert (len(found), found[-2:]) == (25, ["999%", "\ufffd end"])
+    assert last_lines(str(tmp_path / "none")) == []
+
+
+@given(st.text(st.sampled_from("a\x1b\ufffd😀\ud800\n "), max_size=50), st.integers(1, 2000), st.booleans())
+def test_a_report_always_fits_into_one_line_of_the_gang(
+    tmp_path_factory: pytest.TempPathFactory, text: str, times: int, in_file: bool
+) -> None:
+    folder = tmp_path_factory.mktemp("report")
+    start = rank_in(folder)
+    words = text * times
+    error = {"type": words, "message": words, "traceback": words} if in_file else None
+    (folder / "rank_1.log").write_bytes(f"{TRACEBACK}{words}".encode("utf-8", "surrogatepass"))
+    if error:
+        Path(start.error_file).write_text(json.dumps(error))
+    assert len(json.dumps({"kind": "exit", "rank": 1, **failure_report(start, 1)})) < channel.MAX_LINE

@@ -1,0 +1,74 @@
+"""What each rank is started as, by every launcher."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.node.launcher.rank import RankStart
+from orchestrator.node.launcher.rank_argv import foreign_argv, plan_ranks
+from orchestrator.protocol.ranks import bind
+from orchestrator.protocol.task import NodeTask, Program
+
+SCRIPT, MODULE = Program("script", "train.py", ("--lr", "1")), Program("module", "my.train")
+COMMAND = Program("command", "sh", ("-c", "true"))
+
+
+def task(launcher: str, program: Program = SCRIPT, backend: str = "auto") -> NodeTask:
+    return NodeTask("r-1", 1, 2, ("a", "b"), 2, "/run", "/code", program, launcher, backend, "/env/python",
+                    ("10.0.0.1",), (20000,))  # fmt: skip
+
+
+def starts(launcher: str, program: Program = SCRIPT, *, serves_store: bool = True) -> list[RankStart]:
+    return plan_ranks(task(launcher, program), bind([2, 2])[1], 3, "10.0.0.1", 4242, serves_store=serves_store)
+
+
+def test_torchrun_is_given_node_and_address() -> None:
+    assert foreign_argv(task("torchrun"), bind([2, 2])[1], "10.0.0.1", 4242) == [
+        "/env/python", "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", "1", "--nproc-per-node", "2",
+        "--master-addr", "10.0.0.1", "--master-port", "4242", "train.py", "--lr", "1",
+    ]  # fmt: skip
+    assert foreign_argv(task("torchrun", MODULE), bind([2, 2])[1], "m", 1)[-2:] == ["-m", "my.train"]
+
+
+def test_accelerate_counts_all_processes() -> None:
+    argv = foreign_argv(task("accelerate"), bind([2, 2])[1], "10.0.0.1", 4242)
+    assert argv == [
+        "/env/python", "-m", "accelerate.commands.launch", "--num_machines", "2", "--machine_rank", "1",
+        "--num_processes", "4", "--main_process_ip", "10.0.0.1", "--main_process_port", "4242",
+        "--mixed_precision", "no", "--dynamo_backend", "no", "--multi_gpu", "train.py", "--lr", "1",
+    ]  # fmt: skip
+    assert foreign_argv(task("accelerate", MODULE), bind([2])[0], "m", 1)[-2:] == ["--module", "my.train"]
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "accelerate"])
+def test_another_launcher_is_one_process_and_makes_the_rank_variables_itself(launcher: str) -> None:
+    (start,) = starts(launcher)
+    assert (start.rank, start.argv) == (2, tuple(foreign_argv(task(launcher), bind([2, 2])[1], "10.0.0.1", 4242)))
+    assert all(name.startswith("ORCH_") for name in start.environment)
+    assert "ORCH_BEAT_FILE" not in start.environment  # it would be the same one for all its ranks
+
+
+@pytest.mark.parametrize(
+    ("launcher", "program", "argv"),
+    [
+        ("fork", SCRIPT, None),
+        ("fork", MODULE, None),
+        ("exec", SCRIPT, ("/env/python", "train.py", "--lr", "1")),
+        ("exec", MODULE, ("/env/python", "-m", "my.train")),
+        ("fork", COMMAND, ("sh", "-c", "true")),
+        ("exec", COMMAND, ("sh", "-c", "true")),
+    ],
+)
+def test_forked_and_executed_ranks(launcher: str, program: Program, argv: tuple[str, ...] | None) -> None:
+    first, second = starts(launcher, program)
+    assert first.argv == second.argv == argv
+    assert [(start.rank, start.environment["LOCAL_RANK"], start.cwd) for start in (first, second)] == [
+        (2, "0", "/code"), (3, "1", "/code"),
+    ]  # fmt: skip
+    assert second.error_file == second.environment["TORCHELASTIC_ERROR_FILE"] == "/run/nodes/1/attempt_3/error_3.json"
+
+
+def test_ranks_bind_the_port_themselves_where_nobody_serves_the_store() -> None:
+    assert {start.environment["TORCHELASTIC_USE_AGENT_STORE"] for start in starts("fork")} == {"True"}
+    bound = starts("exec", COMMAND, serves_store=False)
+    assert {start.environment["TORCHELASTIC_USE_AGENT_STORE"] for start in bound} == {"False"}

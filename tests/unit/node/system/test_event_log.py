@@ -1,0 +1,58 @@
+"""A node's own record: one object a line, numbered, and a full disk ends nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from orchestrator.node.system.event_log import EventLog
+from orchestrator.runs.store import read_lines
+
+
+def test_events_are_numbered_and_say_when_and_where(tmp_path: Path) -> None:
+    log = EventLog(str(tmp_path / "events.jsonl"), 3)
+    log.write("started", ranks=[0, 2])
+    log.write("tail", text="a\nb\u2028\ud800")
+    first, second = (json.loads(line) for line in (tmp_path / "events.jsonl").read_text().split("\n")[:-1])
+    assert (first["kind"], first["seq"], first["node"], first["ranks"]) == ("started", 0, 3, [0, 2])
+    assert (second["seq"], second["text"]) == (1, "a\nb\u2028\ud800")
+    assert second["mono"] >= first["mono"]
+
+
+def test_a_restarted_agent_goes_on_counting(tmp_path: Path) -> None:
+    path = str(tmp_path / "events.jsonl")
+    EventLog(path, 0).write("a")
+    EventLog(path, 0).write("b")
+    assert [event["seq"] for event in read_lines(Path(path))] == [0, 1]
+
+
+def test_a_line_torn_by_a_crash_costs_only_itself(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b'{"kind": "a"}\n{"kind": "to')
+    EventLog(str(path), 0).write("b")
+    assert [event["kind"] for event in read_lines(path)] == ["a", "b"]
+
+
+def test_a_full_disk_is_reported_once_and_costs_only_what_did_not_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "events.jsonl"
+    log, write = EventLog(str(path), 0), os.write
+    log.write("before")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:7]))
+        log.write("cut")
+    with monkeypatch.context() as patch:
+
+        def full(*_: object) -> int:
+            raise OSError(28, "No space left on device")
+
+        patch.setattr(os, "write", full)
+        log.write("lost")
+        log.write("lost")
+    log.write("after")
+    assert [event["kind"] for event in read_lines(path)] == ["before", "after"]
+    assert capfd.readouterr().err.count("No space left on device") == 1

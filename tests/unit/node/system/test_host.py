@@ -1,0 +1,96 @@
+"""What a node finds out about itself, on machines that this one is not."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+
+from orchestrator.node.system import host
+from orchestrator.node.system.host import addresses, network_environment, nproc_here
+
+ETH0 = {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "eth0"}
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch):
+    """A machine with docker0 first, whose name resolves to `guess` and whose route to the master starts at `source`."""
+
+    def make(guess: str | None, source: str | None) -> None:
+        interfaces = {"lo": "127.0.0.1", "docker0": "172.17.0.1", "eth0": "10.0.0.2", "ib0": None}
+
+        def resolve(_: str) -> str:
+            if guess is None:
+                raise socket.gaierror(-2, "Name or service not known")
+            return guess
+
+        monkeypatch.setattr(socket, "gethostbyname", resolve)
+        monkeypatch.setattr(socket, "if_nameindex", lambda: list(enumerate(interfaces)))
+        monkeypatch.setattr(host, "_interface_address", interfaces.get)
+        monkeypatch.setattr(host, "_source_address", lambda _: source)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("guess", "master", "source", "expected"),
+    [
+        ("10.0.0.2", "10.0.0.1", "10.0.0.2", {}),  # the guess is right
+        ("127.0.1.1", "10.0.0.1", "10.0.0.2", ETH0),  # Debian's own /etc/hosts
+        ("172.17.0.1", "10.0.0.1", "10.0.0.2", ETH0),  # docker's bridge
+        (None, "10.0.0.1", "10.0.0.2", ETH0),  # no name at all
+        ("127.0.1.1", "127.0.0.1", "127.0.0.1", {}),  # all on this machine: any own address will do
+        (None, "127.0.0.1", "127.0.0.1", {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}),
+        ("127.0.1.1", "10.0.0.1", None, {}),  # no route: the gang's own check says so
+        ("127.0.1.1", "10.0.0.1", "10.9.9.9", {}),  # an address of no interface
+    ],
+)
+def test_the_interface_is_set_only_where_the_guess_is_wrong(machine, guess, master, source, expected) -> None:
+    machine(guess, source)
+    assert network_environment(master, None) == expected
+
+
+def test_a_named_interface_is_taken_as_it_is(machine) -> None:
+    machine("10.0.0.2", "10.0.0.2")
+    assert network_environment("10.0.0.1", "ib0") == {"GLOO_SOCKET_IFNAME": "ib0", "NCCL_SOCKET_IFNAME": "ib0"}
+
+
+def test_addresses_have_loopback_last(machine) -> None:
+    machine(None, None)
+    assert addresses() == ("172.17.0.1", "10.0.0.2", "127.0.0.1")
+
+
+def test_this_machine_has_addresses_and_a_way_to_itself() -> None:
+    assert "127.0.0.1" in addresses()
+    assert host._source_address("127.0.0.1") == "127.0.0.1"
+    assert host._interface_address("no-such-interface") is None
+
+
+@pytest.mark.parametrize(
+    ("visible", "listed", "nproc"),
+    [
+        (None, None, 6),
+        (None, [], 6),
+        (None, ["0000:01:00.0", "0000:02:00.0"], 2),
+        ("0,1,3", ["a", "b", "c", "d"], 3),
+        ("GPU-5a, MIG-77", None, 2),
+        ("", ["a", "b"], 6),
+        ("-1", ["a", "b"], 6),
+        ("NoDevFiles", ["a", "b"], 6),
+    ],
+)
+def test_nproc_is_the_gpus_else_the_cores(monkeypatch: pytest.MonkeyPatch, visible, listed, nproc) -> None:
+    def listdir(folder: str) -> list[str]:
+        assert folder == "/proc/driver/nvidia/gpus"
+        if listed is None:
+            raise FileNotFoundError(folder)
+        return listed
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
+    monkeypatch.setattr(os, "listdir", listdir)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert nproc_here(None) == nproc
+    assert nproc_here(5) == 5

@@ -1,0 +1,100 @@
+"""Pointers to runs that another machine looks after, and what is refused of what such a machine is sent."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from orchestrator.errors import BackendError, UsageError
+from orchestrator.operations import delegate
+from orchestrator.operations.delegate import Pointer, accept, find_pointer, pointers
+from orchestrator.prepare.prepare import Request, prepare
+from orchestrator.runs.store import create_run
+from orchestrator.specs.profile import PROFILE
+
+
+def point(root: Path, run_id: str, when: float) -> Pointer:
+    pointer = Pointer(run_id, "me@box", "orch", when)
+    (root / "elsewhere").mkdir(exist_ok=True)
+    (root / "elsewhere" / f"{run_id}.json").write_text(json.dumps(asdict(pointer)))
+    return pointer
+
+
+def test_a_pointer_is_found_by_its_id_a_unique_prefix_and_as_the_last(tmp_path: Path) -> None:
+    assert find_pointer(tmp_path, "last") is None
+    one, two = point(tmp_path, "mnist-aaaa11", 50.0), point(tmp_path, "mnist-bbbb22", 60.0)
+    (tmp_path / "elsewhere" / "torn.json").write_text('{"run_id"')
+    assert pointers(tmp_path) == [one, two]
+    assert find_pointer(tmp_path, "mnist-a") == find_pointer(tmp_path, one.run_id) == one
+    assert find_pointer(tmp_path, "mnist") is None
+    assert find_pointer(tmp_path, "last") == two
+    create_run(tmp_path, "local-cccc33", {"run_id": "local-cccc33", "created": 70.0})
+    assert find_pointer(tmp_path, "last") is None  # this machine's own is newer
+    assert find_pointer(tmp_path, "local-cccc33") is None
+
+
+@pytest.mark.parametrize("names", [["/etc/x"], ["../x"], ["code/../../x"], ["out", "out/x"], ["out", "out"]])
+def test_code_that_leads_elsewhere_is_not_taken_over(tmp_path: Path, names: list[str]) -> None:
+    buffer, outside = io.BytesIO(), tmp_path / "outside"
+    outside.mkdir()
+    head: dict[str, Any] = {"format": 1, "job": {}, "profile": {}, "given": [], "shell": {}, "waits": False}
+    buffer.write(json.dumps(head).encode() + b"\n")
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for number, name in enumerate(names):
+            entry = tarfile.TarInfo(name)
+            if len(names) > 1 and number == 0:
+                entry.type, entry.linkname = tarfile.SYMTYPE, str(outside)
+            tar.addfile(entry)
+    buffer.seek(0)
+    with pytest.raises(UsageError, match="leads elsewhere"):
+        accept(tmp_path, buffer)
+    assert not (tmp_path / "runs").exists()
+    assert not list(outside.iterdir())
+
+
+@pytest.mark.parametrize("sent", [b'{"format": 9}\n', b"", b"[1]\n", b"\xff\n"])
+def test_another_versions_words_are_refused(tmp_path: Path, sent: bytes) -> None:
+    with pytest.raises(UsageError, match="not what this version of orch takes over"):
+        accept(tmp_path, io.BytesIO(sent))
+
+
+def test_code_that_is_cut_short_is_not_taken_over(tmp_path: Path) -> None:
+    head = {"format": 1, "job": {}, "profile": {}, "given": [], "shell": {}, "waits": False}
+    with pytest.raises(UsageError, match="cut short"):
+        accept(tmp_path, io.BytesIO(json.dumps(head).encode() + b"\n"))
+
+
+@pytest.mark.parametrize("name", ["here", "box", "me@box", "me@box.example.org:2222"])
+def test_who_may_look_after_a_run(name: str) -> None:
+    profile: Any = PROFILE.validate_python({"kind": "ssh", "name": "p", "hosts": ["n1"], "supervisor": name})
+    assert profile.supervisor == name
+
+
+@pytest.mark.parametrize("name", ["-oProxyCommand=x", "me@-oProxyCommand=x", "a b", "me@", "", "box:ssh"])
+def test_who_may_not(name: str) -> None:
+    with pytest.raises(ValidationError):
+        PROFILE.validate_python({"kind": "ssh", "name": "p", "hosts": ["n1"], "supervisor": name})
+
+
+@pytest.mark.parametrize("answer", ['{"run_id": "../../.docker/config"}', '{"run_id": 7}', "[]", "Welcome to box"])
+def test_an_answer_that_names_no_run_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    (tmp_path / "job").mkdir()
+    job, profile, root = tmp_path / "job" / "a.yaml", tmp_path / "p.yaml", tmp_path / "root"
+    job.write_text("command: ['true']\n")
+    profile.write_text("{kind: ssh, hosts: [n1], supervisor: me@box}\n")
+    monkeypatch.setattr(delegate, "_argv", lambda *_: ["sh", "-c", 'cat >/dev/null; echo "$1"', "sh", answer])
+    prepared = prepare(root, Request(str(job), str(profile)))
+    with pytest.raises(
+        BackendError, match=r"me@box, which is to look after the run, speaks of a run .* no run is called"
+    ):
+        delegate.hand_over(root, prepared)
+    assert {path.name for path in tmp_path.rglob("*")} == {"job", "a.yaml", "p.yaml"}

@@ -1,0 +1,77 @@
+"""What a request means before anything is written: what would be shipped, and what would run here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from orchestrator.cli import orch
+from orchestrator.cli.render.plans import shipment_page
+from orchestrator.prepare.prepare import Request, Shipment, prepare, shipment
+
+JOB = """
+script: train.py
+notify:
+- {on: [failed], command: [./tell.sh, "it's over"]}
+- {webhook: "https://hooks.slack.com/services/T0/B0/secret"}
+- {webhook_env: HOOK}
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "project").mkdir()
+    path = tmp_path / "project" / "job.yaml"
+    path.write_text(JOB)
+    (path.parent / "train.py").write_text("x" * 1000)
+    monkeypatch.setenv("HOOK", "https://example.org/secret")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "far.yaml").write_text("{kind: ssh, hosts: [n1], supervisor: me@box}\n")
+    return path
+
+
+def test_what_is_shipped_and_what_runs_here(job: Path, tmp_path: Path) -> None:
+    said = (
+        """notify on failed: ./tell.sh 'it'"'"'s over'""",
+        "notify on failed, succeeded: POST to hooks.slack.com",
+        "notify on failed, succeeded: POST to the address in HOOK",
+    )
+    found = shipment(prepare(tmp_path, Request(str(job), "local")))
+    assert found == Shipment(str(job.parent), 2, 1000 + len(JOB), said)
+    there = shipment(prepare(tmp_path, Request(str(job), "far.yaml"))).here
+    assert there == ("ssh me@box orch accept", *(f"{line} (there)" for line in said))
+
+
+def test_the_dry_run_says_so(job: Path) -> None:
+    run = CliRunner().invoke(orch, ["submit", str(job), "-p", "local", "--dry-run"], catch_exceptions=False)
+    assert (
+        f"shipped:\n  {job.parent}: 2 files, {1000 + len(JOB)} bytes\nrun on this machine:\n  notify on" in run.output
+    )
+    as_json = CliRunner().invoke(orch, ["submit", str(job), "-p", "local", "--dry-run", "--json"])
+    assert json.loads(as_json.output)["ships"]["folder"] == str(job.parent)
+
+
+def test_nothing_more_than_the_code(job: Path) -> None:
+    assert shipment_page(Shipment("/code", 3, 2_340_000, ())) == "shipped:\n  /code: 3 files, 2.3 MB"
+
+
+def test_what_one_may_not_expect_is_said(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    webhooks = 'notify: [{webhook: "http://example.org/x"}, {webhook_env: HOOK}, {webhook: "http://127.0.0.1:1/x"}]\n'
+    job.write_text(f"script: train.py\npass_env: ['AWS_*']\n{webhooks}")
+    for name, value in (
+        ("AWS_REGION", "x"),
+        ("AWS_SECRET_ACCESS_KEY", "abcdefgh-1"),
+        ("HOOK", "http://hook.org/secret"),
+    ):
+        monkeypatch.setenv(name, value)
+    done = CliRunner().invoke(orch, ["submit", str(job), "-p", "local", "--dry-run"], catch_exceptions=False)
+    notes = [line for line in done.output.splitlines() if line.startswith("note:")]
+    assert [note.split(":")[1].split(",")[0] for note in notes] == [
+        " pass_env takes AWS_SECRET_ACCESS_KEY along", " notify tells example.org by http",
+        " notify tells hook.org by http",
+    ]  # fmt: skip
+    assert "abcdefgh-1" not in done.output
+    assert "hook.org/secret" not in done.output

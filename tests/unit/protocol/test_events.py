@@ -1,0 +1,38 @@
+"""Every kind of event that anybody writes is named in one place."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from pathlib import Path
+
+from orchestrator.protocol.events import KINDS, EventKind
+
+PACKAGE = Path(__file__).parents[3] / "orchestrator"
+WRITERS = {"write", "record", "append_event", "_event"}  # of an EventLog, of the leader, of a RunDir
+OF_THE_LAUNCHER = ("imported", "started", "log_error")  # what an agent records of its launcher's words, as launcher_*
+
+
+def written(path: Path) -> set[str]:
+    """The literal kinds of the events that a file writes."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not node.args:
+            continue
+        kind = node.args[0]
+        if node.func.attr in WRITERS and isinstance(kind, ast.Constant) and isinstance(kind.value, str):
+            found.add(kind.value)
+    return {kind for kind in found if kind.isidentifier()}  # the others are files' names and contents
+
+
+def test_every_kind_that_is_written_is_named() -> None:
+    folders = (PACKAGE / name for name in ("node", "backends", "prepare", "supervisor", "operations"))
+    paths = sorted(itertools.chain.from_iterable(folder.rglob("*.py") for folder in folders))
+    kinds = {kind: path.name for path in paths for kind in written(path)}
+    assert {"agent_started", "go", "rank_exit", "gave_up", "gang_ended"} <= set(kinds)
+    assert {kind: name for kind, name in kinds.items() if kind not in KINDS} == {}
+    assert {f"launcher_{word}" for word in OF_THE_LAUNCHER} <= KINDS
+
+
+def test_no_two_names_are_one_kind() -> None:
+    assert len(KINDS) == sum(name.isupper() for name in vars(EventKind))

@@ -1,0 +1,119 @@
+"""Files are there whole or not at all, whoever is killed, whatever lies in the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from orchestrator.protocol import files
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path, durable: bool) -> None:
+    path = tmp_path / "record.json"
+    for content in (b"one", b"", b"three" * 100_000):
+        files.write_atomic(path, content, durable=durable)
+        assert path.read_bytes() == content
+    assert os.listdir(tmp_path) == ["record.json"]
+
+
+def test_a_private_file_is_private_from_its_first_byte(tmp_path: Path) -> None:
+    path = tmp_path / "task.json"
+    path.write_text("everybody's")
+    files.write_json(path, {"token": "x"}, mode=files.PRIVATE)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert json.loads(path.read_text()) == {"token": "x"}
+
+
+def test_a_relative_path_is_one_of_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    files.write_atomic("name", b"content")
+    assert Path("name").read_bytes() == b"content"
+
+
+def test_what_can_not_be_written_leaves_the_file_before_it(tmp_path: Path) -> None:
+    path = tmp_path / "folder"
+    path.mkdir()
+    with pytest.raises(IsADirectoryError):
+        files.write_atomic(path, b"content")
+    assert os.listdir(tmp_path) == ["folder"]
+    with pytest.raises(FileNotFoundError):
+        files.write_atomic(tmp_path / "nothing" / "name", b"content")
+
+
+def test_a_link_in_the_way_is_replaced_and_never_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, path = tmp_path / "elsewhere", tmp_path / "name"
+    target.write_text("untouched")
+    path.symlink_to(target)
+    files.write_atomic(path, b"content")
+    assert (target.read_text(), path.is_symlink(), path.read_bytes()) == ("untouched", False, b"content")
+    # Even who has guessed the temporary name gets nothing written through his link.
+    guessed = files.temporary_name(path)
+    os.symlink(target, guessed)
+    monkeypatch.setattr(files, "temporary_name", lambda _: guessed)
+    with pytest.raises(FileExistsError):
+        files.write_atomic(path, b"through")
+    assert target.read_text() == "untouched"
+
+
+def test_a_temporary_name_can_not_be_guessed_and_says_whose_it_is() -> None:
+    names = {files.temporary_name("/run/verdict.json") for _ in range(100)}
+    assert len(names) == 100
+    for name in names:
+        assert files.writer_of(os.path.basename(name)) == os.getpid()
+        assert os.path.dirname(name) == "/run"
+        assert os.path.basename(name).startswith(".verdict.json.")
+    assert [files.writer_of(name) for name in ("a.json", ".a.12.tmp", "a.tmp", "a.x.tmp")] == [None, 12, None, None]
+
+
+def test_lines_of_several_writers_stay_whole(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+
+    def write(number: int) -> None:
+        for count in range(50):
+            files.append_lines(path, [json.dumps([number, count])])
+
+    writers = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert sorted(lines) == [[number, count] for number in range(4) for count in range(50)]
+
+
+def test_a_cut_off_line_takes_no_other_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    path.write_text("one\ntw")
+    files.append_lines(path, ["three", "four"])
+    assert path.read_text() == "one\ntw\nthree\nfour\n"
+
+
+def test_a_lock_ends_with_its_holder(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    code = (
+        "import sys; from orchestrator.protocol.files import locked\n"
+        f"with locked({str(path)!r}):\n    print('held', flush=True); sys.stdin.read()"
+    )
+    holder = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        taken = threading.Event()
+
+        def wait() -> None:
+            with files.locked(path):
+                taken.set()
+
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        assert not taken.is_set()
+        holder.kill()
+        waiter.join()
+        assert taken.is_set()

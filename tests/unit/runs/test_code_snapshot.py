@@ -1,0 +1,344 @@
+"""The copy of the code folder: what is in it, what is left out, what is refused."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import UsageError
+from orchestrator.runs.code_snapshot import Git, Snapshot, git_state, measure, take
+
+MB = 1 << 20
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "train.py").write_text("print(1)\n")
+    (folder / "pkg").mkdir()
+    (folder / "pkg" / "a.py").write_text("x\n")
+    return folder
+
+
+def snap(code: Path, name: str = "copy", ignore: str = ".orchignore", limit: int = MB) -> tuple[Snapshot, set[str]]:
+    target = code.parent / name
+    taken = take(code, target, ignore, limit)
+    found = {p.relative_to(target).as_posix() for p in target.rglob("*") if not p.is_dir() or p.is_symlink()}
+    return taken, found
+
+
+def test_a_copy_with_its_executable_bits(code: Path) -> None:
+    (code / "run.sh").write_text("#!/bin/sh\n")
+    (code / "run.sh").chmod(0o750)
+    (code / "empty").mkdir()
+    taken, found = snap(code)
+    assert found == {"train.py", "pkg/a.py", "run.sh"}
+    assert (taken.files, taken.bytes) == (3, 9 + 2 + 10)
+    copy = code.parent / "copy"
+    assert os.access(copy / "run.sh", os.X_OK)
+    assert not os.access(copy / "train.py", os.X_OK)
+    assert (copy / "empty").is_dir()
+
+
+def test_what_is_left_out(code: Path) -> None:
+    for name in (
+        ".git/x",
+        "__pycache__/x",
+        "pkg/__pycache__/y",
+        ".venv/x",
+        "venv/x",
+        "node_modules/x",
+        "a.pyc",
+        "data/b",
+    ):
+        (code / name).parent.mkdir(parents=True, exist_ok=True)
+        (code / name).touch()
+    (code / ".gitignore").write_text("data/\n")
+    assert snap(code)[1] == {"train.py", "pkg/a.py", ".gitignore"}
+    (code / ".orchignore").write_text("# comment\n/pkg\n!venv/\n*.py\n!train.py\n")
+    assert snap(code, "two")[1] == {"train.py", "venv/x", "data/b", ".gitignore", ".orchignore"}
+    (code / "other").write_text("*\n!train.py\n")
+    assert snap(code, "three", "other")[1] == {"train.py"}
+    with pytest.raises(UsageError, match="no such ignore file"):
+        snap(code, "four", "missing")
+
+
+def test_links(code: Path) -> None:
+    outside = code.parent / "outside.txt"
+    outside.write_text("outside")
+    (code / "out").symlink_to(outside)
+    (code / "in").symlink_to("pkg/a.py")
+    (code / "absolute").symlink_to(code / "pkg")
+    (code / "dangling").symlink_to("nowhere")
+    (code / "loop").symlink_to("loop")
+    (code / "venv").mkdir()
+    (code / "venv" / "tool").write_text("tool")
+    (code / "tool").symlink_to("venv/tool")
+    _, found = snap(code)
+    copy = code.parent / "copy"
+    assert found == {"train.py", "pkg/a.py", "out", "in", "absolute", "tool"}
+    assert not (copy / "out").is_symlink()
+    assert (copy / "out").read_text() == "outside"
+    assert (copy / "tool").read_text() == "tool"
+    assert (copy / "in").readlink() == Path("pkg/a.py")
+    assert (copy / "absolute").readlink() == Path("pkg")
+    (code / "folder").symlink_to(code.parent)
+    with pytest.raises(UsageError, match="link to a folder that is not shipped"):
+        snap(code, "two")
+
+
+def test_what_is_no_file(code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(code / "pipe")
+    monkeypatch.chdir(code)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind("socket")
+        assert snap(code)[1] == {"train.py", "pkg/a.py"}
+
+
+def test_too_large_is_refused_before_anything_is_copied(code: Path) -> None:
+    (code / "data").mkdir()
+    for i, size in enumerate((300_000, 200_000)):
+        (code / "data" / str(i)).write_bytes(bytes(size))
+    (code / "model.bin").write_bytes(bytes(400_000))
+    with pytest.raises(UsageError) as caught:
+        snap(code, limit=800_000)
+    message = str(caught.value)
+    assert "largest: data/ (0.5 MB), model.bin (0.4 MB), train.py (9 bytes)" in message
+    assert ".orchignore" in message
+    assert "code.max_size" in message
+    assert not (code.parent / "copy").exists()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_unreadable_files_are_named(code: Path) -> None:
+    (code / "secret").touch(mode=0o000)
+    with pytest.raises(UsageError, match="code/secret: can't be read: Permission denied"):
+        snap(code)
+
+
+def test_a_failing_copy_leaves_nothing(code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("orchestrator.runs.code_snapshot.os.fdopen", full)
+    with pytest.raises(UsageError, match="can't be copied into the snapshot: No space left"):
+        snap(code)
+    assert not (code.parent / "copy").exists()
+
+
+def test_folders_that_can_not_be(code: Path) -> None:
+    with pytest.raises(UsageError, match="does not exist"):
+        take(code / "no", code.parent / "copy", ".orchignore", MB)
+    with pytest.raises(UsageError, match="not empty"):
+        take(code, code, ".orchignore", MB)
+    with pytest.raises(UsageError, match="can't be written"):
+        take(code, code / "train.py" / "x", ".orchignore", MB)
+
+
+def test_a_destination_inside_the_folder_is_not_copied_into_itself(code: Path) -> None:
+    taken = take(code, code / "runs" / "1", ".orchignore", MB)
+    assert taken.files == 2
+    assert not (code / "runs" / "1" / "runs" / "1").exists()
+
+
+def test_the_hash_knows_names_modes_and_contents_and_nothing_else(code: Path) -> None:
+    first = snap(code, "1")[0].sha256
+    os.utime(code / "train.py", (1, 1))
+    assert snap(code, "2")[0].sha256 == first
+    hashes = {first}
+    (code / "train.py").chmod(0o755)
+    hashes.add(snap(code, "3")[0].sha256)
+    (code / "train.py").write_text("print(2)\n")
+    hashes.add(snap(code, "4")[0].sha256)
+    (code / "train.py").rename(code / "train2.py")
+    hashes.add(snap(code, "5")[0].sha256)
+    assert len(hashes) == 4
+
+
+def test_odd_names(code: Path) -> None:
+    for name in ("a b", "new\nline", "ünï", os.fsdecode(b"\xff\xfe")):
+        (code / name).write_text(name.encode("utf-8", "surrogateescape").hex())
+    assert snap(code)[0].files == 6
+
+
+def git(folder: Path, *args: str) -> str:
+    identity = [
+        "-c",
+        "user.name=n",
+        "-c",
+        "user.email=e",
+        "-c",
+        "init.defaultBranch=main",
+        "-c",
+        "commit.gpgsign=false",
+    ]
+    done = subprocess.run(["git", *identity, *args], cwd=folder, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def test_git(code: Path, tmp_path: Path) -> None:
+    assert git_state(code) == Git()
+    git(code, "init")
+    assert git_state(code) == Git(None, dirty=True, diff=None, untracked=("pkg/", "train.py"))
+    git(code, "add", ".")
+    git(code, "commit", "-m", "x")
+    head = git(code, "rev-parse", "HEAD")
+    assert git_state(code) == Git(head)
+    (code / "new file").touch()
+    assert git_state(code) == Git(head, dirty=True, untracked=("new file",))
+    git(code, "mv", "train.py", "moved.py")
+    state = git_state(code)
+    assert (state.commit, state.dirty, state.untracked) == (head, True, ("new file",))
+    assert state.diff is not None
+    (code / "moved.py").write_text("else\n")
+    assert git_state(code).diff != state.diff
+    taken, _ = snap(code)
+    assert (taken.git, taken.dirty) == (head, True)
+
+
+def test_no_program_of_the_repository_is_run(code: Path, tmp_path: Path) -> None:
+    git(code, "init")
+    git(code, "add", ".")
+    git(code, "commit", "-m", "x")
+    mark = tmp_path / "ran"
+    spy = tmp_path / "spy"
+    spy.write_text(f"#!/bin/sh\ntouch {mark}\n")
+    spy.chmod(0o755)
+    for key in ("core.fsmonitor", "diff.external", "core.pager"):
+        git(code, "config", key, str(spy))
+    mark.unlink(missing_ok=True)
+    (code / "train.py").write_text("changed\n")
+    assert git_state(code).diff is not None
+    assert not mark.exists()
+
+
+def test_a_link_to_credentials_is_refused(code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh" / "id_ed25519").write_text("secret")
+    (code / "pkg" / "weights").symlink_to(tmp_path / ".ssh" / "id_ed25519")
+    assert "pkg/weights" in snap(code)[1]
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(UsageError, match=r"pkg/weights: is a link, and .*id_ed25519 is where credentials are kept"):
+        snap(code, "again")
+    assert not (code.parent / "again").exists()
+
+
+def test_what_would_be_copied_is_known_before(code: Path) -> None:
+    taken, _ = snap(code)
+    assert measure(code, ".orchignore", MB) == (taken.files, taken.bytes) == (2, 11)
+    with pytest.raises(UsageError, match="more than the 10 bytes allowed"):
+        measure(code, ".orchignore", 10)
+
+
+def test_private_files_stay_private(code: Path) -> None:
+    (code / "key").write_text("k")
+    (code / "key").chmod(0o600)
+    (code / "run.sh").write_text("true\n")
+    (code / "run.sh").chmod(0o755)
+    snap(code)
+    found = {path.name: path.stat().st_mode & 0o777 for path in (code.parent / "copy").iterdir() if path.is_file()}
+    assert found == {"key": 0o600, "train.py": 0o600, "run.sh": 0o700}
+
+
+def spying(tmp_path: Path) -> tuple[Path, Path]:
+    """A program, and the file that it leaves when it is run."""
+    mark, spy = tmp_path / "ran", tmp_path / "spy"
+    spy.write_text(f"#!/bin/sh\ntouch {mark}\ncat\n")
+    spy.chmod(0o755)
+    return spy, mark
+
+
+@pytest.mark.parametrize("where", ["config", "included", "config.worktree"])
+def test_no_filter_of_the_repository_is_run(code: Path, tmp_path: Path, where: str) -> None:
+    spy, mark = spying(tmp_path)
+    git(code, "init")
+    git(code, "add", ".")
+    git(code, "commit", "-m", "x")
+    (code / ".git" / "info" / "attributes").write_text("*.py filter=evil\n")
+    if where == "included":
+        git(code, "config", "include.path", "included")
+    elif where == "config.worktree":
+        git(code, "config", "extensions.worktreeConfig", "true")
+    for key, value in (("clean", str(spy)), ("required", "true")):
+        git(code, "config", "--file", f".git/{where}", f"filter.evil.{key}", value)
+    (code / "train.py").write_text("print(2)\n")
+    state = git_state(code)
+    assert state.dirty
+    assert state.diff is not None
+    assert not mark.exists()
+
+
+def test_a_filter_that_can_not_be_switched_off_is_not_run(code: Path, tmp_path: Path) -> None:
+    spy, mark = spying(tmp_path)
+    git(code, "init")
+    git(code, "add", ".")
+    git(code, "commit", "-m", "x")
+    (code / ".git" / "info" / "attributes").write_text("*.py filter=a=b\n")
+    git(code, "config", "filter.a=b.clean", str(spy))
+    (code / "train.py").write_text("print(2)\n")
+    assert git_state(code) == Git()
+    assert not mark.exists()
+
+
+def test_no_program_of_a_submodule_is_run(code: Path, tmp_path: Path) -> None:
+    spy, mark = spying(tmp_path)
+    module = tmp_path / "module"
+    module.mkdir()
+    (module / "a.py").write_text("1\n")
+    for folder in (module, code):
+        git(folder, "init")
+    git(module, "add", ".")
+    git(module, "commit", "-m", "x")
+    git(code, "-c", "protocol.file.allow=always", "submodule", "add", str(module), "module")
+    git(code, "add", ".")
+    git(code, "commit", "-m", "x")
+    (code / ".git" / "modules" / "module" / "info" / "attributes").write_text("*.py filter=evil\n")
+    git(code / "module", "config", "filter.evil.clean", str(spy))
+    (code / "module" / "a.py").write_text("2\n")
+    assert git_state(code).commit is not None
+    assert not mark.exists()
+
+
+def test_nothing_is_fetched(code: Path, tmp_path: Path) -> None:
+    """A partial clone fetches what it lacks, by a program that its own configuration may name."""
+    spy, mark = spying(tmp_path)
+    git(code, "init")
+    git(code, "add", ".")
+    git(code, "commit", "-m", "x")
+    blob = git(code, "rev-parse", "HEAD:train.py")
+    (code / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
+    for key, value in (
+        ("core.repositoryFormatVersion", "1"),
+        ("extensions.partialClone", "origin"),
+        ("remote.origin.promisor", "true"),
+        ("remote.origin.url", str(tmp_path)),
+        ("remote.origin.uploadpack", str(spy)),
+        ("protocol.file.allow", "always"),
+    ):
+        git(code, "config", key, value)
+    (code / "train.py").write_text("print(2)\n")
+    git_state(code)
+    assert not mark.exists()
+
+
+def test_without_git(code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert git_state(code) == Git()
+
+
+def test_a_small_folder_is_fast(code: Path) -> None:
+    git(code, "init")
+    for i in range(18):
+        (code / f"{i}.py").write_text("x" * 1000)
+    times = []
+    for i in range(3):
+        start = time.perf_counter()
+        snap(code, str(i))
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.05

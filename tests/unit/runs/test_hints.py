@@ -1,0 +1,49 @@
+"""Advice for the failures that everybody meets, and silence for the rest."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.runs.verdict import hint_for
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        ("torch.OutOfMemoryError CUDA out of memory. Tried to allocate 2.00 GiB", "lower global_batch"),
+        ("RuntimeError unable to mmap 4096 bytes: Cannot allocate memory (12)", "the host ran out of memory"),
+        ("OSError [Errno 28] No space left on device", "a disk is full"),
+        ("RuntimeError DataLoader worker is killed by signal: Bus error", "shared memory"),
+        ("ModuleNotFoundError No module named 'wandb'", "an import failed"),
+        ("RuntimeError EADDRINUSE, Address already in use", "MASTER_PORT"),
+        ("RuntimeError Watchdog caught collective operation timeout", "a collective timed out"),
+        ("FloatingPointError Loss is nan", "learning rate"),
+        ("PermissionError [Errno 13] Permission denied: '/data'", "owner and mode"),
+        ("FileNotFoundError [Errno 2] No such file or directory: 'x'", "only the code folder"),
+        ("node 1 (b) can't reach node 0: 10.0.0.1: timed out (ports 20000)", "firewall"),
+        ("node 1 (b) can't reach its neighbour c: 10.0.0.3:7000: timed out", "firewall"),
+        ("node 1 (b): input data can't be fetched from http://x: timed out", "give a source"),
+    ],
+)
+def test_words(words: str, advice: str) -> None:
+    assert advice in hint_for(words, 1, None)
+
+
+@pytest.mark.parametrize(
+    ("code", "signal", "advice"),
+    [
+        (None, "SIGKILL", "ran out of memory"),
+        (137, None, "ran out of memory"),
+        (None, "SIGBUS", "shared memory"),
+        (None, "SIGSEGV", "faulthandler"),
+        (127, None, "not found"),
+        (126, None, "can't be executed"),
+    ],
+)
+def test_codes_and_signals(code: int | None, signal: str | None, advice: str) -> None:
+    assert advice in hint_for("", code, signal)
+
+
+@pytest.mark.parametrize("words", ["ValueError boom", "KeyError 'finance'", "", "AssertionError banana"])
+def test_silence_where_no_rule_fits(words: str) -> None:
+    assert hint_for(words, 1, None) == ""

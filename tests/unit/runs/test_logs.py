@@ -1,0 +1,150 @@
+"""Logs while they grow: progress bars, cut lines and characters, several ranks and attempts."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.runs import logs
+from orchestrator.runs.logs import Selection, Tail, beat_of, log_files, offset_of_last, result_of
+from orchestrator.runs.store import RunDir
+
+pieces = st.lists(st.sampled_from([b"a", b"bb ", b"\r", b"\n", b"\r\n", b"\xc3", b"\xa9", b"\xff", b""]), max_size=30)
+
+
+def naive(data: bytes) -> list[str]:
+    """The lines of a whole log, an unfinished last one included."""
+    lines = re.split(rb"\r\n|\r|\n", data)
+    return [line.decode("utf-8", "replace") for line in (lines if lines[-1] else lines[:-1])]
+
+
+def log(run: RunDir, data: bytes = b"", node: int = 0, attempt: int = 0, rank: int = 0) -> Path:
+    path = run.node(node) / f"attempt_{attempt}" / f"rank_{rank}.log"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+def lines(tail: Tail, *, ended: bool = False) -> list[str]:
+    return [line for _, line in tail.read(ended=ended)]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    return RunDir(tmp_path / "r-1")
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    return RunDir(tmp_path_factory.mktemp("logs") / "r-1")
+
+
+@settings(max_examples=300)
+@given(pieces, st.integers(1, 7))
+def test_a_growing_log_is_read_as_if_at_once(scratch: RunDir, written: list[bytes], chunk: int) -> None:
+    path = log(scratch)
+    tail, seen = Tail(scratch, Selection()), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logs, "CHUNK", chunk)
+        for piece in written:
+            with open(path, "ab") as file:
+                file.write(piece)
+            seen += lines(tail)
+        seen += lines(tail, ended=True)
+    assert seen == naive(b"".join(written))
+
+
+@settings(max_examples=300)
+@given(pieces, st.integers(0, 6), st.integers(1, 7))
+def test_the_last_lines_are_the_last_lines(scratch: RunDir, written: list[bytes], number: int, chunk: int) -> None:
+    data = b"".join(written)
+    path = log(scratch, data)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logs, "CHUNK", chunk)
+        rest = data[offset_of_last(path, number) :]
+    assert naive(rest) == (naive(data)[-number:] if number else [])
+
+
+def test_a_progress_bar_is_shown_as_it_turns(run: RunDir) -> None:
+    path = log(run, b"start\n")
+    tail = Tail(run, Selection())
+    assert lines(tail) == ["start"]
+    with open(path, "ab") as file:
+        file.write(b" 10%\r 20%\r 3")
+        file.flush()
+        assert lines(tail) == [" 10%", " 20%"]
+        file.write(b"0%\r")
+        file.flush()
+        assert lines(tail) == [" 30%"]
+        file.write(b"\ndone")
+        file.flush()
+    assert lines(tail) == []
+    assert lines(tail, ended=True) == ["done"]
+    assert lines(tail, ended=True) == []
+
+
+def test_a_line_without_end_is_shown_in_pieces_and_costs_linear_time(run: RunDir) -> None:
+    """A megabyte without a line end: quadratic work would take hours, and the test's time-out would end it."""
+    path = log(run, b"x" * 1_000_000)
+    assert "".join(lines(Tail(run, Selection()), ended=True)) == "x" * 1_000_000
+    assert offset_of_last(path, 3) == 0
+
+
+def test_attempts_come_in_order_and_ranks_within_them(run: RunDir) -> None:
+    for attempt, rank, node in [(1, 0, 0), (0, 10, 1), (0, 2, 1), (0, 0, 0), (10, 0, 0)]:
+        log(run, f"{attempt}.{rank}\n".encode(), node, attempt, rank)
+    (run.node(0) / "attempt_0" / "rank_0.log.old").write_text("no log")
+    assert lines(Tail(run, Selection(everything=True))) == ["0.0", "0.2", "0.10", "1.0", "10.0"]
+    assert lines(Tail(run, Selection())) == ["0.0", "1.0", "10.0"]
+
+
+@pytest.mark.parametrize(
+    ("selection", "ranks"),
+    [
+        (Selection(), [0]),
+        (Selection(rank=3), [3]),
+        (Selection(node=1), [2, 3]),
+        (Selection(rank=2, node=1), [2]),
+        (Selection(rank=0, node=1), []),
+        (Selection(rank=1, everything=True), [0, 1, 2, 3]),
+        (Selection(rank=9), []),
+    ],
+)
+def test_selections(run: RunDir, selection: Selection, ranks: list[int]) -> None:
+    for rank in range(4):
+        log(run, node=rank // 2, rank=rank)
+    assert [found.rank for found in log_files(run, selection)] == ranks
+
+
+def test_tail_counts_for_each_log(run: RunDir) -> None:
+    for rank in range(2):
+        log(run, f"{rank}a\n{rank}b\n{rank}c\n".encode(), rank=rank)
+    tail = Tail(run, Selection(everything=True))
+    tail.skip_to_last(2)
+    assert lines(tail) == ["0b", "0c", "1b", "1c"]
+
+
+def test_a_log_that_appears_later_is_read_from_its_start(run: RunDir) -> None:
+    tail = Tail(run, Selection(everything=True))
+    tail.skip_to_last(1)
+    assert lines(tail) == []
+    log(run, b"a\nb\n")
+    assert lines(tail) == ["a", "b"]
+
+
+def test_beats_and_results_that_are_broken_are_none(run: RunDir) -> None:
+    assert (beat_of(run, 0), result_of(run)) == (None, None)
+    folder = log(run).parent
+    for text in ("{", "[1]", "", "\x00\x00"):
+        (folder / "beat_0").write_text(text)
+        (run.path / "result.json").write_text(text)
+        assert (beat_of(run, 0), result_of(run)) == (None, None)
+    (folder / "beat_0").write_text(json.dumps({"step": 3}).ljust(511) + "\n")
+    (run.path / "result.json").write_text('{"accuracy": 0.9}')
+    assert (beat_of(run, 0), result_of(run)) == ({"step": 3}, {"accuracy": 0.9})
+    assert beat_of(run, 1) is None

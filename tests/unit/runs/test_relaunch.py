@@ -1,0 +1,138 @@
+"""Starts are pure: which events count, and whether a run's agents are started again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestrator.runs.record import RunRecord
+from orchestrator.runs.reducer import reduce
+from orchestrator.runs.relaunch import (
+    Relaunch,
+    budget_left,
+    correct_clock_skew,
+    last_attempt,
+    newest_start,
+    newest_step,
+    next_start,
+    pending_start,
+)
+
+RETRY = {"user_error": 0, "infra": 2, "preempted": None, "timeout": None}
+GO = {"kind": "go", "node": 0, "attempt": 0, "world_size": 2}
+
+
+def again(start: int, attempt: int, cause: str = "infra", step: int | None = None) -> dict[str, Any]:
+    return {
+        "kind": "starting_again",
+        "start": start,
+        "attempt": attempt,
+        "cause": cause,
+        "reason": "lost",
+        "step": step,
+    }
+
+
+def agent(node: int, start: int = 0) -> dict[str, Any]:
+    return {"kind": "agent_started", "node": node, "start": start, "host": f"n{node}"}
+
+
+def test_before_a_second_start_every_event_counts() -> None:
+    events = [{"kind": "submitted"}, agent(0), GO, {"kind": "found_lost"}]
+    assert newest_start(events) == events
+
+
+def test_a_decided_start_hides_what_the_one_before_it_left() -> None:
+    events = [{"kind": "submitted"}, {"kind": "found_lost"}, again(1, 3), agent(0), GO, agent(1), agent(1, 1)]
+    assert newest_start(events) == [{"kind": "submitted"}, again(1, 3), agent(1, 1)]
+
+
+def test_a_requeued_agent_alone_opens_a_start() -> None:
+    ended = {"kind": "agent_ended", "node": 0, "outcome": "preempted"}
+    assert newest_start([agent(0), ended, agent(0, 1), agent(1)]) == [agent(0, 1)]
+
+
+def test_the_next_start_follows_the_last_attempt() -> None:
+    events = [GO, {"kind": "restart", "node": 0, "attempt": 1, "cause": "infra"}, {**GO, "attempt": 1},
+              {"kind": "attempt_failed", "node": 0, "attempt": 0, "step": 40}]  # fmt: skip
+    assert last_attempt(events) == 1
+    assert newest_step(events) == 40
+    assert next_start(RETRY, events, "infra", "node 2 was lost") == Relaunch(1, 2, "infra", "node 2 was lost", 40)
+    assert budget_left(RETRY, events) == {"user_error": 0, "infra": 1, "preempted": None, "timeout": None}
+
+
+@pytest.mark.parametrize(
+    ("events", "cause"),
+    [
+        ([], "infra"),  # it never ran: nothing that another start would mend
+        ([GO], "user_error"),
+        ([GO], "timeout"),
+        ([GO, {"kind": "cancel"}], "infra"),
+        ([GO, again(1, 1), again(2, 2)], "infra"),
+        ([GO, again(1, 1), {"kind": "restart", "cause": "infra"}], "infra"),
+        ([GO, again(1, 1), {"kind": "submit_failed", "reason": "n2 did not come back"}], "infra"),
+    ],
+)
+def test_no_further_start(events: list[dict[str, Any]], cause: str) -> None:
+    assert next_start(RETRY, events, cause, "why") is None
+
+
+def test_a_run_that_never_began_is_started_again_only_where_a_node_was_lost() -> None:
+    lost = {"kind": "lost_node", "node": 0, "lost": 1}
+    assert next_start(RETRY, [lost], "infra", "why") == Relaunch(1, 1, "infra", "why")
+    assert next_start(RETRY, [], "infra", "why", lost=True) == Relaunch(1, 1, "infra", "why")
+    assert next_start(RETRY, [{"kind": "submit_failed"}], "infra", "why", lost=True) is None
+
+
+def test_preemptions_have_no_budget_but_need_progress() -> None:
+    three = [GO, *(again(number, number, "preempted", 10) for number in (1, 2, 3))]
+    moved = [*three, {"kind": "gang_ended", "node": 0, "step": 20}]
+    assert isinstance(next_start(RETRY, moved, "preempted", "why"), Relaunch)
+    stuck = [*three, {"kind": "gang_ended", "node": 0, "step": 10}]
+    assert (
+        next_start(RETRY, stuck, "preempted", "why")
+        == "3 starts in a row ended without a new checkpoint; the last: why"
+    )
+
+
+def test_a_start_on_fewer_nodes_says_so() -> None:
+    record = RunRecord("r-1", nnodes=2, hosts=("n0", "n2"))
+    said = {"kind": "going_on_without", "start": 1, "hosts": ["n1"], "nodes": 2, "of": 3}
+    go = {**GO, "attempt": 1}
+    events = [again(1, 1), said, agent(0, 1), go, agent(1, 1), {**agent(2), "kind": "agent_started"}]
+    running = reduce(record, events, {0: True, 1: True}, rank0_done=False)
+    assert (running.detail, len(running.nodes)) == ("on 2 of 3 nodes, without n1", 2)
+    end = {"kind": "gang_ended", "node": 0, "outcome": "succeeded", "cause": "", "reason": "", "attempt": 1}
+    words = [{"kind": "agent_ended", "node": node, "outcome": "succeeded"} for node in (0, 1)]
+    verdict = reduce(record, [*events, end, *words], {}, rank0_done=True).verdict
+    assert verdict is not None
+    assert (verdict.outcome, verdict.reason) == ("succeeded", "on 2 of 3 nodes, without n1")
+
+
+def test_the_reducer_waits_for_the_agents_of_a_decided_start() -> None:
+    record = RunRecord("r-1", nnodes=2, hosts=("n0", "n1"))
+    lost = {"kind": "gang_ended", "node": 0, "outcome": "failed", "cause": "infra", "reason": "lost", "attempt": 0}
+    ended = {"kind": "agent_ended", "node": 0, "outcome": "failed"}
+    before = [agent(0), GO, agent(1), lost, ended]
+    assert reduce(record, before, {1: False}, rank0_done=False).state == "failed"
+    between = reduce(record, [again(1, 1), *before], {}, rank0_done=False)
+    assert (between.state, between.verdict, between.attempt, between.restarts) == ("restarting", None, 1, 1)
+    assert pending_start([again(1, 1), *before]) == Relaunch(1, 1, "infra", "lost")
+    after = reduce(record, [again(1, 1), *before, agent(0, 1)], {}, rank0_done=False)
+    assert [node.state for node in after.nodes] == ["starting", "waiting"]
+
+
+def test_times_of_a_node_whose_clock_is_off_are_shown_as_this_machine_would_have_told_them() -> None:
+    clock = {"kind": "clock", "of": 1, "start": 0, "ahead": 7200.0, "time": 100.0}
+    events = [
+        clock,
+        {**agent(0), "time": 101.0},
+        {**agent(1), "time": 7301.0},
+        {"kind": "go", "node": 1, "time": 7302.5},
+    ]
+    assert [event["time"] for event in correct_clock_skew(events)] == [100.0, 101.0, 101.0, 102.5]
+    replaced = [*events, {**agent(1, start=1), "time": 120.0}]  # by a machine with another clock
+    assert correct_clock_skew(replaced)[-1]["time"] == 120.0
+    assert correct_clock_skew(events[1:]) == events[1:]
+    assert correct_clock_skew([{**clock, "ahead": "?"}, {**agent(1), "time": None}])[1]["time"] is None

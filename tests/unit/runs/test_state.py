@@ -1,0 +1,356 @@
+"""The reduction of a run's events: what state, whose fault, and never a success that is not whole."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.runs.record import RunRecord
+from orchestrator.runs.reducer import reduce
+from orchestrator.runs.state import FINAL, RunState, Verdict
+from orchestrator.supervisor.decide import following
+
+RECORD = {
+    "run_id": "r-1", "name": "r", "profile_name": "local-2x2", "created": 1000.0, "nnodes": 2, "hosts": ["a", "b"],
+    "world_size": 4,
+}  # fmt: skip
+ALIVE, GONE = {0: True, 1: True}, {0: False, 1: False}
+CULPRIT = {
+    "rank": 2, "node": 1, "host": "b", "code": 1, "signal": None, "after_stop": False, "victim": False,
+    "error": {"type": "ValueError", "message": "boom\nand more", "traceback": "Traceback ...\nValueError: boom"},
+    "tail": ["step 1", "ValueError: boom"],
+}  # fmt: skip
+
+
+def event(kind: str, node: int | None = None, **values: Any) -> dict[str, Any]:
+    clock: dict[str, Any] = {"time": 1001.0} if node is None else {"time": 1001.0, "node": node, "seq": 0, "mono": 1.0}
+    return {"kind": kind, **clock, **values}
+
+
+def started(node: int, attempt: int = 0) -> dict[str, Any]:
+    return event("started", node, attempt=attempt, ranks=[2 * node, 2 * node + 2], world_size=4,
+                 master_addr="10.0.0.1", master_port=4242)  # fmt: skip
+
+
+SUBMITTED = [event("submitted")]
+AGENTS = [event("agent_started", 0, host="a", pid=1, started=1), event("agent_started", 1, host="b", pid=2, started=1)]
+JOINED = [event("joined", 0, joined=node, host="ab"[node], nproc=2) for node in range(2)]
+GO = [event("go", 0, attempt=0, world_size=4, master_port=4242, nproc=[2, 2])]
+RUNNING = [*SUBMITTED, *AGENTS, *JOINED, *GO, started(0), started(1)]
+EXITS = [event("rank_exit", rank // 2, rank=rank, code=0, signal=None, attempt=0) for rank in range(4)]
+WELL = [event("gang_ended", 0, outcome="succeeded", cause="", reason="", attempt=0)]
+LEFT = [event("agent_ended", node, outcome="succeeded", code=0, swept=0, survivors=[]) for node in range(2)]
+SUCCESS = [*RUNNING, *EXITS, *WELL, *LEFT]
+FAILED = [
+    *RUNNING,
+    event("rank_exit", 1, rank=2, code=1, signal=None, attempt=0),
+    event("attempt_failed", 0, attempt=0, culprit=CULPRIT, cause="user_error", step=None),
+    event("gang_ended", 0, outcome="failed", cause="user_error", reason="", attempt=0),
+    *[event("agent_ended", node, outcome="failed", code=1, swept=0, survivors=[]) for node in range(2)],
+]
+RESTARTED = [
+    *RUNNING,
+    event("attempt_failed", 0, attempt=0, culprit=CULPRIT, cause="infra", step=40),
+    event("restart", 0, attempt=1, cause="infra", from_step=40),
+]
+
+
+def without(events: list[dict[str, Any]], *gone: dict[str, Any]) -> list[dict[str, Any]]:
+    return [one for one in events if one not in gone]
+
+
+def state(events: list[dict[str, Any]], alive: Any = GONE, *, done: bool = True, **record: Any) -> RunState:
+    return reduce(RunRecord.from_json("r-1", {**RECORD, **record}), events, alive, rank0_done=done)
+
+
+def verdict(events: list[dict[str, Any]], alive: Any = GONE, *, done: bool = True) -> Verdict:
+    found = state(events, alive, done=done).verdict
+    assert found is not None
+    return found
+
+
+# -- success
+
+
+def test_success_is_the_leaders_word_and_the_done_marker() -> None:
+    found = state(SUCCESS)
+    assert (found.state, found.verdict) == ("succeeded", Verdict("succeeded"))
+    assert (found.started, found.ended, found.master) == (1001.0, 1001.0, "10.0.0.1:4242")
+    assert [(node.state, node.ranks, node.exits) for node in found.nodes] == [
+        ("ended", (0, 2), {0: "exit code 0", 1: "exit code 0"}),
+        ("ended", (2, 4), {2: "exit code 0", 3: "exit code 0"}),
+    ]
+
+
+def test_no_done_marker_is_no_success() -> None:
+    assert verdict(SUCCESS, done=False) == Verdict(
+        "failed", "infra", "all nodes said done, but rank 0 left no done marker"
+    )
+
+
+@pytest.mark.parametrize(("node", "name"), [(0, "node 0 (a)"), (1, "node 1 (b)")])
+def test_a_node_that_is_lost_after_all_ranks_ended_well_is_named_and_takes_nothing_back(node: int, name: str) -> None:
+    unsaid = without(SUCCESS, LEFT[node])
+    found = state(unsaid)
+    assert found.verdict == Verdict(
+        "succeeded", reason=f"all ranks ended well; lost after that, and left behind: {name}"
+    )
+    assert [each.state for each in found.nodes] == ["lost" if each == node else "ended" for each in (0, 1)]
+    assert following(RunRecord("r-1", job={"retry": {"infra": 3}}), unsaid, found) is None
+    assert verdict(unsaid, done=False).reason == "all nodes said done, but rank 0 left no done marker"
+
+
+@pytest.mark.parametrize("alive", [{0: False, 1: None}, {0: False, 1: True}])
+def test_a_success_waits_for_the_node_that_may_still_speak(alive: dict[int, bool | None]) -> None:
+    assert state(without(SUCCESS, LEFT[1]), alive).verdict is None
+
+
+def test_a_node_that_missed_the_leaders_goodbye_is_no_failure() -> None:
+    gave_up = event("gave_up", 1, outcome="failed", cause="infra", reason="node 1 lost node 0: closed the connection")
+    assert verdict([*without(SUCCESS, LEFT[1]), gave_up, {**LEFT[1], "outcome": "failed"}]) == Verdict("succeeded")
+
+
+def test_no_word_of_the_leader_is_no_success() -> None:
+    found = verdict(without(SUCCESS, *WELL))
+    assert (found.outcome, found.reason) == ("failed", "the agents ended, but the record of how the gang ended is lost")
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_no_loss_of_records_raises_or_makes_a_success(data: st.DataObject) -> None:
+    """Files cut anywhere, lines lost, letters flipped: the reducer answers, and `succeeded` needs the leader's word."""
+    whole = data.draw(st.sampled_from([SUCCESS, FAILED, RESTARTED]))
+    text = "".join(json.dumps(one) + "\n" for one in whole)
+    for _ in range(data.draw(st.integers(0, 4))):
+        start = data.draw(st.integers(0, len(text)))
+        cut = data.draw(st.integers(0, 60))
+        text = text[:start] + data.draw(st.sampled_from(["", "x", "0", "-", '"', "}", "null"])) + text[start + cut :]
+    events = []
+    for line in text.splitlines():
+        try:
+            events.append(json.loads(line))
+        except ValueError:
+            continue
+    events = [one for one in events if isinstance(one, dict)]
+    found = state(events, data.draw(st.sampled_from([ALIVE, GONE, {}, {0: None, 1: False}])))
+    if found.state == "succeeded":
+        assert [one for one in events if one.get("kind") == "gang_ended" and one["outcome"] == "succeeded"]
+    json.dumps(found.to_json())
+
+
+@given(st.lists(st.sampled_from([*SUCCESS, *FAILED, *RESTARTED]), max_size=12), st.data())
+def test_missing_fields_never_raise(events: list[dict[str, Any]], data: st.DataObject) -> None:
+    maimed = []
+    wrong_values = st.sampled_from([None, "x", -1, 1.5, [], {}, True])
+    for sound in events:
+        culprit = {**CULPRIT, data.draw(st.sampled_from(sorted(CULPRIT))): data.draw(wrong_values)}
+        one = {**sound, "culprit": culprit} if "culprit" in sound else sound
+        gone = data.draw(st.sets(st.sampled_from(sorted(one))))
+        kept = {name: value for name, value in one.items() if name not in gone}
+        wrong = data.draw(st.sampled_from([*sorted(one), ""]))
+        maimed.append({**kept, wrong: data.draw(wrong_values)} if wrong else kept)
+    assert state(maimed, data.draw(st.sampled_from([ALIVE, GONE, {}]))).run_id == "r-1"
+
+
+@given(st.sets(st.sampled_from(sorted(RECORD))))
+def test_a_record_that_lacks_fields_never_raises(gone: set[str]) -> None:
+    record = {name: value for name, value in RECORD.items() if name not in gone - {"run_id"}}
+    assert reduce(RunRecord.from_json("r-1", record), SUCCESS, GONE, rank0_done=True).run_id == "r-1"
+
+
+def test_events_of_a_node_that_the_run_does_not_have_are_no_node() -> None:
+    found = state([*SUCCESS, event("agent_started", 7, host="x"), event("agent_started", -1, host="x")])
+    assert (len(found.nodes), found.state) == (2, "succeeded")
+
+
+# -- failure
+
+
+def test_the_culprit_is_named_with_its_last_words() -> None:
+    found = verdict(FAILED)
+    assert found.reason == "rank 2 on node 1 (b) ended with exit code 1: ValueError: boom"
+    assert (found.cause, found.rank, found.node, found.host, found.code) == ("user_error", 2, 1, "b", 1)
+    assert found.tail == ("step 1", "ValueError: boom")
+    assert found.error == CULPRIT["error"]
+
+
+@pytest.mark.parametrize(
+    ("culprit", "reason", "hint"),
+    [
+        ({"code": None, "signal": "SIGKILL", "error": None}, "ended with SIGKILL", "ran out of memory"),
+        ({"code": 17, "error": None}, "ended with exit code 17", ""),
+        ({"code": 127, "error": None}, "ended with exit code 127", "not found"),
+        ({"error": {"type": "ValueError", "message": None}}, "exit code 1: ValueError: None", ""),
+        (
+            {"error": {"type": "torch.OutOfMemoryError", "message": "CUDA out of memory. Tried"}},
+            "Tried",
+            "lower global",
+        ),
+    ],
+)
+def test_how_a_rank_ended_is_said_and_hinted_at(culprit: dict[str, Any], reason: str, hint: str) -> None:
+    events = [*FAILED[:-4], event("attempt_failed", 0, attempt=0, culprit={**CULPRIT, **culprit, "tail": []},
+                                  cause="infra"), {**FAILED[-3], "cause": "infra"}, *FAILED[-2:]]  # fmt: skip
+    found = verdict(events)
+    assert reason in found.reason
+    assert hint in found.hint
+    assert bool(hint) == bool(found.hint)
+
+
+def test_no_progress_is_said_beside_the_culprit() -> None:
+    events = [{**one, "cause": "no_progress", "reason": "3 attempts in a row"} if one["kind"] == "gang_ended" else one
+              for one in FAILED]  # fmt: skip
+    found = verdict(events)
+    assert (found.cause, found.rank) == ("no_progress", 2)
+    assert found.reason.endswith("ValueError: boom; 3 attempts in a row")
+
+
+def test_only_the_last_attempts_culprit_is_blamed() -> None:
+    later = {**CULPRIT, "rank": 0, "node": 0, "host": "a"}
+    events = [
+        *RESTARTED,
+        event("go", 0, attempt=1, world_size=4),
+        started(0, 1),
+        started(1, 1),
+        event("attempt_failed", 0, attempt=1, culprit=later, cause="infra"),
+        event("gang_ended", 0, outcome="failed", cause="infra", reason="", attempt=1),
+        *FAILED[-2:],
+    ]
+    found = state(events)
+    assert (found.verdict and found.verdict.rank, found.attempt, found.restarts) == (0, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "words"), [("preempted", "asked it to stop"), ("timeout", "its time limit was reached")]
+)
+def test_a_run_that_was_stopped_can_be_resumed(outcome: str, words: str) -> None:
+    found = verdict(
+        [*RUNNING, event("gang_ended", 0, outcome=outcome, cause=outcome, reason="", attempt=0), *FAILED[-2:]]
+    )
+    assert (found.outcome, found.cause) == ("failed", outcome)
+    assert words in found.reason
+    assert "checkpoint" in found.reason
+
+
+def test_a_gang_that_never_formed_says_why() -> None:
+    reason = "node 1 (b) can't reach its neighbour a: 10.0.0.1:7000: timed out"
+    ended = event("gang_ended", 0, outcome="failed", cause="infra", reason=reason, attempt=0)
+    found = verdict([*SUBMITTED, *AGENTS, ended, *FAILED[-2:]])
+    assert found.reason == reason
+    assert "firewall" in found.hint
+
+
+def test_an_agent_that_vanished_is_named() -> None:
+    found = state(RUNNING, {0: False, 1: False})
+    assert found.verdict is not None
+    assert found.verdict.reason.startswith("the agent of node 0 (a), node 1 (b) vanished without a word")
+    assert [node.state for node in found.nodes] == ["lost", "lost"]
+
+
+def test_no_verdict_while_an_agent_lives_or_may_live() -> None:
+    assert state(RUNNING, {0: False, 1: True}).verdict is None
+    assert state(RUNNING, {0: False, 1: None}).verdict is None
+    assert state(FAILED[:-1], {0: False, 1: True}).verdict is None
+
+
+def test_an_agent_that_died_before_its_first_word_is_lost_and_not_waited_for() -> None:
+    found = state(SUBMITTED, {0: False, 1: False})
+    assert found.state == "failed"
+    assert found.verdict is not None
+    assert "node 0 (a), node 1 (b)" in found.verdict.reason
+
+
+def test_a_submit_that_died_before_it_started_an_agent() -> None:
+    found = state([event("found_lost", reason="the submit ended before it had started an agent")], {})
+    assert found.verdict == Verdict("failed", "infra", "the submit ended before it had started an agent")
+
+
+def test_a_node_that_gave_up_tells_why() -> None:
+    gave_up = event("gave_up", 1, outcome="failed", cause="infra", reason="node 1 (b) can't reach node 0: a: refused")
+    found = verdict([*SUBMITTED, AGENTS[1], gave_up], {1: False})
+    assert found.reason == "node 1 (b) can't reach node 0: a: refused"
+    gone = verdict([*SUBMITTED, AGENTS[1], gave_up], {0: False, 1: False})
+    assert gone.reason.startswith("the agent of node 0 (a) vanished without a word")
+    assert gone.reason.endswith("; node 1 (b) can't reach node 0: a: refused")
+
+
+def test_a_submit_that_failed() -> None:
+    found = state([event("submit_failed", reason="node 1: its agent can't be started")], {})
+    assert (found.state, found.verdict and found.verdict.reason) == ("failed", "node 1: its agent can't be started")
+
+
+# -- cancel
+
+
+def test_a_cancelled_gang() -> None:
+    ended = event("gang_ended", 0, outcome="cancelled", cause="cancelled", reason="", attempt=0)
+    events = [*RUNNING, event("cancel", now=False), ended, *FAILED[-2:]]
+    assert verdict(events).outcome == "cancelled"
+
+
+def test_a_cancel_that_had_to_kill_the_agents() -> None:
+    assert verdict([*RUNNING, event("cancel", now=True)]).outcome == "cancelled"
+
+
+def test_a_cancel_before_the_agents_met() -> None:
+    gave_up = event("gave_up", 0, outcome="cancelled", cause="cancelled", reason="")
+    assert verdict([*SUBMITTED, *AGENTS, gave_up], {0: False, 1: False}).outcome == "failed"  # nobody cancelled it
+    assert verdict([*SUBMITTED, event("cancel", now=False), *AGENTS, gave_up]).outcome == "cancelled"
+
+
+def test_a_success_that_came_before_the_cancel_stays_one() -> None:
+    assert verdict([*SUCCESS, event("cancel", now=False)]).outcome == "succeeded"
+
+
+# -- while it lives
+
+
+@pytest.mark.parametrize(
+    ("events", "word"),
+    [
+        ([], "submitting"),
+        (SUBMITTED, "pending"),
+        ([*SUBMITTED, AGENTS[0]], "starting"),
+        (RUNNING, "running"),
+        (RESTARTED, "restarting"),
+        ([*RESTARTED, event("go", 0, attempt=1, world_size=4)], "running"),
+        ([*RUNNING, event("stopping", 0, reason="preempted")], "stopping"),
+        ([*RUNNING, event("cancel", now=False)], "stopping"),
+        ([*RUNNING, *WELL], "stopping"),
+        ([*RUNNING, event("something_new", 0), event("news")], "running"),
+    ],
+)
+def test_live_states(events: list[dict[str, Any]], word: str) -> None:
+    found = state(events, {0: True, 1: True} if events else {})
+    assert (found.state, found.verdict, found.ended, found.is_final) == (word, None, None, False)
+    assert word not in FINAL
+
+
+def test_who_is_waited_for_is_said() -> None:
+    assert state([*SUBMITTED, *AGENTS, JOINED[0]], ALIVE).detail == "waiting for node 1"
+    assert state(RUNNING, ALIVE).detail == ""
+    assert state(RESTARTED, ALIVE).detail == "attempt 1 after infra"
+
+
+def test_ranks_of_a_new_attempt_have_not_ended() -> None:
+    events = [*RUNNING, event("rank_exit", 1, rank=2, signal="SIGKILL", code=None), started(1, 1)]
+    assert state(events, ALIVE).nodes[1].exits == {}
+    assert state(events[:-1], ALIVE).nodes[1].exits == {2: "SIGKILL"}
+
+
+def test_a_verdict_survives_json() -> None:
+    one = verdict(FAILED)
+    assert Verdict.from_json(json.loads(json.dumps(one.to_json()))) == one
+    assert Verdict.from_json({"outcome": "failed", "of_the_future": 1}) == Verdict("failed")
+    assert Verdict.from_json({}).outcome == "failed"
+
+
+def test_a_node_that_nobody_has_heard_yet_may_have_everything_to_say() -> None:
+    others = [each for each in SUCCESS if each.get("node") != 0]
+    assert state(others, {0: None, 1: False}).verdict is None
+    assert state(others, {0: True, 1: False}).verdict is None
+    assert state(SUCCESS, {0: None, 1: None}).state == "succeeded"  # all has been said: who lives does not matter

@@ -1,0 +1,207 @@
+"""The two models, as Python code builds them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, get_args
+
+import pytest
+from pydantic import ValidationError
+
+from orchestrator.specs.job import Job, Mount, Training, program_of
+from orchestrator.specs.profile import PROFILE, Host, LocalProfile, SlurmProfile, SshProfile
+from orchestrator.specs.validation import check, fit, world_size
+from orchestrator.training import options as training_options
+from orchestrator.training.choices import NOT_TAKEN, STRATEGIES, not_taken
+from orchestrator.training.errors import UserError
+
+
+def job(**fields: Any) -> Job:
+    return Job.model_validate({"name": "x", "script": "a.py", **fields})
+
+
+def test_lists_are_taken_for_tuples_and_nothing_can_be_changed() -> None:
+    made = job(args=["a", 1, 0.5])
+    assert made.args == ("a", "1", "0.5")
+    with pytest.raises(ValidationError):
+        made.name = "y"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"script": None}, "none is given"),
+        ({"module": "a"}, "module and script are given"),
+        ({"script": None, "command": []}, "at least 1"),
+        ({"script": None, "command": ["a"], "launcher": "fork"}, "not forked"),
+        ({"script": None, "command": ["a"], "launcher": "torchrun"}, "runs a module or a script"),
+        ({"name": "-x"}, "start with a letter"),
+        ({"name": "x" * 41}, "1 to 40"),
+        ({"name": "x\n#SBATCH --account=other"}, "1 to 40"),
+        ({"script": "a\nb"}, "control character"),
+        ({"args": [True]}, "YAML boolean"),
+        ({"args": ["a\0b"]}, "NUL byte"),
+        ({"args": [None]}, "valid string"),
+        ({"env": {"1A": "x"}}, "can't be the name"),
+        ({"env": {"A": "x"}, "secrets": ["A"]}, "both env and secrets"),
+        ({"resources": {"time": "1x"}}, "is not a duration"),
+        ({"resources": {"mem": 0}}, "greater than 0"),
+        ({"limits": {"grace": -1}}, "greater than or equal"),
+        ({"limits": {"link": "6s"}}, "greater than or equal"),
+        ({"nodes": 3}, "Extra inputs"),
+        ({"version": 2}, "should be 1"),
+        ({"script": None, "training": {"task": "t.py", "epochs": 1, "steps": 1}}, "not both"),
+        ({"container": {"image": "i", "mounts": ["/a"]}}, "source:target"),
+        ({"inputs": [{"name": "A", "source": "s", "sha256": "x"}]}, "pattern"),
+        ({"metric": {"name": "wer", "better": "less"}}, "'lower' or 'higher'"),
+        ({"metric": {"better": "lower"}}, "Field required"),
+        ({"metric": ""}, "at least 1"),
+    ],
+)
+def test_what_a_job_refuses(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        job(**fields)
+
+
+def test_short_forms() -> None:
+    made = job(container={"image": "i", "mounts": ["/a:/b", "/c:/d:ro"], "shm": "1G"}, resources={"time": "1h"})
+    assert made.container is not None
+    assert made.container.mounts == (Mount(source="/a", target="/b"), Mount(source="/c", target="/d", read_only=True))
+    assert made.container.shm == 1 << 30
+    assert made.resources.time == 3600
+    assert job(metric="wer").metric == job(metric={"name": "wer"}).metric
+    assert job().metric is None
+
+
+def test_hosts_are_expanded_and_counted() -> None:
+    profile = PROFILE.validate_python({"kind": "ssh", "name": "p", "hosts": ["u@n[1-2]:23", {"host": "b"}]})
+    assert isinstance(profile, SshProfile)
+    assert profile.nodes == 3
+    assert [(h.host, h.user, h.port) for h in profile.hosts] == [("n1", "u", 23), ("n2", "u", 23), ("b", None, None)]
+    ranged = Host(host="n[1-2]", addr="10.0.0.[1-2]")
+    paired = SshProfile(kind="ssh", name="p", hosts=(ranged,))
+    assert [(h.host, h.addr) for h in paired.hosts] == [("n1", "10.0.0.1"), ("n2", "10.0.0.2")]
+
+
+def test_an_ssh_profile_takes_lists_as_json_gives_them() -> None:
+    text = '{"kind": "ssh", "name": "p", "hosts": ["a", "b"], "setup": ["x"], "nproc_per_node": [1, 2]}'
+    assert SshProfile.model_validate_json(text).nproc_per_node == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"hosts": []}, "at least 1"),
+        ({"hosts": ["a", "a"]}, "listed twice"),
+        ({"hosts": ["n[1-"]}, "unmatched bracket"),
+        ({"hosts": ["a@"]}, "not a host"),
+        ({"hosts": ["@a"]}, "not a host"),
+        ({"hosts": ["a:x"]}, "not a host"),
+        ({"hosts": [{"host": "n[1-2]", "addr": "m"}]}, "names 2 hosts"),
+        ({"hosts": ["a"], "nodes": 2}, "only 1 hosts"),
+        ({"hosts": ["a", "b"], "nproc_per_node": [1]}, "lists 1 numbers for 2 nodes"),
+        ({"hosts": ["a"], "ports": "1-2"}, "between 1024 and 65535"),
+        ({"hosts": ["a"], "ports": "3000-2000"}, "between 1024 and 65535"),
+        ({"hosts": ["a"], "nproc_per_node": True}, "valid integer"),
+    ],
+)
+def test_what_an_ssh_profile_refuses(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        SshProfile.model_validate({"kind": "ssh", "name": "p", **fields})
+
+
+def test_a_newline_never_reaches_a_batch_script() -> None:
+    with pytest.raises(ValidationError, match="control character"):
+        SlurmProfile(kind="slurm", name="p", partition="gpu\nrm")
+    with pytest.raises(ValidationError, match="control character"):
+        SlurmProfile(kind="slurm", name="p", sbatch={"comment": "a\nb"})
+
+
+def test_profiles_keep_their_defaults_as_given() -> None:
+    profile = LocalProfile(kind="local", name="p", defaults={"env": {"A": 1}})
+    assert profile.defaults == {"env": {"A": 1}}
+
+
+def test_programs() -> None:
+    assert program_of(job(args=["-x"])) == ("script", "a.py", ["-x"])
+    assert program_of(job(script=None, module="m")) == ("module", "m", [])
+    assert program_of(job(script=None, command=["sh", "-c"], args=["x"])) == ("command", "sh", ["-c", "x"])
+    training = {"task": "t.py", "steps": 5, "seed": 1, "options": {"a": True, "b": 2}}
+    kind, target, args = program_of(job(script=None, training=training))
+    assert (kind, target) == ("module", "orchestrator.training")
+    assert " ".join(args) == "--task t.py --steps 5 --seed 1 --global-batch 96 --option a=true --option b=2"
+
+
+def test_a_training_says_its_strategy_as_the_entrypoint_takes_it() -> None:
+    training = {"task": "t.py", "strategy": "ddp", "gradient_as_bucket_view": False, "accumulate": 2}
+    args = program_of(job(script=None, training=training))[2]
+    options = training_options.parse(args)
+    assert (options.strategy, options.gradient_as_bucket_view, options.accumulate) == ("ddp", False, 2)
+    assert get_args(Training.model_fields["strategy"].annotation) == STRATEGIES
+
+
+def test_a_job_and_the_entrypoint_know_the_same_options() -> None:
+    """Each field that is set arrives as an option of its name, and no option lacks its field."""
+    values: dict[str, Any] = {"task": "t.py"}
+    for name, each in Training.model_fields.items():
+        choices = get_args(each.annotation)
+        if isinstance(each.default, bool):
+            values[name] = not each.default
+        elif choices and isinstance(choices[0], str):
+            values[name] = next(choice for choice in choices if choice != each.default)
+    values |= {"steps": 7, "lr": 0.5, "seed": 3, "eval_every": 4, "save_every": 5, "log_every": 6, "data": "d"}
+    values["workers"] = 3
+    values |= {"global_batch": 8, "accumulate": 2, "bucket_cap_mb": 9, "micro_batches": 11, "offline": "digits"}
+    values |= {"init_method": "tcp://h:1"}
+    del values["strategy"]
+    unset = Training.model_fields.keys() - values.keys()
+    assert unset == {"epochs", "options", "strategy"}
+    arrived = set()
+    for strategy in ("ddp", "pipeline"):  # each takes what the other does not
+        given = {"strategy": strategy, **values}
+        given = {name: value for name, value in given.items() if name not in not_taken(strategy, given)}
+        options = training_options.parse(program_of(job(script=None, training=given))[2])
+        for name, value in given.items():
+            assert str(getattr(options, {"data": "data_dir"}.get(name, name))) == str(value), name
+        arrived |= given.keys()
+    assert arrived == {"strategy", *values}
+    fields = {each.name for each in dataclasses.fields(options)}
+    assert fields - {"data_dir", "extra"} == Training.model_fields.keys() - {"data", "options"}
+
+
+@pytest.mark.parametrize("name", sorted(NOT_TAKEN))
+def test_an_option_is_refused_where_its_strategy_does_not_take_it(name: str) -> None:
+    """At the submit and by the entrypoint, and nowhere else; what was left at its default is never refused."""
+    other = {"gradient_as_bucket_view": False, "bucket_cap_mb": 9, "gradient_compression": "bf16", "micro_batches": 2,
+             "compile": "aot_eager"}.get(name, True)  # fmt: skip
+    assert set(NOT_TAKEN[name]) < set(STRATEGIES)
+    for strategy in STRATEGIES:
+        for value in (other, Training.model_fields[name].default):
+            made = job(script=None, training={"task": "t.py", "strategy": strategy, name: value})
+            problems = [(each.dotted, each.message) for each in check(made, LocalProfile(kind="local", name="p"))]
+            args = program_of(made)[2]
+            if value == other and (why := NOT_TAKEN[name].get(strategy)):
+                assert problems == [(f"training.{name}", f"is not for strategy {strategy}: {why}")]
+                with pytest.raises(UserError, match=f" is not for the strategy {strategy}: {why}."):
+                    training_options.parse(args)
+            else:
+                assert problems == []
+                assert getattr(training_options.parse(args), name) == value
+
+
+def test_it_is_said_which_strategies_take_an_option() -> None:
+    with pytest.raises(UserError, match=r"^--bucket-cap-mb is not for the strategy fsdp: only ddp takes it\.$"):
+        training_options.parse(["--task", "t.py", "--strategy", "fsdp", "--bucket-cap-mb", "1"])
+    sentence = r"^--gradient-as-bucket-view is not for the strategy single: only ddp and accelerate take it\.$"
+    with pytest.raises(UserError, match=sentence):
+        training_options.parse(["--task", "t.py", "--strategy", "single", "--no-gradient-as-bucket-view"])
+
+
+def test_a_training_in_one_process_takes_one_rank_of_a_profile() -> None:
+    hosts = [{"host": "a", "nproc_per_node": 3}, {"host": "b"}]
+    profile = SshProfile.model_validate({"kind": "ssh", "name": "p", "nodes": 2, "nproc_per_node": 4, "hosts": hosts})
+    several = job(script=None, training={"task": "t.py", "strategy": "ddp"})
+    assert fit(several, profile) is profile
+    alone = job(script=None, training={"task": "t.py", "strategy": "single", "global_batch": 7})
+    assert world_size(fit(alone, profile)) == 1
+    assert check(alone, fit(alone, profile)) == []

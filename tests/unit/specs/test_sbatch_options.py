@@ -1,0 +1,49 @@
+"""Options under `sbatch:` are sbatch's own, by either spelling, and have no place of their own."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from orchestrator.specs.profile import PROFILE, SlurmProfile
+from orchestrator.specs.sbatch_options import FIELDS, OPTIONS, OURS, known_options
+
+
+def test_both_spellings_are_one_option() -> None:
+    assert known_options({"mail_user": "a", "--exclusive": True}) == {"mail-user": "a", "exclusive": True}
+    profile = PROFILE.validate_python({"name": "p", "kind": "slurm", "sbatch": {"gpus_per_task": 1}})
+    assert isinstance(profile, SlurmProfile)
+    assert profile.sbatch == {"gpus-per-task": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("reservatoin", "did you mean 'reservation'?"),
+        ("zzz", "It has: acctg-freq, batch"),
+        ("partition", "write partition: beside sbatch:"),
+        ("cpus-per-task", "write cpus_per_task: beside sbatch:"),
+        ("job_name", "'job-name' is set by orch itself"),
+        ("array", "set by orch itself"),
+    ],
+)
+def test_others_are_refused_with_what_there_is(name: str, words: str) -> None:
+    with pytest.raises(ValidationError, match=re.escape(words)):
+        PROFILE.validate_python({"name": "p", "kind": "slurm", "sbatch": {name: 1}})
+
+
+@pytest.mark.skipif(shutil.which("sbatch") is None, reason="there is no sbatch here to compare with")
+def test_every_option_of_the_sbatch_here_has_its_place(tmp_path: Path) -> None:
+    (tmp_path / "slurm.conf").write_text("ClusterName=none\nSlurmctldHost=none\n")  # it wants one even for its help
+    environment = {**os.environ, "SLURM_CONF": str(tmp_path / "slurm.conf")}
+    usage = subprocess.run(["sbatch", "--help"], capture_output=True, text=True, check=True, env=environment).stdout
+    found = set(re.findall(r"--([a-z][a-z0-9-]+)", usage)) - {"help", "usage", "version"}
+    unknown = found - OPTIONS - set(FIELDS) - OURS
+    assert not unknown
+    assert not OPTIONS & (set(FIELDS) | OURS)

@@ -1,0 +1,158 @@
+"""Which queued runs are runnable, and what the others wait for."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.node.system.processes import identify
+from orchestrator.runs.dependencies import QUEUED, Wait, is_queued, wait_of, why_it_waits
+from orchestrator.runs.record import Dependency, RunRecord
+from orchestrator.runs.run_id import point_id
+from orchestrator.runs.store import RunDir, create_run
+from orchestrator.runs.sweeps import make_sweep
+from orchestrator.supervisor.queue import drop, keep, runnable, start_here
+from orchestrator.supervisor.reconcile import reconcile, state_of
+from orchestrator.supervisor.supervisor import _look_after
+
+SWEEP = "a-222222"
+REMOVED = "a-222222.1, after which it was to start, was removed"
+
+
+def queued(root: Path, run_id: str, **record: Any) -> RunDir:
+    run = create_run(root, run_id, {"run_id": run_id, "kind": "local", "nnodes": 1, "created": 1.0, **record})
+    run.append_event("held")
+    run.write(QUEUED, keep({"PATH": "/bin"}, {}), private=True)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("outcome", "wants", "wait"),
+    [
+        (None, "ok", Wait("waits for b-333333 to succeed")),
+        (None, "any", Wait("waits for b-333333 to end")),
+        ("succeeded", "ok", None),
+        ("failed", "any", None),
+        ("failed", "ok", Wait("b-333333, after which it was to start, failed", is_unsatisfiable=True)),
+        ("cancelled", "ok", Wait("b-333333, after which it was to start, was cancelled", is_unsatisfiable=True)),
+    ],
+)
+def test_what_a_run_waits_for(tmp_path: Path, outcome: str | None, wants: str, wait: Wait | None) -> None:
+    before = create_run(tmp_path, "b-333333", {})
+    if outcome:
+        before.write("verdict.json", {"outcome": outcome})
+    assert wait_of(tmp_path, Dependency("b-333333", wants == "ok")) == wait
+
+
+def test_a_run_that_was_removed_has_ended(tmp_path: Path) -> None:
+    assert wait_of(tmp_path, Dependency("gone-444444", succeeds=False)) is None
+    removed = wait_of(tmp_path, Dependency("gone-444444", succeeds=True))
+    assert removed is not None
+    assert removed.is_unsatisfiable
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "wants", "wait"),
+    [
+        (("succeeded", None), "ok", Wait("waits for all of a-222222 to succeed")),
+        (("failed", None), "any", Wait("waits for all of a-222222 to end")),
+        (("failed", "succeeded"), "any", None),
+        (("succeeded", "succeeded"), "ok", None),
+        ((None, "failed"), "ok", Wait("a-222222.1, after which it was to start, failed", is_unsatisfiable=True)),
+        (
+            ("succeeded", "removed"),
+            "ok",
+            Wait("a-222222.1, after which it was to start, was removed", is_unsatisfiable=True),
+        ),
+        (("succeeded", "removed"), "any", None),
+    ],
+)
+def test_a_sweep_is_waited_for_as_one(
+    tmp_path: Path, outcomes: tuple[str | None, ...], wants: str, wait: Wait | None
+) -> None:
+    make_sweep(tmp_path, SWEEP, None, {"points": [{}, {}]})
+    for index, outcome in enumerate(outcomes):
+        if outcome != "removed":
+            point = create_run(tmp_path, point_id(SWEEP, index), {})
+            if outcome:
+                point.write("verdict.json", {"outcome": outcome})
+    assert wait_of(tmp_path, Dependency(SWEEP, wants == "ok")) == wait
+    (tmp_path / "sweeps" / SWEEP / "sweep.json").write_text("damaged")
+    left = [each for each in outcomes if each != "removed"]
+    if len(left) == len(outcomes):
+        assert wait_of(tmp_path, Dependency(SWEEP, wants == "ok")) == wait
+
+
+@given(st.integers(1, 5), st.integers(0, 12), st.integers(0, 12))
+def test_of_a_sweep_as_many_go_as_it_allows_in_order(parallel: int, going: int, waiting: int) -> None:
+    root = Path("/nowhere")
+    records = [{"created": -index, "sweep": {"index": index, "parallel": parallel}} for index in range(20)]
+    runs = [RunDir(root / "runs" / point_id(SWEEP, index)) for index in range(20)]
+    mine = [
+        (runs[index], RunRecord.from_json("", records[index]))
+        for index in reversed(range(going, going + min(waiting, 20 - going)))
+    ]
+    found = runnable(root, mine, {run.run_id for run in runs[:going]})
+    free = max(0, min(parallel - going, len(mine)))
+    assert [run.run_id for run, _ in found] == [point_id(SWEEP, going + index) for index in range(free)]
+
+
+def test_a_dropped_run_is_cancelled_and_says_why(tmp_path: Path) -> None:
+    run = queued(tmp_path, "c-555555", after={"run": "b-333333", "if": "ok"})
+    create_run(tmp_path, "b-333333", {})
+    assert (state_of(run).state, state_of(run).detail) == ("pending", "waits for b-333333 to succeed")
+    assert reconcile(tmp_path, run) is None
+    assert drop(run, "no reason")
+    assert not drop(run, "another")
+    verdict = reconcile(tmp_path, run)
+    assert verdict is not None
+    assert (verdict.outcome, verdict.reason) == ("cancelled", "no reason")
+    assert not is_queued(run)
+
+
+def test_a_queued_run_that_was_damaged_is_told_as_failed(tmp_path: Path) -> None:
+    run = queued(tmp_path, point_id(SWEEP, 0), sweep={"index": 0, "parallel": 1})
+    assert why_it_waits(tmp_path, run, run.record()) == f"waits for its turn: 1 of {SWEEP} at a time"
+    (run.path / "plan.json").write_text('{"version": 1, "tasks"')
+    start_here(run)
+    verdict = reconcile(tmp_path, run)
+    assert verdict is not None
+    assert (verdict.outcome, "plan.json can't be read" in verdict.reason) == ("failed", True)
+
+
+def test_a_cancel_that_was_only_recorded_is_carried_out(tmp_path: Path) -> None:
+    run = queued(tmp_path, "c-555555")
+    run.write("cancel.json", {"now": True})
+    ((found, wait),) = runnable(tmp_path, [(run, run.record())], set())
+    assert found == run
+    assert wait is not None
+    assert wait.is_unsatisfiable
+    start_here(run)
+    assert is_queued(run)  # it is not started any more
+
+
+def test_a_run_that_was_looked_at_before_it_was_queued_is_let_go_of(tmp_path: Path) -> None:
+    """Else nobody would ever start it: the thread that looks after it waits for its agents."""
+    me = identify(os.getpid())
+    assert me is not None
+    submitter = {"pid": me.pid, "started": me.started, "host": socket.gethostname()}
+    record = {"run_id": "c-555555", "kind": "local", "nnodes": 1, "created": 1.0, "submitter": submitter}
+    run = create_run(tmp_path, "c-555555", record)
+    thread = threading.Thread(target=_look_after, args=(tmp_path, run), daemon=True)
+    thread.start()
+    thread.join(1.5)
+    assert thread.is_alive()
+    run.append_event("held")
+    run.write(QUEUED, keep({}, {}), private=True)
+    thread.join(20)
+    assert not thread.is_alive()
+    assert is_queued(run)
+    _look_after(tmp_path, run)  # as if it had been listed before it was queued
+    assert is_queued(run)

@@ -1,0 +1,144 @@
+"""A pass over a run: each file is read once, none when nothing has changed, and time still does its work."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import os
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.node.system.processes import Process, identify, is_alive
+from orchestrator.protocol.events import EventKind
+from orchestrator.runs.store import RunDir, append_line, create_run
+from orchestrator.supervisor import observe
+from orchestrator.supervisor.reconcile import Reconciler, reconcile, state_of
+
+
+@pytest.fixture
+def sleeper() -> Iterator[Process]:
+    """An agent that lives until it is killed."""
+    with subprocess.Popen(["sleep", "600"]) as child:
+        found = identify(child.pid)
+        assert found is not None
+        yield found
+        child.kill()
+
+
+def of(process: Process | None) -> dict[str, int]:
+    return {"pid": process.pid, "started": process.started} if process else {"pid": 1 << 22, "started": 1}
+
+
+def made(root: Path, *agents: Process | None, **record: Any) -> RunDir:
+    """A run whose submit got through, and with it these agents; None is one that is gone."""
+    hosts = ["localhost"] * len(agents)
+    run = create_run(root, "r-234567", {"kind": "local", "nnodes": len(agents), "hosts": hosts, **record})
+    run.append_event(EventKind.SUBMITTED)
+    run.write("handle.json", {"state": "submitted", "agents": {str(n): of(agent) for n, agent in enumerate(agents)}})
+    for node in range(len(agents)):
+        run.node(node).mkdir()
+        say(run, node, EventKind.AGENT_STARTED, host="localhost")
+    return run
+
+
+def say(run: RunDir, node: int, kind: str, **values: Any) -> None:
+    append_line(run.node(node) / "events.jsonl", json.dumps({"kind": kind, "node": node, "time": 1.0, **values}))
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each file is opened from here on, by its path below the run."""
+    counts: Counter[str] = Counter()
+    real = builtins.open
+
+    def counting(path: Any, *args: Any, **values: Any) -> Any:
+        if isinstance(path, str | os.PathLike):
+            counts[str(path).rpartition("/r-234567/")[2]] += 1
+        return real(path, *args, **values)
+
+    monkeypatch.setattr(builtins, "open", counting)
+    return counts
+
+
+def events_in(opened: Counter[str]) -> dict[str, int]:
+    return {path: count for path, count in opened.items() if path.endswith("events.jsonl")}
+
+
+def test_each_event_file_is_read_once_a_pass_and_then_only_when_it_has_changed(
+    tmp_path: Path, sleeper: Process, opened: Counter[str]
+) -> None:
+    run = made(tmp_path, sleeper, sleeper)
+    reconciler = Reconciler(tmp_path, run)
+    opened.clear()
+    assert reconciler.run_once() is None
+    assert events_in(opened) == {"events.jsonl": 1, "nodes/0/events.jsonl": 1, "nodes/1/events.jsonl": 1}
+    assert opened["run.json"] == 1
+    opened.clear()
+    for _ in range(5):
+        assert reconciler.run_once() is None
+    # Who lives is looked up each time, by the agents' own words; of the run's files nothing else is read.
+    agents = {"handle.json", "nodes/0/agent.json", "nodes/1/agent.json"}
+    assert {path for path in opened if not path.startswith("/proc/")} <= agents
+    say(run, 1, EventKind.STARTED, ranks=[1, 2])
+    opened.clear()
+    assert reconciler.run_once() is None
+    assert events_in(opened) == {"nodes/1/events.jsonl": 1}
+
+
+def test_a_pass_that_ends_a_run_reads_each_event_file_once(tmp_path: Path, opened: Counter[str]) -> None:
+    run = made(tmp_path, None)
+    say(run, 0, EventKind.GANG_ENDED, attempt=0, outcome="failed", cause="user_error", reason="rank 0 said no")
+    say(run, 0, EventKind.AGENT_ENDED, outcome="failed")
+    opened.clear()
+    verdict = reconcile(tmp_path, run)
+    assert verdict is not None
+    assert verdict.reason == "rank 0 said no"
+    assert events_in(opened) == {"events.jsonl": 2, "nodes/0/events.jsonl": 1}  # the other one to append what was done
+    assert json.loads((run.path / "verdict.json").read_text())["outcome"] == "failed"
+
+
+def test_an_agent_that_dies_without_a_word_is_seen_though_no_file_changes(tmp_path: Path, sleeper: Process) -> None:
+    run = made(tmp_path, sleeper)
+    reconciler = Reconciler(tmp_path, run)
+    assert [reconciler.run_once(), reconciler.run_once()] == [None, None]
+    os.kill(sleeper.pid, 9)
+    os.waitpid(sleeper.pid, 0)
+    verdict = reconciler.run_once()
+    assert verdict is not None
+    assert "vanished without a word" in verdict.reason
+
+
+def test_time_alone_ends_who_stays_behind(tmp_path: Path, sleeper: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = made(tmp_path, None, sleeper)
+    say(run, 0, EventKind.GANG_ENDED, attempt=0, outcome="failed", cause="infra", reason="node 1 hangs")
+    say(run, 0, EventKind.AGENT_ENDED, outcome="failed")
+    reconciler, now = Reconciler(tmp_path, run), time.time()
+    assert [reconciler.run_once(), reconciler.run_once()] == [None, None]
+    assert is_alive(sleeper)
+    monkeypatch.setattr(observe.time, "time", lambda: now + observe.OVERDUE_SECONDS + 5)
+    verdict = reconciler.run_once()
+    assert verdict is not None
+    assert verdict.reason == "node 1 hangs"
+    assert not is_alive(sleeper)
+    assert not (tmp_path / "live" / run.run_id).exists()
+
+
+def test_what_is_recorded_in_a_pass_counts_in_the_same_pass(tmp_path: Path) -> None:
+    run = create_run(tmp_path, "r-234567", {"kind": "local", "nnodes": 2, "created": 1.0})
+    verdict = reconcile(tmp_path, run)
+    assert verdict is not None
+    assert verdict.reason == "the submit ended before it had started an agent"
+    assert [event["kind"] for event in run.events()] == [EventKind.FOUND_LOST, EventKind.CLEANED_UP]
+
+
+def test_looking_writes_nothing(tmp_path: Path, sleeper: Process) -> None:
+    run = made(tmp_path, sleeper)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    assert state_of(run).state == "starting"
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before

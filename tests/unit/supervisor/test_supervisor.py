@@ -1,0 +1,96 @@
+"""The background process: what it is started with, and where it refuses to be."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import StoreError
+from orchestrator.operations.delegate import find_pointer
+from orchestrator.operations.gc import collect_garbage
+from orchestrator.operations.runs import cancel, remove
+from orchestrator.operations.shell import shell
+from orchestrator.runs.store import create_run
+from orchestrator.runs.sweeps import make_sweep
+from orchestrator.supervisor.queue import start_here
+from orchestrator.supervisor.reconcile import reconcile, state_of
+from orchestrator.supervisor.supervisor import attended_root, prune, start_supervisor, supervise
+
+
+def children() -> set[int]:
+    return {int(pid) for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()}
+
+
+def test_it_imports_nothing_from_the_state_folder(tmp_path: Path) -> None:
+    package = tmp_path / "orchestrator"
+    package.mkdir()
+    (package / "__init__.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    before = children()
+    start_supervisor(tmp_path)
+    (started,) = children() - before
+    _, status = os.waitpid(started, 0)
+    assert (status, (tmp_path / "supervisor.log").read_text()) == (0, "")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_nothing_is_started_ended_or_written_where_others_may_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = create_run(tmp_path, "r-222222", {"run_id": "r-222222", "nnodes": 1, "kind": "local", "created": 1.0})
+    monkeypatch.setenv("ORCH_HOME", str(tmp_path))
+    tmp_path.chmod(0o777)
+    before = (children(), sorted(tmp_path.rglob("*")))
+    assert attended_root() == tmp_path
+    assert not state_of(run).is_final  # it can be looked at
+    for act in (
+        lambda: start_supervisor(tmp_path),
+        lambda: supervise(tmp_path),
+        lambda: create_run(tmp_path, "r-333333", {}),
+        lambda: make_sweep(tmp_path, "s-222222", None, {}),
+        lambda: reconcile(tmp_path, run),
+        lambda: cancel(tmp_path, run, now=True),
+        lambda: remove(tmp_path, run),
+        lambda: prune(tmp_path, 1),
+        lambda: start_here(run),
+        lambda: collect_garbage(tmp_path, dry_run=False, unknown=False),
+        lambda: shell(run, 0, [], terminal=False),
+    ):
+        with pytest.raises(StoreError, match=r"may be written by others \(mode 0777\): orch starts, ends and writes"):
+            act()
+    assert (children(), sorted(tmp_path.rglob("*"))) == before
+
+
+@pytest.mark.parametrize("folder", ["runs", "live", "runs/r-222222"])
+def test_the_folders_inside_count_too(tmp_path: Path, folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run = create_run(tmp_path, "r-222222", {"run_id": "r-222222", "nnodes": 1, "kind": "local", "created": 1.0})
+    (tmp_path / folder).chmod(0o770)
+    with pytest.raises(StoreError, match="may be written by others"):
+        reconcile(tmp_path, run)
+    if folder == "runs/r-222222":  # the others are looked after all the same
+        supervise(tmp_path)
+        assert "runs/r-222222 may be written by others (mode 0770)" in capsys.readouterr().err
+    assert not (run.path / "verdict.json").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_anothers_state_folder_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    create_run(tmp_path, "r-222222", {"run_id": "r-222222", "nnodes": 1, "kind": "local", "created": 1.0})
+    os.chown(tmp_path, 54321, 54321)
+    monkeypatch.setenv("ORCH_HOME", str(tmp_path))
+    before = children()
+    attended_root()
+    assert (children(), (tmp_path / "supervisor.lock").exists()) == (before, False)
+    with pytest.raises(StoreError, match="belongs to user 54321"):
+        start_supervisor(tmp_path)
+
+
+def test_no_program_that_a_pointer_of_anothers_names_is_run(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    pointer = {"run_id": "r-222222", "host": "me@hpc", "orch": "/home/mallory/evil", "time": 1.0}
+    (tmp_path / "elsewhere" / "r-222222.json").write_text(json.dumps(pointer))
+    assert find_pointer(tmp_path, "r-222222") is not None
+    tmp_path.chmod(0o777)
+    assert find_pointer(tmp_path, "r-222222") is None
