@@ -22,9 +22,9 @@ EXIT_CANCELLED = 103
 EXIT_INTERRUPTED = 130
 
 
-def printable(text: str) -> str:
-    """The text with whatever a terminal might obey, or could not print, written as its escape; lines and tabs stay."""
-    return "".join(char if char.isprintable() or char in "\n\t" else ascii(char)[1:-1] for char in text)
+def printable(text: str, keep: str = "\n\t") -> str:
+    """The text with whatever a terminal might obey, or could not print, written as its escape, all but `keep`."""
+    return "".join(char if char.isprintable() or char in keep else ascii(char)[1:-1] for char in text)
 
 
 class OrchError(Exception):
@@ -34,8 +34,8 @@ class OrchError(Exception):
     transient = False
 
     def __init__(self, message: str, hint: str = "") -> None:
-        self.message = printable(message)
-        self.hint = printable(hint)
+        self.message = printable(message, keep="\n")
+        self.hint = printable(hint, keep="\n")
         super().__init__(self.message)
 
     def __str__(self) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from orchestrator.backends.base import Finding
+from orchestrator.runs.store import REMOVED_PREFIX, delete_folder
 
 SETTLED_SECONDS: Final = 60.0  # younger files may be a submit's that is still at work
 
@@ -21,7 +21,7 @@ def collect_files(root: Path, *, dry_run: bool) -> Iterator[Finding]:
     for kind, path, why in _leftovers(root):
         try:
             if not dry_run:
-                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+                delete_folder(path) if path.is_dir() else path.unlink()
             yield Finding(kind, str(path), done, why)
         except OSError as error:
             yield Finding(kind, str(path), "kept", f"{why}; {error.strerror}")
@@ -34,6 +34,10 @@ def _leftovers(root: Path) -> Iterator[tuple[str, Path, str]]:
         if _is_settled(path) and not (root / "runs" / path.name / "run.json").exists():
             yield "mark", path, "a live mark without a run"
     for folder in _children(root / "runs"):
+        if folder.name.startswith(REMOVED_PREFIX):
+            if _is_settled(folder):
+                yield "folder", folder, "its removal was cut off"
+            continue
         if _is_settled(folder) and not (folder / "run.json").exists() and _is_bare(folder):
             yield "folder", folder, "a submit was killed before it had recorded its run"
             continue
@@ -58,6 +62,8 @@ def _is_bare(folder: Path) -> bool:
 
 def _folders_without_record(root: Path) -> Iterator[Finding]:
     for folder in _children(root / "runs"):
+        if folder.name.startswith("."):
+            continue
         if folder.is_dir() and not (folder / "run.json").exists() and not _is_bare(folder):
             yield Finding("folder", str(folder), "kept", f"its record is lost; orch rm {folder.name} removes it")
 

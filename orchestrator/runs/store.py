@@ -2,6 +2,7 @@
 
     ROOT/runs/<run id>/            one run
     ROOT/live/<run id>             there while the run may still be going on
+    ROOT/runs/.removed-...         one that is being deleted
     ROOT/index                     run ids in the order of their creation; rebuilt from the runs when it is lost
 
 A live mark is made before its run directory and taken away after the verdict, so a crash at any point leaves at
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from orchestrator.errors import RunNotFoundError, StoreError
 from orchestrator.node.system.private import make_private, why_exposed
@@ -32,6 +33,8 @@ from orchestrator.runs.run_id import sweep_of
 from orchestrator.runs.state import Ending, HandleStatus, member_of
 
 Record = dict[str, Any]
+
+REMOVED_PREFIX: Final = ".removed-"  # of a run's folder that is being deleted
 
 
 def state_root() -> Path:
@@ -283,7 +286,7 @@ def _changed(path: Path) -> float:
 
 def _names(folder: Path | str) -> list[str]:
     try:
-        return os.listdir(folder)
+        return [name for name in os.listdir(folder) if not name.startswith(".")]
     except (FileNotFoundError, NotADirectoryError):
         return []
 
@@ -327,21 +330,31 @@ def tidy(run: RunDir) -> None:
 
 
 def remove_run(root: Path, run: RunDir) -> None:
-    """Delete a run's folder and its live mark; the index forgets it when it is read."""
-    import shutil  # noqa: PLC0415 (who only looks at runs removes none)
+    """Delete a run's folder and its live mark; the index forgets it when it is read.
 
+    It is renamed first: another command may be writing to it by its name, and would add to it while it is deleted.
+    """
+    aside = run.path.with_name(f"{REMOVED_PREFIX}{run.run_id}-{os.urandom(4).hex()}")
     try:
-        if run.path.is_symlink():
-            shutil.rmtree(run.path.resolve(), ignore_errors=not run.path.exists())
-            run.path.unlink()
-        else:
-            shutil.rmtree(run.path)
+        os.rename(run.path, aside)
+        delete_folder(aside)
     except OSError as error:
         raise StoreError(f"{run.path} can't be removed: {error}") from error
     retire(root, run)
     sweep = sweep_of(run.run_id)
     if sweep is not None and not any(sweep_of(name) == sweep for name in _names(root / "runs")):
         remove_sweep(root, sweep)
+
+
+def delete_folder(path: Path) -> None:
+    """Delete a folder; of one that is a link, what it leads to and the link."""
+    import shutil  # noqa: PLC0415 (who only looks at runs removes none)
+
+    if path.is_symlink():
+        shutil.rmtree(path.resolve(), ignore_errors=not path.exists())
+        path.unlink()
+    else:
+        shutil.rmtree(path)
 
 
 def remove_sweep(root: Path, sweep: str) -> None:

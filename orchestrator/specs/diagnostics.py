@@ -11,7 +11,7 @@ from typing import Any, Final, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from orchestrator.errors import SpecError
+from orchestrator.errors import SpecError, printable
 from orchestrator.specs.job import Job
 from orchestrator.specs.profile import ProfileBase, SlurmProfile, SshProfile
 from orchestrator.specs.yaml_source import Node, kind_of
@@ -108,7 +108,7 @@ def raise_problems(problems: Iterable[Problem], root: Node, name: str) -> None:
 def sentence(problem: Problem) -> str:
     """Return the problem with its field in front, in one line that no terminal takes for a command."""
     text = f"{problem.dotted}: {problem.message}" if problem.path else problem.message
-    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[:MAX_LENGTH])
+    shown = printable(text[:MAX_LENGTH], keep="")
     return shown if len(text) <= MAX_LENGTH else f"{shown}..."
 
 

@@ -351,7 +351,7 @@ def test_any_number_of_runs_costs_one_look(alice: User) -> None:
     folder = alice.program("squeue", f'echo look >>{FOLDER}/looks\nexec {real} "$@"')
     runs = [alice.count(1, "sbatch: {begin: now+1hour}\n") for _ in range(3)]
     code = "from orchestrator.operations.sweep import grouped; from orchestrator.runs.store import state_root; " \
-           "print([state.state for ((_, state),) in grouped(state_root(), everything=True, limit=9)])"  # fmt: skip
+           "print([str(state.state) for ((_, state),) in grouped(state_root(), everything=True, limit=9)])"  # fmt: skip
     done = alice.testbed.python("ctl", "-c", code, ORCH_HOME=ORCH, PATH=f"{folder}:/usr/bin:/bin")
     assert done.out.strip() == str(["pending"] * 3), done.err
     assert alice.testbed.file("ctl", f"{FOLDER}/looks").read_text() == "look\n"

@@ -31,7 +31,8 @@ Path("beside_the_code").touch()
 if "wait" in sys.argv and ".replay-" in os.environ["ORCH_RUN_ID"]:
     print("waiting", flush=True)
     import time
-    time.sleep(600)
+    while True:  # a signal just before the system call is seen by Python only after it
+        time.sleep(0.1)
 sys.exit(17 if os.environ["RANK"] == "1" else 0)
 """
 

@@ -18,8 +18,8 @@ def page(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """A cell or a value on a line of its own: control characters as their escapes, line ends too."""
-    return printable(text).replace("\n", "\\n")
+    """A cell or a value on a line of its own: control characters as their escapes, line ends and tabs too."""
+    return printable(text, keep="")
 
 
 def log_line(text: str) -> str:

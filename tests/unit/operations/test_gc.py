@@ -188,6 +188,10 @@ def test_temporary_files_and_half_fetched_inputs(root: Path, start: Start) -> No
         old(path)
     young = run.path / ".plan.json.78.tmp"
     young.touch()
+    half, going = root / "runs/.removed-gone-bbb-1a", root / "runs/.removed-gone-ccc-2b"
+    for path in (half / "nodes", going):
+        path.mkdir(parents=True)
+    old(half)
     (run.path / "code").mkdir()
     user_file = old_file(run.path / "code" / ".mine.tmp")
     for name in (
@@ -212,6 +216,7 @@ def test_temporary_files_and_half_fetched_inputs(root: Path, start: Start) -> No
     assert set(done.values()) == {"removed"}
     assert not any(path.exists() for path in leftovers)
     assert young.exists()
+    assert [path for path in (half, going) if path.exists()] == [going]
     assert user_file.exists()
     assert whole.exists()
     assert sorted(path.name for path in (run.path / "checkpoints").iterdir()) == [

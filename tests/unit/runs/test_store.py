@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -170,6 +171,28 @@ def test_a_mark_whose_run_was_never_recorded_is_not_live(root: Path) -> None:
 def test_removing_a_run_forgets_it(root: Path) -> None:
     remove_run(root, find_run(root, "a"))
     assert "a-111111" not in [*ids(newest_runs(root)), *ids(live_runs(root))]
+
+
+def test_a_run_is_removed_while_others_write_to_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, real = find_run(root, "a"), os.rmdir
+
+    def late(*args: Any, **options: Any) -> None:
+        with pytest.raises(StoreError):
+            run.write("verdict.json", {})
+        real(*args, **options)
+
+    monkeypatch.setattr(os, "rmdir", late)
+    remove_run(root, run)
+    assert [path for path in (root / "runs").iterdir() if "a-111111" in path.name] == []
+
+
+def test_what_a_link_leads_to_is_removed_with_it(root: Path, tmp_path: Path) -> None:
+    run, elsewhere = find_run(root, "a"), tmp_path / "elsewhere"
+    run.path.rename(elsewhere)
+    run.path.symlink_to(elsewhere)
+    remove_run(root, run)
+    assert not elsewhere.exists()
+    assert not run.path.is_symlink()
 
 
 # -- records
