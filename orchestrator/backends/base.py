@@ -207,7 +207,7 @@ class Scheduler(ABC):
     """A backend with a queue of its own: it tells whether a job waits, may go on, and how it ended."""
 
     @abstractmethod
-    def opinion(self, run: RunDir) -> SchedulerStatus:
+    def scheduler_status(self, run: RunDir) -> SchedulerStatus:
         """Return what the scheduler says of the run's job now; never an error."""
 
     @abstractmethod

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from orchestrator.backends.base import Finding
+from orchestrator.protocol.files import locked_if_free
 from orchestrator.runs.store import REMOVED_PREFIX, delete_folder
 
 SETTLED_SECONDS: Final = 60.0  # younger files may be a submit's that is still at work
@@ -71,10 +71,8 @@ def _folders_without_record(root: Path) -> Iterator[Finding]:
 def _partial_inputs(root: Path, *, dry_run: bool) -> Iterator[Finding]:
     """Inputs whose fetching was cut off; one that is being fetched holds its lock."""
     for path in sorted((root / "inputs").glob("*.partial")):
-        with contextlib.suppress(OSError), open(path.with_suffix(".lock"), "a+b") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+        with contextlib.suppress(OSError), locked_if_free(path.with_suffix(".lock")) as is_free:
+            if not is_free:
                 continue
             if not dry_run:
                 path.unlink()

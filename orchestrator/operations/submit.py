@@ -132,5 +132,5 @@ def note_on_supervisor(prepared: Prepared) -> str:
 def note_on_queue(run: RunDir) -> str:
     """What may keep a run in its queue for ever, in one line; empty where nothing is known to."""
     machine = backend(run.record().kind)
-    status = machine.opinion(run) if isinstance(machine, Scheduler) else None
+    status = machine.scheduler_status(run) if isinstance(machine, Scheduler) else None
     return f"note: {status.detail}; it may never start" if status is not None and status.is_stuck else ""

@@ -86,8 +86,23 @@ def append_lines(path: str | Path, lines: Iterable[str]) -> None:
 
 
 @contextlib.contextmanager
-def locked(path: str | Path) -> Iterator[None]:
-    """Hold the kernel's lock of a file, made where it is missing: of two processes one waits, and a kill frees it."""
-    with open(path, "a+b") as file:
+def locked(path: str | Path, *, create: bool = True) -> Iterator[None]:
+    """Hold the kernel's lock of a file: of two processes one waits, and a kill frees it.
+
+    Raises FileNotFoundError where the file is missing and is not to be made.
+    """
+    with open(path, "a+b" if create else "r+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+@contextlib.contextmanager
+def locked_if_free(path: str | Path) -> Iterator[bool]:
+    """Hold the kernel's lock of a file where nobody else does; yields whether it is held now."""
+    with open(path, "a+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True

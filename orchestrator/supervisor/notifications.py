@@ -31,7 +31,7 @@ TIMEOUT: Final = 15.0
 LOG: Final = "notify.log"
 
 
-class Courier:
+class NotificationSender:
     """Looks after the notifications of all runs: one thread a run, so that a slow receiver delays no verdict."""
 
     def __init__(self, root: Path, state_of: Callable[[RunDir], RunState]) -> None:
@@ -46,15 +46,15 @@ class Courier:
     def _watched(self) -> list[RunDir]:
         return [run for run in watched(self.root) if run.run_id not in self.given_up]
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Begin to send whatever is due."""
         for run in self._watched():
             try:
-                self._look_at(run)
+                self._send_due(run)
             except (OrchError, OSError) as error:
                 self._give_up(run, error)
 
-    def _look_at(self, run: RunDir) -> None:
+    def _send_due(self, run: RunDir) -> None:
         thread = self.threads.get(run.run_id)
         if thread is not None and thread.is_alive():
             return

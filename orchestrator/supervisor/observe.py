@@ -60,7 +60,7 @@ def gather(
 ) -> Evidence:
     """Return what the run's state follows from now; `alive` is asked of the backend where it is not given."""
     machine, cache = backend(record.kind), known or FileCache()
-    scheduler = asked.opinion(run) if (asked := as_scheduler(record.kind)) is not None else None
+    scheduler = asked.scheduler_status(run) if (asked := as_scheduler(record.kind)) is not None else None
     if alive is None:
         alive = machine.alive(run) if scheduler is None else scheduler.alive(max(1, record.nnodes))
     events = run.events(cache)

@@ -8,11 +8,10 @@ run, or takes it off the list, holds the run's lock; and a start that was cut of
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -22,6 +21,7 @@ from orchestrator.backends.base import Backend, Relauncher, Scheduler
 from orchestrator.errors import BackendError, OrchError, StoreError
 from orchestrator.node.system.private import hold_umask, users_umask
 from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.files import locked
 from orchestrator.runs.dependencies import CANCELLED, QUEUED, Wait, is_queued, wait_of
 from orchestrator.runs.record import Dependency, RunRecord
 from orchestrator.runs.run_id import sweep_of
@@ -64,11 +64,9 @@ def _began(run: RunDir) -> bool:
     return (run.path / "handle.json").exists()
 
 
-@contextlib.contextmanager
-def _locked(run: RunDir) -> Iterator[None]:
-    with open(run.path / "run.json", "r+b") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+def _locked(run: RunDir) -> contextlib.AbstractContextManager[None]:
+    """Let one process at a time start or drop the run; FileNotFoundError for one that was removed."""
+    return locked(run.path / "run.json", create=False)
 
 
 def runnable(
@@ -178,7 +176,7 @@ def _got_through(machine: Backend, run: RunDir) -> bool:
     begun, nodes = (run.path / "handle.json").stat().st_mtime, max(1, run.record().nnodes)
     while len(machine.alive(run)) < nodes and time.time() < begun + PATIENCE:
         time.sleep(0.2)  # nothing tells of a process that is about to be: see PATIENCE
-    if isinstance(machine, Scheduler) and (status := machine.opinion(run)).phase == "unknown":
+    if isinstance(machine, Scheduler) and (status := machine.scheduler_status(run)).phase == "unknown":
         raise BackendError(f"run {run.run_id}: {status.detail}", transient=True)
     if len(machine.alive(run)) >= nodes:
         return True

@@ -7,12 +7,11 @@ may be done twice. `orch submit` starts it; it ends when no run is live.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING
 from orchestrator.backends import backend
 from orchestrator.errors import OrchError, StoreError
 from orchestrator.node.system.private import users_umask
+from orchestrator.protocol.files import locked_if_free
 from orchestrator.runs import dependencies
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.store import (
@@ -36,25 +36,25 @@ from orchestrator.supervisor import queue
 from orchestrator.supervisor.reconcile import Reconciler, check_kind, state_of
 
 if TYPE_CHECKING:
-    from orchestrator.supervisor.notifications import Courier
+    from orchestrator.supervisor.notifications import NotificationSender
 
 WAIT_SECONDS = 1.0
-COURIER_SECONDS = 0.05  # between looks at what is still being sent, when no run is live
+SENDING_SECONDS = 0.05  # between looks at what is still being sent, when no run is live
 
 
 def supervise(root: Path) -> None:
     """Look after all live runs until there are none; returns at once when another supervisor does so already."""
-    from orchestrator.supervisor.notifications import Courier  # noqa: PLC0415 (`orch status` sends nothing)
+    from orchestrator.supervisor.notifications import NotificationSender  # noqa: PLC0415 (`orch status` sends nothing)
 
     check_own(root)
     unreadable: set[str] = set()
     records: dict[str, RunRecord] = {}
-    courier = Courier(root, state_of)
-    while _to_look_after(root, unreadable, records) or courier.has_work():
+    sender = NotificationSender(root, state_of)
+    while _to_look_after(root, unreadable, records) or sender.has_work():
         with _lock(root) as is_ours:
             if not is_ours:
                 return
-            _supervise(root, unreadable, records, courier)
+            _supervise(root, unreadable, records, sender)
         # A run that was recorded while the lock was let go is seen by this loop's condition.
 
 
@@ -81,10 +81,10 @@ def _to_look_after(root: Path, unreadable: set[str], records: dict[str, RunRecor
     return found
 
 
-def _supervise(root: Path, unreadable: set[str], records: dict[str, RunRecord], courier: Courier) -> None:
+def _supervise(root: Path, unreadable: set[str], records: dict[str, RunRecord], sender: NotificationSender) -> None:
     at_work: dict[str, threading.Thread] = {}
     one_ended = threading.Event()
-    while (runs := _to_look_after(root, unreadable, records)) or courier.has_work():
+    while (runs := _to_look_after(root, unreadable, records)) or sender.has_work():
         idle = [run for run in runs if run.run_id not in at_work or not at_work[run.run_id].is_alive()]
         queued = {run.run_id for run in runs if dependencies.is_queued(run)}
         waiting = [(run, records[run.run_id]) for run in idle if run.run_id in queued]
@@ -95,8 +95,8 @@ def _supervise(root: Path, unreadable: set[str], records: dict[str, RunRecord], 
             thread = threading.Thread(target=_work, args=(run, act, one_ended), daemon=True)
             at_work[run.run_id] = thread
             thread.start()
-        courier.look()
-        one_ended.wait(COURIER_SECONDS if courier.has_work() else WAIT_SECONDS)
+        sender.poll()
+        one_ended.wait(SENDING_SECONDS if sender.has_work() else WAIT_SECONDS)
         one_ended.clear()
     if keep := os.environ.get("ORCH_KEEP_RUNS", "").strip():
         prune(root, int(keep) if keep.isdigit() else 0)
@@ -141,15 +141,8 @@ def prune(root: Path, keep: int) -> list[RunDir]:
     return removed
 
 
-@contextlib.contextmanager
-def _lock(root: Path) -> Iterator[bool]:
-    with open(root / "supervisor.lock", "a+b") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True
+def _lock(root: Path) -> contextlib.AbstractContextManager[bool]:
+    return locked_if_free(root / "supervisor.lock")
 
 
 def attended_root() -> Path:

@@ -1,7 +1,7 @@
 """Slurm, through submitit: one job a run, one task a node, in each of which the same agent runs as everywhere.
 
 The run directory lies on a folder that login and compute nodes share, so what the agents write is read where it lies.
-Slurm's word is a second opinion beside it: orchestrator.runs.scheduler_status.
+Slurm's word is a scheduler's status beside it: orchestrator.runs.scheduler_status.
 """
 
 from __future__ import annotations
@@ -129,9 +129,9 @@ class SlurmBackend(SlurmScheduler, BatchSubmitter):
         """Tell it of all nodes alike, as the job is."""
         return job.alive_by(job.job_of(self.slurm, run)[0], run)
 
-    def opinion(self, run: RunDir) -> SchedulerStatus:
+    def scheduler_status(self, run: RunDir) -> SchedulerStatus:
         """Return what Slurm says of the run's job."""
-        return job.opinion_of(self.slurm, run)
+        return job.scheduler_status(self.slurm, run)
 
     def wait(self, run: RunDir, timeout: float) -> None:
         """Let time pass: neither Slurm nor a shared folder tells when something happens. Releases what was requeued.
@@ -219,9 +219,9 @@ def _sbatch(plan: LaunchPlan, client: Client, array: Array | None = None) -> str
         with _environment(plan.secret_names), as_the_user(), contextlib.redirect_stderr(io.StringIO()):
             return str(executor.submit(os.execv, argv[0], list(argv)).job_id)
     except (FailedJobError, FailedSubmissionError) as error:
-        look = client.queue(fresh=True)
+        snapshot = client.queue(fresh=True)
         if (found := client.find(None, name, task)) is not None:  # it was taken, and only the answer was lost
             return found.job_id.partition("_")[0]
-        if look.jobs is None and is_unanswered(str(error)):
+        if snapshot.jobs is None and is_unanswered(str(error)):
             return None
         raise refusal(str(error), SlurmSettings.of(plan.profile), plan.time_limit) from error

@@ -25,7 +25,7 @@ from orchestrator.backends.slurm.parse import (
 from orchestrator.errors import BackendError
 
 NO_SLURM: Final = "submit from a login node, where sbatch is on PATH, or through one: set login: in the profile"
-LOOK_SECONDS: Final = 2.0  # sites limit a user to about two calls a second
+SNAPSHOT_SECONDS: Final = 2.0  # sites limit a user to about two calls a second
 PATIENCE: Final = 30.0
 AFTER_REQUEUE: Final = 5
 ACCOUNTING_LAG: Final = 3.0
@@ -43,8 +43,8 @@ class Answer:
 
 
 @dataclass
-class Look:
-    """The last look at the queue; `jobs` is None where Slurm could not be asked, and `problem` says why."""
+class QueueSnapshot:
+    """The queue as it was asked for last; `jobs` is None where Slurm could not be asked, and `problem` says why."""
 
     at: float = float("-inf")
     jobs: dict[str, JobLine] | None = None
@@ -96,10 +96,10 @@ class LocalRunner:
 
 
 class Client:
-    """One Slurm, and the last look at its queue."""
+    """One Slurm, and its queue as it was asked for last."""
 
     def __init__(self, runner: CommandRunner) -> None:
-        self.runner, self.look, self._asking = runner, Look(), threading.Lock()
+        self.runner, self.snapshot, self._asking = runner, QueueSnapshot(), threading.Lock()
         self.arrays: dict[Path, str] = {}  # the number of the array that was submitted from a sweep's folder
 
     def call(self, *argv: str, stdin: str = "", timeout: float = PATIENCE) -> Answer:
@@ -111,12 +111,12 @@ class Client:
         if missing := self.runner.missing(names):
             raise BackendError(f"there is no {', '.join(missing)} on {self.runner.where}", hint)
 
-    def queue(self, *, fresh: bool = False) -> Look:
+    def queue(self, *, fresh: bool = False) -> QueueSnapshot:
         """Return this user's jobs by their number, those that ended lately included; asked every two seconds."""
         with self._asking:  # each run has a thread of its own, and one look is enough for all
-            if fresh or time.monotonic() - self.look.at > LOOK_SECONDS:
+            if fresh or time.monotonic() - self.snapshot.at > SNAPSHOT_SECONDS:
                 self._ask_queue()
-        return self.look
+        return self.snapshot
 
     def _ask_queue(self) -> None:
         try:
@@ -129,11 +129,11 @@ class Client:
                 f"--format={SQUEUE_FORMAT}",
             )
             known = answer.code == 0
-            self.look.jobs = {job.job_id: job for job in parse_squeue(answer.out)} if known else None
-            self.look.problem = "" if known else first_line(answer.err)
+            self.snapshot.jobs = {job.job_id: job for job in parse_squeue(answer.out)} if known else None
+            self.snapshot.problem = "" if known else first_line(answer.err)
         except BackendError as error:
-            self.look.jobs, self.look.problem = None, error.message
-        self.look.at = time.monotonic()
+            self.snapshot.jobs, self.snapshot.problem = None, error.message
+        self.snapshot.at = time.monotonic()
 
     def find(self, job_id: str | None, name: str, task: str = "") -> JobLine | None:
         """Find the run's job in the queue: by its number, or, where its submit's answer was lost, by its name.
@@ -152,8 +152,8 @@ class Client:
 
         A number may have been given to another job since: one with another name is not this one.
         """
-        if job_id in self.look.ended:
-            return self.look.ended[job_id]
+        if job_id in self.snapshot.ended:
+            return self.snapshot.ended[job_id]
         found = seen
         shown = self._ask("scontrol", "show", "job", "-o", job_id)
         if shown is not None and (job := parse_scontrol(shown)) is not None and job.name == name:
@@ -163,7 +163,7 @@ class Client:
         elif found.state == "CANCELLED":
             found = replace(found, by=self._cancelled_by(job_id, name))
         if found is not None and found.phase == "ended":
-            self.look.ended[job_id] = found
+            self.snapshot.ended[job_id] = found
         return found
 
     def _in_accounting(self, job_id: str, name: str) -> JobLine | None:

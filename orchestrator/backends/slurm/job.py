@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from orchestrator.backends.base import NodeProof
-from orchestrator.backends.slurm.client import LOOK_SECONDS, Client
+from orchestrator.backends.slurm.client import SNAPSHOT_SECONDS, Client
 from orchestrator.backends.slurm.parse import JobLine, how_it_ended, why_it_waits
 from orchestrator.backends.slurm.script import FOLDER
 from orchestrator.errors import BackendError, StoreError
@@ -27,8 +27,8 @@ NO_SUBMITIT: Final = "No module named 'submitit"
 
 def job_of(client: Client, run: RunDir, *, fresh: bool = False) -> tuple[str, JobLine | None]:
     """Return (phase, the job): the phases of an SchedulerStatus."""
-    look = client.queue(fresh=fresh)
-    if look.jobs is None:
+    snapshot = client.queue(fresh=fresh)
+    if snapshot.jobs is None:
         return "unknown", None
     folder, name, task = _named(run)
     job_id = _number_in(client, folder, task)
@@ -39,7 +39,7 @@ def job_of(client: Client, run: RunDir, *, fresh: bool = False) -> tuple[str, Jo
     return ("none", None) if job is None else (job.phase, job)
 
 
-def opinion_of(client: Client, run: RunDir) -> SchedulerStatus:
+def scheduler_status(client: Client, run: RunDir) -> SchedulerStatus:
     """Return what Slurm says of the run's job."""
     phase, job = job_of(client, run)
     if phase == "waiting" and job is not None:
@@ -134,7 +134,7 @@ def wait_for_end(client: Client, run: RunDir) -> tuple[str, JobLine | None]:
     stop = time.monotonic() + END_SECONDS
     phase, job = job_of(client, run, fresh=True)
     while phase in ("waiting", "active") and time.monotonic() < stop:
-        time.sleep(LOOK_SECONDS / 2)  # Slurm tells nobody of a job's end: it has to be asked
+        time.sleep(SNAPSHOT_SECONDS / 2)  # Slurm tells nobody of a job's end: it has to be asked
         phase, job = job_of(client, run, fresh=True)
     return phase, job
 

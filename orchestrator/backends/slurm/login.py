@@ -119,7 +119,7 @@ class LoginBackend(SlurmScheduler):
         script = self._send(login.session(), plan, tasks, run, settings.workdir)
         if (number := _sbatch(client, script, plan, settings)) is not None:
             run.write("handle.json", {"state": HandleState.SUBMITTED, "job": number})
-        record_status(run, job.opinion_of(client, run))
+        record_status(run, job.scheduler_status(client, run))
 
     def _send(self, session: Session, plan: LaunchPlan, tasks: tuple[NodeTask, ...], run: RunDir, workdir: str) -> str:
         """Send the run's folder to the login node; return the path of the batch script there."""
@@ -155,15 +155,15 @@ class LoginBackend(SlurmScheduler):
                 self._watchers[run.run_id] = watch(run, login, client)
             return self._watchers[run.run_id]
 
-    def opinion(self, run: RunDir) -> SchedulerStatus:
+    def scheduler_status(self, run: RunDir) -> SchedulerStatus:
         """Return what Slurm said when the supervisor asked last; after a submit that was cut off, what it says now."""
         if (seen := recorded_status(run)) is not None:
             return seen
-        return job.opinion_of(self.client_of(run), run) if _was_begun(run) else SchedulerStatus("none")
+        return job.scheduler_status(self.client_of(run), run) if _was_begun(run) else SchedulerStatus("none")
 
     def alive(self, run: RunDir) -> Mapping[int, bool | None]:
         """Tell it of all nodes alike, as the job was when Slurm was asked last."""
-        return job.alive_by(self.opinion(run).phase, run)
+        return job.alive_by(self.scheduler_status(run).phase, run)
 
     def wait(self, run: RunDir, timeout: float) -> None:
         """Copy what is new until something has changed, or for `timeout` seconds."""
@@ -209,9 +209,9 @@ class LoginBackend(SlurmScheduler):
             return []
         client = self.client_of(run)
         proofs = job.end(client, run)
-        opinion = job.opinion_of(client, run)
-        record_status(run, opinion)
-        return [replace(proof, is_unreachable=True) for proof in proofs] if opinion.phase == "unknown" else proofs
+        asked = job.scheduler_status(client, run)
+        record_status(run, asked)
+        return [replace(proof, is_unreachable=True) for proof in proofs] if asked.phase == "unknown" else proofs
 
     def collect(self, run: RunDir) -> None:
         """Bring what is not here yet, then remove the run's folder there; BackendError where it is out of reach."""
@@ -251,10 +251,10 @@ def _sbatch(client: Client, script: str, plan: LaunchPlan, settings: SlurmSettin
     try:
         answer = client.call("sbatch", script, timeout=SUBMIT_SECONDS)
     except BackendError:
-        look = client.queue(fresh=True)
+        snapshot = client.queue(fresh=True)
         if (found := client.find(None, plan.run_id)) is not None:  # it was taken, and only the answer was lost
             return found.job_id
-        if look.jobs is None:
+        if snapshot.jobs is None:
             return None
         raise
     if answer.code != 0 or (number := job_id_of(answer.out)) is None:

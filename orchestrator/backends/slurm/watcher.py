@@ -35,10 +35,10 @@ class LoginFollower(Follower):
     def update(self) -> Update:
         """Copy what is new, then ask; of something new that Slurm says, once more, with the last words of its logs."""
         update_all(self.copies, self.source.session())  # first: it knows sooner that nobody answers
-        before, self.status = self.status, job.opinion_of(self.client, self.run)
+        before, self.status = self.status, job.scheduler_status(self.client, self.run)
         if self.status != before:
             update_all(self.copies, self.source.session())
-            self.status = job.opinion_of(self.client, self.run)
+            self.status = job.scheduler_status(self.client, self.run)
         job.release_requeued(self.client, self.run)
         record_status(self.run, self.status)
         return Update(self.copies[0].steps, POLL_SECONDS)

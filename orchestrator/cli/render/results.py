@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.render.tables import Style, alike, duration, plain, table
@@ -139,24 +140,32 @@ def _without_host(check: Check) -> str:
 
 
 def nodes_page(found: Sequence[Mapping[str, Any]], style: Style = plain) -> str:
-    """Return a line a host, with what its GPUs or slots are held by."""
+    """Return a line a host with what its GPUs or slots are held by; many hosts in a row that are alike share one."""
     rows: list[list[str]] = []
     out = []  # lines of hosts that can't be used
-    for each in found:
-        name = f"{each['host']} (spare)" if each["spare"] else str(each["host"])
-        if "problem" in each:
-            out.append(len(rows) + 1)
-            rows.append([name, "-", "-", "-", each["problem"]])
-            continue
-        holders = [
-            f"{place} {holder.get('user')}: {holder.get('run')}" if holder else f"{place} free"
-            for place, holder in each["places"].items()
-        ]
-        rows.append(
-            [name, str(each["cores"]), str(each["gpus"]), size(each["free"]), ", ".join(holders) or "not counted"]
-        )
+    for (spare, cells), group in groupby(found, key=lambda each: (each["spare"], _holdings(each))):
+        same = list(group)
+        shown = [same] if len(same) >= FOLD_FROM else [[each] for each in same]
+        for each in shown:
+            name = in_words(str(one["host"]) for one in each)
+            if "problem" in each[0]:
+                out.append(len(rows) + 1)
+            free = min((one["free"] for one in each if "free" in one), default=None)
+            disk = "-" if free is None else f"{'from ' if len(each) > 1 else ''}{size(free)}"
+            rows.append([f"{name} (spare)" if spare else name, *cells[:2], disk, cells[2]])
     lines = table(["HOST", "CORES", "GPUS", "FREE DISK", "HELD BY"], rows).split("\n")
     return "\n".join(style(line, "red") if number in out else line for number, line in enumerate(lines))
+
+
+def _holdings(each: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return (cores, GPUs, who holds what) of a host, or what is in the way."""
+    if "problem" in each:
+        return "-", "-", str(each["problem"])
+    holders = [
+        f"{place} {holder.get('user')}: {holder.get('run')}" if holder else f"{place} free"
+        for place, holder in each["places"].items()
+    ]
+    return str(each["cores"]), str(each["gpus"]), ", ".join(holders) or "not counted"
 
 
 def partitions_page(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -32,7 +32,7 @@ from orchestrator.runs.state import Cause, Outcome, RunState, RunStatus, Verdict
 from orchestrator.runs.store import RunDir, create_run
 from orchestrator.specs.job import Job
 from orchestrator.supervisor import notifications
-from orchestrator.supervisor.notifications import Courier, payload
+from orchestrator.supervisor.notifications import NotificationSender, payload
 
 HOOK = "/hook/canary-path-31"
 
@@ -100,12 +100,12 @@ def state_of(run: RunDir) -> RunState:
     return RunState(run.run_id, "job", "local", 1.0, RunStatus.FAILED, verdict=verdict)
 
 
-def courier_at_work(root: Path) -> None:
-    worker = Courier(root, state_of)
+def send_all(root: Path) -> None:
+    worker = NotificationSender(root, state_of)
     end = time.monotonic() + 20
     while worker.has_work():
         assert time.monotonic() < end
-        worker.look()
+        worker.poll()
         time.sleep(0.01)
     assert watched(root) == []
 
@@ -139,8 +139,8 @@ def test_what_is_due() -> None:
 
 def test_a_webhook_gets_json_once(receiver: Receiver, tmp_path: Path) -> None:
     run = made(tmp_path, entries({"webhook": receiver.url}))
-    courier_at_work(tmp_path)
-    courier_at_work(tmp_path)  # a second supervisor finds nothing to do
+    send_all(tmp_path)
+    send_all(tmp_path)  # a second supervisor finds nothing to do
     ((path, headers, message),) = receiver.got
     assert path == HOOK
     assert headers["Content-Type"] == "application/json"
@@ -159,7 +159,7 @@ def test_a_command_gets_it_on_stdin(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     job = {**entries({"command": ["sh", "-c", words]}), "secrets": ["KEPT_SECRET"]}
     run = made(tmp_path, job)
     (run.path / "code").mkdir()
-    courier_at_work(tmp_path)
+    send_all(tmp_path)
     assert json.loads((run.path / "got").read_text())["id"] == "job-abc/failed/0"
     said = (run.path / notifications.LOG).read_text().splitlines()
     assert said == ["job-abc failed failed job-abc/failed/0 []", str(run.path / "code")]
@@ -182,7 +182,7 @@ def test_a_failure_is_recorded_and_ends_nothing(
     monkeypatch.setattr(notifications, "TIMEOUT", 0.3)
     monkeypatch.setenv("no_proxy", "*")
     run = made(tmp_path, entries(entry, {"command": ["true"]}))
-    courier_at_work(tmp_path)
+    send_all(tmp_path)
     first, second = delivered(run)
     assert first["state"] == "failed"
     assert words in first["problem"] or "no answer" in first["problem"]
@@ -195,7 +195,7 @@ def test_a_failure_is_recorded_and_ends_nothing(
 def test_what_a_webhook_answers(answer: int, receiver: Receiver, tmp_path: Path) -> None:
     receiver.answer = answer
     run = made(tmp_path, entries({"webhook": receiver.url}))
-    courier_at_work(tmp_path)
+    send_all(tmp_path)
     assert delivered(run)[0]["problem"] == f"the webhook answered {answer}"
     assert len(receiver.got) == 1
 
@@ -205,7 +205,7 @@ def test_a_slow_webhook_is_left_after_the_time_out(receiver: Receiver, tmp_path:
     receiver.delay = 1.0
     run = made(tmp_path, entries({"webhook": receiver.url}))
     begun = time.monotonic()
-    courier_at_work(tmp_path)
+    send_all(tmp_path)
     assert time.monotonic() - begun < 1.0
     assert delivered(run)[0]["state"] == "failed"
 
@@ -219,7 +219,7 @@ def test_killed_between_intent_and_outcome_it_is_sent_again_with_its_id(receiver
         assert [
             (item.id, delivered(run)[0]["sends"]) for item in undelivered(notify_entries(job), run, "failed", [])
         ] == [(each.id, sends)]
-    courier_at_work(tmp_path)
+    send_all(tmp_path)
     assert [message["id"] for _, _, message in receiver.got] == [each.id]
     for _ in range(3):  # and not for ever, should it kill the supervisor each time
         notifications._note(run, Notification("job-abc/failed/9", "failed", 9), "intent")
@@ -232,7 +232,7 @@ def test_the_hidden_url_is_private_and_gone_afterwards(receiver: Receiver, tmp_p
     assert (run.path / HIDDEN).stat().st_mode & 0o777 == 0o600
     holding = [path for path in tmp_path.rglob("*") if path.is_file() and HOOK in path.read_text()]
     assert holding == [run.path / HIDDEN]
-    courier_at_work(tmp_path)
+    send_all(tmp_path)
     assert len(receiver.got) == 1
     assert not (run.path / HIDDEN).exists()
     assert HOOK not in (run.path / LEDGER).read_text()
@@ -240,14 +240,14 @@ def test_the_hidden_url_is_private_and_gone_afterwards(receiver: Receiver, tmp_p
 
 def test_a_run_that_goes_on_is_told_of_and_stays_watched(tmp_path: Path) -> None:
     run = made(tmp_path, entries({"on": ["restarted", "failed"], "command": ["true"]}), outcome=None)
-    worker = Courier(tmp_path, state_of)
-    worker.look()
+    worker = NotificationSender(tmp_path, state_of)
+    worker.poll()
     assert delivered(run) == []
     run.append_event("restart", node=0, attempt=1, cause="infra")
-    worker.look()
+    worker.poll()
     worker.threads[run.run_id].join()
     assert [line["id"] for line in delivered(run)] == ["job-abc/restarted/1/0"]
-    worker.look()
+    worker.poll()
     assert watched(tmp_path) == [run]
     assert not worker.has_work()
 
@@ -255,8 +255,8 @@ def test_a_run_that_goes_on_is_told_of_and_stays_watched(tmp_path: Path) -> None
 def test_damage_keeps_nobody_waiting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = made(tmp_path, entries({"command": ["true"]}))
     (run.path / "run.json").write_text("{")
-    worker = Courier(tmp_path, state_of)
-    worker.look()
+    worker = NotificationSender(tmp_path, state_of)
+    worker.poll()
     assert not worker.has_work()
     assert "its notifications are not sent" in capsys.readouterr().err
     (tmp_path / notification_ledger.MARKS / "long-gone").touch()

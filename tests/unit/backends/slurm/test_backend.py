@@ -43,8 +43,8 @@ class Site:
     def queue(self, *lines: str) -> None:
         self.program("squeue", "\n".join(lines))
 
-    def opinion(self) -> SchedulerStatus:
-        return self.backend.opinion(self.run)
+    def scheduler_status(self) -> SchedulerStatus:
+        return self.backend.scheduler_status(self.run)
 
     def calls(self) -> list[str]:
         path = self.bin / "calls"
@@ -58,7 +58,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
 
 def test_a_job_in_the_queue_needs_one_look(site: Site) -> None:
     site.queue("17|PENDING|Priority|N/A||r-abc234", "18|RUNNING|None|N/A|n3|other")
-    found = site.opinion()
+    found = site.scheduler_status()
     assert (found.phase, site.backend.alive(site.run)) == ("waiting", {0: None, 1: None})
     assert "other jobs are ahead" in found.detail
     assert site.calls() == ["squeue"]
@@ -77,20 +77,22 @@ def test_a_cancel_while_slurm_is_asked_is_not_taken_for_a_loss(site: Site, monke
 def test_a_running_jobs_nodes_live(site: Site) -> None:
     site.queue("17|RUNNING|None|N/A|n[1-2]|r-abc234")
     assert site.backend.alive(site.run) == {0: True, 1: True}
-    assert site.opinion().detail == "Slurm job 17 is RUNNING on n[1-2]"
+    assert site.scheduler_status().detail == "Slurm job 17 is RUNNING on n[1-2]"
 
 
 def test_slurm_that_does_not_answer_concludes_nothing(site: Site) -> None:
     site.program("squeue", "slurm_load_jobs error: Unable to contact slurm controller", code=1)
     assert site.backend.alive(site.run) == {0: None, 1: None}
-    said = site.opinion()
+    said = site.scheduler_status()
     assert (said.phase, said.outcome) == ("unknown", "")
     assert "Slurm can't be asked: Unable to contact slurm controller" in said.detail
 
 
 def test_a_machine_without_slurm_concludes_nothing(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert site.opinion() == SchedulerStatus("unknown", "Slurm can't be asked: there is no squeue on this machine")
+    assert site.scheduler_status() == SchedulerStatus(
+        "unknown", "Slurm can't be asked: there is no squeue on this machine"
+    )
 
 
 def test_what_the_queue_has_forgotten_scontrol_knows(site: Site) -> None:
@@ -99,7 +101,7 @@ def test_what_the_queue_has_forgotten_scontrol_knows(site: Site) -> None:
     folder = site.run.path / "slurm"
     folder.mkdir()
     (folder / "agent.17.0.0.log").write_text("submitit INFO Starting\nbash: /env/python: No such file or directory\n")
-    found = site.opinion()
+    found = site.scheduler_status()
     assert (found.phase, found.outcome, found.cause) == ("ended", "failed", "infra")
     assert found.reason == (
         "Slurm job 17: its batch script failed with exit code 127 (FAILED); "
@@ -111,7 +113,7 @@ def test_what_the_queue_has_forgotten_scontrol_knows(site: Site) -> None:
 def test_what_scontrol_has_forgotten_sacct_knows(site: Site) -> None:
     site.queue()
     site.program("sacct", f"17|CANCELLED by {os.getuid()}|0:15|n1|r-abc234")
-    found = site.opinion()
+    found = site.scheduler_status()
     assert (found.outcome, found.phase) == ("cancelled", "ended")
     assert "it was cancelled by" in found.reason
 
@@ -119,41 +121,41 @@ def test_what_scontrol_has_forgotten_sacct_knows(site: Site) -> None:
 def test_without_accounting_the_runs_own_files_are_left(site: Site) -> None:
     site.queue()
     site.program("sacct", "Slurm accounting storage is disabled", code=1)
-    assert site.opinion() == SchedulerStatus("ended")
+    assert site.scheduler_status() == SchedulerStatus("ended")
     assert site.backend.alive(site.run) == {0: False, 1: False}
 
 
 def test_a_cancel_without_accounting_names_nobody(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "ACCOUNTING_LAG", 0.1)
     site.queue("17|CANCELLED|None|N/A|n1|r-abc234")
-    assert site.opinion().reason == "Slurm job 17: it was cancelled (CANCELLED)"
+    assert site.scheduler_status().reason == "Slurm job 17: it was cancelled (CANCELLED)"
 
 
 def test_a_number_that_has_passed_to_another_job_is_not_the_run(site: Site) -> None:
     site.queue("17|RUNNING|None|N/A|n9|somebody-else")
     site.program("scontrol", SHOWN.replace("r-abc234", "somebody-else"))
     site.program("sacct", "17|RUNNING|0:0|n9|somebody-else")
-    assert site.opinion() == SchedulerStatus("ended")
+    assert site.scheduler_status() == SchedulerStatus("ended")
 
 
 def test_a_job_whose_number_was_lost_is_found_by_its_name(site: Site) -> None:
     site.run.write("handle.json", {"state": "intent"})
     site.queue("16|COMPLETED|None|N/A|n1|r-abc23", "19|RUNNING|None|N/A|n1|r-abc234")
-    assert site.opinion().detail == "Slurm job 19 is RUNNING on n1"
-    site.backend.slurm.look.at = float("-inf")
+    assert site.scheduler_status().detail == "Slurm job 19 is RUNNING on n1"
+    site.backend.slurm.snapshot.at = float("-inf")
     site.queue()
-    assert site.opinion() == SchedulerStatus("none")
+    assert site.scheduler_status() == SchedulerStatus("none")
     assert site.backend.alive(site.run) == {}
     (site.run.path / "slurm").mkdir()
     (site.run.path / "slurm" / "19_submitted.pkl").touch()  # it has run, and named its pickle
-    assert site.opinion() == SchedulerStatus("ended")
+    assert site.scheduler_status() == SchedulerStatus("ended")
 
 
 def test_what_is_asked_of_a_job_that_is_over_is_asked_once(site: Site) -> None:
     site.queue("17|FAILED|NonZeroExitCode|N/A|n1|r-abc234")
     site.program("scontrol", SHOWN)
     for _ in range(3):
-        site.opinion()
+        site.scheduler_status()
     assert site.calls() == ["squeue", "scontrol"]
 
 

@@ -73,13 +73,13 @@ def test_its_task_becomes_the_agent_by_the_archive_that_travels(run: RunDir) -> 
 
 def test_what_slurm_said_last_is_read_here(run: RunDir) -> None:
     machine = LoginBackend()
-    assert machine.opinion(run) == SchedulerStatus("none")  # nothing was sent
+    assert machine.scheduler_status(run) == SchedulerStatus("none")  # nothing was sent
     assert machine.alive(run) == {}
     assert machine.clean_up(run) == []
     run.write("handle.json", {"state": "submitted", "job": "17"})
     for phase, lives in (("waiting", None), ("active", True), ("unknown", None), ("ended", False)):
         record_status(run, SchedulerStatus(phase, f"it is {phase}"))
-        assert machine.opinion(run) == SchedulerStatus(phase, f"it is {phase}")
+        assert machine.scheduler_status(run) == SchedulerStatus(phase, f"it is {phase}")
         assert machine.alive(run) == {0: lives, 1: lives}
 
 
@@ -88,10 +88,10 @@ def test_a_look_from_before_the_submit_counts_for_nothing(run: RunDir, monkeypat
     run.write(SEEN, {**vars(SchedulerStatus("none")), "time": 1.0})
     run.write("handle.json", {"state": "intent"})
     asked = SchedulerStatus("waiting", "asked now")
-    monkeypatch.setattr("orchestrator.backends.slurm.job.opinion_of", lambda client, run: asked)
-    assert machine.opinion(run) == asked
+    monkeypatch.setattr("orchestrator.backends.slurm.job.scheduler_status", lambda client, run: asked)
+    assert machine.scheduler_status(run) == asked
     record_status(run, SchedulerStatus("none"))  # and one from after it does
-    assert machine.opinion(run) == SchedulerStatus("none")
+    assert machine.scheduler_status(run) == SchedulerStatus("none")
 
 
 def test_programs_are_run_with_their_input_and_their_answer() -> None:

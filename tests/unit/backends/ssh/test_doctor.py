@@ -98,3 +98,13 @@ def test_who_holds_what_is_shown_for_every_host() -> None:
     assert page[1].endswith("gpu-0 bob: r-1, gpu-1 free")
     assert page[2].startswith("b (spare)")
     assert page[2].endswith("b: no answer")
+
+
+def test_hosts_that_are_alike_share_a_line() -> None:
+    free = {"spare": False, "cores": 8, "gpus": 1, "places": {"gpu-0": None}}
+    found = [{**free, "host": f"n{number}", "free": (9 + number) << 30} for number in range(1, 63)]
+    held = {**free, "host": "n63", "free": 9 << 30, "places": {"gpu-0": {"user": "bob", "run": "r-1"}}}
+    page = results.nodes_page([*found, held]).splitlines()
+    assert [" ".join(line.split()) for line in page[1:]] == [
+        "n[1-62] 8 1 from 10.0 GB gpu-0 free", "n63 8 1 9.0 GB gpu-0 bob: r-1"
+    ]  # fmt: skip
