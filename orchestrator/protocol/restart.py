@@ -8,7 +8,7 @@ over SSH, after a lost node or a preemption; Slurm the job, by a requeue. They d
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.str_enum import StrEnum
@@ -18,6 +18,31 @@ Budgets = Mapping[str, Optional[int]]  # by cause; None: as often as it takes
 
 WITHOUT_PROGRESS = 3
 """So many attempts, or starts, in a row without a new checkpoint are the last."""
+
+
+class Progress(NamedTuple):
+    """What a run has saved so far: its newest checkpoint's step, or where no name tells one, when weights were written.
+
+    The later of two is the greater one: any step counts for more than a file without one.
+    """
+
+    step: int = -1
+    saved: float = 0.0
+
+    @property
+    def known_step(self) -> int | None:
+        """Return the step; None where there is none."""
+        return None if self.step < 0 else self.step
+
+    def to_event(self) -> dict[str, Any]:
+        """Return the fields by which an event tells it."""
+        return {"step": self.known_step, **({"saved": self.saved} if self.step < 0 and self.saved else {})}
+
+
+def progress_of(event: Event) -> Progress:
+    """Return what an event tells of it."""
+    step, saved = event.get("step"), event.get("saved")
+    return Progress(step if type(step) is int else -1, saved if isinstance(saved, float) else 0.0)
 
 
 class Restarter(StrEnum):
@@ -78,20 +103,19 @@ def budget_left(retry: Budgets, events: Iterable[Event]) -> dict[str, int | None
     }
 
 
-def stalled(begun_at: Sequence[int | None], step: int | None) -> int:
-    """Return how many of the starts that began at these steps, the last ones in a row, ended without a newer one.
+def stalled(begun_at: Sequence[Progress], now: Progress) -> int:
+    """Return how many of the starts that began there, the last ones in a row, ended without a newer checkpoint.
 
-    Each ended where the next one began, and the last at `step`: the newest committed checkpoint's, None without any.
+    Each ended where the next one began, and the last at `now`.
     """
     count = 0
-    for begun, ended in zip(reversed(begun_at), [step, *reversed(begun_at)]):
-        if ended is not None and (begun is None or ended > begun):
+    for begun, ended in zip(reversed(begun_at), [now, *reversed(begun_at)]):
+        if ended > begun:
             break
         count += 1
     return count
 
 
-def steps_of_starts(events: Iterable[Event]) -> list[int | None]:
-    """Return the steps at which the run's agents were started again, in order."""
-    steps = (event.get("step") for event in events if event.get("kind") == EventKind.RELAUNCH)
-    return [step if type(step) is int else None for step in steps]
+def progress_of_starts(events: Iterable[Event]) -> list[Progress]:
+    """Return what had been saved when the run's agents were started again, in order."""
+    return [progress_of(event) for event in events if event.get("kind") == EventKind.RELAUNCH]

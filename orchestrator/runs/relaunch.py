@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from orchestrator.protocol import restart
 from orchestrator.protocol.events import EventKind
-from orchestrator.protocol.restart import Refusal, Restarter
+from orchestrator.protocol.restart import Progress, Refusal, Restarter, progress_of
 from orchestrator.runs.state import Event
 
 SAY_THE_STEP: Final = (EventKind.ATTEMPT_FAILED, EventKind.GANG_ENDED, EventKind.COLLECTED, EventKind.RELAUNCH)
@@ -32,6 +32,7 @@ class Relaunch:
     cause: str
     reason: str
     step: int | None = None  # the newest checkpoint's, when that was decided
+    saved: float | None = None  # or when weights were written last, where nothing tells a step
 
 
 def correct_clock_skew(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -95,10 +96,9 @@ def last_attempt(events: Iterable[Event]) -> int:
     return max((_int(event.get("attempt")) or 0 for event in events), default=0)
 
 
-def newest_step(events: Iterable[Event]) -> int | None:
-    """Return the step of the newest checkpoint that anybody has recorded."""
-    steps = (_int(event.get("step")) for event in events if event.get("kind") in SAY_THE_STEP)
-    return max((step for step in steps if step is not None), default=None)
+def newest_saved(events: Iterable[Event]) -> Progress:
+    """Return the newest checkpoint that anybody has recorded."""
+    return max((progress_of(event) for event in events if event.get("kind") in SAY_THE_STEP), default=Progress())
 
 
 def next_start(
@@ -112,15 +112,16 @@ def next_start(
     events = list(events)
     began = lost or any(event.get("kind") in (EventKind.GO, EventKind.LOST_NODE) for event in events)
     ended = any(event.get("kind") in (EventKind.CANCEL, EventKind.SUBMIT_FAILED) for event in events)
-    step = newest_step(events)
-    stalled = restart.stalled(restart.steps_of_starts(events), step)
+    saved = newest_saved(events)
+    stalled = restart.stalled(restart.progress_of_starts(events), saved)
     no = restart.refusal(Restarter.SUPERVISOR, cause, retry, restart.times_used(events, cause), stalled)
     if not began or ended or (no is not None and no is not Refusal.NO_PROGRESS):
         return None
     if no is Refusal.NO_PROGRESS:
         return f"{stalled} starts in a row ended without a new checkpoint; the last: {reason}"
     before = pending_start(events)
-    return Relaunch((before.start if before else 0) + 1, last_attempt(events) + 1, cause, reason, step)
+    number = (before.start if before else 0) + 1
+    return Relaunch(number, last_attempt(events) + 1, cause, reason, saved.known_step, saved.saved or None)
 
 
 def budget_left(retry: Mapping[str, Any], events: Iterable[Event]) -> dict[str, int | None]:

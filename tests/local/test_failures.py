@@ -108,6 +108,32 @@ def test_no_progress_ends_the_run(orch: Orch, project) -> None:
     assert (state["verdict"]["cause"], state["attempt"]) == ("no_progress", 2)
 
 
+# Saves as an ordinary script does, and is killed after each save; the sixth one is the last.
+SAVING = """
+import json, os, pathlib, sys, zipfile
+layout, attempt = sys.argv[1], int(os.environ["ORCH_ATTEMPT"])
+if layout == "trainer":
+    folder = pathlib.Path("outputs", f"checkpoint-{(attempt + 1) * 100}")
+    folder.mkdir(parents=True)
+    (folder / "trainer_state.json").write_text(json.dumps({"global_step": (attempt + 1) * 100}))
+    weights = folder / "optimizer.pt"
+else:
+    weights = pathlib.Path("model.pt")
+with zipfile.ZipFile(weights, "w") as file:
+    file.writestr("weights", str(attempt))
+if attempt < 5:
+    os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize("layout", ["trainer", "one-file"])
+def test_a_script_with_checkpoints_of_its_own_goes_on(orch: Orch, project, layout: str) -> None:
+    job = f"script: save.py\nargs: [{layout}]\nretry: {{infra: 50}}\n"
+    folder = project(save_py=SAVING, save_yaml=job)
+    assert orch("submit", str(folder / "save.yaml"), "-p", "local", "--nproc-per-node", "1", "-f").code == 0
+    assert orch("status", "last", "--json").json["attempt"] == 5
+
+
 def agent_of(run: RunDir, node: int) -> Process:
     found = identify(json.loads((run.node(node) / "agent.json").read_text())["pid"])
     assert found is not None

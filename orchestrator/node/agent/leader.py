@@ -98,7 +98,7 @@ class Leader:
     task: NodeTask
     send: Callable[[int, Message], None]
     record: Callable[..., None]
-    progress: Callable[[], int | None]  # the newest committed checkpoint's step
+    progress: Callable[[], restart.Progress]  # what has been saved
     started: float
     phase: Phase = Phase.JOINING
     attempt: int = 0
@@ -112,7 +112,7 @@ class Leader:
     stop_reason: StopReason | None = None
     settle_at: float | None = None
     restarts: list[str] = field(default_factory=list)  # their causes
-    begun_at: list[int | None] = field(default_factory=list)  # the newest checkpoint's step as each attempt began
+    begun_at: list[restart.Progress] = field(default_factory=list)  # what had been saved as each attempt began
     bye: Message = field(default_factory=dict)
     stalls: dict[int, Message] = field(default_factory=dict)
     stacks: dict[int, Message] = field(default_factory=dict)
@@ -351,14 +351,16 @@ class Leader:
             self._end("failed", "infra", lost)
         else:
             cause = cause_of(failure)
-            self.record("attempt_failed", attempt=self.attempt, culprit=failure, cause=cause, step=self.progress())
+            self.record(
+                "attempt_failed", attempt=self.attempt, culprit=failure, cause=cause, **self.progress().to_event()
+            )
             self._end("failed", cause, lost)
 
     def _after_failure(self, failure: Message, now: float) -> None:
         cause = cause_of(failure)
-        step = self.progress()
-        self.record("attempt_failed", attempt=self.attempt, culprit=failure, cause=cause, step=step)
-        stalled = restart.stalled(self.begun_at, step)
+        now_saved = self.progress()
+        self.record("attempt_failed", attempt=self.attempt, culprit=failure, cause=cause, **now_saved.to_event())
+        stalled = restart.stalled(self.begun_at, now_saved)
         no = restart.refusal(Restarter.LEADER, cause, self.task.retry, self.restarts.count(cause), stalled)
         if no is Refusal.NO_PROGRESS:
             self._end("failed", "no_progress", f"{stalled} attempts in a row ended without a new checkpoint")
@@ -366,9 +368,9 @@ class Leader:
             self._end("failed", cause, _unsaved(failure) if cause == "checkpoint" else "")
         else:
             self.restarts.append(cause)
-            self.begun_at.append(step)
+            self.begun_at.append(now_saved)
             self.attempt += 1
-            self.record("restart", attempt=self.attempt, cause=cause, from_step=step)
+            self.record("restart", attempt=self.attempt, cause=cause, from_step=now_saved.known_step)
             self._prepare(now)
 
     def _what_is_missing(self) -> str:
@@ -389,8 +391,9 @@ class Leader:
     def _end(self, outcome: str, cause: str, reason: str) -> None:
         self.phase = Phase.ENDED
         self.record(
-            "gang_ended", outcome=outcome, cause=cause, reason=reason, attempt=self.attempt, step=self.progress()
-        )
+            "gang_ended", outcome=outcome, cause=cause, reason=reason, attempt=self.attempt,
+            **self.progress().to_event(),
+        )  # fmt: skip
         code = {"succeeded": 0, "preempted": EXIT_REQUEUE, "timeout": EXIT_REQUEUE}.get(outcome, 1)
         self.bye = {"kind": "bye", "outcome": outcome, "code": code}
         for node in self.hellos:

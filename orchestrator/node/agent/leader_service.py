@@ -6,11 +6,10 @@ import asyncio
 import contextlib
 import time
 
-from orchestrator.node.agent import channel
+from orchestrator.node.agent import channel, saved
 from orchestrator.node.agent.leader import HEARTBEAT_SECONDS, Leader, Phase
 from orchestrator.node.system.event_log import EventLog
 from orchestrator.node.system.sockets import listen
-from orchestrator.protocol.checkpoint_dir import newest_step
 from orchestrator.protocol.gang import Hello
 from orchestrator.protocol.task import NodeTask
 
@@ -30,7 +29,7 @@ class Lead:
             task,
             send=self.server.send,
             record=events.write,
-            progress=lambda: newest_step(task.checkpoint_dir),
+            progress=lambda: saved.progress(task),
             started=time.monotonic(),
         )
 

@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from orchestrator.node.agent import saved
 from orchestrator.node.agent.agent import Agent
 from orchestrator.node.system.event_log import EventLog
 from orchestrator.node.system.host import nproc_here
 from orchestrator.node.system.signals import hold_back_for_good
 from orchestrator.protocol import restart
-from orchestrator.protocol.checkpoint_dir import newest_step
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.files import write_json
 from orchestrator.protocol.hostlist import expand, in_words
@@ -55,9 +55,9 @@ class History:
         attempts = [event["attempt"] for event in self.events if type(event.get("attempt")) is int]
         return max(attempts, default=-1) + 1
 
-    def stalled(self, step: int | None) -> int:
-        """Return how many starts in a row, up to this one, have brought nothing newer than this step."""
-        return restart.stalled(restart.steps_of_starts(self.events), step)
+    def stalled(self, now: restart.Progress) -> int:
+        """Return how many starts in a row, up to this one, have saved nothing newer."""
+        return restart.stalled(restart.progress_of_starts(self.events), now)
 
 
 def expand_nodes(text: str) -> list[str]:
@@ -157,7 +157,7 @@ def run_slurm_agent(run_dir: str) -> int:
     if node == 0:
         _record_start(log, task, history, environ)
     log.close()
-    stalled = history.stalled(newest_step(task.checkpoint_dir)) if start else 0
+    stalled = history.stalled(saved.progress(task)) if start else 0
     if stalled >= restart.WITHOUT_PROGRESS:
         return _give_up(log, task, f"{stalled} starts in a row ended without a new checkpoint; {_last(history)}")
     code = asyncio.run(_run(task))
@@ -179,7 +179,7 @@ def _record_start(log: EventLog, task: NodeTask, history: History, environ: Mapp
     if task.start:
         word = history.word or {"cause": "preempted", "reason": "Slurm stopped the job and started it again by itself"}
         log.write(EventKind.RELAUNCH, start=task.start, attempt=task.attempt, cause=str(word.get("cause")),
-                  reason=str(word.get("reason") or ""), step=newest_step(task.checkpoint_dir))  # fmt: skip
+                  reason=str(word.get("reason") or ""), **saved.progress(task).to_event())  # fmt: skip
 
 
 def _last(history: History) -> str:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from orchestrator.protocol.restart import (
     WITHOUT_PROGRESS,
+    Progress,
     Refusal,
     Restarter,
     budget_left,
+    progress_of,
+    progress_of_starts,
     refusal,
     stalled,
-    steps_of_starts,
     times_used,
 )
 
@@ -73,13 +78,31 @@ def test_what_the_job_says_nothing_of_is_not_retried() -> None:
     ],
 )
 def test_starts_in_a_row_without_a_new_checkpoint(begun_at: list[int | None], step: int | None, count: int) -> None:
-    assert stalled(begun_at, step) == count
+    assert stalled([at(begun) for begun in begun_at], at(step)) == count
+
+
+def at(step: int | None) -> Progress:
+    return Progress() if step is None else Progress(step)
+
+
+def test_files_without_a_step_are_told_apart_by_their_time_and_any_step_counts_for_more() -> None:
+    before, later = Progress(saved=1.5), Progress(saved=2.5)
+    assert stalled([before], later) == 0
+    assert stalled([before, before], before) == 2
+    assert stalled([later], Progress(0)) == 0
+    assert stalled([Progress(0)], later) == 1
+
+
+@given(st.builds(Progress, st.integers(-1, 9), st.floats(0, 1e10)))
+def test_an_event_tells_all_of_it_that_counts(progress: Progress) -> None:
+    told = progress_of(json.loads(json.dumps(progress.to_event())))
+    assert told == (progress if progress.step < 0 else Progress(progress.step))
 
 
 def test_the_third_start_in_a_row_without_progress_is_the_last() -> None:
-    begun_at: list[int | None] = [7]
-    while refusal(SUPERVISOR, "preempted", RETRY, 0, stalled(begun_at, 7)) is None:
-        begun_at.append(7)
+    begun_at = [Progress(7)]
+    while refusal(SUPERVISOR, "preempted", RETRY, 0, stalled(begun_at, Progress(7))) is None:
+        begun_at.append(Progress(7))
     assert len(begun_at) == WITHOUT_PROGRESS == 3
 
 
@@ -93,4 +116,4 @@ def test_all_who_restart_draw_on_one_budget() -> None:
     ]  # fmt: skip
     assert [times_used(events, cause) for cause in ("infra", "preempted", "user_error", "timeout")] == [2, 1, 1, 0]
     assert budget_left(RETRY, iter(events)) == {"user_error": 0, "infra": 0, "preempted": None, "timeout": None}
-    assert steps_of_starts(events) == [4, None]
+    assert progress_of_starts(events) == [Progress(4), Progress()]

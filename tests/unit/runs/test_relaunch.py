@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.protocol.restart import Progress
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.reducer import reduce
 from orchestrator.runs.relaunch import (
@@ -13,8 +14,8 @@ from orchestrator.runs.relaunch import (
     budget_left,
     correct_clock_skew,
     last_attempt,
+    newest_saved,
     newest_start,
-    newest_step,
     next_start,
     pending_start,
 )
@@ -57,7 +58,7 @@ def test_the_next_start_follows_the_last_attempt() -> None:
     events = [GO, {"kind": "restart", "node": 0, "attempt": 1, "cause": "infra"}, {**GO, "attempt": 1},
               {"kind": "attempt_failed", "node": 0, "attempt": 0, "step": 40}]  # fmt: skip
     assert last_attempt(events) == 1
-    assert newest_step(events) == 40
+    assert newest_saved(events) == Progress(40)
     assert next_start(RETRY, events, "infra", "node 2 was lost") == Relaunch(1, 2, "infra", "node 2 was lost", 40)
     assert budget_left(RETRY, events) == {"user_error": 0, "infra": 1, "preempted": None, "timeout": None}
 

@@ -16,7 +16,7 @@ from orchestrator.node.agent.leader import (
     culprit_of,
 )
 from orchestrator.protocol.gang import Hello
-from orchestrator.protocol.restart import WITHOUT_PROGRESS
+from orchestrator.protocol.restart import WITHOUT_PROGRESS, Progress
 from orchestrator.protocol.task import NodeTask, Program
 
 GLOO = {"type": "RuntimeError", "message": "[pair.cc:537] Connection closed by peer [127.0.0.1]:1234"}
@@ -42,7 +42,7 @@ class Gang:
             self.task,
             send=lambda node, message: self.sent.append((node, message)),
             record=lambda kind, **values: self.events.append({"kind": kind, **values}),
-            progress=lambda: self.step,
+            progress=lambda: Progress() if self.step is None else Progress(self.step),
             started=self.now,
         )
 

@@ -22,6 +22,7 @@ from orchestrator.node.agent.slurm import (
     word_path,
 )
 from orchestrator.protocol.ranks import EXIT_REQUEUE
+from orchestrator.protocol.restart import Progress
 from orchestrator.protocol.task import NodeTask, Program
 
 
@@ -97,9 +98,9 @@ def test_attempts_go_on_where_the_last_start_left_them() -> None:
 
 
 def test_starts_in_a_row_without_a_checkpoint_are_counted() -> None:
-    assert history(again(1, 10), again(2, 20), again(3, 20)).stalled(20) == 2
-    assert history(again(1, 10), again(2, 20)).stalled(30) == 0
-    assert history(again(1), again(2), {"kind": "go", "attempt": 2}, again(3)).stalled(None) == 3
+    assert history(again(1, 10), again(2, 20), again(3, 20)).stalled(Progress(20)) == 2
+    assert history(again(1, 10), again(2, 20)).stalled(Progress(30)) == 0
+    assert history(again(1), again(2), {"kind": "go", "attempt": 2}, again(3)).stalled(Progress()) == 3
 
 
 GO = {"kind": "started"}
