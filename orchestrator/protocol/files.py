@@ -51,6 +51,21 @@ def write_json(path: str | Path, value: Any, *, mode: int = READABLE, durable: b
     write_atomic(path, json.dumps(value).encode(), mode=mode, durable=durable)
 
 
+def overwrite_line(path: str | Path, value: Any, size: int) -> None:
+    """Write a value as one JSON line of exactly `size` bytes over the last one, which also a full disk has room for.
+
+    A reader may see a line that is half the last one, and reads again. ValueError for a value that is too long.
+    """
+    line = json.dumps(value).encode().ljust(size - 1) + b"\n"
+    if len(line) > size:
+        raise ValueError(f"{path}: {len(line)} bytes are more than {size}")
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, READABLE)
+    try:
+        os.pwrite(descriptor, line, 0)
+    finally:
+        os.close(descriptor)
+
+
 def temporary_name(path: str | Path) -> str:
     """Return a hidden name beside `path`, which says by `writer_of` whose it is."""
     folder, name = os.path.split(path)

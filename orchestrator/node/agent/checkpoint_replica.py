@@ -19,11 +19,13 @@ from orchestrator.node.agent import neighbour
 from orchestrator.node.agent.channel import Channel, ChannelError, Message
 from orchestrator.node.system.threads import in_thread
 from orchestrator.protocol.checkpoint_dir import COMMIT, MANIFEST, committed, delete, step_of, surplus, temporary_name
-from orchestrator.protocol.files import write_json
+from orchestrator.protocol.files import overwrite_line
 from orchestrator.protocol.layout import second_copy_file
 from orchestrator.protocol.task import NodeTask
 
 LOOK_SECONDS = 0.2
+WORD_BYTES = 4096  # of what rank 0 is told, written in place
+PROBLEM_CHARS = 300  # six bytes each as JSON, at most
 PIECE = 1 << 20
 
 
@@ -42,6 +44,12 @@ class SecondCopy:
         self.task, self.record = task, record
         self.known: set[tuple[str, int]] = set()
         self.problem = ""
+        self._tell({})
+
+    def _tell(self, values: dict[str, Any]) -> None:
+        """Tell rank 0; where that fails, it waits as long as it waits for a copy that is slow."""
+        with contextlib.suppress(OSError):
+            overwrite_line(second_copy_file(self.task.run_dir), values, WORD_BYTES)
 
     async def keep_up(self, addrs: tuple[str, ...], port: int) -> None:
         """Hand each checkpoint to node 1 soon after its commit, the newest first, until cancelled.
@@ -69,9 +77,8 @@ class SecondCopy:
         if problem and problem != self.problem:
             self.record("second_copy_failed", checkpoint=name, reason=problem)
         self.problem = problem
-        values = {"checkpoint": name, "commit": commit, "problem": problem, "seconds": time.monotonic() - started}
-        with contextlib.suppress(OSError):  # the ranks then wait as long as they wait for one that is slow
-            write_json(second_copy_file(self.task.run_dir), values, durable=False)
+        seconds = time.monotonic() - started
+        self._tell({"checkpoint": name, "commit": commit, "problem": problem[:PROBLEM_CHARS], "seconds": seconds})
 
     async def _send(self, path: str, commit: str, addrs: tuple[str, ...], port: int) -> None:
         with open(f"{path}/{MANIFEST}", encoding="utf-8") as file:

@@ -117,3 +117,17 @@ def test_a_lock_ends_with_its_holder(tmp_path: Path) -> None:
         holder.kill()
         waiter.join()
         assert taken.is_set()
+
+
+def test_a_line_in_place_takes_no_new_room_and_leaves_nothing_of_a_longer_one(tmp_path: Path) -> None:
+    path = tmp_path / "word"
+    for value in ({}, {"problem": "é" * 20}, {"problem": ""}):
+        files.overwrite_line(path, value, 256)
+        assert path.stat().st_size == 256
+        assert json.loads(path.read_text()) == value
+    with pytest.raises(ValueError, match="word: 313 bytes are more than 256"):
+        files.overwrite_line(path, "x" * 310, 256)
+    assert json.loads(path.read_text()) == {"problem": ""}
+    (tmp_path / "link").symlink_to(path)
+    with pytest.raises(OSError, match="link"):
+        files.overwrite_line(tmp_path / "link", {}, 256)
