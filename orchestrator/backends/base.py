@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from orchestrator.protocol.task import NodeTask
     from orchestrator.runs.relaunch import Relaunch
     from orchestrator.runs.scheduler_status import SchedulerStatus
+    from orchestrator.runs.state import Unreachable
     from orchestrator.runs.store import RunDir
     from orchestrator.specs.plan import LaunchPlan, Place
     from orchestrator.specs.profile import AnyProfile
@@ -136,6 +137,10 @@ class Backend(ABC):
     @abstractmethod
     def alive(self, run: RunDir) -> Mapping[int, bool | None]:
         """Tell for each node that has an agent whether it lives; None where it can't be told now."""
+
+    def unreachable_nodes(self, run: RunDir) -> Mapping[int, Unreachable]:
+        """Return the nodes whose machines nobody could reach when they were asked last."""
+        return {}
 
     def hosts(self, run: RunDir) -> list[str] | None:
         """Return what the nodes' machines are called now, where that can differ from the plan; else None."""

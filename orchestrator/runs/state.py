@@ -174,6 +174,14 @@ class Ending:
 
 
 @dataclass(frozen=True)
+class Unreachable:
+    """Since when a node's machine has been out of reach by the wall clock, and why: what is known of it is of then."""
+
+    since: float
+    why: str = ""
+
+
+@dataclass(frozen=True)
 class NodeState:
     """One node as its own events and its agent's liveness tell."""
 
@@ -182,6 +190,7 @@ class NodeState:
     state: NodeStatus
     ranks: tuple[int, int] | None = None  # [first, last + 1)
     exits: dict[int, str] = field(default_factory=dict)
+    unreachable: Unreachable | None = None
 
 
 @dataclass(frozen=True)

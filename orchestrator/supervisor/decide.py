@@ -92,7 +92,11 @@ def state_from(evidence: Evidence) -> RunState:
 
 def _own_state(evidence: Evidence) -> RunState:
     """Return the state as the run's own files tell it."""
-    return reduce(evidence.record, evidence.events, evidence.alive, rank0_done=evidence.rank0_done)
+    state = reduce(evidence.record, evidence.events, evidence.alive, rank0_done=evidence.rank0_done)
+    if not evidence.unreachable:
+        return state
+    nodes = [replace(node, unreachable=evidence.unreachable.get(node.node)) for node in state.nodes]
+    return replace(state, nodes=tuple(nodes))
 
 
 def _start_after(evidence: Evidence, state: RunState) -> Relaunch | str | None:

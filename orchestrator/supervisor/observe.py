@@ -21,7 +21,7 @@ from orchestrator.runs.file_cache import FileCache
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.relaunch import last_attempt
 from orchestrator.runs.scheduler_status import SchedulerStatus
-from orchestrator.runs.state import Event, HandleStatus
+from orchestrator.runs.state import Event, HandleStatus, Unreachable
 from orchestrator.runs.store import RunDir
 
 OVERDUE_SECONDS: Final = 25.0  # the leader itself lingers for at most 21
@@ -39,6 +39,7 @@ class Evidence:
     rank0_done: bool = False
     scheduler: SchedulerStatus | None = None  # where the backend has a queue of its own
     relaunches: bool = False  # may the supervisor start the agents anew?
+    unreachable: Mapping[int, Unreachable] = field(default_factory=dict)  # by node
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ def gather(
         _rank0_is_done(run, events, cache),
         scheduler,
         isinstance(machine, Relauncher),
+        machine.unreachable_nodes(run),
     )
 
 

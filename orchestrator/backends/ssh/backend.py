@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for fabric
     from orchestrator.backends.replay_stage import Order
     from orchestrator.backends.ssh.watcher import SshWatcher
     from orchestrator.runs.relaunch import Relaunch
+    from orchestrator.runs.state import Unreachable
     from orchestrator.specs.plan import LaunchPlan, Place
     from orchestrator.specs.profile import AnyProfile
     from orchestrator.transport.rpc import Session
@@ -88,6 +89,10 @@ class SshBackend(Backend, Relauncher):
     def alive(self, run: RunDir) -> Mapping[int, bool | None]:
         """Tell it as the supervisor saw it last; a node out of reach is gone once the gang has ended or left it."""
         return liveness.alive_agents(run)
+
+    def unreachable_nodes(self, run: RunDir) -> Mapping[int, Unreachable]:
+        """Return them as the supervisor saw them last."""
+        return liveness.unreachable_nodes(run)
 
     def hosts(self, run: RunDir) -> list[str] | None:
         """Return what the nodes' machines are called; a spare may have taken the place of one."""
@@ -162,7 +167,7 @@ class SshBackend(Backend, Relauncher):
 
     def unreachable(self, run: RunDir) -> set[int]:
         """Return the nodes that this process has been watching, and that are out of reach now."""
-        return liveness.unreachable_nodes(run) if run.run_id in self._watchers else set()
+        return set(liveness.unreachable_nodes(run)) if run.run_id in self._watchers else set()
 
     def collect(self, run: RunDir) -> None:
         """Bring what is not here yet, then remove the run's folder on the nodes; what stays behind is recorded."""

@@ -12,6 +12,7 @@ from orchestrator.backends.settings import Host
 from orchestrator.backends.ssh.handle import Handle, read_handle
 from orchestrator.errors import StoreError
 from orchestrator.runs.relaunch import newest_start, pending_start
+from orchestrator.runs.state import Unreachable
 from orchestrator.runs.store import RunDir, read_lines
 
 UNREACHABLE_SECONDS: Final = 12.0  # an agent without its gang has ended its ranks by then
@@ -68,11 +69,15 @@ def _name(node: int) -> str:
     return f"nodes/{node}/seen.json"
 
 
-def unreachable_nodes(run: RunDir) -> set[int]:
+def unreachable_nodes(run: RunDir) -> dict[int, Unreachable]:
     """Return the nodes that were out of reach when they were looked at last."""
     handle = read_handle(run)
     found = seen_now(run, handle) if handle is not None else {}
-    return {node for node, seen in found.items() if seen.unreachable_since is not None}
+    return {
+        node: Unreachable(seen.unreachable_since, seen.why)
+        for node, seen in found.items()
+        if seen.unreachable_since is not None
+    }
 
 
 def alive_agents(run: RunDir) -> Mapping[int, bool | None]:

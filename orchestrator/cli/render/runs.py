@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator.cli.render.escapes import one_line
 from orchestrator.cli.render.tables import COLOURS, Style, ago, alike, duration, plain, table
-from orchestrator.protocol.hostlist import in_words
+from orchestrator.protocol.hostlist import in_words, nodes_in_words
 from orchestrator.runs.state import NodeState, Outcome, RunState, Verdict
 
 IN_ORDER = ("exit code 0", "exit code 95", "SIGTERM", "SIGKILL")  # what an end that orch asked for looks like
@@ -55,7 +55,7 @@ def status_line(state: RunState, heartbeat: Mapping[str, Any] | None, now: float
     """Return the cells of one run."""
     ranks = str(state.world_size) if state.world_size else "?"
     took = duration((state.ended or now) - state.started) if state.started else "-"
-    return [state.run_id, state.state, state.profile, ranks, ago(state.created, now), took, note(state, heartbeat)]
+    return [state.run_id, state.state, state.profile, ranks, ago(state.created, now), took, note(state, heartbeat, now)]
 
 
 def status_lines(lines: Sequence[Sequence[str]], style: Style = plain) -> str:
@@ -65,12 +65,27 @@ def status_lines(lines: Sequence[Sequence[str]], style: Style = plain) -> str:
     return table(["RUN", "STATE", "PROFILE", "RANKS", "SUBMITTED", "TOOK", "NOTE"], lines, style, colour_of=1)
 
 
-def note(state: RunState, heartbeat: Mapping[str, Any] | None) -> str:
+def note(state: RunState, heartbeat: Mapping[str, Any] | None, now: float) -> str:
     """Return the word that matters most about a run."""
     if state.verdict is not None:
         reason = (state.verdict.reason.splitlines() or [""])[0]
         return reason if len(reason) <= 80 else f"{reason[:77]}..."
-    return "; ".join(filter(None, [state.detail, progress(heartbeat)]))
+    return "; ".join(filter(None, [out_of_reach(state, now), state.detail, progress(heartbeat)]))
+
+
+def out_of_reach(state: RunState, now: float) -> str:
+    """Return `node 1 (n2) out of reach for 40 s: No route to host`; nothing where all machines answer, or all is over.
+
+    Where it is node 0, what is shown of the training is as old.
+    """
+    nodes = [node for node in state.nodes if node.unreachable is not None]
+    if not nodes or state.is_final:
+        return ""
+    first = min((node.unreachable for node in nodes if node.unreachable is not None), key=lambda each: each.since)
+    why = f": {first.why.splitlines()[0]}" if first.why else ""
+    old = "; what is shown is of then" if any(node.node == 0 for node in nodes) else ""
+    names = nodes_in_words([(node.node, node.host) for node in nodes])
+    return f"{names} out of reach for {duration(now - first.since)}{why}{old}"
 
 
 def status_page(state: RunState, heartbeat: Mapping[str, Any] | None, result: Mapping[str, Any] | None, folder: str,
@@ -90,6 +105,7 @@ def status_page(state: RunState, heartbeat: Mapping[str, Any] | None, result: Ma
         "attempt": f"{state.attempt} ({state.restarts} restart{'s' * (state.restarts != 1)})" if state.restarts else "",
         "progress": "" if state.is_final else progress(heartbeat),
         "result": result_line(result),
+        "machines": out_of_reach(state, now),
         "detail": "" if state.is_final else state.detail,
         "folder": folder,
     }
@@ -109,12 +125,15 @@ def _nodes_table(state: RunState) -> str:
         told = (each for each in sorted(node.exits.items()) if each[0] == blamed or each[1] not in IN_ORDER)
         return ", ".join(f"rank {rank}: {how}" for rank, how in told)
 
+    def said(node: NodeState) -> str:
+        return node.state if node.unreachable is None or state.is_final else f"{node.state} (out of reach)"
+
     rows = []
-    for nodes in alike(state.nodes, lambda node: (node.state, node.ranks is None, ends(node))):
+    for nodes in alike(state.nodes, lambda node: (said(node), node.ranks is None, ends(node))):
         first, last = nodes[0], nodes[-1]
         number = str(first.node) if first is last else f"{first.node}-{last.node}"
         ranks = f"{first.ranks[0]}-{last.ranks[1] - 1}" if first.ranks and last.ranks else "-"
-        rows.append([number, in_words(dict.fromkeys(node.host for node in nodes)), first.state, ranks, ends(first)])
+        rows.append([number, in_words(dict.fromkeys(node.host for node in nodes)), said(first), ranks, ends(first)])
     return table(["NODE", "HOST", "STATE", "RANKS", "ENDS"], rows)
 
 

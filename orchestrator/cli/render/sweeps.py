@@ -63,7 +63,7 @@ def sweep_page(sweep: str, points: Sequence[Point], now: float, style: Style = p
             state.state,
             *(values.get(word, "-") for word in words),
             duration((state.ended or now) - state.started) if state.started else "-",
-            note(state, None),
+            note(state, None, now),
         ]
         for state, values in points
     ]

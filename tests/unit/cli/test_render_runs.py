@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.render import plans, runs, tables
-from orchestrator.runs.state import Cause, NodeState, NodeStatus, Outcome, RunState, RunStatus, Verdict
+from orchestrator.runs.state import Cause, NodeState, NodeStatus, Outcome, RunState, RunStatus, Unreachable, Verdict
 from orchestrator.specs.loader import load
 from orchestrator.specs.plan import Place, differences, plan
 
@@ -67,6 +67,22 @@ def test_status_table() -> None:
         (RunState("broken-777777", "?", "?", 0.0, RunStatus.UNREADABLE, detail="run.json can't be read"), None),
     ]  # fmt: skip
     golden("status_table", runs.status_table(rows, NOW))
+
+
+def test_a_machine_out_of_reach_is_named_with_since_when_and_why() -> None:
+    cut = Unreachable(NOW - 40, "n2: No route to host\nand more")
+    state = replace(RUNNING, nodes=(NODES[0], replace(NODES[1], unreachable=cut)))
+    said = "node 1 (n2) out of reach for 40.0 s: n2: No route to host"
+    assert runs.note(state, BEAT, NOW).startswith(f"{said}; step ")
+    page = runs.status_page(state, BEAT, None, RUN, NOW)
+    assert f"machines   {said}\n" in page
+    assert "running (out of reach)" in page.splitlines()[-1]
+    both = runs.note(replace(state, nodes=tuple(replace(node, unreachable=cut) for node in NODES)), BEAT, NOW)
+    assert both.startswith("node 0 (n1), node 1 (n2) out of reach for 40.0 s: n2: No route")
+    assert "; what is shown is of then; step" in both
+    over = ended(LOST)
+    cut_off = replace(over, nodes=tuple(replace(node, unreachable=cut) for node in over.nodes))
+    assert runs.status_page(cut_off, None, None, RUN, NOW) == runs.status_page(over, None, None, RUN, NOW)
 
 
 def test_status_table_of_nothing() -> None:
