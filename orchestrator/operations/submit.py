@@ -26,6 +26,7 @@ from orchestrator.runs.sweeps import runs_named
 from orchestrator.supervisor import queue
 from orchestrator.supervisor.reconcile import reconcile
 from orchestrator.supervisor.supervisor import start_supervisor
+from orchestrator.transport.credentials import credentials_for, entrusted
 
 if TYPE_CHECKING:  # what only looks at runs must not wait for pydantic
     from orchestrator.specs.plan import LaunchPlan
@@ -51,8 +52,7 @@ def submit(root: Path, prepared: Prepared) -> RunDir:
         enqueue(root, run, prepared)
         return run
     launch = queued
-    token = os.urandom(32).hex()
-    tasks = tuple(replace(task, token=token, secrets=prepared.environment.secrets) for task in launch.tasks)
+    tasks = entrusted(launch.tasks, credentials_for(launch.nnodes), prepared.environment.secrets)
     try:
         machine.submit(launch, tasks, run)
     except OrchError as error:

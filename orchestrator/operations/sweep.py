@@ -38,6 +38,7 @@ from orchestrator.specs.sweep import Axis
 from orchestrator.supervisor import queue
 from orchestrator.supervisor.reconcile import reconcile, state_of
 from orchestrator.supervisor.supervisor import start_supervisor
+from orchestrator.transport.credentials import credentials_for, entrusted
 
 if TYPE_CHECKING:  # what only looks at runs must not wait for pydantic
     from concurrent.futures import ThreadPoolExecutor
@@ -173,11 +174,7 @@ def _submit_array(
     secrets: dict[str, str],
     parallel: int | None,
 ) -> None:
-    tokens = [os.urandom(32).hex() for _ in launches]
-    tasks = [
-        tuple(replace(task, token=token, secrets=secrets) for task in launch.tasks)
-        for launch, token in zip(launches, tokens, strict=True)
-    ]
+    tasks = [entrusted(launch.tasks, credentials_for(launch.nnodes), secrets) for launch in launches]
     try:
         machine.submit_all(launches, tasks, runs, folder, parallel)
     except OrchError as error:

@@ -29,7 +29,7 @@ class EventKind:
     # A node's agent: nodes/N/events.jsonl.
     SLURM_JOB = "slurm_job"  # the job's number and hosts, at each start by Slurm
     AGENT_STARTED = "agent_started"  # the agent's pid, host and start; the node's cores and GPUs
-    REACHED_LEADER = "reached_leader"  # it has proved itself to node 0
+    REACHED_LEADER = "reached_leader"  # it has joined node 0's gang, at `addr`
     CONTAINER = "container"  # what its launcher runs in
     LAUNCHER_IMPORTED = "launcher_imported"  # the launcher is up: the torch version, the seconds
     LAUNCHER_STARTED = "launcher_started"  # the ranks' pids
@@ -44,10 +44,11 @@ class EventKind:
     TROUBLE = "trouble"  # the launcher can't do its work
     DISK_FULL = "disk_full"  # `path` can't be written
     GAVE_UP = "gave_up"  # the agent left without the leader's word
+    STRANGERS = "strangers"  # connections that did not prove to be of this run, by address; after each doubling
     AGENT_ENDED = "agent_ended"  # the agent's last words
 
     # Node 0's, as the gang's leader.
-    LISTENING = "listening"  # the port of the gang
+    LISTENING = "listening"  # the port of the gang, and the addresses
     JOINED = "joined"  # a node is in
     LOST_NODE = "lost_node"  # a node's connection is gone, or silent
     GO = "go"  # an attempt's ranks are bound and told to start

@@ -17,16 +17,17 @@ class Hello:
     node_rank: int
     host: str
     nproc: int
-    addrs: tuple[str, ...] = ()
-    dial_port: int = 0  # where its neighbour can test the way to it
+    addrs: tuple[str, ...] = ()  # where its neighbour server listens
+    neighbour_port: int = 0
 
 
-def gang_ports(run_id: str, low: int = GANG_PORT_RANGE[0], high: int = GANG_PORT_RANGE[1]) -> tuple[int, ...]:
-    """Return up to 16 distinct ports in [low, high] that every node of a run derives alike, without talking."""
+def gang_ports(secret: str, port_range: tuple[int, int] = GANG_PORT_RANGE) -> tuple[int, ...]:
+    """Return up to 16 distinct ports of the range: all who know the secret derive the same, and nobody else can."""
+    low, high = port_range
     span, counter = high - low + 1, 0
     ports: list[int] = []
     while len(ports) < min(GANG_PORT_COUNT, span):
-        digest = hashlib.sha256(f"{run_id}/{counter}".encode()).digest()
+        digest = hashlib.sha256(f"ports/{counter}/{secret}".encode()).digest()
         port = low + int.from_bytes(digest[:8], "big") % span
         if port not in ports:
             ports.append(port)

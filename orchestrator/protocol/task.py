@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Container:
 
 @dataclass(frozen=True)
 class NodeTask:
-    """Everything one agent is told. The plan holds it without `token` and `secrets`."""
+    """Everything one agent is told. The plan holds it without `credentials` and `secrets`."""
 
     run_id: str
     node_rank: int
@@ -68,7 +68,7 @@ class NodeTask:
     backend: str
     python: str
     leader_addrs: tuple[str, ...]
-    ports: tuple[int, ...]
+    port_range: tuple[int, int]  # the first and the last port that the gang may use
     attempt: int = 0  # the first one of this start
     start: int = 0  # how many times the run's agents were started before
     env: dict[str, str] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class NodeTask:
     link_timeout: float = 10.0  # seconds of silence after which a node counts as lost
     grace: float = 30.0
     log_limit: int = 1 << 30
-    token: str = ""
+    credentials: str = ""  # of this start: certificate and private key (PEM); none where there is one node
     secrets: dict[str, str] = field(default_factory=dict)
     version: int = WIRE_VERSION
 
@@ -118,7 +118,7 @@ class NodeTask:
             mounts = tuple(Mount(**mount) for mount in data["container"]["mounts"])
             cap_add = tuple(data["container"]["cap_add"])
             values["container"] = Container(**{**data["container"], "mounts": mounts, "cap_add": cap_add})
-        for name in ("hosts", "leader_addrs", "ports", "setup", "warm_imports"):
+        for name in ("hosts", "leader_addrs", "port_range", "setup", "warm_imports"):
             values[name] = tuple(data[name])
         return NodeTask(**values)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.protocol.gang import gang_ports
+from orchestrator.protocol.gang import GANG_PORT_RANGE
 from orchestrator.protocol.hostlist import in_words
 from orchestrator.protocol.layout import node_folder
 from orchestrator.protocol.ranks import Binding, bind, rank_argv, rank_environment
@@ -46,7 +46,7 @@ class RankPlan:
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """What will be sent, but for the token and the secrets' values, which are added when it is."""
+    """What will be sent, but for the credentials and the secrets' values, which are added when it is."""
 
     run_id: str
     name: str
@@ -115,7 +115,7 @@ def plan(job: Job, profile: AnyProfile, run_id: str, place: Place, env: Mapping[
         "launcher": job.launcher,
         "backend": profile.backend,
         "leader_addrs": leader_addrs,
-        "ports": _ports(profile, run_id),
+        "port_range": port_range(profile),
         "env": dict(env if env is not None else {k: v for k, v in job.env.items() if v is not None}),
         "container": container,
         "setup": profile.setup,
@@ -191,11 +191,12 @@ def nproc_by_node(profile: AnyProfile) -> list[int | None]:
     return [count if isinstance(count, int) else None for count in counts]
 
 
-def _ports(profile: AnyProfile, run_id: str) -> tuple[int, ...]:
+def port_range(profile: AnyProfile) -> tuple[int, int]:
+    """Return the first and the last port that the gang may use."""
     if profile.ports is None:
-        return gang_ports(run_id)
+        return GANG_PORT_RANGE
     low, high = (int(part) for part in profile.ports.split("-"))
-    return gang_ports(run_id, low, high)
+    return low, high
 
 
 def bindings_of(launch: LaunchPlan) -> list[Binding] | None:

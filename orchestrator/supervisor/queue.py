@@ -12,7 +12,6 @@ import os
 import sys
 import time
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -39,7 +38,7 @@ PATIENCE: Final = 10.0  # an agent or a job that a killed starter had begun show
 
 def keep(environment: Mapping[str, str], secrets: Mapping[str, str]) -> Record:
     """Return what a later start needs of the submitting process; to be written with mode 0600."""
-    return {"environment": dict(environment), "secrets": dict(secrets), "seed": os.urandom(32).hex()}
+    return {"environment": dict(environment), "secrets": dict(secrets)}
 
 
 def drop(run: RunDir, reason: str) -> bool:
@@ -149,18 +148,21 @@ def start_here(run: RunDir) -> None:
 
 
 def _as_recorded(run: RunDir) -> tuple[LaunchPlan, tuple[NodeTask, ...]]:
-    """The plan and the tasks of a queued run; StoreError where they can't be read. The same at each call."""
-    import hashlib  # noqa: PLC0415 (who only looks at runs starts nothing)
-    import hmac  # noqa: PLC0415
+    """The plan and the tasks of a queued run; StoreError where they can't be read. The same at each call.
 
+    So the run's credentials are kept with what else its start needs: an earlier starter may have sent them already.
+    """
     from orchestrator.specs.plan import LaunchPlan  # noqa: PLC0415 (loads pydantic)
+    from orchestrator.transport.credentials import credentials_for, entrusted  # noqa: PLC0415 (only a start needs it)
 
     try:
         queued, launch = run.read(QUEUED), LaunchPlan.from_json(dict(run.plan().document))
         if queued is None:
             raise StoreError(f"run {run.run_id} can't be started: its {QUEUED} is gone")
-        token = hmac.digest(bytes.fromhex(queued["seed"]), run.run_id.encode(), hashlib.sha256).hex()
-        return launch, tuple(replace(task, token=token, secrets=dict(queued["secrets"])) for task in launch.tasks)
+        if "credentials" not in queued:
+            queued = {**queued, "credentials": credentials_for(launch.nnodes)}
+            run.write(QUEUED, queued, private=True)  # a file of its own from now on: a sweep's points share theirs
+        return launch, entrusted(launch.tasks, queued["credentials"], queued["secrets"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreError(f"what was recorded of run {run.run_id} can't be started: {error}") from error
 

@@ -95,12 +95,12 @@ def gather(value: Tensor) -> Tensor:
 
 
 def gather_objects(value: T) -> list[T]:
-    """Return each rank's picklable value, by rank, on every rank; collective."""
+    """Return each rank's value, by rank, on every rank; collective. UserError where it is not of encoding.KINDS."""
     return group.everyones(value)
 
 
 def broadcast_object(value: T) -> T:
-    """Return rank 0's picklable value on every rank; collective."""
+    """Return rank 0's value on every rank; collective. UserError where it is not of encoding.KINDS."""
     found: T = group.from_main(value)
     return found
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-import secrets
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
-from orchestrator.protocol.gang import gang_ports
+from orchestrator.protocol.gang import GANG_PORT_RANGE
 from orchestrator.protocol.layout import node_folder
 from orchestrator.protocol.task import NodeTask, Program
 from orchestrator.runs.store import read_lines
+from orchestrator.transport.credentials import new_credentials
 from orchestrator.transport.node_archive import node_archive
 
-TOKEN = secrets.token_hex(16)
+CREDENTIALS = new_credentials()
 
 
 def start_agent(task: NodeTask) -> subprocess.Popen[bytes]:
@@ -45,8 +45,8 @@ def task_in(folder: Path, **values: object) -> NodeTask:
         backend="auto",
         python=sys.executable,
         leader_addrs=("127.0.0.1",),
-        ports=gang_ports(str(folder)),
-        token=TOKEN,
+        port_range=GANG_PORT_RANGE,
+        credentials=CREDENTIALS,
         join_timeout=2.0,
     )
     return replace(task, **values)  # type: ignore[arg-type]
@@ -78,22 +78,36 @@ def test_a_member_names_the_way_that_does_not_work(tmp_path: Path) -> None:
     assert "can't reach node 0 (n1): 127.0.0.1: refused (ports " in reason
 
 
-def test_another_runs_token_does_not_get_in(tmp_path: Path) -> None:
-    leader = task_in(tmp_path / "a", join_timeout=4.0)
-    stranger = task_in(tmp_path / "b", node_rank=1, token=f"not {TOKEN}", ports=leader.ports)
+def test_another_runs_agent_does_not_get_in(tmp_path: Path) -> None:
+    ports = (20_000, 20_003)  # the same ones, whatever the credentials
+    leader = task_in(tmp_path / "a", join_timeout=4.0, port_range=ports)
+    stranger = task_in(tmp_path / "b", node_rank=1, credentials=new_credentials(), port_range=ports)
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     agents = [start_agent(leader), start_agent(stranger)]
     assert [end_of(agent) for agent in agents] == [1, 1]
     assert [event["joined"] for event in events(leader, "joined")] == [0]
     assert events(stranger, "reached_leader") == []
+    assert "what listens there does not have this run's certificate" in str(events(stranger, "gave_up")[0]["reason"])
+    assert events(leader, "strangers")[0]["counts"] == {"127.0.0.1": 1}
+    missing = str(events(leader, "gang_ended")[0]["reason"])
+    assert missing.startswith("node 1 (n2) did not join within 4 s; ")
+    assert missing.endswith(" from 127.0.0.1 could not prove to belong to this run")
 
 
-def test_the_task_file_with_its_token_is_removed_at_once(tmp_path: Path) -> None:
-    task = task_in(tmp_path, nnodes=1, hosts=("n1",))
+def test_the_task_file_with_its_key_is_removed_at_once(tmp_path: Path) -> None:
+    tasks = [task_in(tmp_path, node_rank=node, join_timeout=60.0) for node in range(2)]
+    assert [end_of(agent) for agent in [start_agent(task) for task in tasks]] == [0, 0]
+    assert not any(Path(node_folder(task.run_dir, task.node_rank), "task.json").exists() for task in tasks)
+    key = CREDENTIALS.splitlines()[-3].encode()
+    assert not any(key in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+
+
+def test_one_node_alone_needs_no_key_and_listens_to_nobody(tmp_path: Path) -> None:
+    task = task_in(tmp_path, nnodes=1, hosts=("n1",), credentials="", interface="lo")
     assert end_of(start_agent(task)) == 0
-    assert not Path(node_folder(task.run_dir, 0), "task.json").exists()
-    assert not any(TOKEN.encode() in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert events(task, "listening") == []
+    assert events(task, "started")[0]["master_addr"] == "127.0.0.1"
 
 
 def test_a_task_of_another_version_is_refused_in_a_sentence(tmp_path: Path) -> None:

@@ -16,14 +16,16 @@ from typing import Any
 import pytest
 
 from orchestrator.node.system.processes import marked
-from orchestrator.protocol.gang import gang_ports
+from orchestrator.protocol.gang import GANG_PORT_RANGE
 from orchestrator.protocol.layout import node_folder
 from orchestrator.protocol.ranks import EXIT_REQUEUE
 from orchestrator.protocol.task import NodeTask, Program
 from orchestrator.runs.store import read_lines
+from orchestrator.transport.credentials import new_credentials
 from orchestrator.transport.node_archive import node_archive
 
 # A program whose rank 0 saves a "checkpoint" each start, where it is told to; then it waits for its end.
+CREDENTIALS = new_credentials()
 PROGRAM = """
 import os, signal, sys, time
 folder = os.environ["ORCH_CHECKPOINT_DIR"]
@@ -73,7 +75,7 @@ class Job:
         common = NodeTask(
             run_id=folder.name, node_rank=0, nnodes=2, hosts=("slurm node 0", "slurm node 1"), nproc=1,
             run_dir=str(folder), code_dir=str(folder), program=Program("script", "train.py", args), launcher="exec",
-            backend="gloo", python=sys.executable, leader_addrs=(), ports=gang_ports(str(folder)), token="a" * 64,
+            backend="gloo", python=sys.executable, leader_addrs=(), port_range=GANG_PORT_RANGE, credentials=CREDENTIALS,
             env=env, checkpoint_dir=str(folder / "checkpoints"), retry={"infra": 1, "preempted": None, "timeout": 0},
             join_timeout=30.0, grace=5.0,
         )  # fmt: skip

@@ -111,13 +111,18 @@ def prepare_node(
             f"{host}: it has {hello['gpus']} GPUs for {task.nproc or 1} ranks with nccl",
             "lower nproc_per_node for this host, or set backend: gloo",
         )
+    if task.nnodes > 1 and hello["lacks_tls"]:
+        raise BackendError(
+            f"{host}: {hello['lacks_tls']}, by which nodes prove themselves to one another",
+            "install a python3 with OpenSSL 1.1.1 or newer there, or run on one node",
+        )
     if hello["free"] < LEAST_FREE:
         raise BackendError(f"{host}: {hello['workdir']} has only {hello['free'] >> 20} MiB left", "make room there")
     if task.container is None:
         if task.python != SERVER_PYTHON:  # which has just answered
             session.call("interpreter", python=task.python, versions=False)
     else:  # an image may have to be pulled, however long that takes
-        session.call("container", task_json(replace(task, token="", secrets={})), timeout=None)
+        session.call("container", task_json(replace(task, credentials="", secrets={})), timeout=None)
     send_code(session, run, workdir, task.code_dir)
     if is_new:
         names = [f"nodes/{task.node_rank}/events.jsonl", *(["metrics.jsonl"] if task.node_rank == 0 else [])]

@@ -26,6 +26,7 @@ from orchestrator.errors import BackendError
 
 NO_SLURM: Final = "submit from a login node, where sbatch is on PATH, or through one: set login: in the profile"
 SNAPSHOT_SECONDS: Final = 2.0  # sites limit a user to about two calls a second
+NO_TLS: Final = "can't speak TLS 1.3, by which the nodes of a run prove themselves to one another"
 PATIENCE: Final = 30.0
 AFTER_REQUEUE: Final = 5
 ACCOUNTING_LAG: Final = 3.0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from orchestrator.backends.base import Check, CheckResult, Level
 from orchestrator.backends.settings import SlurmSettings
-from orchestrator.backends.slurm.client import NO_SLURM, Client, first_line
+from orchestrator.backends.slurm.client import NO_SLURM, NO_TLS, Client, first_line
 from orchestrator.backends.slurm.partitions import fits, partitions, would_take
 from orchestrator.errors import BackendError
 from orchestrator.node.server.machine import ASK_INTERPRETER
@@ -193,4 +193,6 @@ def seen_there(out: str, err: str, folder: str, python: str) -> CheckResult:
     if not found["torch"]:
         hint = f"install torch for {python}, or set python: in the profile"
         return CheckResult(FAIL, f"{host}: {python} has no torch", hint)
+    if not found["tls"]:
+        return CheckResult(WARN, f"{host}: {python} {NO_TLS}", "it is for runs of one node only")
     return CheckResult(OK, f"{host} sees {folder}; python {found['python']}, torch {found['torch']}")

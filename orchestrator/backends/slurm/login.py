@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from orchestrator.backends.base import HandleState, NodeProof
 from orchestrator.backends.settings import SlurmSettings, profile_of, remote_folder, workdir_of
 from orchestrator.backends.slurm import job
-from orchestrator.backends.slurm.client import Client
+from orchestrator.backends.slurm.client import NO_TLS, Client
 from orchestrator.backends.slurm.errors import refusal
 from orchestrator.backends.slurm.login_node import LoginNode
 from orchestrator.backends.slurm.parse import job_id_of
@@ -112,7 +112,7 @@ class LoginBackend(SlurmScheduler):
             tasks=tuple(at_home(task, home) for task in plan.tasks),
             commands=tuple(tuple(_at_home(word, home) for word in argv) for argv in plan.commands),
         )
-        _check_python(login, plan.commands[0][0])
+        _check_python(login, plan.commands[0][0], is_alone=plan.nnodes == 1)
         tasks = tuple(at_home(task, home) for task in with_given_checkpoint(tasks))
         # From here on there may be something to bring back or remove.
         run.write("handle.json", {"state": HandleState.INTENT})
@@ -236,12 +236,17 @@ def _at_home(word: str, home: str) -> str:
     return home + word[1:] if word.startswith("~/") else word
 
 
-def _check_python(login: LoginNode, python: str) -> None:
-    """Raise BackendError where the nodes' interpreter, as the login node sees it, is too old for submitit."""
-    found = login.session().call("interpreter", python=python)[0]["python"]
-    if tuple(map(int, found.split(".")[:2])) < MIN_PYTHON:
+def _check_python(login: LoginNode, python: str, *, is_alone: bool) -> None:
+    """Raise BackendError where the nodes' interpreter, as the login node sees it, can't run submitit or the agents."""
+    found = login.session().call("interpreter", python=python)[0]
+    problem = ""
+    if tuple(map(int, found["python"].split(".")[:2])) < MIN_PYTHON:
+        problem = f"is Python {found['python']}; submitit needs 3.10 or newer"
+    elif not is_alone and not found["tls"]:
+        problem = NO_TLS
+    if problem:
         raise BackendError(
-            f"{login.address.host}: {python} is Python {found}; submitit needs 3.10 or newer",
+            f"{login.address.host}: {python} {problem}",
             "set python: in the profile to an interpreter that login and compute nodes share",
         )
 

@@ -6,14 +6,14 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from orchestrator.backends.base import Backend, Check, Finding, HandleState, Judge, NodeProof, Relauncher
 from orchestrator.backends.remote.hosts import on_all
 from orchestrator.backends.settings import Host, SshSettings, profile_of, workdir_of
 from orchestrator.backends.ssh import liveness
 from orchestrator.backends.ssh.agents import on_nodes, start_agents
-from orchestrator.backends.ssh.handle import read_handle
+from orchestrator.backends.ssh.handle import SECRETS, read_handle
 from orchestrator.errors import BackendError
 from orchestrator.protocol.task import NodeTask
 from orchestrator.runs.store import RunDir
@@ -30,8 +30,6 @@ if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for fabric
     from orchestrator.specs.plan import LaunchPlan, Place
     from orchestrator.specs.profile import AnyProfile
     from orchestrator.transport.rpc import Session
-
-SECRETS: Final = "secrets.json"
 
 
 class SshBackend(Backend, Relauncher):
@@ -61,7 +59,7 @@ class SshBackend(Backend, Relauncher):
         settings = SshSettings.of(plan.profile)
         hosts = dict(enumerate(settings.hosts))
         if tasks[0].secrets:
-            run.write(SECRETS, {"secrets": tasks[0].secrets}, private=True)  # for another start; gone with the verdict
+            run.write(SECRETS, {"secrets": tasks[0].secrets}, private=True)
         tasks = with_given_checkpoint(tasks)
         try:
             start_agents(self.pool, run, settings, hosts, tasks, tuple(hosts))

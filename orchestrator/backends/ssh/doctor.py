@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from orchestrator.backends.settings import Host, SshSettings
 from orchestrator.backends.ssh.agents import leader_addresses
 from orchestrator.errors import BackendError
 from orchestrator.protocol.gang import gang_ports
-from orchestrator.specs.plan import nproc_by_node
+from orchestrator.specs.plan import nproc_by_node, port_range
 from orchestrator.transport.pool import ConnectionPool
 
 if TYPE_CHECKING:  # loads fabric
@@ -55,7 +56,7 @@ def examine(profile: SshProfile, pool: ConnectionPool) -> list[Check]:
 
     def one(number: int, host: Host) -> Node:
         session = pool.session(host.address, settings.workdir)
-        node = _check_machine(session, host, settings.workdir, asked[number])
+        node = _check_machine(session, host, settings.workdir, asked[number], is_alone=len(hosts) == 1)
         if not node.hello:
             return node
         if profile.runtime == "none":
@@ -68,9 +69,7 @@ def examine(profile: SshProfile, pool: ConnectionPool) -> list[Check]:
     for number, error in failed.items():
         nodes[number] = Node(hosts[number].name)
         nodes[number].add("ssh", FAIL, error.message, error.hint)
-    low, high = (int(part) for part in profile.ports.split("-")) if profile.ports else (None, None)
-    ports = gang_ports("doctor", low, high) if low is not None and high is not None else gang_ports("doctor")
-    _check_reachability(pool, hosts, settings.workdir, ports, nodes)
+    _check_reachability(pool, hosts, settings.workdir, profile, nodes)
     _compare_versions(nodes)
     whats = CHECKS if profile.runtime == "none" else IN_CONTAINERS
     unknown = CheckResult(Level.UNKNOWN)
@@ -78,7 +77,7 @@ def examine(profile: SshProfile, pool: ConnectionPool) -> list[Check]:
     return [Check(number, nodes[number].host, what, *nodes[number].checks.get(what, unknown)) for number, what in rows]
 
 
-def _check_machine(session: Session, host: Host, workdir: str, nproc: int | None) -> Node:
+def _check_machine(session: Session, host: Host, workdir: str, nproc: int | None, *, is_alone: bool) -> Node:
     """Make the checks that a machine's answer to hello tells; without one that answer is empty."""
     before = time.time()
     node = Node(host.name)
@@ -90,7 +89,9 @@ def _check_machine(session: Session, host: Host, workdir: str, nproc: int | None
         return node
     skew = hello["time"] - (before + time.time()) / 2
     node.hello = hello
-    node.add("python3", OK, hello["python"])
+    lack = "" if is_alone else hello["lacks_tls"]
+    found = f"{hello['python']}{lack and f'; {lack}, by which nodes prove themselves to one another'}"
+    node.add("python3", FAIL if lack else OK, found, "install a python3 with OpenSSL 1.1.1 or newer")
     free, shm = hello["free"], hello["shm"]
     node.add("workdir", OK if free >= LEAST_FREE else WARN, f"{hello['workdir']}, {free >> 20} MiB free")
     node.add("clock", OK if abs(skew) <= MOST_SKEW else WARN, f"{skew:+.1f} s")
@@ -123,17 +124,19 @@ def _check_training(node: Node, session: Session, python: str) -> None:
 
 
 def _check_reachability(
-    pool: ConnectionPool, hosts: Mapping[int, Host], workdir: str, ports: tuple[int, ...], nodes: Mapping[int, Node]
+    pool: ConnectionPool, hosts: Mapping[int, Host], workdir: str, profile: SshProfile, nodes: Mapping[int, Node]
 ) -> None:
-    """Connect by TCP from every node to node 0, on the ports that the gang would use."""
+    """Connect by TCP from every node to node 0, on a port that the gang might use."""
     if not nodes[0].hello:
         return
+    addrs = leader_addresses(hosts[0], nodes[0].hello)
+    ports = gang_ports(secrets.token_hex(), port_range(profile))
     try:
-        port = pool.session(hosts[0].address, workdir).call("listen", ports=ports)[0]["port"]
+        session = pool.session(hosts[0].address, workdir)
+        port = session.call("listen", addrs=addrs, interface=profile.interface, ports=ports)[0]["port"]
     except BackendError as error:
         nodes[0].add("master", FAIL, error.message, "set ports: in the profile to a range that is free")
         return
-    addrs = leader_addresses(hosts[0], nodes[0].hello)
 
     def probe(_: int, host: Host) -> dict[str, Any]:
         return pool.session(host.address, workdir).call("probe", addrs=addrs, port=port)[0]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from orchestrator.backends.base import HandleState
 from orchestrator.backends.settings import Host, SshSettings, profile_of
 from orchestrator.errors import StoreError
 from orchestrator.runs.store import RunDir
+
+SECRETS: Final = "secrets.json"  # what another start needs: mode 0600, gone with the verdict
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -14,7 +13,7 @@ from orchestrator.backends.remote.hosts import on_all
 from orchestrator.backends.remote.transfer import Copy, sole_writer, update_all
 from orchestrator.backends.settings import Host, SshSettings, profile_of, remote_folder
 from orchestrator.backends.ssh.agents import start_agents
-from orchestrator.backends.ssh.handle import read_handle
+from orchestrator.backends.ssh.handle import SECRETS, read_handle
 from orchestrator.backends.ssh.liveness import unreachable_nodes
 from orchestrator.errors import BackendError
 from orchestrator.protocol.checkpoint_dir import newest_step, step_of
@@ -22,6 +21,7 @@ from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.task import NodeTask
 from orchestrator.runs.relaunch import Relaunch, budget_left
 from orchestrator.runs.store import RunDir
+from orchestrator.transport.credentials import credentials_for, entrusted
 from orchestrator.transport.pool import ConnectionPool
 
 
@@ -147,10 +147,9 @@ def _bring_logs_of_renumbered(run: RunDir, pool: ConnectionPool, settings: SshSe
 def _tasks(
     run: RunDir, settings: SshSettings, again: Relaunch, order: list[int], hosts: Mapping[int, Host]
 ) -> tuple[NodeTask, ...]:
-    """Return what the nodes are told now: with a token of their own, and what is left of the budgets."""
-    plan, kept = run.read("plan.json") or {}, run.read("secrets.json") or {}
+    """Return what the nodes are told now: with credentials of this start, and what is left of the budgets."""
+    plan, kept = run.read("plan.json") or {}, run.read(SECRETS) or {}
     planned = [NodeTask.from_json(task) for task in plan["tasks"]]
-    token, secret_values = secrets.token_hex(32), kept.get("secrets", {})
     retry = budget_left(planned[0].retry, run.events())
     tasks = tuple(
         replace(
@@ -161,9 +160,18 @@ def _tasks(
             start=again.start,
             attempt=again.attempt,
             retry=retry,
-            token=token,
-            secrets=secret_values,
         )
         for node, plan_node in enumerate(order)
     )
-    return with_given_checkpoint(tasks)
+    return with_given_checkpoint(
+        entrusted(tasks, _credentials_of(run, kept, again, len(order)), kept.get("secrets", {}))
+    )
+
+
+def _credentials_of(run: RunDir, kept: Mapping[str, Any], again: Relaunch, nnodes: int) -> str:
+    """Return the start's credentials, kept with the secrets: a start that was cut off goes on with the same ones."""
+    if kept.get("start") == again.start and bool(kept["credentials"]) == (nnodes > 1):
+        return str(kept["credentials"])
+    credentials = credentials_for(nnodes)
+    run.write(SECRETS, {**kept, "start": again.start, "credentials": credentials}, private=True)
+    return credentials

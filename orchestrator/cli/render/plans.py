@@ -28,9 +28,7 @@ def plan_page(launch: LaunchPlan, *, commands: bool) -> str:
         "world size": str(world) if world else ON_THE_NODES,
         "MASTER_ADDR": launch.master_addr,
         "MASTER_PORT": BOUND_LATER,
-        "gang ports": f"the first free of {', '.join(map(str, task.ports[:4]))} and {len(task.ports) - 4} more"
-        if len(task.ports) > 5
-        else ", ".join(map(str, task.ports)),
+        "gang ports": _gang_ports(task),
         "backend": launch.profile["backend"],
         "launcher": _launcher(task.launcher, task.program.kind),
         "container": _container(task),
@@ -64,6 +62,11 @@ def _nodes(launch: LaunchPlan) -> str:
     hosts = [task.host for task in launch.tasks]
     are_many = launch.profile["kind"] == "ssh" and len(hosts) >= FOLD_FROM
     return f"{launch.nnodes}: {in_words(hosts)}" if are_many else str(launch.nnodes)
+
+
+def _gang_ports(task: NodeTask) -> str:
+    low, high = task.port_range
+    return f"chosen at submit, from {low}-{high}" if task.nnodes > 1 else ""
 
 
 def _launcher(asked: str, kind: str) -> str:

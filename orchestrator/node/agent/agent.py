@@ -15,18 +15,21 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
-from orchestrator.node.agent import channel as gang
-from orchestrator.node.agent import neighbour
-from orchestrator.node.agent.channel import join
+from orchestrator.node.agent.channel import Channel, ChannelError
 from orchestrator.node.agent.checkpoint_replica import Keeper, SecondCopy
+from orchestrator.node.agent.joining import join
 from orchestrator.node.agent.leader import HEARTBEAT_SECONDS
+from orchestrator.node.agent.leader_server import introduce
 from orchestrator.node.agent.leader_service import Lead
+from orchestrator.node.agent.neighbour import NeighbourServer, probe
 from orchestrator.node.agent.ranks import Ranks
+from orchestrator.node.agent.tls import NoTlsError, Tls
 from orchestrator.node.system.event_log import EventLog
-from orchestrator.node.system.host import addresses, cores, gpus, network_environment, nproc_here
+from orchestrator.node.system.host import cores, gpus, interface_address, network_environment, nproc_here
 from orchestrator.node.system.orphans import adopt_orphans, reap_orphans
 from orchestrator.node.system.processes import end_descendants, end_marked, identify
 from orchestrator.node.system.threads import in_thread
+from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.files import write_json
 from orchestrator.protocol.gang import Hello
 from orchestrator.protocol.layout import node_folder
@@ -46,7 +49,9 @@ class Agent:
         self.events = EventLog(f"{self.node_dir}/events.jsonl", task.node_rank)
         self.inbox: asyncio.Queue[tuple[str, Message]] = asyncio.Queue()
         self.ranks = Ranks(task, self.nproc, self.events, self._tell, self._hear_launcher, self._begin)
-        self.channel: gang.Channel | None = None
+        self.channel: Channel | None = None
+        self.tls: Tls | None = None  # none where there is one node
+        self.neighbours: NeighbourServer | None = None
         self.heard = self.ticked = time.monotonic()
         self.outcome: tuple[str, int] | None = None
         self.tasks: list[asyncio.Task[None]] = []
@@ -58,22 +63,17 @@ class Agent:
         self._introduce_to_record()
         adopt_orphans()
         self._listen_for_signals()
-        keeper = Keeper(self.task) if copies_checkpoints(self.task) and self.task.node_rank == 1 else None
-        entrance, dial_port = await neighbour.open_door(
-            self.task.token,
-            self.task.node_rank,
-            only_loopback=self.task.only_loopback,
-            take=keeper.take if keeper else None,
-        )
+        try:
+            self.tls = Tls.of(self.task.credentials) if self.task.nnodes > 1 else None
+        except NoTlsError as error:
+            self._give_up("failed", "infra", f"this node can't prove itself to the others: {error}")
+            return await self._leave()
         self._begin(self.ranks.start())
-        if self.task.node_rank == 0:
-            await self._lead()
-        self._begin(self._join(dial_port))
+        self._begin(self._lead() if self.task.node_rank == 0 else self._join())
         self._begin(self._tick())
         while self.outcome is None:
             source, message = await self.inbox.get()
             await getattr(self, f"_from_{source}")(message)
-        entrance.close()
         return await self._leave()
 
     def _hear_launcher(self, message: Message) -> None:
@@ -126,27 +126,52 @@ class Agent:
         loop.add_signal_handler(signal.SIGCHLD, lambda: reap_orphans(self.ranks.launcher.pid))
 
     async def _lead(self) -> None:
-        lead = Lead(self.task, self.events)
+        """Lead the gang, and be its first member, by a connection inside of this process."""
+        lead = Lead(self.task, self.tls, self.events)
         try:
-            await lead.open()
+            channel = await lead.open()
         except OSError as error:
             self._give_up("failed", "infra", str(error))
-        else:
-            self.lead = lead
+            self.inbox.put_nowait(("clock", {}))
+            return
+        self.lead = lead
+        await introduce(channel, await self._hello(lead.addrs))
+        await self._take_part(channel)
 
-    async def _join(self, dial_port: int) -> None:
-        own = ("127.0.0.1",) if self.task.only_loopback else addresses()
-        hello = Hello(self.task.node_rank, socket.gethostname(), self.nproc, own, dial_port)
+    async def _join(self) -> None:
+        assert self.tls is not None
         try:
-            channel = await join(self.task, hello)
-        except gang.ChannelError as error:
+            channel = await join(self.task, self.tls, self._hello_at)
+        except ChannelError as error:
             self.inbox.put_nowait(("clock", {"unreachable": str(error)}))
             return
+        await self._take_part(channel)
+
+    async def _take_part(self, channel: Channel) -> None:
         self.heard, self.channel = time.monotonic(), channel
-        self.events.write("reached_leader", addr=channel.peer_addr)
+        self.events.write(EventKind.REACHED_LEADER, addr=channel.peer_addr)
         for message in self.untold:
             channel.send(message)
         await self._hear(channel)
+
+    async def _hello_at(self, own_addr: str) -> Hello:
+        """Return the hello of a node that has reached node 0 from this address: gloo's will be the same."""
+        named = None if self.task.only_loopback else interface_address(self.task.interface)
+        return await self._hello((named or own_addr,))
+
+    async def _hello(self, addrs: tuple[str, ...]) -> Hello:
+        """Return what this node says of itself; where there are others, with its neighbour server there."""
+        me = (self.task.node_rank, socket.gethostname(), self.nproc)
+        if self.tls is None:
+            return Hello(*me)
+        if self.neighbours is not None:
+            await self.neighbours.close()
+        keeper = Keeper(self.task) if copies_checkpoints(self.task) and self.task.node_rank == 1 else None
+        self.neighbours = NeighbourServer(
+            self.tls, self.task.node_rank, addrs, take=keeper.take if keeper else None,
+            tell=lambda counts: self.events.write(EventKind.STRANGERS, at="neighbour", counts=dict(counts)),
+        )  # fmt: skip
+        return Hello(*me, addrs, self.neighbours.port)
 
     def _give_up(self, outcome: str, cause: str, reason: str) -> None:
         self.events.write("gave_up", outcome=outcome, cause=cause, reason=reason)
@@ -154,13 +179,13 @@ class Agent:
 
     # -- the inbox
 
-    async def _hear(self, channel: gang.Channel) -> None:
+    async def _hear(self, channel: Channel) -> None:
         try:
             while (message := await channel.receive()) is not None:
                 self.heard = time.monotonic()
                 self.inbox.put_nowait(("leader", message))
             reason = "node 0 closed the connection"
-        except gang.ChannelError as error:
+        except ChannelError as error:
             reason = f"node 0 sent {error}"
         self.inbox.put_nowait(("clock", {"lost": reason}))
 
@@ -213,15 +238,9 @@ class Agent:
         assert self.channel is not None
         kind = message["kind"]
         if kind == "check":
-            addrs, port = tuple(message["addrs"]), message["port"]
-            way = await neighbour.knock(addrs, port, self.task.token, (self.task.node_rank + 1) % self.task.nnodes)
-            if way is None and copies_checkpoints(self.task) and self.task.node_rank == 0:
-                self._begin(SecondCopy(self.task, self.events.write).keep_up(addrs, port))
-            here = f"node {self.task.node_rank} ({socket.gethostname()})"
-            error = way and f"{here} can't reach its neighbour {message['host']}: {way}"
-            self.channel.send({"kind": "path", "error": error})
+            await self._check_way(tuple(message["addrs"]), message["port"], message["host"])
         elif kind == "prepare":
-            self.ranks.prepare(message["attempt"])
+            self.ranks.prepare(message["attempt"], message["store_addr"])
         elif kind == "go":
             self._go(message)
         elif kind == "stop":
@@ -231,19 +250,21 @@ class Agent:
         elif kind == "bye":
             self.outcome = (message["outcome"], message["code"])
 
-    def _go(self, message: Message) -> None:
+    async def _check_way(self, addrs: tuple[str, ...], port: int, host: str) -> None:
+        """Tell the leader whether this node reaches its neighbour; node 0 then hands it the checkpoints."""
+        assert self.tls is not None
         assert self.channel is not None
-        master_addr = self.channel.peer_addr
-        if self.task.node_rank == 0 and self.task.nnodes > 1:
-            master_addr = self._own_address()
+        way = await probe(self.tls, addrs, port, (self.task.node_rank + 1) % self.task.nnodes)
+        if way is None and copies_checkpoints(self.task) and self.task.node_rank == 0:
+            self._begin(SecondCopy(self.task, self.tls, self.events.write).keep_up(addrs, port))
+        here = f"node {self.task.node_rank} ({socket.gethostname()})"
+        self.channel.send({"kind": "path", "error": way and f"{here} can't reach its neighbour {host}: {way}"})
+
+    def _go(self, message: Message) -> None:
+        """Start the ranks; node 0's address is the leader's word, as any other could be somebody's in between."""
+        master_addr = message["master_addr"]
         network = network_environment(master_addr, self.task.interface)
         self.ranks.go(message["binding"], master_addr, message["master_port"], network)
-
-    def _own_address(self) -> str:
-        """Return the address that the other nodes use for node 0, if it is one of its own."""
-        own = addresses()
-        named = [addr for addr in self.task.leader_addrs if addr in own]
-        return named[0] if named else own[0] if own else "127.0.0.1"
 
     # -- the end
 
@@ -260,6 +281,8 @@ class Agent:
         self.events.close()
         for task in self.tasks:
             task.cancel()
+        if self.neighbours is not None:
+            await self.neighbours.close()
         if self.channel is not None:
             await self.channel.close()
         if self.lead is not None:
@@ -268,7 +291,7 @@ class Agent:
 
 
 def run_agent(path: str) -> int:
-    """Run the agent of the task in this file, which is removed at once: it holds the token and the secrets."""
+    """Run the agent of the task in this file, which is removed at once: it holds the credentials and the secrets."""
     try:
         with open(path, encoding="utf-8") as file:
             task = NodeTask.from_json(json.load(file))

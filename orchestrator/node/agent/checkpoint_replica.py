@@ -17,6 +17,7 @@ from typing import Any, Callable
 
 from orchestrator.node.agent import neighbour
 from orchestrator.node.agent.channel import Channel, ChannelError, Message
+from orchestrator.node.agent.tls import Tls
 from orchestrator.node.system.threads import in_thread
 from orchestrator.protocol.checkpoint_dir import COMMIT, MANIFEST, committed, delete, step_of, surplus, temporary_name
 from orchestrator.protocol.files import overwrite_line
@@ -40,8 +41,8 @@ def checkpoint_folder(task: NodeTask) -> str:
 class SecondCopy:
     """Node 0's side: what has been handed over, and where to."""
 
-    def __init__(self, task: NodeTask, record: Callable[..., None]) -> None:
-        self.task, self.record = task, record
+    def __init__(self, task: NodeTask, tls: Tls, record: Callable[..., None]) -> None:
+        self.task, self.tls, self.record = task, tls, record
         self.known: set[tuple[str, int]] = set()
         self.problem = ""
         self._tell({})
@@ -85,18 +86,27 @@ class SecondCopy:
             manifest = file.read()
         files = json.loads(manifest)["files"]
         request = {"do": "keep", "checkpoint": os.path.basename(path), "manifest": manifest, "commit": commit}
-        channel = await neighbour.ask(addrs, port, self.task.token, 1, request)
+        channel = await neighbour.request(self.tls, addrs, port, 1, request)
         try:
             for name in (await _answer(channel))["wanted"]:
-                await channel.writer.drain()
                 size = int(files[name]["bytes"])
-                with open(f"{path}/{os.path.basename(name)}", "rb") as content:
-                    sent = await asyncio.get_running_loop().sendfile(channel.writer.transport, content, count=size)
+                sent = await _send_file(channel, f"{path}/{os.path.basename(name)}", size)
                 if sent != size:  # node 1 would wait for the rest for ever
                     raise ValueError(f"{name} has {sent} bytes, and its manifest says {size}")
             await _answer(channel)
         finally:
-            channel.writer.close()
+            await channel.close()
+
+
+async def _send_file(channel: Channel, path: str, size: int) -> int:
+    """Send so many bytes of a file; return how many it had."""
+    sent = 0
+    with open(path, "rb") as file:
+        while data := await in_thread(file.read, min(PIECE, size - sent)):
+            channel.writer.write(data)
+            await channel.writer.drain()
+            sent += len(data)
+    return sent
 
 
 async def _answer(channel: Channel) -> Message:
@@ -121,7 +131,7 @@ def _committed(folder: str) -> set[tuple[str, int]]:
 
 
 class Keeper:
-    """Node 1's side: takes what is handed in at the door."""
+    """Node 1's side: takes what its neighbour server is handed."""
 
     def __init__(self, task: NodeTask) -> None:
         self.task = task

@@ -108,7 +108,7 @@ class LauncherProcess:
                 start_new_session=True,
                 umask=users_umask(),
             )
-        for order in (replace(task, token="").to_json(), *self.early):
+        for order in (replace(task, credentials="").to_json(), *self.early):
             self.send(order)
         self.early = []
         self.reader = asyncio.create_task(self._read())

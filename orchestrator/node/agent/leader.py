@@ -99,6 +99,7 @@ class Leader:
     send: Callable[[int, Message], None]
     record: Callable[..., None]
     progress: Callable[[], restart.Progress]  # what has been saved
+    strangers: Callable[[], str]  # who could not prove to belong to this run, in words
     started: float
     phase: Phase = Phase.JOINING
     attempt: int = 0
@@ -106,6 +107,7 @@ class Leader:
     waiting: set[int] = field(default_factory=set)  # nodes that still owe an answer in this phase
     seen: dict[int, float] = field(default_factory=dict)
     port: int = 0
+    reached_at: dict[int, str] = field(default_factory=dict)  # node 0's address on each node's connection
     images: dict[int, str] = field(default_factory=dict)  # of each node's container
     exits: list[Message] = field(default_factory=list)
     lost: dict[int, str] = field(default_factory=dict)
@@ -128,10 +130,12 @@ class Leader:
 
     # -- what happens to the gang
 
-    def joined(self, hello: Hello, now: float) -> None:
-        """Count in a node that has proved that it knows the token and said hello."""
+    def joined(self, hello: Hello, now: float, reached_at: str = "") -> None:
+        """Count in a node that has proved itself and said hello, and which address of node 0 it has reached."""
         node = hello.node_rank
         self.hellos[node] = hello
+        if node:
+            self.reached_at[node] = reached_at
         self.seen[node] = now
         self.waiting.discard(node)
         self.record("joined", joined=node, host=hello.host, nproc=hello.nproc)
@@ -145,7 +149,7 @@ class Leader:
         self.phase, self.waiting = Phase.CHECKING, set(self.hellos)
         for rank in self.hellos:
             neighbour = self.hellos[(rank + 1) % self.task.nnodes]
-            self.send(rank, {"kind": "check", "addrs": neighbour.addrs, "port": neighbour.dial_port,
+            self.send(rank, {"kind": "check", "addrs": neighbour.addrs, "port": neighbour.neighbour_port,
                              "host": neighbour.host})  # fmt: skip
 
     def received(self, node: int, message: Message, now: float) -> None:
@@ -230,6 +234,7 @@ class Leader:
                     nproc=[binding.nproc for binding in bindings])  # fmt: skip
         for binding in bindings:
             self.send(binding.node_rank, {"kind": "go", "attempt": self.attempt, "master_port": self.port,
+                                          "master_addr": self._master_addr(binding.node_rank),
                                           "binding": binding.__dict__})  # fmt: skip
 
     def _how_images_differ(self, odd: int) -> str:
@@ -318,8 +323,21 @@ class Leader:
         self.deadline = now + self.task.join_timeout
         self.exits, self.stop_reason, self.settle_at = [], None, None
         self.stalls, self.stacks, self.stacks_asked, self.hang_at = {}, {}, None, None
+        store = self._store_addrs()
         for node in self.hellos:
-            self.send(node, {"kind": "prepare", "attempt": self.attempt})
+            self.send(node, {"kind": "prepare", "attempt": self.attempt, "store_addr": store[0] if store else ""})
+
+    def _store_addrs(self) -> tuple[str, ...]:
+        """Return node 0's address where all others have reached the same one; none where they have not."""
+        if self.task.nnodes == 1:
+            return ("127.0.0.1",)
+        found = set(self.reached_at.values())
+        return tuple(found) if len(found) == 1 else ()
+
+    def _master_addr(self, node: int) -> str:
+        """Return what this node's ranks are to dial: the address of node 0 that its own connection has proved."""
+        store = self._store_addrs() or tuple(self.reached_at.values())
+        return self.reached_at.get(node, store[0])
 
     def _stop(self, reason: StopReason, grace: float) -> None:
         if self.phase is not Phase.RUNNING:
@@ -380,7 +398,8 @@ class Leader:
             Phase.CHECKING: "did not report on the way to its neighbour",
             Phase.PREPARING: "did not get its launcher ready",
         }[self.phase]
-        return f"{names} {what} within {self.task.join_timeout:g} s"
+        late = f"{names} {what} within {self.task.join_timeout:g} s"
+        return "; ".join(filter(None, [late, self.strangers()]))
 
     def _name(self, node: int) -> str:
         return nodes_in_words([(node, self._host(node))])

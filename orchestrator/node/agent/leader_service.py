@@ -6,11 +6,18 @@ import asyncio
 import contextlib
 import time
 
-from orchestrator.node.agent import channel, saved
+from orchestrator.node.agent import saved
+from orchestrator.node.agent.channel import CLOSE_SECONDS, Channel, pair, settled
 from orchestrator.node.agent.leader import HEARTBEAT_SECONDS, Leader, Phase
+from orchestrator.node.agent.leader_server import LeaderServer
+from orchestrator.node.agent.listener import Listener
+from orchestrator.node.agent.tls import Tls
 from orchestrator.node.system.event_log import EventLog
-from orchestrator.node.system.sockets import listen
-from orchestrator.protocol.gang import Hello
+from orchestrator.node.system.host import listening_addresses
+from orchestrator.node.system.sockets import listen, port_of
+from orchestrator.node.system.threads import in_thread
+from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.gang import Hello, gang_ports
 from orchestrator.protocol.task import NodeTask
 
 TICK_SECONDS = 0.25
@@ -21,32 +28,52 @@ LINGER_SECONDS = 15.0  # so that a node that joins a gang which has failed alrea
 class Lead:
     """The running leader of a gang: its server, its decisions, its clock."""
 
-    def __init__(self, task: NodeTask, events: EventLog) -> None:
-        self.task, self.events = task, events
-        self.server = channel.LeaderServer(task.token)
+    def __init__(self, task: NodeTask, tls: Tls | None, events: EventLog) -> None:
+        self.task, self.tls, self.events = task, tls, events
+        self.server = LeaderServer(
+            on_join=self._joined,
+            on_message=lambda node, message: self.leader.received(node, message, time.monotonic()),
+            on_left=lambda node, reason: self.leader.left(node, reason, time.monotonic()),
+        )
+        self.listener: Listener | None = None
+        self.own: set[asyncio.Task[None]] = set()  # the conversation with this very node
+        self.addrs: tuple[str, ...] = ()  # where it listens
         self.complete = asyncio.Event()
         self.leader = Leader(
             task,
             send=self.server.send,
             record=events.write,
             progress=lambda: saved.progress(task),
+            strangers=lambda: self.listener.words() if self.listener is not None else "",
             started=time.monotonic(),
         )
 
-    async def open(self) -> None:
-        """Listen on the first free of the gang's ports; OSError when all are taken."""
-        sock = listen(self.task.ports, only_loopback=self.task.only_loopback)
-        self.events.write("listening", port=sock.getsockname()[1])
-        await self.server.open(
-            sock,
-            on_join=self._joined,
-            on_message=lambda node, message: self.leader.received(node, message, time.monotonic()),
-            on_left=lambda node, reason: self.leader.left(node, reason, time.monotonic()),
-        )
-        self.clock = asyncio.create_task(self._keep_time())
+    async def open(self) -> Channel:
+        """Listen for the other nodes, if there are any, on the first free of the gang's ports; return node 0's channel.
 
-    def _joined(self, hello: Hello) -> None:
-        self.leader.joined(hello, time.monotonic())
+        OSError when all ports are taken.
+        """
+        if self.tls is not None:
+            self.addrs = await in_thread(listening_addresses, self.task.leader_addrs, self.task.interface)
+            socks = listen(self.addrs, gang_ports(self.task.credentials, self.task.port_range))
+            self.events.write(EventKind.LISTENING, port=port_of(socks), addrs=list(self.addrs))
+            self.listener = Listener(
+                self.tls, socks, self.server.serve, members=self.task.nnodes,
+                tell=lambda counts: self.events.write(EventKind.STRANGERS, at="gang", counts=dict(counts)),
+            )  # fmt: skip
+        mine, leaders = await pair()
+        self.own.add(asyncio.create_task(self._hear_own(leaders)))
+        self.clock = asyncio.create_task(self._keep_time())
+        return mine
+
+    async def _hear_own(self, channel: Channel) -> None:
+        try:
+            await self.server.serve(channel)
+        finally:
+            await channel.close()
+
+    def _joined(self, hello: Hello, reached_at: str) -> None:
+        self.leader.joined(hello, time.monotonic(), reached_at)
         if len(self.leader.hellos) == self.task.nnodes:
             self.complete.set()
 
@@ -66,4 +93,6 @@ class Lead:
         self.clock.cancel()
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self.complete.wait(), LINGER_SECONDS)
-        await self.server.close(patience=CLOSE_PATIENCE)
+        if self.listener is not None:
+            await self.listener.close(patience=CLOSE_PATIENCE)
+        await settled(self.own, CLOSE_SECONDS)

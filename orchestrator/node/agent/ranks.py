@@ -76,7 +76,7 @@ class Ranks:
 
     # -- orders
 
-    def prepare(self, attempt: int) -> None:
+    def prepare(self, attempt: int, store_addr: str) -> None:
         """Make ready for an attempt, with a new launcher where the last one is gone."""
         self.attempt, self.stop_deadline = attempt, None
         self.heartbeats = HeartbeatReader(self.task.hang)
@@ -91,7 +91,7 @@ class Ranks:
         except OSError as error:
             self._trouble(f"the folder {folder} can't be made: {error.strerror}", "infra")
             return
-        self.launcher.send({"kind": "prepare", "attempt": attempt})
+        self.launcher.send({"kind": "prepare", "attempt": attempt, "store_addr": store_addr})
 
     def go(self, binding: Message, master_addr: str, master_port: int, network: dict[str, str]) -> None:
         """Start the attempt's ranks."""

@@ -28,6 +28,7 @@ from orchestrator.node.system.host import network_here
 from orchestrator.node.system.private import hold_umask
 from orchestrator.node.system.processes import ancestors, end_marked
 from orchestrator.node.system.signals import let_through
+from orchestrator.node.system.sockets import ANY_PORT, listen, port_of
 from orchestrator.protocol.layout import attempt_folder, node_folder
 from orchestrator.protocol.ranks import Binding
 from orchestrator.protocol.task import NodeTask
@@ -143,21 +144,15 @@ class Launcher:
             return None
         return start
 
-    def _order_prepare(self, attempt: int) -> None:
-        """Bind a fresh port on node 0 and hold it; the number is told to the others."""
+    def _order_prepare(self, attempt: int, store_addr: str) -> None:
+        """Bind a fresh port on node 0 and hold it, at this address alone if there is one; the others are told of it."""
         self.attempt = attempt
         self.store = None
         port = 0
         if self.task.node_rank == 0:
             self._release_port()
-            dual = socket.has_dualstack_ipv6() and not self.task.only_loopback
-            self.listening = socket.create_server(
-                ("127.0.0.1" if self.task.only_loopback else "", 0),
-                family=socket.AF_INET6 if dual else socket.AF_INET,
-                backlog=4096,
-                dualstack_ipv6=dual,
-            )
-            port = self.listening.getsockname()[1]
+            (self.listening,) = listen((store_addr,), ANY_PORT)
+            port = port_of([self.listening])
         self.report("ready", port=port)
 
     def _order_go(
@@ -228,9 +223,10 @@ class Launcher:
 
         assert self.listening is not None
         self.selector.unregister(self.listening)
+        addr, port, *_ = self.listening.getsockname()
         self.store = TCPStore(
-            "localhost",
-            self.listening.getsockname()[1],
+            "localhost" if addr in ("::", "0.0.0.0") else addr,  # noqa: S104 (compared with, not bound)
+            port,
             is_master=True,
             wait_for_workers=False,
             master_listen_fd=self.listening.detach(),

@@ -16,7 +16,7 @@ from typing import Any
 from orchestrator.node.container.engine import end_containers
 from orchestrator.node.server import leases
 from orchestrator.node.server.request import Answer, RefusedError, Request, at_user
-from orchestrator.node.system.host import addresses, cores, gpus
+from orchestrator.node.system.host import addresses, cores, gpus, lacks_tls
 from orchestrator.node.system.private import users_umask
 from orchestrator.node.system.processes import Process, end_marked, identify, is_alive, marked, send_signal, wait_gone
 from orchestrator.protocol.files import write_atomic, write_json
@@ -31,6 +31,11 @@ ASK_INTERPRETER = """
 import json, sys
 from importlib import metadata
 found = {"python": sys.version.split()[0]}
+try:
+    import ssl
+    found["tls"] = ssl.HAS_TLSv1_3
+except ImportError:
+    found["tls"] = False
 for name in ("torch", "torchvision"):
     try:
         found[name] = metadata.version(name)
@@ -50,7 +55,8 @@ def hello(request: Request, _: bytes) -> Answer:
     return {
         "host": socket.gethostname(), "python": ".".join(map(str, sys.version_info[:3])), "uid": os.getuid(),
         "home": at_user("~"), "workdir": workdir, "cores": cores(), "gpus": gpus(), "addresses": addresses(),
-        "time": time.time(), "free": disk.f_bavail * disk.f_frsize, "shm": shm.f_blocks * shm.f_frsize,
+        "lacks_tls": lacks_tls(), "time": time.time(),
+        "free": disk.f_bavail * disk.f_frsize, "shm": shm.f_blocks * shm.f_frsize,
     }, b""  # fmt: skip
 
 

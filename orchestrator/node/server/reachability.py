@@ -8,20 +8,22 @@ import threading
 
 from orchestrator.node.server.request import Answer, RefusedError, Request
 from orchestrator.node.system import sockets
-from orchestrator.node.system.host import network_environment
+from orchestrator.node.system.host import listening_addresses, network_environment
 
 PROBE_SECONDS = 3.0
 GREETING = b"orch listens\n"
 
 
 def listen(request: Request, _: bytes) -> Answer:
-    """Listen on the first free one of the ports, as node 0's agent would, until this server ends; return the port."""
+    """Listen where node 0's agent would, on the first free port, until this server ends; return the port."""
+    addrs = listening_addresses(tuple(request["addrs"]), request["interface"])
     try:
-        sock = sockets.listen(tuple(request["ports"]), only_loopback=False)
+        socks = sockets.listen(addrs, tuple(request["ports"]))
     except OSError as error:
         raise RefusedError(str(error)) from error
-    threading.Thread(target=_greet, args=(sock,), daemon=True).start()
-    return {"port": sock.getsockname()[1]}, b""
+    for sock in socks:
+        threading.Thread(target=_greet, args=(sock,), daemon=True).start()
+    return {"port": sockets.port_of(socks)}, b""
 
 
 def _greet(sock: socket.socket) -> None:

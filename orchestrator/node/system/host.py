@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import socket
@@ -43,6 +44,11 @@ def addresses() -> tuple[str, ...]:
     return tuple(sorted(set(found), key=lambda addr: (addr.startswith("127."), found.index(addr))))
 
 
+def interface_address(name: str | None) -> str | None:
+    """Return the IPv4 address of one interface; None where there is none of that name, or it has none."""
+    return _interface_address(name) if name else None
+
+
 def _interface_address(name: str) -> str | None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
@@ -64,12 +70,45 @@ def _source_address(destination: str) -> str | None:
 
 
 def _can_bind(address: str) -> bool:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.bind((address, 0))
         except OSError:
             return False
     return True
+
+
+def _is_loopback(address: str) -> bool:
+    return address.startswith("127.") or address == "::1"
+
+
+def listening_addresses(names: tuple[str, ...], interface: str | None) -> tuple[str, ...]:
+    """Return the addresses of this host at which others reach it who know it by these names and addresses.
+
+    Only the interface's, where that is one of them. A name may mean a loopback address here (Debian's 127.0.1.1) and
+    another one elsewhere: then it is all addresses.
+    """
+    found: list[str] = []
+    for name in names:
+        with contextlib.suppress(OSError, UnicodeError):  # a name that only others can resolve
+            found += [str(info[4][0]) for info in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)]
+    own = [address for address in dict.fromkeys(found) if _can_bind(address)]
+    outer = [address for address in own if not _is_loopback(address)]
+    if own and not outer and all(map(_is_loopback, names)):
+        return tuple(own)
+    outer = outer or [address for address in addresses() if not _is_loopback(address)]
+    chosen = interface_address(interface)
+    inner = [address for address in own if _is_loopback(address)]
+    return (*(each for each in outer if chosen not in outer or each == chosen), *inner)
+
+
+def lacks_tls() -> str:
+    """Return what this Python lacks to speak TLS 1.3; empty where it lacks nothing."""
+    try:
+        import ssl  # noqa: PLC0415 (that it may be missing is the question)
+    except ImportError:
+        return "its Python has no ssl module"
+    return "" if ssl.HAS_TLSv1_3 else f"its Python has {ssl.OPENSSL_VERSION}, without TLS 1.3"
 
 
 def network_environment(master_addr: str, interface: str | None) -> dict[str, str]:

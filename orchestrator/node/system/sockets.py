@@ -1,19 +1,37 @@
-"""The listening socket of a gang, on the first free of its ports."""
+"""Listening sockets on the addresses that others are to reach, and on no others."""
 
 from __future__ import annotations
 
 import socket
 
+ANYWHERE = ""  # all addresses of this machine
+ANY_PORT = (0,) * 8  # a number that the system finds free at one address may be taken at another
+BACKLOG = 4096
 
-def listen(ports: tuple[int, ...], *, only_loopback: bool) -> socket.socket:
-    """Open a listening socket on the first of the ports that is free; OSError when none is."""
-    dual = socket.has_dualstack_ipv6() and not only_loopback
-    family = socket.AF_INET6 if dual else socket.AF_INET
+
+def listen(addrs: tuple[str, ...], ports: tuple[int, ...]) -> list[socket.socket]:
+    """Open a socket at each address, on the first of the ports that is free at all of them; OSError when none is."""
     for port in ports:
+        socks: list[socket.socket] = []
         try:
-            return socket.create_server(
-                ("127.0.0.1" if only_loopback else "", port), family=family, backlog=1024, dualstack_ipv6=dual
-            )
-        except OSError:
-            continue
+            for addr in addrs:
+                socks.append(_listening(addr, port_of(socks) or port))
+            return socks
+        except OSError as error:
+            for sock in socks:
+                sock.close()
+            problem = error
+    if not any(ports):
+        raise OSError(f"no port can be had at {', '.join(addrs)}: {problem.strerror}")
     raise OSError(f"all of the gang's ports are taken: {', '.join(map(str, ports))}")
+
+
+def port_of(socks: list[socket.socket]) -> int:
+    """Return the port that the sockets share; 0 where there are none."""
+    return int(socks[0].getsockname()[1]) if socks else 0
+
+
+def _listening(addr: str, port: int) -> socket.socket:
+    is_dual = addr == ANYWHERE and socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if is_dual or ":" in addr else socket.AF_INET
+    return socket.create_server((addr, port), family=family, backlog=BACKLOG, dualstack_ipv6=is_dual)

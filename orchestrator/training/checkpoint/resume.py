@@ -48,13 +48,13 @@ def find(places: Places, report: Report) -> Path | None:
 
 def path_for_all(places: Places, report: Report) -> Path | None:
     """Return rank 0's `find` on all ranks, its UserError included; collective."""
-    answer: tuple[Path | None, str] = (None, "")
+    found, problem = None, ""
     if group.leads():
         try:
-            answer = find(places, report), ""
+            found = find(places, report)
         except UserError as error:
-            answer = None, str(error)
-    path, problem = group.from_main(answer)
+            problem = str(error)
+    path, problem = group.from_main((None if found is None else str(found), problem))
     if problem:
         raise UserError(problem)
     return path if path is None else Path(path)

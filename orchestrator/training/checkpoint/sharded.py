@@ -46,8 +46,8 @@ def is_shared(folder: Path) -> bool:
             probe = checkpoints.begin(folder, 0)
         except CheckpointError:
             probe = None
-    told = group.from_main(probe)
-    seen = all(group.everyones(told is not None and told.is_dir()))
+    told = group.from_main(None if probe is None else str(probe))
+    seen = all(group.everyones(told is not None and Path(told).is_dir()))
     if probe is not None:
         checkpoints.discard(probe)
     return seen
@@ -65,9 +65,10 @@ def write(folder: Path, shards: Mapping[str, Tensor], state: Mapping[str, Any], 
             temp = checkpoints.begin(folder, manifest.step)
         except CheckpointError as error:
             problem = str(error)
-    temp, problem = group.from_main((temp, problem))
-    if temp is None:
+    told, problem = group.from_main((None if temp is None else str(temp), problem))
+    if told is None:
         raise CheckpointError(problem)
+    temp = Path(told)
     answers = group.everyones(_write_mine(temp, dict(shards)))
     problem = "; ".join(sorted({trouble for _, trouble in answers if trouble}))
     path = temp.with_name(name_of(manifest.step))

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from orchestrator.training.distributed.encoding import decode, encode
 from orchestrator.training.errors import CheckpointError, DivergedError, UserError
 
 CHUNK_BYTES = 64 << 20
@@ -167,30 +168,47 @@ def sum_over_ranks(values: Sequence[float]) -> list[float]:
 
 
 def everyones(value: object) -> list[Any]:
-    """Return each rank's picklable `value`, by rank, on all ranks; collective."""
+    """Return each rank's `value`, by rank, on all ranks; collective. It is of encoding.KINDS."""
     if not is_joined():
         return [value]
-    values: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(values, value)
-    return values
+    mine, sizes = _padded(value)
+    parts = [torch.empty_like(mine) for _ in sizes]
+    dist.all_gather(parts, mine)
+    return [decode(part[:size]) for part, size in zip(parts, sizes, strict=True)]
 
 
 def gathered(value: object) -> list[Any] | None:
-    """Return each rank's picklable `value`, by rank, on rank 0 and None elsewhere; collective."""
+    """Return each rank's `value`, by rank, on rank 0 and None elsewhere; collective. It is of encoding.KINDS."""
     if not is_joined():
         return [value]
-    values: list[Any] | None = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
-    dist.gather_object(value, values)
-    return values
+    mine, sizes = _padded(value)
+    parts = [torch.empty_like(mine) for _ in sizes] if dist.get_rank() == 0 else None
+    dist.gather(mine, parts)
+    return None if parts is None else [decode(part[:size]) for part, size in zip(parts, sizes, strict=True)]
+
+
+def _padded(value: object) -> tuple[torch.Tensor, list[int]]:
+    """Return this rank's value as bytes, as many as the longest has, and how many each rank's has; collective."""
+    content = encode(value)
+    mine = torch.tensor([len(content)], dtype=torch.int64, device=device())
+    sizes = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(sizes, mine)
+    counts = [int(size) for size in sizes]
+    padded = torch.zeros(max(counts), dtype=torch.uint8, device=device())
+    padded[: len(content)] = content
+    return padded, counts
 
 
 def from_main(value: object) -> Any:
-    """Return rank 0's picklable `value` on all ranks; collective."""
+    """Return rank 0's `value` on all ranks; collective. It is of encoding.KINDS."""
     if not is_joined():
         return value
-    box = [value]
-    dist.broadcast_object_list(box)
-    return box[0]
+    content = encode(value if leads() else None)
+    size = torch.tensor([len(content)], dtype=torch.int64, device=device())
+    dist.broadcast(size, 0)
+    moved = content.to(device()) if leads() else torch.empty(int(size), dtype=torch.uint8, device=device())
+    dist.broadcast(moved, 0)
+    return decode(moved)  # on rank 0 as well: a value that can't be sent is refused on all ranks alike
 
 
 def bytes_from_main(content: bytes | None) -> bytes | None:

@@ -28,7 +28,7 @@ tasks = st.builds(
     backend=words,
     python=words,
     leader_addrs=several,
-    ports=st.lists(counts, max_size=4).map(tuple),
+    port_range=st.tuples(counts, counts),
     attempt=counts,
     env=st.dictionaries(words, words, max_size=3),
     container=st.none()
@@ -47,7 +47,7 @@ tasks = st.builds(
     time_limit=st.none() | counts,
     join_timeout=st.floats(0, 1e6),
     grace=st.floats(0, 1e6),
-    token=words,
+    credentials=words,
     secrets=st.dictionaries(words, words, max_size=2),
 )
 
@@ -55,7 +55,7 @@ tasks = st.builds(
 def task(**values: object) -> NodeTask:
     return replace(
         NodeTask("r-1", 1, 3, ("n1", "n2", "n3"), 4, "/run", "/code", Program("script", "train.py"), "fork", "gloo",
-                 "python3", ("10.0.0.1",), (20000,)),
+                 "python3", ("10.0.0.1",), (20000, 20100)),
         **values,
     )  # fmt: skip
 
@@ -65,9 +65,9 @@ def test_a_task_survives_json(sent: NodeTask) -> None:
     assert NodeTask.from_json(json.loads(json.dumps(sent.to_json()))) == sent
 
 
-@pytest.mark.parametrize("version", [0, 2, None, "1"])
+@pytest.mark.parametrize("version", [0, 1, None, "2"])
 def test_a_task_of_another_format_is_refused(version: object) -> None:
-    with pytest.raises(ValueError, match="this agent reads 1"):
+    with pytest.raises(ValueError, match="this agent reads 2"):
         NodeTask.from_json({**task().to_json(), "version": version})
 
 

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.cli.render import plans
+from orchestrator.protocol.gang import GANG_PORT_RANGE
 from orchestrator.specs.job import Job
 from orchestrator.specs.loader import load
 from orchestrator.specs.plan import (
@@ -154,16 +155,15 @@ def test_only_as_many_hosts_as_nodes_take_part() -> None:
 def test_no_value_of_a_secret_is_in_the_plan() -> None:
     found = planned(job(secrets=["API_KEY"], env={"OTHER": "seen"}), env={"OTHER": "seen"})
     assert found.secret_names == ("API_KEY",)
-    assert [(task.token, task.secrets) for task in found.tasks] == [("", {}), ("", {})]
+    assert [(task.credentials, task.secrets) for task in found.tasks] == [("", {}), ("", {})]
     assert "API_KEY=***" in plans.plan_page(found, commands=True)
 
 
-def test_ports_are_the_profiles_or_derived_from_the_run() -> None:
-    narrow = planned(a_profile=profile(ports="20000-20003")).tasks[0].ports
-    assert sorted(narrow) == [20000, 20001, 20002, 20003]
-    wide = planned().tasks[0].ports
-    assert len(set(wide)) == 16
-    assert {task.ports for task in planned().tasks} == {wide}
+def test_a_plan_has_the_range_of_the_ports_and_tells_none_of_them() -> None:
+    assert planned(a_profile=profile(ports="20000-20003")).tasks[0].port_range == (20000, 20003)
+    assert {task.port_range for task in planned().tasks} == {GANG_PORT_RANGE}
+    page = plans.plan_page(planned(a_profile=profile(nodes=2, ports="20000-20003")), commands=True)
+    assert "chosen at submit, from 20000-20003" in page
 
 
 def test_limits_and_checkpoints() -> None:

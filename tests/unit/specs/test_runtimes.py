@@ -82,7 +82,7 @@ def test_a_task_with_a_container_crosses_machines_unchanged() -> None:
 
 def test_only_what_an_interpreter_reads_at_its_start_goes_through_argv() -> None:
     env = {"PYTHONHASHSEED": "0", "LD_PRELOAD": "/x.so", "MY_TOKEN": "canary", "LANG": "C"}
-    shown = entered(env=env, secrets={"KEY": "canary"}, token="canary")  # noqa: S106
+    shown = entered(env=env, secrets={"KEY": "canary"}, credentials="canary")
     assert "canary" not in shown
     assert "--env PYTHONHASHSEED=0" in shown
     inside = told(task(env=env), ALICE, {"NCCL_DEBUG": "INFO", "PATH": "/host", "SLURM_JOB_ID": "7"}, 4)

@@ -142,8 +142,14 @@ def test_how_long_slurm_waits_and_how_long_a_checkpoint_took(run: RunDir, monkey
 @pytest.mark.parametrize(
     ("out", "err", "level", "words"),
     [
-        ('n1\nshared\n{"python": "3.11.2", "torch": "2.10"}', "", "ok", "n1 sees /w; python 3.11.2, torch 2.10"),
+        (
+            'n1\nshared\n{"python": "3.11.2", "torch": "2.10", "tls": true}',
+            "",
+            "ok",
+            "n1 sees /w; python 3.11.2, torch 2.10",
+        ),
         ('n1\nshared\n{"python": "3.11.2", "torch": null}', "", "fail", "n1: /py has no torch"),
+        ('n1\nshared\n{"python": "3.11.2", "torch": "2.10", "tls": false}', "", "warn", "/py can't speak TLS 1.3"),
         ("n1\nshared\nsh: 1: /py: not found", "", "fail", "can't be started there: sh: 1: /py: not found"),
         ("n1\nshared\n", "", "fail", "can't be started there: it says nothing"),
         ("n1\napart\n{}", "", "fail", "n1 does not see /w as this side does"),

@@ -14,7 +14,8 @@ from orchestrator.specs.profile import PROFILE, SshProfile
 from orchestrator.transport.address import Address
 
 HELLO = {"host": "h", "python": "3.11.2", "uid": 1, "home": "/home/me", "workdir": "/home/me/.orch", "cores": 8,
-         "gpus": 0, "addresses": ["10.0.0.1", "127.0.0.1"], "time": 0.0, "free": 1 << 40, "shm": 1 << 33}  # fmt: skip
+         "gpus": 0, "addresses": ["10.0.0.1", "127.0.0.1"], "time": 0.0, "free": 1 << 40, "shm": 1 << 33,
+         "lacks_tls": ""}  # fmt: skip
 
 
 class Machines:
@@ -83,6 +84,16 @@ def test_a_torch_that_differs_from_the_others_is_found() -> None:
     checks = found(Machines({"a": "2.9", "b": "2.8", "c": "2.9"}, {}, {}))
     assert [checks[host, "same versions"].level for host in "abc"] == ["ok", "fail", "ok"]
     assert checks["b", "same versions"].hint == "the others have torch 2.9: install that"
+
+
+def test_a_python_that_can_not_prove_itself_is_found_where_nodes_are_several() -> None:
+    machines = Machines({"a": "2.9", "b": "2.9", "c": "2.9"}, {"lacks_tls": "its Python has no ssl module"}, {})
+    checks = found(machines)
+    assert checks["b", "python3"].level == "fail"
+    assert checks["b", "python3"].value.startswith("3.11.2; its Python has no ssl module, by which nodes prove")
+    alone = PROFILE.validate_python({"kind": "ssh", "name": "lab", "hosts": ["a"], "nproc_per_node": 4})
+    levels = {check.what: check.level for check in doctor.examine(alone, machines)}  # type: ignore[arg-type]
+    assert levels["python3"] == "ok"
 
 
 def test_a_clock_that_differs_is_no_failure() -> None:

@@ -14,24 +14,21 @@ from typing import Any
 
 import pytest
 
-from orchestrator.node.agent import neighbour
-from orchestrator.node.agent.channel import Channel
 from orchestrator.node.agent.checkpoint_replica import Keeper, SecondCopy
+from orchestrator.node.agent.neighbour import NeighbourServer, request
 from orchestrator.protocol.layout import second_copy_file
 from orchestrator.protocol.task import NodeTask, Program, copies_checkpoints
 from orchestrator.training.checkpoint.replica import SecondCopy as Waiting
 from orchestrator.training.progress.report import Reporter
-
-TOKEN = "a" * 64
-HERE = ("127.0.0.1",)
+from tests.unit.node.agent.members import HERE, TLS
 
 
 def task(folder: Path, node: int, **fields: Any) -> NodeTask:
     values: dict[str, Any] = {
         "run_id": "r-1", "node_rank": node, "nnodes": 2, "hosts": ("n1", "n2"), "nproc": 1, "run_dir": str(folder),
         "code_dir": str(folder), "program": Program("script", "x.py"), "launcher": "fork", "backend": "gloo",
-        "python": "python3", "leader_addrs": HERE, "ports": (), "checkpoint_dir": str(folder / "checkpoints"),
-        "checkpoint_keep": 2, "second_copy": True, "token": TOKEN,
+        "python": "python3", "leader_addrs": HERE, "port_range": (1, 1), "checkpoint_dir": str(folder / "checkpoints"),
+        "checkpoint_keep": 2, "second_copy": True,
     }  # fmt: skip
     return NodeTask(**{**values, **fields})
 
@@ -52,15 +49,15 @@ async def handing_over(tmp_path: Path) -> AsyncIterator[list[dict[str, Any]]]:
     """Node 0 hands what is in one folder to node 1, whose folder is the other; the recorded events."""
     (tmp_path / "0/nodes/0").mkdir(parents=True, exist_ok=True)
     events: list[dict[str, Any]] = []
-    server, port = await neighbour.open_door(TOKEN, 1, only_loopback=True, take=Keeper(task(tmp_path / "1", 1)).take)
-    second = SecondCopy(task(tmp_path / "0", 0), lambda kind, **values: events.append({"kind": kind, **values}))
-    work = asyncio.create_task(second.keep_up(HERE, port))
+    server = NeighbourServer(TLS, 1, HERE, take=Keeper(task(tmp_path / "1", 1)).take)
+    second = SecondCopy(task(tmp_path / "0", 0), TLS, lambda kind, **values: events.append({"kind": kind, **values}))
+    work = asyncio.create_task(second.keep_up(HERE, server.port))
     try:
         yield events
     finally:
         work.cancel()
-        server.close()
         await asyncio.gather(work, return_exceptions=True)
+        await server.close()
 
 
 async def told(tmp_path: Path, path: Path) -> dict[str, Any]:
@@ -135,36 +132,16 @@ def test_a_folder_that_is_shared_after_all_is_written_by_nobody_else(tmp_path: P
 )
 def test_nothing_is_written_for_what_is_no_checkpoint(tmp_path: Path, request_: dict[str, Any]) -> None:
     async def main() -> None:
-        server, port = await neighbour.open_door(TOKEN, 1, only_loopback=True, take=Keeper(task(tmp_path, 1)).take)
-        channel = await neighbour.ask(HERE, port, TOKEN, 1, request_)
+        server = NeighbourServer(TLS, 1, HERE, take=Keeper(task(tmp_path, 1)).take)
+        channel = await request(TLS, HERE, server.port, 1, request_)
         answer = await channel.receive()
         assert answer is not None
         assert answer["problem"]
-        channel.writer.close()
-        server.close()
+        await channel.close()
+        await server.close()
         assert list(tmp_path.iterdir()) == []
 
     asyncio.run(asyncio.wait_for(main(), 30))
-
-
-def test_a_stranger_at_the_door_is_not_listened_to(tmp_path: Path) -> None:
-    taken: list[Any] = []
-
-    async def take(request: Any, channel: Channel) -> None:
-        taken.append(request)
-
-    async def main() -> None:
-        server, port = await neighbour.open_door(TOKEN, 1, only_loopback=True, take=take)
-        for said in (b'{"request": "{}", "proof": "0"}\n', b"[]\n", b"\n", b"x" * 100_000 + b"\n"):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            await reader.readline()
-            writer.write(said)
-            assert await reader.read() == b""
-            writer.close()
-        server.close()
-
-    asyncio.run(asyncio.wait_for(main(), 30))
-    assert taken == []
 
 
 def test_the_next_save_waits_until_the_agent_has_said_what_became_of_the_last(

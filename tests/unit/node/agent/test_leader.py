@@ -33,9 +33,9 @@ class Gang:
         values = {"retry": {"user_error": 0, "infra": 3}, "join_timeout": 300.0, **values}
         self.task = NodeTask(
             "r-1", 0, nnodes, tuple(f"plan{n}" for n in range(nnodes)), 2, "/run", "/code", Program("script", "t.py"),
-            "fork", "gloo", "python3", ("10.0.0.1",), (20000,), **values,
+            "fork", "gloo", "python3", ("10.0.0.1",), (20000, 20000), **values,
         )  # fmt: skip
-        self.now, self.step = 100.0, step
+        self.now, self.step, self.strangers = 100.0, step, ""
         self.sent: list[tuple[int, dict[str, Any]]] = []
         self.events: list[dict[str, Any]] = []
         self.leader = Leader(
@@ -43,6 +43,7 @@ class Gang:
             send=lambda node, message: self.sent.append((node, message)),
             record=lambda kind, **values: self.events.append({"kind": kind, **values}),
             progress=lambda: Progress() if self.step is None else Progress(self.step),
+            strangers=lambda: self.strangers,
             started=self.now,
         )
 

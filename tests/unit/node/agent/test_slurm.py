@@ -29,7 +29,12 @@ from orchestrator.protocol.task import NodeTask, Program
 def task(**values: Any) -> NodeTask:
     shape = {"node_rank": 0, "nnodes": 3, "hosts": ("slurm node 0", "slurm node 1", "slurm node 2"), "run_dir": "/r"}
     rest = {"nproc": 2, "code_dir": "/c", "program": Program("script", "t.py"), "launcher": "fork", "backend": "gloo"}
-    where = {"python": "python3", "leader_addrs": (), "ports": (20000,), "retry": {"infra": 3, "preempted": None}}
+    where = {
+        "python": "python3",
+        "leader_addrs": (),
+        "port_range": (20000, 20000),
+        "retry": {"infra": 3, "preempted": None},
+    }
     return NodeTask(**{"run_id": "r-1", **shape, **rest, **where, **values})
 
 

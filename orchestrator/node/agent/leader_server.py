@@ -1,0 +1,67 @@
+"""The leader's ear: members of the run say hello, one connection a node, and their messages are handed on."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+from orchestrator.node.agent.channel import Channel, ChannelError, Message
+from orchestrator.protocol.gang import Hello
+
+HELLO_SECONDS = 10.0
+LEADER = "leader"
+
+
+class LeaderServer:
+    """The members that have joined: `on_join` hears of each with the address of node 0 that it has reached."""
+
+    def __init__(
+        self,
+        on_join: Callable[[Hello, str], None],
+        on_message: Callable[[int, Message], None],
+        on_left: Callable[[int, str], None],
+    ) -> None:
+        self.on_join, self.on_message, self.on_left = on_join, on_message, on_left
+        self.members: dict[int, Channel] = {}
+
+    async def serve(self, channel: Channel) -> None:
+        """Hear one member until it leaves, or breaks the protocol; one that is not admitted is told why."""
+        try:
+            hello = self._admitted(channel, await channel.answer(HELLO_SECONDS))
+        except ChannelError as error:
+            channel.send({"refused": str(error)})
+            return
+        channel.send({"joined": hello.node_rank})
+        node, reason = hello.node_rank, "its agent closed the connection"
+        self.on_join(hello, channel.own_addr)
+        try:
+            while (message := await channel.receive()) is not None:
+                self.on_message(node, message)
+        except ChannelError as error:
+            reason = f"it sent {error}"
+        self.on_left(node, reason)
+
+    def _admitted(self, channel: Channel, first: Message) -> Hello:
+        """Return the hello of a node that is not here yet; a second agent must not displace the first."""
+        hello: Any = first.get("hello")
+        if first.get("to") != LEADER or not isinstance(hello, dict):
+            raise ChannelError("node 0's gang was not meant")  # another listener was: this one was put in its place
+        try:
+            member = Hello(**{**hello, "addrs": tuple(hello.get("addrs", ()))})
+        except TypeError as error:
+            raise ChannelError("its hello is of another version") from error
+        if self.members.setdefault(member.node_rank, channel) is not channel:
+            raise ChannelError("this node has joined already")
+        return member
+
+    def send(self, node: int, message: Message) -> None:
+        """Send to one member; one that has not joined or has left misses it."""
+        if node in self.members:
+            self.members[node].send(message)
+
+
+async def introduce(channel: Channel, hello: Hello) -> None:
+    """Say hello to the leader; ChannelError says why it does not admit this node."""
+    channel.send({"to": LEADER, "hello": dict(hello.__dict__)})
+    answer = await channel.answer(HELLO_SECONDS)
+    if answer.get("joined") != hello.node_rank:
+        raise ChannelError(f"node 0: {answer.get('refused', 'something else answers')}")

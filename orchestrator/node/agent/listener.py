@@ -1,0 +1,148 @@
+"""Where members of a run are awaited: who dials is a stranger until it has proved itself, and strangers are few.
+
+The gang's leader and every node's neighbour server listen in this way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import Counter
+from collections.abc import Awaitable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Callable
+
+from orchestrator.node.agent.channel import CLOSE_SECONDS, Channel, ChannelError, settled
+from orchestrator.node.agent.tls import Tls
+
+MAX_STRANGERS = 64
+MAX_OF_ONE_ADDRESS = 4
+NAMED = 8  # addresses of strangers that are told
+PAUSE_SECONDS = 1.0  # when this process can open no more files
+
+
+@dataclass(eq=False)
+class Stranger:
+    """A connection that has not proved yet to be a member's."""
+
+    addr: str
+    sock: socket.socket
+    is_of_this_machine: bool
+    task: asyncio.Task[None] | None = None
+    has_begun: bool = False
+
+
+class Listener:
+    """Listening sockets, which let only members of the run in; `rejected` counts the others by address."""
+
+    def __init__(
+        self,
+        tls: Tls,
+        socks: Iterable[socket.socket],
+        serve: Callable[[Channel], Awaitable[None]],
+        *,
+        members: int = 0,
+        tell: Callable[[Mapping[str, int]], None] = lambda counts: None,
+    ) -> None:
+        """Listen until close(); `serve` has each member's channel, and `tell` hears of strangers when they double."""
+        self.tls, self.socks, self.serve, self.tell = tls, list(socks), serve, tell
+        self.most = MAX_STRANGERS + members  # who may all dial at the same moment
+        self.strangers: list[Stranger] = []
+        self.rejected: Counter[str] = Counter()
+        self.told = 0
+        self.serving: set[asyncio.Task[None]] = set()
+        for sock in self.socks:
+            sock.setblocking(False)
+            self._listen(sock)
+
+    def _listen(self, sock: socket.socket) -> None:
+        if sock.fileno() >= 0:
+            asyncio.get_running_loop().add_reader(sock, self._accept, sock)
+
+    def _accept(self, sock: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            peer, (addr, *_) = sock.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError:  # no file can be opened: it would be tried again and again, and nothing tells when one can
+            loop.remove_reader(sock)
+            loop.call_later(PAUSE_SECONDS, self._listen, sock)
+            return
+        peer.setblocking(False)
+        stranger = Stranger(addr, peer, is_of_this_machine(addr, sock))
+        stranger.task = loop.create_task(self._hear(stranger))
+        self.strangers.append(stranger)
+        self._drop_surplus(stranger)
+
+    def _drop_surplus(self, newest: Stranger) -> None:
+        """Drop the oldest stranger where there are too many: the newest may be a member."""
+        alike = [each for each in self.strangers if each.addr == newest.addr]
+        if len(alike) > MAX_OF_ONE_ADDRESS and not newest.is_of_this_machine:
+            self._drop(alike[0])
+        elif len(self.strangers) > self.most:
+            self._drop(self.strangers[0])
+
+    def _drop(self, stranger: Stranger) -> None:
+        self.strangers.remove(stranger)
+        assert stranger.task is not None
+        stranger.task.cancel()
+        if not stranger.has_begun:
+            stranger.sock.close()
+        self._reject(stranger)
+
+    def _reject(self, stranger: Stranger) -> None:
+        self.rejected[stranger.addr] += 1
+        total = sum(self.rejected.values())
+        if total >= 2 * self.told:
+            self.told = total
+            self.tell(dict(self.rejected.most_common(NAMED)))
+
+    async def _hear(self, stranger: Stranger) -> None:
+        stranger.has_begun = True
+        try:
+            channel = await self.tls.accept(stranger.sock)
+        except (OSError, ChannelError):
+            self._reject(stranger)
+            return
+        finally:
+            if stranger in self.strangers:
+                self.strangers.remove(stranger)
+        task = asyncio.current_task()
+        assert task is not None
+        self.serving.add(task)
+        try:
+            await self.serve(channel)
+        finally:
+            self.serving.discard(task)
+            await channel.close()
+
+    def words(self) -> str:
+        """Return who was rejected, for people; empty where nobody was."""
+        return strangers_in_words(self.rejected)
+
+    async def close(self, patience: float = 0.0) -> None:
+        """Stop listening, and let the members close first for up to `patience` seconds; no stranger is waited for."""
+        for sock in self.socks:
+            asyncio.get_running_loop().remove_reader(sock)
+            sock.close()
+        strangers, self.strangers = self.strangers, []
+        for stranger in strangers:
+            if not stranger.has_begun:
+                stranger.sock.close()
+        if self.serving and patience:
+            await asyncio.wait(set(self.serving), timeout=patience)
+        left = {each.task for each in strangers if each.task is not None} | self.serving
+        await settled(left, CLOSE_SECONDS)
+
+
+def is_of_this_machine(addr: str, sock: socket.socket) -> bool:
+    """Tell whether who has dialled this socket from there is another process of this very machine."""
+    return addr.startswith("127.") or addr in ("::1", sock.getsockname()[0])
+
+
+def strangers_in_words(rejected: Mapping[str, int]) -> str:
+    """Return how many connections of which addresses were rejected; empty where none was."""
+    named = Counter(rejected).most_common(NAMED)
+    parts = [f"{count} connection{'s' * (count > 1)} from {addr}" for addr, count in named]
+    return f"{', '.join(parts)} could not prove to belong to this run" if parts else ""

@@ -1,0 +1,133 @@
+"""Mutual TLS 1.3 between the nodes of a run: a peer is one of them if it has the very key pair that they all have."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import tempfile
+from asyncio import sslproto
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from orchestrator.node.agent.channel import MAX_LINE, Channel, ChannelError
+from orchestrator.node.system.host import lacks_tls
+
+if TYPE_CHECKING:  # a Python may lack it, and one node alone needs none
+    import ssl
+
+CONNECT_SECONDS = 3.0
+PROOF_SECONDS = 3.0  # for a stranger to prove that it is none
+ANSWER_SECONDS = 10.0  # the other side may have a thousand nodes to answer
+BUFFER_BYTES = 32 << 10  # asyncio's own would be 256 KiB a connection, 256 MiB at a thousand nodes
+
+
+class NoTlsError(Exception):
+    """This Python can't speak TLS 1.3."""
+
+
+@dataclass(frozen=True)
+class Tls:
+    """The credentials of a run's start, ready for use on both sides of a connection."""
+
+    server: ssl.SSLContext
+    client: ssl.SSLContext
+    certificate: bytes  # DER
+
+    @staticmethod
+    def of(credentials: str) -> Tls:
+        """Take over credentials (PEM); NoTlsError says what this Python lacks."""
+        if lack := lacks_tls():
+            raise NoTlsError(lack)
+        import ssl  # noqa: PLC0415 (see above)
+
+        bound_buffers()
+        server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        client.check_hostname = False  # the certificate names nobody: it is the run's
+        server.num_tickets = 0  # nothing is resumed: each connection proves itself
+        # OpenSSL reads a key from files only. This one has no name, and is gone when it is closed.
+        with tempfile.TemporaryFile() as file:
+            file.write(credentials.encode())
+            file.flush()
+            for context in (server, client):
+                context.minimum_version = ssl.TLSVersion.TLSv1_3
+                context.verify_mode = ssl.CERT_REQUIRED
+                context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
+                context.load_verify_locations(cadata=_certificate_of(credentials))
+        return Tls(server, client, ssl.PEM_cert_to_DER_cert(_certificate_of(credentials)))
+
+    async def accept(self, sock: socket.socket) -> Channel:
+        """Return the channel to a member that has dialled; OSError or ChannelError where it is none."""
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=MAX_LINE)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        transport, _ = await loop.connect_accepted_socket(
+            lambda: protocol, sock, ssl=self.server, ssl_handshake_timeout=PROOF_SECONDS
+        )
+        return self._proven(Channel(reader, asyncio.StreamWriter(transport, protocol, reader, loop)))
+
+    async def connect(self, addr: str, port: int) -> Channel:
+        """Return the channel to the member that listens there; OSError, TimeoutError or ChannelError otherwise."""
+        sock = await asyncio.wait_for(_dialled(addr, port), CONNECT_SECONDS)
+        streams = await asyncio.open_connection(
+            sock=sock, limit=MAX_LINE, ssl=self.client, server_hostname="", ssl_handshake_timeout=ANSWER_SECONDS
+        )
+        return self._proven(Channel(*streams))
+
+    def _proven(self, channel: Channel) -> Channel:
+        """Return the channel whose peer has shown the run's own certificate, and not one that this one has signed."""
+        shown = channel.writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        if shown != self.certificate:
+            channel.writer.transport.abort()
+            raise ChannelError("what listens there does not have this run's certificate")
+        return channel
+
+
+def bound_buffers() -> None:
+    """Have asyncio read TLS in pieces of BUFFER_BYTES; before Python 3.11 it keeps no buffer."""
+    if hasattr(sslproto.SSLProtocol, "max_size"):
+        sslproto.SSLProtocol.max_size = BUFFER_BYTES
+
+
+def _certificate_of(credentials: str) -> str:
+    end = "-----END CERTIFICATE-----\n"
+    return credentials.partition(end)[0] + end
+
+
+async def _dialled(addr: str, port: int) -> socket.socket:
+    """Return a connection to whoever listens there, by the first of the name's addresses at which somebody does."""
+    loop = asyncio.get_running_loop()
+    problem = OSError(f"{addr} has no address")
+    try:
+        found = await loop.getaddrinfo(addr, port, type=socket.SOCK_STREAM)
+    except UnicodeError as error:
+        raise OSError(f"not a host name: {addr!r}") from error
+    for family, kind, protocol, _, where in found:
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setblocking(False)
+            await loop.sock_connect(sock, where)
+        except OSError as error:
+            sock.close()
+            problem = error
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    raise problem
+
+
+def in_words(error: BaseException) -> str:
+    """Return why a member was not reached."""
+    if isinstance(error, asyncio.TimeoutError):
+        return "timed out"
+    if isinstance(error, ConnectionRefusedError):
+        return "refused"
+    if isinstance(error, ConnectionAbortedError):  # asyncio's word for a handshake that takes too long
+        return f"it did not prove to belong to this run within {ANSWER_SECONDS:g} s"
+    if isinstance(error, ConnectionError):
+        return "it closed the connection before it had proved to belong to this run"
+    reason = getattr(error, "reason", None)  # of OpenSSL
+    if reason == "CERTIFICATE_VERIFY_FAILED":
+        return "what listens there does not have this run's certificate"
+    return "something else listens there" if reason is not None else str(error)

@@ -1,0 +1,27 @@
+"""Values as bytes for a collective. What comes from the network is never unpickled: it could run code."""
+
+import io
+import pickle
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from orchestrator.training.errors import UserError
+
+KINDS = "tensors, numbers, text, and tuples, lists, sets and dicts of them"
+
+
+def encode(value: object) -> Tensor:
+    """Return the value as bytes, in torch's own format."""
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return torch.frombuffer(bytearray(buffer.getbuffer()), dtype=torch.uint8)
+
+
+def decode(content: Tensor) -> Any:
+    """Return the value of such bytes, by torch's loader of weights; UserError where it is not of KINDS."""
+    try:
+        return torch.load(io.BytesIO(content.cpu().numpy().tobytes()), map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise UserError(f"Ranks send each other {KINDS}, and nothing else: this value is of another kind.") from error

@@ -1,0 +1,50 @@
+"""The key pair of a run's start, by which its nodes know one another: every one of them has it, and nobody else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from orchestrator.protocol.task import NodeTask
+
+
+def new_credentials() -> str:
+    """Make a private key on the curve P-256 and its self-signed certificate; both as PEM.
+
+    The certificate never ends, and began long ago: a node's clock may be anywhere, and the run as long as it likes.
+    """
+    from datetime import UTC, datetime  # noqa: PLC0415 (as below)
+
+    from cryptography import x509  # noqa: PLC0415 (30 ms, which only a submit needs)
+    from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
+    from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "orch run")])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(datetime(1970, 1, 1, tzinfo=UTC))
+        .not_valid_after(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain)
+    return (certificate.public_bytes(pem) + private).decode()
+
+
+def credentials_for(nnodes: int) -> str:
+    """Make the credentials of a start with so many nodes; one alone talks to nobody, and has none."""
+    return new_credentials() if nnodes > 1 else ""
+
+
+def entrusted(tasks: tuple[NodeTask, ...], credentials: str, secrets: Mapping[str, str]) -> tuple[NodeTask, ...]:
+    """Return the tasks with what only the nodes may know: the start's credentials, and the secrets' values."""
+    return tuple(replace(task, credentials=credentials, secrets=dict(secrets)) for task in tasks)
