@@ -45,6 +45,7 @@ class SshSettings:
     python: str | None = None
     shared: bool = False
     slots: int | None = None
+    leases: bool = True  # are GPUs and slots held?
     min_nodes: int | None = None
     node_wait: float = 0.0
 
@@ -69,6 +70,7 @@ class SshSettings:
             python=profile.get("python"),
             shared=bool(profile.get("shared")),
             slots=profile.get("slots"),
+            leases=profile.get("leases") is not False,
             min_nodes=profile.get("min_nodes"),
             node_wait=float(profile.get("node_wait") or 0),
         )

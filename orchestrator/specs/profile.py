@@ -129,6 +129,7 @@ class SshProfile(ProfileBase):
     key: Line | None = None
     jump: Jumps | None = None
     slots: Count | None = Field(None, description="ranks that a host without GPUs takes at a time, of all its users")
+    leases: bool = Field(True, description="hold GPUs and slots, so that no other run of orch takes them")
     node_wait: Seconds = Field(1800, description="how long a lost host is waited for where no spare is left")
     supervisor: Annotated[str, Field(pattern=rf"^(here|{LOGIN})$")] = Field(
         "here", description="who looks after the run: here, or user@host with orch and keys for the hosts"

@@ -148,15 +148,20 @@ def nodes_page(found: Sequence[Mapping[str, Any]], style: Style = plain) -> str:
             out.append(len(rows) + 1)
             rows.append([name, "-", "-", "-", each["problem"]])
             continue
-        holders = [
-            f"{place} {holder.get('user')}: {holder.get('run')}" if holder else f"{place} free"
-            for place, holder in each["places"].items()
-        ]
+        holders = [f"{place} {_holder(holder)}" for place, holder in each["places"].items()]
         rows.append(
             [name, str(each["cores"]), str(each["gpus"]), size(each["free"]), ", ".join(holders) or "not counted"]
         )
     lines = table(["HOST", "CORES", "GPUS", "FREE DISK", "HELD BY"], rows).split("\n")
     return "\n".join(style(line, "red") if number in out else line for number, line in enumerate(lines))
+
+
+def _holder(holder: Mapping[str, Any] | None) -> str:
+    """Return whose a place is: the user as the host's kernel knows them, and the run that they say."""
+    if not holder:
+        return "free"
+    user = holder.get("user") or f"uid {holder.get('uid')}"
+    return f"{user}: {holder.get('run') or 'no run'}"
 
 
 def partitions_page(rows: Sequence[Mapping[str, Any]]) -> str:

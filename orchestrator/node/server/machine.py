@@ -92,7 +92,10 @@ def write_file(request: Request, payload: bytes) -> Answer:
 
 
 def start_agent(request: Request, payload: bytes) -> Answer:
-    """Start the agent of a task, once: a second request for the same start only tells of the first one's agent."""
+    """Start the agent of a task, once: a second request for the same start only tells of the first one's agent.
+
+    places: what was taken for it, which it holds from here on; it is not started where that was lost.
+    """
     task = at_home(NodeTask.from_json(json.loads(payload)), at_user("~"))
     folder = node_folder(task.run_dir, task.node_rank)
     os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -102,15 +105,16 @@ def start_agent(request: Request, payload: bytes) -> Answer:
     except FileExistsError:
         agent = agent_of(task.run_dir, task.node_rank, task.start)
         return {"pid": agent.pid if agent else 0, "started": agent.started if agent else 0, "again": True}, b""
-    descriptors = leases.held.pop(task.run_id, [])
     try:
-        process = _start(task, folder, descriptors)
-    except OSError:
+        held = leases.hand_over(task.run_id, request.get("places", []))
+        try:
+            process = _start(task, folder, [each.fileno() for each in held])
+        finally:
+            for each in held:  # the agent has its own by now
+                each.close()
+    except (OSError, RefusedError):
         os.unlink(marker)
         raise
-    finally:
-        for descriptor in descriptors:  # the agent has its own by now
-            os.close(descriptor)
     write_json(marker, {"pid": process.pid, "started": process.started}, durable=False)
     return {"pid": process.pid, "started": process.started}, b""
 
