@@ -44,6 +44,7 @@ class ProfileBase(Spec):
     python: Line | None = Field(None, description="the interpreter that trains, on the nodes")
     workdir: Line | None = Field(None, description="orch's folder on the nodes")
     shared: bool = Field(False, description="is workdir the same folder on all nodes?")
+    shared_parent: bool = Field(False, description="trust those who may write into the folders above workdir")
     setup: tuple[Line, ...] = Field((), description="shell lines run before the launcher: module load cuda")
     interface: Line | None = Field(None, description="network interface of the ranks; found by the route")
     ports: Annotated[str, Field(pattern=r"^\d{1,5}-\d{1,5}$")] | None = Field(

@@ -24,30 +24,46 @@ SLOWEST: Final = 50_000  # bytes a second of a connection that is still worth wa
 MANY: Final = 8 << 20  # bytes for which a connection of the system's ssh is worth its handshake
 
 # One line without `!`, so that every login shell passes it on as it is: says whether the server is here already, takes
-# it from the standard input where it is not, and becomes it.
+# it from the standard input where it is not, or is torn, and becomes it. What is run are the very bytes that
+# were hashed, in memory: the file is a cache, and nobody who may write there can put anything in their place.
 _BOOTSTRAP: Final = (
-    "import os,sys\\nb,p,n=sys.argv[1:]\\np=os.path.expanduser(p)\\nn=int(n)\\nh=os.path.exists(p)\\n"
+    "import hashlib,os,sys\\nb,p,h,n=sys.argv[1:]\\np=os.path.expanduser(p)\\nn=int(n)\\nd=t=b''\\n"
     "v='.'.join(map(str,sys.version_info[:2]))\\n"
     "w=lambda s:os.write(1,(b+' '+v+' '+s+chr(10)).encode())\\n"
     "u=os.umask(63)\\n"
     "try:\\n"
     "  os.makedirs(os.path.dirname(p),0o700,exist_ok=True)\\n"
-    "  t=p+'.'+str(os.getpid())\\n"
-    "  f=h or open(t,'wb')\\n"
+    "  try:\\n"
+    "    f=os.open(p,os.O_RDONLY|os.O_NOFOLLOW|os.O_NONBLOCK)\\n"
+    "    with open(f,'rb') as f: d=f.read(n+1)\\n"
+    "  except OSError: pass\\n"
+    "  k=hashlib.sha256(d).hexdigest()==h\\n"
+    "  if not k:\\n"
+    "    t=p+'.'+os.urandom(8).hex()\\n"
+    "    f=open(os.open(t,os.O_WRONLY|os.O_CREAT|os.O_EXCL|os.O_NOFOLLOW,0o600),'wb')\\n"
     "except OSError as e:\\n"
     "  w('error '+str(e))\\n"
     "  sys.exit(1)\\n"
-    "w('have' if h else 'need')\\n"
-    "while n and not h:\\n"
-    "  d=os.read(0,min(n,65536))\\n"
-    "  if not d: sys.exit(1)\\n"
-    "  f.write(d)\\n"
-    "  n-=len(d)\\n"
-    "if not h:\\n"
-    "  f.close()\\n"
-    "  os.rename(t,p)\\n"
+    "w('have' if k else 'need')\\n"
+    "if not k:\\n"
+    "  d=b''\\n"
+    "  while len(d)<n:\\n"
+    "    c=os.read(0,min(n-len(d),65536))\\n"
+    "    if not c:\\n"
+    "      os.unlink(t)\\n"
+    "      sys.exit(1)\\n"
+    "    d+=c\\n"
+    "  try:\\n"
+    "    f.write(d)\\n"
+    "    f.flush()\\n"
+    "    os.fsync(f.fileno())\\n"
+    "    os.rename(t,p)\\n"
+    "  except OSError: os.unlink(t)\\n"  # its disk is full, which the first request finds out
     "os.umask(u)\\n"
-    "os.execv(sys.executable,[sys.executable,'-I','-S',p,'serve'])"
+    "try: m=os.memfd_create('node.pyz',0)\\n"
+    "except OSError: m=os.memfd_create('node.pyz',8)\\n"  # where the kernel allows memory that is no program alone
+    "with open(m,'wb',closefd=False) as f: f.write(d)\\n"
+    "os.execv(sys.executable,[sys.executable,'-I','-S','/proc/self/fd/%d'%m,'serve'])"
 )
 Sink = Callable[[Any, int], None]  # of the stream and how many bytes to take from it
 
@@ -135,11 +151,12 @@ class Session:
 
     def _start(self, start: Callable[[list[str]], AnyChannel]) -> AnyChannel:
         archive = node_archive()
-        path = f"{self.workdir}/cache/node-{hashlib.sha256(archive).hexdigest()[:16]}.pyz"
+        digest = hashlib.sha256(archive).hexdigest()
+        path = f"{self.workdir}/cache/node-{digest[:16]}.pyz"
         boundary = secrets.token_hex(16)
         code = f'exec("{_BOOTSTRAP}")'
         try:
-            channel = start(["python3", "-I", "-S", "-c", code, boundary, path, str(len(archive))])
+            channel = start(["python3", "-I", "-S", "-c", code, boundary, path, digest, str(len(archive))])
             try:
                 self._greet(channel, boundary, archive)
             except (BackendError, *LOST):

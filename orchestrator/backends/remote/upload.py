@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from orchestrator.backends.remote.checkpoints import give_checkpoint
 from orchestrator.backends.replay_stage import Order, replay_argv
+from orchestrator.backends.settings import profile_of
 from orchestrator.errors import BackendError
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.task import NodeTask
@@ -82,7 +83,7 @@ def stage_replay(
 ) -> list[str]:
     """Send what one rank needs to run once more, and return what replays it there."""
     folder, resume = f"{workdir}/runs/{name}", "never"
-    session.call("hello", workdir=workdir)
+    session.call("hello", workdir=workdir, shared_parent=bool(profile_of(run).get("shared_parent")))
     send_code(session, run, workdir, f"{folder}/code")
     if checkpoint is not None:
         resume = f"{folder}/given"
@@ -102,7 +103,7 @@ def prepare_node(
     """
     host = session.address.host
     asked = time.time()
-    hello, _ = session.call("hello", workdir=workdir)
+    hello, _ = session.call("hello", workdir=workdir, shared_parent=bool(profile_of(run).get("shared_parent")))
     ahead = hello["time"] - (asked + time.time()) / 2
     if abs(ahead) > CLOCKS_DIFFER:
         run.append_event(EventKind.CLOCK, of=task.node_rank, start=task.start, host=host, ahead=round(ahead, 3))

@@ -20,8 +20,8 @@ HIDDEN: Final = (*STRANGE, "SBATCH_")
 class LoginNode:
     """One login node and orch's folder there; a command runner for Slurm's programs."""
 
-    def __init__(self, pool: ConnectionPool, login: str, workdir: str) -> None:
-        self.pool, self.where, self.workdir = pool, login, workdir
+    def __init__(self, pool: ConnectionPool, login: str, workdir: str, *, shared_parent: bool = False) -> None:
+        self.pool, self.where, self.workdir, self.shared_parent = pool, login, workdir, shared_parent
         self.address = parse_address(login)
         self._user: int | None = None
 
@@ -31,7 +31,7 @@ class LoginNode:
 
     def hello(self) -> dict[str, Any]:
         """Return what the machine says of itself: home, workdir, free space, the user's number."""
-        return self.session().call("hello", workdir=self.workdir)[0]
+        return self.session().call("hello", workdir=self.workdir, shared_parent=self.shared_parent)[0]
 
     def run(self, argv: Sequence[str], stdin: str, timeout: float) -> Answer:
         """Run it there; see CommandRunner."""

@@ -55,7 +55,7 @@ def examine(profile: SshProfile, pool: ConnectionPool) -> list[Check]:
 
     def one(number: int, host: Host) -> Node:
         session = pool.session(host.address, settings.workdir)
-        node = _check_machine(session, host, settings.workdir, asked[number])
+        node = _check_machine(session, host, settings, asked[number])
         if not node.hello:
             return node
         if profile.runtime == "none":
@@ -78,13 +78,13 @@ def examine(profile: SshProfile, pool: ConnectionPool) -> list[Check]:
     return [Check(number, nodes[number].host, what, *nodes[number].checks.get(what, unknown)) for number, what in rows]
 
 
-def _check_machine(session: Session, host: Host, workdir: str, nproc: int | None) -> Node:
+def _check_machine(session: Session, host: Host, settings: SshSettings, nproc: int | None) -> Node:
     """Make the checks that a machine's answer to hello tells; without one that answer is empty."""
     before = time.time()
     node = Node(host.name)
     node.add("ssh", OK, "connected")
     try:
-        hello, _ = session.call("hello", workdir=workdir)
+        hello, _ = session.call("hello", workdir=settings.workdir, shared_parent=settings.shared_parent)
     except BackendError as error:
         node.add("workdir", FAIL, error.message, "set workdir in the profile to a folder of yours")
         return node
@@ -92,7 +92,8 @@ def _check_machine(session: Session, host: Host, workdir: str, nproc: int | None
     node.hello = hello
     node.add("python3", OK, hello["python"])
     free, shm = hello["free"], hello["shm"]
-    node.add("workdir", OK if free >= LEAST_FREE else WARN, f"{hello['workdir']}, {free >> 20} MiB free")
+    trust = "; who may write above it is trusted: shared_parent" if settings.shared_parent else ""
+    node.add("workdir", OK if free >= LEAST_FREE else WARN, f"{hello['workdir']}, {free >> 20} MiB free{trust}")
     node.add("clock", OK if abs(skew) <= MOST_SKEW else WARN, f"{skew:+.1f} s")
     node.add("shm", OK if shm >= LEAST_SHM else WARN, f"{shm >> 20} MiB")
     gpus, cores = hello["gpus"], hello["cores"]

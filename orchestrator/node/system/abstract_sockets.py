@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 NETLINK_SOCK_DIAG = 4
 SOCK_DIAG_BY_FAMILY = 20
-REQUEST, DUMP = 0x1, 0x300  # flags of a request for all that there are
+REQUEST_ALL = 0x301  # NLM_F_REQUEST and NLM_F_DUMP
 ERROR, DONE = 2, 3  # kinds of answers
-SHOW_NAME, SHOW_UID = 0x1, 0x40
+SHOW_NAME_AND_UID = 0x41
 NAME, UID = 0, 7  # kinds of attributes
 ANSWER_SECONDS = 5.0
 HEAD, DIAG, ATTRIBUTE = "=IHHII", "=BBHIIIII", "=HH"
@@ -52,8 +52,8 @@ def owned_names() -> list[Owned]:
 
 def _ask_kernel() -> Iterator[bytes]:
     """Yield what the kernel says of each unix socket: sock_diag(7)."""
-    question = struct.pack(DIAG, socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, SHOW_NAME | SHOW_UID, 0, 0)
-    head = struct.pack(HEAD, struct.calcsize(HEAD) + len(question), SOCK_DIAG_BY_FAMILY, REQUEST | DUMP, 1, 0)
+    question = struct.pack(DIAG, socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, SHOW_NAME_AND_UID, 0, 0)
+    head = struct.pack(HEAD, struct.calcsize(HEAD) + len(question), SOCK_DIAG_BY_FAMILY, REQUEST_ALL, 1, 0)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as kernel:
         kernel.settimeout(ANSWER_SECONDS)
         kernel.send(head + question)
