@@ -147,13 +147,16 @@ class RunDir:
             nodes = sorted(_names(f"{self.path}/nodes"), key=lambda name: int(name) if name.isdecimal() else -1)
         except OSError as error:
             raise StoreError(f"{self.path}/nodes can't be read: {error.strerror}") from error
-        paths = [f"{self.path}/events.jsonl", *(f"{self.path}/nodes/{name}/events.jsonl" for name in nodes)]
-        parts = [cache.of_file(path, partial(_events_in, path)) for path in paths]
+        paths: dict[str, int | None] = {f"{self.path}/events.jsonl": None}
+        paths |= {f"{self.path}/nodes/{name}/events.jsonl": int(name) for name in nodes if name.isdecimal()}
+        parts = [cache.of_file(path, partial(_events_in, path, node)) for path, node in paths.items()]
         return cache.of_parts(str(self.path), parts, lambda: tuple(correct_clock_skew([*chain.from_iterable(parts)])))
 
 
-def _events_in(path: str) -> list[Record]:
-    return [event for event in read_lines(path) if isinstance(event.get("kind"), str)]
+def _events_in(path: str, node: int | None) -> list[Record]:
+    """Return the events of a file; of a node's own, none that speaks for another node."""
+    found = [event for event in read_lines(path) if isinstance(event.get("kind"), str)]
+    return found if node is None else [event for event in found if event.get("node") == node]
 
 
 def read_lines(path: Path | str) -> Iterator[Record]:

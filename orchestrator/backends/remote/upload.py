@@ -42,7 +42,8 @@ def send_code(session: Session, run: RunDir, workdir: str, code_dir: str) -> int
         listing[path] = (kind, link if kind == "l" else digest)
         if kind in "fx":
             paths[digest] = path
-    absent = json.loads(session.call("missing", json.dumps(sorted(paths)).encode(), workdir=workdir)[1])
+    asked = json.dumps(sorted(paths)).encode()
+    absent = _digests(session.call("missing", asked, workdir=workdir, most=len(asked))[1], paths, session.address.host)
     sent, batch = 0, b""
     sizes: list[int] = []
     values: dict[str, Any] = {"workdir": workdir, "code_dir": code_dir}
@@ -54,6 +55,17 @@ def send_code(session: Session, run: RunDir, workdir: str, code_dir: str) -> int
             batch, sizes = b"", []
     session.call("unpack", batch, sizes=sizes, listing=listing, **values)
     return sent
+
+
+def _digests(data: bytes, known: Mapping[str, str], host: str) -> list[str]:
+    """Return which contents a machine says that it lacks; BackendError where it was not asked about them."""
+    try:
+        found = json.loads(data)
+        if isinstance(found, list) and all(isinstance(each, str) and each in known for each in found):
+            return found
+    except (ValueError, RecursionError):
+        pass
+    raise BackendError(f"{host}: it does not say which of the code's contents it lacks")
 
 
 def check_shared(sessions: Mapping[int, Session], task: NodeTask, workdir: str) -> None:
@@ -71,7 +83,7 @@ def check_shared(sessions: Mapping[int, Session], task: NodeTask, workdir: str) 
 
 def _content(session: Session, path: str) -> bytes:
     try:
-        return session.call("read_file", path=path, offset=0, count=BATCH)[1]
+        return session.call("read_file", path=path)[1]
     except BackendError as error:
         if error.transient:
             raise

@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # loads fabric
     from orchestrator.transport.rpc import Session
 
 TRAVEL_SECONDS: Final = 10.0
+MOST_OUTPUT: Final = 64 << 20
 HIDDEN: Final = (*STRANGE, "SBATCH_")
 
 
@@ -37,7 +38,7 @@ class LoginNode:
         """Run it there; see CommandRunner."""
         reply, out = self.session().call(
             "run_program", stdin.encode(), timeout=timeout + TRAVEL_SECONDS, argv=list(argv), patience=timeout,
-            env=PLAIN, hide=HIDDEN,
+            env=PLAIN, hide=HIDDEN, most=MOST_OUTPUT,
         )  # fmt: skip
         if reply["code"] is None:
             raise BackendError(f"{self.where}: {argv[0]} did not answer for {timeout:g} s", transient=True)

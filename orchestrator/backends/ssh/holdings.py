@@ -73,4 +73,4 @@ def _tidy_cache(session: Session, workdir: str) -> list[Finding]:
     if not tidied["removed"]:
         return []
     what = f"{session.address.host}: {tidied['removed']} files of the cache"
-    return [Finding("file", what, "removed", f"unused for {CACHE_DAYS} days, {tidied['bytes'] >> 20} MiB")]
+    return [Finding("file", what, "removed", f"unused for {CACHE_DAYS} days, {tidied['freed'] >> 20} MiB")]

@@ -65,11 +65,12 @@ def hello(request: Request, _: bytes) -> Answer:
 def interpreter(request: Request, _: bytes) -> Answer:
     """Return the versions of the interpreter that trains, and of its torch; without `versions`, that it starts."""
     python = at_user(request["python"])
+    # In /, for `-c` imports from the folder that it is started in.
     argv = ["-c", ASK_INTERPRETER] if request.get("versions", True) else ["-I", "-S", "-c", "print('{}')"]
     try:
         done = subprocess.run(
             [python, *argv], capture_output=True, timeout=INTERPRETER_SECONDS, check=False,
-            stdin=subprocess.DEVNULL, text=True,
+            stdin=subprocess.DEVNULL, text=True, cwd="/",
         )  # fmt: skip
         found = json.loads(done.stdout or "null")
     except OSError as error:
