@@ -45,6 +45,8 @@ class SshSettings:
     python: str | None = None
     shared: bool = False
     slots: int | None = None
+    leases: bool = True  # are GPUs and slots held?
+    shared_parent: bool = False  # may others write into the folders above workdir?
     min_nodes: int | None = None
     node_wait: float = 0.0
 
@@ -69,6 +71,8 @@ class SshSettings:
             python=profile.get("python"),
             shared=bool(profile.get("shared")),
             slots=profile.get("slots"),
+            leases=profile.get("leases") is not False,
+            shared_parent=bool(profile.get("shared_parent")),
             min_nodes=profile.get("min_nodes"),
             node_wait=float(profile.get("node_wait") or 0),
         )
@@ -93,6 +97,7 @@ class SlurmSettings:
     sbatch: Mapping[str, str | int | bool] = field(default_factory=dict)
     login: str = ""  # empty: this machine is the login node
     workdir: str = WORKDIR  # orch's folder there, `~` unexpanded
+    shared_parent: bool = False  # may others write into the folders above it?
     python: str | None = None
 
     @staticmethod

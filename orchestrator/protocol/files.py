@@ -15,6 +15,7 @@ from typing import Any
 
 PRIVATE = 0o600
 READABLE = 0o644
+_SHARED = os.O_RDWR | os.O_CREAT | os.O_APPEND  # of what several processes write, or lock
 
 
 def write_atomic(path: str | Path, data: bytes, *, mode: int = READABLE, durable: bool = True) -> None:
@@ -24,9 +25,14 @@ def write_atomic(path: str | Path, data: bytes, *, mode: int = READABLE, durable
     """
     with replacing(path, durable=durable) as partial:
         # Made anew under a name that nobody can guess, so that no link laid there beforehand is followed.
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+        descriptor = open_own(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with open(descriptor, "wb") as file:
             file.write(data)
+
+
+def open_own(path: str | Path, flags: int, mode: int = READABLE) -> int:
+    """Open a file of orch's own and return its descriptor; OSError where there is a link, which may lead anywhere."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
 
 
 @contextlib.contextmanager
@@ -59,7 +65,7 @@ def overwrite_line(path: str | Path, value: Any, size: int) -> None:
     line = json.dumps(value).encode().ljust(size - 1) + b"\n"
     if len(line) > size:
         raise ValueError(f"{path}: {len(line)} bytes are more than {size}")
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, READABLE)
+    descriptor = open_own(path, os.O_WRONLY | os.O_CREAT)
     try:
         os.pwrite(descriptor, line, 0)
     finally:
@@ -93,7 +99,7 @@ def _sync(path: str | Path, flags: int) -> None:
 
 def append_lines(path: str | Path, lines: Iterable[str]) -> None:
     """Append lines, all at once, to a file that several processes may append to."""
-    with open(path, "a+b") as file:
+    with open(open_own(path, _SHARED), "a+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         whole = file.seek(0, os.SEEK_END) == 0 or os.pread(file.fileno(), 1, file.tell() - 1) == b"\n"
         # What a full disk or a crash has cut off must not take this line with it.
@@ -106,7 +112,7 @@ def locked(path: str | Path, *, create: bool = True) -> Iterator[None]:
 
     Raises FileNotFoundError where the file is missing and is not to be made.
     """
-    with open(path, "a+b" if create else "r+b") as file:
+    with open(open_own(path, _SHARED) if create else path, "a+b" if create else "r+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -114,7 +120,7 @@ def locked(path: str | Path, *, create: bool = True) -> Iterator[None]:
 @contextlib.contextmanager
 def locked_if_free(path: str | Path) -> Iterator[bool]:
     """Hold the kernel's lock of a file where nobody else does; yields whether it is held now."""
-    with open(path, "a+b") as file:
+    with open(open_own(path, _SHARED), "a+b") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

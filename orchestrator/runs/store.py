@@ -16,7 +16,7 @@ import json
 import os
 import shlex
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby, islice
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from orchestrator.errors import RunNotFoundError, StoreError
-from orchestrator.node.system.private import make_private, why_exposed
+from orchestrator.node.system.private import make_private, remedy, why_exposed, why_unsafe
 from orchestrator.protocol import files
 from orchestrator.runs.file_cache import FileCache
 from orchestrator.runs.record import PlanRecord, RunRecord
@@ -147,13 +147,16 @@ class RunDir:
             nodes = sorted(_names(f"{self.path}/nodes"), key=lambda name: int(name) if name.isdecimal() else -1)
         except OSError as error:
             raise StoreError(f"{self.path}/nodes can't be read: {error.strerror}") from error
-        paths = [f"{self.path}/events.jsonl", *(f"{self.path}/nodes/{name}/events.jsonl" for name in nodes)]
-        parts = [cache.of_file(path, partial(_events_in, path)) for path in paths]
+        paths: dict[str, int | None] = {f"{self.path}/events.jsonl": None}
+        paths |= {f"{self.path}/nodes/{name}/events.jsonl": int(name) for name in nodes if name.isdecimal()}
+        parts = [cache.of_file(path, partial(_events_in, path, node)) for path, node in paths.items()]
         return cache.of_parts(str(self.path), parts, lambda: tuple(correct_clock_skew([*chain.from_iterable(parts)])))
 
 
-def _events_in(path: str) -> list[Record]:
-    return [event for event in read_lines(path) if isinstance(event.get("kind"), str)]
+def _events_in(path: str, node: int | None) -> list[Record]:
+    """Return the events of a file; of a node's own, none that speaks for another node."""
+    found = [event for event in read_lines(path) if isinstance(event.get("kind"), str)]
+    return found if node is None else [event for event in found if event.get("node") == node]
 
 
 def read_lines(path: Path | str) -> Iterator[Record]:
@@ -214,6 +217,8 @@ def create_run(root: Path, run_id: str, record: Record, folder: str | None = Non
         (root / "live" / run_id).touch()
         elsewhere = folder is not None and folder != str(run.path)
         real = Path(folder) if folder is not None and elsewhere else run.path
+        if elsewhere:
+            _check_elsewhere(real.parent, record.get("profile") or {})
         make_private(str(real))
         if elsewhere:
             make_private(str(run.path.parent), exist_ok=True)
@@ -225,6 +230,14 @@ def create_run(root: Path, run_id: str, record: Record, folder: str | None = Non
     if indexed:
         append_line(root / "index", run_id)
     return run
+
+
+def _check_elsewhere(folder: Path, profile: Mapping[str, Any]) -> None:
+    """Raise StoreError where others may write into the profile's folder of runs, or put another in its place."""
+    make_private(str(folder), exist_ok=True)
+    said = why_unsafe(str(folder), shared_parent=bool(profile.get("shared_parent")))
+    if said is not None:
+        raise StoreError(f"{said}: a run's files would not be safe there", remedy(said))
 
 
 def live_runs(root: Path) -> list[RunDir]:

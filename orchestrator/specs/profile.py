@@ -44,6 +44,7 @@ class ProfileBase(Spec):
     python: Line | None = Field(None, description="the interpreter that trains, on the nodes")
     workdir: Line | None = Field(None, description="orch's folder on the nodes")
     shared: bool = Field(False, description="is workdir the same folder on all nodes?")
+    shared_parent: bool = Field(False, description="trust those who may write into the folders above workdir")
     setup: tuple[Line, ...] = Field((), description="shell lines run before the launcher: module load cuda")
     interface: Line | None = Field(None, description="network interface of the ranks; found by the route")
     ports: Annotated[str, Field(pattern=r"^\d{1,5}-\d{1,5}$")] | None = Field(
@@ -129,6 +130,7 @@ class SshProfile(ProfileBase):
     key: Line | None = None
     jump: Jumps | None = None
     slots: Count | None = Field(None, description="ranks that a host without GPUs takes at a time, of all its users")
+    leases: bool = Field(True, description="hold GPUs and slots, so that no other run of orch takes them")
     node_wait: Seconds = Field(1800, description="how long a lost host is waited for where no spare is left")
     supervisor: Annotated[str, Field(pattern=rf"^(here|{LOGIN})$")] = Field(
         "here", description="who looks after the run: here, or user@host with orch and keys for the hosts"

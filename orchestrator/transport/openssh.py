@@ -110,14 +110,22 @@ def ssh_argv(address: Address) -> list[str]:
 def over_ssh(address: Address, argv: Sequence[str], *, terminal: bool) -> list[str]:
     """Return the argv that runs a command on a machine by the user's own ssh, with this terminal if there is one.
 
-    The user's whole configuration holds, and the command begins in the home folder there. Pure.
+    The user's whole configuration holds, but that a host key has to be known, and the command begins in the home folder
+    there. Pure.
     """
-    words = ["ssh", "-t" if terminal else "-T"]
+    return [*_own_ssh(address), "-t" if terminal else "-T", "--", address.host, shlex.join(argv)]
+
+
+def _own_ssh(address: Address) -> list[str]:
+    words = ["ssh", f"-oStrictHostKeyChecking={OPTIONS['StrictHostKeyChecking']}"]
     words += ["-l", address.user] if address.user else []
     words += ["-p", str(address.port)] if address.port else []
     words += ["-i", address.key] if address.key else []
-    words += ["-J", address.jump] if address.jump else []
-    return [*words, "--", address.host, shlex.join(argv)]
+    if address.jump:  # ssh's own -J would take any host key of a gateway where the configuration says so
+        gateway = gateway_of(address.jump)
+        through = [each.replace("%", "%%") for each in _own_ssh(gateway)]
+        words.append("-oProxyCommand=" + shlex.join([*through, "-W", "[%h]:%p", "--", gateway.host]))
+    return words
 
 
 class SshProcess:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import re
 import secrets
 import threading
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from typing import Any, Final, Protocol
 
 from orchestrator.errors import BackendError
 from orchestrator.transport.address import Address
+from orchestrator.transport.answers import is_answer
 from orchestrator.transport.connection import LOST
 from orchestrator.transport.node_archive import node_archive
 from orchestrator.transport.openssh import SshProcess
@@ -22,32 +24,52 @@ MIN_PYTHON: Final = (3, 9)
 SMALL: Final = 1 << 16
 SLOWEST: Final = 50_000  # bytes a second of a connection that is still worth waiting for
 MANY: Final = 8 << 20  # bytes for which a connection of the system's ssh is worth its handshake
+MOST_LINE: Final = 4 << 20  # bytes of an answer's first line
+MOST_BYTES: Final = 1 << 20  # bytes after it, unless a request asks for more
+MOST_WORDS: Final = 2000  # letters of a machine's own words in an error
+_GREETING: Final = re.compile(r"(\d{1,3}\.\d{1,3}) (have|need|error)(?: (.*))?", re.DOTALL)
 
 # One line without `!`, so that every login shell passes it on as it is: says whether the server is here already, takes
-# it from the standard input where it is not, and becomes it.
+# it from the standard input where it is not, or is torn, and becomes it. What is run are the very bytes that
+# were hashed, in memory: the file is a cache, and nobody who may write there can put anything in their place.
 _BOOTSTRAP: Final = (
-    "import os,sys\\nb,p,n=sys.argv[1:]\\np=os.path.expanduser(p)\\nn=int(n)\\nh=os.path.exists(p)\\n"
+    "import hashlib,os,sys\\nb,p,h,n=sys.argv[1:]\\np=os.path.expanduser(p)\\nn=int(n)\\nd=t=b''\\n"
     "v='.'.join(map(str,sys.version_info[:2]))\\n"
     "w=lambda s:os.write(1,(b+' '+v+' '+s+chr(10)).encode())\\n"
     "u=os.umask(63)\\n"
     "try:\\n"
     "  os.makedirs(os.path.dirname(p),0o700,exist_ok=True)\\n"
-    "  t=p+'.'+str(os.getpid())\\n"
-    "  f=h or open(t,'wb')\\n"
+    "  try:\\n"
+    "    f=os.open(p,os.O_RDONLY|os.O_NOFOLLOW|os.O_NONBLOCK)\\n"
+    "    with open(f,'rb') as f: d=f.read(n+1)\\n"
+    "  except OSError: pass\\n"
+    "  k=hashlib.sha256(d).hexdigest()==h\\n"
+    "  if not k:\\n"
+    "    t=p+'.'+os.urandom(8).hex()\\n"
+    "    f=open(os.open(t,os.O_WRONLY|os.O_CREAT|os.O_EXCL|os.O_NOFOLLOW,0o600),'wb')\\n"
     "except OSError as e:\\n"
     "  w('error '+str(e))\\n"
     "  sys.exit(1)\\n"
-    "w('have' if h else 'need')\\n"
-    "while n and not h:\\n"
-    "  d=os.read(0,min(n,65536))\\n"
-    "  if not d: sys.exit(1)\\n"
-    "  f.write(d)\\n"
-    "  n-=len(d)\\n"
-    "if not h:\\n"
-    "  f.close()\\n"
-    "  os.rename(t,p)\\n"
+    "w('have' if k else 'need')\\n"
+    "if not k:\\n"
+    "  d=b''\\n"
+    "  while len(d)<n:\\n"
+    "    c=os.read(0,min(n-len(d),65536))\\n"
+    "    if not c:\\n"
+    "      os.unlink(t)\\n"
+    "      sys.exit(1)\\n"
+    "    d+=c\\n"
+    "  try:\\n"
+    "    f.write(d)\\n"
+    "    f.flush()\\n"
+    "    os.fsync(f.fileno())\\n"
+    "    os.rename(t,p)\\n"
+    "  except OSError: os.unlink(t)\\n"  # its disk is full, which the first request finds out
     "os.umask(u)\\n"
-    "os.execv(sys.executable,[sys.executable,'-I','-S',p,'serve'])"
+    "try: m=os.memfd_create('node.pyz',0)\\n"
+    "except OSError: m=os.memfd_create('node.pyz',8)\\n"  # where the kernel allows memory that is no program alone
+    "with open(m,'wb',closefd=False) as f: f.write(d)\\n"
+    "os.execv(sys.executable,[sys.executable,'-I','-S','/proc/self/fd/%d'%m,'serve'])"
 )
 Sink = Callable[[Any, int], None]  # of the stream and how many bytes to take from it
 
@@ -91,19 +113,28 @@ class Session:
         return not self.problem
 
     def call(
-        self, do: str, payload: bytes = b"", *, timeout: float | None = CALL_SECONDS, **values: Any
+        self,
+        do: str,
+        payload: bytes = b"",
+        *,
+        timeout: float | None = CALL_SECONDS,
+        most: int = MOST_BYTES,
+        **values: Any,
     ) -> tuple[dict[str, Any], bytes]:
         """Return the server's answer; BackendError with its sentence, or transient when the machine is out of reach."""
-        return self.ask(do, payload, **values).wait(timeout)
+        return self.ask(do, payload, most=most, **values).wait(timeout)
 
-    def ask(self, do: str, payload: bytes = b"", *, sink: Sink | None = None, **values: Any) -> Reply:
+    def ask(
+        self, do: str, payload: bytes = b"", *, sink: Sink | None = None, most: int = MOST_BYTES, **values: Any
+    ) -> Reply:
         """Send a request and return at once; several may be on their way.
 
-        A sink takes the bytes of the answer as they come, all of them; it must not raise.
+        A sink takes the bytes of the answer as they come, all of them; it must not raise. More than `most` bytes are
+        not taken: the conversation ends.
         """
         with self.lock:
             self.number += 1
-            reply = Reply(self, self.number, len(payload), sink)
+            reply = Reply(self, self.number, do, len(payload), most, sink)
             self.waiting[reply.number] = reply
         head = json.dumps({"id": reply.number, "do": do, **values, "bytes": len(payload)}).encode() + b"\n"
         try:
@@ -135,11 +166,12 @@ class Session:
 
     def _start(self, start: Callable[[list[str]], AnyChannel]) -> AnyChannel:
         archive = node_archive()
-        path = f"{self.workdir}/cache/node-{hashlib.sha256(archive).hexdigest()[:16]}.pyz"
+        digest = hashlib.sha256(archive).hexdigest()
+        path = f"{self.workdir}/cache/node-{digest[:16]}.pyz"
         boundary = secrets.token_hex(16)
         code = f'exec("{_BOOTSTRAP}")'
         try:
-            channel = start(["python3", "-I", "-S", "-c", code, boundary, path, str(len(archive))])
+            channel = start(["python3", "-I", "-S", "-c", code, boundary, path, digest, str(len(archive))])
             try:
                 self._greet(channel, boundary, archive)
             except (BackendError, *LOST):
@@ -170,12 +202,14 @@ class Session:
         """Return what the bootstrap says; whatever a login banner or a .bashrc prints stands before it."""
         seen = []
         for _ in range(BANNER_LINES):
-            line = channel.stream.readline()
+            line = channel.stream.readline(SMALL)
             if not line:
                 break
-            if line.startswith(boundary.encode()):
-                version, word, *rest = line.decode().split(None, 3)[1:]
-                return version, word, "".join(rest).strip()
+            if line.startswith(f"{boundary} ".encode()):
+                greeting = _GREETING.fullmatch(line[len(boundary) + 1 :].decode("utf-8", "replace").strip())
+                if greeting is None:
+                    raise BackendError(f"{self.address.host}: something else than orch's server answers there")
+                return greeting[1], greeting[2], greeting[3] or ""
             seen.append(line.decode("utf-8", "replace").strip())
         code, said = channel.last_words()
         if code == 127:
@@ -186,21 +220,41 @@ class Session:
         raise BackendError(f"{self.address.host}: orch's server does not start there: {said[-300:]}")
 
     def _read(self) -> None:
+        """Take answers until the connection ends, or one comes that the server would not give: nothing after it counts.
+
+        Whatever comes, the thread ends in order, and who waits is told at once.
+        """
         problem = "the connection was closed"
         try:
-            while line := self.channel.stream.readline():
-                values = json.loads(line)
-                found = self.waiting.get(values["id"])  # none for one that came too late
-                if found is not None and found.sink is not None:
-                    found.sink(self.channel.stream, values["bytes"])
-                    data = b""
-                else:
-                    data = self.channel.stream.read(values["bytes"])
-                if found is not None and self.waiting.pop(found.number, None) is not None:
-                    found.arrive(values, data)
-        except (*LOST, ValueError, KeyError) as error:
+            while line := self.channel.stream.readline(MOST_LINE):
+                self._take(line)
+        except LOST as error:
             problem = str(error) or problem
+        except Exception as error:  # noqa: BLE001 (no text, no JSON, too deep, too large: whatever it is)
+            problem = f"it does not answer as orch's server would: {str(error)[:MOST_WORDS] or type(error).__name__}"
         self._fail(problem)
+
+    def _take(self, line: bytes) -> None:
+        """Take one answer; ValueError where it is none, before any of its bytes."""
+        if not line.endswith(b"\n"):
+            raise ValueError(f"a line without an end, after {len(line)} bytes")
+        values = json.loads(line)
+        if not isinstance(values, dict) or type(values.get("id")) is not int or type(values.get("bytes")) is not int:
+            raise ValueError("no id and number of bytes")
+        reply, count = self.waiting.get(values["id"]), values["bytes"]
+        if reply is None:
+            raise ValueError("an answer that nobody waits for")
+        if not 0 <= count <= reply.most:
+            raise ValueError(f"{count} bytes, where at most {reply.most} were asked for")
+        if not is_answer(values, reply.do):
+            raise ValueError(f"not what {reply.do} is answered with")
+        data = b""
+        if reply.sink is not None:
+            reply.sink(self.channel.stream, count)
+        elif len(data := self.channel.stream.read(count)) < count:
+            raise EOFError
+        if self.waiting.pop(reply.number, None) is not None:
+            reply.arrive(values, data)
 
     def _fail(self, problem: str) -> None:
         self.problem = self.problem or problem
@@ -216,8 +270,9 @@ class Session:
 class Reply:
     """The answer to one request, which may not be here yet."""
 
-    def __init__(self, session: Session, number: int, sent: int, sink: Sink | None) -> None:
-        self.session, self.number, self.sent, self.sink = session, number, sent, sink
+    def __init__(self, session: Session, number: int, do: str, sent: int, most: int, sink: Sink | None) -> None:
+        self.session, self.number, self.do, self.sent, self.most = session, number, do, sent, most
+        self.sink = sink
         self.arrived = threading.Event()
         self.answer: tuple[dict[str, Any], bytes] | None = None
 
@@ -238,5 +293,5 @@ class Reply:
             raise BackendError(f"{host}: {session.problem}", transient=True)
         reply, data = self.answer
         if "error" in reply:
-            raise BackendError(f"{host}: {reply['error']}")
+            raise BackendError(f"{host}: {reply['error'][:MOST_WORDS]}")
         return reply, data

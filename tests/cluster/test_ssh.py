@@ -140,7 +140,8 @@ def test_two_users_do_not_take_the_same_slots(testbed: Control) -> None:
     profile = bob.profile(hosts=hosts, nproc_per_node=2, slots=3)
     refused = bob.orch("submit", bob.job("mine", "print('mine')\n"), "--profile", profile)
     assert refused.code == 1
-    assert f"only 1 of 3 slots are free, 2 are needed: slot-0 by alice's run {held}; slot-1 by alice's" in refused.err
+    who = f"slot-0, slot-1 held by user alice (uid 48001), run {held} since 2"
+    assert f"only 1 of 3 slots are free, 2 are needed: {who}" in refused.err
     assert bob.status()["state"] == "failed"
     shown = bob.orch("nodes", "--profile", profile).out
     assert shown.count(f"slot-0 alice: {held}, slot-1 alice: {held}, slot-2 free") == 2

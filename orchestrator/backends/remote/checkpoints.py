@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from orchestrator.errors import BackendError
+from orchestrator.node.server.files import WHOLE
 from orchestrator.protocol import checkpoint_dir
 from orchestrator.protocol.checkpoint_dir import COMMIT, MANIFEST, is_committed, newest
 from orchestrator.protocol.events import EventKind
@@ -119,7 +120,7 @@ def bring_checkpoint(session: Session, remote: str, target: Path) -> bool:
 
 
 def _whole(session: Session, path: str) -> bytes:
-    return session.call("read_file", path=path)[1]
+    return session.call("read_file", path=path, most=WHOLE)[1]
 
 
 def _files(manifest: bytes, name: str) -> dict[str, tuple[int, str]] | None:
@@ -141,7 +142,7 @@ def _bring_file(session: Session, remote: str, target: Path, size: int, sha256: 
         try:
             while copy.size < size:
                 count, before = min(size - copy.size, MOST if session.is_own else PIECE), copy.size
-                answer = session.ask("read_range", path=remote, offset=before, count=count, sink=copy.take)
+                answer = session.ask("read_range", path=remote, offset=before, count=count, most=count, sink=copy.take)
                 reply, _ = answer.wait(CALL_SECONDS + count / SLOWEST)
                 if reply["size"] != size or copy.size == before:
                     break

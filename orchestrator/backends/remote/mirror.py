@@ -16,7 +16,7 @@ from orchestrator.backends.remote.checkpoints import bring_newest, remote_checkp
 from orchestrator.backends.remote.hosts import all_of, on_all
 from orchestrator.backends.remote.transfer import Copy, sole_writer, update_all
 from orchestrator.backends.settings import remote_folder
-from orchestrator.errors import BackendError
+from orchestrator.errors import BackendError, OrchError
 
 if TYPE_CHECKING:
     from orchestrator.runs.store import RunDir
@@ -107,8 +107,9 @@ class RunWatcher:
                 if found.steps is not None and found.steps != self.steps:
                     self.steps = found.steps
                     self.new_step.set()
-            except BackendError as error:
-                follower.record_loss(error)
+            except Exception as error:  # noqa: BLE001 (a full disk here, whatever a machine sends: the thread goes on)
+                with contextlib.suppress(OrchError, OSError):  # no room for that either: it is tried again
+                    follower.record_loss(_in_words(error))
                 pause, backoff = backoff, min(LONGEST_PAUSE, backoff * 2)
             self.changed.set()
             if self.rest(follower, pause):
@@ -129,9 +130,18 @@ class RunWatcher:
             self.new_step.clear()
             if self.ended.is_set():
                 return
-            with contextlib.suppress(BackendError):  # out of reach: who follows says so, and the next step tries again
+            with contextlib.suppress(Exception):  # whatever it is, who follows says so; the next step tries again
                 if (session := self.source()) is not None:
                     bring_newest(self.run, session, remote_checkpoints(self.run), self.steps, most=1)
+
+
+def _in_words(error: Exception) -> BackendError:
+    """Return why a machine could not be followed as an error of its own."""
+    if isinstance(error, BackendError):
+        return error
+    if isinstance(error, OrchError):
+        return BackendError(error.message, error.hint)
+    return BackendError(f"what it sent could not be kept: {type(error).__name__}: {error}")
 
 
 @contextlib.contextmanager
@@ -154,7 +164,7 @@ def watching_logs(run: RunDir, sources: Sequence[Source], ranks: list[int] | Non
 def _copy_logs(source: Source, copies: Sequence[Copy], ended: threading.Event) -> None:
     while True:
         is_last, has_waited = ended.is_set(), False
-        with contextlib.suppress(BackendError):  # out of reach: who watches the run says so
+        with contextlib.suppress(OrchError, OSError):  # out of reach, no room here: who watches the run says so
             update_all(copies, source.session(), 0.0 if is_last else POLL_SECONDS, only_logs=True)
             has_waited = len(copies) == 1
         if is_last:

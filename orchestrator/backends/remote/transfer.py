@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from orchestrator.node.server.files import tail_hash
+from orchestrator.errors import BackendError
+from orchestrator.node.server.files import MOST_OF_A_LOOK, is_written_by, tail_hash
+from orchestrator.protocol.checkpoint_dir import step_of
 from orchestrator.protocol.files import locked, write_atomic
 from orchestrator.runs.store import RunDir
 
@@ -32,16 +34,18 @@ class Copy:
         """Bring what is new, waiting up to `wait` seconds for it; tell whether there is more."""
         reply, data = session.call(
             "poll_changes", timeout=wait + ANSWER_SECONDS, run_dir=self.remote, node=self.node, have=self._have(),
-            ranks=self.ranks, wait=wait, alive=self.alive, steps=self.steps,
+            ranks=self.ranks, wait=wait, alive=self.alive, steps=self.steps, most=MOST_OF_A_LOOK,
             checkpoints="" if only_logs else self.checkpoints, only_logs=only_logs,
         )  # fmt: skip
-        offset = 0
-        for name, size, at, stamp, rotated in reply["files"]:
-            self._keep(name, data[offset : offset + size], at, stamp, rotated)
-            offset += size
+        try:
+            self._keep_all(reply["files"], data)
+        except ValueError as error:
+            raise BackendError(f"{session.address.host}: {error}") from error
+        except OSError as error:
+            raise BackendError(f"{error.filename or self.run.path}: {error.strerror}", "make room there") from error
         self.alive = reply["alive"]
         if not only_logs:
-            self.steps = reply["steps"]
+            self.steps = [step for step in reply["steps"] if step_of(step) is not None]
         return bool(reply["more"])
 
     def _have(self) -> dict[str, Any]:
@@ -64,6 +68,15 @@ class Copy:
             if path.exists():
                 yield str(path.relative_to(self.run.path))
 
+    def _keep_all(self, files: list[list[Any]], data: bytes) -> None:
+        """Keep the pieces that came; ValueError where one is not what a node writes, OSError of the disk here."""
+        offset = 0
+        for name, size, at, stamp, rotated in files:
+            if size < 0 or offset + size > len(data) or (at is not None and at < 0):
+                raise ValueError(f"it sends less than it says of {name!r}")
+            self._keep(name, data[offset : offset + size], at, stamp, rotated)
+            offset += size
+
     def _keep(self, name: str, data: bytes, at: int | None, stamp: str, rotated: bool) -> None:
         path = self._inside(name)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -79,12 +92,9 @@ class Copy:
             os.replace(path, path.with_name(f"{path.name}.1"))
 
     def _inside(self, name: str) -> Path:
-        """Return where a file that the node names belongs; ValueError for a name that leads elsewhere."""
-        own = f"nodes/{self.node}/"
-        plain = not name.startswith("/") and ".." not in name.split("/")
-        of_run = name.startswith("slurm/") or name in ("metrics.jsonl", "result.json", "rank0.done")
-        if not plain or not (name.startswith(own) or of_run):
-            raise ValueError(f"node {self.node} names a file that is not its own: {name!r}")
+        """Return where a file that the node names belongs; ValueError for one that it does not write."""
+        if not is_written_by(self.node, name):
+            raise ValueError(f"node {self.node} names a file that is not its own: {name[:200]!r}")
         return self.run.path / name
 
 

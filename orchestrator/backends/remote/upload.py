@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from orchestrator.backends.remote.checkpoints import give_checkpoint
 from orchestrator.backends.replay_stage import Order, replay_argv
+from orchestrator.backends.settings import profile_of
 from orchestrator.errors import BackendError
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.task import NodeTask
@@ -41,7 +42,8 @@ def send_code(session: Session, run: RunDir, workdir: str, code_dir: str) -> int
         listing[path] = (kind, link if kind == "l" else digest)
         if kind in "fx":
             paths[digest] = path
-    absent = json.loads(session.call("missing", json.dumps(sorted(paths)).encode(), workdir=workdir)[1])
+    asked = json.dumps(sorted(paths)).encode()
+    absent = _digests(session.call("missing", asked, workdir=workdir, most=len(asked))[1], paths, session.address.host)
     sent, batch = 0, b""
     sizes: list[int] = []
     values: dict[str, Any] = {"workdir": workdir, "code_dir": code_dir}
@@ -53,6 +55,17 @@ def send_code(session: Session, run: RunDir, workdir: str, code_dir: str) -> int
             batch, sizes = b"", []
     session.call("unpack", batch, sizes=sizes, listing=listing, **values)
     return sent
+
+
+def _digests(data: bytes, known: Mapping[str, str], host: str) -> list[str]:
+    """Return which contents a machine says that it lacks; BackendError where it was not asked about them."""
+    try:
+        found = json.loads(data)
+        if isinstance(found, list) and all(isinstance(each, str) and each in known for each in found):
+            return found
+    except (ValueError, RecursionError):
+        pass
+    raise BackendError(f"{host}: it does not say which of the code's contents it lacks")
 
 
 def check_shared(sessions: Mapping[int, Session], task: NodeTask, workdir: str) -> None:
@@ -70,7 +83,7 @@ def check_shared(sessions: Mapping[int, Session], task: NodeTask, workdir: str) 
 
 def _content(session: Session, path: str) -> bytes:
     try:
-        return session.call("read_file", path=path, offset=0, count=BATCH)[1]
+        return session.call("read_file", path=path)[1]
     except BackendError as error:
         if error.transient:
             raise
@@ -82,7 +95,7 @@ def stage_replay(
 ) -> list[str]:
     """Send what one rank needs to run once more, and return what replays it there."""
     folder, resume = f"{workdir}/runs/{name}", "never"
-    session.call("hello", workdir=workdir)
+    session.call("hello", workdir=workdir, shared_parent=bool(profile_of(run).get("shared_parent")))
     send_code(session, run, workdir, f"{folder}/code")
     if checkpoint is not None:
         resume = f"{folder}/given"
@@ -102,7 +115,7 @@ def prepare_node(
     """
     host = session.address.host
     asked = time.time()
-    hello, _ = session.call("hello", workdir=workdir)
+    hello, _ = session.call("hello", workdir=workdir, shared_parent=bool(profile_of(run).get("shared_parent")))
     ahead = hello["time"] - (asked + time.time()) / 2
     if abs(ahead) > CLOCKS_DIFFER:
         run.append_event(EventKind.CLOCK, of=task.node_rank, start=task.start, host=host, ahead=round(ahead, 3))

@@ -50,7 +50,7 @@ class LoginBackend(SlurmScheduler):
 
     def __init__(self) -> None:
         self.pool = ConnectionPool()
-        self._clients: dict[tuple[str, str], tuple[LoginNode, Client]] = {}
+        self._clients: dict[tuple[str, str, bool], tuple[LoginNode, Client]] = {}
         self._watchers: dict[str, RunWatcher] = {}
         self._lock = threading.Lock()
 
@@ -63,10 +63,10 @@ class LoginBackend(SlurmScheduler):
         return self._known(settings)[1]
 
     def _known(self, settings: SlurmSettings) -> tuple[LoginNode, Client]:
-        key = (settings.login, settings.workdir)
+        key = (settings.login, settings.workdir, settings.shared_parent)
         with self._lock:
             if key not in self._clients:
-                login = LoginNode(self.pool, *key)
+                login = LoginNode(self.pool, settings.login, settings.workdir, shared_parent=settings.shared_parent)
                 self._clients[key] = login, Client(login)
             return self._clients[key]
 

@@ -14,14 +14,15 @@ if TYPE_CHECKING:  # loads fabric
     from orchestrator.transport.rpc import Session
 
 TRAVEL_SECONDS: Final = 10.0
+MOST_OUTPUT: Final = 64 << 20
 HIDDEN: Final = (*STRANGE, "SBATCH_")
 
 
 class LoginNode:
     """One login node and orch's folder there; a command runner for Slurm's programs."""
 
-    def __init__(self, pool: ConnectionPool, login: str, workdir: str) -> None:
-        self.pool, self.where, self.workdir = pool, login, workdir
+    def __init__(self, pool: ConnectionPool, login: str, workdir: str, *, shared_parent: bool = False) -> None:
+        self.pool, self.where, self.workdir, self.shared_parent = pool, login, workdir, shared_parent
         self.address = parse_address(login)
         self._user: int | None = None
 
@@ -31,13 +32,13 @@ class LoginNode:
 
     def hello(self) -> dict[str, Any]:
         """Return what the machine says of itself: home, workdir, free space, the user's number."""
-        return self.session().call("hello", workdir=self.workdir)[0]
+        return self.session().call("hello", workdir=self.workdir, shared_parent=self.shared_parent)[0]
 
     def run(self, argv: Sequence[str], stdin: str, timeout: float) -> Answer:
         """Run it there; see CommandRunner."""
         reply, out = self.session().call(
             "run_program", stdin.encode(), timeout=timeout + TRAVEL_SECONDS, argv=list(argv), patience=timeout,
-            env=PLAIN, hide=HIDDEN,
+            env=PLAIN, hide=HIDDEN, most=MOST_OUTPUT,
         )  # fmt: skip
         if reply["code"] is None:
             raise BackendError(f"{self.where}: {argv[0]} did not answer for {timeout:g} s", transient=True)

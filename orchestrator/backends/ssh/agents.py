@@ -10,6 +10,7 @@ from orchestrator.backends.base import HandleState
 from orchestrator.backends.remote.hosts import all_of, on_all
 from orchestrator.backends.settings import Host, SshSettings, profile_of, remote_folder, workdir_of
 from orchestrator.backends.ssh.handle import Handle, read_handle
+from orchestrator.backends.ssh.leases import leased, visible
 from orchestrator.errors import BackendError
 from orchestrator.protocol.task import NodeTask
 from orchestrator.runs.store import RunDir
@@ -51,67 +52,26 @@ def start_agents(
     if settings.shared:
         sessions = {node: pool.session(hosts[node].address, workdir) for node in sorted(hosts)}
         check_shared(sessions, tasks[0], workdir)
-    places = _lease(pool, run, settings, hosts, tasks, hellos)
-    addresses = leader_addresses(hosts[0], hellos[0])
-    names = tuple(hosts[node].name for node in sorted(hosts))
-    tasks = tuple(
-        replace(task, leader_addrs=addresses, hosts=names, env={**task.env, **visible(places[task.node_rank])})
-        for task in tasks
-    )
-    handle = Handle(HandleState.INTENT, start, tuple(hosts[node] for node in sorted(hosts)), {}, plan_nodes)
-    handle.write(run)
+    with leased(pool, run, settings, hosts, tasks, hellos) as places:
+        addresses = leader_addresses(hosts[0], hellos[0])
+        names = tuple(hosts[node].name for node in sorted(hosts))
+        tasks = tuple(
+            replace(task, leader_addrs=addresses, hosts=names, env={**task.env, **visible(places[task.node_rank])})
+            for task in tasks
+        )
+        handle = Handle(HandleState.INTENT, start, tuple(hosts[node] for node in sorted(hosts)), {}, plan_nodes)
+        handle.write(run)
 
-    def start_one(node: int, host: Host) -> tuple[int, int]:
-        reply, _ = pool.session(host.address, workdir).call("start_agent", task_json(tasks[node]))
-        return reply["pid"], reply["started"]
+        def start_one(node: int, host: Host) -> tuple[int, int]:
+            task = task_json(tasks[node])
+            reply, _ = pool.session(host.address, workdir).call("start_agent", task, places=places[node])
+            return reply["pid"], reply["started"]
 
-    agents, failed = on_all(start_one, hosts)
-    state = HandleState.INTENT if failed else HandleState.SUBMITTED
-    replace(handle, state=state, agents=agents).write(run)
-    if failed:
-        raise all_of(failed)
-
-
-def _lease(
-    pool: ConnectionPool,
-    run: RunDir,
-    settings: SshSettings,
-    hosts: Mapping[int, Host],
-    tasks: tuple[NodeTask, ...],
-    hellos: Mapping[int, Mapping[str, Any]],
-) -> dict[int, list[str]]:
-    """Take the GPUs or slots of every node, all or none; in the order of the hosts' names, so that two can't block."""
-    wait = tasks[0].start > 0 or run.record().waits
-    places: dict[int, list[str]] = {}
-    try:
-        for node in sorted(hosts, key=lambda node: (hosts[node].name, node)):
-            count = places_needed(tasks[node], hellos[node]["gpus"], settings.slots)
-            session = pool.session(hosts[node].address, settings.workdir)
-            places[node] = []
-            if count:
-                reply, _ = session.call(
-                    "lease", timeout=None, run_id=run.run_id, count=count, slots=settings.slots, wait=wait
-                )
-                places[node] = reply["places"]
-    except BackendError as error:
-        for node in places:
-            pool.session(hosts[node].address, settings.workdir).call("release", run_id=run.run_id)
-        raise BackendError(error.message, error.hint or "orch nodes shows who; --wait-for-gpus waits") from error
-    return places
-
-
-def places_needed(task: NodeTask, gpus: int, slots: int | None) -> int:
-    """Return how many GPUs or slots a node's ranks hold; ranks that train on the CPU beside GPUs hold none."""
-    if gpus:
-        nproc = task.nproc or gpus
-        return nproc if task.backend != "gloo" and nproc <= gpus else 0
-    return (task.nproc or slots) if slots else 0
-
-
-def visible(places: list[str]) -> dict[str, str]:
-    """Return what the ranks are shown of the GPUs that they hold."""
-    numbers = [name.removeprefix("gpu-") for name in places if name.startswith("gpu-")]
-    return {"CUDA_VISIBLE_DEVICES": ",".join(numbers)} if numbers else {}
+        agents, failed = on_all(start_one, hosts)
+        state = HandleState.INTENT if failed else HandleState.SUBMITTED
+        replace(handle, state=state, agents=agents).write(run)
+        if failed:
+            raise all_of(failed)
 
 
 def leader_addresses(host: Host, hello: Mapping[str, Any]) -> tuple[str, ...]:

@@ -56,7 +56,7 @@ def examine(profile: SshProfile, pool: ConnectionPool) -> list[Check]:
 
     def one(number: int, host: Host) -> Node:
         session = pool.session(host.address, settings.workdir)
-        node = _check_machine(session, host, settings.workdir, asked[number], is_alone=len(hosts) == 1)
+        node = _check_machine(session, host, settings, asked[number], is_alone=len(hosts) == 1)
         if not node.hello:
             return node
         if profile.runtime == "none":
@@ -77,13 +77,13 @@ def examine(profile: SshProfile, pool: ConnectionPool) -> list[Check]:
     return [Check(number, nodes[number].host, what, *nodes[number].checks.get(what, unknown)) for number, what in rows]
 
 
-def _check_machine(session: Session, host: Host, workdir: str, nproc: int | None, *, is_alone: bool) -> Node:
+def _check_machine(session: Session, host: Host, settings: SshSettings, nproc: int | None, *, is_alone: bool) -> Node:
     """Make the checks that a machine's answer to hello tells; without one that answer is empty."""
     before = time.time()
     node = Node(host.name)
     node.add("ssh", OK, "connected")
     try:
-        hello, _ = session.call("hello", workdir=workdir)
+        hello, _ = session.call("hello", workdir=settings.workdir, shared_parent=settings.shared_parent)
     except BackendError as error:
         node.add("workdir", FAIL, error.message, "set workdir in the profile to a folder of yours")
         return node
@@ -93,7 +93,8 @@ def _check_machine(session: Session, host: Host, workdir: str, nproc: int | None
     found = f"{hello['python']}{lack and f'; {lack}, by which nodes prove themselves to one another'}"
     node.add("python3", FAIL if lack else OK, found, "install a python3 with OpenSSL 1.1.1 or newer")
     free, shm = hello["free"], hello["shm"]
-    node.add("workdir", OK if free >= LEAST_FREE else WARN, f"{hello['workdir']}, {free >> 20} MiB free")
+    trust = "; who may write above it is trusted: shared_parent" if settings.shared_parent else ""
+    node.add("workdir", OK if free >= LEAST_FREE else WARN, f"{hello['workdir']}, {free >> 20} MiB free{trust}")
     node.add("clock", OK if abs(skew) <= MOST_SKEW else WARN, f"{skew:+.1f} s")
     node.add("shm", OK if shm >= LEAST_SHM else WARN, f"{shm >> 20} MiB")
     gpus, cores = hello["gpus"], hello["cores"]

@@ -22,7 +22,7 @@ def holdings(settings: SshSettings, pool: ConnectionPool) -> list[dict[str, Any]
 
     def one(number: int, host: Host) -> dict[str, Any]:
         session = pool.session(host.address, settings.workdir)
-        hello, _ = session.call("hello", workdir=settings.workdir)
+        hello, _ = session.call("hello", workdir=settings.workdir, shared_parent=settings.shared_parent)
         places = session.call("leases", slots=settings.slots)[0]["places"]
         shown = {name: hello[name] for name in ("cores", "gpus", "free", "python")}
         return {"host": host.name, "spare": number >= nodes, **shown, "places": places}
@@ -73,4 +73,4 @@ def _tidy_cache(session: Session, workdir: str) -> list[Finding]:
     if not tidied["removed"]:
         return []
     what = f"{session.address.host}: {tidied['removed']} files of the cache"
-    return [Finding("file", what, "removed", f"unused for {CACHE_DAYS} days, {tidied['bytes'] >> 20} MiB")]
+    return [Finding("file", what, "removed", f"unused for {CACHE_DAYS} days, {tidied['freed'] >> 20} MiB")]

@@ -50,7 +50,8 @@ def machines(run: RunDir, pool: ConnectionPool, settings: SshSettings, again: Re
     known = {handle.plan_nodes[node] for node in unreachable_nodes(run)}
 
     def ask(_: int, host: Host) -> Any:
-        return pool.session(host.address, settings.workdir).call("hello", workdir=settings.workdir)
+        session = pool.session(host.address, settings.workdir)
+        return session.call("hello", workdir=settings.workdir, shared_parent=settings.shared_parent)
 
     _, lost = on_all(ask, {number: host for number, host in hosts.items() if number not in known})
     lost |= {number: BackendError(f"{hosts[number].name}: out of reach", transient=True) for number in known}

@@ -161,11 +161,16 @@ def _holdings(each: Mapping[str, Any]) -> tuple[str, str, str]:
     """Return (cores, GPUs, who holds what) of a host, or what is in the way."""
     if "problem" in each:
         return "-", "-", str(each["problem"])
-    holders = [
-        f"{place} {holder.get('user')}: {holder.get('run')}" if holder else f"{place} free"
-        for place, holder in each["places"].items()
-    ]
+    holders = [f"{place} {_holder(holder)}" for place, holder in each["places"].items()]
     return str(each["cores"]), str(each["gpus"]), ", ".join(holders) or "not counted"
+
+
+def _holder(holder: Mapping[str, Any] | None) -> str:
+    """Return whose a place is: the user as the host's kernel knows them, and the run that they say."""
+    if not holder:
+        return "free"
+    user = holder.get("user") or f"uid {holder.get('uid')}"
+    return f"{user}: {holder.get('run') or 'no run'}"
 
 
 def partitions_page(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -19,6 +19,7 @@ from orchestrator.node.system.private import users_umask
 from orchestrator.node.system.processes import MARK, mark
 from orchestrator.node.system.signals import held_back
 from orchestrator.node.system.threads import in_thread
+from orchestrator.protocol.files import open_own
 from orchestrator.protocol.layout import node_folder
 from orchestrator.protocol.ranks import RANK_VARIABLES
 from orchestrator.protocol.task import NodeTask
@@ -96,7 +97,8 @@ class LauncherProcess:
             launch = await in_thread(prepare, task, attempt, threads)
             task, argv, self.container = launch.task, after_setup(task, launch.argv), launch.record
             environment = engine_environment(task)
-        with open(self.log_path, "ab") as log, held_back():
+        descriptor = open_own(self.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        with open(descriptor, "ab") as log, held_back():
             self.process = await asyncio.create_subprocess_exec(
                 *argv,
                 stdin=asyncio.subprocess.PIPE,

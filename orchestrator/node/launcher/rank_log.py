@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 
+from orchestrator.protocol.files import open_own
+
 MIN_LIMIT = 1 << 16
 
 
@@ -13,7 +15,7 @@ class RankLog:
 
     def __init__(self, path: str, limit: int) -> None:
         self.path, self.limit = path, max(limit, MIN_LIMIT)
-        self.descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self.descriptor = open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self.size = os.fstat(self.descriptor).st_size
         self.output = self.size  # of these bytes the rank's own, without what is noted here
         self.older = 0  # the same of PATH.1
@@ -49,7 +51,7 @@ class RankLog:
     def _rotate(self, *, is_in_line: bool) -> OSError | None:
         """Go on in a fresh file, which says first where the bytes before it are."""
         try:  # a disk that has no room for another file leaves the old one as it is
-            fresh = os.open(f"{self.path}.new", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            fresh = open_own(f"{self.path}.new", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         except OSError as error:
             return error
         try:

@@ -7,16 +7,31 @@ import json
 import os
 import shutil
 import socket
+from typing import BinaryIO
 
 from orchestrator.node.server.request import Answer, RefusedError, Request, at_user
-from orchestrator.protocol.files import write_atomic
+from orchestrator.node.system.hashing import digest_of
+from orchestrator.protocol.files import open_own, write_atomic
 
 
 def missing(request: Request, payload: bytes) -> Answer:
     """Return which of these contents (a JSON list of sha256) are not kept here."""
     folder = _folder(request)
-    absent = [each for each in json.loads(payload) if not os.path.exists(f"{folder}/{_safe(each)}")]
+    absent = [each for each in json.loads(payload) if not _is_whole(folder, _safe(each))]
     return {}, json.dumps(absent).encode()
+
+
+def _is_whole(folder: str, digest: str) -> bool:
+    """Return whether a content is here and is what its name says: neither torn by a crash nor changed."""
+    try:
+        with _kept(folder, digest) as file:
+            return digest_of(file) == digest
+    except OSError:
+        return False
+
+
+def _kept(folder: str, digest: str) -> BinaryIO:
+    return open(open_own(f"{folder}/{digest}", os.O_RDONLY | os.O_NONBLOCK), "rb")
 
 
 def _folder(request: Request) -> str:
@@ -58,7 +73,7 @@ def unpack(request: Request, payload: bytes) -> Answer:
 
 def _keep(folder: str, content: bytes) -> None:
     digest = hashlib.sha256(content).hexdigest()
-    write_atomic(f"{folder}/{digest}", content, durable=False)
+    write_atomic(f"{folder}/{digest}", content, durable=False)  # a torn one is found by its hash, and sent anew
 
 
 def _write_entry(folder: str, target: str, path: str, kind: str, content: str) -> None:
@@ -71,8 +86,9 @@ def _write_entry(folder: str, target: str, path: str, kind: str, content: str) -
     elif kind == "l":
         os.symlink(content, place)
     else:
-        kept = f"{folder}/{_safe(content)}"
-        shutil.copyfile(kept, place)
-        os.utime(kept)  # so that what is in use is not removed as old
-        if kind == "x":
-            os.chmod(place, 0o700)  # as it was where it came from
+        mode = 0o700 if kind == "x" else 0o600  # as it was where it came from
+        new = open_own(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with open(new, "wb") as copy, _kept(folder, _safe(content)) as kept:
+            if digest_of(kept, copy) != content:
+                raise RefusedError(f"{folder}/{content} is not what its name says: somebody else writes there")
+            os.utime(kept.fileno())  # so that what is in use is not removed as old

@@ -19,11 +19,28 @@ POLL_SECONDS = 0.05  # files on a network file system send no events, so this po
 PIECE = 1 << 20
 MOST = 4 << 20
 WHOLE = 16 << 20
+MOST_OF_A_LOOK = 2 * (MOST + PIECE)  # the heartbeats come after what else is new
 TAIL = 256
 _LOG = re.compile(r"rank_(\d+)\.log")
 _BEAT = re.compile(r"beat_(\d+)")
 _RESULT = re.compile(r"result_\d+\.(json|pt)")  # of orch.launch; may be large, so it is sent in pieces as a log is
-_WHOLE = re.compile(r"(error|stacks|warm)_?.*\.(json|txt)")
+_WHOLE = re.compile(r"(error|stacks|warm)[A-Za-z0-9_.-]{0,80}\.(json|txt)")
+_ATTEMPT = re.compile(r"attempt_\d+")
+_OF_NODE = ("agent.log", "launcher.log", "agent.json", "events.jsonl")
+_OF_RUN = ("metrics.jsonl", "result.json", "rank0.done")  # rank 0's and its launcher's: node 0's alone
+_SLURM_LOG = re.compile(r"slurm/[A-Za-z0-9_%-][A-Za-z0-9_.%-]{0,80}\.log")
+
+
+def is_written_by(node: int, name: str) -> bool:
+    """Return whether a file of this name, below the run's folder, is one that the node writes and that is copied."""
+    if node == 0 and (name in _OF_RUN or _SLURM_LOG.fullmatch(name)):
+        return True
+    own = f"nodes/{node}/"
+    attempt, _, last = name.removeprefix(own).rpartition("/")
+    if not name.startswith(own) or not attempt:
+        return name.startswith(own) and last in _OF_NODE
+    kinds = (_LOG, _BEAT, _RESULT, _WHOLE)
+    return _ATTEMPT.fullmatch(attempt) is not None and any(kind.fullmatch(last) for kind in kinds)
 
 
 @dataclass(frozen=True)
@@ -112,8 +129,9 @@ def _files(run_dir: str, node: int, ranks: list[int] | None, *, beats: bool) -> 
     if beats:
         return found
     if node == 0:
-        found += [(f"slurm/{name}", True) for name in sorted(_names(f"{run_dir}/slurm")) if name.endswith(".log")]
-        found += [("metrics.jsonl", True), ("result.json", False), ("rank0.done", False)]
+        found += [(f"slurm/{name}", True) for name in sorted(_names(f"{run_dir}/slurm"))]
+        found = [each for each in found if not each[0].startswith("slurm/") or _SLURM_LOG.fullmatch(each[0])]
+        found += [(name, name == "metrics.jsonl") for name in _OF_RUN]
     found += [(f"{folder}/{name}", True) for name in ("agent.log", "launcher.log")]
     return [*found, (f"{folder}/agent.json", False), (f"{folder}/events.jsonl", True)]
 

@@ -85,4 +85,4 @@ def tidy_cache(request: Request, _: bytes) -> Answer:
             if os.path.isfile(path) and info.st_mtime < oldest:
                 os.unlink(path)
                 count, size = count + 1, size + info.st_size
-    return {"removed": count, "bytes": size}, b""
+    return {"removed": count, "freed": size}, b""

@@ -17,12 +17,13 @@ from orchestrator.node.container.engine import end_containers
 from orchestrator.node.server import leases
 from orchestrator.node.server.request import Answer, RefusedError, Request, at_user
 from orchestrator.node.system.host import addresses, cores, gpus, lacks_tls
-from orchestrator.node.system.private import users_umask
+from orchestrator.node.system.private import make_private, remedy, users_umask, why_unsafe
 from orchestrator.node.system.processes import Process, end_marked, identify, is_alive, marked, send_signal, wait_gone
-from orchestrator.protocol.files import write_atomic, write_json
+from orchestrator.protocol.files import PRIVATE, open_own, write_atomic, write_json
 from orchestrator.protocol.layout import node_folder
 from orchestrator.protocol.task import NodeTask, at_home
 
+OWN_FOLDERS = ("cache", "cache/code", "inputs", "runs")  # in orch's folder
 INTERPRETER_SECONDS = 30.0
 KILL_SECONDS = 5.0
 LEAVING_SECONDS = 1.0  # an agent that has said its last words is about to be gone
@@ -46,9 +47,16 @@ print(json.dumps(found))
 
 
 def hello(request: Request, _: bytes) -> Answer:
-    """Return what this machine is, and whether orch's folder can be used."""
-    workdir = at_user(request["workdir"])
-    os.makedirs(workdir, mode=0o700, exist_ok=True)
+    """Return what this machine is; RefusedError where orch's folder can't be used, or is not this user's alone.
+
+    shared_parent: those who may write into the folders above it are trusted.
+    """
+    workdir = os.path.abspath(at_user(request["workdir"]))
+    make_private(workdir, exist_ok=True)
+    for name in ("", *OWN_FOLDERS):
+        said = why_unsafe(f"{workdir}/{name}".rstrip("/"), shared_parent=bool(name or request.get("shared_parent")))
+        if said is not None:
+            raise RefusedError(f"{said}: what orch sends there would not be safe; {remedy(said)}")
     if not os.access(workdir, os.W_OK):
         raise RefusedError(f"{workdir} is not writable for {os.environ.get('USER', os.getuid())}")
     disk, shm = os.statvfs(workdir), os.statvfs("/dev/shm")  # noqa: S108 (its size is what is asked)
@@ -63,11 +71,12 @@ def hello(request: Request, _: bytes) -> Answer:
 def interpreter(request: Request, _: bytes) -> Answer:
     """Return the versions of the interpreter that trains, and of its torch; without `versions`, that it starts."""
     python = at_user(request["python"])
+    # In /, for `-c` imports from the folder that it is started in.
     argv = ["-c", ASK_INTERPRETER] if request.get("versions", True) else ["-I", "-S", "-c", "print('{}')"]
     try:
         done = subprocess.run(
             [python, *argv], capture_output=True, timeout=INTERPRETER_SECONDS, check=False,
-            stdin=subprocess.DEVNULL, text=True,
+            stdin=subprocess.DEVNULL, text=True, cwd="/",
         )  # fmt: skip
         found = json.loads(done.stdout or "null")
     except OSError as error:
@@ -85,8 +94,12 @@ def write_file(request: Request, payload: bytes) -> Answer:
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     partial = f"{path}.partial"
     offset = int(request.get("offset", 0))
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | (0 if offset else os.O_TRUNC), 0o600)
-    with open(descriptor, "wb") as file:
+    flags = os.O_WRONLY
+    if not offset:
+        flags |= os.O_CREAT | os.O_EXCL
+        with contextlib.suppress(FileNotFoundError):  # of one that was cut off
+            os.unlink(partial)
+    with open(open_own(partial, flags, PRIVATE), "wb") as file:
         file.seek(offset)
         file.write(payload)
         if request.get("last", True):
@@ -98,7 +111,10 @@ def write_file(request: Request, payload: bytes) -> Answer:
 
 
 def start_agent(request: Request, payload: bytes) -> Answer:
-    """Start the agent of a task, once: a second request for the same start only tells of the first one's agent."""
+    """Start the agent of a task, once: a second request for the same start only tells of the first one's agent.
+
+    places: what was taken for it, which it holds from here on; it is not started where that was lost.
+    """
     task = at_home(NodeTask.from_json(json.loads(payload)), at_user("~"))
     folder = node_folder(task.run_dir, task.node_rank)
     os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -108,28 +124,29 @@ def start_agent(request: Request, payload: bytes) -> Answer:
     except FileExistsError:
         agent = agent_of(task.run_dir, task.node_rank, task.start)
         return {"pid": agent.pid if agent else 0, "started": agent.started if agent else 0, "again": True}, b""
-    descriptors = leases.held.pop(task.run_id, [])
     try:
-        process = _start(task, folder, descriptors)
-    except OSError:
+        held = leases.hand_over(task.run_id, request.get("places", []))
+        try:
+            process = _start(task, folder, [each.fileno() for each in held])
+        finally:
+            for each in held:  # the agent has its own by now
+                each.close()
+    except (OSError, RefusedError):
         os.unlink(marker)
         raise
-    finally:
-        for descriptor in descriptors:  # the agent has its own by now
-            os.close(descriptor)
     write_json(marker, {"pid": process.pid, "started": process.started}, durable=False)
     return {"pid": process.pid, "started": process.started}, b""
 
 
 def _start(task: NodeTask, folder: str, descriptors: list[int]) -> Process:
     archive = f"{task.run_dir}/node.pyz"
-    if not os.path.exists(archive):
-        with open(sys.argv[0], "rb") as own:  # where nodes share the folder, all of them do this
-            write_atomic(archive, own.read(), durable=False)
+    with open(sys.argv[0], "rb") as file:  # what was hashed before it was started
+        own = file.read()
+    if _content(archive) != own:  # missing, or torn; where nodes share the folder, all of them do this
+        write_atomic(archive, own, durable=False)
     path = f"{folder}/task.json"
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-        json.dump(task.to_json(), file)
-    with open(f"{folder}/agent.log", "ab") as log:
+    write_json(path, task.to_json(), mode=PRIVATE, durable=False)
+    with open(open_own(f"{folder}/agent.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as log:
         child = subprocess.Popen(
             [sys.executable, "-I", "-S", archive, "agent", path],
             stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=task.run_dir, start_new_session=True,
@@ -137,6 +154,14 @@ def _start(task: NodeTask, folder: str, descriptors: list[int]) -> Process:
         )  # fmt: skip
     child.returncode = 0  # it outlives this process; nobody waits for it here
     return identify(child.pid) or Process(child.pid, 0)
+
+
+def _content(path: str) -> bytes | None:
+    try:
+        with open(open_own(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            return file.read()
+    except OSError:
+        return None
 
 
 def agent_of(run_dir: str, node_rank: int, start: int | None = None) -> Process | None:

@@ -24,7 +24,7 @@ MODULES = {
     "container": ("container",),
     "code_cache": ("missing", "unpack"),
     "files": ("poll_changes", "read_file", "read_range", "steps"),
-    "leases": ("lease", "leases", "release"),
+    "leases": ("lease", "leases", "release", "still_held"),
     "leftovers": ("leftovers", "tidy_cache"),
     "reachability": ("listen", "probe"),
     "run_program": ("run_program", "missing_programs"),

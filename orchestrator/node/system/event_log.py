@@ -11,6 +11,8 @@ import sys
 import time
 from typing import Any
 
+from orchestrator.protocol.files import open_own
+
 RESERVE_BYTES = 1 << 17
 
 
@@ -22,7 +24,7 @@ class EventLog:
         self.sequence, self.torn = _lines_in(path)
         self.complained = False
         self.reserve = f"{path}.reserve"
-        with contextlib.suppress(OSError), open(self.reserve, "wb") as file:
+        with contextlib.suppress(OSError), open(open_own(self.reserve, os.O_WRONLY | os.O_CREAT), "wb") as file:
             os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
 
     def write(self, kind: str, **values: Any) -> None:
@@ -40,7 +42,7 @@ class EventLog:
         if self.torn:  # what a full disk cut off must not take this one with it
             line = b"\n" + line
         try:
-            descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            descriptor = open_own(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             try:
                 written = os.write(descriptor, line)
                 self.torn = written < len(line) if written else self.torn

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
+import stat
 from typing import IO
 
-from orchestrator.protocol.files import locked
+from orchestrator.node.system.hashing import digest_of
+from orchestrator.protocol.files import locked, open_own
 from orchestrator.protocol.task import Input
 
-CHUNK = 1 << 20
+_verified: set[str] = set()  # by this process, which is one run's: a large file is read once for it
 
 
 class InputError(Exception):
@@ -18,19 +19,32 @@ class InputError(Exception):
 
 
 def place(item: Input, folder: str) -> str:
-    """Return the path of the input on this node, fetched and verified if nobody did so before.
+    """Return the path of the input on this node, verified, and fetched where it is missing or is not what it should be.
 
     Agents of one node meet at a lock: the first fetches, the others wait for it. InputError when it can't be had.
     """
     path = os.path.join(folder, item.sha256)
     try:
         os.makedirs(folder, exist_ok=True)
-        with locked(f"{path}.lock"):
-            if not os.path.exists(path):
-                _fetch(item, path)
+        if not _is_whole(path, item.sha256):
+            with locked(f"{path}.lock"):
+                if not _is_whole(path, item.sha256):
+                    _fetch(item, path)
     except OSError as error:
         raise InputError(f"input {item.name} can't be kept in {folder}: {error}") from error
+    _verified.add(path)
     return path
+
+
+def _is_whole(path: str, sha256: str) -> bool:
+    """Return whether the file is there and is what its name says: neither torn by a crash nor changed."""
+    if path in _verified:
+        return os.path.exists(path)
+    try:
+        with open(open_own(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            return stat.S_ISREG(os.fstat(file.fileno()).st_mode) and digest_of(file) == sha256
+    except OSError:
+        return False
 
 
 def _fetch(item: Input, path: str) -> None:
@@ -38,18 +52,24 @@ def _fetch(item: Input, path: str) -> None:
 
     partial = f"{path}.partial"
     try:
-        with _open(item.source) as source, open(partial, "wb") as target:
-            digest = _copy(source, target)
+        _unlink(partial)  # of one who was killed
+        new = open_own(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        with open(new, "wb") as target, _open(item.source) as source:
+            digest = digest_of(source, target)
             target.flush()
             os.fsync(target.fileno())
     except (OSError, HTTPException, ValueError) as error:  # ValueError: a URL that is none
-        with contextlib.suppress(OSError):
-            os.unlink(partial)
+        _unlink(partial)
         raise InputError(f"input {item.name} can't be fetched from {item.source}: {error}") from error
     if digest != item.sha256:
-        os.unlink(partial)
+        _unlink(partial)
         raise InputError(f"input {item.name} from {item.source} has sha256 {digest}, the job asks for {item.sha256}")
     os.replace(partial, path)
+
+
+def _unlink(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)
 
 
 def _open(source: str) -> IO[bytes]:
@@ -59,11 +79,3 @@ def _open(source: str) -> IO[bytes]:
         response: IO[bytes] = urllib.request.urlopen(source, timeout=60)  # noqa: S310 (http and https only)
         return response
     return open(source, "rb")
-
-
-def _copy(source: IO[bytes], target: IO[bytes]) -> str:
-    digest = hashlib.sha256()
-    while chunk := source.read(CHUNK):
-        digest.update(chunk)
-        target.write(chunk)
-    return digest.hexdigest()

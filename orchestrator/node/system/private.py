@@ -1,4 +1,4 @@
-"""What no other user of a machine may read or write: folders, the umask, and who may write into a folder."""
+"""What no other user of a machine may read or write: folders, the umask, and who may put what in a folder's place."""
 
 from __future__ import annotations
 
@@ -69,6 +69,42 @@ def why_exposed(path: str) -> str | None:
         return f"{path} belongs to {_name(info.st_uid)}"
     mode = stat.S_IMODE(info.st_mode)
     return f"{path} may be written by others (mode {mode:04o})" if mode & 0o022 else None
+
+
+def why_unsafe(path: str, *, shared_parent: bool = False) -> str | None:
+    """Return why others may write into a folder, or put another in its place; None where they can't do either.
+
+    Every folder above it, and every link on the way, has to be this user's or root's; one that others may write has to
+    be sticky, as /tmp is. With `shared_parent` the folder alone counts: who shares those above it is trusted.
+    """
+    said = why_exposed(path)
+    if said is not None or shared_parent:
+        return said
+    swap = f"who may put another folder in the place of {path}"
+    for each in dict.fromkeys([path, *_above(path), *_above(os.path.realpath(path))]):
+        try:
+            info = os.lstat(each)
+        except FileNotFoundError:
+            continue
+        if info.st_uid not in (0, os.geteuid()):
+            return f"{each} belongs to {_name(info.st_uid)}, {swap}"
+        mode = stat.S_IMODE(info.st_mode)
+        if stat.S_ISDIR(info.st_mode) and mode & 0o022 and not mode & stat.S_ISVTX:
+            return f"{each} may be written by others (mode {mode:04o}), {swap}"
+    return None
+
+
+def remedy(said: str) -> str:
+    """Return what to do about a folder of which `why_unsafe` has said this."""
+    if "in the place of" in said:
+        return "have it made sticky, or set shared_parent: true in the profile if all who may write there are trusted"
+    return "take that right from them: chmod go-w" if "may be written" in said else "set another workdir in the profile"
+
+
+def _above(path: str) -> Iterator[str]:
+    while (parent := os.path.dirname(path)) != path:
+        yield parent
+        path = parent
 
 
 def _name(uid: int) -> str:

@@ -278,6 +278,15 @@ def test_events_of_all_nodes_in_their_own_order(root: Path) -> None:
     ]  # fmt: skip
 
 
+def test_a_node_speaks_for_itself_alone(root: Path) -> None:
+    run = find_run(root, "a")
+    for node in (0, 1):
+        run.node(node).mkdir(parents=True)
+        lines = [{"kind": "gang_ended", "node": said, "of": node} for said in (0, 1, None, "0")]
+        (run.node(node) / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert [(event["node"], event["of"]) for event in run.events()] == [(0, 0), (1, 1)]
+
+
 def test_lines_that_are_no_objects_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / "lines"
     path.write_bytes(b'{"a": 1}\n\n[1]\n"x"\nnull\n\x00\x00\n{"b"\n\xff\xfe\n{"c": 3}')

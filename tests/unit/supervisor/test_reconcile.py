@@ -99,7 +99,7 @@ def test_a_pass_that_ends_a_run_reads_each_event_file_once(tmp_path: Path, opene
     verdict = reconcile(tmp_path, run)
     assert verdict is not None
     assert verdict.reason == "rank 0 said no"
-    assert events_in(opened) == {"events.jsonl": 2, "nodes/0/events.jsonl": 1}  # the other one to append what was done
+    assert events_in(opened) == {"events.jsonl": 1, "nodes/0/events.jsonl": 1}
     assert json.loads((run.path / "verdict.json").read_text())["outcome"] == "failed"
 
 

@@ -69,7 +69,16 @@ def test_a_host_that_looks_like_an_option_is_refused() -> None:
 
 def test_over_ssh_words_stay_words_and_only_what_the_profile_says_is_said() -> None:
     plain = over_ssh(Address("n1"), ODD, terminal=True)
-    assert plain[:4] == ["ssh", "-t", "--", "n1"]
-    assert shlex.split(plain[4]) == ODD
-    whole = over_ssh(Address("-oProxyCommand=x", "me", 2222, "/k", "gate"), ["true"], terminal=False)
-    assert whole == ["ssh", "-T", "-l", "me", "-p", "2222", "-i", "/k", "-J", "gate", "--", "-oProxyCommand=x", "true"]
+    assert plain[:5] == ["ssh", "-oStrictHostKeyChecking=yes", "-t", "--", "n1"]
+    assert shlex.split(plain[5]) == ODD
+    whole = over_ssh(Address("-oProxyCommand=x", "me", 2222, "/k"), ["true"], terminal=False)
+    assert whole[2:] == ["-l", "me", "-p", "2222", "-i", "/k", "-T", "--", "-oProxyCommand=x", "true"]
+
+
+def test_over_ssh_gateways_too_have_to_be_known() -> None:
+    option = over_ssh(Address("n1", jump="first,you@second:23"), ["true"], terminal=False)[2]
+    second = shlex.split(option.removeprefix("-oProxyCommand=").replace("%h", "n1").replace("%p", "22"))
+    assert second[:6] == ["ssh", "-oStrictHostKeyChecking=yes", "-l", "you", "-p", "23"]
+    assert second[7:] == ["-W", "[n1]:22", "--", "second"]
+    nested = shlex.split(second[6].removeprefix("-oProxyCommand="))
+    assert nested == ["ssh", "-oStrictHostKeyChecking=yes", "-W", "[%n1]:%22", "--", "first"]  # %%h, for the next ssh

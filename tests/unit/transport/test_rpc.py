@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from orchestrator.node.server.server import HOME
 from orchestrator.transport.node_archive import node_archive
@@ -17,8 +20,8 @@ from orchestrator.transport.rpc import _BOOTSTRAP
 
 def server(path: Path) -> subprocess.Popen[bytes]:
     """The bootstrap as a login shell would start it."""
-    code, size = f'exec("{_BOOTSTRAP}")', str(len(node_archive()))
-    argv = [sys.executable, "-I", "-S", "-c", code, "BOUNDARY", str(path), size]
+    code, digest = f'exec("{_BOOTSTRAP}")', hashlib.sha256(node_archive()).hexdigest()
+    argv = [sys.executable, "-I", "-S", "-c", code, "BOUNDARY", str(path), digest, str(len(node_archive()))]
     return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
@@ -68,3 +71,41 @@ def test_a_folder_that_can_not_be_made_is_named_before_anything_is_sent(tmp_path
 
 def test_the_bootstrap_is_one_line_that_every_shell_passes_on() -> None:
     assert not set(_BOOTSTRAP) & set('\n!"')
+
+
+@pytest.mark.parametrize("planted", ["torn", "evil", "longer", "link", "pipe", "folder"])
+def test_only_the_bytes_that_were_hashed_are_run_whatever_lies_there(tmp_path: Path, planted: str) -> None:
+    path, elsewhere = tmp_path / "node.pyz", tmp_path / "authorized_keys"
+    elsewhere.write_text("mine")
+    whole = node_archive()
+    if planted == "link":
+        path.symlink_to(elsewhere)
+    elif planted == "pipe":
+        os.mkfifo(path)
+    elif planted == "folder":
+        path.mkdir()
+    else:
+        path.write_bytes({"torn": whole[:1000], "evil": b"print('evil')", "longer": whole + b"x"}[planted])
+    with server(path) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline().endswith(b" need\n")
+        process.stdin.write(whole)
+        assert ask(process, id=1, do="hello", workdir=str(tmp_path / "work"))["id"] == 1
+        process.stdin.close()
+        assert process.wait(20) == 0
+    assert elsewhere.read_text() == "mine"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["authorized_keys", "node.pyz", "work"]
+    if planted != "folder":
+        assert not path.is_symlink()
+        assert path.read_bytes() == whole
+        assert path.stat().st_mode & 0o077 == 0
+
+
+def test_a_server_that_is_sent_half_leaves_nothing(tmp_path: Path) -> None:
+    with server(tmp_path / "node.pyz") as process:
+        assert process.stdin is not None
+        process.stdin.write(node_archive()[:1000])
+        process.stdin.close()
+        assert process.wait(20) == 1
+    assert list(tmp_path.iterdir()) == []

@@ -11,12 +11,14 @@ from typing import Any
 from orchestrator.errors import BackendError
 from orchestrator.node.server import files, machine
 from orchestrator.node.server.request import Part, RefusedError
+from orchestrator.transport.address import Address
 
 
 class LocalSession:
     """A session whose other end is this process; it breaks after `calls` requests."""
 
     is_own = False
+    address = Address("n1")
 
     def __init__(self, calls: int | None = None) -> None:
         self.left = calls
@@ -24,7 +26,7 @@ class LocalSession:
     def call(self, do: str, payload: bytes = b"", *, timeout: float | None = None, **values: Any) -> Any:
         return self.ask(do, payload, **values).wait(timeout)
 
-    def ask(self, do: str, payload: bytes = b"", *, sink: Any = None, **values: Any) -> Any:
+    def ask(self, do: str, payload: bytes = b"", *, sink: Any = None, most: int = 0, **values: Any) -> Any:
         return Asked(self, do, payload, sink, values)
 
     @contextlib.contextmanager

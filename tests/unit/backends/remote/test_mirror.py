@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.backends.remote.mirror import FIRST_PAUSE, Follower, RunWatcher, Source, Update, finish, watching_logs
-from orchestrator.errors import BackendError
+from orchestrator.errors import BackendError, StoreError
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.rpc import Session
 from tests.unit.backends.remote.session import LocalSession
@@ -113,5 +113,34 @@ def test_a_machine_out_of_reach_is_looked_at_again_until_it_answers(run: RunDir,
     watcher.follow(follower)
     assert follower.lost == ["n1: no route"] * 3
     assert pauses == [FIRST_PAUSE, 2 * FIRST_PAUSE, 4 * FIRST_PAUSE, 0.0]
+    assert watcher.steps == ["step_00000001"]
+    watcher.stop()
+
+
+class Odd(Machine):
+    """What goes wrong is of no kind that anybody thought of, and can't even be recorded at first."""
+
+    def update(self) -> Update:
+        if self.left:
+            self.left -= 1
+            raise (ValueError("embedded null byte"), OSError(28, "No space left on device"))[self.left % 2]
+        return super().update()
+
+    def record_loss(self, error: BackendError) -> None:
+        if self.left > 1:
+            raise StoreError("seen.json can't be written: No space left on device")
+        super().record_loss(error)
+
+
+def test_nothing_that_a_machine_or_a_full_disk_does_ends_the_thread(run: RunDir, monkeypatch) -> None:
+    watcher, pauses, follower = RunWatcher(run, [], lambda: None), [], Odd(3)
+    follower.watcher.append(watcher)
+    monkeypatch.setattr(watcher, "rest", lambda _, seconds: pauses.append(seconds))
+    watcher.follow(follower)
+    assert pauses == [FIRST_PAUSE, 2 * FIRST_PAUSE, 4 * FIRST_PAUSE, 0.0]
+    assert follower.lost == [
+        "what it sent could not be kept: OSError: [Errno 28] No space left on device",
+        "what it sent could not be kept: ValueError: embedded null byte",
+    ]
     assert watcher.steps == ["step_00000001"]
     watcher.stop()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.backends.remote.transfer import Copy
+from orchestrator.errors import BackendError
 from orchestrator.runs.store import RunDir
 from tests.unit.backends.remote.session import LocalSession
 
@@ -108,8 +110,67 @@ def test_results_of_every_rank_come_whole_however_large(tmp_path: Path) -> None:
     assert (own / "result_1.pt").read_bytes() == large
 
 
-@pytest.mark.parametrize("name", ["../x", "/etc/x", "nodes/1/events.jsonl", "nodes/0/../../x", "verdict.json"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../x", "/etc/x", "nodes/1/events.jsonl", "nodes/0/../../x", "verdict.json", "nodes/0/seen.json", "nodes/0/",
+        "nodes/0/attempt_0/../events.jsonl", "nodes/0/attempt_0/x", "slurm/../run.json", "slurm/.log", "nodes/0/x\0",
+        "nodes/0/attempt_0/error_0.json/x", "nodes/0/attempt_0/rank_0.log\n", "", "." * 5000,
+    ],
+)  # fmt: skip
 def test_a_node_can_not_write_elsewhere(tmp_path: Path, name: str) -> None:
     _, copy = copy_of(tmp_path)
     with pytest.raises(ValueError, match="not its own"):
         copy._inside(name)
+
+
+class Told(LocalSession):
+    """A machine that answers a look with this."""
+
+    def __init__(self, data: bytes = b"", **reply: Any) -> None:
+        super().__init__()
+        self.reply = {"files": [], "alive": True, "steps": [], "more": False, **reply}, data
+
+    def call(self, do: str, payload: bytes = b"", *, timeout: float | None = None, **values: Any) -> Any:
+        return self.reply
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        ["nodes/1/events.jsonl", 1, 0, "", False],
+        ["nodes/0/agent.log", 2, 0, "", False],
+        ["nodes/0/agent.log", -1, 0, "", False],
+        ["nodes/0/agent.log", 1, -1, "", False],
+    ],
+)
+def test_a_piece_that_is_not_the_nodes_own_or_not_there_is_an_error_that_names_the_host(
+    tmp_path: Path, piece: list[Any]
+) -> None:
+    _, copy = copy_of(tmp_path)
+    with pytest.raises(BackendError, match=r"^n1: "):
+        copy.update(Told(b"x", files=[piece]), 0.0)  # type: ignore[arg-type]
+
+
+def test_results_are_taken_from_node_0_alone(tmp_path: Path) -> None:
+    copies = [Copy(RunDir(tmp_path), node, "/r", "", None) for node in (0, 1)]
+    for name in ("metrics.jsonl", "result.json", "rank0.done", "slurm/agent.1.0.0.log"):
+        piece = [name, 1, 0, "", False]
+        with pytest.raises(BackendError, match="n1: node 1 names a file that is not its own"):
+            copies[1].update(Told(b"1", files=[piece]), 0.0)  # type: ignore[arg-type]
+        assert not (tmp_path / name).exists()
+        copies[0].update(Told(b"0", files=[piece]), 0.0)  # type: ignore[arg-type]
+        assert (tmp_path / name).read_bytes() == b"0"
+
+
+def test_a_checkpoint_of_another_name_is_none(tmp_path: Path) -> None:
+    _, copy = copy_of(tmp_path)
+    copy.update(Told(steps=["../evil", "step_00000007", "step_x"]), 0.0)  # type: ignore[arg-type]
+    assert copy.steps == ["step_00000007"]
+
+
+def test_a_disk_here_without_room_is_an_error_and_not_the_nodes_end(tmp_path: Path) -> None:
+    _, copy = copy_of(tmp_path)
+    (copy.run.path / "nodes").write_text("in the way")
+    with pytest.raises(BackendError, match=r"Not a directory|File exists"):
+        copy.update(Told(b"x", files=[["nodes/0/agent.log", 1, 0, "", False]]), 0.0)  # type: ignore[arg-type]

@@ -39,3 +39,23 @@ def test_code_can_not_leave_its_folder(tmp_path: Path, path: str, digest: str) -
     with pytest.raises(RefusedError):
         code_cache.unpack(values, b"")
     assert not (tmp_path / "code").exists()
+
+
+def test_a_content_that_was_torn_or_changed_is_missing_and_never_laid_out(tmp_path: Path) -> None:
+    content, elsewhere = b"print(1)\n", tmp_path / "mine"
+    digest = hashlib.sha256(content).hexdigest()
+    kept = tmp_path / "cache/code" / digest
+    values: dict[str, Any] = {"workdir": str(tmp_path), "code_dir": str(tmp_path / "run/code")}
+    listing = {"one.py": ["f", digest]}
+    code_cache.unpack({**values, "sizes": [len(content)]}, content)
+    for plant in (lambda: kept.write_bytes(b"print('evil')\n"), lambda: kept.symlink_to(elsewhere)):
+        kept.unlink()
+        elsewhere.write_bytes(content)
+        plant()
+        assert json.loads(code_cache.missing(values, json.dumps([digest]).encode())[1]) == [digest]
+        with pytest.raises((RefusedError, OSError)):
+            code_cache.unpack({**values, "sizes": [], "listing": listing}, b"")
+        assert list(tmp_path.glob("run/*")) == []
+    code_cache.unpack({**values, "sizes": [len(content)], "listing": listing}, content)
+    assert (tmp_path / "run/code/one.py").read_bytes() == content
+    assert not kept.is_symlink()

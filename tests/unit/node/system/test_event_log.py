@@ -56,3 +56,13 @@ def test_a_full_disk_is_reported_once_and_costs_only_what_did_not_fit(
     log.write("after")
     assert [event["kind"] for event in read_lines(path)] == ["before", "after"]
     assert capfd.readouterr().err.count("No space left on device") == 1
+
+
+def test_a_record_that_is_a_link_is_not_followed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path, elsewhere = tmp_path / "events.jsonl", tmp_path / "bashrc"
+    elsewhere.write_text("mine\n")
+    path.symlink_to(elsewhere)
+    path.with_name("events.jsonl.reserve").symlink_to(elsewhere)
+    EventLog(str(path), 0).write("started")
+    assert elsewhere.read_text() == "mine\n"
+    assert "Too many levels of symbolic links" in capfd.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.node.system import inputs
 from orchestrator.node.system.inputs import InputError, place
 from orchestrator.protocol.task import Input
 
@@ -126,3 +128,30 @@ def test_what_an_interrupted_download_left_is_not_taken_for_the_input(tmp_path: 
     source.write_bytes(DATA)
     (tmp_path / f"{SHA}.partial").write_bytes(DATA[:10])
     assert Path(place(Input("data", str(source), SHA), str(tmp_path))).read_bytes() == DATA
+
+
+def test_an_input_that_was_torn_or_changed_is_fetched_anew_and_read_once_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, kept = tmp_path / "data", tmp_path / "inputs" / SHA
+    source.write_bytes(DATA)
+    kept.parent.mkdir()
+    elsewhere = tmp_path / "mine"
+    elsewhere.write_text("mine")
+    for plant in (lambda: kept.write_bytes(DATA[:-1]), lambda: kept.symlink_to(elsewhere), lambda: os.mkfifo(kept)):
+        monkeypatch.setattr(inputs, "_verified", set())
+        kept.unlink(missing_ok=True)
+        plant()
+        kept.with_name(f"{SHA}.partial").symlink_to(elsewhere)
+        assert Path(place(Input("data", str(source), SHA), str(kept.parent))).read_bytes() == DATA
+        assert not kept.is_symlink()
+    source.unlink()
+    place(Input("data", str(source), SHA), str(kept.parent))  # known to be whole
+    assert elsewhere.read_text() == "mine"
+
+
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / f"{SHA}.lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match="can't be kept in"):
+        place(Input("data", "/etc/hostname", SHA), str(tmp_path))
+    assert not (tmp_path / "elsewhere").exists()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.node.system import private
-from orchestrator.node.system.private import as_the_user, hold_umask, make_private, users_umask, why_exposed
+from orchestrator.node.system.private import as_the_user, hold_umask, make_private, users_umask, why_exposed, why_unsafe
 
 
 @pytest.fixture(autouse=True)
@@ -67,3 +67,41 @@ def test_who_may_write_into_a_folder(tmp_path: Path) -> None:
 def test_whose_a_folder_is(tmp_path: Path) -> None:
     os.chown(tmp_path, 54321, 54321)
     assert why_exposed(str(tmp_path)) == f"{tmp_path} belongs to user 54321"
+
+
+def test_a_folder_is_safe_where_nobody_can_put_another_in_its_place(tmp_path: Path) -> None:
+    lab, mine = tmp_path / "lab", tmp_path / "lab" / "mine"
+    mine.mkdir(parents=True)
+    for path in (lab, mine):
+        path.chmod(0o755)
+    assert why_unsafe(str(mine)) is None
+    mine.chmod(0o775)
+    assert why_unsafe(str(mine), shared_parent=True) == f"{mine} may be written by others (mode 0775)"
+    mine.chmod(0o700)
+    lab.chmod(0o2775)
+    swap = f"who may put another folder in the place of {mine}"
+    assert why_unsafe(str(mine)) == f"{lab} may be written by others (mode 2775), {swap}"
+    assert why_unsafe(str(mine), shared_parent=True) is None
+    lab.chmod(0o1777)  # as /tmp
+    assert why_unsafe(str(mine)) is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_folder_below_anothers_and_behind_anothers_link_is_not_safe(tmp_path: Path) -> None:
+    mine, link = tmp_path / "lab" / "mine", tmp_path / "link"
+    mine.mkdir(parents=True, mode=0o755)
+    mine.parent.chmod(0o755)
+    link.symlink_to(mine.parent)
+    assert why_unsafe(str(link / "mine")) is None
+    os.chown(link, 54321, 54321, follow_symlinks=False)
+    assert str(why_unsafe(str(link / "mine"))).startswith(f"{link} belongs to user 54321, who may put another folder")
+    os.chown(mine.parent, 54321, 54321)
+    assert str(why_unsafe(str(mine))).startswith(f"{mine.parent} belongs to user 54321")
+    os.chown(mine.parent, 0, 0)
+    os.chown(link, 0, 0, follow_symlinks=False)
+    (tmp_path / "way").mkdir()
+    (tmp_path / "way").chmod(0o777)  # others may put another link there
+    (tmp_path / "way" / "link").symlink_to(mine.parent)
+    assert str(why_unsafe(str(tmp_path / "way" / "link" / "mine"))).startswith(
+        f"{tmp_path}/way may be written by others"
+    )

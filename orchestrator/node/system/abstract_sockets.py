@@ -1,0 +1,95 @@
+"""Abstract unix sockets: names in the kernel that one process of a machine can have at a time, and whose they are.
+
+They are no files: nobody can lay one beforehand, nothing is followed or left behind, and a name is free the moment the
+last descriptor of it is closed. Each network namespace has names of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+NETLINK_SOCK_DIAG = 4
+SOCK_DIAG_BY_FAMILY = 20
+REQUEST_ALL = 0x301  # NLM_F_REQUEST and NLM_F_DUMP
+ERROR, DONE = 2, 3  # kinds of answers
+SHOW_NAME_AND_UID = 0x41
+NAME, UID = 0, 7  # kinds of attributes
+ANSWER_SECONDS = 5.0
+HEAD, DIAG, ATTRIBUTE = "=IHHII", "=BBHIIIII", "=HH"
+DIAG_ANSWER_BYTES = 16
+
+
+class Owned(NamedTuple):
+    """A name that some process has, and the number of its user; None where this kernel does not tell (before 5.3)."""
+
+    name: str
+    uid: int | None
+
+
+def take(name: str) -> socket.socket | None:
+    """Return a socket that has the name as long as it, or a copy of its descriptor, is open; None where another has."""
+    taken = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        taken.bind(f"\0{name}")
+    except OSError:
+        taken.close()
+        return None
+    return taken
+
+
+def owned_names() -> list[Owned]:
+    """Return the names that are taken, of this network namespace; the users are the kernel's word."""
+    try:
+        return [owned for body in _ask_kernel() if (owned := _owned(body)) is not None]
+    except OSError:  # a kernel without it, or one that may not be asked here
+        return [Owned(name, None) for name in _listed()]
+
+
+def _ask_kernel() -> Iterator[bytes]:
+    """Yield what the kernel says of each unix socket: sock_diag(7)."""
+    question = struct.pack(DIAG, socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, SHOW_NAME_AND_UID, 0, 0)
+    head = struct.pack(HEAD, struct.calcsize(HEAD) + len(question), SOCK_DIAG_BY_FAMILY, REQUEST_ALL, 1, 0)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as kernel:
+        kernel.settimeout(ANSWER_SECONDS)
+        kernel.send(head + question)
+        while True:
+            data = kernel.recv(1 << 16)
+            while data:
+                size, kind, *_ = struct.unpack_from(HEAD, data)
+                if kind == DONE:
+                    return
+                if kind == ERROR:
+                    raise OSError(-struct.unpack_from("=i", data, struct.calcsize(HEAD))[0], "sock_diag")
+                yield data[struct.calcsize(HEAD) : size]
+                data = data[_aligned(size) :]
+
+
+def _owned(body: bytes) -> Owned | None:
+    """Return the abstract name of a stream socket; None for any other: other types have names of their own."""
+    attributes: dict[int, bytes] = {}
+    rest = body[DIAG_ANSWER_BYTES:]
+    while len(rest) >= struct.calcsize(ATTRIBUTE):
+        size, kind = struct.unpack_from(ATTRIBUTE, rest)
+        attributes[kind] = rest[struct.calcsize(ATTRIBUTE) : size]
+        rest = rest[max(_aligned(size), struct.calcsize(ATTRIBUTE)) :]
+    name = attributes.get(NAME, b"")
+    if body[1] != socket.SOCK_STREAM or not name.startswith(b"\0"):
+        return None
+    return Owned(os.fsdecode(name[1:]), struct.unpack("=I", attributes[UID])[0] if UID in attributes else None)
+
+
+def _aligned(size: int) -> int:
+    return (size + 3) & ~3
+
+
+def _listed() -> Iterator[str]:
+    with contextlib.suppress(OSError), open("/proc/net/unix", encoding="utf-8", errors="surrogateescape") as file:
+        for line in file:
+            fields = line.rstrip("\n").split(None, 7)
+            if len(fields) == 8 and fields[4] == "0001" and fields[7].startswith("@"):
+                yield fields[7][1:]

@@ -1,0 +1,79 @@
+"""What each answer of a machine's server has to look like: a machine may be broken, or somebody else's by now. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Final
+
+
+@dataclass(frozen=True)
+class Row:
+    """A list with one thing of each of these shapes."""
+
+    shapes: tuple[Any, ...]
+
+
+# A type; a tuple for any one of several; [shape] for a list of such; {str: shape} for a mapping of any names; a dict of
+# names, of which those with a `?` may be missing.
+_HOLDER: Final = {"uid": (int, None), "user": (str, None), "run": (str, None), "since": (int, None)}
+_LEFT: Final = {"folder": bool, "processes": [str], "agent": bool}
+SHAPES: Final[dict[str, Any]] = {
+    "hello": {
+        "host": str, "python": str, "uid": int, "home": str, "workdir": str, "cores": int, "gpus": int,
+        "addresses": [str], "time": float, "free": int, "shm": int,
+    },
+    "interpreter": {"python?": str, "torch?": (str, None), "torchvision?": (str, None)},
+    "write_file": {"size": int},
+    "start_agent": {"pid": int, "started": int},
+    "cancel": {"told": bool},
+    "clean_up": {"host": str, "ended": int, "survivors": [str]},
+    "remove": {"removed": bool},
+    "container": {"version": str, "rootless": bool, "image_id": (str, None)},
+    "missing": {},
+    "unpack": {},
+    "poll_changes": {
+        "files": [Row((str, int, (int, None), str, bool))], "alive": (bool, None), "steps": [str], "more": bool
+    },
+    "read_file": {},
+    "read_range": {"size": int},
+    "steps": {"steps": [str]},
+    "lease": {"places": ([str], None), "why?": str},
+    "leases": {"places": {str: (_HOLDER, None)}},
+    "still_held": {"places": [str]},
+    "release": {"released": int},
+    "leftovers": {"runs": {str: _LEFT}},
+    "tidy_cache": {"removed": int, "freed": int},
+    "listen": {"port": int},
+    "probe": {"addr": (str, None), "own?": str, "interface?": (str, None), "problems?": [str]},
+    "run_program": {"code": (int, None), "err": str},
+    "missing_programs": {"missing": [str]},
+}  # fmt: skip
+
+
+def is_answer(values: Any, do: str) -> bool:
+    """Return whether this is what the server answers to such a request, or the reason why it does not."""
+    if isinstance(values, dict) and "error" in values:
+        return isinstance(values["error"], str)
+    return _fits(values, SHAPES[do])
+
+
+def _fits(value: Any, shape: Any) -> bool:
+    if isinstance(shape, tuple):
+        return any(_fits(value, each) for each in shape)
+    if isinstance(shape, list):
+        return isinstance(value, list) and all(_fits(each, shape[0]) for each in value)
+    if isinstance(shape, Row):
+        return isinstance(value, list) and len(value) == len(shape.shapes) and all(map(_fits, value, shape.shapes))
+    if isinstance(shape, dict) and str in shape:
+        return isinstance(value, dict) and all(_fits(each, shape[str]) for each in value.values())
+    if isinstance(shape, dict):
+        return isinstance(value, dict) and all(_has(value, name, inner) for name, inner in shape.items())
+    if shape is float:
+        return type(value) in (int, float) and math.isfinite(value)
+    return value is None if shape is None else type(value) is shape
+
+
+def _has(values: dict[str, Any], name: str, shape: Any) -> bool:
+    known = name.removesuffix("?")
+    return _fits(values[known], shape) if known in values else name.endswith("?")

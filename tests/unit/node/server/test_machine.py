@@ -1,0 +1,40 @@
+"""What a machine's server writes, and the folders in which it writes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.node.server import machine
+from orchestrator.node.server.request import RefusedError
+
+
+def test_a_folder_that_others_may_write_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    work = tmp_path / "lab" / "orch"
+    assert machine.hello({"workdir": str(work)}, b"")[0]["workdir"] == str(work)
+    assert [path.stat().st_mode & 0o777 for path in (work, work.parent)] == [0o700, 0o700]
+    (work / "cache").mkdir()
+    (work / "cache").chmod(0o777)
+    with pytest.raises(RefusedError, match=r"cache may be written by others \(mode 0777\).*: chmod go-w"):
+        machine.hello({"workdir": str(work), "shared_parent": True}, b"")
+    (work / "cache").chmod(0o755)
+    work.parent.chmod(0o775)
+    with pytest.raises(RefusedError, match=r"lab may be written by others.*set shared_parent: true in the profile"):
+        machine.hello({"workdir": str(work)}, b"")
+    machine.hello({"workdir": str(work), "shared_parent": True}, b"")
+
+
+def test_a_file_is_written_anew_and_through_no_link(tmp_path: Path) -> None:
+    path, elsewhere = tmp_path / "run" / "file", tmp_path / "mine"
+    elsewhere.write_text("mine")
+    path.parent.mkdir()
+    for name in ("file", "file.partial"):
+        (path.parent / name).symlink_to(elsewhere)
+    for offset, piece in ((0, b"one "), (4, b"two")):
+        machine.write_file({"path": str(path), "offset": offset, "last": offset > 0}, piece)
+    assert (path.read_bytes(), elsewhere.read_text()) == (b"one two", "mine")
+    path.with_name("file.partial").symlink_to(elsewhere)
+    with pytest.raises(OSError, match="symbolic links"):
+        machine.write_file({"path": str(path), "offset": 4}, b"evil")
+    assert elsewhere.read_text() == "mine"
