@@ -70,8 +70,10 @@ class SecondCopy:
             self.record("second_copy_failed", checkpoint=name, reason=problem)
         self.problem = problem
         values = {"checkpoint": name, "commit": commit, "problem": problem, "seconds": time.monotonic() - started}
+        told = second_copy_file(self.task.run_dir)
         with contextlib.suppress(OSError):  # the ranks then wait as long as they wait for one that is slow
-            write_json(second_copy_file(self.task.run_dir), values, durable=False)
+            os.makedirs(os.path.dirname(told), exist_ok=True)
+            write_json(told, values, durable=False)
 
     async def _send(self, path: str, commit: str, addrs: tuple[str, ...], port: int) -> None:
         with open(f"{path}/{MANIFEST}", encoding="utf-8") as file:
