@@ -20,13 +20,13 @@ from orchestrator.node.system.private import make_private
 from orchestrator.runs.run_id import is_run_id, run_id_from
 from orchestrator.runs.store import RunDir, check_own, newest_runs
 from orchestrator.transport.address import gateway_of
+from orchestrator.transport.openssh import NO_CONNECTION, ssh_argv
 
 if TYPE_CHECKING:
     from orchestrator.prepare.prepare import Prepared
 
 FORMAT: Final = 1
 FOLDER: Final = "elsewhere"
-NO_CONNECTION: Final = 255  # ssh's own exit code
 NO_PROGRAM: Final = (126, 127)
 
 
@@ -104,8 +104,6 @@ def _packed(prepared: Prepared, folder: Path) -> bytes:
 
 
 def _argv(host: str, command: list[str]) -> list[str]:
-    from orchestrator.transport.openssh import ssh_argv  # noqa: PLC0415 (loads fabric)
-
     address = gateway_of(host)
     return [*ssh_argv(address), "--", address.host, shlex.join(command)]
 

@@ -6,9 +6,11 @@ What fails raises OSError; each package says it in its own words.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,18 @@ def write_atomic(path: str | Path, data: bytes, *, mode: int = READABLE, durable
 def open_own(path: str | Path, flags: int, mode: int = READABLE) -> int:
     """Open a file of orch's own and return its descriptor; OSError where there is a link, which may lead anywhere."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+
+
+def read_regular(path: str | Path, most: int) -> bytes:
+    """Return what is in a file that another may have laid there; OSError where it is a link, no file, or too large."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is no ordinary file")
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"it has more than {most >> 20} MiB")
+    return data
 
 
 @contextlib.contextmanager

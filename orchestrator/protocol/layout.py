@@ -13,6 +13,24 @@ def attempt_folder(node_dir: str, attempt: int) -> str:
     return f"{node_dir}/attempt_{attempt}"
 
 
+def metrics_file(run_dir: str) -> str:
+    """Return where rank 0 appends its metrics."""
+    return f"{run_dir}/metrics.jsonl"
+
+
+def result_file(folder: str) -> str:
+    """Return where rank 0 leaves the run's result: in the run's folder, in a container in its attempt's."""
+    return f"{folder}/result.json"
+
+
+def archive_file(run_dir: str) -> str:
+    """Return the archive of the code that runs on nodes."""
+    return f"{run_dir}/node.pyz"
+
+
 def second_copy_file(run_dir: str) -> str:
-    """Return where node 0's agent says which checkpoint node 1 has; rank 0 waits for it before its next save."""
-    return f"{node_folder(run_dir, 0)}/second_copy.json"
+    """Return where node 0's agent says which checkpoint node 1 has; rank 0 waits for it before its next save.
+
+    It has a folder of its own, which a container sees.
+    """
+    return f"{node_folder(run_dir, 0)}/second_copy/newest.json"

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.protocol.layout import attempt_folder, node_folder, second_copy_file
+from orchestrator.protocol.layout import (
+    attempt_folder,
+    metrics_file,
+    node_folder,
+    result_file,
+    second_copy_file,
+)
 from orchestrator.protocol.task import NodeTask, copies_checkpoints
 
 EXIT_NO_RETRY = 93  # a rank's way to say: starting me again will not help
@@ -53,7 +59,7 @@ def rank_environment(
 ) -> dict[str, str]:
     """Return the variables of one rank: torchrun's own, name by name, and orch's."""
     rank = binding.rank_offset + local_rank
-    node_dir = node_folder(task.run_dir, task.node_rank)
+    folder = attempt_folder(node_folder(task.run_dir, task.node_rank), attempt)
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(local_rank),
@@ -69,7 +75,7 @@ def rank_environment(
         "TORCHELASTIC_RUN_ID": task.run_id,
         "TORCHELASTIC_RESTART_COUNT": str(attempt),
         "TORCHELASTIC_MAX_RESTARTS": str(task.retry.get("infra") or 0),
-        "TORCHELASTIC_ERROR_FILE": f"{attempt_folder(node_dir, attempt)}/error_{rank}.json",
+        "TORCHELASTIC_ERROR_FILE": f"{folder}/error_{rank}.json",
         "TORCHELASTIC_USE_AGENT_STORE": str(serves_store),
         "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
@@ -82,9 +88,9 @@ def rank_environment(
         "ORCH_CHECKPOINT_DIR": task.checkpoint_dir,
         "ORCH_CHECKPOINT_KEEP": str(task.checkpoint_keep),
         "ORCH_RESUME": task.resume,
-        "ORCH_METRICS_FILE": f"{task.run_dir}/metrics.jsonl",
-        "ORCH_RESULT_FILE": f"{task.run_dir}/result.json",
-        "ORCH_BEAT_FILE": f"{attempt_folder(node_dir, attempt)}/beat_{rank}",
+        "ORCH_METRICS_FILE": metrics_file(task.run_dir),
+        "ORCH_RESULT_FILE": result_file(folder if task.container else task.run_dir),
+        "ORCH_BEAT_FILE": f"{folder}/beat_{rank}",
         **({"ORCH_SECOND_COPY": second_copy_file(task.run_dir)} if copies_checkpoints(task) and rank == 0 else {}),
     }
 

@@ -1,7 +1,7 @@
 """One machine reached over SSH: its address, and a connection to it. The only importer of fabric.
 
 The user's OpenSSH configuration is read by OpenSSH itself (`ssh -G`); fabric connects with what comes of it. Host keys
-are checked against the known_hosts files, never learned.
+are checked against the known_hosts files, never learned; a certificate is checked by the system's `ssh` alone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import random
 import shlex
 import socket
 import time
-from typing import Any, Final
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
 
 import paramiko
 from fabric import Config, Connection
@@ -20,6 +22,7 @@ from paramiko.config import SSHConfig
 
 from orchestrator.errors import BackendError
 from orchestrator.transport.address import Address
+from orchestrator.transport.host_keys import KnownHost, known_host, revoked_by
 from orchestrator.transport.openssh import BUFFER, CONNECT_SECONDS, KEEPALIVE_SECONDS, Resolved
 
 TRIES: Final = 3
@@ -27,24 +30,70 @@ QUICK_SECONDS: Final = 2.0
 LOST: Final = (OSError, EOFError, paramiko.SSHException)  # how a connection that breaks shows itself
 
 
-class _UnknownHostError(Exception):
-    """Its arguments are the kind of the key and its fingerprint as OpenSSH prints it."""
+Opened = TypeVar("Opened")
 
 
-class _Refuse:
-    """What paramiko asks about a host that is not in known_hosts."""
+class NeedsOpenSshError(BackendError):
+    """The host is known by more than keys (a certificate's authority, a program), which paramiko can't check."""
+
+
+class _HostKeyError(Exception):
+    """Its arguments are what is wrong with the host's key, and what to do."""
+
+
+@dataclass(frozen=True)
+class _HostKeyCheck:
+    """What paramiko asks about a host's key, as it is given no known_hosts file itself."""
+
+    known: KnownHost
+    resolved: Resolved
 
     def missing_host_key(self, client: Any, hostname: str, key: Any) -> None:
-        digest = base64.b64encode(hashlib.sha256(key.asbytes()).digest()).decode().rstrip("=")
-        raise _UnknownHostError(key.get_name(), f"SHA256:{digest}")
+        """Raise _HostKeyError unless the key is known, and not revoked."""
+        kind, blob = key.get_name(), key.asbytes()
+        digest = base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
+        shown, owner = f"{kind} SHA256:{digest}", "don't go there: ask its owner for its new key"
+        for line in self.known.revoked:
+            if line.blob == blob:
+                raise _HostKeyError(f"its host key ({shown}) is revoked: {line.where} says so", owner)
+        revoked, certificate = self.resolved.revoked_host_keys, key.public_blob
+        shows = (certificate.key_type, certificate.key_blob) if certificate else (kind, blob)
+        if revoked and revoked_by(revoked, *shows):
+            raise _HostKeyError(f"its host key ({shown}) is revoked: {revoked} (RevokedHostKeys) says so", owner)
+        if any(line.blob == blob for line in self.known.keys):
+            return
+        name, port = self.resolved.hostname, self.resolved.port
+        if self.known.keys:
+            raise _HostKeyError(
+                "its host key is not the one in known_hosts: it is another machine, or was installed anew "
+                f"({self.known.keys[0].where} has another than {shown})",
+                f"ask its owner; only then remove the old key: ssh-keygen -R '{self.known.name}'",
+            )
+        raise _HostKeyError(
+            f"its host key is not in known_hosts ({shown})",
+            "compare the fingerprint with the machine's own, then: "
+            f"ssh-keyscan{f' -p {port}' if port != 22 else ''} -t {_scanned_as(kind)} {name} >> ~/.ssh/known_hosts",
+        )
 
 
 def connect(address: Address, resolved: Resolved, gateway: Connection | None) -> Connection:
     """Return an open connection; BackendError says in a sentence what is in the way."""
+    known = known_host(resolved)
+    if not known.keys and (known.authorities or resolved.known_hosts_command):
+        what = known.authorities[0].where if known.authorities else resolved.known_hosts_command
+        raise NeedsOpenSshError(
+            f"{address.host}: its host key is known by {what}, which only OpenSSH's ssh can check, and none is here",
+            "install OpenSSH's client, or add the host's own key to known_hosts",
+        )
+    return patiently(lambda: _open(address, resolved, known, gateway))
+
+
+def patiently(begin: Callable[[], Opened]) -> Opened:
+    """Return what it returns; tried again where an sshd that is asked by many at once has dropped it."""
     for attempt in range(1, TRIES + 1):
         begun = time.monotonic()
         try:
-            return _open(address, resolved, gateway)
+            return begin()
         except BackendError as error:
             is_slow = time.monotonic() - begun > QUICK_SECONDS  # a time-out, not an sshd that is too busy to listen
             if not error.transient or is_slow or attempt == TRIES:
@@ -53,18 +102,17 @@ def connect(address: Address, resolved: Resolved, gateway: Connection | None) ->
     raise AssertionError
 
 
-def _open(address: Address, resolved: Resolved, gateway: Connection | None) -> Connection:
+def _open(address: Address, resolved: Resolved, known: KnownHost, gateway: Connection | None) -> Connection:
     connection = Connection(
         resolved.hostname, user=resolved.user, port=resolved.port, gateway=gateway, connect_timeout=CONNECT_SECONDS,
         config=Config(ssh_config=SSHConfig(), lazy=True),  # `ssh -G` has read it
         connect_kwargs={
             "key_filename": list(resolved.keys), "allow_agent": resolved.agent, "look_for_keys": False,
             "banner_timeout": CONNECT_SECONDS, "auth_timeout": CONNECT_SECONDS,
+            "transport_factory": _asking_first_for(known.kinds),
         },
     )  # fmt: skip
-    connection.client.set_missing_host_key_policy(_Refuse())
-    for path in resolved.known_hosts:
-        connection.client.load_system_host_keys(path)
+    connection.client.set_missing_host_key_policy(_HostKeyCheck(known, resolved))
     through = f" through {resolved.jump}" if resolved.jump else ""
     try:
         connection.open()
@@ -78,6 +126,23 @@ def _open(address: Address, resolved: Resolved, gateway: Connection | None) -> C
     return connection
 
 
+def _asking_first_for(kinds: frozenset[str]) -> Callable[..., paramiko.Transport]:
+    """Return what makes a transport that asks the host for a key of a kind that is known, as ssh does."""
+
+    def make(sock: Any, **options: Any) -> paramiko.Transport:
+        transport = paramiko.Transport(sock, **options)
+        wanted = transport.get_security_options()
+        wanted.key_types = sorted(wanted.key_types, key=lambda name: _kind_of(name) not in kinds)
+        return transport
+
+    return make
+
+
+def _kind_of(algorithm: str) -> str:
+    """Return the kind of key by which an algorithm signs."""
+    return "ssh-rsa" if algorithm.startswith("rsa-sha2-") else algorithm
+
+
 def _scanned_as(kind: str) -> str:
     """Return what ssh-keyscan calls a kind of key: only the one whose fingerprint was compared is to be believed."""
     return next((name for name in ("ed25519", "ecdsa", "rsa") if name in kind), kind)
@@ -85,18 +150,11 @@ def _scanned_as(kind: str) -> str:
 
 def _in_words(address: Address, resolved: Resolved, through: str, error: Exception) -> BackendError:
     where = f"{address.host} ({resolved.hostname}:{resolved.port}{through})"
-    if isinstance(error, _UnknownHostError):
-        port = f" -p {resolved.port}" if resolved.port != 22 else ""
-        return BackendError(
-            f"{where}: its host key is not in known_hosts ({' '.join(error.args)})",
-            "compare the fingerprint with the machine's own, then: "
-            f"ssh-keyscan{port} -t {_scanned_as(error.args[0])} {resolved.hostname} >> ~/.ssh/known_hosts",
-        )
-    if isinstance(error, paramiko.BadHostKeyException):
-        return BackendError(
-            f"{where}: its host key is not the one in known_hosts: it is another machine, or was installed anew",
-            f"ask its owner; only then remove the old key: ssh-keygen -R {resolved.hostname}",
-        )
+    if isinstance(error, _HostKeyError):
+        problem, remedy = error.args
+        return BackendError(f"{where}: {problem}", remedy)
+    if isinstance(error, BackendError):
+        return BackendError(f"{where}: {error.message}", error.hint)
     if isinstance(error, paramiko.PasswordRequiredException):
         return BackendError(f"{where}: the key needs its passphrase", "load it into the agent: ssh-add")
     if isinstance(error, paramiko.AuthenticationException):

@@ -26,6 +26,8 @@ KEEPALIVE_SECONDS: Final = 5
 BUFFER: Final = 1 << 16
 FAST_CIPHER: Final = "aes128-gcm@openssh.com"
 LEAVING_SECONDS: Final = 5.0
+NO_CONNECTION: Final = 255  # what ssh ends with when the command did not run
+FINAL: Final = ("verification failed", "Permission denied", "Connection refused", "Could not resolve")
 PIPE_BYTES: Final = 1 << 20  # the most that an ordinary user may ask for
 OPTIONS: Final = {
     "BatchMode": "yes",
@@ -49,6 +51,9 @@ class Resolved:
     port: int = 22
     keys: tuple[str, ...] = ()
     known_hosts: tuple[str, ...] = ()
+    host_key_alias: str | None = None
+    revoked_host_keys: str | None = None  # a file
+    known_hosts_command: str | None = None
     jump: str | None = None
     agent: bool = True
     ciphers: tuple[str, ...] = ()
@@ -82,10 +87,17 @@ def resolve(address: Address) -> Resolved:
         port=int(first.get("port", address.port or 22)),
         keys=tuple(path for key in keys if os.path.exists(path := os.path.expanduser(key))),
         known_hosts=tuple(path for file in files if os.path.exists(path := os.path.expanduser(file))),
-        jump=None if jump in (None, "none") else jump,
+        host_key_alias=first.get("hostkeyalias"),
+        revoked_host_keys=os.path.expanduser(first["revokedhostkeys"]) if "revokedhostkeys" in first else None,
+        known_hosts_command=_unless_none(first.get("knownhostscommand")),
+        jump=_unless_none(jump),
         agent=first.get("identityagent") != "none" and first.get("identitiesonly") != "yes",
         ciphers=tuple(filter(None, first.get("ciphers", "").split(","))),
     )
+
+
+def _unless_none(value: str | None) -> str | None:
+    return None if value == "none" else value
 
 
 def ssh_argv(address: Address) -> list[str]:
@@ -132,10 +144,12 @@ class SshProcess:
     """A command on a machine, its standard streams attached, over a connection of the system's `ssh`."""
 
     def __init__(self, address: Address, argv: list[str]) -> None:
+        self.host = address.host
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the process)
         self.process = subprocess.Popen(
             [*ssh_argv(address), "--", address.host, shlex.join(argv)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, bufsize=BUFFER,
+            start_new_session=True,  # a Ctrl-C at the terminal is for this process, which may have more to say there
         )  # fmt: skip
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -155,14 +169,17 @@ class SshProcess:
         self.stdin.flush()
 
     def last_words(self) -> tuple[int, str]:
-        """Return (exit code, standard error) of the command that has ended."""
+        """Return (exit code, standard error) of the command that has ended; BackendError if ssh did not get there."""
         self.alarm.cancel()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(LEAVING_SECONDS)
         self.process.kill()
         code = self.process.wait()
         self.errors.seek(0)
-        return code, self.errors.read(4096).decode("utf-8", "replace").strip()
+        said = self.errors.read(4096).decode("utf-8", "replace").strip()
+        if code == NO_CONNECTION:
+            raise _in_words(self.host, said)
+        return code, said
 
     def close(self) -> None:
         """End the connection; the command there sees the end of its input."""
@@ -172,3 +189,12 @@ class SshProcess:
         for file in (self.stdin, self.stream, self.errors):
             with contextlib.suppress(OSError):  # what could not be sent any more
                 file.close()
+
+
+def _in_words(host: str, said: str) -> BackendError:
+    """Return what ssh says of a connection that did not come to be, without the frame around its warnings."""
+    lines = [line.strip() for line in said.splitlines() if line.strip("@ \r")]
+    why = " ".join(lines)[-600:] or "ssh does not say why"
+    return BackendError(
+        f"{host}: can't be reached by ssh: {why}", f"try: ssh {host}", transient=not any(word in why for word in FINAL)
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.errors import BackendError
 from orchestrator.transport.address import Address, gateway_of
-from orchestrator.transport.openssh import resolve
+from orchestrator.transport.openssh import SshProcess, resolve
 
 if TYPE_CHECKING:  # fabric is loaded with the first connection
     from fabric import Connection
@@ -46,10 +47,15 @@ class ConnectionPool:
             return session
 
     def _open(self, address: Address, workdir: str) -> Session:
-        from orchestrator.transport.connection import Channel  # noqa: PLC0415 (loads fabric)
+        from orchestrator.transport.connection import Channel, NeedsOpenSshError, patiently  # noqa: PLC0415 (fabric)
         from orchestrator.transport.rpc import Session  # noqa: PLC0415 (loads fabric)
 
-        connection = self._connect(address)
+        try:
+            connection = self._connect(address)
+        except NeedsOpenSshError:  # of this machine, or of a gateway
+            if shutil.which("ssh") is None:
+                raise
+            return patiently(lambda: Session(address, lambda argv: SshProcess(address, argv), workdir))
         return Session(address, lambda argv: Channel(connection, argv), workdir, connection.close)
 
     def _own_lock(self, key: Any) -> threading.Lock:

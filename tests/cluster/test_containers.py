@@ -324,6 +324,65 @@ def test_a_daemon_that_restarts_and_a_machine_that_crashes_leave_no_container(la
     assert [lab.of_run(run, host) for host in NODES] == [[], [], []]
 
 
+# What a container might do to the agent, told on its first line; it fails the first time, and ends well the second.
+ATTACKS = """
+import json, os, sys
+run, attempt = os.environ["ORCH_RUN_DIR"], int(os.environ["ORCH_ATTEMPT"])
+node = f"{run}/nodes/0"
+
+def attempted(attack):
+    try:
+        attack()
+        return "done"
+    except OSError as error:
+        return error.strerror
+
+attacks = {
+    "append to the archive": lambda: open(f"{run}/node.pyz", "ab").close(),
+    "replace the archive": lambda: (open(f"{run}/own", "w").close(), os.replace(f"{run}/own", f"{run}/node.pyz")),
+    "remove the archive": lambda: os.unlink(f"{run}/node.pyz"),
+    "change the code": lambda: open("main.py", "ab").close(),
+    "write a record": lambda: open(f"{node}/events.jsonl", "a").close(),
+    "lay a link": lambda: os.symlink("/", f"{node}/agent.json"),
+    "make the next attempt's folder": lambda: os.mkdir(f"{node}/attempt_{attempt + 1}"),
+    "cancel": lambda: open(f"{run}/cancel.json", "w").close(),
+}
+seen = sorted(os.path.relpath(path, run) for path, *_ in os.walk(run))
+print(json.dumps({"seen": seen, **{name: attempted(attack) for name, attack in attacks.items()}}), flush=True)
+open(os.environ["ORCH_METRICS_FILE"], "a").write(json.dumps({"kind": "train", "step": attempt, "loss": 1.0}) + "\\n")
+json.dump({"attempt": attempt}, open(os.environ["ORCH_RESULT_FILE"], "w"))
+sys.exit(attempt == 0)
+"""
+ROOT = {"user": "0:0", "cap_add": ["DAC_OVERRIDE"]}  # whose own files in the container are nobody's outside
+
+
+@pytest.mark.parametrize(("extra", "answer"), [({}, "Permission denied"), (ROOT, "done")], ids=["alice", "root"])
+def test_a_container_reaches_nothing_that_its_agent_acts_on(
+    lab: Lab, image: str, extra: dict[str, Any], answer: str
+) -> None:
+    job = lab.job("attacks", ATTACKS, launcher="exec", container=container(image, **extra), retry={"user_error": 1})
+    run = lab.submit(job, "--profile", lab.profile(hosts=["n1"], runtime="docker"))
+    assert lab.wait(run).code == 0, lab.orch("why", run).out
+    said = [json.loads(line) for line in lab.log(run).splitlines() if line.startswith("{")]
+    for attempt, found in enumerate(said):
+        assert found.pop("seen") == [".", "checkpoints", "code", "nodes", "nodes/0", f"nodes/0/attempt_{attempt}"]
+        assert found == {
+            "append to the archive": "Read-only file system",
+            "replace the archive": "Device or resource busy" if extra else "Permission denied",
+            "remove the archive": "Device or resource busy" if extra else "Permission denied",
+            "change the code": "Read-only file system",
+            "write a record": answer, "lay a link": answer, "make the next attempt's folder": answer, "cancel": answer,
+        }  # fmt: skip
+    assert len(said) == 2
+    assert len({event["id"] for event in lab.events(run, "container")}) == 2  # each attempt has its own
+    folder = lab.home / ".local/state/orch/runs" / run
+    assert json.loads((folder / "result.json").read_text()) == {"attempt": 1}
+    assert [json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()] == [0, 1]
+    assert not list(folder.glob("nodes/0/attempt_2"))
+    gone(lab.control, "n1")
+    lab.assert_nothing_left(run, ("n1",))
+
+
 def test_gc_ends_a_container_that_was_left_behind_and_keeps_that_of_a_live_run(lab: Lab, image: str) -> None:
     job = lab.job("hold", HOLD, launcher="exec", container=container(image))
     profile = lab.profile(hosts=["n1"], runtime="docker")

@@ -46,3 +46,42 @@ def test_a_live_run_is_its_users_alone(orch: Orch, project, tmp_path: Path) -> N
     while not told.exists():
         assert orch("status", "last").code == 0
     assert oct(bits(told)) == "0o664"
+
+
+APPTAINER = """#!/bin/sh
+[ "$1" = --version ] && { echo apptainer version 1.3.6; exit; }
+shift
+while [ "${1#--}" != "$1" ]; do
+    case "$1" in --cleanenv) shift ;; --env) export "$2"; shift 2 ;; --pwd) cd "$2"; shift 2 ;; *) shift 2 ;; esac
+done
+shift
+exec "$@"
+"""
+SEEN = """
+import json, os, stat, sys
+scratch = os.path.join(os.environ["ORCH_RUN_DIR"], "nodes", "0", "scratch")
+print(json.dumps([oct(stat.S_IMODE(os.stat(scratch).st_mode)), os.listdir(scratch)]), flush=True)
+open(os.path.join(scratch, "kept"), "w").close()
+sys.exit(int(os.environ["ORCH_ATTEMPT"]) == 0)
+"""
+
+
+def test_a_container_that_would_share_the_nodes_tmp_has_a_private_one_that_goes_with_it(
+    orch: Orch, project, tmp_path: Path
+) -> None:
+    """A program in apptainer's place, without a container: what is made for one, and removed after it."""
+    program = tmp_path / "bin" / "apptainer"
+    program.parent.mkdir()
+    program.write_text(APPTAINER)
+    program.chmod(0o755)
+    folder = project(
+        job_yaml="script: seen.py\nlauncher: exec\ncontainer: {image: x.sif}\nretry: {user_error: 1}\n",
+        profile_yaml="kind: local\nruntime: apptainer\n",
+        seen_py=SEEN,
+    )
+    argv = ("submit", str(folder / "job.yaml"), "-p", str(folder / "profile.yaml"), "--follow")
+    done = orch(*argv, PATH=f"{program.parent}:{os.environ['PATH']}")
+    assert done.code == 0, done.out + done.err
+    logs = [orch.run().path / f"nodes/0/attempt_{attempt}/rank_0.log" for attempt in (0, 1)]
+    assert [log.read_text().strip() for log in logs] == ['["0o700", []]'] * 2
+    assert not (orch.run().path / "nodes/0/scratch").exists()

@@ -49,8 +49,10 @@ class SecondCopy:
 
     def _tell(self, values: dict[str, Any]) -> None:
         """Tell rank 0; where that fails, it waits as long as it waits for a copy that is slow."""
+        told = second_copy_file(self.task.run_dir)
         with contextlib.suppress(OSError):
-            overwrite_line(second_copy_file(self.task.run_dir), values, WORD_BYTES)
+            os.makedirs(os.path.dirname(told), exist_ok=True)
+            overwrite_line(told, values, WORD_BYTES)
 
     async def keep_up(self, addrs: tuple[str, ...], port: int) -> None:
         """Hand each checkpoint to node 1 soon after its commit, the newest first, until cancelled.

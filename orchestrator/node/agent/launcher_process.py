@@ -10,9 +10,9 @@ import shlex
 from dataclasses import replace
 from typing import Any, Callable
 
-from orchestrator.node.container.argv import ENGINES
+from orchestrator.node.container.argv import ENGINES, SHARES_TMP
 from orchestrator.node.container.engine import EngineError, remove
-from orchestrator.node.container.prepare import prepare
+from orchestrator.node.container.prepare import prepare, remove_scratch
 from orchestrator.node.launcher.exit_report import last_lines
 from orchestrator.node.system.host import cores
 from orchestrator.node.system.private import users_umask
@@ -20,7 +20,7 @@ from orchestrator.node.system.processes import MARK, mark
 from orchestrator.node.system.signals import held_back
 from orchestrator.node.system.threads import in_thread
 from orchestrator.protocol.files import open_own
-from orchestrator.protocol.layout import node_folder
+from orchestrator.protocol.layout import archive_file, node_folder
 from orchestrator.protocol.ranks import RANK_VARIABLES
 from orchestrator.protocol.task import NodeTask
 
@@ -46,7 +46,7 @@ def after_setup(task: NodeTask, argv: list[str]) -> list[str]:
 
 def archive_argv(task: NodeTask) -> list[str]:
     """Return what follows the interpreter to reach this code: the archive that was sent along."""
-    return [f"{task.run_dir}/node.pyz"]
+    return [archive_file(task.run_dir)]
 
 
 def launcher_environment(task: NodeTask, nproc: int) -> dict[str, str]:
@@ -82,6 +82,8 @@ class LauncherProcess:
         self.early: list[Message] = []  # orders from before it was started
         self.container: Message = {}  # what is known of its container, once that is about to be started
         self.left: list[str] = []  # what could not be removed of it
+        self.attempt: int | None = None  # the one that it was started for
+        self.is_dismissed = False
 
     @property
     def pid(self) -> int | None:
@@ -90,6 +92,7 @@ class LauncherProcess:
 
     async def start(self, nproc: int, attempt: int) -> None:
         """Start it and tell it its task; OSError or EngineError when it can't be started."""
+        self.attempt = attempt
         task, argv = self.task, launcher_argv(self.task)
         environment = launcher_environment(task, nproc)
         if task.container is not None:
@@ -114,6 +117,17 @@ class LauncherProcess:
             self.send(order)
         self.early = []
         self.reader = asyncio.create_task(self._read())
+        if self.is_dismissed:
+            await self.end()
+
+    def serves(self, attempt: int) -> bool:
+        """Tell whether it can run an attempt's ranks: a container has the folder of one attempt, and no other."""
+        return self.task.container is None or self.attempt in (None, attempt)
+
+    async def dismiss(self) -> None:
+        """End it, also where it is still being started; its end is reported."""
+        self.is_dismissed = True
+        await self.end()
 
     def send(self, order: Message) -> None:
         """Give an order, also before it is started; a launcher that is gone is reported by its end, not here."""
@@ -137,6 +151,8 @@ class LauncherProcess:
 
     async def _remove_container(self) -> list[str]:
         """Remove its containers; return what can't be. None is left where all went well: they remove themselves."""
+        if self.container.get("runtime") in SHARES_TMP:
+            await in_thread(remove_scratch, self.task)
         if self.container.get("runtime") not in ENGINES:
             return []
         try:

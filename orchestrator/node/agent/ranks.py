@@ -22,12 +22,13 @@ from orchestrator.node.system.host import gpus, network_here
 from orchestrator.node.system.inputs import InputError, place
 from orchestrator.node.system.processes import end_marked
 from orchestrator.node.system.threads import in_thread
-from orchestrator.protocol.files import write_json
-from orchestrator.protocol.layout import attempt_folder, node_folder
+from orchestrator.protocol.files import read_regular, write_atomic, write_json
+from orchestrator.protocol.layout import attempt_folder, node_folder, result_file
 from orchestrator.protocol.task import NodeTask
 
 Message = dict[str, Any]
 KILL_MARGIN = 5.0
+MOST_RESULT = 64 << 20
 
 
 class Ranks:
@@ -49,7 +50,7 @@ class Ranks:
         self.task, self.nproc, self.events = replace(task, launcher=resolve_launcher(task)), nproc, events
         self.tell, self.hear, self.begin = tell, hear, begin
         self.node_dir = node_folder(task.run_dir, task.node_rank)
-        self.attempt = task.attempt
+        self.attempt, self.store_addr = task.attempt, ""
         self.running: set[int] = set()
         self.heartbeats = HeartbeatReader(task.hang)
         self.launcher = launcher_process.LauncherProcess(self.task, hear)
@@ -78,20 +79,31 @@ class Ranks:
 
     def prepare(self, attempt: int, store_addr: str) -> None:
         """Make ready for an attempt, with a new launcher where the last one is gone."""
-        self.attempt, self.stop_deadline = attempt, None
+        self.attempt, self.store_addr, self.stop_deadline = attempt, store_addr, None
         self.heartbeats = HeartbeatReader(self.task.hang)
         if self.is_launcher_gone:
-            self.is_launcher_gone = False
-            self.task = pinned(self.task, self.launcher.container)
-            self.launcher = launcher_process.LauncherProcess(self.task, self.hear)
-            self.begin(self.start())
-        folder = attempt_folder(self.node_dir, attempt)
+            self._renew_launcher()
+        elif self.launcher.is_dismissed:
+            return  # when it is gone, there is another, for this attempt
+        elif not self.launcher.serves(attempt):
+            self.begin(self.launcher.dismiss())
+            return
+        self._make_ready()
+
+    def _renew_launcher(self) -> None:
+        self.is_launcher_gone = False
+        self.task = pinned(self.task, self.launcher.container)
+        self.launcher = launcher_process.LauncherProcess(self.task, self.hear)
+        self.begin(self.start())
+
+    def _make_ready(self) -> None:
+        folder = attempt_folder(self.node_dir, self.attempt)
         try:
             os.makedirs(folder, exist_ok=True)
         except OSError as error:
             self._trouble(f"the folder {folder} can't be made: {error.strerror}", "infra")
             return
-        self.launcher.send({"kind": "prepare", "attempt": attempt, "store_addr": store_addr})
+        self.launcher.send({"kind": "prepare", "attempt": self.attempt, "store_addr": self.store_addr})
 
     def go(self, binding: Message, master_addr: str, master_port: int, network: dict[str, str]) -> None:
         """Start the attempt's ranks."""
@@ -144,6 +156,8 @@ class Ranks:
             self.running.discard(message["rank"])
             if message["rank"] == 0:
                 message |= self._saves(message["code"])
+            if message["rank"] == 0:
+                self._take_result()
             if message["rank"] == 0 and message["code"] == 0:
                 self._mark_done()
             self.events.write("rank_exit", **message)
@@ -172,6 +186,20 @@ class Ranks:
         if last is None or not last.get("saves_failed") or (code != 0 and last.get("phase") != "done"):
             return {}
         return {name: last.get(name) for name in ("saves", "saves_failed", "unsaved")}
+
+    def _take_result(self) -> None:
+        """Take what rank 0 has left as its result in a container to where it is looked for."""
+        if self.task.container is None:
+            return
+        place = result_file(self.task.run_dir)
+        try:
+            result = read_regular(result_file(attempt_folder(self.node_dir, self.attempt)), MOST_RESULT)
+        except OSError:  # there is none, or it is a trap
+            return
+        try:
+            write_atomic(place, result, durable=False)
+        except OSError as error:
+            self.events.write("disk_full", path=place, error=error.strerror)
 
     def _mark_done(self) -> None:
         """Mark that rank 0 has ended well: this is half of what a success needs, the nodes' words the other."""
@@ -211,6 +239,10 @@ class Ranks:
     async def _lost_launcher(self, message: Message) -> None:
         """Report that the launcher ended by itself: its ranks are gone with it, which is a failure of this node."""
         self.is_launcher_gone = True
+        if self.launcher.is_dismissed and not self.running:
+            self._renew_launcher()
+            self._make_ready()
+            return
         code = message["code"]
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
         self.events.write("launcher_gone", code=code, tail=message["tail"])

@@ -71,7 +71,8 @@ def _rank(task: NodeTask, binding: Binding, order: dict[str, Any]) -> int:
 def _in_container(task: NodeTask, binding: Binding, order: dict[str, Any]) -> int:
     """Run it inside its container: its order lies in a folder that the container sees, as it must not be in an argv."""
     launch = prepare(task, task.attempt, max(1, cores() // binding.nproc))
-    inside, path = replace(launch.task, container=None, setup=()), f"{task.run_dir}/inside.json"
+    folder = attempt_folder(node_folder(task.run_dir, task.node_rank), task.attempt)
+    inside, path = replace(launch.task, setup=()), f"{folder}/inside.json"
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
         json.dump({**order, "task": inside.to_json(), "inside": True}, file)
     words = replaying(launch.argv, path, terminal=os.isatty(0) and os.isatty(1))

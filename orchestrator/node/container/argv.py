@@ -6,12 +6,14 @@ node's own: what the agents have found out about the ways between the nodes hold
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Callable
 
 from orchestrator.node.system.processes import MARK, mark
-from orchestrator.protocol.task import Container, Mount, NodeTask
+from orchestrator.protocol.layout import archive_file, attempt_folder, metrics_file, node_folder, second_copy_file
+from orchestrator.protocol.task import Container, Mount, NodeTask, copies_checkpoints
 
 ENGINES = ("docker", "podman")  # these have containers that somebody has to end; of the others only processes stay
 RUN, NODE, ATTEMPT, DIR, OWNER = (
@@ -23,6 +25,7 @@ EARLY = ("PYTHON", "LD_", "MALLOC_", "GLIBC_TUNABLES", "LANG", "LC_", "TZ")
 # What a site sets for its network and scheduler; the rest of a node's variables describe folders that an image lacks.
 SITE = ("SLURM_", "NCCL_", "GLOO_", "UCX_", "FI_")
 SCRATCH = "/tmp"  # noqa: S108 (the container's own: it goes with the container)
+SHARES_TMP = ("apptainer",)  # with the node, and so with all its users, unless told otherwise
 
 
 @dataclass(frozen=True)
@@ -69,17 +72,32 @@ def replaying(start: list[str], order: str, *, terminal: bool) -> list[str]:
     return words
 
 
-def mounts(task: NodeTask) -> list[Mount]:
-    """Return what the container sees of the node: the run's folder, its code read-only, data, checkpoints."""
+def written_inside(task: NodeTask, attempt: int) -> list[str]:
+    """Return the folders of the node that the ranks of one attempt write into, and rank 0's file of metrics."""
+    own = [attempt_folder(node_folder(task.run_dir, task.node_rank), attempt), task.checkpoint_dir]
+    return [*own, *([metrics_file(task.run_dir)] if task.node_rank == 0 else [])]
+
+
+def mounts(task: NodeTask, attempt: int) -> list[Mount]:
+    """Return what the container sees of the node, and nothing else of the run's folder.
+
+    That holds what the agents act on: their records, and the archive that this node runs itself.
+    """
     assert task.container is not None
-    own = [Mount(task.run_dir, task.run_dir), Mount(task.code_dir, task.code_dir, read_only=True)]
-    if task.inputs:
-        own.append(Mount(task.inputs_dir, task.inputs_dir, read_only=True))
-    if not _is_within(task.checkpoint_dir, task.run_dir):
-        own.append(Mount(task.checkpoint_dir, task.checkpoint_dir))
-    if task.resume.startswith("/") and not _is_within(task.resume, task.run_dir):
-        own.append(Mount(task.resume, task.resume, read_only=True))
+    read = [archive_file(task.run_dir), task.code_dir, *([task.inputs_dir] if task.inputs else [])]
+    if copies_checkpoints(task) and task.node_rank == 0:
+        read.append(os.path.dirname(second_copy_file(task.run_dir)))
+    if task.resume.startswith("/") and not _is_within(task.resume, task.checkpoint_dir):
+        read.append(task.resume)
+    own = [Mount(path, path, read_only=True) for path in read]
+    own += [Mount(path, path) for path in written_inside(task, attempt)]
+    own += [Mount(scratch_folder(task), SCRATCH)] if task.container.runtime in SHARES_TMP else []
     return [*own, *task.container.mounts]
+
+
+def scratch_folder(task: NodeTask) -> str:
+    """Return the folder of the run that is the container's /tmp, where it would be the node's; it goes with it."""
+    return f"{node_folder(task.run_dir, task.node_rank)}/scratch"
 
 
 def _is_within(path: str, folder: str) -> bool:
@@ -91,7 +109,7 @@ def start_environment(task: NodeTask, resources: NodeResources) -> dict[str, str
     name = resources.name
     own = {"HOME": SCRATCH, "TMPDIR": SCRATCH, "USER": name, "LOGNAME": name, "PYTHONUNBUFFERED": "1"}
     asked = {name: value for name, value in task.env.items() if name in own or name.startswith(EARLY)}
-    path = ":".join([f"{task.run_dir}/node.pyz", *filter(None, [task.env.get("PYTHONPATH")])])
+    path = ":".join([archive_file(task.run_dir), *filter(None, [task.env.get("PYTHONPATH")])])
     found = {**own, **asked, "PYTHONPATH": path, MARK: mark(task.run_id, task.node_rank)}
     if task.container is not None and task.container.runtime not in ENGINES:
         found.pop("HOME")  # apptainer and pyxis bring the user's own; and a comma ends a variable in their options
@@ -113,7 +131,7 @@ def told(task: NodeTask, resources: NodeResources, environ: Mapping[str, str], t
 
 
 def _program(task: NodeTask) -> list[str]:
-    return [f"{task.run_dir}/node.pyz", "launcher"]
+    return [archive_file(task.run_dir), "launcher"]
 
 
 def _engine(
@@ -141,7 +159,7 @@ def _engine(
     words += ["--cpuset-cpus", resources.cpuset] if resources.cpuset else []
     words += ["--cpus", str(resources.cpus)] if resources.cpus else []
     words += ["--memory", str(resources.memory)] if resources.memory else []
-    words += [word for mount in mounts(task) for word in ("--mount", _bind(mount))]
+    words += [word for mount in mounts(task, attempt) for word in ("--mount", _bind(mount))]
     for name, value in start_environment(task, resources).items():
         words += ["--env", f"{name}={value}"]
     # The image's own entrypoint may print, or start something else.
@@ -184,8 +202,8 @@ def _apptainer(
     task: NodeTask, box: Container, resources: NodeResources, attempt: int, image: str, cidfile: str
 ) -> list[str]:
     """Return the argv of apptainer, which is the user's own process, in the user's home, and ends with its caller."""
-    words = ["apptainer", "exec", "--cleanenv", "--pwd", task.code_dir, *_gpus(box, resources)]
-    for mount in mounts(task):
+    words = ["apptainer", "exec", "--cleanenv", "--no-mount", "tmp", "--pwd", task.code_dir, *_gpus(box, resources)]
+    for mount in mounts(task, attempt):
         words += ["--bind", f"{mount.source}:{mount.target}{':ro' if mount.read_only else ''}"]
     for name, value in start_environment(task, resources).items():
         words += ["--env", f"{name}={value}"]
@@ -197,7 +215,7 @@ def _pyxis(
     task: NodeTask, box: Container, resources: NodeResources, attempt: int, image: str, cidfile: str
 ) -> list[str]:
     """Return the argv of a step of its own in the agent's allocation, on its node; the agent itself stays outside."""
-    binds = [f"{mount.source}:{mount.target}{':ro' if mount.read_only else ''}" for mount in mounts(task)]
+    binds = [f"{mount.source}:{mount.target}{':ro' if mount.read_only else ''}" for mount in mounts(task, attempt)]
     exported = ",".join(["ALL", *(f"{name}={value}" for name, value in start_environment(task, resources).items())])
     return [
         "srun", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={resources.host}", "--mem=0", "--unbuffered",

@@ -9,12 +9,22 @@ import platform
 import pwd
 import re
 import resource
+import shutil
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from orchestrator.node.container.argv import ENGINES, NodeResources, argv, container_name, told
+from orchestrator.node.container.argv import (
+    ENGINES,
+    SHARES_TMP,
+    NodeResources,
+    argv,
+    container_name,
+    scratch_folder,
+    told,
+    written_inside,
+)
 from orchestrator.node.container.engine import (
     ANSWER_SECONDS,
     Engine,
@@ -28,8 +38,8 @@ from orchestrator.node.container.engine import (
 )
 from orchestrator.node.system.host import gpus
 from orchestrator.protocol.files import write_json
-from orchestrator.protocol.layout import node_folder
-from orchestrator.protocol.task import Container, Mount, NodeTask
+from orchestrator.protocol.layout import metrics_file, node_folder, second_copy_file
+from orchestrator.protocol.task import Container, Mount, NodeTask, copies_checkpoints
 
 PULL_SECONDS = 3600.0
 OWN_CODES = (125, 126, 127)  # the engine failed, the interpreter can't be run, is not there; no launcher ends so
@@ -57,8 +67,7 @@ def prepare(task: NodeTask, attempt: int, threads: int) -> ContainerLaunch:
     engine, image = ready(box)
     node_dir = node_folder(task.run_dir, task.node_rank)
     cidfile = f"{node_dir}/container_{attempt}.id"
-    for folder in (task.checkpoint_dir, *([task.inputs_dir] if task.inputs else [])):
-        os.makedirs(folder, exist_ok=True)
+    _make_places(task, attempt)
     with contextlib.suppress(FileNotFoundError):  # the engine wants to make it itself
         os.unlink(cidfile)
     record = {
@@ -69,6 +78,25 @@ def prepare(task: NodeTask, attempt: int, threads: int) -> ContainerLaunch:
     resources = node_resources(task, engine, os.environ)
     words = argv(task, resources, attempt, image or box.image, cidfile=cidfile)
     return ContainerLaunch(words, told(task, resources, os.environ, threads), {**record, "cidfile": cidfile})
+
+
+def _make_places(task: NodeTask, attempt: int) -> None:
+    """Make what is mounted: an engine makes up nothing, or makes it as root's."""
+    folders = [path for path in written_inside(task, attempt) if path != metrics_file(task.run_dir)]
+    folders += [task.inputs_dir] if task.inputs else []
+    folders += [os.path.dirname(second_copy_file(task.run_dir))] if copies_checkpoints(task) else []
+    for folder in folders:
+        os.makedirs(folder, exist_ok=True)
+    if task.container is not None and task.container.runtime in SHARES_TMP:
+        remove_scratch(task)  # of an agent that was killed
+        os.mkdir(scratch_folder(task), 0o700)
+    if task.node_rank == 0:
+        os.close(os.open(metrics_file(task.run_dir), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644))
+
+
+def remove_scratch(task: NodeTask) -> None:
+    """Remove what was the /tmp of a container that has ended."""
+    shutil.rmtree(scratch_folder(task), ignore_errors=True)
 
 
 def container_id(cidfile: str) -> str:

@@ -29,7 +29,7 @@ from orchestrator.node.system.private import hold_umask
 from orchestrator.node.system.processes import ancestors, end_marked
 from orchestrator.node.system.signals import let_through
 from orchestrator.node.system.sockets import ANY_PORT, listen, port_of
-from orchestrator.protocol.layout import attempt_folder, node_folder
+from orchestrator.protocol.layout import archive_file, attempt_folder, node_folder
 from orchestrator.protocol.ranks import Binding
 from orchestrator.protocol.task import NodeTask
 
@@ -339,7 +339,8 @@ def run_launcher() -> int:
             return 0
         first += data
     task = NodeTask.from_json(json.loads(first))
-    if os.stat(task.run_dir).st_uid == os.geteuid():  # another user in a container writes what the agent has to read
+    # Another user in a container writes what the agent has to read.
+    if os.stat(archive_file(task.run_dir)).st_uid == os.geteuid():
         hold_umask()
     if task.container is not None:  # an argv that enters one may be seen by others
         os.environ.update(task.env)

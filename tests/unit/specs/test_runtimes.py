@@ -28,6 +28,10 @@ from orchestrator.specs.runtimes import container
 GOLDEN = Path(__file__).parents[2] / "golden"
 RUNTIMES = ["docker", "podman", "apptainer", "pyxis"]
 PLACE = Place("/home/a/.orch/runs/r-1", "/home/a/.orch/runs/r-1/code", "/home/a/.orch/inputs", "python3", "/env/python")
+RUN = PLACE.run_dir
+OWN = {
+    f"{RUN}/node.pyz": True, PLACE.code_dir: True, f"{RUN}/nodes/0/attempt_0": False, f"{RUN}/metrics.jsonl": False,
+}  # fmt: skip
 ALICE = NodeResources(user="1000:1001", name="alice", groups=(27, 44), host="n1")
 IMAGE = {"image": "ghcr.io/lab/train:1", "mounts": ["/data:/data:ro", "/scratch/a b:/out"]}
 
@@ -135,11 +139,20 @@ def test_folders_outside_of_the_run_are_mounted_where_they_are_needed() -> None:
         checkpoint={"dir": "/ckpt", "resume": "/old/step_5"},
         inputs=[{"name": "X", "source": "/x", "sha256": "0" * 64}],
     )
-    seen = {mount.target: mount.read_only for mount in mounts(task(a_job=a_job))}
+    seen = {mount.target: mount.read_only for mount in mounts(task(a_job=a_job), 0)}
     assert seen == {
-        PLACE.run_dir: False, PLACE.code_dir: True, PLACE.inputs_dir: True, "/ckpt": False, "/old/step_5": True,
-        "/data": True, "/out": False,
+        **OWN, PLACE.inputs_dir: True, "/ckpt": False, "/old/step_5": True, "/data": True, "/out": False,
     }  # fmt: skip
+
+
+def test_of_the_runs_folder_a_container_sees_only_what_its_ranks_need() -> None:
+    first = task(nnodes=2, second_copy=True, hosts=("n1", "n2"), resume=f"{RUN}/given")
+    mine = {"/data": True, "/out": False, f"{RUN}/checkpoints": False, f"{RUN}/given": True}
+    seen = {mount.target: mount.read_only for mount in mounts(first, 0)}
+    assert seen == {**OWN, **mine, f"{RUN}/nodes/0/second_copy": True}
+    seen = {mount.target: mount.read_only for mount in mounts(replace(first, node_rank=1), 4)}
+    read = {f"{RUN}/node.pyz": True, PLACE.code_dir: True}
+    assert seen == {**read, **mine, f"{RUN}/nodes/1/attempt_4": False}
 
 
 def test_containers_of_one_run_have_different_names() -> None:
