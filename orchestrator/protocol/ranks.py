@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.protocol.layout import attempt_folder, node_folder, second_copy_file
+from orchestrator.protocol.layout import attempt_folder, node_folder, output_folder, second_copy_file
 from orchestrator.protocol.task import NodeTask, copies_checkpoints
 
 EXIT_NO_RETRY = 93  # a rank's way to say: starting me again will not help
@@ -81,6 +81,7 @@ def rank_environment(
         "ORCH_BACKEND": task.backend,
         "ORCH_CHECKPOINT_DIR": task.checkpoint_dir,
         "ORCH_CHECKPOINT_KEEP": str(task.checkpoint_keep),
+        "ORCH_OUTPUT_DIR": output_folder(task.run_dir),
         "ORCH_RESUME": task.resume,
         "ORCH_METRICS_FILE": f"{task.run_dir}/metrics.jsonl",
         "ORCH_RESULT_FILE": f"{task.run_dir}/result.json",
