@@ -168,7 +168,7 @@ def home_names(entries: Iterable[Entry], node: int = 0) -> dict[str, Entry]:
     for entry in ordered:
         name = f"{CHECKPOINTS}/{entry.path}" if entry.root == CHECKPOINTS else entry.path
         is_taken = name in found or name in folders or any(above in found for above in _above(name))
-        if is_taken or (_RESERVED.match(name) and not node):
+        if is_taken or _RESERVED.match(name):
             name = f"{ASIDE}/{entry.root}/{entry.path}"
         found[name] = entry
         folders.update(_above(name))

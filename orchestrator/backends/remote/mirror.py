@@ -30,7 +30,7 @@ POLL_SECONDS: Final = 1.0
 FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 15.0
 JOIN_SECONDS: Final = 5.0
-OUTPUTS_SECONDS: Final = 10.0
+OUTPUTS_SECONDS: Final = (2.0, 10.0)  # between two looks: at first, and later
 
 
 @dataclass(frozen=True)
@@ -94,13 +94,13 @@ class RunWatcher:
     def _bring_outputs(self) -> None:
         """Copy what the program has written while it goes on, in at most a tenth of the time."""
         outputs = Outputs(self.run, 0, stop=self.ended.is_set)
-        pause = OUTPUTS_SECONDS
+        pause, shortest = OUTPUTS_SECONDS[0], OUTPUTS_SECONDS[0]
         while not self.ended.wait(pause):
-            begun = time.monotonic()
+            begun, shortest = time.monotonic(), min(2 * shortest, OUTPUTS_SECONDS[1])
             with contextlib.suppress(BackendError, OSError):  # at the end all is tried once more, and said
                 if (session := self.source()) is not None:
                     outputs.bring(session, final=False)
-            pause = max(OUTPUTS_SECONDS, 9 * (time.monotonic() - begun))
+            pause = max(shortest, 9 * (time.monotonic() - begun))
 
     def wait(self, timeout: float) -> None:
         """Return when something has changed, or after `timeout` seconds."""

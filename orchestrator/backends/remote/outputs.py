@@ -186,7 +186,7 @@ class Outputs:
 
     def _delete(self, home: _Home, name: str) -> None:
         if not home.files.pop(name).is_same:
-            place = self._inside(name)
+            place = self.folder / name
             try:
                 place.unlink(missing_ok=True)
                 for above in place.parents:
@@ -196,14 +196,8 @@ class Outputs:
             except OSError:  # a folder that holds more
                 pass
 
-    def _inside(self, name: str) -> Path:
-        """Return where a file that another machine names belongs; ValueError for a name that leads elsewhere."""
-        if leads_out(name):
-            raise ValueError(f"node {self.node} names an output that is no file of its own: {name!r}")
-        return self.folder / name
-
     def _place(self, name: str) -> Path:
-        place = self._inside(name)
+        place = self.folder / name
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if place.is_dir() and not place.is_symlink():
             raise OSError(errno.EISDIR, "a folder of that name is here")
@@ -290,9 +284,13 @@ class _Listing:
             "list_outputs", run_dir=remote_folder(run), code_dir=plan.first.code_dir or f"{remote_folder(run)}/code",
             checkpoints=remote_checkpoints(run), rules=plan.outputs.to_json(),
         )  # fmt: skip
-        entries = [Entry(*values) for values in json.loads(data)]
-        unreadable = tuple((root, path) for root, path in reply["unreadable"])
-        return _Listing(home_names(entries, node), reply["roots"], unreadable)
+        try:
+            roots = {str(root): str(folder) for root, folder in reply["roots"].items()}
+            unreadable = tuple((str(root), str(path)) for root, path in reply["unreadable"])
+            entries = [_checked(Entry(*values), roots) for values in json.loads(data)]
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise BackendError(f"{session.address.host}: its list of outputs can't be right: {error}") from error
+        return _Listing(home_names(entries, node), roots, unreadable)
 
     def path(self, entry: Entry) -> str:
         return f"{self.roots[entry.root]}/{entry.path}"
@@ -303,6 +301,21 @@ class _Listing:
         return kept.root not in self.roots or any(
             not above or f"{kept.path}/".startswith(f"{above}/") for above in unseen
         )
+
+
+def _checked(entry: Entry, roots: Collection[str]) -> Entry:
+    """Return a file that another machine names; ValueError where its path leads out of the run's outputs."""
+    kinds = [type(value) for value in entry]
+    if (
+        kinds != [str, str, int, int, bool]
+        or entry.root not in roots
+        or entry.size < 0
+        or abs(entry.mtime_ns) >= 1 << 62
+    ):
+        raise ValueError(f"{entry!r} is no file")
+    if leads_out(entry.path):
+        raise ValueError(f"{entry.path!r} leads out of it")
+    return entry
 
 
 def _hashes(session: Session, files: list[tuple[str, int]]) -> list[str | None]:
