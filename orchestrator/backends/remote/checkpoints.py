@@ -148,7 +148,11 @@ def bring_file(session: Session, remote: str, target: Path, size: int, sha256: s
         except BackendError as error:
             if error.transient:
                 raise
-        copy.sync()
+        try:
+            copy.sync()
+        except BackendError:
+            partial.unlink()  # a full disk: the run's own records need the room
+            raise
     if copy.digest.hexdigest() != sha256:
         partial.unlink()
         return False

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -33,6 +34,7 @@ MOST_FILES: Final = 2000  # of one request
 HASH_SLOWEST: Final = 20 << 20  # bytes a second
 ROUNDS: Final = 3  # at the end: what has changed while it was copied is copied again
 STATE: Final = "outputs.json"
+LEAST_FREE: Final = 64 << 20
 MOST_NAMED: Final = 3
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
@@ -224,6 +226,7 @@ class Outputs:
 
     def _fetch(self, session: Session, home: _Home, found: _Listing, lacking: Mapping[str, Entry]) -> None:
         lacking = self._without_same(session, home, found, lacking)
+        self._check_room(sum(entry.size for entry in lacking.values()))
         with session.for_bytes(sum(entry.size for entry in lacking.values())) as fast:
             for names in _batches({name: entry for name, entry in lacking.items() if entry.size <= SMALL}):
                 if self.stop():
@@ -232,6 +235,13 @@ class Outputs:
             for name, entry in lacking.items():
                 if entry.size > SMALL and not self.stop():
                     self._fetch_large(fast, home, name, entry, found.path(entry))
+
+    def _check_room(self, size: int) -> None:
+        """Raise BackendError where so many bytes would leave too little for the records of this and other runs."""
+        free = shutil.disk_usage(self.run.path).free
+        if size and free < size + LEAST_FREE:
+            said = f"{free >> 20} MiB are free, and {-(-size >> 20)} MiB are to come from node {self.node}"
+            raise BackendError(f"no space left on device for {self.folder}: {said}", "make room there")
 
     def _fetch_small(self, session: Session, home: _Home, found: _Listing, batch: Mapping[str, Entry]) -> None:
         asked = json.dumps([[found.path(entry), entry.size] for entry in batch.values()]).encode()
