@@ -135,7 +135,7 @@ def _files(manifest: bytes, name: str) -> dict[str, tuple[int, str]] | None:
 
 def bring_file(session: Session, remote: str, target: Path, size: int, sha256: str) -> bool:
     """Go on with the copy of a file; False where it is not the file that was promised."""
-    partial = target.with_name(f".{target.name}.{sha256[:16]}.partial")
+    partial = partial_of(target, sha256)
     with open(partial, "a+b", buffering=0) as file, ThreadPoolExecutor(1) as pool:
         copy = _HashedCopy(file, pool)
         try:
@@ -148,16 +148,17 @@ def bring_file(session: Session, remote: str, target: Path, size: int, sha256: s
         except BackendError as error:
             if error.transient:
                 raise
-        try:
-            copy.sync()
-        except BackendError:
-            partial.unlink()  # a full disk: the run's own records need the room
-            raise
+        copy.sync()
     if copy.digest.hexdigest() != sha256:
         partial.unlink()
         return False
     os.replace(partial, target)
     return True
+
+
+def partial_of(target: Path, sha256: str) -> Path:
+    """Return where a file is while it is being copied; what is there is gone on with."""
+    return target.with_name(f".{target.name}.{sha256[:16]}.partial")
 
 
 class _HashedCopy:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from orchestrator.backends.remote.checkpoints import bring_file, remote_checkpoints
+from orchestrator.backends.remote.checkpoints import bring_file, partial_of, remote_checkpoints
 from orchestrator.backends.remote.transfer import sole_writer
 from orchestrator.backends.settings import remote_folder
 from orchestrator.errors import BackendError, StoreError
@@ -259,7 +259,12 @@ class Outputs:
         sha256 = _hashes(session, [(path, entry.size)])[0]
         if sha256 is not None:
             write = functools.partial(bring_file, session, path, size=entry.size, sha256=sha256)
-            self._keep(home, name, entry, sha256, write)
+            try:
+                self._keep(home, name, entry, sha256, write)
+            except BackendError as error:
+                if not error.transient:  # the disk here is full, and the run's own records need the room
+                    partial_of(self.folder / name, sha256).unlink(missing_ok=True)
+                raise
             home.write()
 
     def _without_same(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,18 @@ def test_a_copy_that_broke_off_goes_on(run: RunDir) -> None:
     assert Outputs(run, 0).bring(calls, final=True) == Left()  # type: ignore[arg-type]
     assert calls.left == 10 - 3  # the listing, the hash, and the last piece
     assert here(run) == {"model.pt": LARGE}
+
+
+def test_a_copy_that_fills_the_disk_here_gives_its_room_back(run: RunDir) -> None:
+    write(run, "model.pt", LARGE)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2 << 20, hard))
+    try:
+        with pytest.raises(BackendError, match="File too large"):
+            bring(run)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert here(run) == {}
 
 
 def test_nothing_is_copied_twice(run: RunDir) -> None:
