@@ -101,6 +101,7 @@ class Ruling:
 
     ends: bool
     why: str
+    run: RunDir | None = None  # one of this state folder: what it has written may be nowhere else
 
 
 Judge = Callable[[str, bool], Ruling | None]
@@ -182,6 +183,13 @@ class Backend(ABC):
         """Bring back what is still on the nodes of a run that has ended, and leave nothing of it there.
 
         Where the nodes write to the run directory itself there is nothing elsewhere.
+        """
+        return
+
+    def bring_outputs(self, run: RunDir) -> None:
+        """Bring the outputs that are still on the nodes, whatever their size; once it has ended, nothing stays there.
+
+        Where the nodes write to the run directory itself they are here. BackendError where a machine is out of reach.
         """
         return
 

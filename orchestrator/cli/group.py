@@ -19,8 +19,8 @@ class Orch(click.Group):
     """Lists the commands in the order in which one meets them; each is a file of its name, loaded when asked for."""
 
     order = (
-        "submit", "status", "logs", "why", "cancel", "wait", "best", "checkpoints", "pull", "diff", "bundle", "export",
-        "shell", "replay", "plan", "profiles", "init", "rm", "gc", "schema", "completion", "doctor", "nodes",
+        "submit", "status", "logs", "why", "cancel", "wait", "best", "checkpoints", "pull", "outputs", "diff", "bundle",
+        "export", "shell", "replay", "plan", "profiles", "init", "rm", "gc", "schema", "completion", "doctor", "nodes",
     )  # fmt: skip
     unlisted = ("accept",)
 

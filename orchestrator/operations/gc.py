@@ -55,7 +55,7 @@ def judge(root: Path, *, unknown: bool) -> Judge:
         if _is_live(root, run_id):
             return None
         if (root / "runs" / run_id / "verdict.json").exists():
-            return Ruling(True, f"its run {run_id} has ended")
+            return Ruling(True, f"its run {run_id} has ended", RunDir(root / "runs" / run_id))
         why = f"its run {run_id} is not in this state folder"
         if has_agent:
             return Ruling(False, f"{why}, and is alive in another one")

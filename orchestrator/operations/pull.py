@@ -14,13 +14,16 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from orchestrator.errors import OrchError, StoreError, UsageError
+from orchestrator.backends import backend
+from orchestrator.errors import BackendError, OrchError, StoreError, UsageError
 from orchestrator.protocol import checkpoint_dir
 from orchestrator.protocol.checkpoint_dir import BLOCK_BYTES, COMMIT, MANIFEST, CheckpointState, sha256_of
 from orchestrator.runs.checkpoints import Checkpoint, best, check, checkpoint_folder, listing
 from orchestrator.runs.logs import Selection, log_files
 from orchestrator.runs.metrics import JobMetric, metric_of_job
-from orchestrator.runs.store import RunDir, write_durably
+from orchestrator.runs.outputs import Output, outputs_of
+from orchestrator.runs.reducer import left_outputs
+from orchestrator.runs.store import RunDir, check_own, write_durably
 
 RECEIPT: Final = "pull.json"
 TRIES: Final = 5  # a run that goes on may delete or replace the checkpoint while it is copied
@@ -67,6 +70,8 @@ def pull(run: RunDir, target: Path, which: str = "latest", tell: Callable[[str],
             name = f"logs/attempt_{log.attempt}/{path.name}"
             files.append(_grown(path, target / name, name))
     pulled = Pulled(run.run_id, str(target), tuple(file for file in files if file is not None))
+    outputs = [_output(output, target) for output in outputs_of(run)]
+    pulled = replace(pulled, files=(*pulled.files, *(file for file in outputs if file is not None)))
     if which != "none":
         pulled = _pull_checkpoint(run, target, which, pulled, tell)
     RunDir(target).write(RECEIPT, pulled.to_json())
@@ -90,6 +95,27 @@ def _take_folder(run: RunDir, target: Path) -> None:
         RunDir(target).write(RECEIPT, receipt or {"run_id": run.run_id})  # an interrupted pull can go on from here
     except OSError as error:
         raise UsageError(f"{target} can't be used: {error.strerror}", "name another folder: --to DIR") from error
+
+
+def bring_outputs(run: RunDir) -> None:
+    """Bring what the run's nodes have kept, whatever its size; of a run that has ended, remove their folders then.
+
+    BackendError where something of it stays there, saying what.
+    """
+    check_own(run.root, run)
+    backend(run.record().kind).bring_outputs(run)
+    if left := left_outputs(run.events()):
+        words = [f"{each.host}: {each.folder} is kept there: {each.reason}" for each in left]
+        raise BackendError("\n".join(words), f"try again: orch pull {run.run_id} --outputs")
+
+
+def _output(output: Output, target: Path) -> Copied | None:
+    """Copy one output, as executable as it is; None where the program has deleted it meanwhile."""
+    place = target / "outputs" / output.path
+    copied = _grown(output.file, place, f"outputs/{output.path}")
+    if copied is not None and os.access(output.file, os.X_OK):
+        place.chmod(place.stat().st_mode | (place.stat().st_mode & 0o444) >> 2)
+    return copied
 
 
 # -- files that grow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,8 @@ from orchestrator.errors import (
 from orchestrator.protocol.events import EventKind
 from orchestrator.runs import dependencies, notification_ledger
 from orchestrator.runs.record import UNKNOWN
-from orchestrator.runs.state import RunState, RunStatus
+from orchestrator.runs.reducer import left_outputs
+from orchestrator.runs.state import LeftOutputs, RunState, RunStatus
 from orchestrator.runs.store import RunDir, check_own, read_lines, remove_run
 from orchestrator.supervisor import queue
 from orchestrator.supervisor.reconcile import reconcile, state_of
@@ -32,6 +34,15 @@ if TYPE_CHECKING:  # what only looks at runs must not wait for pydantic
 POLL_SECONDS = 0.1  # files on a network file system send no events, so followers look
 CANCEL_MARGIN = 10.0
 METRICS_BYTES = 32 << 20  # a larger file is not read through for the seconds that saving took
+
+
+@dataclass(frozen=True)
+class OutputsThatGo:
+    """How many output files a removal takes, their bytes, and what is on machines that nothing here knows after it."""
+
+    files: int = 0
+    bytes: int = 0
+    left: tuple[LeftOutputs, ...] = ()
 
 
 # -- looking
@@ -140,6 +151,17 @@ def _have_it_told(root: Path) -> None:
     """A run has its verdict from here: the supervisor, who sends the notifications, may have died."""
     if notification_ledger.watched(root):
         start_supervisor(root)
+
+
+def outputs_that_go(run: RunDir) -> OutputsThatGo:
+    """What of a run's outputs is deleted with its folder, and what stays on its machines; nothing of a damaged run."""
+    from orchestrator.runs.outputs import outputs_of  # noqa: PLC0415 (a table of runs does without)
+
+    try:
+        own = [each for each in outputs_of(run) if each.file.resolve().is_relative_to(run.path.resolve())]
+        return OutputsThatGo(len(own), sum(each.bytes for each in own), left_outputs(run.events()))
+    except (StoreError, OSError):
+        return OutputsThatGo()
 
 
 def remove(root: Path, run: RunDir) -> None:

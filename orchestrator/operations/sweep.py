@@ -133,7 +133,7 @@ def _record(
             place = SweepPoint(sweep, point.index, dict(point.values), parallel)
             run = record_run(root, prepared, launch, place, indexed=False)
             runs.append(run)
-            share(folder, run, ("code", "code.json"))
+            share(folder, run, ("code", "code.json", "code.baseline.json"))
             run.append_event(EventKind.SNAPSHOT, **facts)
             return run
 

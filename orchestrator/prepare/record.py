@@ -81,6 +81,15 @@ def snapshot_code(prepared: Prepared, run: RunDir) -> None:
 
 def copy_code(prepared: Prepared, run: RunDir) -> dict[str, Any]:
     """Copy the code: the folder as it is now, or, for a repeated run, what that run was sent; the copy's facts."""
+    from orchestrator.node.server.outputs import baseline, write_baseline  # noqa: PLC0415 (only a submit needs it)
+
+    facts = _copied(prepared, run)
+    code_dir = str(run.path / "code")
+    write_baseline(code_dir, baseline(code_dir))  # what differs from it later, the ranks have written
+    return facts
+
+
+def _copied(prepared: Prepared, run: RunDir) -> dict[str, Any]:
     if prepared.repeats is not None:
         from orchestrator.prepare import repeat  # noqa: PLC0415 (loads pydantic)
 

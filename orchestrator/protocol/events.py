@@ -24,6 +24,10 @@ class EventKind:
     CANCEL = "cancel"  # somebody asked for the run's end
     COLLECTED = "collected"  # a checkpoint was copied here
     LEFT_BEHIND = "left_behind"  # what could not be brought back, or not be removed from a node
+    OUTPUTS_LEFT = (
+        "outputs_left"  # files of node `left` that are not here: `host`, `folder`, `files`, `bytes`, `reason`
+    )
+    OUTPUTS_BROUGHT = "outputs_brought"  # and now they are
     CLEANED_UP = "swept"  # what was left of the run was ended: by the controlling side, and by each agent for its node
 
     # A node's agent: nodes/N/events.jsonl.

@@ -28,6 +28,16 @@ def archive_file(run_dir: str) -> str:
     return f"{run_dir}/node.pyz"
 
 
+def output_folder(run_dir: str) -> str:
+    """Return $ORCH_OUTPUT_DIR: what the ranks write there is kept with the run."""
+    return f"{run_dir}/outputs"
+
+
+def baseline_file(code_dir: str) -> str:
+    """Return where the sizes and times of the code are, as they were before any rank could change it."""
+    return f"{code_dir}.baseline.json"
+
+
 def second_copy_file(run_dir: str) -> str:
     """Return where node 0's agent says which checkpoint node 1 has; rank 0 waits for it before its next save.
 

@@ -8,6 +8,7 @@ from orchestrator.protocol.layout import (
     attempt_folder,
     metrics_file,
     node_folder,
+    output_folder,
     result_file,
     second_copy_file,
 )
@@ -87,6 +88,7 @@ def rank_environment(
         "ORCH_BACKEND": task.backend,
         "ORCH_CHECKPOINT_DIR": task.checkpoint_dir,
         "ORCH_CHECKPOINT_KEEP": str(task.checkpoint_keep),
+        "ORCH_OUTPUT_DIR": output_folder(task.run_dir),
         "ORCH_RESUME": task.resume,
         "ORCH_METRICS_FILE": metrics_file(task.run_dir),
         "ORCH_RESULT_FILE": result_file(folder if task.container else task.run_dir),

@@ -44,7 +44,7 @@ class Checkpoint:
 
 def checkpoint_folder(run: RunDir) -> Path:
     """Return where the run's checkpoints are here: as planned; copies from other machines are in its own folder."""
-    if run.record().kind in ("ssh", "slurm-login"):
+    if run.record().is_elsewhere:
         return run.path / "checkpoints"
     task = run.plan().first
     planned = Path(task.checkpoint_dir or run.path / "checkpoints").expanduser()

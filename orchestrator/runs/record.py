@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from orchestrator.protocol.outputs import OutputRules
 from orchestrator.runs.state import drop_invalid_fields
 
 LOCAL: Final = "local"
@@ -166,6 +167,11 @@ class RunRecord:
         return login if isinstance(login, str) and login else None
 
     @property
+    def is_elsewhere(self) -> bool:
+        """Tell whether its nodes write elsewhere, and what is here of that are copies."""
+        return self.kind in ("ssh", "slurm-login")
+
+    @property
     def values(self) -> Mapping[str, str]:
         """Return the values of a sweep's point by their keys; empty for a run that is no point."""
         return self.point.values if self.point is not None else {}
@@ -224,6 +230,12 @@ class PlanRecord:
     def first(self) -> PlannedTask:
         """Return node 0's task; what it says of folders and checkpoints holds for all nodes."""
         return self.tasks[0] if self.tasks else PlannedTask()
+
+    @property
+    def outputs(self) -> OutputRules:
+        """Return what the job says of its outputs."""
+        job = self.document.get("job")
+        return OutputRules.from_json(job.get("outputs") if isinstance(job, Mapping) else None)
 
     @staticmethod
     def from_json(data: Mapping[str, Any] | None) -> PlanRecord:

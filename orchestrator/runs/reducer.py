@@ -8,7 +8,7 @@ from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.hostlist import in_words, numbers_in_words
 from orchestrator.runs.record import UNKNOWN, RunRecord
 from orchestrator.runs.relaunch import newest_start
-from orchestrator.runs.state import Event, NodeState, NodeStatus, RunState, RunStatus, how_it_ended
+from orchestrator.runs.state import Event, LeftOutputs, NodeState, NodeStatus, RunState, RunStatus, how_it_ended
 from orchestrator.runs.verdict import items, verdict_of, without
 
 ENDS = (EventKind.AGENT_ENDED, EventKind.GAVE_UP, EventKind.FOUND_LOST, EventKind.DROPPED)
@@ -73,7 +73,24 @@ def reduce(run: RunRecord, events: Iterable[Event], alive: Mapping[int, bool | N
         restarts=len(restarts),
         verdict=verdict,
         detail=_detail(own, by_node),
+        left=left_outputs(every),
     )
+
+
+def left_outputs(events: Iterable[Event]) -> tuple[LeftOutputs, ...]:
+    """Return what is on machines of the run and not here, as it was recorded last of each node."""
+    found: dict[int, LeftOutputs] = {}
+    for event in events:
+        node, kind = event.get("left"), event.get("kind")
+        if kind not in (EventKind.OUTPUTS_LEFT, EventKind.LEFT_BEHIND, EventKind.OUTPUTS_BROUGHT):
+            continue
+        if type(node) is not int or kind == EventKind.OUTPUTS_BROUGHT:
+            found.pop(node if type(node) is int else -1, None)
+            continue
+        files, size = (event.get(name) if type(event.get(name)) is int else None for name in ("files", "bytes"))
+        words = [str(event.get(name) or "") for name in ("host", "folder", "reason")]
+        found[node] = LeftOutputs(node, words[0], words[1], files, size or 0, words[2])
+    return tuple(found[node] for node in sorted(found))
 
 
 def _is_whole(event: Event) -> bool:

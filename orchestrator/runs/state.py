@@ -194,6 +194,18 @@ class NodeState:
 
 
 @dataclass(frozen=True)
+class LeftOutputs:
+    """What a run has written on one machine and is not here; `files` is None where it could not be looked at."""
+
+    node: int
+    host: str
+    folder: str
+    files: int | None
+    bytes: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class RunState:
     """A run at one moment."""
 
@@ -211,6 +223,7 @@ class RunState:
     restarts: int = 0
     verdict: Verdict | None = None
     detail: str = ""
+    left: tuple[LeftOutputs, ...] = ()
 
     @property
     def is_final(self) -> bool:

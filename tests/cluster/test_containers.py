@@ -78,6 +78,16 @@ def test_twelve_ranks_train_in_containers_on_three_machines(lab: Lab, image: str
     lab.assert_nothing_left(run)
 
 
+def test_what_a_container_writes_in_its_output_folder_comes_home(lab: Lab, image: str) -> None:
+    command = ["sh", "-c", "echo weights > $ORCH_OUTPUT_DIR/model.pt"]
+    (lab.home / "boxed").mkdir()
+    lab.write("boxed/boxed.yaml", json.dumps({"command": command, "container": container(image)}))
+    run = lab.submit("boxed/boxed.yaml", "--profile", lab.profile(hosts=["n1"], runtime="docker"))
+    assert lab.wait(run).code == 0, lab.orch("why", run).out
+    assert (lab.home / ".local/state/orch/runs" / run / "outputs/model.pt").read_text() == "weights\n"
+    lab.assert_nothing_left(run)
+
+
 def test_a_cancel_on_one_machine_reaches_the_ranks_in_their_container(lab: Lab, image: str) -> None:
     """The local backend, with n1 as alice's own machine."""
     home = lab.control.file("n1", "/home/alice")

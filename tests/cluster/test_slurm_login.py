@@ -79,7 +79,8 @@ def laptop(testbed: Control) -> Laptop:
 
 
 def test_a_run_is_submitted_followed_requeued_and_brought_home(laptop: Laptop) -> None:
-    laptop.write("main.py", STEPS + "print('secret of', len(os.environ['TOKEN']))\n")
+    writes = "open('model.pt', 'w').write('w')\nopen(os.environ['ORCH_OUTPUT_DIR'] + '/x', 'w').write('x')\n"
+    laptop.write("main.py", STEPS + writes + "print('secret of', len(os.environ['TOKEN']))\n")
     named = laptop.write("job.yaml", '{"script": "main.py", "args": [20, 0.2], "secrets": ["TOKEN"]}')
     run = laptop.submit(named, "-p", laptop.profile(), TOKEN="swordfish")  # noqa: S106 (not one)
     note = laptop.status(run)["detail"]
@@ -100,6 +101,7 @@ def test_a_run_is_submitted_followed_requeued_and_brought_home(laptop: Laptop) -
     assert found[-1]["step"] == 20
     assert {each["verdict"] for each in found} == {"committed"}
     assert laptop.text(run, f"slurm/agent.{job}.1.0.log")
+    assert [laptop.text(run, f"outputs/{name}") for name in ("model.pt", "x")] == ["w", "x"]
     assert laptop.left(run) == []
     assert laptop.testbed.run(LAPTOP, "grep", "-r", "swordfish", ".local").code == 1
 

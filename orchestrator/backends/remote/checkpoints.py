@@ -111,7 +111,7 @@ def bring_checkpoint(session: Session, remote: str, target: Path) -> bool:
     target.mkdir(parents=True, exist_ok=True)
     with session.for_bytes(sum(size for size, _ in files.values())) as fast:
         for each, (size, sha256) in files.items():
-            if not _bring_file(fast, f"{remote}/{each}", target / each, size, sha256):
+            if not bring_file(fast, f"{remote}/{each}", target / each, size, sha256):
                 shutil.rmtree(target)
                 return False
     write_durably(target / MANIFEST, manifest)
@@ -134,9 +134,9 @@ def _files(manifest: bytes, name: str) -> dict[str, tuple[int, str]] | None:
     return {each: (entry["bytes"], entry["sha256"]) for each, entry in found.files.items()}
 
 
-def _bring_file(session: Session, remote: str, target: Path, size: int, sha256: str) -> bool:
+def bring_file(session: Session, remote: str, target: Path, size: int, sha256: str) -> bool:
     """Go on with the copy of a file; False where it is not the file that was promised."""
-    partial = target.with_name(f".{target.name}.{sha256[:16]}.partial")
+    partial = partial_of(target, sha256)
     with open(partial, "a+b", buffering=0) as file, ThreadPoolExecutor(1) as pool:
         copy = _HashedCopy(file, pool)
         try:
@@ -155,6 +155,11 @@ def _bring_file(session: Session, remote: str, target: Path, size: int, sha256: 
         return False
     os.replace(partial, target)
     return True
+
+
+def partial_of(target: Path, sha256: str) -> Path:
+    """Return where a file is while it is being copied; what is there is gone on with."""
+    return target.with_name(f".{target.name}.{sha256[:16]}.partial")
 
 
 class _HashedCopy:

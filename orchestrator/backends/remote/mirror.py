@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,9 +15,12 @@ from typing import TYPE_CHECKING, Final
 
 from orchestrator.backends.remote.checkpoints import bring_newest, remote_checkpoints
 from orchestrator.backends.remote.hosts import all_of, on_all
+from orchestrator.backends.remote.outputs import Left, Outputs, record_left
 from orchestrator.backends.remote.transfer import Copy, sole_writer, update_all
-from orchestrator.backends.settings import remote_folder
+from orchestrator.backends.settings import profile_of, remote_folder
 from orchestrator.errors import BackendError, OrchError
+from orchestrator.protocol.events import EventKind
+from orchestrator.runs.reducer import left_outputs
 
 if TYPE_CHECKING:
     from orchestrator.runs.store import RunDir
@@ -26,6 +30,7 @@ POLL_SECONDS: Final = 1.0
 FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 15.0
 JOIN_SECONDS: Final = 5.0
+OUTPUTS_SECONDS: Final = (2.0, 10.0)  # between two looks: at first, and later
 
 
 @dataclass(frozen=True)
@@ -72,8 +77,8 @@ class Follower(ABC):
 class RunWatcher:
     """Threads that look after one run, from the supervisor's first look at it to the last.
 
-    One for each follower, and one that brings the checkpoints from the machine that `source` gives, None while there
-    is none.
+    One for each follower, and two that bring checkpoints and outputs from the machine that `source` gives, None while
+    there is none.
     """
 
     def __init__(self, run: RunDir, followers: Iterable[Follower], source: Callable[[], Session | None]) -> None:
@@ -82,8 +87,20 @@ class RunWatcher:
         self.steps: list[str] = []
         self.threads = [threading.Thread(target=self.follow, args=(each,), daemon=True) for each in self.followers]
         self.threads.append(threading.Thread(target=self._bring_checkpoints, daemon=True))
+        self.threads.append(threading.Thread(target=self._bring_outputs, daemon=True))
         for thread in self.threads:
             thread.start()
+
+    def _bring_outputs(self) -> None:
+        """Copy what the program has written while it goes on, in at most a tenth of the time."""
+        outputs = Outputs(self.run, 0, stop=self.ended.is_set)
+        pause, shortest = OUTPUTS_SECONDS[0], OUTPUTS_SECONDS[0]
+        while not self.ended.wait(pause):
+            begun, shortest = time.monotonic(), min(2 * shortest, OUTPUTS_SECONDS[1])
+            with contextlib.suppress(BackendError, OSError):  # at the end all is tried once more, and said
+                if (session := self.source()) is not None:
+                    outputs.bring(session, final=False)
+            pause = max(shortest, 9 * (time.monotonic() - begun))
 
     def wait(self, timeout: float) -> None:
         """Return when something has changed, or after `timeout` seconds."""
@@ -177,12 +194,23 @@ def _copy_logs(source: Source, copies: Sequence[Copy], ended: threading.Event) -
 
 
 def finish(run: RunDir, sources: Iterable[Source], unreachable: Collection[int] = ()) -> None:
-    """Bring all logs, the results and the checkpoints of a run that has ended; then remove its folders elsewhere.
+    """Bring all logs, the results, outputs and checkpoints of a run that has ended; then remove its folders elsewhere.
 
     A machine that can't be reached keeps its folder, and the run says so (`left_behind`); so do those of the nodes
-    `unreachable`, which are not asked. BackendError where a vital one can't be reached.
+    `unreachable`, which are not asked, and one that has outputs which could not be brought (`outputs_left`).
+    BackendError where a vital one can't be reached.
     """
+    with sole_writer(run.path, "collect.lock"):
+        if not (run.path / "verdict.json").exists():
+            bring_home(run, sources, unreachable)
+
+
+def bring_home(
+    run: RunDir, sources: Iterable[Source], unreachable: Collection[int] = (), *, limited: bool = True
+) -> None:
+    """Do what `finish` does, also of a run that has its verdict; not `limited`: whatever size its outputs have."""
     checkpoints, remote = remote_checkpoints(run), remote_folder(run)
+    machines = {source.nodes[0]: source for source in sources}
 
     def bring(_: int, source: Source) -> None:
         session, copies = source.session(), source.copies(run, None)
@@ -190,18 +218,54 @@ def finish(run: RunDir, sources: Iterable[Source], unreachable: Collection[int] 
         if source.nodes[0] == 0:
             bring_newest(run, session, checkpoints, copies[0].steps)
 
+    def outputs(node: int, source: Source) -> Left:
+        try:
+            return Outputs(run, node, machines).bring(source.session(), final=True, limited=limited)
+        except BackendError as error:
+            if error.transient:
+                raise
+            return Left(None, 0, error.message)
+
     def remove(_: int, source: Source) -> None:
         source.session().call("remove", run_dir=remote, run_id=run.run_id)
 
-    with sole_writer(run.path, "collect.lock"):
-        if (run.path / "verdict.json").exists():
-            return
-        machines = {source.nodes[0]: source for source in sources}
-        _, failed = on_all(bring, {node: each for node, each in machines.items() if node not in unreachable})
-        if vital := {node: error for node, error in failed.items() if machines[node].is_vital}:
-            raise all_of(vital)
-        for node in machines.keys() & set(unreachable):
-            failed[node] = BackendError(f"{machines[node].name}: out of reach", transient=True)
-        _, kept = on_all(remove, {node: each for node, each in machines.items() if node not in failed})
-        for node, error in {**failed, **kept}.items():
-            run.append_event("left_behind", left=node, host=machines[node].name, reason=error.message)
+    def of_those(failed: Collection[int]) -> dict[int, Source]:
+        return {node: each for node, each in machines.items() if node not in failed}
+
+    _, failed = on_all(bring, of_those(unreachable))
+    failed |= {node: BackendError(f"{machines[node].name}: out of reach", transient=True)
+               for node in machines.keys() & set(unreachable)}  # fmt: skip
+    left: dict[int, Left] = {}
+    # Node 0's first, for the others' are held against them; of nodes that share a folder, node 0's are all.
+    stages = [{0}] if profile_of(run).get("shared") else [{0}, set(machines) - {0}]
+    for stage in stages:
+        found, lost = on_all(outputs, {node: each for node, each in of_those(failed).items() if node in stage})
+        left |= found
+        failed |= lost
+    if vital := {node: error for node, error in failed.items() if machines[node].is_vital}:
+        raise all_of(vital)
+    for node, each in left.items():
+        record_left(run, node, machines[node].name, remote, each)
+    held = {node for node, each in left.items() if each.is_something}
+    is_whole = not profile_of(run).get("shared") or not ({0} & (held | failed.keys()))
+    _, kept = on_all(remove, of_those({*failed, *held}) if is_whole else {})
+    for node, error in {**failed, **kept}.items():
+        where = {"host": machines[node].name, "folder": remote}
+        run.append_event(EventKind.LEFT_BEHIND, left=node, **where, reason=error.message)
+
+
+def bring_outputs(run: RunDir, sources: Iterable[Source]) -> None:
+    """Bring what is still on the machines, whatever its size, and remove their folders where the run has ended.
+
+    While it goes on, what stands still is brought. BackendError where a machine is out of reach then.
+    """
+    if (run.path / "verdict.json").exists():
+        left = {each.node for each in left_outputs(run.events())}
+        machines = [source for source in sources if left & {source.nodes[0]}]
+        with sole_writer(run.path, "collect.lock"):
+            bring_home(run, machines, limited=False)
+        return
+    for source in sources:
+        outputs = Outputs(run, source.nodes[0])
+        for _ in range(2):  # a file that is the same in both looks is not being written
+            outputs.bring(source.session(), final=False, limited=False)

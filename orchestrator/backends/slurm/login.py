@@ -226,6 +226,14 @@ class LoginBackend(SlurmScheduler):
             job.wait_for_end(self.client_of(run), run)  # its batch shell outlives the agents by a moment
             finish(run, [source_of(run, self.login_of(run))])
 
+    def bring_outputs(self, run: RunDir) -> None:
+        """Bring the outputs that are still on the login node; once the run has ended, remove its folder there."""
+        from orchestrator.backends.remote.mirror import bring_outputs  # noqa: PLC0415 (loads fabric)
+        from orchestrator.backends.slurm.watcher import source_of  # noqa: PLC0415 (as above)
+
+        if _was_begun(run):
+            bring_outputs(run, [source_of(run, self.login_of(run))])
+
 
 def _was_begun(run: RunDir) -> bool:
     """Tell whether anything was sent, so that something may be there."""

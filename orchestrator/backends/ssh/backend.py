@@ -179,6 +179,13 @@ class SshBackend(Backend, Relauncher):
             watcher.stop()
         finish(run, sources(run, self.pool), lost)
 
+    def bring_outputs(self, run: RunDir) -> None:
+        """Bring the outputs that are still on the nodes; once the run has ended, remove its folders there."""
+        from orchestrator.backends.remote.mirror import bring_outputs  # noqa: PLC0415 (loads fabric)
+        from orchestrator.backends.ssh.watcher import sources  # noqa: PLC0415 (as above)
+
+        bring_outputs(run, sources(run, self.pool))
+
     # -- a profile's machines
 
     def doctor(self, profile: AnyProfile, *, on_node: bool) -> list[Check]:

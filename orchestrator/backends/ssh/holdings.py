@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.backends.base import Finding, Judge, Ruling
 from orchestrator.backends.remote.hosts import on_all
+from orchestrator.backends.remote.outputs import left_on, record_removed
 from orchestrator.backends.settings import Host, SshSettings
 from orchestrator.runs.run_id import run_id_from
 from orchestrator.transport.pool import ConnectionPool
@@ -64,7 +65,12 @@ def _end(
     survivors = session.call("clean_up", run_dir=folder, run_id=run_id, node=None)[0]["survivors"]
     if survivors:
         return Finding("run", f"{host}: {', '.join(survivors)}", "kept", f"{ruling.why}; they could not be ended")
+    if ruling.run is not None and left["folder"] and (kept := left_on(session, ruling.run)):
+        why = f"{kept} output files in it are not here: orch pull {run_id} --outputs, or orch rm {run_id}"
+        return Finding("run", what, "kept", why)
     session.call("remove", run_dir=folder, run_id=run_id)
+    if ruling.run is not None:
+        record_removed(ruling.run, host)
     return Finding("run", what, "removed", ruling.why)
 
 

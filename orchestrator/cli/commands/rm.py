@@ -14,6 +14,7 @@ from orchestrator.errors import UsageError
 @click.option("--keep", type=click.IntRange(1), metavar="N", help="Remove all finished runs but the newest N.")
 def rm(runs: tuple[str, ...], keep: int | None) -> int:
     """Remove finished runs, with their logs and checkpoints. ORCH_KEEP_RUNS=N does so after every run."""
+    from orchestrator.cli.render.runs import removed_outputs
     from orchestrator.operations import runs as run_operations
     from orchestrator.runs.store import state_root
     from orchestrator.runs.sweeps import find_runs
@@ -24,7 +25,10 @@ def rm(runs: tuple[str, ...], keep: int | None) -> int:
     root = state_root()
     removed = [folder for reference in runs for folder in find_runs(root, reference)]
     for folder in removed:
+        gone = run_operations.outputs_that_go(folder)
         run_operations.remove(root, folder)
+        for line in removed_outputs(folder.run_id, gone):
+            say(line)
     removed += prune(root, keep) if keep else []
     names = dict.fromkeys(folder.run_id for folder in removed)
     say(f"removed {', '.join(names) or 'nothing'}")

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.cli.render.tables import Style, alike, duration, plain, table
+from orchestrator.cli.render.tables import Style, alike, duration, output_files, plain, size, table
 from orchestrator.operations.diff import Comparison, Row
 from orchestrator.operations.pull import Pulled
 from orchestrator.protocol.checkpoint_dir import CheckpointState
 from orchestrator.protocol.hostlist import FOLD_FROM, folded, in_words, nodes_in_words, numbers_in_words
 from orchestrator.runs.checkpoints import Checkpoint
+from orchestrator.runs.outputs import Output
 
 if TYPE_CHECKING:
     from orchestrator.backends.base import Check
@@ -23,15 +24,6 @@ VERDICT_COLOURS = {
     CheckpointState.CORRUPT: "red",
     CheckpointState.UNREADABLE: "red",
 }
-
-
-def size(count: float) -> str:
-    """Return a size as `812 B`, `1.4 MB` or `2.0 GB`; powers of 1024."""
-    for unit in ("B", "KB", "MB", "GB"):
-        if count < 1024:
-            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TB"
 
 
 def moment(when: float | None) -> str:
@@ -62,6 +54,15 @@ def checkpoints_page(found: Sequence[Checkpoint], folder: str, style: Style = pl
     lines += [f"  step {each.step} is {each.verdict}: {each.reason}" for each in found if each.reason]
     how = "every byte was read" if all(each.hashed for each in found) else "sizes only; --verify reads every byte"
     return "\n".join([*lines, f"in {folder} ({how})"])
+
+
+def outputs_page(found: Sequence[Output], left: Sequence[str]) -> str:
+    """Return a line a file, how much that is, and what is not here."""
+    rows = [[size(each.bytes), str(each.node), each.path] for each in found]
+    lines = [table(["SIZE", "NODE", "FILE"], rows)] if rows else ["no outputs are here"]
+    if found:
+        lines.append(output_files(len(found), sum(each.bytes for each in found)))
+    return "\n".join([*lines, *left])
 
 
 def pulled_page(pulled: Pulled) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.cli.render.escapes import one_line
-from orchestrator.cli.render.tables import COLOURS, Style, ago, alike, duration, plain, table
+from orchestrator.cli.render.tables import COLOURS, Style, ago, alike, duration, output_files, plain, size, table
+from orchestrator.operations.runs import OutputsThatGo
 from orchestrator.protocol.hostlist import in_words, nodes_in_words
 from orchestrator.runs.state import NodeState, Outcome, RunState, Verdict
 
@@ -114,7 +115,24 @@ def status_page(state: RunState, heartbeat: Mapping[str, Any] | None, result: Ma
         lines += ["", f"  {one_line(state.verdict.reason)}", f"  more: orch why {state.run_id}"]
     elif state.verdict is not None and state.verdict.reason:
         lines += ["", f"  {one_line(state.verdict.reason)}"]
-    return "\n".join([*lines, "", _nodes_table(state)])
+    return "\n".join([*lines, *left_lines(state), "", _nodes_table(state)])
+
+
+def left_lines(state: RunState) -> list[str]:
+    """Return where outputs of a run are that are not here, why, and how they are fetched."""
+    if not state.left:
+        return []
+    lines = ["", "  not all that it has written is here:"]
+    for each in state.left:
+        count = f"{each.files} files, {size(each.bytes)}" if each.files is not None else "not looked at"
+        lines.append(f"    {each.host}:{each.folder}: {count}: {one_line(each.reason)}")
+    return [*lines, f"  fetch it: orch pull {state.run_id} --outputs"]
+
+
+def removed_outputs(run_id: str, gone: OutputsThatGo) -> list[str]:
+    """Return what went with a run that was removed, and what is left of it elsewhere."""
+    lines = [f"{output_files(gone.files, gone.bytes)} went with {run_id}"] if gone.files else []
+    return [*lines, *(f"{each.host}:{each.folder} still holds what it has written there" for each in gone.left)]
 
 
 def _nodes_table(state: RunState) -> str:
@@ -169,7 +187,7 @@ def verdict_page(state: RunState, style: Style = plain) -> str:
         lines += ["", f"its whole log: orch logs {state.run_id} --rank {verdict.rank}"]
     if verdict.survivors:
         lines += ["", f"still there: processes {', '.join(map(str, verdict.survivors))}"]
-    return "\n".join(lines)
+    return "\n".join([*lines, *left_lines(state)])
 
 
 def _cause(verdict: Verdict) -> str:

@@ -66,3 +66,17 @@ def ago(created: float, now: float) -> str:
 def clock() -> float:
     """Return the time that ages are counted from."""
     return time.time()
+
+
+def size(count: float) -> str:
+    """Return a size as `812 B`, `1.4 MB` or `2.0 GB`; powers of 1024."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if count < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TB"
+
+
+def output_files(count: int, total: float) -> str:
+    """Return `3 output files (1.4 MB)`."""
+    return f"{count} output file{'s' * (count != 1)} ({size(total)})"

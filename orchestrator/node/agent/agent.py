@@ -32,7 +32,7 @@ from orchestrator.node.system.threads import in_thread
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.files import write_json
 from orchestrator.protocol.gang import Hello
-from orchestrator.protocol.layout import node_folder
+from orchestrator.protocol.layout import node_folder, output_folder
 from orchestrator.protocol.ranks import EXIT_REQUEUE
 from orchestrator.protocol.task import NodeTask, copies_checkpoints
 
@@ -60,6 +60,7 @@ class Agent:
 
     async def run(self) -> int:
         """Take part in the gang until its end; the exit code is the same on all nodes."""
+        os.makedirs(output_folder(self.task.run_dir), exist_ok=True)
         self._introduce_to_record()
         adopt_orphans()
         self._listen_for_signals()

@@ -20,7 +20,7 @@ from orchestrator.node.system.host import cores, gpus
 from orchestrator.node.system.inputs import InputError, place
 from orchestrator.node.system.private import users_umask
 from orchestrator.node.system.processes import end_marked
-from orchestrator.protocol.layout import attempt_folder, node_folder
+from orchestrator.protocol.layout import attempt_folder, node_folder, output_folder
 from orchestrator.protocol.ranks import Binding, rank_argv, rank_environment
 from orchestrator.protocol.task import NodeTask, at_home
 
@@ -50,6 +50,7 @@ def replay(path: str) -> int:
         for item in task.inputs:
             task = replace(task, env={**task.env, f"ORCH_INPUT_{item.name}": place(item, task.inputs_dir)})
         os.makedirs(attempt_folder(node_folder(task.run_dir, task.node_rank), task.attempt), exist_ok=True)
+        os.makedirs(output_folder(task.run_dir), exist_ok=True)
         return _rank(task, binding, order) if task.container is None else _in_container(task, binding, order)
     except (InputError, EngineError) as error:
         print(f"orch: {error}", file=sys.stderr)

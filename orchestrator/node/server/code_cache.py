@@ -9,6 +9,7 @@ import shutil
 import socket
 from typing import BinaryIO
 
+from orchestrator.node.server.outputs import baseline, write_baseline
 from orchestrator.node.server.request import Answer, RefusedError, Request, at_user
 from orchestrator.node.system.hashing import digest_of
 from orchestrator.protocol.files import open_own, write_atomic
@@ -62,7 +63,9 @@ def unpack(request: Request, payload: bytes) -> Answer:
     try:
         for path, (kind, content) in request["listing"].items():
             _write_entry(folder, partial, path, kind, content)
+        found = baseline(partial)
         os.rename(partial, target)
+        write_baseline(target, found)
     except OSError:
         if not os.path.isdir(target):  # where nodes share the folder, the first one's copy is everybody's
             raise

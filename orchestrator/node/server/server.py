@@ -25,6 +25,7 @@ MODULES = {
     "code_cache": ("missing", "unpack"),
     "files": ("poll_changes", "read_file", "read_range", "steps"),
     "leases": ("lease", "leases", "release", "still_held"),
+    "outputs": ("list_outputs", "read_small_files", "hash_files"),
     "leftovers": ("leftovers", "tidy_cache"),
     "reachability": ("listen", "probe"),
     "run_program": ("run_program", "missing_programs"),

@@ -6,11 +6,12 @@ import contextlib
 import json
 import tempfile
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 from orchestrator.errors import BackendError
-from orchestrator.node.server import files, machine
 from orchestrator.node.server.request import Part, RefusedError
+from orchestrator.node.server.server import HOME
 from orchestrator.transport.address import Address
 
 
@@ -45,12 +46,9 @@ class Asked:
             self.session.left -= 1
             if self.session.left < 0:
                 raise BackendError("n1: the connection was closed", transient=True)
-        verbs = {
-            "poll_changes": files.poll_changes, "read_file": files.read_file, "read_range": files.read_range,
-            "write_file": machine.write_file, "remove": machine.remove,
-        }  # fmt: skip
+        answer = getattr(import_module(f"orchestrator.node.server.{HOME[self.do]}"), self.do)
         try:
-            reply, data = verbs[self.do](self.values, self.payload)
+            reply, data = answer(self.values, self.payload)
         except (OSError, RefusedError) as error:
             raise BackendError(f"n1: {error}") from error
         if isinstance(data, Part):

@@ -1,0 +1,377 @@
+"""What a run's program has written elsewhere, brought here: changed files only, verified, resumable, within a limit."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from orchestrator.backends.remote.checkpoints import bring_file, partial_of, remote_checkpoints
+from orchestrator.backends.remote.transfer import sole_writer
+from orchestrator.backends.settings import remote_folder
+from orchestrator.errors import BackendError, StoreError
+from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.files import sync_filesystem, write_atomic, write_json
+from orchestrator.protocol.layout import output_folder
+from orchestrator.protocol.outputs import Entry, chosen, home_names, leads_out
+from orchestrator.runs.reducer import left_outputs
+from orchestrator.runs.store import RunDir
+from orchestrator.transport.rpc import CALL_SECONDS
+
+if TYPE_CHECKING:
+    from orchestrator.transport.rpc import Session
+
+SMALL: Final = 1 << 18  # files up to here come many at a time
+BATCH: Final = 4 << 20
+MOST_FILES: Final = 2000  # of one request
+HASH_SLOWEST: Final = 20 << 20  # bytes a second
+ROUNDS: Final = 3  # at the end: what has changed while it was copied is copied again
+STATE: Final = "outputs.json"
+LEAST_FREE: Final = 64 << 20
+MOST_NAMED: Final = 3
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Kept(NamedTuple):
+    """A file as it was when it was copied; one of another node that node 0 has too `is_same`, and is not here twice."""
+
+    root: str
+    path: str
+    size: int
+    mtime_ns: int
+    sha256: str
+    is_same: bool = False
+
+
+@dataclass(frozen=True)
+class Left:
+    """What is still on a node and not here; `files` is None where they could not be counted."""
+
+    files: int | None = 0
+    bytes: int = 0
+    reason: str = ""
+
+    @property
+    def is_something(self) -> bool:
+        """Tell whether there is anything that is not here."""
+        return self.files != 0
+
+
+def record_left(run: RunDir, node: int, host: str, folder: str, left: Left) -> None:
+    """Record what is on a node and not here, where that is something, or was when it was recorded last."""
+    if left.is_something:
+        run.append_event(EventKind.OUTPUTS_LEFT, left=node, host=host, folder=folder, **asdict(left))
+    elif any(each.node == node for each in left_outputs(run.events())):
+        run.append_event(EventKind.OUTPUTS_BROUGHT, left=node, host=host)
+
+
+def record_removed(run: RunDir, host: str) -> None:
+    """Record that nothing of the run is on a host any more, where that was said to be so."""
+    for left in left_outputs(run.events()):
+        if left.host == host:
+            run.append_event(EventKind.OUTPUTS_BROUGHT, left=left.node, host=host)
+
+
+@dataclass
+class _Home:
+    """What is here of one node, by its path in the run's folder of outputs; kept in `nodes/N/outputs.json`."""
+
+    run: RunDir
+    node: int
+    host: str
+    files: dict[str, Kept] = field(default_factory=dict)
+
+    @staticmethod
+    def read(run: RunDir, node: int, host: str = "") -> _Home:
+        """Return what is here from this host; of an earlier host of the node everything stays as it is."""
+        try:
+            known = run.read(f"nodes/{node}/{STATE}") or {}
+            files = {str(name): Kept(*values) for name, values in known["files"].items()}
+        except (StoreError, KeyError, TypeError, AttributeError, ValueError):
+            return _Home(run, node, host)
+        return _Home(run, node, host, files if host in ("", known.get("host")) else {})
+
+    def write(self) -> None:
+        """Keep it; a crash costs no more than that some files are copied again."""
+        self.run.node(self.node).mkdir(parents=True, exist_ok=True)
+        path = self.run.node(self.node) / STATE
+        write_json(path, {"host": self.host, "files": self.files}, mode=0o600, durable=False)
+
+    @property
+    def bytes(self) -> int:
+        """Return how much is here."""
+        return sum(kept.size for kept in self.files.values() if not kept.is_same)
+
+    def has(self, name: str, entry: Entry) -> bool:
+        """Tell whether the file is here as it was found there."""
+        kept = self.files.get(name)
+        return kept is not None and kept[:4] == entry[:4]
+
+
+class Outputs:
+    """The outputs of one node, between the machine that a session speaks to and here; `others` are its fellow nodes."""
+
+    def __init__(
+        self, run: RunDir, node: int, others: Collection[int] = (), stop: Callable[[], bool] = lambda: False
+    ) -> None:
+        self.run, self.node, self.others, self.stop = run, node, others, stop
+        self.folder = Path(output_folder(str(run.path)))
+        self.seen: dict[str, Entry] = {}  # at the last look
+        self.problems: dict[str, str] = {}  # of files that can't be written here, by name
+
+    def bring(self, session: Session, *, final: bool, limited: bool = True) -> Left:
+        """Bring what is new; while the run goes on (not `final`) only what has not changed since the look before.
+
+        Returns what is not here. BackendError where the machine is out of reach, or the disk here is full.
+        """
+        with sole_writer(self.run.path, "outputs.lock"):
+            home = _Home.read(self.run, self.node, session.address.host)
+            for _ in range(ROUNDS if final else 1):
+                found = _Listing.of(session, self.run, self.node)
+                wanted = self._wanted(found, limited=limited)
+                self._bring_once(session, home, found, wanted, final=final)
+                missing = {name for name, entry in found.files.items() if not home.has(name, entry)}
+                if missing.isdisjoint(wanted):
+                    break
+            if final and home.files:
+                sync_filesystem(self.run.path)
+        count = len(missing) + len(found.unreadable)
+        return Left(count, sum(found.files[name].size for name in missing), self._why(missing, wanted, found))
+
+    def _wanted(self, found: _Listing, *, limited: bool) -> set[str]:
+        """Return which of the files are to be here, within the limit that the nodes of the run share."""
+        if not limited:
+            return set(found.files)
+        elsewhere = sum(_Home.read(self.run, other).bytes for other in self.others if other != self.node)
+        return chosen(found.files, self.run.plan().outputs.max_size - elsewhere)
+
+    def _bring_once(
+        self, session: Session, home: _Home, found: _Listing, wanted: Collection[str], *, final: bool
+    ) -> None:
+        """Delete here what is to be here no more, and copy what is new."""
+        before, self.seen = self.seen, found.files
+        gone = [name for name, kept in home.files.items() if name not in found.files and not found.hides(kept)]
+        for name in (*gone, *(name for name in found.files if name in home.files and name not in wanted)):
+            self._delete(home, name)
+        lacking = {
+            name: entry
+            for name, entry in found.files.items()
+            if name in wanted and not home.has(name, entry) and (final or before.get(name) == entry)
+        }
+        try:
+            self._fetch(session, home, found, lacking)
+        finally:
+            if gone or lacking:
+                home.write()
+
+    def _why(self, missing: Collection[str], wanted: Collection[str], found: _Listing) -> str:
+        """Return why files are not here, in words that follow their number."""
+        over = len([name for name in missing if name not in wanted])
+        refused = sorted(name for name in missing if name in wanted and name in self.problems)
+        changing = sorted(name for name in missing if name in wanted and name not in self.problems)
+        reasons = {
+            f"{over} over outputs.max_size of the job": over,
+            f"can't be read there: {_some(path for _, path in found.unreadable)}": found.unreadable,
+            f"can't be written here: {_some(refused)}: {self.problems[refused[0]] if refused else ''}": refused,
+            f"changed while they were copied: {_some(changing)}": changing,
+        }
+        return "; ".join(words for words, applies in reasons.items() if applies)
+
+    # -- here
+
+    def _delete(self, home: _Home, name: str) -> None:
+        if not home.files.pop(name).is_same:
+            place = self.folder / name
+            try:
+                place.unlink(missing_ok=True)
+                for above in place.parents:
+                    if above == self.folder:
+                        break
+                    above.rmdir()
+            except OSError:  # a folder that holds more
+                pass
+
+    def _place(self, name: str) -> Path:
+        place = self.folder / name
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if place.is_dir() and not place.is_symlink():
+            raise OSError(errno.EISDIR, "a folder of that name is here")
+        return place
+
+    def _keep(self, home: _Home, name: str, entry: Entry, sha256: str, write: Callable[[Path], bool]) -> None:
+        """Have a file written, with its mode and time; a full disk is a BackendError, another problem is noted."""
+        try:
+            place = self._place(name)
+            if not write(place):
+                return
+            os.chmod(place, 0o700 if entry.executable else 0o600)
+            os.utime(place, ns=(entry.mtime_ns, entry.mtime_ns))
+        except OSError as error:
+            if error.errno in _FULL:
+                raise BackendError(
+                    f"{self.folder}: {error.strerror}: the outputs of node {self.node} do not fit", "make room there"
+                ) from error
+            self.problems[name] = error.strerror or str(error)
+            return
+        home.files[name] = Kept(*entry[:4], sha256)
+
+    # -- from there
+
+    def _fetch(self, session: Session, home: _Home, found: _Listing, lacking: Mapping[str, Entry]) -> None:
+        lacking = self._without_same(session, home, found, lacking)
+        self._check_room(sum(entry.size for entry in lacking.values()))
+        with session.for_bytes(sum(entry.size for entry in lacking.values())) as fast:
+            for names in _batches({name: entry for name, entry in lacking.items() if entry.size <= SMALL}):
+                if self.stop():
+                    return
+                self._fetch_small(fast, home, found, {name: lacking[name] for name in names})
+            for name, entry in lacking.items():
+                if entry.size > SMALL and not self.stop():
+                    self._fetch_large(fast, home, name, entry, found.path(entry))
+
+    def _check_room(self, size: int) -> None:
+        """Raise BackendError where so many bytes would leave too little for the records of this and other runs."""
+        free = shutil.disk_usage(self.run.path).free
+        if size and free < size + LEAST_FREE:
+            said = f"{free >> 20} MiB are free, and {-(-size >> 20)} MiB are to come from node {self.node}"
+            raise BackendError(f"no space left on device for {self.folder}: {said}", "make room there")
+
+    def _fetch_small(self, session: Session, home: _Home, found: _Listing, batch: Mapping[str, Entry]) -> None:
+        asked = json.dumps([[found.path(entry), entry.size] for entry in batch.values()]).encode()
+        reply, data = session.call("read_small_files", asked)
+        offset = 0
+        for (name, entry), sha256 in zip(batch.items(), reply["sha256"], strict=False):
+            if sha256 is not None:
+                content = data[offset : offset + entry.size]
+                offset += entry.size
+                if hashlib.sha256(content).hexdigest() == sha256:
+                    self._keep(home, name, entry, sha256, functools.partial(_write, content=content))
+        home.write()
+
+    def _fetch_large(self, session: Session, home: _Home, name: str, entry: Entry, path: str) -> None:
+        sha256 = _hashes(session, [(path, entry.size)])[0]
+        if sha256 is not None:
+            write = functools.partial(bring_file, session, path, size=entry.size, sha256=sha256)
+            try:
+                self._keep(home, name, entry, sha256, write)
+            except BackendError as error:
+                if not error.transient:  # the disk here is full, and the run's own records need the room
+                    partial_of(self.folder / name, sha256).unlink(missing_ok=True)
+                raise
+            home.write()
+
+    def _without_same(
+        self, session: Session, home: _Home, found: _Listing, lacking: Mapping[str, Entry]
+    ) -> Mapping[str, Entry]:
+        """Note the files that node 0 has with the same content; return the others."""
+        if self.node == 0:
+            return lacking
+        first = _Home.read(self.run, 0).files
+        prefix = f"node_{self.node}/"
+        pairs = [(name, first.get(name.removeprefix(prefix))) for name in lacking]
+        alike = [(name, kept) for name, kept in pairs if kept is not None and kept.size == lacking[name].size]
+        hashes = _hashes(session, [(found.path(lacking[name]), kept.size) for name, kept in alike])
+        for (name, kept), sha256 in zip(alike, hashes, strict=True):
+            if sha256 == kept.sha256:
+                home.files[name] = Kept(*lacking[name][:4], sha256, is_same=True)
+        return {name: entry for name, entry in lacking.items() if not home.has(name, entry)}
+
+
+@dataclass(frozen=True)
+class _Listing:
+    """What a look at a machine has found, by the names at home."""
+
+    files: dict[str, Entry]
+    roots: Mapping[str, str]
+    unreadable: tuple[tuple[str, str], ...]
+
+    @staticmethod
+    def of(session: Session, run: RunDir, node: int) -> _Listing:
+        plan = run.plan()
+        reply, data = session.call(
+            "list_outputs", run_dir=remote_folder(run), code_dir=plan.first.code_dir or f"{remote_folder(run)}/code",
+            checkpoints=remote_checkpoints(run), rules=plan.outputs.to_json(),
+        )  # fmt: skip
+        try:
+            roots = {str(root): str(folder) for root, folder in reply["roots"].items()}
+            unreadable = tuple((str(root), str(path)) for root, path in reply["unreadable"])
+            entries = [_checked(Entry(*values), roots) for values in json.loads(data)]
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise BackendError(f"{session.address.host}: its list of outputs can't be right: {error}") from error
+        return _Listing(home_names(entries, node), roots, unreadable)
+
+    def path(self, entry: Entry) -> str:
+        return f"{self.roots[entry.root]}/{entry.path}"
+
+    def hides(self, kept: Kept) -> bool:
+        """Tell whether a file may be there though it was not seen: in a folder that is missing or can't be read."""
+        unseen = [above for root, above in self.unreadable if root == kept.root]
+        return kept.root not in self.roots or any(
+            not above or f"{kept.path}/".startswith(f"{above}/") for above in unseen
+        )
+
+
+def _checked(entry: Entry, roots: Collection[str]) -> Entry:
+    """Return a file that another machine names; ValueError where its path leads out of the run's outputs."""
+    kinds = [type(value) for value in entry]
+    if (
+        kinds != [str, str, int, int, bool]
+        or entry.root not in roots
+        or entry.size < 0
+        or abs(entry.mtime_ns) >= 1 << 62
+    ):
+        raise ValueError(f"{entry!r} is no file")
+    if leads_out(entry.path):
+        raise ValueError(f"{entry.path!r} leads out of it")
+    return entry
+
+
+def _hashes(session: Session, files: list[tuple[str, int]]) -> list[str | None]:
+    """Return the sha256 of files of a machine, [path, size] each; None for one that can't be read."""
+    found: list[str | None] = []
+    for start in range(0, len(files), MOST_FILES):
+        part = files[start : start + MOST_FILES]
+        patience = CALL_SECONDS + sum(size for _, size in part) / HASH_SLOWEST
+        asked = json.dumps([path for path, _ in part]).encode()
+        found += json.loads(session.call("hash_files", asked, timeout=patience)[1])
+    return found
+
+
+def _batches(files: Mapping[str, Entry]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    size = 0
+    for name, entry in files.items():
+        if batch and (size + entry.size > BATCH or len(batch) == MOST_FILES):
+            yield batch
+            batch, size = [], 0
+        batch.append(name)
+        size += entry.size
+    if batch:
+        yield batch
+
+
+def _write(place: Path, content: bytes) -> bool:
+    write_atomic(place, content, mode=0o600, durable=False)
+    return True
+
+
+def _some(names: Iterable[str]) -> str:
+    listed = sorted(names)
+    more = f" and {len(listed) - MOST_NAMED} more" if len(listed) > MOST_NAMED else ""
+    return ", ".join(listed[:MOST_NAMED]) + more
+
+
+def left_on(session: Session, run: RunDir) -> int:
+    """Return how many output files of a run are on a machine and not here, as they were copied from it."""
+    host = session.address.host
+    nodes = [int(folder.name) for folder in run.path.glob("nodes/*") if folder.name.isdecimal()]
+    here = {kept[:4] for node in nodes for kept in _Home.read(run, node, host).files.values()}
+    found = _Listing.of(session, run, 0)
+    return sum(entry[:4] not in here for entry in found.files.values()) + len(found.unreadable)

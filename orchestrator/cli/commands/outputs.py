@@ -1,0 +1,31 @@
+"""orch outputs: the files that a run has written."""
+
+from __future__ import annotations
+
+import click
+
+from orchestrator.cli import complete
+from orchestrator.cli.delegated import delegated
+from orchestrator.cli.group import orch, print_json, show
+
+
+@orch.command()
+@click.argument("run", shell_complete=complete.runs)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@delegated
+def outputs(run: str, as_json: bool) -> int:
+    """List the files that a run has written, as they are here, and what its nodes have kept."""
+    from dataclasses import asdict
+
+    from orchestrator.cli.render import results, runs
+    from orchestrator.runs.outputs import outputs_of
+    from orchestrator.runs.store import find_run, state_root
+    from orchestrator.supervisor.reconcile import state_of
+
+    folder = find_run(state_root(), run)
+    found, state = outputs_of(folder), state_of(folder)
+    if as_json:
+        print_json({"files": [each.to_json() for each in found], "left": [asdict(each) for each in state.left]})
+    else:
+        show(results.outputs_page(found, runs.left_lines(state)))
+    return 0

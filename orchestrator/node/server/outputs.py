@@ -1,0 +1,220 @@
+"""What a run's program has written on this machine: found, hashed and read; links are never followed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.node.server.request import Answer, Request, at_user
+from orchestrator.protocol import checkpoint_dir
+from orchestrator.protocol.files import write_json
+from orchestrator.protocol.layout import baseline_file, output_folder
+from orchestrator.protocol.outputs import CHECKPOINTS, CODE, OUTPUTS, Entry, Matcher, OutputRules
+
+Baseline = dict[str, list[int]]  # of each file of the code: size and mtime_ns
+SMALL_ANSWER = 4 << 20
+_hashes: dict[str, tuple[int, int, str]] = {}  # path -> size, mtime_ns, sha256
+
+
+# -- what the code was
+
+
+def baseline(code_dir: str) -> Baseline:
+    """Return the size and the time of each file of the code, before a rank has been started in it."""
+    walk = _Walk(code_dir)
+    return {path: [info.st_size, info.st_mtime_ns] for path, info in walk.files("")}
+
+
+def write_baseline(code_dir: str, found: Baseline) -> None:
+    """Keep it beside the code, where ranks don't write."""
+    write_json(baseline_file(code_dir), found, mode=0o600, durable=False)
+
+
+def _read_baseline(code_dir: str) -> tuple[Baseline, int]:
+    """Return the baseline, and when it was made; without one all of the code counts as new."""
+    try:
+        with open(baseline_file(code_dir), encoding="utf-8") as file:
+            found, made = json.load(file), os.fstat(file.fileno()).st_mtime_ns
+        return {str(path): list(value) for path, value in found.items()}, made
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}, 0
+
+
+# -- what is there now
+
+
+@dataclass
+class Found:
+    """The outputs of a run on this machine. `passed_over` are links and what is no file; they are not copied."""
+
+    roots: dict[str, str]  # the folders in which was looked, by the names of protocol.outputs
+    files: list[Entry] = field(default_factory=list)
+    passed_over: list[str] = field(default_factory=list)
+    unreadable: list[tuple[str, str]] = field(default_factory=list)  # (root, path), of files and whole folders
+
+
+def find(run_dir: str, code_dir: str, checkpoints: str, rules: OutputRules) -> Found:
+    """Return the files that are new or changed since the code was laid out, and those in $ORCH_OUTPUT_DIR.
+
+    orch's own checkpoints are not among them, nor is in a folder of checkpoints outside of the run's what is older.
+    """
+    outputs = output_folder(run_dir)
+    before, made = _read_baseline(code_dir)
+    found = Found({CODE: code_dir, OUTPUTS: outputs})
+    _add(found, CODE, _Walk(code_dir, Matcher(rules), checkpoints), before)
+    _add(found, OUTPUTS, _Walk(outputs, None, checkpoints), {})
+    if checkpoints and not any(
+        _is_within(checkpoints, each) or _is_within(each, checkpoints) for each in found.roots.values()
+    ):
+        found.roots[CHECKPOINTS] = checkpoints
+        since = 0 if _is_within(checkpoints, run_dir) else made
+        _add(found, CHECKPOINTS, _Walk(checkpoints, None, checkpoints), {}, since)
+    return found
+
+
+def _is_within(path: str, folder: str) -> bool:
+    return f"{path}/".startswith(f"{folder}/")
+
+
+def _add(found: Found, root: str, walk: _Walk, before: Baseline, since: int = 0) -> None:
+    for path, info in walk.files(""):
+        if before.get(path) == [info.st_size, info.st_mtime_ns] or info.st_mtime_ns < since:
+            continue
+        if os.access(f"{walk.top}/{path}", os.R_OK):
+            executable = bool(info.st_mode & stat.S_IXUSR)
+            found.files.append(Entry(root, path, info.st_size, info.st_mtime_ns, executable))
+        else:
+            found.unreadable.append((root, path))
+    found.passed_over += [f"{walk.top}/{path}" for path in walk.passed_over]
+    found.unreadable += [(root, path) for path in walk.unreadable]
+
+
+class _Walk:
+    """A walk through a folder: the files that the matcher takes, all without one, and what was in the way."""
+
+    def __init__(self, top: str, matcher: Matcher | None = None, checkpoints: str = "") -> None:
+        self.top, self.matcher, self.checkpoints = top, matcher, checkpoints
+        self.passed_over: list[str] = []
+        self.unreadable: list[str] = []
+
+    def files(self, folder: str) -> Iterator[tuple[str, os.stat_result]]:
+        """Yield the path and the facts of each file of a folder (`` or with a slash at its end) and below it."""
+        try:
+            with os.scandir(f"{self.top}/{folder}") as entries:
+                found = sorted(entries, key=lambda entry: entry.name)
+        except FileNotFoundError:  # it went away, or was never there
+            return
+        except OSError:
+            self.unreadable.append(folder.rstrip("/"))
+            return
+        if folder and self.matcher is not None and any(entry.name == "pyvenv.cfg" for entry in found):
+            return  # a virtual environment
+        for entry in found:
+            path = f"{folder}{entry.name}"
+            try:
+                info = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            except OSError:
+                self.unreadable.append(path)
+                continue
+            if stat.S_ISDIR(info.st_mode):
+                if (self.matcher is None or self.matcher.enters(path)) and not self._is_own(folder, entry.name):
+                    yield from self.files(f"{path}/")
+            elif self.matcher is None or self.matcher.takes(path):
+                if stat.S_ISREG(info.st_mode):
+                    yield path, info
+                else:
+                    self._pass_over(path, folder)
+
+    def _pass_over(self, path: str, folder: str) -> None:
+        """Note a link that leads out of the folder, or what is no file: of a link within, what it leads to comes."""
+        try:
+            target = os.readlink(f"{self.top}/{path}")
+        except OSError:
+            target = "/"  # a socket, a pipe, a device
+        if not _is_within(os.path.normpath(f"{self.top}/{folder}/{target}" if target[0] != "/" else target), self.top):
+            self.passed_over.append(path)
+
+    def _is_own(self, folder: str, name: str) -> bool:
+        """Tell whether it is one of orch's own checkpoints, which are brought by other means, or one being written."""
+        place = f"{self.top}/{folder}".rstrip("/")
+        if place != self.checkpoints.rstrip("/"):
+            return False
+        committed = checkpoint_dir.step_of(name) is not None and checkpoint_dir.is_committed(f"{place}/{name}")
+        return committed or checkpoint_dir.leftover_of(name) is not None
+
+
+# -- requests
+
+
+def list_outputs(request: Request, _: bytes) -> Answer:
+    """Return what `find` finds; the files as the answer's bytes."""
+    run_dir, code_dir = at_user(request["run_dir"]), at_user(request["code_dir"])
+    found = find(run_dir, code_dir, at_user(request["checkpoints"]), OutputRules.from_json(request["rules"]))
+    roots = {name: folder for name, folder in found.roots.items() if os.path.isdir(folder)}
+    values = {"roots": roots, "passed_over": found.passed_over, "unreadable": found.unreadable}
+    return values, json.dumps(found.files).encode()
+
+
+def read_small_files(request: Request, payload: bytes) -> Answer:
+    """Return the contents of many files, [path, size] each, with their sha256; null for one that has not that size.
+
+    As many as fit into an answer: those after them are left out.
+    """
+    facts: list[str | None] = []
+    contents: list[bytes] = []
+    room = SMALL_ANSWER
+    for path, size in json.loads(payload):
+        if size > room:
+            break
+        content = _content(at_user(path), size)
+        facts.append(None if content is None else hashlib.sha256(content).hexdigest())
+        contents.append(content or b"")
+        room -= size
+    return {"sha256": facts}, b"".join(contents)
+
+
+def _content(path: str, size: int) -> bytes | None:
+    try:
+        with open(_opened(path), "rb") as file:
+            content = file.read(size + 1)
+    except OSError:
+        return None
+    return content if len(content) == size else None
+
+
+def _opened(path: str) -> int:
+    """Open a plain file for reading; OSError for a link, and nothing waits for who writes to a pipe."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(f"{path} is no plain file")
+    return descriptor
+
+
+def hash_files(request: Request, payload: bytes) -> Answer:
+    """Return the sha256 of each of these files (a JSON list of paths); null for one that can't be read."""
+    return {}, json.dumps([_hash(at_user(path)) for path in json.loads(payload)]).encode()
+
+
+def _hash(path: str) -> str | None:
+    """Return a file's sha256; it is kept for as long as size and time are the same."""
+    try:
+        with open(_opened(path), "rb", buffering=0) as file:
+            info = os.fstat(file.fileno())
+            known = _hashes.get(path)
+            if known is not None and known[:2] == (info.st_size, info.st_mtime_ns):
+                return known[2]
+            digest: Any = hashlib.sha256()
+            while block := file.read(checkpoint_dir.BLOCK_BYTES):
+                digest.update(block)
+    except OSError:
+        return None
+    _hashes[path] = info.st_size, info.st_mtime_ns, digest.hexdigest()
+    return str(digest.hexdigest())

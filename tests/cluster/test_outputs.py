@@ -1,0 +1,194 @@
+"""What a script writes on other machines comes home, byte for byte, before their folders are removed."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.control import Control
+from tests.cluster.lab import LAPTOP, Lab
+from tests.cluster.test_ssh_faults import kill
+from tests.testbed.layout import PEOPLE
+from tests.testbed.machine import wait_until
+
+# An ordinary script: it knows nothing of orch, but for one file in $ORCH_OUTPUT_DIR.
+SCRIPT = """
+import os, sys
+def write(path, data):
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    with open(path, "wb") as file:
+        file.write(data)
+write("model.pt", bytes(range(256)) * 9000)
+write("outputs/checkpoint-500/weights.bin", b"w" * 1000)
+write("lightning_logs/version_0/hparams.yaml", b"lr: 1")
+write(os.environ["ORCH_OUTPUT_DIR"] + "/x", b"")
+write("gone.tmp", b"1")
+os.unlink("gone.tmp")
+write(b"odd-\\xff\\n name".decode("utf-8", "surrogateescape"), b"odd")
+write("__pycache__/x.pyc", b"no")
+write("data/mnist", b"no")
+write("env/pyvenv.cfg", b"no")
+write("run.sh", b"#!/bin/sh")
+os.chmod("run.sh", 0o755)
+os.symlink("/etc/passwd", "out")
+os.symlink("model.pt", "last.pt")
+with open("main.py", "a") as file:
+    file.write("# changed by itself")
+"""
+NAMES = {
+    "model.pt", "outputs/checkpoint-500/weights.bin", "lightning_logs/version_0/hparams.yaml", "x", "run.sh", "main.py",
+    b"odd-\xff\n name".decode("utf-8", "surrogateescape"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def lab(testbed: Control) -> Lab:
+    return Lab(testbed)
+
+
+def folder(lab: Lab, run: str) -> Path:
+    """The run's folder of outputs on the laptop."""
+    return lab.home / ".local/state/orch/runs" / run / "outputs"
+
+
+def outputs(lab: Lab, run: str) -> dict[str, bytes]:
+    """The files in it."""
+    top = folder(lab, run)
+    return {str(path.relative_to(top)): path.read_bytes() for path in top.rglob("*") if path.is_file()}
+
+
+def left(lab: Lab, run: str) -> list[tuple[str, int | None]]:
+    """Which hosts have how many outputs that are not here, as `orch status` tells it."""
+    return [(each["host"], each["files"]) for each in lab.status(run)["left"]]
+
+
+def assert_fetched(lab: Lab, run: str) -> None:
+    """`orch pull --outputs` brings what is left, and then nothing is left there."""
+    done = lab.orch("pull", run, "--outputs", "--to", f"pulled-{run}")
+    assert done.code == 0, done.err
+    assert left(lab, run) == []
+    for host in ("n1", "n2"):
+        assert not lab.control.file(host, f"/home/alice/.orch/runs/{run}").exists()
+    pulled = lab.home / f"pulled-{run}" / "outputs"
+    assert {str(path.relative_to(pulled)) for path in pulled.rglob("*") if path.is_file()} == set(outputs(lab, run))
+
+
+def test_what_an_ordinary_script_writes_comes_home_byte_for_byte(lab: Lab) -> None:
+    run = lab.submit(lab.job("plain", SCRIPT, launcher="exec"), "--profile", lab.profile(hosts=["n1"]))
+    assert lab.wait(run).code == 0, lab.orch("why", run).out
+    found = outputs(lab, run)
+    assert set(found) == NAMES
+    assert found["model.pt"] == bytes(range(256)) * 9000
+    assert found["main.py"] == SCRIPT.encode() + b"# changed by itself"
+    assert (folder(lab, run) / "run.sh").stat().st_mode & 0o777 == 0o700
+    lab.assert_nothing_left(run)
+    listed = lab.orch("outputs", run, "--json").json
+    assert ({each["path"] for each in listed["files"]}, listed["left"]) == (NAMES, [])
+    assert "7 output files (2.2 MB)" in lab.orch("outputs", run).out
+    assert_fetched(lab, run)
+    assert "7 output files (2.2 MB) went with" in lab.orch("rm", run).err
+
+
+# Two ranks that write the same names, more than may come home, and something that can't be read.
+TWO = """
+import os
+node = os.environ["ORCH_NODE_RANK"]
+for name, data in {"same": "same", "mine": f"of {node}", f"large_{node}": "x" * 3_000_000}.items():
+    with open(name, "w") as file:
+        file.write(data)
+if node == "1":
+    os.mkdir("locked")
+    open("locked/key", "w").close()
+    os.chmod("locked", 0)
+"""
+
+
+def test_what_is_over_the_limit_or_can_not_be_read_is_kept_there_and_fetched_when_asked_for(lab: Lab) -> None:
+    job = lab.job("two", TWO, launcher="exec", outputs={"max_size": "4MB"})
+    run = lab.submit(job, "--profile", lab.profile(hosts=["n1", "n2"]))
+    assert lab.wait(run).code == 0, lab.orch("why", run).out
+    assert set(outputs(lab, run)) == {"same", "mine", "large_0", "node_1/mine"}
+    page = lab.orch("why", run).out
+    assert f"n2:~/.orch/runs/{run}: 2 files, 2.9 MB: 1 over outputs.max_size of the job" in page
+    assert "can't be read there: locked" in page
+    assert f"orch pull {run} --outputs" in page
+    assert not lab.control.file("n1", f"/home/alice/.orch/runs/{run}").exists()
+    kept = lab.orch("gc", "--profile", "lab.yaml")
+    assert f"kept: run n2: ~/.orch/runs/{run}: 2 output files in it are not here" in kept.out
+    refused = lab.orch("pull", run, "--outputs")
+    assert (refused.code, "can't be read there: locked" in refused.err) == (1, True), refused
+    assert left(lab, run) == [("n2", 1)]
+    lab.control.output("n2", "chmod", "700", f".orch/runs/{run}/code/locked")
+    assert_fetched(lab, run)
+    found = outputs(lab, run)
+    assert (found["mine"], found["node_1/mine"]) == (b"of 0", b"of 1")
+    assert set(found) == {"same", "mine", "large_0", "node_1/mine", "node_1/large_1", "node_1/locked/key"}
+
+
+# Writes a large file, and ends when it is let.
+LARGE = """
+import os, sys, time
+with open("large", "wb") as file:
+    for _ in range(int(sys.argv[1])):
+        file.write(os.urandom(1 << 20))
+print("written", flush=True)
+while len(sys.argv) > 2 and not os.path.exists(os.path.expanduser("~/go")):
+    time.sleep(0.05)
+with open("last", "w") as file:
+    file.write("word")
+"""
+
+
+def assert_large_is_whole(lab: Lab, run: str, before: str) -> None:
+    with open(folder(lab, run) / "large", "rb") as file:
+        assert hashlib.file_digest(file, "sha256").hexdigest() == before
+
+
+@pytest.mark.timeout(200)
+def test_a_copy_whose_cable_is_cut_goes_on_when_it_is_asked_for(lab: Lab) -> None:
+    lab.control.sshd("n1", "ClientAliveInterval 2", "ClientAliveCountMax 2")  # so that it sees that she has gone, too
+    run = lab.submit(lab.job("cut", LARGE, launcher="exec", args=[150]), "--profile", lab.profile(hosts=["n1"]))
+    lab.until_said(run, "written")
+    large = lab.control.file("n1", f"/home/alice/.orch/runs/{run}/code/large")
+    with open(large, "rb") as file:
+        before = hashlib.file_digest(file, "sha256").hexdigest()
+    wait_until(lambda: list(folder(lab, run).glob(".large.*.partial")), "the beginning of the copy")
+    lab.control.cut("n1")
+    assert lab.wait(run).code == 0, lab.orch("why", run).out
+    assert left(lab, run) == [("n1", None)]
+    assert not (folder(lab, run) / "large").exists()
+    lab.control.heal("n1")
+    assert_fetched(lab, run)
+    assert_large_is_whole(lab, run, before)
+
+
+def test_outputs_come_while_the_run_goes_on_and_after_the_supervisor_was_killed(lab: Lab) -> None:
+    run = lab.submit(lab.job("held", LARGE, launcher="exec", args=[5, "hold"]), "--profile", lab.profile(hosts=["n1"]))
+    wait_until((folder(lab, run) / "large").exists, "the large file on the laptop")
+    kill(lab.supervisor())
+    lab.control.file("n1", "/home/alice/go").touch()
+    assert lab.wait(run).code == 0, lab.orch("why", run).out
+    assert outputs(lab, run)["last"] == b"word"
+    lab.assert_nothing_left(run)
+
+
+def test_a_full_disk_here_keeps_the_folder_there(lab: Lab) -> None:
+    state = "/home/alice/.local/state/orch"
+    lab.control.output(LAPTOP, "mkdir", "-p", state)
+    alice = next(person.uid for person in PEOPLE if person.name == "alice")
+    options = f"size=100m,mode=700,uid={alice},gid={alice}"
+    lab.control.output(LAPTOP, "mount", "-t", "tmpfs", "-o", options, "tmpfs", state, user="root")
+    lab.control.undo.callback(lab.control.output, LAPTOP, "umount", "--lazy", state, user="root")
+    run = lab.submit(lab.job("full", LARGE, launcher="exec", args=[60]), "--profile", lab.profile(hosts=["n1"]))
+    assert lab.wait(run).code == 0, lab.orch("why", run).out
+    page = lab.orch("status", run).out
+    assert f"no space left on device for {state}/runs/{run}/outputs" in page
+    assert lab.control.file("n1", f"/home/alice/.orch/runs/{run}/code/large").exists()
+    lab.control.output(LAPTOP, "mount", "-o", "remount,size=200m", state, user="root")
+    done = lab.orch("pull", run, "--outputs")
+    assert done.code == 0, done.err
+    assert lab.control.output(LAPTOP, "stat", "-c", "%s", f"{state}/runs/{run}/outputs/large") == str(60 << 20)
+    assert left(lab, run) == []
+    assert not lab.control.file("n1", f"/home/alice/.orch/runs/{run}").exists()

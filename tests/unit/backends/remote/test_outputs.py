@@ -1,0 +1,207 @@
+"""What is on a machine comes here once, as it is, within the limit; what goes there goes here, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+from pathlib import Path
+
+import pytest
+
+from orchestrator.backends.remote.mirror import Source, bring_outputs, finish
+from orchestrator.backends.remote.outputs import Left, Outputs
+from orchestrator.errors import BackendError
+from orchestrator.node.server import outputs
+from orchestrator.runs.reducer import left_outputs
+from orchestrator.runs.store import RunDir
+from orchestrator.transport.address import Address
+from tests.unit.backends.remote.session import LocalSession
+
+LARGE = os.urandom(3 << 20)
+
+
+class Machine(LocalSession):
+    """A machine with a folder of its own, whose name is the run's workdir there."""
+
+    def __init__(self, name: str, calls: int | None = None) -> None:
+        super().__init__(calls)
+        self.address = Address(name)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    here = RunDir(tmp_path / "here" / "runs" / "r-1")
+    here.path.mkdir(parents=True)
+    here.write("run.json", {"nnodes": 1, "kind": "ssh", "profile": {"workdir": str(tmp_path / "orch")}})
+    plan(here)
+    (there(here) / "code").mkdir(parents=True)
+    (there(here) / "outputs").mkdir()
+    return here
+
+
+def plan(run: RunDir, **outputs: object) -> None:
+    run.write("plan.json", {"tasks": [{"code_dir": str(there(run) / "code")}], "job": {"outputs": outputs}})
+
+
+def there(run: RunDir) -> Path:
+    return run.path.parents[2] / "orch" / "runs" / "r-1"
+
+
+def write(run: RunDir, name: str, data: bytes) -> Path:
+    path = there(run) / "code" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+def here(run: RunDir) -> dict[str, bytes]:
+    folder = run.path / "outputs"
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def bring(run: RunDir, *, final: bool = True, name: str = "n1", calls: int | None = None) -> Left:
+    return Outputs(run, 0).bring(Machine(name, calls), final=final)  # type: ignore[arg-type]
+
+
+def test_small_and_large_files_come_private_with_their_bit_and_time(run: RunDir) -> None:
+    write(run, "a/b", b"small").chmod(0o755)
+    large = write(run, "model.pt", LARGE)
+    assert bring(run) == Left()
+    assert here(run) == {"a/b": b"small", "model.pt": LARGE}
+    assert [oct((run.path / "outputs" / name).stat().st_mode & 0o777) for name in ("a/b", "model.pt")] == [
+        "0o700",
+        "0o600",
+    ]
+    assert (run.path / "outputs/model.pt").stat().st_mtime_ns == large.stat().st_mtime_ns
+
+
+def test_while_it_goes_on_only_what_stands_still_comes(run: RunDir) -> None:
+    follower, machine = Outputs(run, 0), Machine("n1")
+    write(run, "log", b"1")
+    write(run, "model", b"w")
+    for line in (b"12", b"123"):
+        follower.bring(machine, final=False)  # type: ignore[arg-type]
+        write(run, "log", line)
+    assert here(run) == {"model": b"w"}
+    assert bring(run) == Left()
+    assert here(run)["log"] == b"123"
+
+
+def test_what_is_deleted_there_is_deleted_here_also_where_a_folder_takes_its_name(run: RunDir) -> None:
+    write(run, "a/b", b"1")
+    write(run, "c", b"2")
+    bring(run)
+    (there(run) / "code/a/b").unlink()
+    (there(run) / "code/a").rmdir()
+    (there(run) / "code/c").unlink()
+    write(run, "c/d", b"3")
+    write(run, "a", b"4")
+    assert bring(run) == Left()
+    assert here(run) == {"a": b"4", "c/d": b"3"}
+
+
+def test_what_can_not_be_seen_stays(run: RunDir) -> None:
+    write(run, "a", b"1")
+    bring(run)
+    os.rename(there(run) / "code", there(run) / "elsewhere")  # as a disk that is not mounted
+    bring(run)
+    assert here(run) == {"a": b"1"}
+
+
+def test_what_another_machine_has_brought_stays_when_a_new_one_takes_its_place(run: RunDir) -> None:
+    write(run, "a", b"1")
+    write(run, "b", b"1")
+    bring(run)
+    (there(run) / "code/a").unlink()
+    write(run, "b", b"2")
+    bring(run, name="spare")
+    assert here(run) == {"a": b"1", "b": b"2"}
+
+
+def test_a_copy_that_broke_off_goes_on(run: RunDir) -> None:
+    write(run, "model.pt", LARGE)
+    with pytest.raises(BackendError, match="closed"):
+        bring(run, calls=4)  # the listing, the hash, and two pieces
+    partial = next((run.path / "outputs").glob(".model.pt.*.partial"))
+    assert partial.read_bytes() == LARGE[: 2 << 20]
+    calls = Machine("n1", 10)
+    assert Outputs(run, 0).bring(calls, final=True) == Left()  # type: ignore[arg-type]
+    assert calls.left == 10 - 3  # the listing, the hash, and the last piece
+    assert here(run) == {"model.pt": LARGE}
+
+
+def test_a_copy_that_fills_the_disk_here_gives_its_room_back(run: RunDir) -> None:
+    write(run, "model.pt", LARGE)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2 << 20, hard))
+    try:
+        with pytest.raises(BackendError, match="File too large"):
+            bring(run)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert here(run) == {}
+
+
+def test_nothing_is_copied_twice(run: RunDir) -> None:
+    write(run, "a", b"1")
+    write(run, "model.pt", LARGE)
+    bring(run)
+    again = Machine("n1", 10)
+    Outputs(run, 0).bring(again, final=True)  # type: ignore[arg-type]
+    assert again.left == 9  # the listing
+
+
+def test_over_the_limit_the_rest_is_said_and_kept_and_comes_when_asked_for(run: RunDir) -> None:
+    plan(run, max_size=100)
+    write(run, "checkpoint-1/w", b"1" * 60)
+    write(run, "checkpoint-2/w", b"2" * 60)
+    write(run, "log", b"3")
+    source = Source("n1", (0,), lambda: Machine("n1"))  # type: ignore[arg-type,return-value]
+    finish(run, [source])
+    run.write("verdict.json", {"outcome": "succeeded"})
+    assert set(here(run)) == {"checkpoint-2/w", "log"}
+    assert there(run).exists()
+    left = left_outputs(run.events())
+    assert [(each.node, each.host, each.files, each.bytes) for each in left] == [(0, "n1", 1, 60)]
+    assert left[0].reason == "1 over outputs.max_size of the job"
+    bring_outputs(run, [source])
+    assert set(here(run)) == {"checkpoint-1/w", "checkpoint-2/w", "log"}
+    assert not there(run).exists()
+    assert left_outputs(run.events()) == ()
+
+
+def test_a_newer_checkpoint_takes_the_place_of_an_older_one_within_the_limit(run: RunDir) -> None:
+    plan(run, max_size=100)
+    os.utime(write(run, "checkpoint-1/w", b"1" * 60), (1, 1))
+    assert bring(run) == Left()
+    write(run, "checkpoint-2/w", b"2" * 60)
+    assert bring(run).files == 1
+    assert set(here(run)) == {"checkpoint-2/w"}
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        ["code", "../../escaped", 1, 1, False], ["code", "/tmp/escaped", 1, 1, False], ["code", "a", -1, 1, False],
+        ["home", "a", 1, 1, False], ["code", "a", 1, 1 << 70, False], ["code", "a"], 3,
+    ],
+)  # fmt: skip
+def test_a_machine_that_names_what_is_no_file_of_the_run_is_refused(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch, entry: object
+) -> None:
+    honest = outputs.list_outputs
+    monkeypatch.setattr(outputs, "list_outputs", lambda *args: (honest(*args)[0], json.dumps([entry]).encode()))
+    write(run, "a", b"1")
+    with pytest.raises(BackendError, match="n1: its list of outputs can't be right"):
+        bring(run)
+    assert here(run) == {}
+
+
+def test_of_another_node_only_what_differs_comes_and_apart(run: RunDir) -> None:
+    write(run, "config", b"same")
+    write(run, "rank", b"0")
+    bring(run)
+    write(run, "rank", b"1")
+    Outputs(run, 1, (0,)).bring(Machine("n2"), final=True)  # type: ignore[arg-type]
+    assert here(run) == {"config": b"same", "rank": b"0", "node_1/rank": b"1"}

@@ -1,0 +1,141 @@
+"""What is found of a run's outputs on a machine: what is new or changed, no link, none of orch's own checkpoints."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from orchestrator.node.server import outputs
+from orchestrator.node.server.outputs import Found, baseline, find, write_baseline
+from orchestrator.protocol.outputs import OutputRules
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run's folder with its code, as it was sent."""
+    folder = tmp_path / "r-1"
+    for path in ("code/pkg", "outputs", "checkpoints"):
+        (folder / path).mkdir(parents=True)
+    (folder / "code/main.py").write_text("print()")
+    (folder / "code/pkg/util.py").write_text("")
+    code = str(folder / "code")
+    write_baseline(code, baseline(code))
+    return folder
+
+
+def found(run: Path, checkpoints: Path | None = None, **rules: object) -> Found:
+    return find(str(run), str(run / "code"), str(checkpoints or run / "checkpoints"), OutputRules(**rules))  # type: ignore[arg-type]
+
+
+def names(run: Path, checkpoints: Path | None = None, **rules: object) -> list[tuple[str, str]]:
+    return [(entry.root, entry.path) for entry in found(run, checkpoints, **rules).files]
+
+
+def test_code_that_nobody_has_touched_is_no_output(run: Path) -> None:
+    assert names(run) == []
+
+
+def test_what_is_new_changed_or_in_the_output_folder_is(run: Path) -> None:
+    (run / "code/model.pt").write_text("w")
+    (run / "code/main.py").write_text("print(1)")
+    (run / "outputs/x").write_text("")
+    (run / "outputs/__pycache__").mkdir()
+    (run / "outputs/__pycache__/kept").write_text("")
+    (run / "checkpoints/notes").write_text("")
+    assert names(run) == [
+        ("code", "main.py"), ("code", "model.pt"), ("outputs", "__pycache__/kept"), ("outputs", "x"),
+        ("checkpoints", "notes"),
+    ]  # fmt: skip
+    assert names(run, include=("*.pt",))[0] == ("code", "model.pt")
+
+
+def test_a_change_that_keeps_the_size_is_one(run: Path) -> None:
+    (run / "code/main.py").write_text("PRINT()")
+    assert names(run) == [("code", "main.py")]
+
+
+def test_without_a_baseline_nothing_counts_as_known(run: Path) -> None:
+    (run / "code.baseline.json").write_text("torn")
+    assert len(names(run)) == 2
+
+
+def test_a_virtual_environment_is_left_out_whatever_its_name(run: Path) -> None:
+    (run / "code/env/lib").mkdir(parents=True)
+    (run / "code/env/pyvenv.cfg").write_text("")
+    (run / "code/env/lib/x.pt").write_text("")
+    assert names(run) == []
+
+
+def test_checkpoints_of_orch_are_not_listed_others_in_their_folder_are(run: Path) -> None:
+    for folder, file in (("step_00000001", "COMMIT"), ("step_00000002", "model.pt"), ("run-5", "COMMIT")):
+        (run / "checkpoints" / folder).mkdir()
+        (run / "checkpoints" / folder / file).write_text("")
+    (run / "checkpoints/.tmp-step_00000003-12-ab@n1").mkdir()
+    (run / "checkpoints/.tmp-step_00000003-12-ab@n1/state.pt").write_text("")
+    assert names(run) == [("checkpoints", "run-5/COMMIT"), ("checkpoints", "step_00000002/model.pt")]
+
+
+def test_a_checkpoint_folder_in_the_code_is_looked_through_once(run: Path) -> None:
+    (run / "code/ckpts/step_00000001").mkdir(parents=True)
+    (run / "code/ckpts/step_00000001/COMMIT").write_text("")
+    (run / "code/ckpts/epoch=1.ckpt").write_text("")
+    assert names(run, run / "code/ckpts") == [("code", "ckpts/epoch=1.ckpt")]
+
+
+def test_in_a_checkpoint_folder_elsewhere_only_what_is_newer_than_the_run(run: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "data"
+    elsewhere.mkdir()
+    (elsewhere / "old.pt").write_text("")
+    os.utime(elsewhere / "old.pt", (1, 1))
+    (elsewhere / "new.pt").write_text("")
+    assert names(run, elsewhere) == [("checkpoints", "new.pt")]
+
+
+def test_links_are_not_followed_and_those_that_lead_out_are_named(run: Path) -> None:
+    (run / "code/model.pt").write_text("w")
+    (run / "code/last.pt").symlink_to("model.pt")
+    (run / "code/out").symlink_to("/etc")
+    (run / "code/up").symlink_to("../../other")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(f"{run}/code/s")
+        here = found(run)
+    assert [entry.path for entry in here.files] == ["model.pt"]
+    assert here.passed_over == [f"{run}/code/{name}" for name in ("out", "s", "up")]
+
+
+def test_names_survive_whatever_their_encoding(run: Path) -> None:
+    name = b"\xff\n \xe4"
+    (run / "outputs" / os.fsdecode(name)).write_text("")
+    _, data = outputs.list_outputs(
+        {"run_dir": str(run), "code_dir": f"{run}/code", "checkpoints": "", "rules": {}}, b""
+    )
+    assert isinstance(data, bytes)
+    assert os.fsencode(json.loads(data)[0][1]) == name
+
+
+def test_many_files_come_in_one_answer_with_their_hashes(run: Path) -> None:
+    (run / "a").write_text("one")
+    (run / "b").write_text("grown since")
+    (run / "c").symlink_to("a")
+    os.mkfifo(run / "d")
+    asked = [[str(run / name), size] for name, size in (("a", 3), ("b", 2), ("c", 3), ("d", 0), ("gone", 1))]
+    values, data = outputs.read_small_files({}, json.dumps(asked).encode())
+    assert values["sha256"] == [hashlib.sha256(b"one").hexdigest(), None, None, None, None]
+    assert data == b"one"
+
+
+def test_a_hash_is_kept_until_the_file_changes(run: Path) -> None:
+    path = str(run / "a")
+
+    def sha256() -> str:
+        return str(json.loads(outputs.hash_files({}, json.dumps([path]).encode())[1])[0])  # type: ignore[arg-type]
+
+    (run / "a").write_text("one")
+    assert sha256() == hashlib.sha256(b"one").hexdigest() == sha256()
+    (run / "a").write_text("two")
+    assert sha256() == hashlib.sha256(b"two").hexdigest()
