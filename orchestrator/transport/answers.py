@@ -21,7 +21,7 @@ _LEFT: Final = {"folder": bool, "processes": [str], "agent": bool}
 SHAPES: Final[dict[str, Any]] = {
     "hello": {
         "host": str, "python": str, "uid": int, "home": str, "workdir": str, "cores": int, "gpus": int,
-        "addresses": [str], "time": float, "free": int, "shm": int,
+        "addresses": [str], "time": float, "free": int, "shm": int, "lacks_tls": str,
     },
     "interpreter": {"python?": str, "torch?": (str, None), "torchvision?": (str, None)},
     "write_file": {"size": int},
@@ -38,6 +38,9 @@ SHAPES: Final[dict[str, Any]] = {
     "read_file": {},
     "read_range": {"size": int},
     "steps": {"steps": [str]},
+    "list_outputs": {"roots": {str: str}, "passed_over": [str], "unreadable": [Row((str, str))]},
+    "read_small_files": {"sha256": [(str, None)]},
+    "hash_files": {},
     "lease": {"places": ([str], None), "why?": str},
     "leases": {"places": {str: (_HOLDER, None)}},
     "still_held": {"places": [str]},

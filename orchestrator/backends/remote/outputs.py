@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 SMALL: Final = 1 << 18  # files up to here come many at a time
 BATCH: Final = 4 << 20
 MOST_FILES: Final = 2000  # of one request
+MOST_LISTED: Final = 64 << 20  # bytes of the names of a machine's outputs
+HASH_BYTES: Final = 80  # of one in an answer
 HASH_SLOWEST: Final = 20 << 20  # bytes a second
 ROUNDS: Final = 3  # at the end: what has changed while it was copied is copied again
 STATE: Final = "outputs.json"
@@ -245,7 +247,7 @@ class Outputs:
 
     def _fetch_small(self, session: Session, home: _Home, found: _Listing, batch: Mapping[str, Entry]) -> None:
         asked = json.dumps([[found.path(entry), entry.size] for entry in batch.values()]).encode()
-        reply, data = session.call("read_small_files", asked)
+        reply, data = session.call("read_small_files", asked, most=sum(each.size for each in batch.values()))
         offset = 0
         for (name, entry), sha256 in zip(batch.items(), reply["sha256"], strict=False):
             if sha256 is not None:
@@ -297,7 +299,7 @@ class _Listing:
         plan = run.plan()
         reply, data = session.call(
             "list_outputs", run_dir=remote_folder(run), code_dir=plan.first.code_dir or f"{remote_folder(run)}/code",
-            checkpoints=remote_checkpoints(run), rules=plan.outputs.to_json(),
+            checkpoints=remote_checkpoints(run), rules=plan.outputs.to_json(), most=MOST_LISTED,
         )  # fmt: skip
         try:
             roots = {str(root): str(folder) for root, folder in reply["roots"].items()}
@@ -340,7 +342,7 @@ def _hashes(session: Session, files: list[tuple[str, int]]) -> list[str | None]:
         part = files[start : start + MOST_FILES]
         patience = CALL_SECONDS + sum(size for _, size in part) / HASH_SLOWEST
         asked = json.dumps([path for path, _ in part]).encode()
-        found += json.loads(session.call("hash_files", asked, timeout=patience)[1])
+        found += json.loads(session.call("hash_files", asked, timeout=patience, most=HASH_BYTES * len(part))[1])
     return found
 
 
