@@ -14,6 +14,8 @@ from tests.local.conftest import Orch
 from tests.local.programs.introduce import introduce
 from tests.local.programs.ranks import PROGRAMS, Training, trainings
 
+pytestmark = pytest.mark.timeout(400)  # many trainings, in a fixture
+
 
 def under_orch(orch: Orch, folder: Path, launcher: str) -> list[dict]:
     """What the two ranks of a run tell, whose ranks that launcher starts."""

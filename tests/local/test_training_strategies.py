@@ -11,6 +11,8 @@ from orchestrator.training.checkpoint import format as checkpoints
 from orchestrator.training.checkpoint.resume import Loaded, whole
 from tests.local.programs.ranks import Ended, Training, trainings
 
+pytestmark = pytest.mark.timeout(400)  # many trainings, in a fixture
+
 LENGTH = ("--steps", "11", "--global-batch", "12", "--lr", "0.05", "--save-every", "100")
 ADAM, DROPOUT, FLOAT32 = (("--option", f"{name}") for name in ("adam=true", "dropout=0.3", "single=true"))
 OTHERS = [("fsdp", "fsdp"), ("fsdp", "ddp"), ("ddp", "fsdp"), ("fsdp", "pipeline"), ("pipeline", "accelerate")]

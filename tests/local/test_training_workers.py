@@ -11,6 +11,8 @@ import torch
 from orchestrator.training.checkpoint import format as checkpoints
 from tests.local.programs.ranks import PROGRAMS, Training, run, started, train, trainings, wait_for
 
+pytestmark = pytest.mark.timeout(400)  # many trainings, in a fixture
+
 LENGTH = ("--steps", "11", "--global-batch", "12", "--save-every", "100", "--option", "dropout=0.3")
 DATASET = ("--option", "dataset=true", "--workers")
 SMALL = PROGRAMS / "small.py"

@@ -122,7 +122,7 @@ class Training:
 
 
 def trainings(
-    world_size: int, wanted: Sequence[Training], folder: Path, task: Path = PROGRAMS / "small.py", seconds: float = 90
+    world_size: int, wanted: Sequence[Training], folder: Path, task: Path = PROGRAMS / "small.py", seconds: float = 300
 ) -> list[list[Ended]]:
     """Run trainings one after the other in the same ranks; for each of them how its ranks ended, with their errors."""
     import torch.distributed as dist
