@@ -442,7 +442,7 @@ def test_strangers_are_named_beside_the_nodes_that_are_missing() -> None:
 
 
 def go_by(reached: dict[int, str]) -> tuple[str, list[str]]:
-    """(where the store is to listen, each node's MASTER_ADDR) where the nodes have reached node 0 by these addresses."""
+    """(where the store listens, each MASTER_ADDR) where the nodes have reached node 0 by these addresses."""
     gang = Gang(nnodes=len(reached) + 1)
     gang.join(0)
     for node, addr in reached.items():
