@@ -134,7 +134,7 @@ def start_here(run: RunDir) -> None:
         if not is_queued(run) or (run.path / "cancel.json").exists():
             return
         try:
-            launch, tasks = _as_recorded(run)
+            launch, tasks = recorded_start(run)
             machine = backend(kind_of(launch.profile))
             if not (_began(run) and _got_through(machine, run)):
                 machine.submit(launch, tasks, run)
@@ -147,8 +147,8 @@ def start_here(run: RunDir) -> None:
         (run.path / QUEUED).unlink()
 
 
-def _as_recorded(run: RunDir) -> tuple[LaunchPlan, tuple[NodeTask, ...]]:
-    """The plan and the tasks of a queued run; StoreError where they can't be read. The same at each call.
+def recorded_start(run: RunDir) -> tuple[LaunchPlan, tuple[NodeTask, ...]]:
+    """Return the plan and the tasks of a queued run; StoreError where they can't be read. The same at each call.
 
     So the run's credentials are kept with what else its start needs: an earlier starter may have sent them already.
     """

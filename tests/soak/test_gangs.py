@@ -1,7 +1,7 @@
 """Gangs that start while most of their ports are held by others, and while strangers talk to those that are not.
 
-The holders of ports do what holders do: say nothing, say garbage, refuse, or pass themselves off as the leader to learn
-a member's proof, which is then replayed to the real one.
+The holders of ports do what holders do: say nothing, say garbage, refuse, or keep what a member says first, which is
+then replayed to the real leader; and another run's members dial it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import random
 import secrets
 import socket
+import ssl
 import struct
 import subprocess
 import sys
@@ -23,10 +24,12 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.node.agent.tls import Tls
 from orchestrator.node.system.processes import marked
 from orchestrator.protocol.gang import gang_ports
 from orchestrator.protocol.layout import node_folder
 from orchestrator.protocol.task import NodeTask, Program
+from orchestrator.transport.credentials import new_credentials
 from orchestrator.transport.node_archive import node_archive
 from tests.local.test_agents import events, task_in
 
@@ -37,6 +40,8 @@ pytestmark = pytest.mark.soak
 HELD = 12
 HELLO = Program("command", "sh", ("-c", "echo hello from rank $RANK of $WORLD_SIZE; exit 0"))
 OVERSIZED = 1 << 20
+STRANGER = Tls.of(new_credentials()).client  # of another run, and not choosy
+STRANGER.verify_mode = ssl.CERT_NONE
 
 
 class Strangers:
@@ -88,9 +93,8 @@ class Strangers:
                 elif manner == "slow":
                     peer.sendall(b'{"orch":')
                 elif manner == "leader":
-                    peer.sendall(json.dumps({"orch": "gang", "challenge": secrets.token_hex(16)}).encode() + b"\n")
-                    self.captured.append(peer.makefile("rb").readline())
-                    peer.sendall(json.dumps({"proof": secrets.token_hex(32)}).encode() + b"\n")
+                    self.captured.append(peer.recv(1 << 16))
+                    peer.sendall(self.captured[-1])
             kept.append(peer)
         for peer in kept:
             peer.close()
@@ -120,7 +124,7 @@ class Strangers:
             peer.close()
 
     def _pester(self, chance: random.Random, peer: socket.socket) -> None:
-        how = chance.choice(("garbage", "oversized", "slow", "replay", "replay", "wrong token", "reset", "odd json"))
+        how = chance.choice(("garbage", "oversized", "slow", "replay", "replay", "another run", "reset", "odd json"))
         if how == "garbage":
             peer.sendall(chance.randbytes(200) + b"\n")
         elif how == "oversized":
@@ -130,13 +134,11 @@ class Strangers:
         elif how == "replay" and self.captured:
             self.counts["replayed"] += 1
             peer.sendall(chance.choice(self.captured))
-            said = peer.makefile("rb").read(4096)
-            self.counts["let in"] += b'"proof"' in said
-        elif how == "wrong token":
-            hello = {"node_rank": 1, "host": "x", "nproc": 1, "addrs": [], "dial_port": 1}
-            answer = {"hello": hello, "challenge": "0" * 32, "proof": secrets.token_hex(32)}
-            peer.sendall(json.dumps(answer).encode() + b"\n")
-            self.counts["let in"] += b'"proof"' in peer.makefile("rb").read(4096)
+            peer.makefile("rb").read(4096)
+        elif how == "another run":
+            with STRANGER.wrap_socket(peer) as member:
+                member.sendall(b'{"to": "leader", "hello": {"node_rank": 1, "host": "x", "nproc": 1}}\n')
+                self.counts["let in"] += b"joined" in member.recv(4096)
         elif how == "reset":
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             peer.close()
@@ -172,14 +174,13 @@ def start(task: NodeTask) -> subprocess.Popen[bytes]:
         )  # fmt: skip
 
 
-def run_gang(folder: Path, run_id: str) -> tuple[list[NodeTask], list[int]]:
+def run_gang(folder: Path, run_id: str, credentials: str) -> tuple[list[NodeTask], list[int]]:
     """Start the gang's two agents, and wait for them."""
     folder.mkdir()
     (folder / "code").mkdir()
-    token = secrets.token_hex(16)
     tasks = [
-        task_in(folder, run_id=run_id, node_rank=node, ports=gang_ports(run_id), program=HELLO, join_timeout=60.0,
-                token=token, code_dir=str(folder / "code"), launcher="exec")
+        task_in(folder, run_id=run_id, node_rank=node, program=HELLO, join_timeout=60.0,
+                credentials=credentials, code_dir=str(folder / "code"), launcher="exec")
         for node in range(2)
     ]  # fmt: skip
     (folder / "node.pyz").write_bytes(node_archive())
@@ -197,12 +198,14 @@ def test_gangs_start_while_their_ports_are_held(tmp_path: Path, soak: Soak) -> N
     count, at_once = soak.of(50, 6), soak.of(20, 4)
     ids = [f"gang-{soak.chance.randrange(10**9)}" for _ in range(count)]
     with strangers(f"{soak.chance.random()}") as them:
-        held = {run_id: sum(them.hold(port) for port in gang_ports(run_id)[:HELD]) for run_id in ids}
-        free = list(itertools.chain.from_iterable(gang_ports(run_id)[HELD:] for run_id in ids))
+        credentials = {run_id: new_credentials() for run_id in ids}
+        ports = {run_id: gang_ports(credentials[run_id]) for run_id in ids}
+        held = {run_id: sum(them.hold(port) for port in ports[run_id][:HELD]) for run_id in ids}
+        free = list(itertools.chain.from_iterable(ports[run_id][HELD:] for run_id in ids))
         for _ in range(3):
             them.dial_all(free)
         with ThreadPoolExecutor(at_once) as pool:
-            began = [pool.submit(run_gang, tmp_path / run_id, run_id) for run_id in ids]
+            began = [pool.submit(run_gang, tmp_path / run_id, run_id, credentials[run_id]) for run_id in ids]
             results = [each.result() for each in began]
     for run_id, (tasks, codes) in zip(ids, results, strict=True):
         said = [

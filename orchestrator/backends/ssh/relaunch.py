@@ -165,11 +165,11 @@ def _tasks(
         for node, plan_node in enumerate(order)
     )
     return with_given_checkpoint(
-        entrusted(tasks, _credentials_of(run, kept, again, len(order)), kept.get("secrets", {}))
+        entrusted(tasks, credentials_of(run, kept, again, len(order)), kept.get("secrets", {}))
     )
 
 
-def _credentials_of(run: RunDir, kept: Mapping[str, Any], again: Relaunch, nnodes: int) -> str:
+def credentials_of(run: RunDir, kept: Mapping[str, Any], again: Relaunch, nnodes: int) -> str:
     """Return the start's credentials, kept with the secrets: a start that was cut off goes on with the same ones."""
     if kept.get("start") == again.start and bool(kept["credentials"]) == (nnodes > 1):
         return str(kept["credentials"])

@@ -25,7 +25,14 @@ from orchestrator.node.agent.neighbour import NeighbourServer, probe
 from orchestrator.node.agent.ranks import Ranks
 from orchestrator.node.agent.tls import NoTlsError, Tls
 from orchestrator.node.system.event_log import EventLog
-from orchestrator.node.system.host import cores, gpus, interface_address, network_environment, nproc_here
+from orchestrator.node.system.host import (
+    cores,
+    gpus,
+    interface_address,
+    listening_addresses,
+    network_environment,
+    nproc_here,
+)
 from orchestrator.node.system.orphans import adopt_orphans, reap_orphans
 from orchestrator.node.system.processes import end_descendants, end_marked, identify
 from orchestrator.node.system.threads import in_thread
@@ -157,7 +164,11 @@ class Agent:
 
     async def _hello_at(self, own_addr: str) -> Hello:
         """Return the hello of a node that has reached node 0 from this address: gloo's will be the same."""
-        named = None if self.task.only_loopback else interface_address(self.task.interface)
+        if self.task.only_loopback:
+            return await self._hello((own_addr,))
+        named = interface_address(self.task.interface)
+        if named is None and own_addr.startswith("127."):  # it shares a machine with node 0, and not with all others
+            return await self._hello(await in_thread(listening_addresses, (socket.gethostname(),), None))
         return await self._hello((named or own_addr,))
 
     async def _hello(self, addrs: tuple[str, ...]) -> Hello:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from typing import Callable
 
 from orchestrator.node.agent.channel import Channel, ChannelError
@@ -14,9 +14,8 @@ from orchestrator.protocol.gang import Hello, gang_ports
 from orchestrator.protocol.task import NodeTask
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0  # between two rounds of dialling
+SLOW_SECONDS = 1.0  # after which the next port is tried as well: something else may listen, and say nothing
 PREFERENCE_SECONDS = 0.2  # how long an address is waited for that stands before one which has answered
-
-Tries = dict["asyncio.Task[Channel]", tuple[int, int]]
 
 
 async def join(task: NodeTask, tls: Tls, hello_at: Callable[[str], Awaitable[Hello]]) -> Channel:
@@ -51,50 +50,73 @@ async def _joined(
 
 
 async def dial(tls: Tls, addrs: tuple[str, ...], ports: tuple[int, ...]) -> Channel:
-    """Return a channel to a member at one of the addresses and ports, which are all tried at once.
+    """Return a channel to a member at one of the addresses, which are all tried at once.
 
     Where several answer it is the one of the first address: so all nodes take the same one, if they can. Raises
     ChannelError with what went wrong, by address, when none does.
     """
-    tries: Tries = {
-        asyncio.create_task(tls.connect(addr, port)): (rank, port) for rank, addr in enumerate(addrs) for port in ports
-    }
+    tries = {asyncio.create_task(_at(tls, addr, ports)): rank for rank, addr in enumerate(addrs)}
     best: asyncio.Task[Channel] | None = None
     pending, end = set(tries), float("inf")
     try:
-        while pending and (best is None or any(tries[each][0] < tries[best][0] for each in pending)):
+        while pending and (best is None or any(tries[each] < tries[best] for each in pending)):
             patience = None if best is None else max(0.0, end - time.monotonic())
             done, pending = await asyncio.wait(pending, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
             if not done:
                 break
-            answered = [each for each in done if _has_answered(each)]
+            answered = [each for each in done if _problem_of(each) is None]
             if answered and best is None:
                 end = time.monotonic() + PREFERENCE_SECONDS
             best = min([*answered, *([best] if best else [])], key=lambda each: tries[each], default=None)
     finally:
-        for attempt in tries:
-            if attempt is not best:
-                attempt.add_done_callback(_close)  # not cut short: node 0 would take this node for a stranger
+        _leave(each for each in tries if each is not best)
     if best is None:
-        raise ChannelError(_problems(tries, addrs))
+        raise ChannelError("; ".join(filter(None, map(_problem_of, tries))))
     return best.result()
+
+
+async def _at(tls: Tls, addr: str, ports: tuple[int, ...]) -> Channel:
+    """Return a channel to a member at this address; the next port is tried where one fails, or takes its time."""
+    tries: dict[asyncio.Task[Channel], int] = {}
+    pending: set[asyncio.Task[Channel]] = set()
+    problems: dict[str, list[str]] = {}
+    found: asyncio.Task[Channel] | None = None
+    try:
+        while found is None and (pending or len(tries) < len(ports)):
+            if len(tries) < len(ports):
+                port = ports[len(tries)]
+                attempt = asyncio.create_task(tls.connect(addr, port))
+                tries[attempt] = port
+                pending.add(attempt)
+            patience = SLOW_SECONDS if len(tries) < len(ports) else None
+            done, pending = await asyncio.wait(pending, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            for attempt in done:
+                problem = _problem_of(attempt)
+                if problem is None:
+                    found = attempt
+                else:
+                    problems.setdefault(problem, []).append(str(tries[attempt]))
+    finally:
+        _leave(each for each in tries if each is not found)
+    if found is None:
+        raise ChannelError("; ".join(f"{addr}: {what} (ports {', '.join(of)})" for what, of in problems.items()))
+    return found.result()
+
+
+def _problem_of(attempt: asyncio.Task[Channel]) -> str | None:
+    """Return why it has reached no member; None where it has. An error that is none of the way there is raised."""
+    error = attempt.exception()
+    if error is not None and not isinstance(error, (OSError, ChannelError, asyncio.TimeoutError)):
+        raise error
+    return None if error is None else in_words(error)
+
+
+def _leave(attempts: Iterable[asyncio.Task[Channel]]) -> None:
+    """Close what these will have opened; none is cut short, for node 0 would take this node for a stranger."""
+    for attempt in attempts:
+        attempt.add_done_callback(_close)
 
 
 def _close(attempt: asyncio.Task[Channel]) -> None:
     if not attempt.cancelled() and attempt.exception() is None:
         attempt.result().writer.transport.abort()
-
-
-def _has_answered(attempt: asyncio.Task[Channel]) -> bool:
-    """Tell whether it has; an error that is none of the way there is raised."""
-    error = attempt.exception()
-    if error is not None and not isinstance(error, (OSError, ChannelError, asyncio.TimeoutError)):
-        raise error
-    return error is None
-
-
-def _problems(tries: Tries, addrs: tuple[str, ...]) -> str:
-    ports: dict[str, list[str]] = {}
-    for attempt, (rank, port) in tries.items():
-        ports.setdefault(f"{addrs[rank]}: {in_words(attempt.exception() or OSError())}", []).append(str(port))
-    return "; ".join(f"{what} (ports {', '.join(those)})" for what, those in ports.items())

@@ -7,7 +7,7 @@ from typing import Any, Callable
 from orchestrator.node.agent.channel import Channel, ChannelError, Message
 from orchestrator.protocol.gang import Hello
 
-HELLO_SECONDS = 10.0
+HELLO_SECONDS = 20.0
 LEADER = "leader"
 
 

@@ -58,7 +58,7 @@ class Lead:
             socks = listen(self.addrs, gang_ports(self.task.credentials, self.task.port_range))
             self.events.write(EventKind.LISTENING, port=port_of(socks), addrs=list(self.addrs))
             self.listener = Listener(
-                self.tls, socks, self.server.serve, members=self.task.nnodes,
+                self.tls, socks, self.server.serve, members=self.task.nnodes * len(socks),
                 tell=lambda counts: self.events.write(EventKind.STRANGERS, at="gang", counts=dict(counts)),
             )  # fmt: skip
         mine, leaders = await pair()

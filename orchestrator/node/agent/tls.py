@@ -16,8 +16,8 @@ if TYPE_CHECKING:  # a Python may lack it, and one node alone needs none
     import ssl
 
 CONNECT_SECONDS = 3.0
-PROOF_SECONDS = 3.0  # for a stranger to prove that it is none
-ANSWER_SECONDS = 10.0  # the other side may have a thousand nodes to answer
+PROOF_SECONDS = 10.0  # for a stranger to prove that it is none; where strangers are many, the oldest go before
+ANSWER_SECONDS = 20.0  # the other side may have a thousand nodes to answer
 BUFFER_BYTES = 32 << 10  # asyncio's own would be 256 KiB a connection, 256 MiB at a thousand nodes
 
 

@@ -18,9 +18,10 @@ from orchestrator.runs.record import Dependency, RunRecord
 from orchestrator.runs.run_id import point_id
 from orchestrator.runs.store import RunDir, create_run
 from orchestrator.runs.sweeps import make_sweep
-from orchestrator.supervisor.queue import drop, keep, runnable, start_here
+from orchestrator.supervisor.queue import drop, keep, recorded_start, runnable, start_here
 from orchestrator.supervisor.reconcile import reconcile, state_of
 from orchestrator.supervisor.supervisor import _look_after
+from tests.unit.specs.test_plan import planned
 
 SWEEP = "a-222222"
 REMOVED = "a-222222.1, after which it was to start, was removed"
@@ -156,3 +157,20 @@ def test_a_run_that_was_looked_at_before_it_was_queued_is_let_go_of(tmp_path: Pa
     assert is_queued(run)
     _look_after(tmp_path, run)  # as if it had been listed before it was queued
     assert is_queued(run)
+
+
+def test_a_start_that_was_cut_off_goes_on_with_its_credentials_and_each_run_has_its_own(tmp_path: Path) -> None:
+    runs = [queued(tmp_path, name) for name in ("a-222222.0", "a-222222.1")]
+    kept = keep({"PATH": "/bin"}, {"KEY": "value"})
+    runs[0].write(QUEUED, kept, private=True)
+    (runs[1].path / QUEUED).unlink()
+    os.link(runs[0].path / QUEUED, runs[1].path / QUEUED)  # as the points of a sweep have it
+    for run in runs:
+        run.write("plan.json", planned().to_json())
+    tasks = [recorded_start(run)[1] for run in (*runs, *runs)]
+    assert tasks[:2] == tasks[2:]
+    credentials = [{task.credentials for task in each} for each in tasks[:2]]
+    assert [len(each) for each in credentials] == [1, 1]
+    assert credentials[0] != credentials[1]
+    assert tasks[0][1].secrets == {"KEY": "value"}
+    assert all((run.path / QUEUED).stat().st_mode & 0o777 == 0o600 for run in runs)

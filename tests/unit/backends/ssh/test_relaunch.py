@@ -7,8 +7,8 @@ from typing import Any
 
 from orchestrator.backends.base import HandleState
 from orchestrator.backends.settings import SshSettings
-from orchestrator.backends.ssh.handle import Handle
-from orchestrator.backends.ssh.relaunch import in_order, machines
+from orchestrator.backends.ssh.handle import SECRETS, Handle
+from orchestrator.backends.ssh.relaunch import credentials_of, in_order, machines
 from orchestrator.errors import BackendError
 from orchestrator.runs.relaunch import Relaunch
 from orchestrator.runs.store import RunDir
@@ -62,3 +62,19 @@ def test_a_replacement_is_recorded_once_while_another_node_is_waited_for(tmp_pat
     assert found is not None
     assert [host.name for host in found.values()] == ["n4", "n2", "n3"]
     assert replaced() == [("n1", "n4"), ("n1", "n5"), ("n1", "n4")]  # each time that it is another machine
+
+
+def test_each_start_has_credentials_of_its_own_and_one_that_was_cut_off_goes_on_with_them(tmp_path: Path) -> None:
+    run, first = RunDir(tmp_path), Relaunch(1, 1, "infra", "lost")
+
+    def kept() -> dict[str, Any]:
+        return dict(run.read(SECRETS) or {})
+
+    run.write(SECRETS, {"secrets": {"KEY": "value"}}, private=True)
+    made = credentials_of(run, kept(), first, 2)
+    assert made.startswith("-----BEGIN CERTIFICATE-----")
+    assert credentials_of(run, kept(), first, 2) == made
+    assert credentials_of(run, kept(), first, 1) == ""  # it goes on with one node, which talks to nobody
+    assert credentials_of(run, kept(), Relaunch(2, 2, "infra", "lost"), 2) not in ("", made)
+    assert kept()["secrets"] == {"KEY": "value"}
+    assert (tmp_path / SECRETS).stat().st_mode & 0o777 == 0o600

@@ -433,6 +433,35 @@ def test_a_leader_that_did_not_run_itself_holds_its_sleep_against_nobody(first: 
     assert list(gang.leader.lost) == [1]
 
 
+def test_strangers_are_named_beside_the_nodes_that_are_missing() -> None:
+    gang = Gang(join_timeout=60.0)
+    gang.strangers = "70 connections from 10.0.0.9 could not prove to belong to this run"
+    gang.join(0)
+    gang.pass_time(60)
+    assert gang.end["reason"] == f"node 1 (plan1) did not join within 60 s; {gang.strangers}"
+
+
+def go_by(reached: dict[int, str]) -> tuple[str, list[str]]:
+    """(where the store listens, each MASTER_ADDR) where the nodes have reached node 0 by these addresses."""
+    gang = Gang(nnodes=len(reached) + 1)
+    gang.join(0)
+    for node, addr in reached.items():
+        gang.leader.joined(Hello(node, f"n{node}", 2, (f"10.0.0.{node}",), 7000), gang.now, addr)
+    gang.everyone("path", error=None)
+    gang.everyone("ready", attempt=0, port=1000)
+    (store,) = {message["store_addr"] for _, message in gang.told("prepare")}
+    return store, [message["master_addr"] for _, message in sorted(gang.told("go"), key=lambda each: each[0])]
+
+
+def test_the_ranks_dial_the_address_at_which_their_node_has_reached_node_0() -> None:
+    assert go_by({1: "10.0.0.1", 2: "10.0.0.1"}) == ("10.0.0.1", ["10.0.0.1"] * 3)
+    assert go_by({1: "10.0.0.1", 2: "10.1.0.1"}) == ("", ["10.0.0.1", "10.0.0.1", "10.1.0.1"])  # two networks
+
+
+def test_one_node_alone_keeps_to_itself() -> None:
+    assert go_by({}) == ("127.0.0.1", ["127.0.0.1"])
+
+
 def test_a_leader_that_slept_while_nodes_joined_waits_for_them_as_long_as_ever() -> None:
     gang = Gang(join_timeout=300.0)
     gang.join(0)

@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from orchestrator.node.system import host
-from orchestrator.node.system.host import addresses, network_environment, nproc_here
+from orchestrator.node.system.host import addresses, listening_addresses, network_environment, nproc_here
 
 ETH0 = {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "eth0"}
 
@@ -94,3 +94,34 @@ def test_nproc_is_the_gpus_else_the_cores(monkeypatch: pytest.MonkeyPatch, visib
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert nproc_here(None) == nproc
     assert nproc_here(5) == 5
+
+
+@pytest.mark.parametrize(
+    ("names", "interface", "expected"),
+    [
+        (("10.0.0.2",), None, ("10.0.0.2",)),  # its addr, or what Slurm says
+        (("n1", "172.17.0.1", "10.0.0.2"), None, ("10.0.0.2", "172.17.0.1")),  # as submit has found them
+        (("n1", "172.17.0.1", "10.0.0.2"), "eth0", ("10.0.0.2",)),
+        (("172.17.0.1",), "eth0", ("172.17.0.1",)),  # not what the others dial
+        (("debian",), None, ("172.17.0.1", "10.0.0.2", "127.0.1.1")),  # its own name is a loopback address to itself
+        (("debian",), "eth0", ("10.0.0.2", "127.0.1.1")),
+        (("outside",), None, ("172.17.0.1", "10.0.0.2")),  # an address that is translated on the way
+        (("nowhere",), "eth9", ("172.17.0.1", "10.0.0.2")),
+        (("127.0.0.1",), "eth0", ("127.0.0.1",)),  # all nodes are on this machine
+    ],
+)
+def test_node_0_listens_where_the_others_dial_it(
+    machine, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], interface: str | None, expected: tuple[str, ...]
+) -> None:
+    known = {"n1": "10.0.0.2", "debian": "127.0.1.1", "outside": "203.0.113.9"}
+
+    def resolve(name: str, *_: object, **__: object) -> list[tuple[object, ...]]:
+        if name == "nowhere":
+            raise socket.gaierror(-2, "Name or service not known")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (known.get(name, name), 0))]
+
+    machine(None, None)
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    own = ("127.0.0.1", "127.0.1.1", "172.17.0.1", "10.0.0.2")
+    monkeypatch.setattr(host, "_can_bind", lambda address: address in own)
+    assert listening_addresses(names, interface) == expected
