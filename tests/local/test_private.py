@@ -17,7 +17,7 @@ print("here", flush=True)
 while not pathlib.Path(os.environ["ORCH_RUN_DIR"], "go").exists():
     time.sleep(0.05)
 """
-BY_RANKS = ("written", "started", "stacks_0.txt", "stacks_1.txt")
+BY_RANKS = ("written", "started")
 
 
 def bits(path: Path) -> int:

@@ -22,7 +22,7 @@ from importlib.machinery import SourceFileLoader
 from typing import Any
 
 from orchestrator.node.launcher.stacks import answer_with_stacks
-from orchestrator.node.system.private import give_back_umask
+from orchestrator.node.system.private import as_orch, give_back_umask
 
 PR_SET_PDEATHSIG = 1
 
@@ -79,7 +79,8 @@ def run_rank(start: RankStart) -> int:
     """
     if start.argv is not None:
         return _exec(start)
-    answer_with_stacks(start.stack_file)
+    with as_orch():
+        answer_with_stacks(start.stack_file)
     code = _run_program(start)
     for thread in threading.enumerate():
         if not thread.daemon and thread is not threading.current_thread():
@@ -181,7 +182,7 @@ def _keep_error(path: str, error: BaseException) -> None:
         "time": time.time(),
     }
     # A full disk must not hide the traceback, which is in the log.
-    with contextlib.suppress(OSError), open(path, "w", encoding="utf-8") as file:
+    with contextlib.suppress(OSError), as_orch(), open(path, "w", encoding="utf-8") as file:
         json.dump(record, file)
 
 

@@ -34,6 +34,17 @@ def give_back_umask() -> None:
 
 
 @contextlib.contextmanager
+def as_orch() -> Iterator[None]:
+    """Write a file of orch's for a while in a process that is the user's by now, where orch's are private at all."""
+    held = os.umask(PRIVATE)
+    os.umask(held if _users == _UNCHANGED else held | PRIVATE)
+    try:
+        yield
+    finally:
+        os.umask(held)
+
+
+@contextlib.contextmanager
 def as_the_user() -> Iterator[None]:
     """Write with the user's own umask for a while: files outside of orch's folders. Of all threads of the process."""
     held = os.umask(PRIVATE)

@@ -120,7 +120,7 @@ def test_what_another_user_says_of_a_place_is_not_believed(other_user: Callable[
     assert ask("mine", 1)[0] == ["slot-0"]
     other_user("slot-0/forged-abc234/1", "slot-1/forged-abc234/1")
     other_user("slot-2", kind="SOCK_DGRAM")  # another kind of socket holds nothing
-    assert [holder and holder["run"] for holder in shown().values()] == ["mine", None, None]
+    assert [holder and (holder["uid"], holder["run"]) for holder in shown().values()] == [(ME, "mine"), None, None]
     assert ask("two", 2)[0] == ["slot-1", "slot-2"]
 
 
