@@ -41,10 +41,13 @@ def open_own(path: str | Path, flags: int, mode: int = READABLE) -> int:
 def read_regular(path: str | Path, most: int) -> bytes:
     """Return what is in a file that another may have laid there; OSError where it is a link, no file, or too large."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file:
+    try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "it is no ordinary file")
-        data = file.read(most + 1)
+        with open(descriptor, "rb", closefd=False) as file:
+            data = file.read(most + 1)
+    finally:
+        os.close(descriptor)
     if len(data) > most:
         raise OSError(errno.EFBIG, f"it has more than {most >> 20} MiB")
     return data

@@ -73,6 +73,7 @@ def test_twelve_ranks_train_in_containers_on_three_machines(lab: Lab, image: str
     assert (state["state"], state["world_size"]) == ("succeeded", 12)
     assert len({event["image_id"] for event in lab.events(run, "container")}) == 1
     assert "accuracy" in lab.orch("logs", run).out
+    assert "second copy" not in lab.log(run)  # of which rank 0 is told by a file that its container sees
     assert "committed" in lab.orch("checkpoints", run, "--verify").out
     gone(lab.control, *NODES)
     lab.assert_nothing_left(run)

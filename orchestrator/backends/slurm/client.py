@@ -12,10 +12,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol
 
+from orchestrator.backends.slurm.errors import is_unreachable
 from orchestrator.backends.slurm.parse import (
+    FORGOTTEN,
     SACCT_FIELDS,
     SQUEUE_FORMAT,
     JobLine,
+    controller_trouble,
     number_of,
     parse_sacct,
     parse_scontrol,
@@ -28,6 +31,8 @@ NO_SLURM: Final = "submit from a login node, where sbatch is on PATH, or through
 SNAPSHOT_SECONDS: Final = 2.0  # sites limit a user to about two calls a second
 NO_TLS: Final = "can't speak TLS 1.3, by which the nodes of a run prove themselves to one another"
 PATIENCE: Final = 30.0
+QUICK_SECONDS: Final = 1.0  # after which a controller that has not answered yet is asked whether it is up at all
+UNKNOWN_JOB: Final = "Invalid job id"
 AFTER_REQUEUE: Final = 5
 ACCOUNTING_LAG: Final = 3.0
 STRANGE: Final = ("SQUEUE_", "SACCT_")  # of the caller's variables: they change what the programs print
@@ -101,6 +106,7 @@ class Client:
 
     def __init__(self, runner: CommandRunner) -> None:
         self.runner, self.snapshot, self._asking = runner, QueueSnapshot(), threading.Lock()
+        self.is_slow = False
         self.arrays: dict[Path, str] = {}  # the number of the array that was submitted from a sweep's folder
 
     def call(self, *argv: str, stdin: str = "", timeout: float = PATIENCE) -> Answer:
@@ -121,7 +127,7 @@ class Client:
 
     def _ask_queue(self) -> None:
         try:
-            answer = self.call(
+            answer = self._call_soon(
                 "squeue",
                 "--noheader",
                 "--states=all",
@@ -135,6 +141,21 @@ class Client:
         except BackendError as error:
             self.snapshot.jobs, self.snapshot.problem = None, error.message
         self.snapshot.at = time.monotonic()
+
+    def _call_soon(self, *argv: str) -> Answer:
+        """Run one of Slurm's programs as `call`, but without its many tries where no controller is up."""
+        if not self.is_slow:
+            try:
+                return self.call(*argv, timeout=QUICK_SECONDS)
+            except BackendError as error:
+                if not error.transient:
+                    raise
+                if trouble := controller_trouble(self.call("scontrol", "ping", timeout=QUICK_SECONDS).out):
+                    raise BackendError(trouble, transient=True) from error
+        begun = time.monotonic()
+        answer = self.call(*argv)
+        self.is_slow = time.monotonic() - begun > QUICK_SECONDS
+        return answer
 
     def find(self, job_id: str | None, name: str, task: str = "") -> JobLine | None:
         """Find the run's job in the queue: by its number, or, where its submit's answer was lost, by its name.
@@ -151,16 +172,24 @@ class Client:
     def ended(self, job_id: str, name: str, seen: JobLine | None) -> JobLine | None:
         """Return a job that is over, with what scontrol and sacct know more of it; None where none knows it.
 
-        A number may have been given to another job since: one with another name is not this one.
+        A number may have been given to another job since: one with another name is not this one. A job that the
+        controller does not know is over, whatever the accounting still says of it: BackendError where that is silent.
         """
         if job_id in self.snapshot.ended:
             return self.snapshot.ended[job_id]
-        found = seen
-        shown = self._ask("scontrol", "show", "job", "-o", job_id)
-        if shown is not None and (job := parse_scontrol(shown)) is not None and job.name == name:
-            found = job
+        found, is_known = seen, True
+        shown = self._answer("scontrol", "show", "job", "-o", job_id)
+        if shown is not None and shown.code == 0 and (job := parse_scontrol(shown.out)) is not None:
+            is_known = job.name == name
+            found = job if is_known else seen
+        elif shown is not None and UNKNOWN_JOB in shown.err:
+            is_known = False
+        elif seen is None and shown is not None and is_unreachable(shown.err):
+            raise BackendError(first_line(shown.err), transient=True)
         if found is None:
             found = self._in_accounting(job_id, name)
+            if not is_known and not _has_end(found):
+                found = JobLine(job_id, FORGOTTEN, name)
         elif found.state == "CANCELLED":
             found = replace(found, by=self._cancelled_by(job_id, name))
         if found is not None and found.phase == "ended":
@@ -184,11 +213,14 @@ class Client:
 
     def _ask(self, *argv: str) -> str | None:
         """Return what the program printed; None where it isn't there, refuses, or (sacct) there is no accounting."""
+        answer = self._answer(*argv)
+        return answer.out if answer is not None and answer.code == 0 else None
+
+    def _answer(self, *argv: str) -> Answer | None:
         try:
-            answer = self.call(*argv)
+            return self.call(*argv)
         except BackendError:
             return None
-        return answer.out if answer.code == 0 else None
 
     def scancel(self, job_id: str, *options: str) -> None:
         """End a job, or signal it; that it is over already is no error."""
@@ -207,6 +239,11 @@ class Client:
     def user_name(self, number: str) -> str:
         """Return the name of the user with this number; empty where it is unknown there."""
         return (self._ask("id", "-nu", number) or "").strip() if number.isdecimal() else ""
+
+
+def _has_end(listed: JobLine | None) -> bool:
+    """Tell whether the accounting has the end of a job; one that the controller lost is in time cancelled by nobody."""
+    return listed is not None and listed.phase == "ended" and (listed.state != "CANCELLED" or listed.by != "")
 
 
 def first_line(text: str) -> str:

@@ -38,6 +38,11 @@ UNREACHABLE: Final = ("Unable to contact slurm controller", "Socket timed out", 
 UNANSWERED: Final = ("Socket timed out", "Zero Bytes")  # the request went out: the job may be queued all the same
 
 
+def is_unreachable(said: str) -> bool:
+    """Tell whether one of Slurm's programs could not ask the controller."""
+    return any(words.lower() in said.lower() for words in UNREACHABLE)
+
+
 def is_unanswered(said: str) -> bool:
     """Tell whether the job may have been queued, although sbatch failed."""
     return any(words.lower() in said.lower() for words in UNANSWERED)
@@ -57,7 +62,7 @@ def refusal(said: str, settings: SlurmSettings, time_limit: int | None, where: s
     for words, meaning, hint in REFUSALS:
         if words.lower() in said.lower():
             return BackendError(meaning.format(**facts), hint.format(**facts))
-    if any(words.lower() in said.lower() for words in UNREACHABLE):
+    if is_unreachable(said):
         return BackendError(
             f"Slurm's controller can't be reached: {last}",
             "scontrol ping says whether it is up; nothing was queued under this run's name",

@@ -34,7 +34,11 @@ def job_of(client: Client, run: RunDir, *, fresh: bool = False) -> tuple[str, Jo
     job_id = _number_in(client, folder, task)
     job = client.find(job_id, name, task)
     if job is None and job_id is not None:
-        job = client.ended(job_id, name, None)
+        try:
+            job = client.ended(job_id, name, None)
+        except BackendError as error:
+            look.problem = error.message
+            return "unknown", None
         return ("ended", job) if job is None else (job.phase, job)
     return ("none", None) if job is None else (job.phase, job)
 

@@ -21,6 +21,7 @@ ACTIVE: Final = frozenset(
     {"RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT",
      "POWER_UP_NODE", "UPDATE_DB", "LAUNCH_FAILED", "RECONFIG_FAIL", "EXPEDITING"}
 )  # fmt: skip
+FORGOTTEN: Final = "FORGOTTEN"  # no word of Slurm's: for a job that it has lost
 ENDED: Final = {
     "COMPLETED": "the job is over",
     "FAILED": "its batch script failed",
@@ -32,6 +33,7 @@ ENDED: Final = {
     "DEADLINE": "its deadline passed before it was done",
     "BOOT_FAIL": "a node could not be booted for it",
     "REVOKED": "another cluster has taken it over",
+    FORGOTTEN: "Slurm does not know it any more, and has no record of its end: submit it again if it had not begun",
 }
 
 # The words of Slurm's reasons are many; each family of limits has one sentence.
@@ -135,6 +137,12 @@ def parse_scontrol(text: str) -> JobLine | None:
         signal,
         int(fields["Restarts"]) if fields.get("Restarts", "").isdecimal() else 0,
     )
+
+
+def controller_trouble(ping: str) -> str:
+    """Return what `scontrol ping` says where no controller is up; empty where one is."""
+    lines = [line.strip() for line in ping.splitlines() if line.strip()]
+    return "" if any(line.endswith(" UP") for line in lines) else "; ".join(lines)
 
 
 def parse_sacct(text: str) -> list[JobLine]:

@@ -13,7 +13,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.protocol.files import read_regular
+
 STEPS_REMEMBERED = 50
+MOST_HEARTBEAT = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -150,8 +153,7 @@ def output(folder: str, rank: int) -> dict[str, Any] | None:
 def read_heartbeat(path: str) -> dict[str, Any] | None:
     """Return the last heartbeat of a rank; None when it has none, or it is being written this instant."""
     try:
-        with open(path, encoding="utf-8") as file:
-            heartbeat = json.load(file)
-    except (OSError, ValueError):
+        heartbeat = json.loads(read_regular(path, MOST_HEARTBEAT))
+    except (OSError, ValueError, RecursionError):
         return None
     return heartbeat if isinstance(heartbeat, dict) else None

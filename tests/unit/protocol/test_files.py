@@ -62,6 +62,18 @@ def test_a_link_in_the_way_is_replaced_and_never_followed(tmp_path: Path, monkey
     assert target.read_text() == "untouched"
 
 
+def test_only_an_ordinary_file_of_bounded_size_is_read_where_another_may_write(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"12345")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    os.mkfifo(tmp_path / "fifo")  # which nobody writes to
+    assert files.read_regular(tmp_path / "file", 5) == b"12345"
+    before = os.listdir("/proc/self/fd")
+    for name, most in (("file", 4), ("link", 5), ("fifo", 5), (".", 5), ("none", 5)):
+        with pytest.raises(OSError, match=r"."):
+            files.read_regular(tmp_path / name, most)
+    assert os.listdir("/proc/self/fd") == before
+
+
 def test_a_temporary_name_can_not_be_guessed_and_says_whose_it_is() -> None:
     names = {files.temporary_name("/run/verdict.json") for _ in range(100)}
     assert len(names) == 100

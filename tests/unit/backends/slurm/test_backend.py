@@ -135,7 +135,46 @@ def test_a_number_that_has_passed_to_another_job_is_not_the_run(site: Site) -> N
     site.queue("17|RUNNING|None|N/A|n9|somebody-else")
     site.program("scontrol", SHOWN.replace("r-abc234", "somebody-else"))
     site.program("sacct", "17|RUNNING|0:0|n9|somebody-else")
-    assert site.scheduler_status() == SchedulerStatus("ended")
+    assert (site.scheduler_status().phase, site.scheduler_status().outcome) == ("ended", "failed")
+    assert site.scheduler_status().reason.startswith("Slurm job 17: Slurm does not know it any more")
+
+
+@pytest.mark.parametrize("state", ["PENDING|0:0|None assigned", "RUNNING|0:0|n1", "CANCELLED|0:0|n1", ""])
+def test_a_job_that_the_controller_has_lost_is_over_whatever_the_accounting_says(site: Site, state: str) -> None:
+    site.queue()
+    site.program("scontrol", "slurm_load_jobs error: Invalid job id specified", code=1)
+    site.program("sacct", f"17|{state}|r-abc234" if state else "")
+    for _ in range(2):
+        found = site.scheduler_status()
+        assert (found.phase, found.outcome, found.cause) == ("ended", "failed", "infra")
+        assert "(FORGOTTEN)" in found.reason
+    assert site.calls() == ["squeue", "scontrol", "sacct"]
+
+
+def test_a_controller_that_went_away_between_two_questions_concludes_nothing(site: Site) -> None:
+    site.queue()
+    site.program("scontrol", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)", code=1)
+    site.program("sacct", "17|PENDING|0:0|None assigned|r-abc234")
+    said = "Slurm can't be asked: Unable to contact slurm controller (connect failure)"
+    assert site.scheduler_status() == SchedulerStatus("unknown", said)
+
+
+def test_a_controller_that_is_down_is_named_without_waiting_for_all_tries_of_squeue(site: Site) -> None:
+    """A squeue that has not answered by the test's own time limit has been given up before."""
+    (site.bin / "squeue").write_text("#!/bin/sh\nexec sleep 600\n")
+    site.program("scontrol", "Slurmctld(primary) at ctl is DOWN\nSlurmctld(backup) at ctl2 is DOWN")
+    told = "Slurmctld(primary) at ctl is DOWN; Slurmctld(backup) at ctl2 is DOWN"
+    assert site.scheduler_status() == SchedulerStatus("unknown", f"Slurm can't be asked: {told}")
+
+
+def test_a_controller_that_is_only_slow_is_waited_for(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "QUICK_SECONDS", 0.3)
+    site.program("squeue", "17|RUNNING|None|N/A|n1|r-abc234")
+    squeue = site.bin / "squeue"
+    squeue.write_text(squeue.read_text().replace("cat <<", "sleep 1\ncat <<"))
+    site.program("scontrol", "Slurmctld(primary) at ctl is UP\nSlurmctld(backup) at ctl2 is DOWN")
+    assert site.scheduler_status().detail == "Slurm job 17 is RUNNING on n1"
+    assert site.calls() == ["squeue", "scontrol", "squeue"]
 
 
 def test_a_job_whose_number_was_lost_is_found_by_its_name(site: Site) -> None:
