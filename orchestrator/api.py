@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # who only looks at runs waits neither for pydantic nor for w
     from orchestrator.operations.pull import Pulled
     from orchestrator.prepare.prepare import Prepared
     from orchestrator.runs.checkpoints import Checkpoint
+    from orchestrator.runs.outputs import Output
 
 
 class RunFailedError(OrchError):
@@ -142,6 +143,12 @@ class Run:
         from orchestrator.runs.checkpoints import checkpoint_folder, listing  # noqa: PLC0415 (next to its only use)
 
         return listing(checkpoint_folder(self._dir), verify=verify)
+
+    def outputs(self) -> list[Output]:
+        """The files that the run has written and that are here, by their paths."""
+        from orchestrator.runs.outputs import outputs_of  # noqa: PLC0415 (next to its only use)
+
+        return list(outputs_of(self._dir))
 
     def pull(self, to: str | os.PathLike[str], *, checkpoint: str | int = "latest") -> Pulled:
         """Copy the logs, metrics, result and a checkpoint to a folder, verified; again, it copies only what is new.

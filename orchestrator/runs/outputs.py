@@ -6,12 +6,15 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.protocol.layout import output_folder
 from orchestrator.protocol.outputs import home_names
 from orchestrator.runs.checkpoints import checkpoint_folder
 from orchestrator.runs.store import RunDir
+
+if TYPE_CHECKING:
+    from orchestrator.node.server.outputs import Found
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,14 @@ def outputs_of(run: RunDir) -> tuple[Output, ...]:
     return tuple(sorted(found, key=lambda each: each.path))
 
 
+def passed_over(run: RunDir) -> list[str]:
+    """Return what of a run's outputs is never copied, as its machine calls it: links out of the folder, sockets."""
+    if not run.record().is_elsewhere:
+        return _found(run).passed_over
+    records = [run.read(str(path.relative_to(run.path))) or {} for path in run.path.glob("nodes/*/outputs.json")]
+    return [str(path) for record in records for path in record.get("passed_over", ())]
+
+
 def _brought(run: RunDir) -> Iterator[Output]:
     folder = Path(output_folder(str(run.path)))
     for above, _, names in os.walk(folder):
@@ -47,9 +58,13 @@ def _brought(run: RunDir) -> Iterator[Output]:
 
 
 def _written(run: RunDir) -> Iterator[Output]:
+    found = _found(run)
+    for name, entry in home_names(found.files).items():
+        yield Output(name, Path(found.roots[entry.root], entry.path), entry.size)
+
+
+def _found(run: RunDir) -> Found:
     from orchestrator.node.server.outputs import find  # noqa: PLC0415 (`orch status` does without)
 
     plan, code_dir = run.plan(), str(run.path / "code")
-    found = find(str(run.path), plan.first.code_dir or code_dir, str(checkpoint_folder(run)), plan.outputs)
-    for name, entry in home_names(found.files).items():
-        yield Output(name, Path(found.roots[entry.root], entry.path), entry.size)
+    return find(str(run.path), plan.first.code_dir or code_dir, str(checkpoint_folder(run)), plan.outputs)

@@ -50,7 +50,9 @@ def state_of(run: RunDir, alive: Mapping[int, bool | None] | None = None) -> Run
         return _ended(with_hosts_now(record, run, machine), run, ending)
     state = state_from(gather(run, record, alive))
     if machine.collects and state.verdict is not None:
-        return replace(state, state=RunStatus.STOPPING, verdict=None, detail="bringing back its logs and checkpoints")
+        return replace(
+            state, state=RunStatus.STOPPING, verdict=None, detail="bringing back its logs, outputs and checkpoints"
+        )
     if state.state == RunStatus.PENDING and (why := why_it_waits(run.root, run, record)):
         return replace(state, detail="; ".join(filter(None, [why, state.detail])))
     return state

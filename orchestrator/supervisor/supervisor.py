@@ -22,6 +22,7 @@ from orchestrator.node.system.private import users_umask
 from orchestrator.protocol.files import locked_if_free
 from orchestrator.runs import dependencies
 from orchestrator.runs.record import RunRecord
+from orchestrator.runs.reducer import left_outputs
 from orchestrator.runs.store import (
     RunDir,
     check_own,
@@ -131,11 +132,14 @@ def _work(run: RunDir, act: Callable[[], None], ended: threading.Event) -> None:
 
 
 def prune(root: Path, keep: int) -> list[RunDir]:
-    """Remove finished runs beyond the newest `keep`; nothing when that is 0. The removed are returned."""
+    """Remove finished runs beyond the newest `keep`; nothing when that is 0. The removed are returned.
+
+    One whose machines hold outputs that are not here stays: nobody would know of them any more.
+    """
     check_own(root)
     removed = []
     for run in newest_runs(root)[keep:] if keep else []:
-        if (run.path / "verdict.json").exists():
+        if (run.path / "verdict.json").exists() and not any(each.files for each in left_outputs(run.events())):
             remove_run(root, run)
             removed.append(run)
     return removed

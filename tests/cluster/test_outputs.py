@@ -86,6 +86,7 @@ def test_what_an_ordinary_script_writes_comes_home_byte_for_byte(lab: Lab) -> No
     lab.assert_nothing_left(run)
     listed = lab.orch("outputs", run, "--json").json
     assert ({each["path"] for each in listed["files"]}, listed["left"]) == (NAMES, [])
+    assert listed["passed_over"] == [f"/home/alice/.orch/runs/{run}/code/out"]
     assert "7 output files (2.2 MB)" in lab.orch("outputs", run).out
     assert_fetched(lab, run)
     assert "7 output files (2.2 MB) went with" in lab.orch("rm", run).err

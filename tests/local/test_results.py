@@ -106,6 +106,20 @@ def test_a_training_runs_results(orch: Orch, tmp_path: Path) -> None:
     assert "corrupt: state.pt does not match" in done.out
 
 
+def test_what_a_run_here_has_written_is_listed_and_pulled_and_its_removal_says_so(
+    orch: Orch, project: Callable[..., Path], tmp_path: Path
+) -> None:
+    writes = "import os\nopen('model.pt', 'w').write('w')\nopen(os.environ['ORCH_OUTPUT_DIR'] + '/x', 'w').write('x')\n"
+    project(main_py=writes, job_yaml="{script: main.py, launcher: exec}")
+    run = orch.submit(str(tmp_path / "project" / "job.yaml"), "-p", "local", "--set", "profile.nproc_per_node=1")
+    assert wait(run, timeout=60).state == "succeeded"
+    listed = orch("outputs", run.run_id, "--json").json
+    assert [(each["path"], each["bytes"]) for each in listed["files"]] == [("model.pt", 1), ("x", 1)]
+    assert orch("pull", run.run_id, "--to", str(tmp_path / "out"), "--outputs").code == 0
+    assert [(tmp_path / "out/outputs" / name).read_text() for name in ("model.pt", "x")] == ["w", "x"]
+    assert f"2 output files (2 B) went with {run.run_id}" in orch("rm", run.run_id).err
+
+
 def test_a_run_repeated_compared_and_bundled(orch: Orch, project: Callable[..., Path], tmp_path: Path) -> None:
     canary = "canary-9d2k-value"
     script = (

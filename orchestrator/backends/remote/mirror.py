@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from orchestrator.backends.remote.checkpoints import bring_newest, remote_checkpoints
 from orchestrator.backends.remote.hosts import all_of, on_all
-from orchestrator.backends.remote.outputs import Left, Outputs, record_left
+from orchestrator.backends.remote.output_record import Left, record_left
+from orchestrator.backends.remote.outputs import Outputs
 from orchestrator.backends.remote.transfer import Copy, sole_writer, update_all
 from orchestrator.backends.settings import profile_of, remote_folder
 from orchestrator.errors import BackendError, OrchError
@@ -97,7 +98,7 @@ class RunWatcher:
         pause, shortest = OUTPUTS_SECONDS[0], OUTPUTS_SECONDS[0]
         while not self.ended.wait(pause):
             begun, shortest = time.monotonic(), min(2 * shortest, OUTPUTS_SECONDS[1])
-            with contextlib.suppress(BackendError, OSError):  # at the end all is tried once more, and said
+            with contextlib.suppress(OrchError, OSError):  # at the end all is tried once more, and said
                 if (session := self.source()) is not None:
                     outputs.bring(session, final=False)
             pause = max(shortest, 9 * (time.monotonic() - begun))
@@ -225,6 +226,8 @@ def bring_home(
             if error.transient:
                 raise
             return Left(None, 0, error.message)
+        except OSError as error:  # of the records here
+            return Left(None, 0, f"{error.filename or run.path}: {error.strerror or error}")
 
     def remove(_: int, source: Source) -> None:
         source.session().call("remove", run_dir=remote, run_id=run.run_id)

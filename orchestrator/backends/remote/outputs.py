@@ -9,19 +9,18 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-from orchestrator.backends.remote.checkpoints import bring_file, partial_of, remote_checkpoints
+from orchestrator.backends.remote.checkpoints import PIECE, bring_file, partial_of, remote_checkpoints
+from orchestrator.backends.remote.output_record import Home, Kept, Left
 from orchestrator.backends.remote.transfer import sole_writer
 from orchestrator.backends.settings import remote_folder
-from orchestrator.errors import BackendError, StoreError
-from orchestrator.protocol.events import EventKind
-from orchestrator.protocol.files import sync_filesystem, write_atomic, write_json
+from orchestrator.errors import BackendError
+from orchestrator.protocol.files import sync_filesystem, write_atomic
 from orchestrator.protocol.layout import output_folder
 from orchestrator.protocol.outputs import Entry, chosen, home_names, leads_out
-from orchestrator.runs.reducer import left_outputs
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.rpc import CALL_SECONDS
 
@@ -33,88 +32,12 @@ BATCH: Final = 4 << 20
 MOST_FILES: Final = 2000  # of one request
 MOST_LISTED: Final = 64 << 20  # bytes of the names of a machine's outputs
 HASH_BYTES: Final = 80  # of one in an answer
+LIST_SECONDS: Final = 600.0
 HASH_SLOWEST: Final = 20 << 20  # bytes a second
 ROUNDS: Final = 3  # at the end: what has changed while it was copied is copied again
-STATE: Final = "outputs.json"
 LEAST_FREE: Final = 64 << 20
 MOST_NAMED: Final = 3
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
-
-
-class Kept(NamedTuple):
-    """A file as it was when it was copied; one of another node that node 0 has too `is_same`, and is not here twice."""
-
-    root: str
-    path: str
-    size: int
-    mtime_ns: int
-    sha256: str
-    is_same: bool = False
-
-
-@dataclass(frozen=True)
-class Left:
-    """What is still on a node and not here; `files` is None where they could not be counted."""
-
-    files: int | None = 0
-    bytes: int = 0
-    reason: str = ""
-
-    @property
-    def is_something(self) -> bool:
-        """Tell whether there is anything that is not here."""
-        return self.files != 0
-
-
-def record_left(run: RunDir, node: int, host: str, folder: str, left: Left) -> None:
-    """Record what is on a node and not here, where that is something, or was when it was recorded last."""
-    if left.is_something:
-        run.append_event(EventKind.OUTPUTS_LEFT, left=node, host=host, folder=folder, **asdict(left))
-    elif any(each.node == node for each in left_outputs(run.events())):
-        run.append_event(EventKind.OUTPUTS_BROUGHT, left=node, host=host)
-
-
-def record_removed(run: RunDir, host: str) -> None:
-    """Record that nothing of the run is on a host any more, where that was said to be so."""
-    for left in left_outputs(run.events()):
-        if left.host == host:
-            run.append_event(EventKind.OUTPUTS_BROUGHT, left=left.node, host=host)
-
-
-@dataclass
-class _Home:
-    """What is here of one node, by its path in the run's folder of outputs; kept in `nodes/N/outputs.json`."""
-
-    run: RunDir
-    node: int
-    host: str
-    files: dict[str, Kept] = field(default_factory=dict)
-
-    @staticmethod
-    def read(run: RunDir, node: int, host: str = "") -> _Home:
-        """Return what is here from this host; of an earlier host of the node everything stays as it is."""
-        try:
-            known = run.read(f"nodes/{node}/{STATE}") or {}
-            files = {str(name): Kept(*values) for name, values in known["files"].items()}
-        except (StoreError, KeyError, TypeError, AttributeError, ValueError):
-            return _Home(run, node, host)
-        return _Home(run, node, host, files if host in ("", known.get("host")) else {})
-
-    def write(self) -> None:
-        """Keep it; a crash costs no more than that some files are copied again."""
-        self.run.node(self.node).mkdir(parents=True, exist_ok=True)
-        path = self.run.node(self.node) / STATE
-        write_json(path, {"host": self.host, "files": self.files}, mode=0o600, durable=False)
-
-    @property
-    def bytes(self) -> int:
-        """Return how much is here."""
-        return sum(kept.size for kept in self.files.values() if not kept.is_same)
-
-    def has(self, name: str, entry: Entry) -> bool:
-        """Tell whether the file is here as it was found there."""
-        kept = self.files.get(name)
-        return kept is not None and kept[:4] == entry[:4]
 
 
 class Outputs:
@@ -133,10 +56,15 @@ class Outputs:
 
         Returns what is not here. BackendError where the machine is out of reach, or the disk here is full.
         """
+        found, host = _Listing.of(session, self.run, self.node), session.address.host
+        if found.is_empty and not Home.read(self.run, self.node, host).files:  # as most of many nodes: none waits
+            return Left()
         with sole_writer(self.run.path, "outputs.lock"):
-            home = _Home.read(self.run, self.node, session.address.host)
-            for _ in range(ROUNDS if final else 1):
-                found = _Listing.of(session, self.run, self.node)
+            home = Home.read(self.run, self.node, host)
+            if final:
+                home.forget_lost()
+            for number in range(ROUNDS if final else 1):
+                found = _Listing.of(session, self.run, self.node) if number else found
                 wanted = self._wanted(found, limited=limited)
                 self._bring_once(session, home, found, wanted, final=final)
                 missing = {name for name, entry in found.files.items() if not home.has(name, entry)}
@@ -151,11 +79,11 @@ class Outputs:
         """Return which of the files are to be here, within the limit that the nodes of the run share."""
         if not limited:
             return set(found.files)
-        elsewhere = sum(_Home.read(self.run, other).bytes for other in self.others if other != self.node)
+        elsewhere = sum(Home.read(self.run, other).bytes for other in self.others if other != self.node)
         return chosen(found.files, self.run.plan().outputs.max_size - elsewhere)
 
     def _bring_once(
-        self, session: Session, home: _Home, found: _Listing, wanted: Collection[str], *, final: bool
+        self, session: Session, home: Home, found: _Listing, wanted: Collection[str], *, final: bool
     ) -> None:
         """Delete here what is to be here no more, and copy what is new."""
         before, self.seen = self.seen, found.files
@@ -170,7 +98,8 @@ class Outputs:
         try:
             self._fetch(session, home, found, lacking)
         finally:
-            if gone or lacking:
+            if gone or lacking or home.passed_over != found.passed_over:
+                home.passed_over = found.passed_over
                 home.write()
 
     def _why(self, missing: Collection[str], wanted: Collection[str], found: _Listing) -> str:
@@ -188,7 +117,7 @@ class Outputs:
 
     # -- here
 
-    def _delete(self, home: _Home, name: str) -> None:
+    def _delete(self, home: Home, name: str) -> None:
         if not home.files.pop(name).is_same:
             place = self.folder / name
             try:
@@ -207,7 +136,7 @@ class Outputs:
             raise OSError(errno.EISDIR, "a folder of that name is here")
         return place
 
-    def _keep(self, home: _Home, name: str, entry: Entry, sha256: str, write: Callable[[Path], bool]) -> None:
+    def _keep(self, home: Home, name: str, entry: Entry, sha256: str, write: Callable[[Path], bool]) -> None:
         """Have a file written, with its mode and time; a full disk is a BackendError, another problem is noted."""
         try:
             place = self._place(name)
@@ -226,26 +155,28 @@ class Outputs:
 
     # -- from there
 
-    def _fetch(self, session: Session, home: _Home, found: _Listing, lacking: Mapping[str, Entry]) -> None:
+    def _fetch(self, session: Session, home: Home, found: _Listing, lacking: Mapping[str, Entry]) -> None:
         lacking = self._without_same(session, home, found, lacking)
-        self._check_room(sum(entry.size for entry in lacking.values()))
         with session.for_bytes(sum(entry.size for entry in lacking.values())) as fast:
-            for names in _batches({name: entry for name, entry in lacking.items() if entry.size <= SMALL}):
+            small = {name: entry for name, entry in lacking.items() if entry.size <= SMALL}
+            for names in _batches(small, BATCH if fast.is_own else PIECE):  # else others wait behind it for answers
                 if self.stop():
                     return
+                self._check_room(sum(lacking[name].size for name in names))
                 self._fetch_small(fast, home, found, {name: lacking[name] for name in names})
             for name, entry in lacking.items():
                 if entry.size > SMALL and not self.stop():
+                    self._check_room(entry.size)
                     self._fetch_large(fast, home, name, entry, found.path(entry))
 
     def _check_room(self, size: int) -> None:
         """Raise BackendError where so many bytes would leave too little for the records of this and other runs."""
         free = shutil.disk_usage(self.run.path).free
-        if size and free < size + LEAST_FREE:
+        if free < size + LEAST_FREE:
             said = f"{free >> 20} MiB are free, and {-(-size >> 20)} MiB are to come from node {self.node}"
             raise BackendError(f"no space left on device for {self.folder}: {said}", "make room there")
 
-    def _fetch_small(self, session: Session, home: _Home, found: _Listing, batch: Mapping[str, Entry]) -> None:
+    def _fetch_small(self, session: Session, home: Home, found: _Listing, batch: Mapping[str, Entry]) -> None:
         asked = json.dumps([[found.path(entry), entry.size] for entry in batch.values()]).encode()
         reply, data = session.call("read_small_files", asked, most=sum(each.size for each in batch.values()))
         offset = 0
@@ -257,7 +188,7 @@ class Outputs:
                     self._keep(home, name, entry, sha256, functools.partial(_write, content=content))
         home.write()
 
-    def _fetch_large(self, session: Session, home: _Home, name: str, entry: Entry, path: str) -> None:
+    def _fetch_large(self, session: Session, home: Home, name: str, entry: Entry, path: str) -> None:
         sha256 = _hashes(session, [(path, entry.size)])[0]
         if sha256 is not None:
             write = functools.partial(bring_file, session, path, size=entry.size, sha256=sha256)
@@ -270,12 +201,12 @@ class Outputs:
             home.write()
 
     def _without_same(
-        self, session: Session, home: _Home, found: _Listing, lacking: Mapping[str, Entry]
+        self, session: Session, home: Home, found: _Listing, lacking: Mapping[str, Entry]
     ) -> Mapping[str, Entry]:
         """Note the files that node 0 has with the same content; return the others."""
         if self.node == 0:
             return lacking
-        first = _Home.read(self.run, 0).files
+        first = Home.read(self.run, 0).files
         prefix = f"node_{self.node}/"
         pairs = [(name, first.get(name.removeprefix(prefix))) for name in lacking]
         alike = [(name, kept) for name, kept in pairs if kept is not None and kept.size == lacking[name].size]
@@ -293,21 +224,29 @@ class _Listing:
     files: dict[str, Entry]
     roots: Mapping[str, str]
     unreadable: tuple[tuple[str, str], ...]
+    passed_over: list[str]
 
     @staticmethod
     def of(session: Session, run: RunDir, node: int) -> _Listing:
         plan = run.plan()
+        code_dir = plan.first.code_dir or f"{remote_folder(run)}/code"
         reply, data = session.call(
-            "list_outputs", run_dir=remote_folder(run), code_dir=plan.first.code_dir or f"{remote_folder(run)}/code",
+            "list_outputs", timeout=LIST_SECONDS, run_dir=remote_folder(run), code_dir=code_dir,
             checkpoints=remote_checkpoints(run), rules=plan.outputs.to_json(), most=MOST_LISTED,
         )  # fmt: skip
         try:
             roots = {str(root): str(folder) for root, folder in reply["roots"].items()}
             unreadable = tuple((str(root), str(path)) for root, path in reply["unreadable"])
+            passed_over = [str(path) for path in reply["passed_over"]]
             entries = [_checked(Entry(*values), roots) for values in json.loads(data)]
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             raise BackendError(f"{session.address.host}: its list of outputs can't be right: {error}") from error
-        return _Listing(home_names(entries, node), roots, unreadable)
+        return _Listing(home_names(entries, node), roots, unreadable, passed_over)
+
+    @property
+    def is_empty(self) -> bool:
+        """Tell whether there is nothing to bring or to speak of."""
+        return not (self.files or self.unreadable or self.passed_over)
 
     def path(self, entry: Entry) -> str:
         return f"{self.roots[entry.root]}/{entry.path}"
@@ -346,11 +285,11 @@ def _hashes(session: Session, files: list[tuple[str, int]]) -> list[str | None]:
     return found
 
 
-def _batches(files: Mapping[str, Entry]) -> Iterator[list[str]]:
+def _batches(files: Mapping[str, Entry], most: int) -> Iterator[list[str]]:
     batch: list[str] = []
     size = 0
     for name, entry in files.items():
-        if batch and (size + entry.size > BATCH or len(batch) == MOST_FILES):
+        if batch and (size + entry.size > most or len(batch) == MOST_FILES):
             yield batch
             batch, size = [], 0
         batch.append(name)
@@ -374,6 +313,6 @@ def left_on(session: Session, run: RunDir) -> int:
     """Return how many output files of a run are on a machine and not here, as they were copied from it."""
     host = session.address.host
     nodes = [int(folder.name) for folder in run.path.glob("nodes/*") if folder.name.isdecimal()]
-    here = {kept[:4] for node in nodes for kept in _Home.read(run, node, host).files.values()}
+    here = {kept[:4] for node in nodes for kept in Home.read(run, node, host).files.values()}
     found = _Listing.of(session, run, 0)
     return sum(entry[:4] not in here for entry in found.files.values()) + len(found.unreadable)

@@ -37,7 +37,7 @@ def job_of(client: Client, run: RunDir, *, fresh: bool = False) -> tuple[str, Jo
         try:
             job = client.ended(job_id, name, None)
         except BackendError as error:
-            look.problem = error.message
+            snapshot.problem = error.message
             return "unknown", None
         return ("ended", job) if job is None else (job.phase, job)
     return ("none", None) if job is None else (job.phase, job)

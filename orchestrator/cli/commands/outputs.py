@@ -18,14 +18,15 @@ def outputs(run: str, as_json: bool) -> int:
     from dataclasses import asdict
 
     from orchestrator.cli.render import results, runs
-    from orchestrator.runs.outputs import outputs_of
+    from orchestrator.runs.outputs import outputs_of, passed_over
     from orchestrator.runs.store import find_run, state_root
     from orchestrator.supervisor.reconcile import state_of
 
     folder = find_run(state_root(), run)
-    found, state = outputs_of(folder), state_of(folder)
+    found, skipped, state = outputs_of(folder), passed_over(folder), state_of(folder)
     if as_json:
-        print_json({"files": [each.to_json() for each in found], "left": [asdict(each) for each in state.left]})
+        files, left = [each.to_json() for each in found], [asdict(each) for each in state.left]
+        print_json({"files": files, "passed_over": skipped, "left": left})
     else:
-        show(results.outputs_page(found, runs.left_lines(state)))
+        show(results.outputs_page(found, skipped, runs.left_lines(state)))
     return 0

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.cli.render.escapes import one_line
 from orchestrator.cli.render.tables import Style, alike, duration, output_files, plain, size, table
 from orchestrator.operations.diff import Comparison, Row
 from orchestrator.operations.pull import Pulled
@@ -56,12 +57,13 @@ def checkpoints_page(found: Sequence[Checkpoint], folder: str, style: Style = pl
     return "\n".join([*lines, f"in {folder} ({how})"])
 
 
-def outputs_page(found: Sequence[Output], left: Sequence[str]) -> str:
-    """Return a line a file, how much that is, and what is not here."""
+def outputs_page(found: Sequence[Output], passed_over: Sequence[str], left: Sequence[str]) -> str:
+    """Return a line a file, how much that is, what is never copied, and what is not here."""
     rows = [[size(each.bytes), str(each.node), each.path] for each in found]
     lines = [table(["SIZE", "NODE", "FILE"], rows)] if rows else ["no outputs are here"]
     if found:
         lines.append(output_files(len(found), sum(each.bytes for each in found)))
+    lines += [f"not copied, a link that leads out or no file: {one_line(path)}" for path in passed_over]
     return "\n".join([*lines, *left])
 
 

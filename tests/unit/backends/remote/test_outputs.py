@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.backends.remote.mirror import Source, bring_outputs, finish
-from orchestrator.backends.remote.outputs import Left, Outputs
+from orchestrator.backends.remote.output_record import Left
+from orchestrator.backends.remote.outputs import Outputs
 from orchestrator.errors import BackendError
 from orchestrator.node.server import outputs
 from orchestrator.runs.reducer import left_outputs
@@ -150,6 +151,16 @@ def test_nothing_is_copied_twice(run: RunDir) -> None:
     again = Machine("n1", 10)
     Outputs(run, 0).bring(again, final=True)  # type: ignore[arg-type]
     assert again.left == 9  # the listing
+
+
+def test_what_was_lost_here_is_brought_again_before_it_is_removed_there(run: RunDir) -> None:
+    write(run, "a", b"1")
+    write(run, "b", b"2")
+    bring(run)
+    (run.path / "outputs/a").unlink()
+    (run.path / "outputs/b").write_bytes(b"")  # as a power cut leaves it
+    assert bring(run) == Left()
+    assert here(run) == {"a": b"1", "b": b"2"}
 
 
 def test_over_the_limit_the_rest_is_said_and_kept_and_comes_when_asked_for(run: RunDir) -> None:
