@@ -12,7 +12,14 @@ from dataclasses import dataclass, replace
 from typing import Callable
 
 from orchestrator.node.system.processes import MARK, mark
-from orchestrator.protocol.layout import archive_file, attempt_folder, metrics_file, node_folder, second_copy_file
+from orchestrator.protocol.layout import (
+    archive_file,
+    attempt_folder,
+    metrics_file,
+    node_folder,
+    output_folder,
+    second_copy_file,
+)
 from orchestrator.protocol.task import Container, Mount, NodeTask, copies_checkpoints
 
 ENGINES = ("docker", "podman")  # these have containers that somebody has to end; of the others only processes stay
@@ -75,6 +82,7 @@ def replaying(start: list[str], order: str, *, terminal: bool) -> list[str]:
 def written_inside(task: NodeTask, attempt: int) -> list[str]:
     """Return the folders of the node that the ranks of one attempt write into, and rank 0's file of metrics."""
     own = [attempt_folder(node_folder(task.run_dir, task.node_rank), attempt), task.checkpoint_dir]
+    own += [output_folder(task.run_dir), task.code_dir]  # which is the working folder: ordinary scripts write there
     return [*own, *([metrics_file(task.run_dir)] if task.node_rank == 0 else [])]
 
 
@@ -84,7 +92,7 @@ def mounts(task: NodeTask, attempt: int) -> list[Mount]:
     That holds what the agents act on: their records, and the archive that this node runs itself.
     """
     assert task.container is not None
-    read = [archive_file(task.run_dir), task.code_dir, *([task.inputs_dir] if task.inputs else [])]
+    read = [archive_file(task.run_dir), *([task.inputs_dir] if task.inputs else [])]
     if copies_checkpoints(task) and task.node_rank == 0:
         read.append(os.path.dirname(second_copy_file(task.run_dir)))
     if task.resume.startswith("/") and not _is_within(task.resume, task.checkpoint_dir):
