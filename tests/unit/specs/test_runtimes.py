@@ -30,7 +30,8 @@ RUNTIMES = ["docker", "podman", "apptainer", "pyxis"]
 PLACE = Place("/home/a/.orch/runs/r-1", "/home/a/.orch/runs/r-1/code", "/home/a/.orch/inputs", "python3", "/env/python")
 RUN = PLACE.run_dir
 OWN = {
-    f"{RUN}/node.pyz": True, PLACE.code_dir: True, f"{RUN}/nodes/0/attempt_0": False, f"{RUN}/metrics.jsonl": False,
+    f"{RUN}/node.pyz": True, PLACE.code_dir: False, f"{RUN}/outputs": False, f"{RUN}/nodes/0/attempt_0": False,
+    f"{RUN}/metrics.jsonl": False,
 }  # fmt: skip
 ALICE = NodeResources(user="1000:1001", name="alice", groups=(27, 44), host="n1")
 IMAGE = {"image": "ghcr.io/lab/train:1", "mounts": ["/data:/data:ro", "/scratch/a b:/out"]}
@@ -151,8 +152,8 @@ def test_of_the_runs_folder_a_container_sees_only_what_its_ranks_need() -> None:
     seen = {mount.target: mount.read_only for mount in mounts(first, 0)}
     assert seen == {**OWN, **mine, f"{RUN}/nodes/0/second_copy": True}
     seen = {mount.target: mount.read_only for mount in mounts(replace(first, node_rank=1), 4)}
-    read = {f"{RUN}/node.pyz": True, PLACE.code_dir: True}
-    assert seen == {**read, **mine, f"{RUN}/nodes/1/attempt_4": False}
+    every = {f"{RUN}/node.pyz": True, PLACE.code_dir: False, f"{RUN}/outputs": False}
+    assert seen == {**every, **mine, f"{RUN}/nodes/1/attempt_4": False}
 
 
 def test_containers_of_one_run_have_different_names() -> None:
