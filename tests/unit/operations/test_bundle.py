@@ -43,7 +43,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
     made.write("run.json", {"run_id": "job-abc123", "job": job, "job_file": f"{HOME}/work/job.yaml"})
     made.write("plan.json", {
         "job": job, "secret_names": ["HF_TOKEN"],
-        "tasks": [{"env": job["env"], "credentials": CANARIES["token"], "run_dir": f"{HOME}/.local/state/orch/runs/job"}],
+        "tasks": [
+            {"env": job["env"], "credentials": CANARIES["token"], "run_dir": f"{HOME}/.local/state/orch/runs/job"}
+        ],
     })  # fmt: skip
     made.append_event("snapshot", git=f"https://{CANARIES['url']}:pw@host/repo", by=USER)
     (made.path / "verdict.json").write_text('{"outcome": "failed", "reason": "cut in the mid')
