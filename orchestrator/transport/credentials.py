@@ -18,7 +18,7 @@ def new_credentials() -> str:
     """
     from datetime import UTC, datetime  # noqa: PLC0415 (as below)
 
-    from cryptography import x509  # noqa: PLC0415 (30 ms, which only a submit needs)
+    from cryptography import x509  # noqa: PLC0415 (60 ms, which only a start of several nodes needs)
     from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
     from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
 

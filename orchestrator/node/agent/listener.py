@@ -26,6 +26,7 @@ class Stranger:
     """A connection that has not proved yet to be a member's."""
 
     addr: str
+    at: str  # which of the addresses here it has dialled: a member dials all of them at once
     sock: socket.socket
     is_of_this_machine: bool
     task: asyncio.Task[None] | None = None
@@ -70,14 +71,14 @@ class Listener:
             loop.call_later(PAUSE_SECONDS, self._listen, sock)
             return
         peer.setblocking(False)
-        stranger = Stranger(addr, peer, is_of_this_machine(addr, sock))
+        stranger = Stranger(addr, sock.getsockname()[0], peer, is_of_this_machine(addr, sock))
         stranger.task = loop.create_task(self._hear(stranger))
         self.strangers.append(stranger)
         self._drop_surplus(stranger)
 
     def _drop_surplus(self, newest: Stranger) -> None:
         """Drop the oldest stranger where there are too many: the newest may be a member."""
-        alike = [each for each in self.strangers if each.addr == newest.addr]
+        alike = [each for each in self.strangers if (each.addr, each.at) == (newest.addr, newest.at)]
         if len(alike) > MAX_OF_ONE_ADDRESS and not newest.is_of_this_machine:
             self._drop(alike[0])
         elif len(self.strangers) > self.most:

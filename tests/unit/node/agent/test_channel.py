@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from orchestrator.node.agent import tls as agent_tls
-from orchestrator.node.agent.channel import MAX_LINE, ChannelError, pair
+from orchestrator.node.agent.channel import MAX_LINE, Channel, ChannelError, pair
 from orchestrator.node.agent.joining import dial
 from orchestrator.node.agent.leader_server import introduce
 from orchestrator.node.system.sockets import ANY_PORT, ANYWHERE, listen, port_of
@@ -62,6 +62,29 @@ def test_the_leader_tells_by_which_of_its_addresses_it_was_reached() -> None:
     run(main)
 
 
+class SlowFirst:
+    """The way to 127.0.0.1 takes longer than the one to any other address."""
+
+    def __init__(self) -> None:
+        self.others = asyncio.Event()
+
+    async def connect(self, addr: str, port: int) -> Channel:
+        if addr == "127.0.0.1":
+            await self.others.wait()
+        channel = await TLS.connect(addr, port)
+        self.others.set()
+        return channel
+
+
+def test_all_nodes_take_the_first_address_at_which_node_0_answers_even_if_another_is_quicker() -> None:
+    async def main() -> None:
+        async with leader(addrs=("127.0.0.1", "127.0.0.2")) as heard:
+            await join(heard.port, 1, ("127.0.0.1", "127.0.0.2"), tls=SlowFirst())  # type: ignore[arg-type]
+            assert heard.reached == ["127.0.0.1"]
+
+    run(main)
+
+
 def test_a_member_that_breaks_the_protocol_is_lost_with_the_reason() -> None:
     async def main() -> None:
         async with leader() as heard:
@@ -84,6 +107,7 @@ def test_a_member_that_breaks_the_protocol_is_lost_with_the_reason() -> None:
     [
         (b"{}\n", "node 0's gang was not meant"),
         (b'{"to": 1, "do": "probe"}\n', "node 0's gang was not meant"),  # put here by who can't read it
+        (b'{"hello": {"node_rank": 1, "host": "x", "nproc": 1}}\n', "node 0's gang was not meant"),
         (b'{"to": "leader", "hello": 1}\n', "node 0's gang was not meant"),
         (b'{"to": "leader", "hello": {"rank": 1}}\n', "its hello is of another version"),
         (b"[1]\n", "a line that is not a JSON object"),
