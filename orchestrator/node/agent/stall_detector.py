@@ -6,12 +6,13 @@ and whatever comes before training have the other, long limit. Only this node's 
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from orchestrator.protocol.json_text import parse_json
 
 STEPS_REMEMBERED = 50
 
@@ -151,7 +152,7 @@ def read_heartbeat(path: str) -> dict[str, Any] | None:
     """Return the last heartbeat of a rank; None when it has none, or it is being written this instant."""
     try:
         with open(path, encoding="utf-8") as file:
-            heartbeat = json.load(file)
+            heartbeat = parse_json(file.read())
     except (OSError, ValueError):
         return None
     return heartbeat if isinstance(heartbeat, dict) else None
