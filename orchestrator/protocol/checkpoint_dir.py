@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import re
 import secrets
@@ -24,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.str_enum import StrEnum
 
 FORMAT = 1
@@ -219,7 +219,7 @@ def read_manifest(path: Path) -> tuple[Manifest, str]:
 def manifest_of(content: bytes | str) -> Manifest:
     """Return the manifest that these bytes are, every name in it a plain file's; BadCheckpointError for others."""
     try:
-        values = json.loads(content)
+        values = parse_json(content)
         if values["format"] != FORMAT:
             said = f"its format is {values['format']}; this version reads format {FORMAT}"
             raise BadCheckpointError(CheckpointState.CORRUPT, said)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import StoreError
+from orchestrator.protocol.json_text import parse_json
 from orchestrator.runs.store import RunDir
 
 CHUNK = 1 << 18
@@ -140,9 +140,9 @@ def offset_of_last(path: Path, lines: int) -> int:
 
 def beat_of(run: RunDir, attempt: int, rank: int = 0) -> dict[str, Any] | None:
     """Return the last beat of a rank: step, total, phase, loss, rate, eta; None when it has written none."""
-    for path in run.path.glob(f"nodes/*/attempt_{attempt}/beat_{rank}"):
+    for path in run.path.glob(f"nodes/{'*' if rank else 0}/attempt_{attempt}/beat_{rank}"):
         try:
-            data = json.loads(path.read_bytes())
+            data = parse_json(path.read_bytes())
         except (OSError, ValueError):  # caught in the middle of a write: the next look finds it whole
             return None
         return data if isinstance(data, dict) else None

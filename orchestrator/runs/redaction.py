@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote, quote_plus
 
+from orchestrator.protocol.json_text import parse_json
+
 LONG: Final = 8  # a shorter value of a variable that only looks secret stands in too many innocent words
 _SECRET_NAME = re.compile(
     r"(TOKEN(?!IZER)|SECRET|PASSW|PASSPHRASE|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|WEBHOOK)"
@@ -92,7 +94,7 @@ class Redaction:
         shown = []
         for line in text.split("\n"):
             try:
-                shown.append(json.dumps(self.json(json.loads(line))) if line.strip() else line)
+                shown.append(json.dumps(self.json(parse_json(line))) if line.strip() else line)
             except ValueError:
                 shown.append(self.text(line))
         return "\n".join(shown)

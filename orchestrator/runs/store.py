@@ -26,6 +26,7 @@ from typing import Any, Final
 from orchestrator.errors import RunNotFoundError, StoreError
 from orchestrator.node.system.private import make_private, remedy, why_exposed, why_unsafe
 from orchestrator.protocol import files
+from orchestrator.protocol.json_text import parse_json
 from orchestrator.runs.file_cache import FileCache
 from orchestrator.runs.record import PlanRecord, RunRecord
 from orchestrator.runs.relaunch import correct_clock_skew
@@ -90,7 +91,7 @@ class RunDir:
         path = f"{self.path}/{name}"  # `orch status` reads thousands: joining Paths would take as long as reading
         try:
             with open(path, "rb") as file:
-                data = json.loads(file.read())
+                data = parse_json(file.read())
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
@@ -170,7 +171,7 @@ def read_lines(path: Path | str) -> Iterator[Record]:
         raise StoreError(f"{path} can't be read: {error.strerror}") from error
     for line in data.split(b"\n"):
         with contextlib.suppress(ValueError):
-            record = json.loads(line) if line.strip() else None
+            record = parse_json(line) if line.strip() else None
             if isinstance(record, dict):
                 yield record
 

@@ -16,6 +16,7 @@ from orchestrator.backends.replay_stage import Order, replay_argv
 from orchestrator.backends.settings import profile_of
 from orchestrator.errors import BackendError
 from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.task import NodeTask
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.node_archive import node_archive
@@ -60,10 +61,10 @@ def send_code(session: Session, run: RunDir, workdir: str, code_dir: str) -> int
 def _digests(data: bytes, known: Mapping[str, str], host: str) -> list[str]:
     """Return which contents a machine says that it lacks; BackendError where it was not asked about them."""
     try:
-        found = json.loads(data)
+        found = parse_json(data)
         if isinstance(found, list) and all(isinstance(each, str) and each in known for each in found):
             return found
-    except (ValueError, RecursionError):
+    except ValueError:
         pass
     raise BackendError(f"{host}: it does not say which of the code's contents it lacks")
 

@@ -20,6 +20,7 @@ from orchestrator.node.system.processes import MARK, mark
 from orchestrator.node.system.signals import held_back
 from orchestrator.node.system.threads import in_thread
 from orchestrator.protocol.files import open_own
+from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import archive_file, node_folder
 from orchestrator.protocol.ranks import RANK_VARIABLES
 from orchestrator.protocol.task import NodeTask
@@ -142,7 +143,7 @@ class LauncherProcess:
         try:
             while line := await self.process.stdout.readline():
                 with contextlib.suppress(ValueError):  # a line cut by its death
-                    self.on_report(json.loads(line))
+                    self.on_report(parse_json(line))
         except ValueError:  # a line beyond all bounds: whatever writes it is no launcher of ours any more
             self.kill()
         code = await self.process.wait()

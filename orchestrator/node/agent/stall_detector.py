@@ -6,7 +6,6 @@ and whatever comes before training have the other, long limit. Only this node's 
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.protocol.files import read_regular
+from orchestrator.protocol.json_text import parse_json
 
 STEPS_REMEMBERED = 50
 MOST_HEARTBEAT = 1 << 16
@@ -153,7 +153,7 @@ def output(folder: str, rank: int) -> dict[str, Any] | None:
 def read_heartbeat(path: str) -> dict[str, Any] | None:
     """Return the last heartbeat of a rank; None when it has none, or it is being written this instant."""
     try:
-        heartbeat = json.loads(read_regular(path, MOST_HEARTBEAT))
-    except (OSError, ValueError, RecursionError):
+        heartbeat = parse_json(read_regular(path, MOST_HEARTBEAT))
+    except (OSError, ValueError):
         return None
     return heartbeat if isinstance(heartbeat, dict) else None

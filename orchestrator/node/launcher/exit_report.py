@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
 from typing import TYPE_CHECKING, Any
+
+from orchestrator.protocol.json_text import parse_json
 
 if TYPE_CHECKING:  # the agent, which reads reports, needs nothing of what a rank loads
     from orchestrator.node.launcher.rank import RankStart
@@ -81,7 +82,7 @@ def _error_of(path: str) -> dict[str, Any] | None:
     """Return the error that the rank wrote down itself: orch's record, or torchelastic's under @record."""
     try:
         with open(path, encoding="utf-8") as file:
-            data = json.load(file)
+            data = parse_json(file.read())
     except (OSError, ValueError):
         return None
     if not isinstance(data, dict):

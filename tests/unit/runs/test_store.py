@@ -289,7 +289,7 @@ def test_a_node_speaks_for_itself_alone(root: Path) -> None:
 
 def test_lines_that_are_no_objects_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / "lines"
-    path.write_bytes(b'{"a": 1}\n\n[1]\n"x"\nnull\n\x00\x00\n{"b"\n\xff\xfe\n{"c": 3}')
+    path.write_bytes(b'{"a": 1}\n\n[1]\n"x"\nnull\n\x00\x00\n{"b"\n' + b"[" * 100_000 + b'\n\xff\xfe\n{"c": 3}')
     assert list(read_lines(path)) == [{"a": 1}, {"c": 3}]
     assert list(read_lines(tmp_path / "none")) == []
 
