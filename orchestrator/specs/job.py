@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from orchestrator.protocol.outputs import MAX_SIZE, problem_of
 from orchestrator.specs.fields import (
     FORMAT_VERSION,
     Also,
@@ -20,6 +19,7 @@ from orchestrator.specs.fields import (
     Seconds,
     Spec,
 )
+from orchestrator.specs.outputs import Outputs
 
 ONE_PROCESS: Final = ("single", "dp", "dp-balanced", "model-parallel")
 """Strategies of training that are one process, however many devices it uses."""
@@ -126,33 +126,6 @@ class Checkpoint(Spec):
     dir: Line | None = Field(None, description="a folder on the nodes; the run directory's by default")
     keep: Count = 3
     resume: Line = Field("auto", description="auto (newest that verifies) | never | a path")
-
-
-def _output_pattern(text: str) -> str:
-    if problem := problem_of(text):
-        raise ValueError(f"the pattern '{text}' {problem}")
-    return text
-
-
-def _no_lift(text: str) -> str:
-    if text.startswith("!"):
-        raise ValueError(f"'{text}' lifts nothing here; write it under exclude")
-    return text
-
-
-OutputPattern = Annotated[Line, AfterValidator(_output_pattern)]
-
-
-class Outputs(Spec):
-    """Which of the files that the ranks write below their working folder come home; $ORCH_OUTPUT_DIR comes whole."""
-
-    include: tuple[Annotated[OutputPattern, AfterValidator(_no_lift)], ...] = Field(
-        (), description="patterns as in .gitignore; all files by default"
-    )
-    exclude: tuple[OutputPattern, ...] = Field(
-        (), description="patterns after those of orch; the last that matches counts, ! lifts it"
-    )
-    max_size: Bytes = Field(MAX_SIZE, description="how much of a run comes home unasked; the rest is kept there")
 
 
 class Retry(Spec):

@@ -205,3 +205,16 @@ def test_a_training_in_one_process_takes_one_rank_of_a_profile() -> None:
     alone = job(script=None, training={"task": "t.py", "strategy": "single", "global_batch": 7})
     assert world_size(fit(alone, profile)) == 1
     assert check(alone, fit(alone, profile)) == []
+
+
+@pytest.mark.parametrize(
+    ("outputs", "words"),
+    [
+        ({"exclude": ["a[b-a]"]}, "can't be read"),
+        ({"exclude": ["!"]}, "names nothing"),
+        ({"include": ["!a"]}, "write it under exclude"),
+    ],
+)
+def test_patterns_of_outputs_that_can_not_be_meant_are_refused(outputs: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        Job.model_validate({"name": "job", "command": ["true"], "outputs": outputs})

@@ -1,0 +1,37 @@
+"""What a job says of its outputs: patterns of the files that come home, and how much of them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from orchestrator.protocol.outputs import MAX_SIZE, problem_of
+from orchestrator.specs.fields import Bytes, Line, Spec
+
+
+def _output_pattern(text: str) -> str:
+    if problem := problem_of(text):
+        raise ValueError(f"the pattern '{text}' {problem}")
+    return text
+
+
+def _no_lift(text: str) -> str:
+    if text.startswith("!"):
+        raise ValueError(f"'{text}' lifts nothing here; write it under exclude")
+    return text
+
+
+OutputPattern = Annotated[Line, AfterValidator(_output_pattern)]
+
+
+class Outputs(Spec):
+    """Which of the files that the ranks write below their working folder come home; $ORCH_OUTPUT_DIR comes whole."""
+
+    include: tuple[Annotated[OutputPattern, AfterValidator(_no_lift)], ...] = Field(
+        (), description="patterns as in .gitignore; all files by default"
+    )
+    exclude: tuple[OutputPattern, ...] = Field(
+        (), description="patterns after those of orch; the last that matches counts, ! lifts it"
+    )
+    max_size: Bytes = Field(MAX_SIZE, description="how much of a run comes home unasked; the rest is kept there")

@@ -1,0 +1,66 @@
+"""What is known of a run's outputs: what is here, what is on which machine, and when a run may be forgotten."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli.render.runs import left_lines
+from orchestrator.runs.outputs import outputs_of, passed_over
+from orchestrator.runs.reducer import left_outputs
+from orchestrator.runs.state import LeftOutputs, RunState, RunStatus
+from orchestrator.runs.store import RunDir, create_run
+from orchestrator.supervisor.supervisor import prune
+
+LEFT = {"kind": "outputs_left", "left": 1, "host": "n2", "folder": "~/r", "files": 3, "bytes": 2048, "reason": "large"}
+AWAY = {"kind": "left_behind", "left": 0, "host": "n1", "folder": "~/r", "reason": "n1: no route"}
+
+
+def test_what_is_left_is_what_was_said_last_of_each_node() -> None:
+    assert left_outputs([AWAY, LEFT]) == (
+        LeftOutputs(0, "n1", "~/r", None, 0, "n1: no route"),
+        LeftOutputs(1, "n2", "~/r", 3, 2048, "large"),
+    )
+    assert [each.node for each in left_outputs([LEFT, AWAY, {"kind": "outputs_brought", "left": 1}])] == [0]
+
+
+@pytest.mark.parametrize("damage", [{"left": "1"}, {"left": None}, {"kind": 3}])
+def test_a_damaged_event_says_nothing(damage: dict[str, object]) -> None:
+    assert left_outputs([{**LEFT, **damage}]) == ()
+
+
+def test_a_page_says_where_it_is_why_and_how_it_is_fetched() -> None:
+    state = RunState("r-1", "r", "p", 0.0, RunStatus.SUCCEEDED, left=left_outputs([AWAY, LEFT]))
+    assert left_lines(state)[1:] == [
+        "  not all that it has written is here:",
+        "    n1:~/r: not looked at: n1: no route",
+        "    n2:~/r: 3 files, 2.0 KB: large",
+        "  fetch it: orch pull r-1 --outputs",
+    ]
+
+
+def test_copies_that_are_under_way_are_no_outputs(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    run.write("run.json", {"kind": "ssh"})
+    for name in ("a", "node_2/b", "node_x", ".c.0123456789abcdef.partial", ".kept"):
+        (tmp_path / "outputs" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "outputs" / name).write_text("1")
+    (tmp_path / "nodes/0").mkdir(parents=True)
+    run.write("nodes/0/outputs.json", {"passed_over": ["/run/code/out"]})
+    assert [(each.path, each.node) for each in outputs_of(run)] == [
+        (".kept", 0),
+        ("a", 0),
+        ("node_2/b", 2),
+        ("node_x", 0),
+    ]
+    assert passed_over(run) == ["/run/code/out"]
+
+
+def test_a_run_whose_machines_hold_outputs_is_not_pruned(tmp_path: Path) -> None:
+    runs = [create_run(tmp_path, f"job-aaaaa{number}", {}) for number in range(3)]
+    for run in runs:
+        run.write("verdict.json", {"outcome": "succeeded"})
+    values = dict(LEFT)
+    runs[0].append_event(str(values.pop("kind")), **values)
+    assert prune(tmp_path, 1) == [runs[1]]
