@@ -13,7 +13,6 @@ its container says so (zip's directory, which torch.save writes last; safetensor
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import stat
@@ -22,6 +21,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from orchestrator.protocol import checkpoint_dir
+from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.str_enum import StrEnum
 
 MAX_DEPTH = 5
@@ -217,7 +217,7 @@ def _json_in(path: str) -> dict[str, object]:
 
 def _object(text: bytes) -> dict[str, object]:
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
+        value = parse_json(text)
+    except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
