@@ -8,6 +8,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from orchestrator.protocol.gang import GANG_PORT_RANGE
 from orchestrator.protocol.layout import node_folder
 from orchestrator.protocol.task import NodeTask, Program
@@ -18,7 +20,7 @@ from orchestrator.transport.node_archive import node_archive
 CREDENTIALS = new_credentials()
 
 
-def start_agent(task: NodeTask) -> subprocess.Popen[bytes]:
+def start_agent(task: NodeTask, python: str = sys.executable) -> subprocess.Popen[bytes]:
     folder = Path(node_folder(task.run_dir, task.node_rank))
     folder.mkdir(parents=True)
     archive = Path(task.run_dir, "node.pyz")
@@ -26,9 +28,7 @@ def start_agent(task: NodeTask) -> subprocess.Popen[bytes]:
         archive.write_bytes(node_archive())
     (folder / "task.json").write_text(json.dumps(task.to_json()))
     with open(folder / "agent.log", "wb") as log:
-        return subprocess.Popen(
-            [sys.executable, f"{task.run_dir}/node.pyz", "agent", str(folder / "task.json")], stderr=log
-        )
+        return subprocess.Popen([python, f"{task.run_dir}/node.pyz", "agent", str(folder / "task.json")], stderr=log)
 
 
 def task_in(folder: Path, **values: object) -> NodeTask:
@@ -101,6 +101,23 @@ def test_the_task_file_with_its_key_is_removed_at_once(tmp_path: Path) -> None:
     assert not any(Path(node_folder(task.run_dir, task.node_rank), "task.json").exists() for task in tasks)
     key = CREDENTIALS.splitlines()[-3].encode()
     assert not any(key in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+
+
+def test_agents_of_an_older_python_form_a_gang(tmp_path: Path) -> None:
+    """What a node has is not what these tests have: asyncio's TLS was another one before Python 3.11."""
+    for python in ("python3.9", "python3.10"):
+        try:
+            found = subprocess.run([python, "-c", ""], capture_output=True, timeout=10, check=False)
+        except FileNotFoundError:
+            continue
+        if found.returncode == 0:
+            break
+    else:
+        pytest.skip("no older Python here")
+    tasks = [task_in(tmp_path, node_rank=node, join_timeout=60.0, python=python) for node in range(2)]
+    agents = [start_agent(task, python) for task in tasks]
+    assert [end_of(agent) for agent in agents] == [0, 0]
+    assert all(f"python{events(task, 'agent_started')[0]['python']}".startswith(python) for task in tasks)
 
 
 def test_one_node_alone_needs_no_key_and_listens_to_nobody(tmp_path: Path) -> None:

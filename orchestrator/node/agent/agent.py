@@ -312,4 +312,8 @@ def run_agent(path: str) -> int:
     except (OSError, ValueError, TypeError, KeyError) as error:
         print(f"orch: can't take the task {path}: {error}", file=sys.stderr)
         return 1
-    return asyncio.run(Agent(task).run())
+    return asyncio.run(_run(task))
+
+
+async def _run(task: NodeTask) -> int:
+    return await Agent(task).run()  # made here: before Python 3.10 a queue belongs to the loop that it is made in
