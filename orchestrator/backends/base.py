@@ -139,6 +139,10 @@ class Backend(ABC):
     def alive(self, run: RunDir) -> Mapping[int, bool | None]:
         """Tell for each node that has an agent whether it lives; None where it can't be told now."""
 
+    def other_machine(self, run: RunDir) -> str:
+        """Return the machine whose processes the run's are, where that is another one and can't be asked; else ""."""
+        return ""
+
     def unreachable_nodes(self, run: RunDir) -> Mapping[int, Unreachable]:
         """Return the nodes whose machines nobody could reach when they were asked last."""
         return {}

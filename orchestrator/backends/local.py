@@ -56,27 +56,44 @@ class LocalBackend(Backend):
             run.node(task.node_rank).mkdir(parents=True, exist_ok=True)
             path = run.node(task.node_rank) / "task.json"
             write_durably(path, json.dumps(task.to_json()).encode(), private=True)
-        run.write("handle.json", {"state": HandleState.INTENT, "agents": {}})
+        host = os.uname().nodename
+        run.write("handle.json", {"state": HandleState.INTENT, "host": host, "agents": {}})
         agents = {}
         for task, command in zip(tasks, plan.commands, strict=True):
             process = _start(command, run, task, plan)
             agents[str(task.node_rank)] = {"pid": process.pid, "started": process.started}
-        run.write("handle.json", {"state": HandleState.SUBMITTED, "agents": agents})
+        run.write("handle.json", {"state": HandleState.SUBMITTED, "host": host, "agents": agents})
 
     def alive(self, run: RunDir) -> Mapping[int, bool | None]:
-        """Look at each recorded agent's pid and start time."""
-        return {node: is_alive(process) for node, process in _agents(run).items()}
+        """Look at each recorded agent's pid and start time; on another machine those numbers are somebody else's."""
+        agents = _agents(run)
+        if self.other_machine(run):
+            return dict.fromkeys(agents)
+        return {node: is_alive(process) for node, process in agents.items()}
+
+    def other_machine(self, run: RunDir) -> str:
+        """Return the machine on which the run was started, by its handle, where the state folder is a shared one."""
+        try:
+            host = (run.read("handle.json") or {}).get("host")
+        except StoreError:  # damaged: a run of this machine's, as nearly all are
+            return ""
+        return host if isinstance(host, str) and host != os.uname().nodename else ""
 
     def wait(self, run: RunDir, timeout: float) -> None:
         """Wait on the pidfd of the first agent that lives; where none does, there is nothing but time to wait on."""
         living = [process for process in _agents(run).values() if is_alive(process)]
-        if living:
+        if living and not self.other_machine(run):
             wait_gone(living[:1], timeout)
         else:
             time.sleep(timeout)
 
     def cancel(self, run: RunDir) -> None:
-        """Send TERM to every agent; each of them finds the recorded cancel and tells the leader."""
+        """Send TERM to every agent; each of them finds the recorded cancel and tells the leader.
+
+        On another machine than theirs the supervisor there finds it.
+        """
+        if self.other_machine(run):
+            return
         for process in _agents(run).values():
             send_signal(process, signal.SIGTERM)
 
@@ -94,6 +111,8 @@ class LocalBackend(Backend):
         """Send KILL to the agents that are left and to everything that carries the run's mark."""
         from orchestrator.node.server.machine import end_run  # noqa: PLC0415 (`orch status` ends nothing)
 
+        if host := self.other_machine(run):
+            return [NodeProof(0, host, 0, is_unreachable=True)]
         folders = [str(folder) for folder in (run.path / "nodes").glob("*")]
         ended, survivors = end_run(run.run_id, list(_agents(run).values()), folders)
         return [NodeProof(0, socket.gethostname(), ended, tuple(survivors))]

@@ -16,6 +16,7 @@ from orchestrator.errors import (
     EXIT_NOT_FINISHED,
     EXIT_RUN_FAILED,
     EXIT_SUCCEEDED,
+    BackendError,
     StoreError,
     UsageError,
 )
@@ -126,6 +127,9 @@ def cancel(root: Path, run: RunDir, *, now: bool) -> tuple[RunState, list[NodePr
     if problem is not None or not queue.drop(run, dependencies.CANCELLED):
         machine.cancel(run)
         wait(run, timeout=(0.0 if now else record.grace) + CANCEL_MARGIN)
+    if host := machine.other_machine(run):
+        _wait_for_verdict_of(host, run)
+        return state_of(run), []
     proofs = machine.clean_up(run)
     if problem is not None and (problem := _record_cancel(run, now=now)) is not None:
         left = [f"{name} on {proof.host}" for proof in proofs for name in proof.survivors]
@@ -135,6 +139,16 @@ def cancel(root: Path, run: RunDir, *, now: bool) -> tuple[RunState, list[NodePr
     reconcile(root, run)
     _have_it_told(root)
     return state_of(run), proofs
+
+
+def _wait_for_verdict_of(host: str, run: RunDir) -> None:
+    """Return when the supervisor of another machine has ended the run there; BackendError where none does."""
+    end = time.monotonic() + CANCEL_MARGIN
+    while run.ending() is None:
+        if time.monotonic() > end:
+            said = f"run {run.run_id} was started on {host}, where nobody has taken up the cancel yet"
+            raise BackendError(said, f"cancel it there: ssh {host} orch cancel {run.run_id}")
+        time.sleep(POLL_SECONDS)
 
 
 def _record_cancel(run: RunDir, *, now: bool) -> StoreError | None:

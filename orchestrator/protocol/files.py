@@ -12,12 +12,15 @@ import fcntl
 import json
 import os
 import stat
+import time
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 PRIVATE = 0o600
 READABLE = 0o644
+WRITING_SECONDS = 60.0  # that a file may take to be written on another machine
 _SHARED = os.O_RDWR | os.O_CREAT | os.O_APPEND  # of what several processes write, or lock
 
 
@@ -91,15 +94,29 @@ def overwrite_line(path: str | Path, value: Any, size: int) -> None:
 
 
 def temporary_name(path: str | Path) -> str:
-    """Return a hidden name beside `path`, which says by `writer_of` whose it is."""
+    """Return a hidden name beside `path`, which says to `is_being_written` whose it is."""
     folder, name = os.path.split(path)
-    return os.path.join(folder, f".{name}.{os.urandom(4).hex()}.{os.getpid()}.tmp")
+    return os.path.join(folder, f".{name}.{os.urandom(4).hex()}.{_this_machine()}.{os.getpid()}.tmp")
 
 
-def writer_of(name: str) -> int | None:
-    """Return the pid of the process that writes a temporary file; None where it is another name."""
-    parts = name.split(".")
-    return int(parts[-2]) if parts[-1] == "tmp" and len(parts) > 2 and parts[-2].isdecimal() else None
+def is_being_written(path: str | Path) -> bool:
+    """Tell whether the writer of a temporary file may still be at it.
+
+    It lives on this machine; or it is on another one that shares the folder, and the file is young.
+    """
+    parts = os.path.basename(path).split(".")
+    if parts[-1] != "tmp" or len(parts) < 5 or not parts[-2].isdecimal():
+        return False
+    if parts[-3] == _this_machine():
+        return os.path.exists(f"/proc/{parts[-2]}")
+    try:
+        return time.time() - os.stat(path).st_mtime < WRITING_SECONDS
+    except OSError:
+        return False
+
+
+def _this_machine() -> str:
+    return f"{zlib.crc32(os.uname().nodename.encode()):08x}"
 
 
 def sync_folder(folder: str | Path) -> None:

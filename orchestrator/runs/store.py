@@ -332,7 +332,7 @@ def tidy(run: RunDir) -> None:
     Another command may be writing this very run's verdict: what a living process has begun is left to it.
     """
     begun = [*run.path.glob(".*.tmp"), *run.path.glob("nodes/*/.*.tmp"), *run.path.glob("nodes/*/*.tmp")]
-    left = [path for path in begun if not os.path.exists(f"/proc/{files.writer_of(path.name)}")]
+    left = [path for path in begun if not files.is_being_written(path)]
     for path in (
         *left,
         run.path / "secrets.json",

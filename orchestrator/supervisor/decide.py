@@ -93,6 +93,9 @@ def state_from(evidence: Evidence) -> RunState:
 def _own_state(evidence: Evidence) -> RunState:
     """Return the state as the run's own files tell it."""
     state = reduce(evidence.record, evidence.events, evidence.alive, rank0_done=evidence.rank0_done)
+    if evidence.other_machine and state.verdict is None:
+        told = f"started on {evidence.other_machine}, which knows more: ssh {evidence.other_machine} orch status"
+        return replace(state, detail="; ".join(filter(None, [told, state.detail])))
     if not evidence.unreachable:
         return state
     nodes = [replace(node, unreachable=evidence.unreachable.get(node.node)) for node in state.nodes]

@@ -40,6 +40,7 @@ class Evidence:
     scheduler: SchedulerStatus | None = None  # where the backend has a queue of its own
     relaunches: bool = False  # may the supervisor start the agents anew?
     unreachable: Mapping[int, Unreachable] = field(default_factory=dict)  # by node
+    other_machine: str = ""  # where the run was started, if not here: of its processes nothing is known
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,7 @@ def gather(
         scheduler,
         isinstance(machine, Relauncher),
         machine.unreachable_nodes(run),
+        machine.other_machine(run),
     )
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -74,14 +75,25 @@ def test_only_an_ordinary_file_of_bounded_size_is_read_where_another_may_write(t
     assert os.listdir("/proc/self/fd") == before
 
 
-def test_a_temporary_name_can_not_be_guessed_and_says_whose_it_is() -> None:
-    names = {files.temporary_name("/run/verdict.json") for _ in range(100)}
+def test_a_temporary_name_can_not_be_guessed_and_says_whether_its_writer_may_be_at_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {files.temporary_name(tmp_path / "verdict.json") for _ in range(100)}
     assert len(names) == 100
     for name in names:
-        assert files.writer_of(os.path.basename(name)) == os.getpid()
-        assert os.path.dirname(name) == "/run"
+        assert files.is_being_written(name)
+        assert os.path.dirname(name) == str(tmp_path)
         assert os.path.basename(name).startswith(".verdict.json.")
-    assert [files.writer_of(name) for name in ("a.json", ".a.12.tmp", "a.tmp", "a.x.tmp")] == [None, 12, None, None]
+    mine = next(iter(names))
+    ended = mine.replace(f".{os.getpid()}.tmp", f".{2**22 + 1}.tmp")
+    for name in (ended, "a.json", ".a.12.tmp", "a.tmp", "a.x.tmp"):
+        assert not files.is_being_written(name)
+    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(nodename="elsewhere"))
+    assert not files.is_being_written(ended)  # it is not there any more
+    Path(ended).touch()
+    assert files.is_being_written(ended)  # that number may be a living process's where it was written
+    os.utime(ended, (1, 1))
+    assert not files.is_being_written(ended)
 
 
 def test_lines_of_several_writers_stay_whole(tmp_path: Path) -> None:

@@ -1,0 +1,56 @@
+"""One state folder for several machines, as a shared home is: a run is judged on the machine that it runs on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from typing import Any
+
+import pytest
+
+from tests.cluster.control import Control
+from tests.cluster.lab import HOLD, LAPTOP, Lab, settled
+
+HOME = {"ORCH_HOME": "/shared/alice-orch"}
+
+
+@pytest.fixture
+def lab(testbed: Control) -> Lab:
+    return Lab(testbed)
+
+
+@pytest.mark.timeout(200)
+def test_a_run_of_another_machine_is_shown_and_cancelled_and_never_given_up_for_lost(lab: Lab) -> None:
+    def beside(*args: str) -> Any:
+        return lab.control.orch(*args, host="n1", user="alice", timeout=120, **HOME)
+
+    lab.write("here.yaml", json.dumps({"kind": "local", "nproc_per_node": 1}))
+    run = lab.submit(lab.job("hold", HOLD), "--profile", "here.yaml", **HOME)
+    settled(lambda: lab.orch("status", run, "--json", **HOME).json["state"] == "running", "the run", 60)
+    state = beside("status", run, "--json").json
+    assert (state["state"], state["verdict"]) == ("running", None)
+    assert state["detail"] == f"started on {LAPTOP}, which knows more: ssh {LAPTOP} orch status"
+    assert lab.of_run(run, LAPTOP)
+    done = beside("cancel", run)
+    assert done.code == 0, done.err
+    assert lab.orch("status", run, "--json", **HOME).json["state"] == "cancelled"
+    assert lab.of_run(run, LAPTOP) == []
+
+
+@pytest.mark.timeout(200)
+def test_a_cancel_that_nobody_takes_up_says_where_to_cancel(lab: Lab) -> None:
+    lab.write("here.yaml", json.dumps({"kind": "local", "nproc_per_node": 1}))
+    job = lab.job("hold", HOLD, retry={"infra": 0})
+    run = lab.submit(job, "--profile", "here.yaml", **HOME)
+    settled(lambda: lab.orch("status", run, "--json", **HOME).json["state"] == "running", "the run", 60)
+    (supervisor,) = lab.supervisor()
+    os.kill(supervisor, signal.SIGSTOP)
+    try:
+        done = lab.control.orch("cancel", run, "--now", host="n1", user="alice", timeout=120, **HOME)
+    finally:
+        os.kill(supervisor, signal.SIGCONT)
+    assert done.code == 1
+    assert f"run {run} was started on {LAPTOP}, where nobody has taken up the cancel yet" in done.err
+    assert f"ssh {LAPTOP} orch cancel {run}" in done.err
+    settled(lambda: lab.orch("status", run, "--json", **HOME).json["state"] == "cancelled", "the end", 60)
