@@ -185,11 +185,14 @@ def _pull_checkpoint(run: RunDir, target: Path, which: str, pulled: Pulled, tell
     skipped: dict[Path, Checkpoint] = {}
     metric = metric_of_job(run.read("run.json"))
     for _ in range(TRIES):
+        before = checkpoint_dir.step_folders(checkpoint_folder(run))
         found = [each for each in listing(checkpoint_folder(run), verify=False) if _is_of(run, each)]
         found = [skipped.get(each.path, each) for each in found]
         notes = tuple(f"step {each.step} is {each.verdict}: {each.reason}" for each in found if each.reason)
         chosen, choice = choose(found, which, checkpoint_folder(run), metric)
         if chosen is None:
+            if before != checkpoint_dir.step_folders(checkpoint_folder(run)):
+                continue  # the one that was there has been pruned for a newer one
             return replace(pulled, choice=choice, skipped=notes)
         tell(f"checkpoint step {chosen.step} ({choice})")
         try:
