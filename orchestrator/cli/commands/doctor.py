@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from orchestrator.cli import complete
-from orchestrator.cli.group import orch, print_json, show, style
+from orchestrator.cli.group import orch, print_json, say, show, style
 from orchestrator.errors import EXIT_ORCH_FAILED
 
 
@@ -27,9 +27,12 @@ def doctor(profile: str, on_node: bool, as_json: bool) -> int:
     from orchestrator.operations.doctor import examine
     from orchestrator.specs.loader import load_profile
 
-    checks = examine(load_profile(profile), on_node=on_node)
+    loaded = load_profile(profile)
+    checks = examine(loaded, on_node=on_node)
     if as_json:
         print_json([check.to_json() for check in checks])
     else:
         show(results.doctor_page(checks, style))
+        if loaded.nodes > 1:
+            say("note: what torch itself sends between nodes is neither encrypted nor authenticated: docs/security.md")
     return EXIT_ORCH_FAILED if any(check.level == Level.FAIL for check in checks) else 0
