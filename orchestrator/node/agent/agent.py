@@ -16,11 +16,11 @@ from collections.abc import Coroutine
 from typing import Any
 
 from orchestrator.node.agent.channel import Channel, ChannelError
-from orchestrator.node.agent.checkpoint_replica import Keeper, SecondCopy
+from orchestrator.node.agent.checkpoint_replica import ReplicaReceiver, ReplicaSender
 from orchestrator.node.agent.joining import join
 from orchestrator.node.agent.leader import HEARTBEAT_SECONDS
 from orchestrator.node.agent.leader_server import introduce
-from orchestrator.node.agent.leader_service import Lead
+from orchestrator.node.agent.leader_service import LeaderService
 from orchestrator.node.agent.neighbour import NeighbourServer, probe
 from orchestrator.node.agent.ranks import Ranks
 from orchestrator.node.agent.tls import NoTlsError, Tls
@@ -62,7 +62,7 @@ class Agent:
         self.heard = self.ticked = time.monotonic()
         self.outcome: tuple[str, int] | None = None
         self.tasks: list[asyncio.Task[None]] = []
-        self.lead: Lead | None = None
+        self.lead: LeaderService | None = None
         self.untold: list[Message] = []
 
     async def run(self) -> int:
@@ -135,7 +135,7 @@ class Agent:
 
     async def _lead(self) -> None:
         """Lead the gang, and be its first member, by a connection inside of this process."""
-        lead = Lead(self.task, self.tls, self.events)
+        lead = LeaderService(self.task, self.tls, self.events)
         try:
             channel = await lead.open()
         except OSError as error:
@@ -178,9 +178,9 @@ class Agent:
             return Hello(*me)
         if self.neighbours is not None:
             await self.neighbours.close()
-        keeper = Keeper(self.task) if copies_checkpoints(self.task) and self.task.node_rank == 1 else None
+        receiver = ReplicaReceiver(self.task) if copies_checkpoints(self.task) and self.task.node_rank == 1 else None
         self.neighbours = NeighbourServer(
-            self.tls, self.task.node_rank, addrs, take=keeper.take if keeper else None,
+            self.tls, self.task.node_rank, addrs, take=receiver.take if receiver else None,
             tell=lambda counts: self.events.write(EventKind.STRANGERS, at="neighbour", counts=dict(counts)),
         )  # fmt: skip
         return Hello(*me, addrs, self.neighbours.port)
@@ -268,7 +268,7 @@ class Agent:
         assert self.channel is not None
         way = await probe(self.tls, addrs, port, (self.task.node_rank + 1) % self.task.nnodes)
         if way is None and copies_checkpoints(self.task) and self.task.node_rank == 0:
-            self._begin(SecondCopy(self.task, self.tls, self.events.write).keep_up(addrs, port))
+            self._begin(ReplicaSender(self.task, self.tls, self.events.write).keep_up(addrs, port))
         here = f"node {self.task.node_rank} ({socket.gethostname()})"
         self.channel.send({"kind": "path", "error": way and f"{here} can't reach its neighbour {host}: {way}"})
 

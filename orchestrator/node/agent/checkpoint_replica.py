@@ -38,7 +38,7 @@ def checkpoint_folder(task: NodeTask) -> str:
 # -- node 0
 
 
-class SecondCopy:
+class ReplicaSender:
     """Node 0's side: what has been handed over, and where to."""
 
     def __init__(self, task: NodeTask, tls: Tls, record: Callable[..., None]) -> None:
@@ -132,7 +132,7 @@ def _committed(folder: str) -> set[tuple[str, int]]:
 # -- node 1
 
 
-class Keeper:
+class ReplicaReceiver:
     """Node 1's side: takes what its neighbour server is handed."""
 
     def __init__(self, task: NodeTask) -> None:

@@ -1,4 +1,4 @@
-"""The leader's ear: members of the run say hello, one connection a node, and their messages are handed on."""
+"""The leader's server: members of the run say hello, one connection a node, and their messages are handed on."""
 
 from __future__ import annotations
 

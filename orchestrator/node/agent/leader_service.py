@@ -1,4 +1,4 @@
-"""Node 0's ear and clock for the leader: what the pure Leader decides on is brought to it here."""
+"""The gang's leader as a service on node 0: it listens, keeps time, and gives the pure Leader what to decide on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CLOSE_PATIENCE = 6.0  # seconds for the members to hear the last word and go
 LINGER_SECONDS = 15.0  # so that a node that joins a gang which has failed already hears of it
 
 
-class Lead:
+class LeaderService:
     """The running leader of a gang: its server, its decisions, its clock."""
 
     def __init__(self, task: NodeTask, tls: Tls | None, events: EventLog) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.node.agent.checkpoint_replica import Keeper, SecondCopy
+from orchestrator.node.agent.checkpoint_replica import ReplicaReceiver, ReplicaSender
 from orchestrator.node.agent.neighbour import NeighbourServer, request
 from orchestrator.protocol.layout import second_copy_file
 from orchestrator.protocol.task import NodeTask, Program, copies_checkpoints
@@ -49,8 +49,8 @@ async def handing_over(tmp_path: Path) -> AsyncIterator[list[dict[str, Any]]]:
     """Node 0 hands what is in one folder to node 1, whose folder is the other; the recorded events."""
     (tmp_path / "0/nodes/0").mkdir(parents=True, exist_ok=True)
     events: list[dict[str, Any]] = []
-    server = NeighbourServer(TLS, 1, HERE, take=Keeper(task(tmp_path / "1", 1)).take)
-    second = SecondCopy(task(tmp_path / "0", 0), TLS, lambda kind, **values: events.append({"kind": kind, **values}))
+    server = NeighbourServer(TLS, 1, HERE, take=ReplicaReceiver(task(tmp_path / "1", 1)).take)
+    second = ReplicaSender(task(tmp_path / "0", 0), TLS, lambda kind, **values: events.append({"kind": kind, **values}))
     work = asyncio.create_task(second.keep_up(HERE, server.port))
     try:
         yield events
@@ -132,7 +132,7 @@ def test_a_folder_that_is_shared_after_all_is_written_by_nobody_else(tmp_path: P
 )
 def test_nothing_is_written_for_what_is_no_checkpoint(tmp_path: Path, request_: dict[str, Any]) -> None:
     async def main() -> None:
-        server = NeighbourServer(TLS, 1, HERE, take=Keeper(task(tmp_path, 1)).take)
+        server = NeighbourServer(TLS, 1, HERE, take=ReplicaReceiver(task(tmp_path, 1)).take)
         channel = await request(TLS, HERE, server.port, 1, request_)
         answer = await channel.receive()
         assert answer is not None
