@@ -77,7 +77,7 @@ def decide(seen: Observation) -> tuple[Action, ...]:
     told = (PassOnCancel(),) if seen.is_cancelled and not _was_passed_on(evidence.events) else ()
     if seen.wait is not None and seen.wait.is_unsatisfiable and not _has(evidence.events, EventKind.AGENT_STARTED):
         return (*told, Drop(seen.wait.reason))
-    if evidence.scheduler is None and seen.is_quiet and _has_left(evidence.events):  # a job may wait long for its start
+    if evidence.scheduler is None and seen.is_quiet and _is_over(evidence.events):  # a job may wait long for its start
         return (*told, CleanUp())
     if evidence.relaunches and (decided := pending_start(evidence.events)) is not None:
         return (*told, StartAgents(decided, is_new=False))
@@ -144,9 +144,11 @@ def _was_passed_on(events: Iterable[Event]) -> bool:
     return any(event["kind"] == EventKind.SIGNAL and event.get("cancelled") for event in events)
 
 
-def _has_left(events: Iterable[Event]) -> bool:
-    """Did node 0's agent leave? Agents leave together: one that is still there is frozen, or dials nobody."""
-    return any(event["kind"] in LAST_WORDS and event.get("node") == 0 for event in newest_start(events))
+def _is_over(events: Iterable[Event]) -> bool:
+    """Did node 0's agent leave, or another one give it up? Agents leave together: who is still there is frozen."""
+    now = newest_start(events)
+    left = any(event["kind"] in LAST_WORDS and event.get("node") == 0 for event in now)
+    return left or any(event["kind"] == EventKind.GAVE_UP and event.get("node") for event in now)
 
 
 def _has(events: Iterable[Event], kind: str) -> bool:

@@ -321,15 +321,17 @@ def test_a_launcher_that_may_open_no_more_files_is_named_with_the_reason(orch: O
     assert "ulimit -n" in verdict["hint"]
 
 
-def test_a_frozen_agent_does_not_keep_a_run_open(orch: Orch, project) -> None:
+@pytest.mark.parametrize("node", [0, 1])
+def test_a_frozen_agent_does_not_keep_a_run_open(orch: Orch, project, node: int) -> None:
     folder = project(slow_py=SLOW, slow_yaml="script: slow.py\nretry: {infra: 0}\n")
     run = orch.submit(str(folder / "slow.yaml"), "-p", "local-2x2")
     wait_for_line(run, "is up", 3)
-    frozen = agent_of(run, 1)
+    frozen = agent_of(run, node)
     os.kill(frozen.pid, signal.SIGSTOP)
-    state = wait(run, timeout=60)
+    state = wait(run, timeout=90)
     assert state.verdict is not None
-    assert "was lost: no heartbeat for" in state.verdict.reason
+    assert "no heartbeat for" in state.verdict.reason
+    assert ("node 1 lost node 0" if node == 0 else "node 1 (") in state.verdict.reason
     assert wait_gone([frozen], 10) == []
 
 

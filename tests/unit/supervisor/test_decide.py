@@ -40,6 +40,9 @@ RUNNING = (event(EventKind.SUBMITTED), *AGENTS, GO, *(event(EventKind.STARTED, n
 END = event(EventKind.GANG_ENDED, 0, outcome="succeeded", cause="", reason="", attempt=0)
 LOST = event(EventKind.GANG_ENDED, 0, outcome="failed", cause="infra", reason="node 1 was lost", attempt=0)
 LEFT = tuple(event(EventKind.AGENT_ENDED, node, outcome="succeeded") for node in (0, 1))
+LOST_0 = event(
+    EventKind.GAVE_UP, 1, outcome="failed", cause="infra", reason="node 1 lost node 0: no heartbeat for 10 s"
+)
 FIRST = Relaunch(1, 1, "infra", "node 1 was lost")
 DECIDED = event(EventKind.RELAUNCH, start=1, attempt=1, cause="infra", reason="node 1 was lost", step=None)
 CANCEL = event(EventKind.CANCEL, now=False)
@@ -87,6 +90,8 @@ TABLE: list[tuple[str, Observation, tuple[Action, ...]]] = [
     ("node 0 left long ago, node 1 did not", seen(*RUNNING, END, LEFT[0], alive={0: False, 1: True}, is_quiet=True),
      (CleanUp(),)),
     ("node 0 said nothing for long, but has not left", seen(*RUNNING, is_quiet=True), ()),
+    ("nor when node 1 had given it up", seen(*RUNNING, LOST_0, alive={0: True, 1: False}, is_quiet=True), (CleanUp(),)),
+    ("it may still say so", seen(*RUNNING, LOST_0, alive={0: True, 1: False}), ()),
     # A cancel whose command died.
     ("nobody told the agents", seen(*RUNNING, CANCEL, is_cancelled=True), (PassOnCancel(),)),
     ("they know", seen(*RUNNING, CANCEL, PASSED_ON, is_cancelled=True), ()),
