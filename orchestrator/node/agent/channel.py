@@ -8,6 +8,8 @@ import json
 import socket
 from typing import Any
 
+from orchestrator.protocol.json_text import parse_json
+
 MAX_LINE = 1 << 18
 CLOSE_SECONDS = 1.0  # a peer that reads nothing must not hold up the end
 
@@ -16,6 +18,10 @@ Message = dict[str, Any]
 
 class ChannelError(Exception):
     """The peer is not of this run, or broke the protocol."""
+
+
+class NoAnswerError(ChannelError):
+    """The peer said nothing for too long."""
 
 
 class Channel:
@@ -51,8 +57,8 @@ class Channel:
         if not line.endswith(b"\n"):
             return None
         try:
-            message = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            message = parse_json(line)
+        except ValueError as error:
             raise ChannelError("a line that is not JSON") from error
         if not isinstance(message, dict):
             raise ChannelError("a line that is not a JSON object")
@@ -63,7 +69,7 @@ class Channel:
         try:
             message = await asyncio.wait_for(self.receive(), seconds)
         except asyncio.TimeoutError as error:
-            raise ChannelError(f"no answer within {seconds:g} s") from error
+            raise NoAnswerError(f"no answer within {seconds:g} s") from error
         if message is None:
             raise ChannelError("the connection was closed")
         return message

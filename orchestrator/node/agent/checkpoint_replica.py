@@ -13,7 +13,8 @@ import json
 import os
 import shutil
 import time
-from typing import Any, Callable
+from collections.abc import Awaitable
+from typing import Any, Callable, TypeVar
 
 from orchestrator.node.agent import neighbour
 from orchestrator.node.agent.channel import Channel, ChannelError, Message
@@ -26,8 +27,11 @@ from orchestrator.protocol.task import NodeTask
 
 LOOK_SECONDS = 0.2
 WORD_BYTES = 4096  # of what rank 0 is told, written in place
+STALLED_SECONDS = 120.0  # that a transfer may stand still, also while the other side writes to a slow disk
 PROBLEM_CHARS = 300  # six bytes each as JSON, at most
 PIECE = 1 << 20
+
+T = TypeVar("T")
 
 
 def checkpoint_folder(task: NodeTask) -> str:
@@ -106,15 +110,21 @@ async def _send_file(channel: Channel, path: str, size: int) -> int:
     with open(path, "rb") as file:
         while data := await in_thread(file.read, min(PIECE, size - sent)):
             channel.writer.write(data)
-            await channel.writer.drain()
+            await _in_time(channel.writer.drain(), "nothing was taken")
             sent += len(data)
     return sent
 
 
+async def _in_time(step: Awaitable[T], what: str) -> T:
+    """Return what a step of a transfer returns; ChannelError where it makes none for too long."""
+    try:
+        return await asyncio.wait_for(step, STALLED_SECONDS)
+    except asyncio.TimeoutError as error:
+        raise ChannelError(f"{what} for {STALLED_SECONDS:g} s") from error
+
+
 async def _answer(channel: Channel) -> Message:
-    answer = await channel.receive()
-    if answer is None:
-        raise ChannelError("node 1 closed the connection")
+    answer = await channel.answer(STALLED_SECONDS)
     if answer.get("problem"):
         raise ChannelError(f"node 1: {answer['problem']}")
     return answer
@@ -146,7 +156,7 @@ class ReplicaReceiver:
         try:
             async with self.lock:
                 await self._keep(request, channel)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, ChannelError) as error:
             channel.send({"problem": str(error) or type(error).__name__})
         with contextlib.suppress(OSError):
             await channel.writer.drain()
@@ -203,7 +213,7 @@ async def _receive(channel: Channel, path: str, entry: dict[str, Any]) -> None:
 
     with open(path, "xb") as file:
         while left:
-            data = await channel.reader.read(min(PIECE, left))
+            data = await _in_time(channel.reader.read(min(PIECE, left)), "nothing came")
             if not data:
                 raise OSError("the connection was closed")
             left -= len(data)

@@ -7,13 +7,14 @@ import contextlib
 from collections.abc import Awaitable, Mapping
 from typing import Callable
 
-from orchestrator.node.agent.channel import Channel, ChannelError, Message
+from orchestrator.node.agent.channel import Channel, ChannelError, Message, NoAnswerError
 from orchestrator.node.agent.listener import Listener
 from orchestrator.node.agent.tls import ANSWER_SECONDS, Tls, in_words
 from orchestrator.node.system.sockets import ANY_PORT, listen, port_of
 
 Taker = Callable[[Message, Channel], Awaitable[None]]
 PROBE = "probe"
+PADDING = "." * (64 << 10)  # both ways: of a path with a smaller MTU on the way, small packets tell nothing
 
 
 class NeighbourServer:
@@ -40,7 +41,7 @@ class NeighbourServer:
             if message.get("to") != self.node_rank:  # another was dialled: this one was put in its place
                 channel.send({"node": self.node_rank, "problem": f"this is node {self.node_rank}"})
             elif message.get("do") == PROBE:
-                channel.send({"node": self.node_rank})
+                channel.send({"node": self.node_rank, "padding": message.get("padding")})
             elif self.take is not None:
                 await self.take(message, channel)
 
@@ -52,12 +53,15 @@ class NeighbourServer:
 async def probe(tls: Tls, addrs: tuple[str, ...], port: int, node_rank: int) -> str | None:
     """Return None when the neighbour answers at one of its addresses, else what went wrong at each."""
     try:
-        channel = await request(tls, addrs, port, node_rank, {"do": PROBE})
+        channel = await request(tls, addrs, port, node_rank, {"do": PROBE, "padding": PADDING})
     except ChannelError as error:
         return str(error)
     where = f"{channel.peer_addr}:{port}"
     try:
         answer = await channel.answer(ANSWER_SECONDS)
+    except NoAnswerError as error:
+        lost = f"{len(PADDING) >> 10} KiB that were sent there did not come back"
+        return f"{where}: it can be reached, but {lost}: {error}; is the MTU smaller on the way?"
     except ChannelError as error:
         return f"{where}: {error}"
     finally:

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from orchestrator.node.agent import neighbour
 from orchestrator.node.agent.channel import Channel
 from orchestrator.node.agent.neighbour import NeighbourServer, probe, request
 from tests.unit.node.agent.members import ANOTHER, HERE, TLS, foreign, leader, raw, run
+from tests.unit.node.agent.test_attacks import Relay
 
 
 def test_a_neighbour_says_who_it_is_to_members_of_its_run_alone() -> None:
@@ -44,6 +46,32 @@ def test_whatever_else_answers_there_is_only_the_wrong_answer(said: bytes) -> No
     async def main() -> None:
         async with foreign(said) as port:
             assert await probe(TLS, HERE, port, 2) == f"127.0.0.1:{port}: something else listens there"
+
+    run(main)
+
+
+def test_a_path_that_takes_small_packets_only_is_no_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a tunnel on the way has a smaller MTU, and nobody says so: the handshake gets through."""
+    monkeypatch.setattr(neighbour, "ANSWER_SECONDS", 0.5)
+
+    async def main() -> None:
+        server, relay = NeighbourServer(TLS, 2, HERE), Relay(0)
+        relay.target = server.port
+        lost: list[bytes] = []
+
+        def change(record: bytes) -> list[bytes]:
+            if lost or len(record) > 8000:
+                lost.append(record)  # and what follows waits for it, as TCP has it
+            return [] if lost else [record]
+
+        relay.change = change
+        port = await relay.open()
+        assert await probe(TLS, HERE, port, 2) == (
+            f"127.0.0.1:{port}: it can be reached, but 64 KiB that were sent there did not come back: "
+            "no answer within 0.5 s; is the MTU smaller on the way?"
+        )
+        await relay.close()
+        await server.close()
 
     run(main)
 
