@@ -76,7 +76,7 @@ def test_a_container_that_would_share_the_nodes_tmp_has_a_private_one_that_goes_
     program.chmod(0o755)
     folder = project(
         job_yaml="script: seen.py\nlauncher: exec\ncontainer: {image: x.sif}\nretry: {user_error: 1}\n",
-        profile_yaml="kind: local\nruntime: apptainer\n",
+        profile_yaml="kind: local\nnproc_per_node: 1\nruntime: apptainer\n",
         seen_py=SEEN,
     )
     argv = ("submit", str(folder / "job.yaml"), "-p", str(folder / "profile.yaml"), "--follow")

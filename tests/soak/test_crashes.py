@@ -97,7 +97,7 @@ class Crashing:
             assert (done.returncode, done.stderr) == (0, ""), done.stderr
 
     def runs(self) -> list[RunDir]:
-        return [RunDir(path) for path in sorted((self.home / "runs").glob("*"))]
+        return [RunDir(path) for path in sorted((self.home / "runs").glob("[!.]*"))]
 
     def processes(self) -> list[Process]:
         """Whatever of this state folder still runs: it stands in the command line or in the environment."""
@@ -155,6 +155,8 @@ def problems_of(place: Crashing, scene: Scene) -> Iterator[str]:
         if not (place.home / "runs" / path.name / "run.json").exists():
             os.utime(path, (time.time() - 3600,) * 2)  # gc leaves alone what may be a submit's that is still at work
     yield ask(place.home, "gc")[1]
+    if half := [path.name for path in (place.home / "runs").glob(".*")]:
+        yield f"gc has left {half}"
     runs = place.runs()
     live = sorted(path.name for path in (place.home / "live").glob("*"))
     if live:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -52,6 +53,11 @@ def start() -> Iterator[Start]:
 
     def begin(*argv: str, **env: str) -> subprocess.Popen[bytes]:
         running.append(subprocess.Popen(argv, env={**os.environ, **env}, stdout=subprocess.PIPE))
+        environment = Path(f"/proc/{running[-1].pid}/environ")
+        while (
+            running[-1].poll() is None and not environment.read_bytes()
+        ):  # it is laid out a moment after Popen knows that the program was started
+            continue
         return running[-1]
 
     yield begin
