@@ -52,13 +52,13 @@ def start() -> Iterator[Start]:
     running: list[subprocess.Popen[bytes]] = []
 
     def begin(*argv: str, **env: str) -> subprocess.Popen[bytes]:
-        running.append(subprocess.Popen(argv, env={**os.environ, **env}, stdout=subprocess.PIPE))
-        environment = Path(f"/proc/{running[-1].pid}/environ")
-        while (
-            running[-1].poll() is None and not environment.read_bytes()
-        ):  # it is laid out a moment after Popen knows that the program was started
+        process = subprocess.Popen(argv, env={**os.environ, **env}, stdout=subprocess.PIPE)
+        running.append(process)
+        environment = Path(f"/proc/{process.pid}/environ")
+        # It is laid out a moment after Popen knows that the program was started.
+        while process.poll() is None and not environment.read_bytes():
             continue
-        return running[-1]
+        return process
 
     yield begin
     for process in running:
