@@ -6,7 +6,6 @@ What fails raises OSError; each package says it in its own words.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import fcntl
 import json
@@ -134,6 +133,8 @@ def _sync(path: str | Path, flags: int) -> None:
 
 def sync_filesystem(folder: str | Path) -> None:
     """Force what was written to the file system of a folder to its disk; of many files faster than one by one."""
+    import ctypes  # noqa: PLC0415 (every command waits for this module)
+
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         if ctypes.CDLL(None, use_errno=True).syncfs(descriptor) != 0:

@@ -20,8 +20,9 @@ LEFT_OUT = (
 )  # fmt: skip
 CODE, OUTPUTS, CHECKPOINTS = "code", "outputs", "checkpoints"  # the folders in which outputs are looked for
 ASIDE = "renamed"  # of files whose own name is taken at home
-_RESERVED = re.compile(rf"(node_\d+|{ASIDE})(/|$)")
-_CHECKPOINT = re.compile(r"(checkpoint[-_.=]?\d.*|.*\.ckpt|epoch[-_=]?\d.*|(global[-_]?)?step[-_=]?\d.*)", re.DOTALL)
+# Compiled when they are first used: every command waits for this module.
+_RESERVED = rf"(node_\d+|{ASIDE})(/|$)"
+_CHECKPOINT = r"(?s:checkpoint[-_.=]?\d.*|.*\.ckpt|epoch[-_=]?\d.*|(global[-_]?)?step[-_=]?\d.*)"
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ def home_names(entries: Iterable[Entry], node: int = 0) -> dict[str, Entry]:
     for entry in ordered:
         name = f"{CHECKPOINTS}/{entry.path}" if entry.root == CHECKPOINTS else entry.path
         is_taken = name in found or name in folders or any(above in found for above in _above(name))
-        if is_taken or _RESERVED.match(name):
+        if is_taken or re.match(_RESERVED, name):
             name = f"{ASIDE}/{entry.root}/{entry.path}"
         found[name] = entry
         folders.update(_above(name))
@@ -206,6 +207,6 @@ def chosen(files: Mapping[str, Entry], max_size: int) -> set[str]:
 def checkpoint_of(path: str) -> str | None:
     """Return the file or folder of a checkpoint that a path is in, by its name; None where none has such a name."""
     for above in (*_above(path), path):
-        if _CHECKPOINT.fullmatch(above.rpartition("/")[2]):
+        if re.fullmatch(_CHECKPOINT, above.rpartition("/")[2]):
             return above
     return None

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.render.escapes import one_line
 from orchestrator.cli.render.tables import COLOURS, Style, ago, alike, duration, output_files, plain, size, table
-from orchestrator.operations.runs import OutputsThatGo
 from orchestrator.protocol.hostlist import in_words, nodes_in_words
 from orchestrator.runs.state import NodeState, Outcome, RunState, Verdict
+
+if TYPE_CHECKING:  # `orch status` of ended runs must not wait for the supervisor's rules
+    from orchestrator.operations.runs import OutputsThatGo
 
 IN_ORDER = ("exit code 0", "exit code 95", "SIGTERM", "SIGKILL")  # what an end that orch asked for looks like
 
