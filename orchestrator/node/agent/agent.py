@@ -19,8 +19,8 @@ from orchestrator.node.agent.channel import Channel, ChannelError
 from orchestrator.node.agent.checkpoint_replica import ReplicaReceiver, ReplicaSender
 from orchestrator.node.agent.joining import join
 from orchestrator.node.agent.leader import HEARTBEAT_SECONDS
-from orchestrator.node.agent.leader_server import introduce
 from orchestrator.node.agent.leader_service import LeaderService
+from orchestrator.node.agent.members import introduce
 from orchestrator.node.agent.neighbour import NeighbourServer, probe
 from orchestrator.node.agent.ranks import Ranks
 from orchestrator.node.agent.tls import NoTlsError, Tls

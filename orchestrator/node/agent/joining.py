@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Iterable
 from typing import Callable
 
 from orchestrator.node.agent.channel import Channel, ChannelError
-from orchestrator.node.agent.leader_server import introduce
+from orchestrator.node.agent.members import introduce
 from orchestrator.node.agent.tls import Tls, in_words
 from orchestrator.protocol.gang import Hello, gang_ports
 from orchestrator.protocol.task import NodeTask

@@ -9,8 +9,8 @@ import time
 from orchestrator.node.agent import saved
 from orchestrator.node.agent.channel import CLOSE_SECONDS, Channel, pair, settled
 from orchestrator.node.agent.leader import HEARTBEAT_SECONDS, Leader, Phase
-from orchestrator.node.agent.leader_server import LeaderServer
 from orchestrator.node.agent.listener import Listener
+from orchestrator.node.agent.members import Members
 from orchestrator.node.agent.tls import Tls
 from orchestrator.node.system.event_log import EventLog
 from orchestrator.node.system.host import listening_addresses
@@ -30,7 +30,7 @@ class LeaderService:
 
     def __init__(self, task: NodeTask, tls: Tls | None, events: EventLog) -> None:
         self.task, self.tls, self.events = task, tls, events
-        self.server = LeaderServer(
+        self.members = Members(
             on_join=self._joined,
             on_message=lambda node, message: self.leader.received(node, message, time.monotonic()),
             on_left=lambda node, reason: self.leader.left(node, reason, time.monotonic()),
@@ -41,7 +41,7 @@ class LeaderService:
         self.complete = asyncio.Event()
         self.leader = Leader(
             task,
-            send=self.server.send,
+            send=self.members.send,
             record=events.write,
             progress=lambda: saved.progress(task),
             strangers=lambda: self.listener.words() if self.listener is not None else "",
@@ -58,7 +58,7 @@ class LeaderService:
             socks = listen(self.addrs, gang_ports(self.task.credentials, self.task.port_range))
             self.events.write(EventKind.LISTENING, port=port_of(socks), addrs=list(self.addrs))
             self.listener = Listener(
-                self.tls, socks, self.server.serve, members=self.task.nnodes * len(socks),
+                self.tls, socks, self.members.serve, members=self.task.nnodes * len(socks),
                 tell=lambda counts: self.events.write(EventKind.STRANGERS, at="gang", counts=dict(counts)),
             )  # fmt: skip
         mine, leaders = await pair()
@@ -68,7 +68,7 @@ class LeaderService:
 
     async def _hear_own(self, channel: Channel) -> None:
         try:
-            await self.server.serve(channel)
+            await self.members.serve(channel)
         finally:
             await channel.close()
 
@@ -86,7 +86,7 @@ class LeaderService:
             if now >= beat:
                 beat = now + HEARTBEAT_SECONDS
                 for node in self.leader.hellos:
-                    self.server.send(node, {"kind": "heartbeat"})
+                    self.members.send(node, {"kind": "heartbeat"})
 
     async def close(self) -> None:
         """Stop when the members have been told and have gone; none is waited for longer than it may take."""

@@ -9,8 +9,8 @@ from typing import Any
 
 from orchestrator.node.agent.channel import Channel
 from orchestrator.node.agent.joining import dial
-from orchestrator.node.agent.leader_server import LeaderServer, introduce
 from orchestrator.node.agent.listener import Listener
+from orchestrator.node.agent.members import Members, introduce
 from orchestrator.node.agent.tls import Tls
 from orchestrator.node.system.sockets import ANY_PORT, listen, port_of
 from orchestrator.protocol.gang import Hello
@@ -66,7 +66,7 @@ class Heard:
         self.gone: list[tuple[int, str]] = []
         self.told: list[dict[str, int]] = []
         self.news = asyncio.Event()
-        self.server = LeaderServer(
+        self.server = Members(
             on_join=self._joined,
             on_message=lambda node, message: self._heard(self.messages, (node, message)),
             on_left=lambda node, reason: self._heard(self.gone, (node, reason)),

@@ -11,7 +11,7 @@ import pytest
 from orchestrator.node.agent import tls as agent_tls
 from orchestrator.node.agent.channel import MAX_LINE, Channel, ChannelError, pair
 from orchestrator.node.agent.joining import dial
-from orchestrator.node.agent.leader_server import introduce
+from orchestrator.node.agent.members import introduce
 from orchestrator.node.system.sockets import ANY_PORT, ANYWHERE, listen, port_of
 from tests.unit.node.agent.members import ANOTHER, HERE, TLS, Heard, foreign, hello, join, leader, run
 

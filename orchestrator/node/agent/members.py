@@ -1,4 +1,4 @@
-"""The leader's server: members of the run say hello, one connection a node, and their messages are handed on."""
+"""The members of a gang, as its leader hears them: each says hello on a connection, and its messages are handed on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HELLO_SECONDS = 20.0
 LEADER = "leader"
 
 
-class LeaderServer:
+class Members:
     """The members that have joined: `on_join` hears of each with the address of node 0 that it has reached."""
 
     def __init__(
