@@ -1,17 +1,22 @@
 # make demo   set up .venv and train MNIST with DistributedDataParallel on this machine
 # make test   set up .venv and run lint and all tests
 # make bench  measure orch against torchrun and others, side by side
+# make gpu    every check of GPU support that this machine can make (docs/gpu.md)
+# make docs   the pages of docs/ as a site in build/site
 # make image  build orch-train, an image with torch for CPUs (docker/README.md)
+
+# Shows pip's errors, and not its warnings and its advice about itself.
+QUIET := --quiet --quiet
 
 PYTHON ?= python3
 BIN := .venv/bin
 PROFILE ?= local
 , := ,
 
-.PHONY: help demo test lint unit schemas soak bench image clean
+.PHONY: help demo test lint unit schemas soak bench gpu gpu-wheels docs image clean
 
 help:
-	@sed -n 's/^# //p' Makefile
+	@sed -n 's/^# make/make/p' Makefile
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "orch needs Python 3.11 or newer: make PYTHON=python3.12 ..."; exit 1; }
@@ -19,19 +24,40 @@ help:
 
 .venv/demo.stamp: pyproject.toml | .venv/bin/python
 	@echo "setting up .venv (torch is about 5 GB; it is fetched once)"
-	$(BIN)/pip install --quiet --editable '.[train]'
+	$(BIN)/pip install $(QUIET) --editable '.[train,ui]'
 	@touch $@
 
 .venv/test.stamp: pyproject.toml .venv/demo.stamp
-	$(BIN)/pip install --quiet --editable '.[train,test,lint]'
+	$(BIN)/pip install $(QUIET) --editable '.[train,ui,test,lint]'
+	@touch $@
+
+# Other people's frameworks, apart from orch's own packages, as on a node: torch and what it needs come from .venv.
+.venv-frameworks/stamp: .venv/test.stamp
+	$(BIN)/python -m venv --clear .venv-frameworks
+	$(BIN)/python -c 'from importlib.util import find_spec; print(find_spec("torch").origin.rpartition("/torch/")[0])' \
+		> .venv-frameworks/lib/$$($(BIN)/python -c 'import sys; print("python%d.%d" % sys.version_info[:2])')/site-packages/torch.pth
+	.venv-frameworks/bin/pip install $(QUIET) transformers lightning
+	@touch $@
+
+# What other people see runs with. Of MLflow its server on a data base, without the 600 MB that this does not load.
+.venv-trackers/stamp: .venv/test.stamp
+	$(BIN)/python -m venv --clear .venv-trackers
+	.venv-trackers/bin/pip install $(QUIET) --no-compile tensorboard wandb mlflow-skinny==3.17.2 \
+		aiohttp alembic fastapi flask flask-cors pandas sqlalchemy uvicorn
 	@touch $@
 
 demo: .venv/demo.stamp
-	$(BIN)/orch submit jobs/mnist_ddp.yaml --profile $(PROFILE) --follow
+	@$(BIN)/orch submit jobs/mnist_ddp.yaml --profile $(PROFILE) --follow
+	@printf '%s\n' '' 'Next:' \
+		'  $(BIN)/orch status last                           the run that has just ended' \
+		'  $(BIN)/orch ui                                    its loss curve in the browser' \
+		'  $(BIN)/orch run -- torchrun ... train.py          a script of your own, here' \
+		'  $(BIN)/orch init --host me@n[1-3] lab             a profile of your machines (--slurm: of a cluster)' \
+		'  $(BIN)/orch run -p lab -- torchrun ... train.py   the script on them'
 
 # On Debian as root the tests have a cluster (docs/testbed.md), whose packages come first; TESTBED=0 leaves it out.
 # Two processes share the files of tests, the long ones first; each can have a testbed.
-test: .venv/test.stamp lint
+test: .venv/test.stamp .venv-frameworks/stamp .venv-trackers/stamp lint
 	@$(BIN)/python -m tests.testbed install --where-possible
 	$(BIN)/python -m pytest --tx '2*popen//python=tests/testbed/alone $(BIN)/python' --dist loadfile --no-loadscope-reorder
 
@@ -50,19 +76,41 @@ schemas: .venv/demo.stamp
 	$(BIN)/orch schema profile > schemas/profile.schema.json
 
 # The seeded samples of the test suite in full length.
-soak: .venv/test.stamp
+soak: .venv/test.stamp .venv-frameworks/stamp
 	SOAK=1 $(BIN)/python -m pytest -m soak --timeout 3600
 
 .venv-bench/bin/torchx:
 	$(PYTHON) -m venv .venv-bench
-	.venv-bench/bin/pip install --quiet torchx==0.7.0
+	.venv-bench/bin/pip install $(QUIET) torchx==0.7.0
 
 # Side-by-side measurements; prints the table of bench/README.md. MNIST_DIR=folder adds the MNIST rows.
 bench: .venv/test.stamp .venv-bench/bin/torchx
 	@$(BIN)/python bench/pairs.py
-	@for script in startup recovery status iterations flood mnist strategies memory scaling checkpoint submit \
-		fanout bytes delays many slurm containers; do \
+	@for script in startup recovery status iterations flood sampling mnist strategies memory scaling checkpoint submit \
+		fanout bytes outputs delays many slurm containers environments views ui; do \
 		$(BIN)/python bench/$$script.py || exit 1; done
+
+# Fetches nothing. GPU_PYTHON=python3 where torch is the system's own, with what `make gpu-wheels` has put into .whl.
+GPU_PYTHON ?= $(BIN)/python
+gpu:
+	@$(GPU_PYTHON) tests/gpu/run.py $(if $(OUT),--out $(OUT)) $(if $(LIMIT),--limit $(LIMIT))
+
+# What orch needs beside torch, for a GPU machine without a network and with this Python.
+GPU_PYTHON_VERSION ?= 3.12
+gpu-wheels: .venv/demo.stamp
+	$(BIN)/pip download $(QUIET) --only-binary=:all: --no-deps --python-version $(GPU_PYTHON_VERSION) --dest .whl \
+		pydantic pydantic-core==$$($(BIN)/python -c 'import pydantic_core; print(pydantic_core.__version__)') \
+		annotated-types typing-inspection typing-extensions ruamel.yaml platformdirs click pathspec packaging cryptography cffi pycparser
+
+.venv-docs/bin/mkdocs:
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/pip install $(QUIET) mkdocs==1.6.1
+
+docs: .venv-docs/bin/mkdocs
+	rm -rf build/pages && mkdir -p build/pages
+	cp -r *.md docs build/pages
+	.venv-docs/bin/mkdocs build --quiet --strict
+	@echo "build/site/index.html"
 
 # PIP_CONF and CERTIFICATES are files lent to the build, for a mirror of the packages; the image keeps neither.
 image:
@@ -71,4 +119,4 @@ image:
 		$(if $(CERTIFICATES),--secret id=certificates$(,)src=$(CERTIFICATES)) docker
 
 clean:
-	rm -rf .venv .venv-bench build dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-bench .venv-docs .venv-frameworks .venv-trackers build dist .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,10 +1,11 @@
-"""A durable, checksummed checkpoint of 512 MB against torch.distributed.checkpoint.save, in one process."""
+"""A durable, checksummed checkpoint against torch.distributed.checkpoint.save, in one process; 512 MB."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -12,6 +13,7 @@ from pairs import Load, Target, how_many, interleave, print_pairs
 from torch.distributed import checkpoint as dcp
 
 from orchestrator.training.checkpoint import format as checkpoints
+from orchestrator.training.checkpoint import sharded
 from orchestrator.training.checkpoint.staging import Staging
 
 TENSORS, TENSOR_BYTES = 8, 64_000_000
@@ -23,13 +25,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="orch-bench-") as folder:
         place = Path(folder)
 
-        def ours(write: bool) -> float:
-            manifest = checkpoints.Manifest(step=1)
+        def ours(save: Callable[[Path, checkpoints.Manifest], Path]) -> float:
             begun = time.monotonic()
-            path = (checkpoints.write if write else checkpoints.save)(place / "ours", state, manifest)
+            path = save(place / "ours", checkpoints.Manifest(step=1))
             seconds = time.monotonic() - begun
             shutil.rmtree(path)
             return seconds
+
+        def whole() -> float:
+            return ours(lambda folder, manifest: checkpoints.save(folder, state, manifest))
+
+        def in_parts() -> float:
+            return ours(lambda folder, manifest: sharded.write(folder, state, {}, manifest))
 
         def theirs() -> float:
             begun = time.monotonic()
@@ -56,13 +63,13 @@ def main() -> None:
 
         aside(), saved_in_the_loop()
         waited = interleave(aside, saved_in_the_loop, count)
-        ours(write=True), theirs()  # both pay for their imports once
-        written = interleave(lambda: ours(write=True), theirs, count)
-        saved = interleave(lambda: ours(write=False), theirs, count)
+        whole(), in_parts(), theirs()  # each pays for its imports once
+        saved = interleave(whole, theirs, count)
+        shared = interleave(in_parts, theirs, count)
     against = "`torch.distributed.checkpoint.save`: files synced, no checksum of the data, no rename"
     for what, pairs in (
-        ("512 MB checkpoint, until training goes on (`checkpoints.write`: durable, sha256, committed)", written),
-        ("512 MB checkpoint, read again and verified too (`checkpoints.save`)", saved),
+        ("512 MB checkpoint, until training goes on (`checkpoints.save`: durable, sha256, committed)", saved),
+        ("the same as a rank of `fsdp` writes its part (DCP's own files, hashed while they are written)", shared),
     ):
         print_pairs(what, against, Target(1.2), pairs, pairs.medians("s"), load)
     what = "512 MB checkpoint, until training goes on with `async_save` (a copy in memory)"

@@ -1,4 +1,4 @@
-"""From the command to "the agent runs on all hosts": orch submit to 64 sshd hosts, against pdsh and fabric's group.
+"""From the command to "the agent runs on all hosts": orch submit to 8, 16 and 64 sshd hosts, against pdsh and fabric.
 
 The peers send the same bytes and start the same python3 with the agent's imports, detached. Each host says itself when
 it got there, by the machine's clock, which all of them share. Nothing of the launch before is left on the hosts.
@@ -18,7 +18,7 @@ from pairs import Load, Target, how_many, interleave, print_pairs, program, say
 
 from orchestrator.transport.node_archive import node_archive
 
-HOSTS, AT_ONCE, SECONDS = 64, 32, 60.0
+SIZES, AT_ONCE, SECONDS = (8, 16, 64), 32, 60.0
 FOLDER, STAMPS = ".bench", Path("/shared/bench")
 CODE = (
     "import sys, time, socket; sys.path.insert(0, 'bundle'); import orchestrator.node.agent.agent; "
@@ -46,10 +46,10 @@ def clean(names: list[str]) -> None:
         path.unlink()
 
 
-def last_stamp(begun: float) -> float | None:
+def last_stamp(begun: float, hosts: int) -> float | None:
     """Seconds until the last host of a peer said that it is there."""
     end = time.monotonic() + SECONDS
-    while len(found := [path for path in STAMPS.iterdir() if path.stat().st_size]) < HOSTS:
+    while len(found := [path for path in STAMPS.iterdir() if path.stat().st_size]) < hosts:
         if time.monotonic() > end:
             return None
         time.sleep(0.05)
@@ -67,10 +67,10 @@ def orch(folder: Path, names: list[str]) -> float | None:
         raise RuntimeError(done.stderr.decode())
     answer = json.loads(done.stdout)
     end, nodes = time.monotonic() + SECONDS, Path(answer["folder"]) / "nodes"
-    while len(found := first_events(nodes)) < HOSTS and time.monotonic() < end:
+    while len(found := first_events(nodes)) < len(names) and time.monotonic() < end:
         time.sleep(0.1)
     subprocess.run([program("orch"), "cancel", answer["run_id"], "--now"], capture_output=True, check=True)
-    return max(found) - begun if len(found) == HOSTS else None
+    return max(found) - begun if len(found) == len(names) else None
 
 
 def first_events(nodes: Path) -> list[float]:
@@ -86,7 +86,7 @@ def pdsh(bundle: Path, names: list[str]) -> float | None:
     wrapped = f"ssh -o BatchMode=yes %h '{command.replace(chr(39), chr(39) + chr(92) + chr(39) * 2)}' <{bundle}"
     begun = time.time()
     subprocess.run(["pdsh", "-R", "exec", "-f", str(AT_ONCE), "-w", ",".join(names), "sh", "-c", wrapped], check=True)
-    return last_stamp(begun)
+    return last_stamp(begun, len(names))
 
 
 def group(bundle: Path, names: list[str]) -> float | None:
@@ -94,7 +94,7 @@ def group(bundle: Path, names: list[str]) -> float | None:
     begun = time.time()
     argv = [sys.executable, "-c", GROUP, str(bundle), f"mkdir -p {FOLDER}", f"cd {FOLDER} && {{ {START} }}", *names]
     subprocess.run(argv, check=True)
-    return last_stamp(begun)
+    return last_stamp(begun, len(names))
 
 
 def bare(names: list[str]) -> str:
@@ -106,16 +106,8 @@ def bare(names: list[str]) -> str:
     return f"a bare `true`: pdsh {middle - begun:.2f} s, ThreadingGroup {time.monotonic() - middle:.2f} s"
 
 
-def main() -> None:
-    if not on_the_testbed(HOSTS):
-        return
-    needed("pdsh")
-    count, names = how_many(5), [f"n{number}" for number in range(1, HOSTS + 1)]
-    STAMPS.mkdir(exist_ok=True)
-    STAMPS.chmod(0o777)
-    bundle = scratch() / "bundle"
-    bundle.write_bytes(node_archive())
-    os.environ["PDSH_SSH_ARGS_APPEND"] = "-o BatchMode=yes"
+def measure(names: list[str], bundle: Path, count: int) -> None:
+    """Print the rows of so many hosts."""
     note = bare(names)
     say(note)
 
@@ -129,8 +121,22 @@ def main() -> None:
     ):
         load = Load()
         pairs = interleave(lambda: measured("orch"), lambda peer=peer: measured(peer), count)  # type: ignore[misc]
-        what = f"submit to the agent running on all of {HOSTS} hosts"
+        what = f"submit to the agent running on all of {len(names)} hosts"
         print_pairs(what, against, Target(limit), pairs, pairs.medians("s"), load, note)
+
+
+def main() -> None:
+    if not on_the_testbed(max(SIZES)):
+        return
+    needed("pdsh")
+    count = how_many(5)
+    STAMPS.mkdir(exist_ok=True)
+    STAMPS.chmod(0o777)
+    bundle = scratch() / "bundle"
+    bundle.write_bytes(node_archive())
+    os.environ["PDSH_SSH_ARGS_APPEND"] = "-o BatchMode=yes"
+    for size in SIZES:
+        measure([f"n{number}" for number in range(1, size + 1)], bundle, count)
 
 
 if __name__ == "__main__":

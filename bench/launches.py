@@ -50,7 +50,8 @@ def workplace() -> Iterator[Path]:
 def environment(folder: Path, out: Path, **more: str) -> dict[str, str]:
     """The shell that both sides are started from."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("ORCH_", "TORCHELASTIC", "PET_"))}
-    kept.pop("PYTHONPATH", None)
+    for name in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE"):  # what is installed has its bytecode
+        kept.pop(name, None)
     return {**kept, **COMMON, "ORCH_HOME": str(folder / "home"), "BENCH_OUT": str(out), **more}
 
 
@@ -124,7 +125,7 @@ class OrchLaunch(Launch):
     def __init__(self, folder: Path, job: dict[str, Any], nodes: int, nproc: int, **env: str) -> None:
         super().__init__(folder / f"out-{time.monotonic_ns()}")
         self.env = environment(folder, self.stamps.out)
-        words = {**COMMON, "BENCH_OUT": str(self.stamps.out), **env}
+        words = {**COMMON, "BENCH_OUT": None, **env}  # the shell's: the files stay as they are, as a person's do
         document = {"name": "bench", **job, "env": words}
         profile = {"kind": "local", "name": "here", "nodes": nodes, "nproc_per_node": nproc}
         # JSON is YAML too.

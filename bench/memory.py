@@ -22,6 +22,8 @@ from strategies import RANKS, batches, by_hand
 from orchestrator.training import spawn
 from orchestrator.training.data.task import load_task
 from orchestrator.training.distributed import group
+from orchestrator.training.distributed.devices import choose
+from orchestrator.training.distributed.ranks import read_ranks
 from orchestrator.training.options import parse, read_places
 from orchestrator.training.train import Trainer
 
@@ -39,8 +41,8 @@ def peak(name: str, more: list[str], ours: bool, folder: str) -> float:
     torch.set_num_threads(1)
     options = parse(["--task", str(ROOT / "jobs" / "gpt.py"), "--strategy", name, "--global-batch", "48",
                      "--option", "width=256", "--steps", str(STEPS), *more])  # fmt: skip
-    ranks, task = group.read_ranks(), load_task(options.task)
-    choice = group.choose("gloo", ranks)
+    ranks, task = read_ranks(), load_task(options.task)
+    choice = choose("gloo", ranks)
     with group.joined(ranks, choice):
         Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
         before = mebibytes("VmRSS")

@@ -22,7 +22,8 @@ from orchestrator.training import spawn
 from orchestrator.training.data.sampler import Share
 from orchestrator.training.data.task import load_task
 from orchestrator.training.distributed import group
-from orchestrator.training.distributed.group import Ranks
+from orchestrator.training.distributed.devices import choose
+from orchestrator.training.distributed.ranks import Ranks, read_ranks
 from orchestrator.training.options import parse
 from orchestrator.training.strategies import Setup, Strategy, find
 
@@ -34,7 +35,7 @@ def measure(task: str, count: int) -> list[list[tuple[float, float]]]:
     """`count` times what `turn` gives: two ranks on one batch, on a batch each, one alone, two on their own."""
     torch.set_num_threads(1)
     batch = BATCHES[task]
-    with group.joined(group.read_ranks(), group.choose("gloo", group.read_ranks())):
+    with group.joined(read_ranks(), choose("gloo", read_ranks())):
         ways = (("ddp", batch), ("ddp", 2 * batch), ("single", batch))
         shared, wide, own = (steps_of(task, strategy, samples) for strategy, samples in ways)
         alone = own if group.rank() == 0 else lambda: None
@@ -46,7 +47,7 @@ def measure(task: str, count: int) -> list[list[tuple[float, float]]]:
 def steps_of(file: str, name: str, batch: int) -> Callable[[], None]:
     """A function that takes this rank's part of one step on a batch of that size."""
     options = parse(["--task", str(ROOT / "jobs" / f"{file}.py"), "--strategy", name, "--global-batch", str(batch)])
-    ranks = group.read_ranks() if name == "ddp" else Ranks()
+    ranks = read_ranks() if name == "ddp" else Ranks()
     task, cpu = load_task(options.task), torch.device("cpu")
     torch.manual_seed(0)
     strategy: Strategy = find(name)(Setup(options, task, ranks, cpu, grouped=ranks.grouped), task.model(options))

@@ -20,6 +20,8 @@ from pairs import ROOT, Load, Pairs, print_row
 from orchestrator.training import spawn
 from orchestrator.training.data.task import load_task
 from orchestrator.training.distributed import group
+from orchestrator.training.distributed.devices import choose
+from orchestrator.training.distributed.ranks import read_ranks
 from orchestrator.training.options import parse, read_places
 from orchestrator.training.train import Trainer
 
@@ -71,8 +73,8 @@ def measure(case: Case, count: int, folder: str) -> list[tuple[Speed, Speed]]:
     os.chdir(folder)
     os.dup2(2, 1)  # stdout is the table's
     torch.set_num_threads(1)
-    places, ranks = read_places(), group.read_ranks()
-    choice = group.choose("gloo", ranks)
+    places, ranks = read_places(), read_ranks()
+    choice = choose("gloo", ranks)
     never = str(10**9)
     common = [*case.words, "--steps", never, "--save-every", never, "--eval-every", never]
     with group.joined(ranks, choice):

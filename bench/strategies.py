@@ -27,6 +27,8 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from orchestrator.training import spawn
 from orchestrator.training.data.task import Task, load_task
 from orchestrator.training.distributed import group
+from orchestrator.training.distributed.devices import choose
+from orchestrator.training.distributed.ranks import read_ranks
 from orchestrator.training.options import Options, parse, read_places
 from orchestrator.training.strategies import find
 from orchestrator.training.train import Trainer
@@ -105,8 +107,8 @@ def measure(name: str, count: int, folder: str) -> list[tuple[float, float]]:
     never = str(10**9)
     options = parse(["--task", str(ROOT / "jobs" / "gpt.py"), "--strategy", name, "--global-batch", str(BATCH),
                      "--lr", "0.003", "--steps", never, "--save-every", never, "--eval-every", never])  # fmt: skip
-    places, ranks, task = read_places(), group.read_ranks(), load_task(options.task)
-    choice = group.choose("gloo", ranks)
+    places, ranks, task = read_places(), read_ranks(), load_task(options.task)
+    choice = choose("gloo", ranks)
     with group.joined(ranks, choice):
         return _turns(Trainer(options, places, ranks, choice, task), by_hand(name, task, options), count)
 

@@ -36,13 +36,15 @@ def compare_iterations(what: str, against: str, limit: float, ours: Side, theirs
 
 def rounds(launches: list[Launch], turns: int) -> list[list[float]]:
     """Steps a second of rank 0, for each round but the first, which warms up, and for each launch in their order."""
-    found = [[_turn(launch, turn) for launch in launches] for turn in range(turns)]
+    found = [[turn_of(launch, turn) for launch in launches] for turn in range(turns)]
     for launch in launches:
         launch.wait()
     return found[1:]
 
 
-def _turn(launch: Launch, turn: int) -> float:
+def turn_of(launch: Launch, turn: int) -> float:
+    """Let a launch have its turn; return rank 0's steps a second."""
+
     def rates() -> list[float]:
         return [stamp["rate"] for stamp in launch.stamps.all("turn") if stamp["rank"] == 0]
 

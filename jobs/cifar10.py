@@ -16,6 +16,8 @@ from orchestrator.training.data import Data
 from orchestrator.training.errors import UserError
 from orchestrator.training.options import Options
 
+cudnn_benchmark = True  # images of one size, in batches of one size but the last
+
 
 def data(options: Options) -> Data:
     """50,000 training and 10,000 test images, uint8, (n, 3, 32, 32); made-up ones where they are not on disk."""

@@ -25,7 +25,7 @@ class Net(nn.Module):
 
 
 def model(options: Options) -> nn.Module:
-    return Net(**{name: value for name, value in options.extra.items() if name in ("hidden", "dropout")})
+    return Net(int(options.extra.get("hidden", 128)), float(options.extra.get("dropout", 0.2)))
 
 
 def loss(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -7,11 +7,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from orchestrator.training.data import Data
+from orchestrator.training.errors import UserError
 from orchestrator.training.options import Options
 
 LETTERS = "0123456789+=\n"
 LINE = len("27+58=085\n")
-CONTEXT = 4 * LINE
 
 
 def text(lines: int, seed: int) -> Tensor:
@@ -21,24 +21,35 @@ def text(lines: int, seed: int) -> Tensor:
     return torch.tensor([LETTERS.index(letter) for letter in written])
 
 
-def pieces(lines: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Pieces of text (n, CONTEXT), and the same a letter later: what is to be foretold."""
+def pieces(lines: int, seed: int, context: int) -> tuple[Tensor, Tensor]:
+    """Pieces of text (n, context), and the same a letter later: what is to be foretold."""
     letters = text(lines, seed)
-    count = (len(letters) - 1) // CONTEXT
-    return letters[: count * CONTEXT].reshape(count, CONTEXT), letters[1 : count * CONTEXT + 1].reshape(count, CONTEXT)
+    count = (len(letters) - 1) // context
+    return letters[: count * context].reshape(count, context), letters[1 : count * context + 1].reshape(count, context)
 
 
 def data(options: Options) -> Data:
-    return Data(train=pieces(8000, seed=1), test=pieces(800, seed=2), name="sums", unit="pieces of text")
+    """Letters of made-up sums: `--option lines=8000` of them, and a tenth for testing."""
+    lines, context = int(options.extra.get("lines", 8000)), context_of(options)
+    train, test = pieces(lines, 1, context), pieces(lines // 10, 2, context)
+    return Data(train=train, test=test, name="sums", unit="pieces of text", tokens=context)
+
+
+def context_of(options: Options) -> int:
+    """How many letters a piece has, `--option context=40`: whole lines."""
+    context = int(options.extra.get("context", 4 * LINE))
+    if context < LINE or context % LINE:
+        raise UserError(f"A piece of {context} letters can't be cut from lines of {LINE}: give a multiple of {LINE}.")
+    return context
 
 
 class Embedding(nn.Module):
     """A vector for each letter plus one for its place."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, context: int) -> None:
         super().__init__()
         self.letters = nn.Embedding(len(LETTERS), width)
-        self.places = nn.Embedding(CONTEXT, width)
+        self.places = nn.Embedding(context, width)
 
     def forward(self, letters: Tensor) -> Tensor:
         return self.letters(letters) + self.places(torch.arange(letters.shape[1], device=letters.device))
@@ -71,7 +82,16 @@ def model(options: Options) -> nn.Sequential:
     blocks = [Block(width, heads, dropout) for _ in range(layers)]
     for block in blocks:
         nn.init.normal_(block.join.weight, std=0.02 / math.sqrt(2 * layers))
-    return nn.Sequential(Embedding(width), *blocks, nn.LayerNorm(width), nn.Linear(width, len(LETTERS)))
+    return nn.Sequential(
+        Embedding(width, context_of(options)), *blocks, nn.LayerNorm(width), nn.Linear(width, len(LETTERS))
+    )
+
+
+def plan(_options: Options) -> dict[str, object]:
+    """How --tensor-ranks cuts the layers that have most of the weights."""
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel  # noqa: PLC0415 - slow, seldom needed
+
+    return {"*.think.0": ColwiseParallel(), "*.think.2": RowwiseParallel()}
 
 
 SHAPE = {"width": 64, "layers": 3, "heads": 4}
@@ -84,7 +104,7 @@ def loss(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def metrics(outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
     """`accuracy` of the sums' own digits, which alone can be foretold; summed over the pieces of text."""
-    places = torch.arange(CONTEXT, device=targets.device) % LINE
+    places = torch.arange(targets.shape[1], device=targets.device) % LINE
     sums = (places >= LINE - 5) & (places < LINE - 2)  # a target is the letter after its place
     right = (outputs.argmax(dim=-1) == targets)[:, sums]
     return {"accuracy": right.double().mean(dim=1).sum()}

@@ -26,18 +26,18 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import EXIT_NOT_FINISHED, EXIT_RUN_FAILED, OrchError, UsageError
 from orchestrator.operations import runs as operations
-from orchestrator.runs.logs import Selection, Tail, result_of
+from orchestrator.runs.files.logs import Selection, Tail, result_of
 from orchestrator.runs.state import RunState, Verdict
 from orchestrator.runs.store import RunDir, find_run, newest_runs, state_root
 from orchestrator.supervisor.reconcile import state_of
-from orchestrator.supervisor.supervisor import attend
+from orchestrator.supervisor.start import attend
 
 if TYPE_CHECKING:  # who only looks at runs waits neither for pydantic nor for what a submit needs
     from orchestrator.backends.base import NodeProof
     from orchestrator.operations.pull import Pulled
     from orchestrator.prepare.prepare import Prepared
-    from orchestrator.runs.checkpoints import Checkpoint
-    from orchestrator.runs.outputs import Output
+    from orchestrator.runs.files.checkpoints import Checkpoint
+    from orchestrator.runs.files.outputs import Output
 
 
 class RunFailedError(OrchError):
@@ -140,13 +140,13 @@ class Run:
 
         With `verify` every byte is read and held against its hash, else sizes must do.
         """
-        from orchestrator.runs.checkpoints import checkpoint_folder, listing  # noqa: PLC0415 (next to its only use)
+        from orchestrator.runs.files.checkpoints import all_of  # noqa: PLC0415 (next to its only use)
 
-        return listing(checkpoint_folder(self._dir), verify=verify)
+        return all_of(self._dir, verify=verify)
 
     def outputs(self) -> list[Output]:
         """The files that the run has written and that are here, by their paths."""
-        from orchestrator.runs.outputs import outputs_of  # noqa: PLC0415 (next to its only use)
+        from orchestrator.runs.files.outputs import outputs_of  # noqa: PLC0415 (next to its only use)
 
         return list(outputs_of(self._dir))
 
@@ -178,7 +178,7 @@ class Run:
 
 
 def submit(
-    job: str | os.PathLike[str],
+    job: str | os.PathLike[str] | Mapping[str, Any],
     profile: str | os.PathLike[str],
     *,
     sets: Mapping[str, Any] | None = None,
@@ -189,30 +189,37 @@ def submit(
     resume: str | Run | None = None,
     after: str | Run | None = None,
     rehearse: bool = False,
-    wait_for_gpus: bool = False,
+    no_wait: bool = False,
 ) -> Run:
     """Start a run, as `orch submit` does, and return it when its agents are on their way.
 
-    `job` is a YAML file or a shipped job's name, `profile` a name or a file. `sets` lays values over fields of either
-    (`{"job.training.lr": 0.1}`), `env` gives variables (None: this process's own value). `resume` is a run from whose
-    newest checkpoint this one starts, `after` one that has to succeed first ("RUN:any": to end).
+    `job` is a YAML file, a shipped job's name, or the fields of a job (its code is then the current folder), `profile`
+    a name or a file. `sets` lays values over fields of either (`{"job.training.lr": 0.1}`), `env` gives variables
+    (None: this process's own value). `resume` is a run from whose newest checkpoint this one starts, `after` one that
+    has to succeed first ("RUN:any": to end). Where others hold the GPUs of its hosts, the run waits in the queue for
+    them; with `no_wait` it is refused.
 
     Raises SpecError (file, line and column) or UsageError before anything is started, BackendError when a machine or a
     scheduler refuses.
     """
-    from orchestrator.operations.submit import submit as start  # noqa: PLC0415 (looking at runs needs none of it)
+    from orchestrator.operations.submission.submit import submit as start  # noqa: PLC0415 (looking at runs needs none of it)
     from orchestrator.prepare.prepare import Request, prepare  # noqa: PLC0415 (as above)
+    from orchestrator.specs.documents.loader import Document, document_of  # noqa: PLC0415 (as above)
 
     root = state_root()
+    if isinstance(job, Mapping):
+        what: str | Document = document_of(json.loads(_yaml("job", dict(job))), Path.cwd(), "job")
+    else:
+        what = os.fspath(job)
     request = Request(
-        job=os.fspath(job),
+        job=what,
         profile=os.fspath(profile),
-        sets=tuple(f"{field}={_yaml(field, value)}" for field, value in (sets or {}).items()),
+        sets=tuple(f"{field}={_yaml(f'sets: {field}', value)}" for field, value in (sets or {}).items()),
         flags={"job.name": name, "profile.nodes": nodes, "profile.nproc_per_node": nproc_per_node},
         env=tuple(each if value is None else f"{each}={value}" for each, value in (env or {}).items()),
         resume=_id(resume),
         rehearse=rehearse,
-        waits=wait_for_gpus,
+        waits=not no_wait,
         after=_id(after),
     )
     prepared = prepare(root, request)
@@ -256,7 +263,7 @@ def launch(
     with its traceback; when the nodes' Python is of another minor version (exit code 93); and when a rank returns
     something else than numbers, text, lists, dicts and tensors.
     """
-    from orchestrator.operations.launch import results, write_job  # noqa: PLC0415 (looking at runs needs none of it)
+    from orchestrator.operations.submission.launch import results, write_job  # noqa: PLC0415 (looking at runs needs none of it)
 
     with tempfile.TemporaryDirectory(prefix="orch-launch-") as folder:
         job = write_job(Path(folder), function, args)
@@ -285,13 +292,13 @@ def _yaml(field: str, value: Any) -> str:
         return json.dumps(value, ensure_ascii=False, default=os.fspath)
     except TypeError as error:
         raise UsageError(
-            f"sets: {field} is a {type(value).__name__}, which a job or a profile can't hold: {error}",
+            f"{field} is a {type(value).__name__}, which a job or a profile can't hold: {error}",
             "give numbers, text, paths, lists and dicts",
         ) from error
 
 
 def _refuse_delegated(prepared: Prepared) -> None:
-    from orchestrator.operations.delegate import is_elsewhere  # noqa: PLC0415 (only a submit asks)
+    from orchestrator.operations.submission.delegate import is_elsewhere  # noqa: PLC0415 (only a submit asks)
 
     if is_elsewhere(prepared):
         host = getattr(prepared.profile, "supervisor", "another machine")

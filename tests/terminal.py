@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import select
 import signal
+import struct
 import subprocess
+import termios
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,6 +35,8 @@ class Terminal:
         return self.text
 
     def type(self, line: str) -> None:
+        if line == "\x03":
+            self._until_it_waits()
         os.write(self.descriptor, line.encode())
 
     def code(self) -> int:
@@ -45,6 +50,13 @@ class Terminal:
         while select.select([self.descriptor], [], [], 0)[0] and self._read(0):
             continue
         return self.process.wait()
+
+    def _until_it_waits(self) -> None:
+        """Return once the command is in a system call: CPython misses a signal that comes just before one."""
+        end = time.monotonic() + SECONDS
+        while Path(f"/proc/{self.process.pid}/syscall").read_text().startswith("running"):
+            assert time.monotonic() < end, f"it never waits: {self.text}"
+            time.sleep(0.01)
 
     def hang_up(self) -> None:
         """Close the window."""
@@ -62,9 +74,12 @@ class Terminal:
 
 
 @contextmanager
-def terminal(argv: Sequence[str], env: Mapping[str, str], cwd: Path | None = None) -> Iterator[Terminal]:
+def terminal(
+    argv: Sequence[str], env: Mapping[str, str], cwd: Path | None = None, columns: int = 80
+) -> Iterator[Terminal]:
     """The command, started as the first of a terminal of its own; ended with the block."""
     mine, its = os.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     # The first of a session that opens a terminal has it as its own, with Ctrl-C and the hang-up.
     open_it = ["sh", "-c", 'exec <>"$0" >&0 2>&1; exec "$@"', os.ttyname(its)]
     process = subprocess.Popen([*open_it, *argv], env=env, cwd=cwd, start_new_session=True)

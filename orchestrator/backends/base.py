@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
-from orchestrator.errors import UsageError
+from orchestrator.errors import BackendError, UsageError
 
 if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from pathlib import Path
 
     from orchestrator.backends.replay_stage import Order
     from orchestrator.protocol.task import NodeTask
+    from orchestrator.runs.job_use import JobUse
+    from orchestrator.runs.recovery import Reserves
     from orchestrator.runs.relaunch import Relaunch
     from orchestrator.runs.scheduler_status import SchedulerStatus
     from orchestrator.runs.state import Unreachable
@@ -114,6 +116,10 @@ class Backend(ABC):
     collects: ClassVar[bool] = False
     """Is there something to bring back, before a run that has ended gets its verdict?"""
 
+    def awaited(self) -> list[str]:
+        """Return the machines whose first answer is awaited at this moment."""
+        return []
+
     # -- starting
 
     @abstractmethod
@@ -123,6 +129,10 @@ class Backend(ABC):
     def shared_folder(self, launch: LaunchPlan) -> str | None:
         """Return where the run directory itself has to lie, because a job's nodes write to it; None: it may stay."""
         return None
+
+    def completed(self, launch: LaunchPlan) -> LaunchPlan:
+        """Return the plan with what only the scheduler knows of its machines; itself where that is nothing."""
+        return launch
 
     @abstractmethod
     def submit(self, plan: LaunchPlan, tasks: tuple[NodeTask, ...], run: RunDir) -> None:
@@ -149,6 +159,10 @@ class Backend(ABC):
 
     def hosts(self, run: RunDir) -> list[str] | None:
         """Return what the nodes' machines are called now, where that can differ from the plan; else None."""
+        return None
+
+    def slurm_job(self, run: RunDir) -> str | None:
+        """Return the number of the run's Slurm job, once it has one; None for runs that are none."""
         return None
 
     @abstractmethod
@@ -201,15 +215,17 @@ class Backend(ABC):
 
     def doctor(self, profile: AnyProfile, *, on_node: bool) -> list[Check]:
         """Check every machine of a profile, or its scheduler; with `on_node`, also by a short job of its own."""
-        raise UsageError(f"profiles of kind {profile.kind} have no hosts to ask over SSH", "name an ssh profile")
+        raise UsageError("doctor needs an ssh or slurm profile", f"this one is of kind {profile.kind}: -p PROFILE")
 
     def holdings(self, profile: AnyProfile) -> list[dict[str, Any]]:
         """List what a profile's machines have, and who holds it; of a scheduler, its partitions."""
-        raise UsageError(f"profiles of kind {profile.kind} have no hosts of their own", "name an ssh profile")
+        raise UsageError("nodes needs an ssh or slurm profile", f"this one is of kind {profile.kind}: -p PROFILE")
 
     def collect_garbage(self, profile: AnyProfile, judge: Judge, *, dry_run: bool) -> list[Finding]:
         """Find what runs have left on a profile's machines, and end what the judge says is to end."""
-        raise UsageError(f"profiles of kind {profile.kind} have no hosts of their own", "leave --profile out")
+        raise UsageError(
+            "gc --profile needs an ssh profile", f"this one is of kind {profile.kind}: leave --profile out"
+        )
 
 
 class Relauncher(ABC):
@@ -218,6 +234,52 @@ class Relauncher(ABC):
     @abstractmethod
     def relaunch(self, run: RunDir, again: Relaunch) -> None:
         """See the start through that has been decided on; what of it is done already is not done twice."""
+
+    @abstractmethod
+    def reserves(self, run: RunDir) -> Reserves:
+        """Return what the run's profile has for the loss of a machine."""
+
+
+class Turn(Protocol):
+    """A run's place in a queue of orch's own; what needs machines raises BackendError where one is out of reach."""
+
+    def join(self) -> bool: ...
+    def renew(self) -> None: ...
+    def leave(self) -> None: ...
+
+
+class Queueing(ABC):
+    """A backend whose runs wait in a queue of orch's own while others hold what they need: the supervisor starts them.
+
+    `submit` raises PlacesTakenError for a run that has been put into that queue.
+    """
+
+    @abstractmethod
+    def _turn(self, run: RunDir) -> Turn | None:
+        """Return the run's place in the queue; None for one that is in none."""
+
+    def may_start(self, run: RunDir) -> bool:
+        """Tell whether the run's turn has come, and keep its place; never while a machine is out of reach.
+
+        True of one that is in no queue, and of a start that was cut off, which goes on or gives back what it holds.
+        """
+        turn = self._turn(run)
+        if turn is None or (run.path / "handle.json").exists():
+            return True
+        try:
+            return turn.join()
+        except BackendError:
+            return False
+
+    def keep_place(self, run: RunDir) -> None:
+        """Say that the run still waits, while it is being started."""
+        if (turn := self._turn(run)) is not None:
+            with suppress(BackendError):
+                turn.renew()
+
+    def _leave_queue(self, run: RunDir) -> None:
+        if (turn := self._turn(run)) is not None:
+            turn.leave()
 
 
 class Scheduler(ABC):
@@ -230,6 +292,18 @@ class Scheduler(ABC):
     @abstractmethod
     def waiting_for(self, runs: Sequence[RunDir], *, succeeds: bool) -> str | None:
         """Return the condition under which a job waits for those of these runs; None where one of them isn't known."""
+
+    @abstractmethod
+    def used(self, run: RunDir) -> JobUse | None:
+        """Return what the run's job was given, and what of it was used; None where it isn't known, or BackendError."""
+
+    def excess(self, run: RunDir) -> str:
+        """Return what the run asks for that its queue never gives, in numbers; empty where nothing is known to."""
+        return ""
+
+    def unsaid(self, run: RunDir) -> str:
+        """Return what the run's profile should say, and doesn't, in a sentence; empty where it says all."""
+        return ""
 
     @abstractmethod
     def script(self, launch: LaunchPlan) -> str:

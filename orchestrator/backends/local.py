@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -12,24 +11,24 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.backends.base import Backend, HandleState, NodeProof
+from orchestrator.backends.base import Backend, Check, HandleState, NodeProof, Queueing, Turn
 from orchestrator.errors import BackendError, StoreError
 from orchestrator.node.system.private import users_umask
 from orchestrator.node.system.processes import Process, identify, is_alive, send_signal, wait_gone
-from orchestrator.protocol.ranks import RANK_VARIABLES
-from orchestrator.protocol.task import NodeTask
 from orchestrator.runs.store import RunDir, write_durably
 
 if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from pathlib import Path
 
     from orchestrator.backends.replay_stage import Order
+    from orchestrator.protocol.task import NodeTask
     from orchestrator.specs.plan import LaunchPlan, Place
+    from orchestrator.specs.profile import AnyProfile
 
 NOBODY = Process(0, 0)  # an agent that was started, and of which is not known which process it is
 
 
-class LocalBackend(Backend):
+class LocalBackend(Backend, Queueing):
     """Agents as detached processes of this user on this machine.
 
     They are not started again: what takes this machine's agents down takes the supervisor down too.
@@ -49,20 +48,51 @@ class LocalBackend(Backend):
 
     def submit(self, plan: LaunchPlan, tasks: tuple[NodeTask, ...], run: RunDir) -> None:
         """Start the agents; the handle is written before and after, and each agent records itself as well."""
-        from orchestrator.transport.node_archive import node_archive  # noqa: PLC0415 (only a submit needs it)
+        from orchestrator.backends.local_places import leased_here  # noqa: PLC0415 (only a submit needs it)
 
-        write_durably(run.path / "node.pyz", node_archive())
+        if plan.job["environment"] is not None:
+            from orchestrator.backends.environments import ThisMachine, with_environment  # noqa: PLC0415 (most jobs have none)
+
+            tasks = with_environment(run, tasks, {0: ThisMachine()}, str(run.path.parent.parent))
+        began = (run.path / "handle.json").exists()
+        with leased_here(run, plan.profile, tasks, began=began) as (told, places):
+            self._start_all(plan, told, places, run)
+        self._leave_queue(run)
+
+    def _start_all(
+        self, plan: LaunchPlan, tasks: tuple[NodeTask, ...], places: Mapping[int, Sequence[int]], run: RunDir
+    ) -> None:
+        from orchestrator.protocol.task import task_json  # noqa: PLC0415 (only a submit needs it)
+        from orchestrator.transport.node_archive import kept_archive  # noqa: PLC0415 (as above)
+
+        write_durably(run.path / "node.pyz", kept_archive(run.root))
         for task in tasks:
             run.node(task.node_rank).mkdir(parents=True, exist_ok=True)
             path = run.node(task.node_rank) / "task.json"
-            write_durably(path, json.dumps(task.to_json()).encode(), private=True)
+            write_durably(path, task_json(task), private=True)
         host = os.uname().nodename
         run.write("handle.json", {"state": HandleState.INTENT, "host": host, "agents": {}})
         agents = {}
         for task, command in zip(tasks, plan.commands, strict=True):
-            process = _start(command, run, task, plan)
+            process = _start(command, run, task, plan, places.get(task.node_rank, ()))
             agents[str(task.node_rank)] = {"pid": process.pid, "started": process.started}
         run.write("handle.json", {"state": HandleState.SUBMITTED, "host": host, "agents": agents})
+
+    def _turn(self, run: RunDir) -> Turn | None:
+        from orchestrator.backends.local_places import waiting_here  # noqa: PLC0415 (`orch status` does without)
+
+        return waiting_here(run)
+
+    def doctor(self, profile: AnyProfile, *, on_node: bool) -> list[Check]:
+        """Check this machine's GPUs; UsageError where it has none."""
+        from orchestrator.backends import gpu_checks  # noqa: PLC0415 (`orch status` does without)
+        from orchestrator.backends.places.this_machine import ThisMachine  # noqa: PLC0415 (as above)
+        from orchestrator.node.system.gpus.devices import gpus  # noqa: PLC0415 (as above)
+
+        if not gpus():
+            return super().doctor(profile, on_node=on_node)
+        python = (profile.python or sys.executable) if profile.runtime == "none" else None
+        return gpu_checks.as_checks({0: gpu_checks.ask(ThisMachine(), python)}, {0: socket.gethostname()})
 
     def alive(self, run: RunDir) -> Mapping[int, bool | None]:
         """Look at each recorded agent's pid and start time; on another machine those numbers are somebody else's."""
@@ -85,7 +115,7 @@ class LocalBackend(Backend):
         if living and not self.other_machine(run):
             wait_gone(living[:1], timeout)
         else:
-            time.sleep(timeout)
+            time.sleep(timeout)  # agents of another machine, or not started yet: no pidfd to wait on
 
     def cancel(self, run: RunDir) -> None:
         """Send TERM to every agent; each of them finds the recorded cancel and tells the leader.
@@ -113,12 +143,15 @@ class LocalBackend(Backend):
 
         if host := self.other_machine(run):
             return [NodeProof(0, host, 0, is_unreachable=True)]
+        self._leave_queue(run)
         folders = [str(folder) for folder in (run.path / "nodes").glob("*")]
         ended, survivors = end_run(run.run_id, list(_agents(run).values()), folders)
         return [NodeProof(0, socket.gethostname(), ended, tuple(survivors))]
 
 
-def _start(command: tuple[str, ...], run: RunDir, task: NodeTask, plan: LaunchPlan) -> Process:
+def _start(command: tuple[str, ...], run: RunDir, task: NodeTask, plan: LaunchPlan, places: Sequence[int]) -> Process:
+    from orchestrator.protocol.ranks import RANK_VARIABLES  # noqa: PLC0415 (only a submit needs it)
+
     environment = {
         key: value
         for key, value in os.environ.items()
@@ -135,6 +168,7 @@ def _start(command: tuple[str, ...], run: RunDir, task: NodeTask, plan: LaunchPl
                 cwd=run.path,
                 start_new_session=True,
                 umask=users_umask(),
+                pass_fds=places,
             )
     except OSError as error:
         raise BackendError(f"node {task.node_rank}: its agent can't be started: {error}") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from orchestrator.runs.code_snapshot import retake
+from orchestrator.runs.files.code_snapshot import retake
 from orchestrator.runs.store import RunDir, write_durably
 from orchestrator.transport.node_archive import node_archive
 

@@ -10,6 +10,7 @@ from orchestrator.runs.store import RunDir
 from orchestrator.transport.address import Address
 
 WORKDIR: Final = "~/.orch"
+CACHE_DAYS: Final = 30  # for so long what nothing uses stays in a cache
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ class SshSettings:
     shared_parent: bool = False  # may others write into the folders above workdir?
     min_nodes: int | None = None
     node_wait: float = 0.0
+    ports: str | None = None
+    interface: str | None = None
 
     @property
     def machines(self) -> dict[int, Host]:
@@ -63,7 +66,8 @@ class SshSettings:
             own = {name: entry.get(name) or profile.get(name) for name in ("user", "port", "key", "jump")}
             return Host(Address(entry["host"], **own), entry.get("addr"), entry.get("python"))
 
-        hosts = [host(entry) for entry in profile.get("hosts") or ()]
+        here = [{"host": "this machine"}] if profile.get("kind") == "local" else []
+        hosts = [host(entry) for entry in profile.get("hosts") or here]
         return SshSettings(
             hosts=tuple(hosts[: profile.get("nodes") or len(hosts)]),
             spares=tuple(host(entry) for entry in profile.get("spares") or ()),
@@ -75,6 +79,8 @@ class SshSettings:
             shared_parent=bool(profile.get("shared_parent")),
             min_nodes=profile.get("min_nodes"),
             node_wait=float(profile.get("node_wait") or 0),
+            ports=profile.get("ports"),
+            interface=profile.get("interface"),
         )
 
 
@@ -90,6 +96,7 @@ class SlurmSettings:
     time: int | None = None  # seconds
     gres: str | None = None
     gpus_per_node: int | None = None
+    cpus_per_gpu: int | None = None
     cpus_per_task: int | None = None
     mem: int | None = None  # bytes a node
     constraint: str | None = None

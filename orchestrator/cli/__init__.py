@@ -27,15 +27,16 @@ def main() -> NoReturn:
         code = orch.main(standalone_mode=False, prog_name="orch")
         sys.stdout.flush()
     except OrchError as error:
-        say(f"orch: {error.message}")
-        for line in error.hint.splitlines():
-            say(f"  {line}")
-        code = error.exit_code
+        code = _say_error(error)
     except (click.exceptions.Abort, KeyboardInterrupt):
         code = EXIT_INTERRUPTED
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         code = EXIT_USAGE
+    except click.ClickException as error:
+        from orchestrator.cli.usage import refused
+
+        code = _say_error(refused(error))
     except BrokenPipeError:  # `orch logs RUN | head`: whoever read has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = 0
@@ -46,3 +47,11 @@ def main() -> NoReturn:
         say("  ORCH_DEBUG=1 shows where; please report it")
         code = EXIT_ORCH_FAILED
     sys.exit(code)
+
+
+def _say_error(error: OrchError) -> int:
+    """Print an error's sentence and its hint; return its exit code."""
+    say(f"orch: {error.message}")
+    for line in error.hint.splitlines():
+        say(f"  {line}")
+    return error.exit_code

@@ -76,7 +76,7 @@ def sweeps(_typed: str) -> Iterable[str]:
 @_completes_or_a_file
 def profiles(_typed: str) -> Iterable[str]:
     """Complete a profile's name, or a file's."""
-    from orchestrator.specs.lookup import known_profiles
+    from orchestrator.specs.documents.lookup import known_profiles
 
     return dict.fromkeys(name for name, _, _ in known_profiles(Path.cwd()))
 
@@ -84,7 +84,7 @@ def profiles(_typed: str) -> Iterable[str]:
 @_completes_or_a_file
 def jobs(_typed: str) -> Iterable[str]:
     """Complete a job: a file of this folder, or a name in ./jobs or among the shipped ones."""
-    from orchestrator.specs.lookup import documents, known_jobs
+    from orchestrator.specs.documents.lookup import documents, known_jobs
 
     here = [path.name for path in documents(Path.cwd())]
     return [*here, *(name for name, _ in known_jobs(Path.cwd()))]
@@ -96,6 +96,6 @@ def _delegated() -> list[str]:
 
     if not (state_root() / "elsewhere").is_dir():
         return []
-    from orchestrator.operations.delegate import pointers
+    from orchestrator.operations.submission.delegate import pointers
 
     return [pointer.run_id for pointer in reversed(pointers(state_root()))]

@@ -13,14 +13,20 @@ def delegated(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def wrapped(run: str | None, **options: Any) -> Any:
-        from orchestrator.runs.store import state_root
-
-        root = state_root()
-        if run is not None and (root / "elsewhere").is_dir():
-            from orchestrator.operations.delegate import find_pointer, reach
-
-            if (found := find_pointer(root, run)) is not None:
-                return reach(found, run, sys.argv[1:])
-        return command(run=run, **options)
+        code = None if run is None else passed_on(run, sys.argv[1:])
+        return command(run=run, **options) if code is None else code
 
     return wrapped
+
+
+def passed_on(run: str, words: list[str]) -> int | None:
+    """Run these words of a command line on the machine that looks after the run; None where it is this one."""
+    from orchestrator.runs.store import state_root
+
+    root = state_root()
+    if not (root / "elsewhere").is_dir():
+        return None
+    from orchestrator.operations.submission.delegate import find_pointer, reach
+
+    found = find_pointer(root, run)
+    return None if found is None else reach(found, run, words)

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -14,23 +14,62 @@ from orchestrator.cli.render import escapes
 from orchestrator.errors import printable
 from orchestrator.version import __version__
 
+ROOMS: Final = {
+    "submission": ("Start runs", ("submit", "run", "plan")),
+    "lifecycle": (
+        "Watch and stop runs",
+        ("status", "top", "ui", "metrics", "logs", "events", "why", "wait", "cancel", "rm"),
+    ),
+    "results": (
+        "Results",
+        ("checkpoints", "outputs", "pull", "best", "plot", "tensorboard", "diff", "bundle", "export"),
+    ),
+    "debugging": ("Debugging", ("stacks", "profile", "debug", "port", "shell", "replay", "drill")),
+    "machines": ("Machines", ("doctor", "nodes", "queue", "usage", "gc")),
+    "setup": ("Setup", ("init", "profiles", "schema", "completion")),
+}
+"""The packages of commands, what the help calls them, and the commands in the order in which one meets them."""
+
+ALIASES: Final = {"ls": "status", "ps": "status", "describe": "status"}
+"""Other tools' names of commands."""
+
 
 class Orch(click.Group):
-    """Lists the commands in the order in which one meets them; each is a file of its name, loaded when asked for."""
+    """Lists the commands by what they are for; each is a file of its name, loaded when asked for."""
 
-    order = (
-        "submit", "status", "logs", "why", "cancel", "wait", "best", "checkpoints", "pull", "outputs", "diff", "bundle",
-        "export", "shell", "replay", "plan", "profiles", "init", "rm", "gc", "schema", "completion", "doctor", "nodes",
-    )  # fmt: skip
-    unlisted = ("accept",)
+    unlisted = {"accept": "submission"}  # noqa: RUF012 (click's classes are not frozen)
+    rooms = {name: room for room, (_, names) in ROOMS.items() for name in names}  # noqa: RUF012 (as above)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.order)
+        """Return the names of all that the help shows."""
+        return list(self.rooms)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in (*self.order, *self.unlisted):
-            import_module(f"orchestrator.cli.commands.{cmd_name}")  # registers it
+        """Return the command of this name; None where there is none."""
+        cmd_name = ALIASES.get(cmd_name, cmd_name)
+        if room := self.rooms.get(cmd_name) or self.unlisted.get(cmd_name):
+            import_module(f"orchestrator.cli.commands.{room}.{cmd_name}")  # registers it
         return super().get_command(ctx, cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the first word names, also by another tool's name for it; raise UsageError."""
+        name = ALIASES.get(args[0], args[0])
+        if not name.startswith("-") and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
+            from orchestrator.cli.usage import no_command
+
+            raise no_command(name, self.rooms)
+        return super().resolve_command(ctx, [name, *args[1:]])
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a section for each kind of command."""
+        width = formatter.width - 6 - max(map(len, self.rooms))
+        for title, names in ROOMS.values():
+            found = [(name, self.get_command(ctx, name)) for name in names]
+            with formatter.section(title):
+                rows = [(name, command.get_short_help_str(width)) for name, command in found if command is not None]
+                formatter.write_dl(rows)
 
 
 def _dashes(name: str) -> str:
@@ -43,7 +82,10 @@ def _dashes(name: str) -> str:
 )
 @click.version_option(__version__, prog_name="orch")
 def orch() -> None:
-    """Take one PyTorch training job to any cluster: this machine, SSH hosts, or Slurm."""
+    """Take one PyTorch training job to any cluster: this machine, SSH hosts, or Slurm.
+
+    orch COMMAND --help shows a command's options, with an example.
+    """
 
 
 def style(text: str, colour: str) -> str:
@@ -54,6 +96,16 @@ def style(text: str, colour: str) -> str:
 def colour_is_wanted() -> bool:
     """Is stdout a terminal that takes colours, and is the user content with that?"""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def width_of(stream: Any) -> int | None:
+    """Return the columns of the terminal that a stream goes to; None where it goes to a file or a pipe."""
+    if not stream.isatty():
+        return None
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 80  # 0: a terminal that was never told its size
+    except (OSError, ValueError):  # a stream of no file, as tests have
+        return 80
 
 
 def say(text: str) -> None:

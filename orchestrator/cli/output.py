@@ -4,27 +4,37 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.cli.follow import Printer
 from orchestrator.cli.group import show
+from orchestrator.cli.logs.printer import LogPrinter
+from orchestrator.protocol.hostlist import by_words
+from orchestrator.runs.record import UNKNOWN
 
 if TYPE_CHECKING:
     from orchestrator.backends.base import CheckResult, NodeProof
     from orchestrator.prepare.prepare import Shipment
-    from orchestrator.runs.logs import Selection
+    from orchestrator.runs.files.log_filter import LineFilter
+    from orchestrator.runs.files.logs import Selection
     from orchestrator.runs.store import RunDir
     from orchestrator.specs.environment import Environment
 
 
 def plan_json(launch: Any) -> dict[str, Any]:
-    """Return the plan and its ranks as JSON types."""
-    from orchestrator.specs.plan import ranks_of
+    """Return the plan as JSON types, and its ranks: rank 0 whole, and of the others what is not the same."""
+    from orchestrator.specs.plan import bindings_of, own_variables, ranks_of
 
-    return {**launch.to_json(), "ranks": [{**row.__dict__, "argv": list(row.argv)} for row in ranks_of(launch)]}
+    first = next(ranks_of(launch), None)
+    nodes = [
+        {"node_rank": task.node_rank, "host": task.host, "ranks": [of.rank_offset, of.rank_offset + of.nproc]}
+        for task, of in zip(launch.tasks, bindings_of(launch) or [], strict=False)
+    ]
+    alike = {"argv": list(first.argv), "environment": first.environment, "own": own_variables(launch)} if first else {}
+    return {**launch.to_json(), "ranks": {**alike, "nodes": nodes}}
 
 
 def show_plan(
@@ -42,20 +52,28 @@ def show_plan(
     (click.echo if as_json else show)(environment.masked(text))
 
 
-def print_logs(folder: RunDir, selection: Selection, tail: int | None, *, raw: bool) -> None:
+def print_logs(
+    folder: RunDir, selection: Selection, tail: int | None, *, raw: bool, wanted: LineFilter | None = None
+) -> None:
     """Print the chosen logs as they are now."""
-    from orchestrator.runs.logs import Tail
+    from orchestrator.runs.files.logs import Tail
 
-    reader = Tail(folder, selection)
+    reader = Tail(folder, selection, wanted)
     if tail is not None:
         reader.skip_to_last(tail)
-    printer = Printer(selection.takes_several, raw=raw)
-    for log, line in reader.read(ended=True):
-        printer.line(log, line, sys.stdout)
+    LogPrinter(sys.stdout, labelled=selection.takes_several, raw=raw).print_new(reader, ended=True)
+
+
+def lines_on_proofs(proofs: Sequence[NodeProof]) -> list[str]:
+    """Return what a cancel has left on each machine of a run, in lines; machines that it never had are none."""
+    known = [each for each in proofs if each.host != UNKNOWN or each.survivors or each.is_unreachable]
+    if proofs and not known:
+        return ["nothing of it had been started"]
+    return by_words((each.host, what_is_left(each)) for each in known)
 
 
 def what_is_left(proof: NodeProof) -> str:
     """Return what a cancel has left of a run on one node, in words."""
     if proof.is_unreachable:
-        return "out of reach; its ranks end without the gang, and orch gc looks again when it is back"
+        return "out of reach; its ranks end where the other nodes reach it, and orch gc looks again when it is back"
     return f"still there: {', '.join(proof.survivors)}" if proof.survivors else "0 processes left"

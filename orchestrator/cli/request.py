@@ -1,4 +1,4 @@
-"""The options that submit and plan share, and what they ask for."""
+"""The options that submit, run and plan share, and what they ask for."""
 
 from __future__ import annotations
 
@@ -8,23 +8,71 @@ from typing import Any
 import click
 
 from orchestrator.cli import complete
+from orchestrator.cli.group import say
+
+_ARGUMENTS = "orch.arguments"
+
+
+class TakesArguments(click.Command):
+    """A command whose words after `--` are arguments of the job's program."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse what stands before `--`, and keep the rest for `request`."""
+        at = args.index("--") if "--" in args else len(args)
+        ctx.meta[_ARGUMENTS] = tuple(args[at + 1 :])
+        return super().parse_args(ctx, args[:at])
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """Return what the usage line shows."""
+        return [*super().collect_usage_pieces(ctx), "[-- ARGUMENTS]"]
+
+
+profile_option = click.option(
+    "--profile",
+    "-p",
+    metavar="PROFILE",
+    shell_complete=complete.profiles,
+    help="Profile name or file (default: $ORCH_PROFILE, your config).",
+)
+
+
+def profile_or_default(given: str | None, job: str = "") -> str:
+    """Return the profile that is named, else the default one for a job (a name or a file), and say which that is."""
+    if given is not None:
+        return given
+    import os
+    from pathlib import Path
+
+    from orchestrator.specs.documents.default_profile import default_profile
+
+    path = Path(job)
+    choice = default_profile(path.stem, Path.cwd(), os.environ, path.absolute() if path.is_file() else None)
+    say(f"profile {choice.profile} ({choice.why})")
+    return choice.profile
 
 
 def request_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options that submit and plan share."""
+    """Give a command the options that submit, run and plan share."""
     options = [
         click.option("--set", "sets", multiple=True, metavar="job.A.B=V", help="Override a field of job or profile."),
         click.option(
-            "--env", "env", multiple=True, metavar="NAME[=VALUE]", help="Set a variable, or take the shell's."
+            "--env",
+            "env",
+            multiple=True,
+            metavar="NAME[=VALUE]",
+            help="Set an environment variable, or pass on the shell's.",
         ),
-        click.option("--nodes", type=click.IntRange(1), help="This many nodes instead of the profile's."),
-        click.option("--nproc-per-node", metavar="N|auto", help="This many ranks a node instead of the profile's."),
-        click.option("--name", help="The run's name; the job's by default."),
+        click.option("--nodes", type=click.IntRange(1), metavar="N", help="Number of nodes (overrides the profile)."),
+        click.option("--nproc-per-node", metavar="N|auto", help="Ranks per node (overrides the profile)."),
+        click.option("--name", metavar="NAME", help="Name of the run (default: the job's)."),
         click.option(
-            "--resume", metavar="RUN", shell_complete=complete.runs, help="Start from another run's newest checkpoint."
+            "--resume",
+            metavar="RUN[:STEP|:best]",
+            shell_complete=complete.runs,
+            help="Start from another run's checkpoint (default: its newest).",
         ),
         click.option(
-            "--allow-code-dir", is_flag=True, help="Ship a code.dir outside of the job's folder and repository."
+            "--allow-code-dir", is_flag=True, help="Allow a code.dir outside the job's folder and repository."
         ),
         click.option("--json", "as_json", is_flag=True, help="Print JSON."),
     ]
@@ -34,7 +82,7 @@ def request_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def request(
-    job: str,
+    job: Any,
     profile: str,
     shared: dict[str, Any],
     *,
@@ -43,7 +91,7 @@ def request(
     waits: bool = False,
     after: str | None = None,
 ) -> Any:
-    """Return what the options that submit and plan share ask for."""
+    """Return what the options that submit, run and plan share ask for."""
     from orchestrator.prepare.prepare import Request
 
     nproc = shared["nproc_per_node"]
@@ -53,4 +101,4 @@ def request(
         "profile.nproc_per_node": int(nproc) if nproc is not None and nproc.isdecimal() else nproc,
     }
     return Request(job, profile, shared["sets"], flags, shared["env"], shared["resume"], rehearse, waits, again, after,
-                   shared["allow_code_dir"])  # fmt: skip
+                   shared["allow_code_dir"], click.get_current_context().meta.get(_ARGUMENTS, ()))  # fmt: skip

@@ -11,45 +11,65 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.cli.group import print_json, say, show, style
-from orchestrator.errors import EXIT_ORCH_FAILED, UsageError
+from orchestrator.cli.group import print_json, say, show, style, width_of
+from orchestrator.errors import EXIT_ORCH_FAILED
 
 if TYPE_CHECKING:
+    from orchestrator.operations.submission.sweep import SearchOptions, Sweep
     from orchestrator.prepare.prepare import Request
-    from orchestrator.runs.logs import Selection
+    from orchestrator.runs.files.log_filter import LineFilter
+    from orchestrator.runs.files.logs import Selection
     from orchestrator.runs.store import RunDir
 
 
-def submit_sweep(
-    root: Path, asked: Request, options: tuple[str, ...], parallel: int | None, *, dry_run: bool, as_json: bool
+def submit_points(
+    root: Path,
+    asked: Request,
+    options: tuple[str, ...] | SearchOptions,
+    parallel: int | None,
+    *,
+    dry_run: bool,
+    as_json: bool,
 ) -> int:
-    """Submit the points of --sweep, or print what they would be."""
+    """Submit the points of --sweep, or the trials of --search, or print what they would be."""
     from orchestrator.cli.output import show_plan
-    from orchestrator.cli.render import sweeps
-    from orchestrator.operations import delegate, submit
-    from orchestrator.operations import sweep as sweeping
-    from orchestrator.prepare import prepare
+    from orchestrator.cli.render import searches, sweeps
+    from orchestrator.operations.submission import delegate
+    from orchestrator.operations.submission import sweep as sweeping
+    from orchestrator.operations.submission.submit import note_on_profile, slurm_job
+    from orchestrator.prepare import notes, prepare
+    from orchestrator.runs.dependencies import was_queued
     from orchestrator.runs.run_id import sweep_of
     from orchestrator.runs.summary import code_note
 
-    found = sweeping.prepare_sweep(root, asked, options, parallel)
-    if delegate.is_elsewhere(found.prepared[0]):
-        hint = "submit it there, or with --set profile.supervisor=here"
-        raise UsageError("another machine looks after the runs of this profile, which can't be given a sweep", hint)
+    found = (
+        sweeping.prepare_sweep(root, asked, options, parallel)
+        if isinstance(options, tuple)
+        else sweeping.prepare_search(root, asked, options, parallel)
+    )
+    what = "sweep" if found.search is None else "search"
     for axis in found.axes:
-        if axis.word != axis.field:
-            say(f"sweep: {axis.word} is {axis.field}")
-    for note in submit.notes_on_request(found.prepared[0], asked.profile):
+        if axis.is_argument:
+            say(f"{what}: {axis.word} is appended to the job's args")
+        elif axis.word != axis.field:
+            say(f"{what}: {axis.word} is {axis.field}")
+    if found.search is not None:
+        say(searches.search_line(found.search))
+    for note in notes.notes_on_request(found.prepared[0], asked.profile):
         say(note)
     if dry_run:
         if not as_json:
-            show(f"{sweeps.points_page(found.points)}\n\npoint 0:")
+            page = sweeps.points_page(found.points) if found.search is None else searches.space_page(found.search)
+            show(f"{page}\n\n{'point 0' if found.search is None else 'a trial, before it has its values'}:")
         first = found.prepared[0]
-        show_plan(prepare.plan_for(root, first), as_json, first.environment, prepare.shipment(first))
+        show_plan(prepare.shown_plan(root, first), as_json, first.environment, prepare.shipment(first))
         return 0
+    if delegate.is_elsewhere(found.plain):
+        return _delegate(root, found, as_json=as_json)
     runs = sweeping.submit_sweep(root, found)
     sweep = str(sweep_of(runs[0].run_id))
-    for note in (code_note(runs[0].events()), submit.note_on_supervisor(found.prepared[0])):
+    on_supervisor = notes.note_on_supervisor(found.prepared[0], starts_later=was_queued(runs[0]))
+    for note in (code_note(runs[0].events()), on_supervisor, note_on_profile(runs[0])):
         if note:
             say(note)
     if as_json:
@@ -58,19 +78,40 @@ def submit_sweep(
     if not sys.stdout.isatty():
         click.echo(sweep)  # alone on stdout, so that a script can take it
     by = "" if found.prepared[0].loaded.job.metric else "--metric NAME "
-    say(f"submitted {sweep}: {len(runs)} runs, {runs[0].run_id} to {runs[-1].run_id}")
+    job = (slurm_job(runs[0]) or "").partition("_")[0]
+    array = f", Slurm job array {job}" if job else ""
+    say(f"submitted {sweep}: {len(runs)} runs, {runs[0].run_id} to {runs[-1].run_id}{array}")
     say(f"  orch status {sweep}     all of them\n  orch best {by}{sweep}     ranked")
+    return 0
+
+
+def _delegate(root: Path, found: Sweep, *, as_json: bool) -> int:
+    """Have another machine submit and look after the points."""
+    from orchestrator.operations.submission import delegate
+
+    pointer = delegate.hand_over(root, found.plain, found.to_json())
+    if as_json:
+        print_json({"sweep": pointer.run_id, "supervisor": pointer.host})
+        return 0
+    if not sys.stdout.isatty():
+        click.echo(pointer.run_id)
+    count = f"{len(found.points)} run{'s' * (len(found.points) != 1)}"
+    what = f"{pointer.run_id}: {count}, which {pointer.host} looks after"
+    say(f"submitted {what}: you can shut down this machine")
+    say(f"  orch status {pointer.run_id}     all of them")
     return 0
 
 
 def status_of(root: Path, sweep: str, *, as_json: bool) -> str:
     """Return the page of a sweep."""
-    from orchestrator.cli.render import sweeps
+    from orchestrator.cli.render import searches, sweeps
     from orchestrator.operations.runs import state_or_why_not
+    from orchestrator.runs.searches import search_in
     from orchestrator.runs.sweeps import points_in
 
     runs = points_in(root, sweep)
     points = [(state_or_why_not(run), run.record().values) for run in runs]
+    search = search_in(root, sweep)
     if as_json:
         return json.dumps(
             {
@@ -80,37 +121,42 @@ def status_of(root: Path, sweep: str, *, as_json: bool) -> str:
             },
             indent=1,
         )
-    return sweeps.sweep_page(sweep, points, time.time(), style)
+    said = searches.search_page_line(*search) if search is not None else ""
+    return sweeps.sweep_page(sweep, points, time.time(), style, width_of(sys.stdout), search=said)
 
 
-def logs_of(runs: list[RunDir], selection: Selection, tail: int | None, *, raw: bool) -> int:
+def logs_of(
+    runs: list[RunDir], selection: Selection, tail: int | None, *, raw: bool, wanted: LineFilter | None = None
+) -> int:
     """Print the chosen logs of each run that has one, under its name and values."""
     from orchestrator.cli.output import print_logs
     from orchestrator.cli.render import escapes
-    from orchestrator.runs.logs import log_files
+    from orchestrator.runs.files.logs import log_files
 
     for run in runs:
         if log_files(run, selection):
             values = run.record().values
             words = " ".join(f"{word}={value}" for word, value in values.items())
             show(style(escapes.one_line(f"=== {run.run_id} {words} ==="), "cyan"))
-            print_logs(run, selection, tail, raw=raw)
+            print_logs(run, selection, tail, raw=raw, wanted=wanted)
     return 0
 
 
 def cancel_all(root: Path, runs: list[RunDir], *, now: bool, as_json: bool) -> int:
     """Cancel all runs of a sweep that have not ended."""
     from orchestrator.cli.output import what_is_left
-    from orchestrator.operations import sweep as sweeping
+    from orchestrator.operations import points
     from orchestrator.protocol.hostlist import by_words
 
     ends: list[Any] = []
-    sweeping.cancel_all(root, runs, now=now, on_end=lambda state, proofs: ends.append((state, proofs)))
+    points.cancel_all(root, runs, now=now, on_end=lambda state, proofs: ends.append((state, proofs)))
     bad = [(state, proof) for state, proofs in ends for proof in proofs if proof.survivors or proof.is_unreachable]
     if as_json:
         print_json([{**state.to_json(), "proofs": [proof.__dict__ for proof in proofs]} for state, proofs in ends])
     else:
-        say(f"{len(ends)} runs cancelled, {len(runs) - len(ends)} had ended before")
+        finished = len(runs) - len(ends)
+        runs_word = f"run{'s' * (len(ends) != 1)}"
+        say(f"cancelled {len(ends)} {runs_word}{f', {finished} had already finished' if finished else ''}")
         for run_id, proofs in groupby(bad, key=lambda each: each[0].run_id):
             for line in by_words((proof.host, what_is_left(proof)) for _, proof in proofs):
                 say(f"  {run_id} on {line}")
@@ -122,11 +168,11 @@ def cancel_all(root: Path, runs: list[RunDir], *, now: bool, as_json: bool) -> i
 def wait_all(runs: list[RunDir], sweep: str, timeout: float | None, *, as_json: bool) -> int:
     """Wait for all runs of a sweep; return the exit code of the worst."""
     from orchestrator.cli.render import sweeps
-    from orchestrator.operations import sweep as sweeping
+    from orchestrator.operations import points
 
-    states = sweeping.wait_all(runs, timeout)
+    states = points.wait_all(runs, timeout)
     if as_json:
         print_json([state.to_json() for state in states])
     else:
         say(f"{sweep} {sweeps.overall(states)}: {sweeps.counted(states)}")
-    return sweeping.exit_code(states)
+    return points.exit_code(states)

@@ -1,5 +1,9 @@
 """`python node.pyz agent TASK`, or `slurm RUN` in a Slurm job: a node's agent; `launcher`: its child; `serve`: SSH;
-`replay ORDER`: a single rank at a terminal.
+`replay ORDER`: a single rank at a terminal; `stacks RUN_DIR NODE RUN BOUNDARY`: where this node's ranks stand;
+`profile RUN_DIR NODE RUN BOUNDARY STEPS SECONDS`: what its ranks record of their next steps;
+`relay RUN_DIR NODE BOUNDARY TARGET`: streams to a port of this node, or to a rank's debugger; `adapter`: that debugger;
+`fault RUN_DIR NODE FAULT SECONDS`: what a drill does to a run here;
+`gpus PYTHON SECONDS`: what this machine says of its GPUs.
 """
 
 from __future__ import annotations
@@ -33,7 +37,36 @@ def main() -> int:
         from orchestrator.node.agent.replay import replay  # noqa: PLC0415 (next to its only use)
 
         return replay(sys.argv[2])
-    print("usage: orchestrator.node agent TASK.json | slurm RUN | launcher | serve | replay ORDER", file=sys.stderr)
+    if sys.argv[1:2] == ["stacks"] and len(sys.argv) == 6:
+        from orchestrator.node.debug.stacks import print_stacks  # noqa: PLC0415 (as above)
+
+        return print_stacks(*sys.argv[2:])
+    if sys.argv[1:2] == ["profile"] and len(sys.argv) == 8:
+        from orchestrator.node.debug.profiling import print_profile  # noqa: PLC0415 (as above)
+
+        return print_profile(*sys.argv[2:])
+    if sys.argv[1:2] == ["relay"] and len(sys.argv) == 6:
+        from orchestrator.node.debug.relay import relay  # noqa: PLC0415 (as above)
+
+        return relay(*sys.argv[2:])
+    if sys.argv[1:] == ["adapter"]:
+        from orchestrator.node.debug.adapter import run_adapter  # noqa: PLC0415 (as above)
+
+        return run_adapter()
+    if sys.argv[1:2] == ["fault"] and len(sys.argv) == 6:
+        from orchestrator.node.server.fault import inject  # noqa: PLC0415 (only a drill needs it)
+        from orchestrator.protocol.debugging.fault import Fault  # noqa: PLC0415 (as above)
+
+        return inject(sys.argv[2], int(sys.argv[3]), Fault(sys.argv[4]), float(sys.argv[5]))
+    if sys.argv[1:2] == ["gpus"] and len(sys.argv) == 4:
+        from orchestrator.node.server.gpus import print_gpus  # noqa: PLC0415 (only the doctor needs it)
+
+        return print_gpus(sys.argv[2], float(sys.argv[3]))
+    verbs = (
+        "agent TASK.json | slurm RUN | launcher | serve | replay ORDER | stacks ... | profile ... | relay ... | "
+        "adapter | fault ... | gpus ..."
+    )
+    print(f"usage: orchestrator.node {verbs}", file=sys.stderr)
     return 2
 
 

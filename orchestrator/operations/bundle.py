@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from orchestrator.errors import StoreError, UsageError
-from orchestrator.runs.checkpoints import checkpoint_folder, listing
-from orchestrator.runs.logs import Selection, log_files, offset_of_last
+from orchestrator.runs.files.checkpoints import all_of
+from orchestrator.runs.files.logs import Selection, log_files, offset_of_last
 from orchestrator.runs.record import PlanRecord
 from orchestrator.runs.redaction import Redaction, redaction
 from orchestrator.runs.store import RunDir, write_durably
@@ -40,7 +40,7 @@ def bundle(run: RunDir, output: Path) -> list[tuple[str, int]]:
     """Write the archive; return (name, size) of its members. UsageError when the file is there already."""
     if output.exists():
         raise UsageError(f"{output} exists already", "give another name: --output FILE")
-    redact = _redaction(run)
+    redact = redaction_of(run)
     members: list[tuple[str, int]] = []
     buffer = io.BytesIO()
     with gzip.GzipFile("", "wb", fileobj=buffer, mtime=0) as zipped, tarfile.open(fileobj=zipped, mode="w") as archive:
@@ -62,7 +62,8 @@ def unknown_secrets(run: RunDir) -> list[str]:
     return [name for name in _plan(run).secret_names if not os.environ.get(name)]
 
 
-def _redaction(run: RunDir) -> Redaction:
+def redaction_of(run: RunDir) -> Redaction:
+    """Return what is taken out of all that leaves the machine of a run."""
     plan = _plan(run)
     planned = {name: value for task in plan.tasks for name, value in task.env.items()}
     try:
@@ -117,7 +118,7 @@ def _json(path: Path, redact: Redaction) -> str:
 
 def _checkpoints(run: RunDir) -> list[dict[str, Any]]:
     try:
-        return [each.to_json() for each in listing(checkpoint_folder(run), verify=False)]
+        return [each.to_json() for each in all_of(run)]
     except StoreError:
         return []
 

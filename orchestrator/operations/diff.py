@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from orchestrator.runs.logs import result_of
+from orchestrator.runs.files.logs import result_of
 from orchestrator.runs.record import PlanRecord
 from orchestrator.runs.state import RunState
 from orchestrator.runs.store import RunDir

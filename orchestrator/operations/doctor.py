@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.backends import backend_of
+from orchestrator.errors import OrchError, UsageError
 
 if TYPE_CHECKING:
     from orchestrator.backends.base import Check
     from orchestrator.specs.profile import AnyProfile
+
+
+AT_ONCE: Final = 8  # profiles
 
 
 def examine(profile: AnyProfile, *, on_node: bool = False) -> list[Check]:
@@ -22,3 +27,25 @@ def examine(profile: AnyProfile, *, on_node: bool = False) -> list[Check]:
 def holdings(profile: AnyProfile) -> list[dict[str, Any]]:
     """List the hosts of an ssh profile and who holds what there, or Slurm's partitions; UsageError for another kind."""
     return backend_of(profile).holdings(profile)
+
+
+def holdings_of_all() -> list[tuple[str, list[dict[str, Any]] | OrchError]]:
+    """List the same of each ssh and slurm profile of one's own, by its name, or why it can't be had."""
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 (only this)
+
+    from orchestrator.specs.documents.loader import load_profile  # noqa: PLC0415 (loads pydantic and ruamel)
+    from orchestrator.specs.documents.lookup import own_profiles  # noqa: PLC0415 (as above)
+
+    def look(name: str, path: Path) -> tuple[str, list[dict[str, Any]] | OrchError] | None:
+        try:
+            profile = load_profile(str(path))
+            return None if profile.kind == "local" else (name, holdings(profile))
+        except OrchError as error:
+            return name, error
+
+    own = own_profiles(Path.cwd())
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        found = [each for each in pool.map(look, own.keys(), own.values()) if each is not None]
+    if not found:
+        raise UsageError("there is no ssh or slurm profile of your own", "orch init --host NAME writes one")
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shlex
 import subprocess
@@ -10,28 +11,33 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from orchestrator.errors import OrchError, UsageError
+from orchestrator.backends import backend
+from orchestrator.errors import BackendError, OrchError, UsageError
 from orchestrator.node.agent.launcher_process import archive_argv
-from orchestrator.node.launcher.rank_argv import foreign_argv
+from orchestrator.node.launcher.rank.argv import foreign_argv
 from orchestrator.operations.pull import choose
 from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.layout import attempt_folder
 from orchestrator.protocol.ranks import Binding, bind
 from orchestrator.protocol.task import NodeTask
-from orchestrator.runs.checkpoints import checkpoint_folder, listing
-from orchestrator.runs.metrics import metric_of_job
-from orchestrator.runs.store import RunDir
+from orchestrator.runs.files.checkpoints import checkpoint_folder, listing
+from orchestrator.runs.files.metrics import metric_of_checkpoints
+from orchestrator.runs.store import RunDir, check_own, write_durably
 from orchestrator.specs.plan import LaunchPlan, bindings_of
+from orchestrator.supervisor.reconcile import state_of
+from orchestrator.transport.node_archive import node_archive
 
-_PRECISIONS = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
+_PRECISIONS = {"bf16", "fp16", "fp8"}  # which accelerate knows as mixed ones
 
 
 def torchrun_commands(run: RunDir, port: int) -> str:
     """Return what to type on each node to start the run's ranks by torchrun; UsageError where they aren't known."""
     launch, bindings, address = _launch(run)
     blocks = []
-    for task, binding in zip(launch.tasks, bindings, strict=True):
+    for recorded, binding in zip(launch.tasks, bindings, strict=True):
+        task, before = where_its_code_is(run, recorded)
         argv = foreign_argv(dataclasses.replace(task, launcher="torchrun"), binding, address, port)
-        blocks.append(f"# node {task.node_rank}: {task.host}\n{by_hand(task, argv)}")
+        blocks.append("\n".join([*before, f"# node {task.node_rank}: {task.host}", by_hand(task, argv)]))
     return "\n\n".join([*_notes(launch, port), *blocks])
 
 
@@ -45,17 +51,28 @@ def accelerate_config(run: RunDir, node: int, port: int) -> str:
             f"the nodes of {run.run_id} have different numbers of ranks, which accelerate can't start",
             f"torchrun can: orch export torchrun {run.run_id}",
         )
-    task, world = launch.tasks[node], bindings[0].world_size
-    precision = _PRECISIONS[_precision(launch.job.get("training"))]
+    task, before = where_its_code_is(run, launch.tasks[node])
+    world = bindings[0].world_size
+    precision = _mixed_precision(launch.job.get("training"))
     program = task.program
     start = [task.python, "-m", "accelerate.commands.launch", "--config_file", f"accelerate_{node}.yaml"]
     start += [*(["--module"] if program.kind == "module" else []), program.target, *program.args]
+    on_cpu = _has_no_gpus(run)
     lines = [
         *_notes(launch, port),
+        *(f"#   {line}" if line[0] != "#" else line for line in before),
         f"# node {node} of {len(bindings)}: {task.host}; save this as accelerate_{node}.yaml in {task.code_dir}, then",
-        *(f"#   {line}" for line in by_hand(task, start).splitlines()),
+        *(
+            f"#   {line}"
+            for line in by_hand(task, start, {"ACCELERATE_USE_CPU": "true"} if on_cpu else {}).splitlines()
+        ),
+        # One process a rank, also without GPUs: MULTI_CPU, or use_cpu, would start a single one.
+        *(
+            ["# CPU: no node has a GPU, and ACCELERATE_USE_CPU says so; MULTI_GPU only means several ranks"]
+            if on_cpu
+            else []
+        ),
         "compute_environment: LOCAL_MACHINE",
-        # One process a rank, also without GPUs: MULTI_CPU would start a single one.
         f"distributed_type: {'MULTI_GPU' if world > 1 else 'NO'}",
         f"num_machines: {len(bindings)}",
         f"machine_rank: {node}",
@@ -69,14 +86,16 @@ def accelerate_config(run: RunDir, node: int, port: int) -> str:
     return "\n".join(lines)
 
 
-def _precision(training: Mapping[str, str] | None) -> str:
-    return training.get("precision", "fp32") if training is not None else "fp32"
+def _mixed_precision(training: Mapping[str, str] | None) -> str:
+    """Return accelerate's word for it; one that is chosen on the nodes, or none, is a script's own business."""
+    precision = training.get("precision", "") if training is not None else ""
+    return precision if precision in _PRECISIONS else "no"
 
 
 def safetensors(run: RunDir, which: str, target: Path | None) -> tuple[Path, str]:
     """Write a checkpoint's weights as a safetensors file; return (the file, which checkpoint and why)."""
     folder = checkpoint_folder(run)
-    chosen, why = choose(listing(folder, verify=False), which, folder, metric_of_job(run.read("run.json")))
+    chosen, why = choose(listing(folder, verify=False), which, folder, metric_of_checkpoints(run.read("run.json")))
     if chosen is None:
         raise UsageError(why, "a run that is going on saves one in time; orch checkpoints lists them")
     path = target or Path(f"{run.run_id}-step{chosen.step}.safetensors")
@@ -98,18 +117,23 @@ def _launch(run: RunDir) -> tuple[LaunchPlan, list[Binding], str]:
     return launch, bindings, address
 
 
+def plan_of(run: RunDir) -> LaunchPlan:
+    """Return the plan as it was recorded; UsageError where it can't be read."""
+    record = run.read("plan.json")
+    if record is None:
+        raise UsageError(f"run {run.run_id} has no plan", "it was recorded by another version of orch")
+    try:
+        return LaunchPlan.from_json(record)
+    except ValueError as error:
+        raise UsageError(f"the plan of run {run.run_id} can't be read: {error}") from error
+
+
 def launch_of(run: RunDir) -> tuple[LaunchPlan, list[Binding], str]:
     """Return the plan, each node's ranks and node 0's address: as planned, or as the run's nodes have found them.
 
     UsageError where the plan can't be read, or the nodes have not decided yet.
     """
-    record = run.read("plan.json")
-    if record is None:
-        raise UsageError(f"run {run.run_id} has no plan", "it was recorded by another version of orch")
-    try:
-        launch = LaunchPlan.from_json(record)
-    except ValueError as error:
-        raise UsageError(f"the plan of run {run.run_id} can't be read: {error}") from error
+    launch = plan_of(run)
     events = run.events()
     bindings = bindings_of(launch)
     for event in events:
@@ -135,11 +159,57 @@ def _notes(launch: LaunchPlan, port: int) -> list[str]:
     return notes
 
 
+def where_its_code_is(run: RunDir, task: NodeTask) -> tuple[NodeTask, list[str]]:
+    """Return the task as it can be started by hand, and lines to be run here before.
+
+    Once a run has ended, its folders on other machines are gone: its code is sent from the record into a new one.
+    """
+    machine = backend(run.record().kind)
+    if not machine.collects or not state_of(run).is_final:
+        return task, []
+    folder = f"~/{run.run_id}"
+    moved = dataclasses.replace(
+        task, run_dir=folder, code_dir=f"{folder}/code", checkpoint_dir=f"{folder}/checkpoints", resume="never"
+    )
+    with contextlib.suppress(OrchError):  # another user's, or a full disk: it has what was written before
+        check_own(run.path.parent.parent, run)
+        write_durably(run.path / "node.pyz", node_archive())
+    own = f"{run.run_id}/{attempt_folder(f'nodes/{task.node_rank}', task.attempt)}"
+    source, unpack = shlex.quote(str(run.path)), f"mkdir -p {own} && tar -C {run.run_id} -xf -"
+    try:
+        there = shlex.join(machine.reach(run, task.node_rank, ["sh", "-c", unpack], terminal=False))
+    except BackendError:  # a node that was Slurm's is the run's no more
+        there = f"ssh {shlex.quote(task.host)} {shlex.quote(unpack)}"
+    return moved, [
+        f"# its folder on {task.host} is gone; from this machine:",
+        f"tar -C {source} -chf - code node.pyz | {there}",
+    ]
+
+
+def _has_no_gpus(run: RunDir) -> bool:
+    """Tell whether all nodes of the run said that they have no GPU."""
+    said = [event.get("gpus") for event in run.events() if event["kind"] == EventKind.AGENT_STARTED]
+    return bool(said) and not any(said)
+
+
 def by_hand(task: NodeTask, argv: list[str], more: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return shell lines that go where the ranks start and give them the job's variables, and `more`."""
     path = ":".join([*archive_argv(task), *filter(None, [task.env.get("PYTHONPATH")])])
     variables = {**task.env, "PYTHONPATH": path, **more}
     if task.backend != "auto":
         variables["ORCH_BACKEND"] = task.backend
-    assigned = [f"{name}={value}" for name, value in sorted(variables.items())]
-    return "\n".join([*task.setup, f"cd {shlex.quote(task.code_dir)}", shlex.join(["env", *assigned, *argv])])
+    # The job's own values are no paths of orch's.
+    literal = set(task.env) - {"PYTHONPATH"}
+    assigned = [
+        f"{name}={shlex.quote(value) if name in literal else _at_home(value)}"
+        for name, value in sorted(variables.items())
+    ]
+    line = " ".join(["env", *assigned, _at_home(argv[0]), *map(shlex.quote, argv[1:])])
+    return "\n".join([*task.setup, f"cd {_at_home(task.code_dir)}", line])
+
+
+def _at_home(text: str) -> str:
+    """Return a path, or several with `:` between them, as a word of the shell that still finds the home folder."""
+    parts = [('"$HOME"' + shlex.quote(part[1:])) if part.startswith("~/") else part and shlex.quote(part)
+             for part in text.split(":")]  # fmt: skip
+    return ":".join(parts) if "~/" in text else shlex.quote(text)

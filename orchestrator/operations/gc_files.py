@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Final
 
 from orchestrator.backends.base import Finding
-from orchestrator.protocol.files import locked_if_free
+from orchestrator.backends.settings import CACHE_DAYS
+from orchestrator.node.environments.unused import find_old, remove
+from orchestrator.protocol.files import has_lost_its_writer, is_being_written, locked_if_free
+from orchestrator.protocol.json_text import parse_json
 from orchestrator.runs.store import REMOVED_PREFIX, delete_folder
 
 SETTLED_SECONDS: Final = 60.0  # younger files may be a submit's that is still at work
@@ -27,6 +30,7 @@ def collect_files(root: Path, *, dry_run: bool) -> Iterator[Finding]:
             yield Finding(kind, str(path), "kept", f"{why}; {error.strerror}")
     yield from _folders_without_record(root)
     yield from _partial_inputs(root, dry_run=dry_run)
+    yield from _cache(root, dry_run=dry_run)
 
 
 def _leftovers(root: Path) -> Iterator[tuple[str, Path, str]]:
@@ -35,20 +39,20 @@ def _leftovers(root: Path) -> Iterator[tuple[str, Path, str]]:
             yield "mark", path, "a live mark without a run"
     for folder in _children(root / "runs"):
         if folder.name.startswith(REMOVED_PREFIX):
-            if _is_settled(folder):
+            if _is_abandoned(folder):
                 yield "folder", folder, "its removal was cut off"
             continue
         if _is_settled(folder) and not (folder / "run.json").exists() and _is_bare(folder):
             yield "folder", folder, "a submit was killed before it had recorded its run"
             continue
         for path in (*folder.glob(".*.tmp"), *folder.glob("nodes/*/*.tmp")):
-            if _is_settled(path):
+            if _is_abandoned(path):
                 yield "file", path, "its writer was killed"
         if (folder / "verdict.json").exists():
             for path in (*folder.glob("checkpoints/.tmp-step_*"), *folder.glob("checkpoints/.gone-step_*")):
                 yield "folder", path, "a checkpoint that was never finished, or already deleted"
     for path in root.glob(".*.tmp"):
-        if _is_settled(path):
+        if _is_abandoned(path):
             yield "file", path, "its writer was killed"
 
 
@@ -79,11 +83,38 @@ def _partial_inputs(root: Path, *, dry_run: bool) -> Iterator[Finding]:
             yield Finding("file", str(path), "would be removed" if dry_run else "removed", "an input half fetched")
 
 
+def _cache(root: Path, *, dry_run: bool) -> Iterator[Finding]:
+    """Environments and wheels that nothing has used for long; a wheel that a known run was given stays for another."""
+    oldest, why = time.time() - CACHE_DAYS * 86_400, f"unused for {CACHE_DAYS} days"
+    for old in find_old(str(root / "cache"), oldest, _wheels_of_runs(root)):
+        try:
+            if not dry_run and not remove(old):
+                yield Finding(old.kind, old.path, "kept", "a run is using it")
+                continue
+            done = "would be removed" if dry_run else "removed"
+            yield Finding(old.kind, old.path, done, "its build was cut off" if old.kind == "folder" else why)
+        except OSError as error:
+            yield Finding(old.kind, old.path, "kept", f"{why}; {error.strerror}")
+
+
+def _wheels_of_runs(root: Path) -> set[str]:
+    found = set()
+    for path in root.glob("runs/*/packages.json"):
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+            found |= {each["sha256"] for rows in parse_json(path.read_bytes()).values() for each in rows}
+    return found
+
+
 def _children(folder: Path) -> list[Path]:
     try:
         return sorted(folder.iterdir())
     except FileNotFoundError:
         return []
+
+
+def _is_abandoned(path: Path) -> bool:
+    """Is it temporary and its writer gone: known by the name that it gave it, else by its age?"""
+    return has_lost_its_writer(path) or (_is_settled(path) and not is_being_written(path))
 
 
 def _is_settled(path: Path) -> bool:

@@ -6,6 +6,7 @@ COMMIT is copied last, so that an interrupted copy is never taken for a checkpoi
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -15,17 +16,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from orchestrator.backends import backend
-from orchestrator.errors import BackendError, OrchError, StoreError, UsageError
-from orchestrator.protocol import checkpoint_dir
-from orchestrator.protocol.checkpoint_dir import BLOCK_BYTES, COMMIT, MANIFEST, CheckpointState, sha256_of
-from orchestrator.runs.checkpoints import Checkpoint, best, check, checkpoint_folder, listing
-from orchestrator.runs.logs import Selection, log_files
-from orchestrator.runs.metrics import JobMetric, metric_of_job
-from orchestrator.runs.outputs import Output, outputs_of
+from orchestrator.errors import BackendError, OrchError, RunNotFoundError, StoreError, UsageError
+from orchestrator.protocol.checkpoints import checkpoint_dir
+from orchestrator.protocol.checkpoints.checkpoint_dir import BLOCK_BYTES, COMMIT, MANIFEST, CheckpointState, sha256_of
+from orchestrator.protocol.metric import JobMetric
+from orchestrator.runs.files.checkpoints import Checkpoint, all_of, best, check, checkpoint_folder
+from orchestrator.runs.files.logs import Selection, log_files
+from orchestrator.runs.files.metrics import metric_of_checkpoints
+from orchestrator.runs.files.outputs import Output, outputs_of
 from orchestrator.runs.reducer import left_outputs
 from orchestrator.runs.store import RunDir, check_own, write_durably
 
 RECEIPT: Final = "pull.json"
+PULLED: Final = "pulled.json"  # in the run's folder: where it was pulled to
 TRIES: Final = 5  # a run that goes on may delete or replace the checkpoint while it is copied
 
 
@@ -62,7 +65,7 @@ class _ChangedError(Exception):
 def pull(run: RunDir, target: Path, which: str = "latest", tell: Callable[[str], None] = lambda _: None) -> Pulled:
     """Copy a run's results into `target`, also while it goes on; `which` is best, latest, none or a step."""
     if which not in ("best", "latest", "none") and not which.isdigit():
-        raise UsageError(f"--checkpoint {which}: is not a checkpoint", "write best, latest, none or a step's number")
+        raise UsageError(f"--checkpoint {which} is not a checkpoint", "write best, latest, none or a step's number")
     _take_folder(run, target)
     files = [_grown(run.path / name, target / name, name) for name in ("metrics.jsonl", "result.json")]
     for log in log_files(run, Selection()):
@@ -75,7 +78,33 @@ def pull(run: RunDir, target: Path, which: str = "latest", tell: Callable[[str],
     if which != "none":
         pulled = _pull_checkpoint(run, target, which, pulled, tell)
     RunDir(target).write(RECEIPT, pulled.to_json())
+    _note_folder(run, target)
     return pulled
+
+
+def _note_folder(run: RunDir, target: Path) -> None:
+    """Note in the run where it was pulled to, so that its removal knows of what there is a copy."""
+    with contextlib.suppress(StoreError, RunNotFoundError):  # another's run, or one that is removed meanwhile
+        check_own(run.root, run)
+        folders = [*map(str, folders_pulled_to(run)), str(target.resolve())]
+        run.write(PULLED, {"folders": list(dict.fromkeys(folders))})
+
+
+def folders_pulled_to(run: RunDir) -> list[Path]:
+    """Return the folders that hold copies of the run's results, as far as they are still there."""
+    try:
+        said = (run.read(PULLED) or {}).get("folders")
+        folders = [Path(each) for each in said if isinstance(each, str)] if isinstance(said, list) else []
+    except StoreError:
+        return []
+    return [folder for folder in folders if _receipt(folder).get("run_id") == run.run_id]
+
+
+def _receipt(folder: Path) -> dict[str, Any]:
+    try:
+        return RunDir(folder).read(RECEIPT) or {}
+    except StoreError:
+        return {}
 
 
 def _take_folder(run: RunDir, target: Path) -> None:
@@ -183,10 +212,10 @@ def _failed(target: Path, error: OSError) -> OrchError:
 
 def _pull_checkpoint(run: RunDir, target: Path, which: str, pulled: Pulled, tell: Callable[[str], None]) -> Pulled:
     skipped: dict[Path, Checkpoint] = {}
-    metric = metric_of_job(run.read("run.json"))
+    metric = metric_of_checkpoints(run.read("run.json"))
     for _ in range(TRIES):
         before = checkpoint_dir.step_folders(checkpoint_folder(run))
-        found = [each for each in listing(checkpoint_folder(run), verify=False) if _is_of(run, each)]
+        found = [each for each in all_of(run) if _is_of(run, each)]
         found = [skipped.get(each.path, each) for each in found]
         notes = tuple(f"step {each.step} is {each.verdict}: {each.reason}" for each in found if each.reason)
         chosen, choice = choose(found, which, checkpoint_folder(run), metric)
@@ -194,6 +223,9 @@ def _pull_checkpoint(run: RunDir, target: Path, which: str, pulled: Pulled, tell
             if before != checkpoint_dir.step_folders(checkpoint_folder(run)):
                 continue  # the one that was there has been pruned for a newer one
             return replace(pulled, choice=choice, skipped=notes)
+        if chosen.path.parent != checkpoint_folder(run):  # one of the outputs
+            place = _complete_output(run, target, chosen.path)
+            return replace(pulled, choice=f"{chosen.format} {place} ({choice})", step=chosen.step, skipped=notes)
         tell(f"checkpoint step {chosen.step} ({choice})")
         try:
             files = _copy_checkpoint(chosen, target / "checkpoints" / chosen.path.name)
@@ -204,6 +236,17 @@ def _pull_checkpoint(run: RunDir, target: Path, which: str, pulled: Pulled, tell
         _drop_unfinished(target / "checkpoints")
         return replace(pulled, files=(*pulled.files, *files), step=chosen.step, choice=choice, skipped=notes)
     raise OrchError("no checkpoint stood still long enough to be copied", "try again, or name one: --checkpoint STEP")
+
+
+def _complete_output(run: RunDir, target: Path, checkpoint: Path) -> str:
+    """Copy once more what has been written of a checkpoint since it was copied; return where it is."""
+    place = checkpoint
+    for output in outputs_of(run):
+        if output.file.is_relative_to(checkpoint):
+            _output(output, target)
+            path, below = Path("outputs", output.path), output.file.relative_to(checkpoint)
+            place = path.parents[len(below.parts) - 1] if below.parts else path
+    return str(place)
 
 
 def _is_of(run: RunDir, checkpoint: Checkpoint) -> bool:
@@ -233,8 +276,8 @@ def choose(
         bad = f"the checkpoint of step {which} is {asked[0].verdict}: {asked[0].reason}" if asked else ""
         raise UsageError(bad or f"{folder} has no checkpoint of step {which}", f"there are: {there}")
     if not usable:
-        return None, f"no checkpoint is there in {folder}" + (" that may be used" if found else "")
-    newest = max(usable, key=lambda each: each.step)
+        return None, f"no checkpoint found in {folder}" + (" that may be used" if found else "")
+    newest = max(usable, key=lambda each: each.order)
     if which == "latest":
         return newest, "the newest"
     return best(usable, metric) or (newest, "the newest, as none has a metric")

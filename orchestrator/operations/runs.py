@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,33 +16,25 @@ from orchestrator.errors import (
     EXIT_RUN_FAILED,
     EXIT_SUCCEEDED,
     BackendError,
+    RunNotFoundError,
     StoreError,
     UsageError,
 )
 from orchestrator.protocol.events import EventKind
-from orchestrator.runs import dependencies, notification_ledger
+from orchestrator.runs import dependencies
+from orchestrator.runs.marks import is_any_to_tell
 from orchestrator.runs.record import UNKNOWN
-from orchestrator.runs.reducer import left_outputs
-from orchestrator.runs.state import LeftOutputs, RunState, RunStatus
+from orchestrator.runs.state import Event, RunState, RunStatus
 from orchestrator.runs.store import RunDir, check_own, read_lines, remove_run
-from orchestrator.supervisor import queue
 from orchestrator.supervisor.reconcile import reconcile, state_of
-from orchestrator.supervisor.supervisor import start_supervisor
+from orchestrator.supervisor.start import start_supervisor
 
 if TYPE_CHECKING:  # what only looks at runs must not wait for pydantic
-    from orchestrator.runs.logs import Selection
+    from orchestrator.runs.files.file_cache import FileCache
+    from orchestrator.runs.files.logs import Selection
 POLL_SECONDS = 0.1  # files on a network file system send no events, so followers look
 CANCEL_MARGIN = 10.0
 METRICS_BYTES = 32 << 20  # a larger file is not read through for the seconds that saving took
-
-
-@dataclass(frozen=True)
-class OutputsThatGo:
-    """How many output files a removal takes, their bytes, and what is on machines that nothing here knows after it."""
-
-    files: int = 0
-    bytes: int = 0
-    left: tuple[LeftOutputs, ...] = ()
 
 
 # -- looking
@@ -51,16 +42,25 @@ class OutputsThatGo:
 
 def record_of(run: RunDir) -> dict[str, Any]:
     """What the run was and what it cost so far."""
-    from orchestrator.runs.summary import run_record  # noqa: PLC0415 (a table of runs does without)
+    from orchestrator.runs.files.samples import newest_samples  # noqa: PLC0415 (a table of runs does without)
+    from orchestrator.runs.summary import run_record  # noqa: PLC0415 (as above)
 
     metrics = run.path / "metrics.jsonl"
     lines = read_lines(metrics) if metrics.exists() and metrics.stat().st_size <= METRICS_BYTES else ()
-    return run_record(run.record(), run.events(), run.read("plan.json"), lines, time.time())
+    return run_record(run.record(), run.events(), run.read("plan.json"), lines, time.time(), newest_samples(run))
+
+
+def hours_of(run: RunDir, events: Iterable[Event]) -> dict[str, float | None]:
+    """What the run cost so far; the rest of its record would have its metrics read."""
+    from orchestrator.runs import summary  # noqa: PLC0415 (as above)
+    from orchestrator.runs.files.samples import newest_samples  # noqa: PLC0415 (as above)
+
+    return summary.hours_of(events, time.time(), newest_samples(run))
 
 
 def bringing_logs(run: RunDir, selection: Selection) -> contextlib.AbstractContextManager[None]:
-    """While it lasts, the chosen logs grow here as they do on their nodes; rank 0's do so anyway."""
-    if (run.path / "verdict.json").exists() or (selection.rank in (None, 0) and not selection.takes_several):
+    """While it lasts, the chosen logs grow here as they do on their nodes."""
+    if come_anyway(run, selection):
         return contextlib.nullcontext()
     try:
         check_own(run.path.parent.parent, run)
@@ -69,11 +69,16 @@ def bringing_logs(run: RunDir, selection: Selection) -> contextlib.AbstractConte
     return backend(run.record().kind).bringing_logs(run, None if selection.takes_several else [selection.rank or 0])
 
 
-def state_or_why_not(run: RunDir) -> RunState:
+def come_anyway(run: RunDir, selection: Selection) -> bool:
+    """Tell whether nobody need bring the chosen logs: rank 0's grow here anyway, and all are here at the end."""
+    return (run.path / "verdict.json").exists() or (selection.rank in (None, 0) and not selection.takes_several)
+
+
+def state_or_why_not(run: RunDir, known: FileCache | None = None) -> RunState:
     """One run that can't be read must not hide the others."""
     try:
-        return state_of(run)
-    except StoreError as error:
+        return state_of(run, known=known)
+    except (StoreError, RunNotFoundError) as error:
         return RunState(run.run_id, UNKNOWN, UNKNOWN, 0.0, RunStatus.UNREADABLE, detail=error.message)
 
 
@@ -93,7 +98,7 @@ def states(run: RunDir, timeout: float | None = None) -> Iterator[RunState]:
         yield state
         if state.is_final or (end is not None and time.monotonic() >= end):
             return
-        time.sleep(POLL_SECONDS)
+        time.sleep(POLL_SECONDS)  # files on a network file system send no events
 
 
 def exit_code(state: RunState) -> int:
@@ -115,6 +120,8 @@ def cancel(root: Path, run: RunDir, *, now: bool) -> tuple[RunState, list[NodePr
     that had ended before is left as it was. Where a full disk takes no record, the run is ended all the same, and
     recorded with the room that this gives; StoreError where that is not enough either.
     """
+    from orchestrator.supervisor import queue  # noqa: PLC0415 (a table of runs does without)
+
     state = state_of(run)
     if state.is_final:
         return state, []
@@ -137,7 +144,7 @@ def cancel(root: Path, run: RunDir, *, now: bool) -> tuple[RunState, list[NodePr
         hint = "make room there, and cancel it once more: else it may be started again, and its verdict is not written"
         raise StoreError(f"run {run.run_id} was ended, {said}; that could not be recorded: {problem.message}", hint)
     reconcile(root, run)
-    _have_it_told(root)
+    have_it_told(root)
     return state_of(run), proofs
 
 
@@ -148,7 +155,7 @@ def _wait_for_verdict_of(host: str, run: RunDir) -> None:
         if time.monotonic() > end:
             said = f"run {run.run_id} was started on {host}, where nobody has taken up the cancel yet"
             raise BackendError(said, f"cancel it there: ssh {host} orch cancel {run.run_id}")
-        time.sleep(POLL_SECONDS)
+        time.sleep(POLL_SECONDS)  # the verdict is a file that another machine writes: it sends no events here
 
 
 def _record_cancel(run: RunDir, *, now: bool) -> StoreError | None:
@@ -157,25 +164,15 @@ def _record_cancel(run: RunDir, *, now: bool) -> StoreError | None:
         run.write("cancel.json", {"now": now, "time": time.time()})
         run.append_event(EventKind.CANCEL, now=now)
     except StoreError as error:
+        run.check_is_there()
         return error
     return None
 
 
-def _have_it_told(root: Path) -> None:
-    """A run has its verdict from here: the supervisor, who sends the notifications, may have died."""
-    if notification_ledger.watched(root):
+def have_it_told(root: Path) -> None:
+    """A run has its verdict from here: the supervisor, who tells people and trackers, may have died."""
+    if is_any_to_tell(root):
         start_supervisor(root)
-
-
-def outputs_that_go(run: RunDir) -> OutputsThatGo:
-    """What of a run's outputs is deleted with its folder, and what stays on its machines; nothing of a damaged run."""
-    from orchestrator.runs.outputs import outputs_of  # noqa: PLC0415 (a table of runs does without)
-
-    try:
-        own = [each for each in outputs_of(run) if each.file.resolve().is_relative_to(run.path.resolve())]
-        return OutputsThatGo(len(own), sum(each.bytes for each in own), left_outputs(run.events()))
-    except (StoreError, OSError):
-        return OutputsThatGo()
 
 
 def remove(root: Path, run: RunDir) -> None:

@@ -4,34 +4,40 @@ from __future__ import annotations
 
 import os
 import shlex
-from dataclasses import dataclass, field
+import sys
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from orchestrator.backends import backend_of
 from orchestrator.errors import UsageError
-from orchestrator.runs import dependencies, notification_ledger
+from orchestrator.protocol.task import Debug
+from orchestrator.runs import dependencies
+from orchestrator.runs.notifications.ledger import hidden_values
 from orchestrator.runs.record import Dependency, notify_entries
 from orchestrator.runs.store import RunDir, find_run
 from orchestrator.runs.sweeps import find_sweep
 
 if TYPE_CHECKING:  # what only looks at runs must not wait for pydantic
     from orchestrator.backends.base import CheckResult
+    from orchestrator.environments.lock import Lock
+    from orchestrator.specs.documents.loaded import Loaded
+    from orchestrator.specs.documents.yaml_source import Document
     from orchestrator.specs.environment import Environment
-    from orchestrator.specs.job import Notify
-    from orchestrator.specs.loader import Loaded
+    from orchestrator.specs.job import Job, Notify
     from orchestrator.specs.plan import LaunchPlan, Place
     from orchestrator.specs.profile import AnyProfile
 
 DRY_RUN_ID = "dryrun"
+NOTIFY_VARIABLE = "ORCH_NOTIFY_WEBHOOK"
 
 
 @dataclass(frozen=True)
 class Request:
     """What the user asked to submit or to plan."""
 
-    job: str
+    job: str | Document
     profile: str
     sets: tuple[str, ...] = ()
     flags: dict[str, Any] = field(default_factory=dict)
@@ -42,6 +48,9 @@ class Request:
     again: str | None = None  # the run to repeat; `job` is then empty, and `profile` where it stays the same
     after: str | None = None  # RUN[:ok|:any], or SWEEP
     allow_code_dir: bool = False  # one that is not the job's own
+    args: tuple[str, ...] = ()  # of the program, after the job's own
+    debug_rank: int | None = None  # waits for a debugger
+    notify_on: tuple[str, ...] = ()  # instead of the events that the job names
 
 
 @dataclass(frozen=True)
@@ -55,38 +64,89 @@ class Prepared:
     waits: bool = False
     given: tuple[str, ...] = ()  # the names of --env: `A=` had a value, `A` took the shell's
     repeats: RunDir | None = None
-    hidden: dict[str, str] = field(default_factory=dict, repr=False)  # of notify: what must not be shown
+    hidden: dict[str, str] = field(default_factory=dict, repr=False)  # of notify and track: what must not be shown
     after: Dependency | None = None
+    lock: Lock | None = None  # of its Python environment
+    debug_rank: int | None = None
 
 
 def prepare(root: Path, request: Request) -> Prepared:
     """Read and check everything that can be checked before anything is written; SpecError or UsageError otherwise."""
-    from orchestrator.specs.environment import parse_env_options, resolve  # noqa: PLC0415 (loads pydantic)
-    from orchestrator.specs.loader import load  # noqa: PLC0415 (loads pydantic and ruamel)
-    from orchestrator.specs.plan import rehearsal  # noqa: PLC0415 (loads pydantic)
+    from orchestrator.specs.environment import parse_env_options, resolve  # noqa: PLC0415 (what only looks does without)
+    from orchestrator.specs.plan import rehearsal  # noqa: PLC0415 (as above)
 
     flags = dict(request.flags)
     if request.resume is not None:
-        flags["job.checkpoint.resume"] = _checkpoints_of(find_run(root, request.resume))
+        flags["job.checkpoint.resume"] = _checkpoint_of(root, request.resume)
     options, repeats, rehearsed = request.env, None, request.rehearse
     if request.again is not None:
         from orchestrator.prepare import repeat  # noqa: PLC0415 (loads pydantic)
 
         repeats = find_run(root, request.again)
+        if not (request.sets or request.args):
+            repeat.check_has_values(repeats)
         loaded = repeat.load_again(repeats, request.profile, request.sets, flags)
         options = (*repeat.env_options(repeats), *request.env)
         rehearsed = rehearsed or (not request.profile and repeat.was_rehearsal(repeats))
     else:
-        loaded = load(
-            request.job, request.profile, sets=request.sets, flags=flags, allow_code_dir=request.allow_code_dir
-        )
+        loaded = _documents(root, request, flags)
+    if request.args:
+        loaded = replace(loaded, job=loaded.job.model_copy(update={"args": (*loaded.job.args, *request.args)}))
+    if request.notify_on:
+        loaded = replace(loaded, job=_notified_of(loaded.job, request.notify_on))
     environment = resolve(loaded.job, os.environ, parse_env_options(options, os.environ))
     profile = rehearsal(loaded.profile) if request.rehearse else loaded.profile
     given = dict.fromkeys("".join(option.partition("=")[:2]) for option in options)
     shell = {**os.environ, **environment.env, **environment.secrets}
-    hidden = notification_ledger.hidden_values(notify_entries(loaded.job.model_dump()), shell)
+    is_here = getattr(profile, "supervisor", "here") == "here"
+    hidden = hidden_values(notify_entries(loaded.job.model_dump()), shell, is_here=is_here)
+    if loaded.job.track:
+        from orchestrator.trackers import ledger  # noqa: PLC0415 (most jobs name none)
+
+        hidden |= ledger.hidden_values(loaded.job.track, shell, is_here=is_here)
     after = _after(root, request.after) if request.after is not None else None
-    return Prepared(loaded, profile, environment, rehearsed, request.waits, tuple(given), repeats, hidden, after)
+    lock = _lock(loaded, repeats)
+    return Prepared(
+        loaded, profile, environment, rehearsed, request.waits, tuple(given), repeats, hidden, after, lock,
+        request.debug_rank,
+    )  # fmt: skip
+
+
+def _documents(root: Path, request: Request, flags: dict[str, Any]) -> Loaded:
+    """The job and the profile, from what is kept of them where that saves anything."""
+    sets, allowed = request.sets, request.allow_code_dir
+    if "pydantic" in sys.modules:  # as of a sweep's points
+        from orchestrator.specs.documents.loader import load  # noqa: PLC0415 (loads pydantic and ruamel)
+
+        return load(request.job, request.profile, sets=sets, flags=flags, allow_code_dir=allowed)
+    from orchestrator.specs.documents import kept_documents  # noqa: PLC0415 (what only looks at runs does without)
+
+    return kept_documents.load(root, request.job, request.profile, sets=sets, flags=flags, allow_code_dir=allowed)
+
+
+def _notified_of(job: Job, events: tuple[str, ...]) -> Job:
+    """The job with these events for its `notify`, which is a web address in the shell where it names no way."""
+    if not (entries := job.notify):
+        from orchestrator.specs.job import Notify  # noqa: PLC0415 (loads pydantic)
+
+        entries = (Notify(webhook_env=NOTIFY_VARIABLE),)
+    return job.model_copy(update={"notify": tuple(each.model_copy(update={"on": events}) for each in entries)})
+
+
+def _lock(loaded: Loaded, repeats: RunDir | None) -> Lock | None:
+    """The lock of the job's environment, of a repeated run the one that it had; UsageError where it can't be read."""
+    asked = loaded.job.environment
+    if asked is None:
+        return None
+    if repeats is not None and repeats.record().job.get("environment") == asked.model_dump(mode="json"):
+        from orchestrator.environments.packages import recorded_lock  # noqa: PLC0415 (most jobs have no lock)
+
+        if (lock := recorded_lock(repeats)) is None:
+            raise UsageError(f"run {repeats.run_id} has lost its lock", "submit the job file instead")
+        return lock
+    from orchestrator.environments.lock import read_lock  # noqa: PLC0415 (most jobs have no lock)
+
+    return read_lock(asked, repeats.path / "code" if repeats is not None else loaded.code_dir)
 
 
 def _after(root: Path, text: str) -> Dependency | None:
@@ -101,17 +161,38 @@ def _after(root: Path, text: str) -> Dependency | None:
     return after if wait is not None else None
 
 
-def _checkpoints_of(run: RunDir) -> str:
-    """The folder of another run's checkpoints; UsageError when there is nothing to go on from."""
-    from orchestrator.protocol.checkpoint_dir import newest  # noqa: PLC0415 (only a submit needs it)
-    from orchestrator.runs.checkpoints import checkpoint_folder  # noqa: PLC0415 (as above)
+def _checkpoint_of(root: Path, text: str) -> str:
+    """What `--resume RUN[:STEP|:best]` names: the folder of its checkpoints, or one of them; UsageError for none."""
+    from orchestrator.protocol.checkpoints.checkpoint_dir import newest  # noqa: PLC0415 (only a submit needs it)
+    from orchestrator.runs.files.checkpoints import all_of, best, checkpoint_folder  # noqa: PLC0415 (as above)
+    from orchestrator.runs.files.metrics import metric_of_checkpoints  # noqa: PLC0415 (as above)
 
+    name, colon, step = text.rpartition(":")
+    run = find_run(root, name if colon else text)
     folder = checkpoint_folder(run)
-    if newest(folder) is None:
+    if not colon and newest(folder) is not None:
+        return str(folder)  # of which the newest that verifies is taken
+    found = [each for each in all_of(run) if each.is_whole]
+    chosen = [each for each in found if not colon or str(each.step) == step]
+    if colon and step == "best":
+        of_run = [each for each in found if each.run in ("", run.run_id)]
+        if (rated := best(of_run, metric_of_checkpoints(run.read("run.json")))) is not None:
+            return str(rated[0].path)
+        if found:
+            raise UsageError(f"no checkpoint of run {run.run_id} has a metric", "name a step, or leave ':best' out")
+    if chosen:
+        return str(max(chosen, key=lambda each: each.order).path)
+    from orchestrator.runs.reducer import left_outputs  # noqa: PLC0415 (most submits resume no other run)
+
+    if left_outputs(run.events()):
         raise UsageError(
-            f"run {run.run_id} left no checkpoint in {folder}", "submit without --resume, or name another run"
+            f"no such checkpoint of run {run.run_id} is here, and its machines have outputs that are not",
+            f"orch pull {run.run_id} --outputs brings them",
         )
-    return str(folder)
+    if colon:
+        steps = ", ".join(str(each.step) for each in found) or "none"
+        raise UsageError(f"run {run.run_id} left no checkpoint of step {step}", f"there are: {steps}")
+    raise UsageError(f"run {run.run_id} left no checkpoint in {folder}", "submit without --resume, or name another run")
 
 
 @dataclass(frozen=True)
@@ -126,7 +207,7 @@ class Shipment:
 
 def shipment(prepared: Prepared) -> Shipment:
     """Return what would be shipped, and the commands of `notify` and `supervisor`; UsageError where it can't be."""
-    from orchestrator.runs.code_snapshot import measure  # noqa: PLC0415 (only a submit needs it)
+    from orchestrator.runs.files.code_snapshot import measure  # noqa: PLC0415 (only a submit needs it)
 
     code, profile = prepared.loaded.job.code, prepared.profile
     if prepared.repeats is not None:
@@ -138,6 +219,8 @@ def shipment(prepared: Prepared) -> Shipment:
         folder = prepared.loaded.code_dir
         files, size = measure(folder, code.ignore, code.max_size)
     here = [f"notify {_how(each)}" for each in prepared.loaded.job.notify]
+    if prepared.lock is not None:
+        here.append(f"uv, which builds the source distributions of {prepared.lock.name} where it has any")
     if profile.kind == "ssh" and profile.supervisor != "here":
         here = [f"ssh {profile.supervisor} {profile.supervisor_orch} accept", *(f"{line} (there)" for line in here)]
     return Shipment(str(folder), files, size, tuple(here))
@@ -148,17 +231,30 @@ def _how(notify: Notify) -> str:
     on = f"on {', '.join(notify.on)}"
     if notify.command is not None:
         return f"{on}: {shlex.join(notify.command)}"
+    if notify.apprise_env is not None:
+        return f"{on}: by apprise to the URLs in {notify.apprise_env}"
     where = urlsplit(notify.webhook).hostname if notify.webhook else f"the address in {notify.webhook_env}"
     return f"{on}: POST to {where}"
 
 
 def plan_for(root: Path, prepared: Prepared, run_id: str | None = None) -> LaunchPlan:
     """The launch plan of a request; for a dry run under an id that no run ever has."""
-    from orchestrator.specs.plan import plan  # noqa: PLC0415 (loads pydantic)
+    from orchestrator.specs.plan import plan  # noqa: PLC0415 (what only looks at runs does without)
 
     run_id = run_id or f"{prepared.loaded.job.name}-{DRY_RUN_ID}"
     place = _place(RunDir(root / "runs" / run_id), prepared.profile)
-    return plan(prepared.loaded.job, prepared.profile, run_id, place, prepared.environment.env)
+    launch = plan(prepared.loaded.job, prepared.profile, run_id, place, prepared.environment.env)
+    if prepared.debug_rank is None:
+        return launch
+    debug = Debug(prepared.debug_rank)
+    return replace(launch, tasks=tuple(replace(task, debug=debug) for task in launch.tasks))
+
+
+def shown_plan(root: Path, prepared: Prepared, *, asks: bool = False) -> LaunchPlan:
+    """The plan as a submit would start it. No other machine is asked for what this one lacks, unless `asks`."""
+    launch = plan_for(root, prepared)
+    reaches_out = bool(launch.profile.get("login")) and not asks
+    return launch if reaches_out else backend_of(prepared.profile).completed(launch)
 
 
 def _place(run: RunDir, profile: AnyProfile) -> Place:

@@ -15,8 +15,9 @@ from orchestrator.errors import (
 )
 from orchestrator.node.system.processes import identify
 from orchestrator.prepare.prepare import Prepared
+from orchestrator.protocol.code_baseline import write_baseline
 from orchestrator.protocol.events import EventKind
-from orchestrator.runs import notification_ledger
+from orchestrator.runs.notifications.ledger import watch
 from orchestrator.runs.record import SweepPoint, notify_entries
 from orchestrator.runs.store import RunDir, create_run, remove_run
 
@@ -34,8 +35,13 @@ def record_run(
     folder = backend(kind_of(launch.profile)).shared_folder(launch)
     run = create_run(root, launch.run_id, {**_record(prepared, launch), **place}, folder, indexed=indexed)
     try:
-        notification_ledger.watch(root, run, notify_entries(launch.job), prepared.hidden)
+        watch(root, run, notify_entries(launch.job), prepared.hidden)
+        if launch.job.get("track"):
+            from orchestrator.trackers import ledger  # noqa: PLC0415 (most jobs name none)
+
+            ledger.watch(root, run, ledger.trackers_of(launch.job), prepared.hidden)
         run.write("plan.json", launch.to_json())
+        _record_environment(prepared, run)
     except OrchError:
         remove_run(root, run)
         raise
@@ -79,9 +85,18 @@ def snapshot_code(prepared: Prepared, run: RunDir) -> None:
     run.append_event(EventKind.SNAPSHOT, **facts)
 
 
+def _record_environment(prepared: Prepared, run: RunDir) -> None:
+    """Record the lock, and, for a repeated run, which packages that run had."""
+    if prepared.lock is None:
+        return
+    from orchestrator.environments.packages import record_lock  # noqa: PLC0415 (most jobs have no lock)
+
+    record_lock(run, prepared.lock, prepared.repeats)
+
+
 def copy_code(prepared: Prepared, run: RunDir) -> dict[str, Any]:
     """Copy the code: the folder as it is now, or, for a repeated run, what that run was sent; the copy's facts."""
-    from orchestrator.node.server.outputs import baseline, write_baseline  # noqa: PLC0415 (only a submit needs it)
+    from orchestrator.node.server.outputs import baseline  # noqa: PLC0415 (only a submit needs it)
 
     facts = _copied(prepared, run)
     code_dir = str(run.path / "code")
@@ -94,7 +109,7 @@ def _copied(prepared: Prepared, run: RunDir) -> dict[str, Any]:
         from orchestrator.prepare import repeat  # noqa: PLC0415 (loads pydantic)
 
         return repeat.copy_code(prepared.repeats, run)
-    from orchestrator.runs.code_snapshot import take  # noqa: PLC0415 (only a submit needs it)
+    from orchestrator.runs.files.code_snapshot import take  # noqa: PLC0415 (only a submit needs it)
 
     code = prepared.loaded.job.code
     return asdict(take(prepared.loaded.code_dir, run.path / "code", code.ignore, code.max_size))

@@ -12,10 +12,18 @@ from typing import Any
 
 from orchestrator.errors import UsageError
 from orchestrator.protocol.events import EventKind
-from orchestrator.runs.code_snapshot import retake
+from orchestrator.runs.files.code_snapshot import retake
 from orchestrator.runs.store import RunDir
+from orchestrator.specs.documents.loader import Loaded, load
 from orchestrator.specs.job import Code
-from orchestrator.specs.loader import Loaded, load
+
+
+def check_has_values(run: RunDir) -> None:
+    """Raise UsageError for the trial of a search that has not been given its values."""
+    point = run.record().point
+    if point is not None and point.is_trial and not point.values:
+        hint = "repeat one that has begun, or set what it shall run with: --set, or -- ARGUMENTS"
+        raise UsageError(f"{run.run_id} has no values yet: its search chooses them when it is started", hint)
 
 
 def load_again(run: RunDir, profile: str, sets: Iterable[str], flags: Mapping[str, Any]) -> Loaded:
@@ -35,7 +43,7 @@ def load_again(run: RunDir, profile: str, sets: Iterable[str], flags: Mapping[st
     profile_path = loaded.profile_path if profile else Path(record.profile_file)
     return replace(
         loaded, job=restored, job_path=Path(record.job_file), profile_path=profile_path,
-        code_dir=Path(record.code_dir),
+        code_dir=Path(record.code_dir), notes=(),  # a record has its times in seconds
     )  # fmt: skip
 
 

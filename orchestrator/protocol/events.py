@@ -13,6 +13,7 @@ class EventKind:
     SNAPSHOT = "snapshot"  # the code was copied: how much, its hash, what git says of it
     QUEUED = "held"  # by orch itself: the supervisor starts it when its time has come
     DROPPED = "dropped"  # it is not to be started any more: `reason`
+    ENVIRONMENT = "environment"  # of node `of`: its `folder` on `host`, whether it had to be `made`, the `seconds`
     SUBMITTED = "submitted"  # the backend said that every agent, or the job, was handed over
     SUBMIT_FAILED = "submit_failed"  # it was refused, or a relaunch was given up: `reason`
     CLOCK = "clock"  # the clock of node `of` is `ahead` seconds, measured at its `start`
@@ -21,7 +22,7 @@ class EventKind:
     REPLACED = "replaced"  # a spare took the place of a lost host
     GOING_ON_WITHOUT = "going_on_without"  # a relaunch with fewer nodes: `hosts` are left out
     WAITING_FOR_HOSTS = "waiting_for_hosts"  # a relaunch waits for `hosts` to come back: `why`
-    CANCEL = "cancel"  # somebody asked for the run's end
+    CANCEL = "cancel"  # somebody asked for the run's end; a search with its `reason`
     COLLECTED = "collected"  # a checkpoint was copied here
     LEFT_BEHIND = "left_behind"  # what could not be brought back, or not be removed from a node
     OUTPUTS_LEFT = (
@@ -42,6 +43,7 @@ class EventKind:
     LAUNCHER_GONE = "launcher_gone"  # it ended unasked: its exit code, its last words
     STARTED = "started"  # the node's ranks of an attempt
     SLEPT = "slept"  # the leader did not run for so many seconds: suspended, or paused
+    SAMPLING_FAILED = "sampling_failed"  # how busy the node is can't be written, or not be looked at: `reason`
     STALL = "stall"  # a rank has said nothing for long; `full` where it counts as hung
     RANK_EXIT = "rank_exit"  # the code or signal of one rank
     SIGNAL = "signal"  # the agent was sent one; `cancelled` where a cancel is recorded
@@ -55,9 +57,12 @@ class EventKind:
     LISTENING = "listening"  # the port of the gang, and the addresses
     JOINED = "joined"  # a node is in
     LOST_NODE = "lost_node"  # a node's connection is gone, or silent
+    HANDED_OVER = "handed_over"  # nodes `to` were given what an attempt goes on from
     GO = "go"  # an attempt's ranks are bound and told to start
     STOPPING = "stopping"  # the ranks were asked to stop at a step boundary
     TIME_LIMIT = "time_limit"  # the job's own limit was reached
+    UNUSED = "unused"  # all nodes have been idle for as long as the job's `idle` allows: `seconds`, `use`
+    USED = "used"  # node `by` is idle no more
     STACKS = "stacks"  # what the ranks were doing when one hung
     ATTEMPT_FAILED = "attempt_failed"  # its culprit and its cause
     RESTART = "restart"  # the same agents start the ranks again

@@ -20,6 +20,7 @@ from typing import Any
 PRIVATE = 0o600
 READABLE = 0o644
 WRITING_SECONDS = 60.0  # that a file may take to be written on another machine
+REMOVAL_PASSES = 8  # through a folder that others still finish a file in
 _SHARED = os.O_RDWR | os.O_CREAT | os.O_APPEND  # of what several processes write, or lock
 
 
@@ -103,19 +104,65 @@ def is_being_written(path: str | Path) -> bool:
 
     It lives on this machine; or it is on another one that shares the folder, and the file is young.
     """
-    parts = os.path.basename(path).split(".")
-    if parts[-1] != "tmp" or len(parts) < 5 or not parts[-2].isdecimal():
+    machine, process = _writer(path)
+    if machine == _this_machine():
+        return os.path.exists(f"/proc/{process}")
+    if not machine:
         return False
-    if parts[-3] == _this_machine():
-        return os.path.exists(f"/proc/{parts[-2]}")
     try:
         return time.time() - os.stat(path).st_mtime < WRITING_SECONDS
     except OSError:
         return False
 
 
+def has_lost_its_writer(path: str | Path) -> bool:
+    """Tell whether a temporary file was begun by a process of this machine that is gone: no age need prove it."""
+    machine, process = _writer(path)
+    return machine == _this_machine() and not os.path.exists(f"/proc/{process}")
+
+
+def _writer(path: str | Path) -> tuple[str, str]:
+    """Return (machine, process number) that `temporary_name` has put into a name; empty ones where it did not."""
+    parts = os.path.basename(path).split(".")
+    if parts[-1] != "tmp" or len(parts) < 5 or not parts[-2].isdecimal():
+        return "", ""
+    return parts[-3], parts[-2]
+
+
 def _this_machine() -> str:
     return f"{zlib.crc32(os.uname().nodename.encode()):08x}"
+
+
+def folder_size(folder: str | Path) -> int:
+    """Return how many bytes the files below a folder have; what is gone meanwhile has none, links are not followed."""
+    total = 0
+    for above, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(above, name)).st_size
+    return total
+
+
+def remove_tree(folder: str | Path) -> None:
+    """Delete a folder and all in it; several processes may do so at once, and one that is gone is no error.
+
+    A writer that had found the folder before, if by another name, may still finish the call it is in: a file that
+    was listed has got its last name by then, and what is there after all that was another pass deletes.
+    """
+    import shutil  # noqa: PLC0415 (every command waits for this module, and few remove anything)
+
+    for rest in reversed(range(REMOVAL_PASSES)):
+        try:
+            shutil.rmtree(folder, onerror=_unless_gone)
+            return
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY or not rest:
+                raise
+
+
+def _unless_gone(_: Any, path: str, problem: Any) -> None:
+    if not isinstance(problem[1], FileNotFoundError):
+        raise problem[1]
 
 
 def sync_folder(folder: str | Path) -> None:

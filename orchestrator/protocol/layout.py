@@ -1,6 +1,8 @@
-"""Names in a run's folder that are known on both sides: docs/design.md, where truth lives. Python 3.9, pure."""
+"""Names in a run's folder that are known on both sides: docs/design.md, where truth lives. Python 3.9."""
 
 from __future__ import annotations
+
+import os
 
 
 def node_folder(run_dir: str, node_rank: int) -> str:
@@ -11,6 +13,29 @@ def node_folder(run_dir: str, node_rank: int) -> str:
 def attempt_folder(node_dir: str, attempt: int) -> str:
     """Return the folder of one attempt: rank logs, errors, heartbeats."""
     return f"{node_dir}/attempt_{attempt}"
+
+
+def newest_attempt(node_dir: str) -> str:
+    """Return the folder of the newest attempt of a node; of the first one where there is none yet."""
+    numbers = [int(name[8:]) for name in _names(node_dir) if name.startswith("attempt_") and name[8:].isdigit()]
+    return attempt_folder(node_dir, max(numbers, default=0))
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def debugger_file(attempt_dir: str, rank: int) -> str:
+    """Return where a rank that waits for a debugger says how it is reached."""
+    return f"{attempt_dir}/debugger_{rank}.json"
+
+
+def samples_file(node_dir: str) -> str:
+    """Return where a node's agent appends how busy the node is; what is older is in the file of this name and `.1`."""
+    return f"{node_dir}/samples.jsonl"
 
 
 def metrics_file(run_dir: str) -> str:
@@ -31,6 +56,11 @@ def archive_file(run_dir: str) -> str:
 def output_folder(run_dir: str) -> str:
     """Return $ORCH_OUTPUT_DIR: what the ranks write there is kept with the run."""
     return f"{run_dir}/outputs"
+
+
+def given_folder(run_dir: str) -> str:
+    """Return where on another machine the checkpoint is that a run starts from."""
+    return f"{run_dir}/given"
 
 
 def baseline_file(code_dir: str) -> str:

@@ -12,10 +12,15 @@ from orchestrator.protocol.layout import (
     result_file,
     second_copy_file,
 )
+from orchestrator.protocol.places.devices import GIVEN, ORDER, VISIBLE, words_of
 from orchestrator.protocol.task import NodeTask, copies_checkpoints
 
 EXIT_NO_RETRY = 93  # a rank's way to say: starting me again will not help
 EXIT_REQUEUE = 95  # stopped at a step boundary with a checkpoint; start me again from there
+
+# What a job, a profile's set-up lines or a node's own shell may set otherwise. 3: the process ends after an error of
+# NCCL without aborting the communicators first, which may hang, and would come before the flight recorder's dump.
+DEFAULTS = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3", **ORDER}
 
 # torchrun's names; whatever the shell holds of them belongs to another launcher.
 RANK_VARIABLES = (
@@ -24,6 +29,7 @@ RANK_VARIABLES = (
     "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS",
     "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_USE_AGENT_STORE",
     "TORCHELASTIC_SIGNALS_TO_HANDLE",
+    "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE",  # another run's folder, in a shell of its rank
 )  # fmt: skip
 
 
@@ -57,8 +63,12 @@ def rank_environment(
     master_addr: str,
     master_port: int | str,
     serves_store: bool,
+    resume_from: str = "",
 ) -> dict[str, str]:
-    """Return the variables of one rank: torchrun's own, name by name, and orch's."""
+    """Return the variables of one rank: torchrun's own, name by name, and orch's.
+
+    resume_from: the path of the checkpoint that the attempt goes on from; there is none where it begins.
+    """
     rank = binding.rank_offset + local_rank
     folder = attempt_folder(node_folder(task.run_dir, task.node_rank), attempt)
     return {
@@ -79,7 +89,7 @@ def rank_environment(
         "TORCHELASTIC_ERROR_FILE": f"{folder}/error_{rank}.json",
         "TORCHELASTIC_USE_AGENT_STORE": str(serves_store),
         "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        **{name: value for name, value in DEFAULTS.items() if name not in task.env},
         "ORCH_RUN_ID": task.run_id,
         "ORCH_RUN_DIR": task.run_dir,
         "ORCH_ATTEMPT": str(attempt),
@@ -88,13 +98,30 @@ def rank_environment(
         "ORCH_BACKEND": task.backend,
         "ORCH_CHECKPOINT_DIR": task.checkpoint_dir,
         "ORCH_CHECKPOINT_KEEP": str(task.checkpoint_keep),
+        **_keep_best(task),
         "ORCH_OUTPUT_DIR": output_folder(task.run_dir),
         "ORCH_RESUME": task.resume,
+        **({"ORCH_RESUME_FROM": resume_from} if resume_from else {}),
         "ORCH_METRICS_FILE": metrics_file(task.run_dir),
         "ORCH_RESULT_FILE": result_file(folder if task.container else task.run_dir),
         "ORCH_BEAT_FILE": f"{folder}/beat_{rank}",
+        **_own_instance(task, local_rank),
         **({"ORCH_SECOND_COPY": second_copy_file(task.run_dir)} if copies_checkpoints(task) and rank == 0 else {}),
     }
+
+
+def _own_instance(task: NodeTask, local_rank: int) -> dict[str, str]:
+    """Return the rank's own instance of MIG: of several, CUDA shows a process the first alone."""
+    words = words_of(task.env.get(GIVEN, task.env.get(VISIBLE, "")))
+    if local_rank < len(words) > 1 and task.nproc != 1 and all(word.startswith("MIG-") for word in words):
+        return {VISIBLE: words[local_rank]}
+    return {}
+
+
+def _keep_best(task: NodeTask) -> dict[str, str]:
+    if not task.checkpoint_best:
+        return {}
+    return {"ORCH_CHECKPOINT_KEEP_BEST": task.checkpoint_best, "ORCH_CHECKPOINT_BETTER": task.checkpoint_better}
 
 
 def rank_argv(task: NodeTask) -> list[str]:

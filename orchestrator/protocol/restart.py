@@ -18,15 +18,18 @@ Budgets = Mapping[str, Optional[int]]  # by cause; None: as often as it takes
 
 WITHOUT_PROGRESS = 3
 """So many attempts, or starts, in a row without a new checkpoint are the last."""
+AT_TIME_LIMIT = 1
+"""As many of those that end at the time limit: the next one would have no more time."""
 
 
 class Progress(NamedTuple):
-    """What a run has saved so far: its newest checkpoint's step, or where no name tells one, when weights were written.
+    """How far a run has come: its newest checkpoint's step; without one, its heartbeats' and when it last wrote a file.
 
-    The later of two is the greater one: any step counts for more than a file without one.
+    The later of two is the greater one: any checkpoint's step counts for more than the signs of a run without one.
     """
 
     step: int = -1
+    beat: int = -1
     saved: float = 0.0
 
     @property
@@ -36,13 +39,15 @@ class Progress(NamedTuple):
 
     def to_event(self) -> dict[str, Any]:
         """Return the fields by which an event tells it."""
-        return {"step": self.known_step, **({"saved": self.saved} if self.step < 0 and self.saved else {})}
+        signs = {} if self.step >= 0 else {"beat": self.beat if self.beat >= 0 else None, "saved": self.saved or None}
+        return {"step": self.known_step, **{name: value for name, value in signs.items() if value is not None}}
 
 
 def progress_of(event: Event) -> Progress:
     """Return what an event tells of it."""
-    step, saved = event.get("step"), event.get("saved")
-    return Progress(step if type(step) is int else -1, saved if isinstance(saved, float) else 0.0)
+    step, beat = (each if type(each := event.get(name)) is int else -1 for name in ("step", "beat"))
+    saved = event.get("saved")
+    return Progress(step, beat, saved if isinstance(saved, float) else 0.0)
 
 
 class Restarter(StrEnum):
@@ -85,7 +90,8 @@ def refusal(by: Restarter, cause: str, retry: Budgets, used: int, stalled: int =
     budget = retry.get(cause, 0)
     if budget is not None and used >= budget:
         return Refusal.BUDGET_SPENT
-    return Refusal.NO_PROGRESS if stalled >= WITHOUT_PROGRESS else None
+    most = AT_TIME_LIMIT if cause == "timeout" else WITHOUT_PROGRESS
+    return Refusal.NO_PROGRESS if stalled >= most else None
 
 
 def times_used(events: Iterable[Event], cause: str) -> int:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from orchestrator.protocol.hostlist import expand, fold
 
 WIRE_VERSION = 2
 
@@ -53,13 +57,21 @@ class Container:
 
 
 @dataclass(frozen=True)
+class Debug:
+    """The rank that waits for a debugger."""
+
+    rank: int
+    user: int = -1  # the agent's own, from whom the rank takes a debugger; known on the node
+
+
+@dataclass(frozen=True)
 class NodeTask:
     """Everything one agent is told. The plan holds it without `credentials` and `secrets`."""
 
     run_id: str
     node_rank: int
     nnodes: int
-    hosts: tuple[str, ...]  # what the plan calls the nodes
+    hosts: tuple[str, ...]  # what the plan calls the nodes; see task_json
     nproc: int | None  # None: decided on the node
     run_dir: str
     code_dir: str
@@ -80,15 +92,27 @@ class NodeTask:
     inputs_dir: str = ""
     checkpoint_dir: str = ""
     checkpoint_keep: int = 3
+    checkpoint_best: str = ""  # the metric whose best checkpoint stays too; none: only the newest stay
+    checkpoint_better: str = ""  # lower | higher
+    checkpoint_format: str = "auto"  # auto | orch | hf | lightning | dcp | deepspeed | files
+    checkpoint_glob: str = ""  # which paths count; empty: all
     second_copy: bool = False  # does node 1 keep a copy of each checkpoint?
+    environment: str = ""  # folder of the Python environment that the ranks run in; none: the interpreter as it is
     resume: str = "auto"
+    uses_gpus: bool = True  # do the ranks compute on GPUs where there are any?
+    gpus: int | None = None  # which the ranks of a node share; None: one each
+    all_gpus: bool = False  # and without a number: all that they may use
     retry: dict[str, int | None] = field(default_factory=dict)
+    has_spares: bool = False  # is there a host to take the place of one whose GPU fails?
     time_limit: int | None = None
     hang: dict[str, Any] = field(default_factory=dict)  # action, train, medians, other
+    idle: dict[str, Any] = field(default_factory=dict)  # gpu, cpu (percent), after, do; empty: nothing is done about it
+    sampling: bool = True  # does the agent look how busy the node is?
     join_timeout: float = 300.0
     link_timeout: float = 10.0  # seconds of silence after which a node counts as lost
     grace: float = 30.0
     log_limit: int = 1 << 30
+    debug: Debug | None = None
     credentials: str = ""  # of this start: certificate and private key (PEM); none where there is one node
     secrets: dict[str, str] = field(default_factory=dict)
     version: int = WIRE_VERSION
@@ -96,7 +120,7 @@ class NodeTask:
     @property
     def host(self) -> str:
         """Return what the plan calls this node."""
-        return self.hosts[self.node_rank]
+        return self.hosts[self.node_rank] if len(self.hosts) == self.nnodes else self.hosts[-1]
 
     @property
     def only_loopback(self) -> bool:
@@ -104,11 +128,11 @@ class NodeTask:
         return bool(self.leader_addrs) and all(addr.startswith("127.") for addr in self.leader_addrs)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the task as JSON types."""
-        return dataclasses.asdict(self)
+        """Return the task as JSON types, the hosts folded."""
+        return {**dataclasses.asdict(dataclasses.replace(self, hosts=())), "hosts": _folded(self.hosts)}
 
     @staticmethod
-    def from_json(data: dict[str, Any]) -> NodeTask:
+    def from_json(data: Mapping[str, Any]) -> NodeTask:
         """Return the task that `to_json` gave; ValueError when another version of orch wrote it."""
         if data.get("version") != WIRE_VERSION:
             raise ValueError(f"this task has format {data.get('version')}, this agent reads {WIRE_VERSION}")
@@ -118,9 +142,56 @@ class NodeTask:
             mounts = tuple(Mount(**mount) for mount in data["container"]["mounts"])
             cap_add = tuple(data["container"]["cap_add"])
             values["container"] = Container(**{**data["container"], "mounts": mounts, "cap_add": cap_add})
-        for name in ("hosts", "leader_addrs", "port_range", "setup", "warm_imports"):
+        if data.get("debug") is not None:
+            values["debug"] = Debug(**data["debug"])
+        values["hosts"] = tuple(expand(data["hosts"]) if isinstance(data["hosts"], str) else data["hosts"])
+        for name in ("leader_addrs", "port_range", "setup", "warm_imports"):
             values[name] = tuple(data[name])
         return NodeTask(**values)
+
+
+def task_json(task: NodeTask) -> bytes:
+    """Return the task as its node is sent it.
+
+    Of the nodes' names only node 0, which leads, has all. The others have its and their own: else what a run sends
+    would grow with the square of its nodes.
+    """
+    told = task if task.node_rank == 0 else dataclasses.replace(task, hosts=(task.hosts[0], task.host))
+    return json.dumps(told.to_json()).encode()
+
+
+def in_common(tasks: Sequence[NodeTask]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return, as JSON types, what all tasks have in common, and of each what is its own: together linear in nodes."""
+    first = tasks[0].to_json()
+    own = [name for name in first if name != "hosts" and not _are_alike([getattr(task, name) for task in tasks])]
+    shared = {name: value for name, value in first.items() if name not in own}
+    return shared, [{name: _as_json(task, name) for name in own} for task in tasks]
+
+
+def apart(shared: Mapping[str, Any], own: Sequence[Mapping[str, Any]]) -> tuple[NodeTask, ...]:
+    """Return the tasks that `in_common` was given; ValueError when another version of orch wrote them."""
+    if not own:
+        return ()
+    hosts = NodeTask.from_json({**shared, **own[0]}).hosts
+    return tuple(dataclasses.replace(NodeTask.from_json({**shared, **each, "hosts": ()}), hosts=hosts) for each in own)
+
+
+def _are_alike(values: Sequence[Any]) -> bool:
+    return all(value is values[0] or value == values[0] for value in values)
+
+
+def _as_json(task: NodeTask, name: str) -> Any:
+    value = getattr(task, name)
+    return value if value is None or isinstance(value, (str, int, float)) else task.to_json()[name]
+
+
+def _folded(hosts: tuple[str, ...]) -> str | list[str]:
+    """Return the names as one list of hosts; each by itself where that would not be read as the same ones."""
+    text = fold(hosts)
+    try:
+        return text if expand(text) == list(hosts) else list(hosts)
+    except ValueError:
+        return list(hosts)
 
 
 def at_home(task: NodeTask, home: str) -> NodeTask:
@@ -136,6 +207,7 @@ def at_home(task: NodeTask, home: str) -> NodeTask:
         inputs_dir=absolute(task.inputs_dir),
         checkpoint_dir=absolute(task.checkpoint_dir),
         python=absolute(task.python),
+        environment=absolute(task.environment),
         resume=absolute(task.resume),
     )
 

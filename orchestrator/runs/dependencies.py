@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from orchestrator.errors import StoreError
+from orchestrator.protocol.events import EventKind
+from orchestrator.runs.files.file_cache import Signature, signature_of
 from orchestrator.runs.record import Dependency, RunRecord
 from orchestrator.runs.run_id import sweep_of
 from orchestrator.runs.state import Outcome
@@ -14,6 +20,7 @@ from orchestrator.runs.store import RunDir
 from orchestrator.runs.sweeps import runs_named
 
 QUEUED: Final = "held.json"
+QUEUE: Final = "queue.json"  # of a run that waits for places: what it needs, and what the last look has shown
 CANCELLED: Final = "it was cancelled before it was started"
 REMOVED: Final = "removed"
 
@@ -31,19 +38,47 @@ def is_queued(run: RunDir) -> bool:
     return os.path.exists(f"{run.path}/{QUEUED}")
 
 
+def queue_place(run: RunDir) -> Mapping[str, Any] | None:
+    """Return what is recorded of a run that waits for places; None for one that doesn't, or where it is damaged."""
+    try:
+        return run.read(QUEUE)
+    except StoreError:  # the next look writes it anew
+        return None
+
+
+def was_queued(run: RunDir) -> bool:
+    """Tell whether its submit has left its start to somebody else, who may have begun with it."""
+    return any(event["kind"] == EventKind.QUEUED for event in run.events())
+
+
 # -- whose time has come
 
 
 def why_it_waits(root: Path, run: RunDir, record: RunRecord) -> str:
     """Return what a run that has not begun waits for, as far as orch knows; empty where that is nothing of ours."""
-    if (wait := wait_of(root, record.after)) is not None:
+    if (wait := recent_wait_of(root, record.after)) is not None:
         return wait.reason
     sweep = sweep_of(run.run_id)
     if not is_queued(run):
         return ""
+    if (kept := queue_place(run)) is not None:
+        return str(kept.get("why", ""))
     if sweep is None or record.point is None:
         return "will be started at once"
     return f"waits for its turn: {record.point.at_a_time} of {sweep} at a time"
+
+
+def recent_wait_of(root: Path, after: Dependency | None) -> Wait | None:
+    """Return what a run waits for, as it was at most a second ago: the points of a sweep wait for the same.
+
+    Where that is a sweep too, to look at all its runs for each of them would take the square.
+    """
+    return _wait_at(root, after, signature_of(f"{root}/live"), int(time.monotonic())) if after is not None else None
+
+
+@lru_cache(maxsize=8)
+def _wait_at(root: Path, after: Dependency, _live: Signature | None, _second: int) -> Wait | None:
+    return wait_of(root, after)
 
 
 def wait_of(root: Path, after: Dependency | None) -> Wait | None:
@@ -68,5 +103,5 @@ def wait_of(root: Path, after: Dependency | None) -> Wait | None:
 def _end_of(run: RunDir) -> str:
     """Return a run's outcome, or `removed`; empty while it has none."""
     if (ending := run.ending()) is not None:
-        return ending.verdict.outcome
+        return Outcome.SUCCEEDED if ending.verdict.is_stopped_early else ending.verdict.outcome
     return "" if run.path.exists() else REMOVED

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from orchestrator.protocol.outputs import OutputRules
 from orchestrator.runs.state import drop_invalid_fields
+
+if TYPE_CHECKING:
+    from orchestrator.protocol.outputs import OutputRules
 
 LOCAL: Final = "local"
 MOST_NODES: Final = 100_000
@@ -61,6 +63,7 @@ class SweepPoint:
     index: int = 0
     values: Mapping[str, str] = field(default_factory=dict)
     parallel: int | None = None
+    is_trial: bool = False  # of a search, which gives it its values when it is started
 
     @property
     def at_a_time(self) -> int:
@@ -69,17 +72,20 @@ class SweepPoint:
 
     def to_json(self) -> dict[str, Any]:
         """Return the point as run.json holds it."""
-        return {"id": self.sweep, "index": self.index, "values": dict(self.values), "parallel": self.parallel}
+        kept = {"id": self.sweep, "index": self.index, "values": dict(self.values), "parallel": self.parallel}
+        return {**kept, "is_trial": True} if self.is_trial else kept
 
     @staticmethod
     def from_json(data: object) -> SweepPoint | None:
         """Return what `to_json` gave; None for a run that is no point."""
         if not isinstance(data, Mapping):
             return None
-        kinds = {"id": (str,), "index": (int,), "values": (dict,), "parallel": (int, _NONE)}
+        kinds = {"id": (str,), "index": (int,), "values": (dict,), "parallel": (int, _NONE), "is_trial": (bool,)}
         known = drop_invalid_fields(data, kinds)
         values = {str(word): str(value) for word, value in known.get("values", {}).items()}
-        return SweepPoint(known.get("id", ""), known.get("index", 0), values, known.get("parallel"))
+        return SweepPoint(
+            known.get("id", ""), known.get("index", 0), values, known.get("parallel"), known.get("is_trial", False)
+        )
 
 
 @dataclass(frozen=True)
@@ -90,13 +96,19 @@ class NotifyEntry:
     command: tuple[str, ...] = ()
     webhook: str = ""
     webhook_env: str = ""  # the variable of the submitting shell that holds the address
+    apprise_env: str = ""  # the same of apprise's URLs
+
+    @property
+    def variable(self) -> str:
+        """Return the variable of the submitting shell that says where it goes; "" where none does."""
+        return self.webhook_env or self.apprise_env
 
     @staticmethod
     def from_json(data: object) -> NotifyEntry:
         """Return the entry; a damaged one is told of nothing."""
         if not isinstance(data, Mapping):
             return NotifyEntry()
-        known = drop_invalid_fields(data, {"webhook": (str,), "webhook_env": (str,)})
+        known = drop_invalid_fields(data, dict.fromkeys(("webhook", "webhook_env", "apprise_env"), (str,)))
         return NotifyEntry(_words(data.get("on")), _words(data.get("command")), **known)
 
 
@@ -196,7 +208,9 @@ class RunRecord:
 
 
 _TASK_KINDS: Final[dict[str, tuple[type, ...]]] = {
-    "code_dir": (str,), "checkpoint_dir": (str,), "checkpoint_keep": (int,), "resume": (str,), "env": (dict,),
+    "code_dir": (str,), "checkpoint_dir": (str,), "checkpoint_keep": (int,), "checkpoint_best": (str,),
+    "checkpoint_better": (str,), "checkpoint_format": (str,), "checkpoint_glob": (str,), "resume": (str,),
+    "env": (dict,),
 }  # fmt: skip
 
 
@@ -207,6 +221,10 @@ class PlannedTask:
     code_dir: str = ""
     checkpoint_dir: str = ""
     checkpoint_keep: int = 3
+    checkpoint_best: str = ""
+    checkpoint_better: str = ""
+    checkpoint_format: str = "auto"
+    checkpoint_glob: str = ""
     resume: str = "auto"
     env: Mapping[str, str] = field(default_factory=dict)
 
@@ -234,6 +252,8 @@ class PlanRecord:
     @property
     def outputs(self) -> OutputRules:
         """Return what the job says of its outputs."""
+        from orchestrator.protocol.outputs import OutputRules  # noqa: PLC0415 (a table of runs does without)
+
         job = self.document.get("job")
         return OutputRules.from_json(job.get("outputs") if isinstance(job, Mapping) else None)
 
@@ -241,8 +261,10 @@ class PlanRecord:
     def from_json(data: Mapping[str, Any] | None) -> PlanRecord:
         """Return what plan.json says; an empty plan without the file."""
         document = data if data is not None else {}
-        tasks = document.get("tasks")
-        known = tuple(map(PlannedTask.from_json, tasks)) if isinstance(tasks, list) else ()
+        shared, tasks = document.get("shared"), document.get("tasks")
+        alike = shared if isinstance(shared, Mapping) else {}
+        own = [task if isinstance(task, Mapping) else {} for task in tasks] if isinstance(tasks, list) else []
+        known = tuple(PlannedTask.from_json({**alike, **task}) for task in own)
         return PlanRecord(document, known, _words(document.get("secret_names")))
 
 

@@ -19,10 +19,10 @@ _SECRET_NAME = re.compile(
     r"|(^|[_.-])(KEY|KEYS|AUTH|PAT|DSN|COOKIE|PASS|JWT)($|[_.-])",
     re.IGNORECASE,
 )
-# name=value, name: value, --name value; the lookbehinds keep a line of 10 MB from taking forever
+# name=value, name: value, --name value, --name=value; the lookbehinds keep a line of 10 MB from taking forever
 _ASSIGNED = (
     re.compile(r"(?<![\w.-])(?P<name>[A-Za-z_][\w.-]{0,99}+)[\"']?[ \t]*[=:][ \t]*"),
-    re.compile(r"(?<![\w-])(?P<name>--[\w-]{1,99}+)[ \t]+(?!-)"),
+    re.compile(r"(?<![\w-])(?P<name>--[\w-]{1,99}+)(?:[ \t]+(?!-)|=)"),
 )
 _VALUE = re.compile(r"\"[^\"\n]*\"|'[^'\n]*'|[^\s\"',;&]+")
 _BEARER = re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{8,}")

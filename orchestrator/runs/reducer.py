@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.hostlist import in_words, numbers_in_words
+from orchestrator.runs.attempts import attempts_of
 from orchestrator.runs.record import UNKNOWN, RunRecord
-from orchestrator.runs.relaunch import newest_start
-from orchestrator.runs.state import Event, LeftOutputs, NodeState, NodeStatus, RunState, RunStatus, how_it_ended
-from orchestrator.runs.verdict import items, verdict_of, without
+from orchestrator.runs.relaunch import newest_saved, newest_start
+from orchestrator.runs.state import (
+    Cause,
+    Event,
+    LeftOutputs,
+    NodeState,
+    NodeStatus,
+    RunState,
+    RunStatus,
+    Verdict,
+    how_it_ended,
+)
+from orchestrator.runs.verdict import culprit_in_words, items, verdict_of, without
 
 ENDS = (EventKind.AGENT_ENDED, EventKind.GAVE_UP, EventKind.FOUND_LOST, EventKind.DROPPED)
 
@@ -36,6 +48,7 @@ _NEEDED: dict[str, dict[str, type]] = {
     EventKind.SUBMIT_FAILED: {"reason": str},
     EventKind.DROPPED: {"reason": str},
     EventKind.STALL: {"rank": int, "full": bool, "seconds": float},
+    EventKind.UNUSED: {"seconds": int, "use": str},
 }
 
 
@@ -44,7 +57,7 @@ def reduce(run: RunRecord, events: Iterable[Event], alive: Mapping[int, bool | N
 
     Events of one node are in order; nothing is read from clocks of different hosts.
     """
-    every = [event for event in events if _is_whole(event)]
+    every = whole(events)
     events = newest_start(every)
     by_node: dict[int, list[Event]] = {node: [] for node in range(max(1, run.nnodes))}
     own = [event for event in events if "node" not in event]
@@ -53,18 +66,22 @@ def reduce(run: RunRecord, events: Iterable[Event], alive: Mapping[int, bool | N
             by_node[event["node"]].append(event)
     nodes = tuple(_reduce_node(node, by_node[node], run, alive.get(node)) for node in sorted(by_node))
     may_live = {node for node, lives in alive.items() if lives is not False}
-    verdict = verdict_of(own, by_node, nodes, may_live, rank0_done)
+    verdict = verdict_of(own, by_node, nodes, may_live, rank0_done, by_slurm="slurm" in run.kind)
+    verdict = verdict and replace(verdict, hint=verdict.hint or _how_to_resume(run, every, verdict))
     goes = [event for event in every if event["kind"] == EventKind.GO]
     restarts = [event for event in every if event["kind"] in (EventKind.RESTART, EventKind.RELAUNCH)]
     starts = [event for event in events if event["kind"] == EventKind.STARTED]
     ends = [event.get("time", 0.0) for event in events if event["kind"] in ENDS]
+    attempt = max([event["attempt"] for event in (*goes, *restarts)], default=0)
+    if verdict is not None:  # a start that was given up before its attempt has no number of its own
+        verdict = replace(verdict, attempt=max(verdict.attempt, attempt))
     return RunState(
         run_id=run.run_id,
         name=run.name,
         profile=run.profile_name,
         created=run.created,
         state=verdict.outcome.status if verdict else _live_state(own, by_node, nodes),
-        attempt=max([event["attempt"] for event in (*goes, *restarts)], default=0),
+        attempt=attempt,
         world_size=goes[-1]["world_size"] if goes else run.world_size,
         master=f"{starts[-1].get('master_addr')}:{starts[-1].get('master_port')}" if starts else "",
         nodes=nodes,
@@ -74,6 +91,7 @@ def reduce(run: RunRecord, events: Iterable[Event], alive: Mapping[int, bool | N
         verdict=verdict,
         detail=_detail(own, by_node),
         left=left_outputs(every),
+        attempts=attempts_of(every),
     )
 
 
@@ -91,6 +109,18 @@ def left_outputs(events: Iterable[Event]) -> tuple[LeftOutputs, ...]:
         words = [str(event.get(name) or "") for name in ("host", "folder", "reason")]
         found[node] = LeftOutputs(node, words[0], words[1], files, size or 0, words[2])
     return tuple(found[node] for node in sorted(found))
+
+
+def _how_to_resume(run: RunRecord, events: list[Event], verdict: Verdict) -> str:
+    """Return the command that goes on with a run which was stopped and has a checkpoint; else nothing."""
+    if verdict.cause not in (Cause.PREEMPTED, Cause.TIMEOUT) or newest_saved(events).known_step is None:
+        return ""
+    return f"resume it from step {newest_saved(events).step}: orch submit --from {run.run_id} --resume {run.run_id}"
+
+
+def whole(events: Iterable[Event]) -> list[Event]:
+    """Return the events that have all that is read of their kind."""
+    return [event for event in events if _is_whole(event)]
 
 
 def _is_whole(event: Event) -> bool:
@@ -152,14 +182,25 @@ def _detail(own: list[Event], by_node: Mapping[int, list[Event]]) -> str:
         silent = [event for event in events if event["kind"] in heard][-1:]
         if silent and silent[0]["kind"] == EventKind.STALL and silent[0]["full"]:
             return f"hung? rank {silent[0]['rank']} has said nothing for {silent[0]['seconds']:.0f} s and more"
+    changes = (EventKind.UNUSED, EventKind.USED, EventKind.GO, EventKind.STOPPING)
+    idle = [event for event in by_node[0] if event["kind"] in changes][-1:]
+    if idle and idle[0]["kind"] == EventKind.UNUSED:
+        from orchestrator.protocol.samples import lasting  # noqa: PLC0415 (few runs are idle)
+
+        return f"idle for {lasting(idle[0]['seconds'])} and more: {idle[0]['use']}"
     joined = {event["joined"] for event in by_node[0] if event["kind"] == EventKind.JOINED}
     for event in reversed(by_node[0]):
         if event["kind"] == EventKind.RESTART:
-            return f"attempt {event['attempt']} after {event['cause']}"
+            return f"attempt {event['attempt']} after {_failure(by_node[0], event['attempt'] - 1) or event['cause']}"
         if event["kind"] == EventKind.GO:
             return without(own, len(by_node))
     missing = sorted(set(by_node) - joined)
     return f"waiting for node{'s' * (len(missing) > 1)} {numbers_in_words(missing)}" if joined and missing else ""
+
+
+def _failure(events: list[Event], attempt: int) -> str:
+    failed = (event for event in events if event["kind"] == EventKind.ATTEMPT_FAILED and event["attempt"] == attempt)
+    return next((culprit_in_words(event["culprit"]) for event in failed), "")
 
 
 def _first_line(event: Event) -> str:

@@ -32,7 +32,8 @@ class Relaunch:
     cause: str
     reason: str
     step: int | None = None  # the newest checkpoint's, when that was decided
-    saved: float | None = None  # or when weights were written last, where nothing tells a step
+    beat: int | None = None  # without one, the newest heartbeat's
+    saved: float | None = None  # and when a file was written last
 
 
 def correct_clock_skew(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -121,7 +122,7 @@ def next_start(
         return f"{stalled} starts in a row ended without a new checkpoint; the last: {reason}"
     before = pending_start(events)
     number = (before.start if before else 0) + 1
-    return Relaunch(number, last_attempt(events) + 1, cause, reason, saved.known_step, saved.saved or None)
+    return Relaunch(number, last_attempt(events) + 1, cause, reason, **saved.to_event())
 
 
 def budget_left(retry: Mapping[str, Any], events: Iterable[Event]) -> dict[str, int | None]:

@@ -8,6 +8,7 @@ from typing import Final
 from orchestrator.errors import BackendError
 
 ALPHABET: Final = "abcdefghjkmnpqrstuvwxyz23456789"  # without those that look alike
+CHARACTERS: Final = 6
 _POINT: Final = re.compile(r"(.+-[a-z2-9]{6})\.(\d+)")  # what ends in a run's six characters, and a number
 
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
@@ -36,8 +37,14 @@ def sweep_of(run_id: str) -> str | None:
     return match[1] if match else None
 
 
+def name_of(run_id: str) -> str:
+    """Return what a run, or the sweep that it is a point of, is called without its six characters."""
+    name, _, characters = (sweep_of(run_id) or run_id).rpartition("-")
+    return name if len(characters) == CHARACTERS and set(characters) <= set(ALPHABET) else ""
+
+
 def new_run_id(name: str) -> str:
     """Return `name` and six random characters: short to type by its prefix, and unlike every other run's."""
     import secrets  # noqa: PLC0415 (4 ms that only a submit needs)
 
-    return f"{name}-{''.join(secrets.choice(ALPHABET) for _ in range(6))}"
+    return f"{name}-{''.join(secrets.choice(ALPHABET) for _ in range(CHARACTERS))}"

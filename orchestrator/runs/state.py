@@ -85,6 +85,7 @@ class Cause(StrEnum):
     NO_PROGRESS = "no_progress"  # so many starts in a row made no new checkpoint
     CHECKPOINT = "checkpoint"  # training is done, and its final weights are on no disk
     NO_RETRY = "no_retry"  # a rank said so by its exit code
+    STOPPED_EARLY = "stopped_early"  # its search has cancelled it: others were better by then
 
 
 _Member = TypeVar("_Member", bound=StrEnum)
@@ -133,6 +134,11 @@ class Verdict:
     tail: tuple[str, ...] = ()
     hint: str = ""
     survivors: tuple[int, ...] = ()
+
+    @property
+    def is_stopped_early(self) -> bool:
+        """Tell whether the run's search has ended it, as it is meant to."""
+        return self.cause is Cause.STOPPED_EARLY
 
     def to_json(self) -> dict[str, Any]:
         """Return the verdict as JSON types."""
@@ -206,6 +212,27 @@ class LeftOutputs:
 
 
 @dataclass(frozen=True)
+class Attempt:
+    """One start of a run's ranks: when it began and ended by the wall clock, how it ended, what it was resumed from."""
+
+    number: int
+    began: float | None = None  # None: its ranks were never started
+    ended: float | None = None
+    end: str = ""
+    resumed_from: str | None = None  # a checkpoint's name; None where it has begun without one
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """Which machines a run has lost, since when by the wall clock, and what is done about it."""
+
+    lost: tuple[str, ...]
+    since: float
+    next: str
+    restarts: bool = True
+
+
+@dataclass(frozen=True)
 class RunState:
     """A run at one moment."""
 
@@ -224,11 +251,19 @@ class RunState:
     verdict: Verdict | None = None
     detail: str = ""
     left: tuple[LeftOutputs, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
+    recovery: Recovery | None = None
+    slurm_job: str | None = None  # its number; of a sweep's point, with the point's: 17_3
 
     @property
     def is_final(self) -> bool:
         """Tell whether the run has ended."""
         return self.state.final
+
+    @property
+    def is_stopped_early(self) -> bool:
+        """Tell whether the run's search has ended it, as it is meant to."""
+        return self.verdict is not None and self.verdict.is_stopped_early
 
     def to_json(self) -> dict[str, Any]:
         """Return the state as JSON types."""

@@ -16,25 +16,27 @@ import json
 import os
 import shlex
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain, groupby, islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from orchestrator.errors import RunNotFoundError, StoreError
 from orchestrator.node.system.private import make_private, remedy, why_exposed, why_unsafe
 from orchestrator.protocol import files
 from orchestrator.protocol.json_text import parse_json
-from orchestrator.runs.file_cache import FileCache
+from orchestrator.runs.files.file_cache import FileCache, Signature, signature_of
 from orchestrator.runs.record import PlanRecord, RunRecord
 from orchestrator.runs.relaunch import correct_clock_skew
-from orchestrator.runs.run_id import sweep_of
+from orchestrator.runs.run_id import name_of, sweep_of
 from orchestrator.runs.state import Ending, HandleStatus, member_of
 
 Record = dict[str, Any]
 
+MOST_KEPT: Final = 32  # records
+_Made = TypeVar("_Made")
 REMOVED_PREFIX: Final = ".removed-"  # of a run's folder that is being deleted
 
 
@@ -102,13 +104,21 @@ class RunDir:
             raise StoreError(f"{path} holds no JSON object", f"remove the run: orch rm {self.run_id}")
         return data
 
+    def made_of(self, name: str, make: Callable[[RunDir], _Made]) -> _Made:
+        """Return what `make` makes of a record, the same object for as long as its file is the same one.
+
+        Some records name every node and are asked for at every node: reading them each time would take the square.
+        """
+        signature = signature_of(f"{self.path}/{name}")
+        return make(self) if signature is None else _made_of(make, self, signature)
+
     def record(self) -> RunRecord:
         """Return what was recorded at the submit, defaults for what is lost; StoreError where it can't be read."""
-        return RunRecord.from_json(self.run_id, self.read("run.json"))
+        return self.made_of("run.json", _record_of)
 
     def plan(self) -> PlanRecord:
         """Return what a look at the run needs of its plan; StoreError where it can't be read."""
-        return PlanRecord.from_json(self.read("plan.json"))
+        return self.made_of("plan.json", _plan_of)
 
     def code_files(self) -> dict[str, list[str]]:
         """Return what the code was when it was copied: the kind and the hash of each file; empty where that is lost."""
@@ -131,12 +141,27 @@ class RunDir:
 
     def write(self, name: str, record: Record, *, private: bool = False) -> None:
         """Write a record so that a reader, or a crash, finds all of it or the one before."""
-        write_durably(self.path / name, json.dumps(record, indent=1).encode(), private=private)
+        with self._unless_removed():
+            write_durably(self.path / name, json.dumps(record, indent=1).encode(), private=private)
 
     def append_event(self, kind: str, **values: Any) -> None:
         """Append one event of the controlling side; several commands may do so at once."""
         event = {"kind": kind, "time": round(time.time(), 3), **values}
-        append_line(self.path / "events.jsonl", json.dumps(event))
+        with self._unless_removed():
+            append_line(self.path / "events.jsonl", json.dumps(event))
+
+    @contextlib.contextmanager
+    def _unless_removed(self) -> Iterator[None]:
+        try:
+            yield
+        except StoreError:
+            self.check_is_there()
+            raise
+
+    def check_is_there(self) -> None:
+        """Raise RunNotFoundError for a run that another command has removed meanwhile."""
+        if not self.path.exists():
+            raise RunNotFoundError(f"run {self.run_id} has been removed meanwhile", "orch status -a lists all runs")
 
     def events(self, known: FileCache | None = None) -> tuple[Record, ...]:
         """Return the controlling side's events and every node's, each in its own order; a torn line is left out.
@@ -152,6 +177,19 @@ class RunDir:
         paths |= {f"{self.path}/nodes/{name}/events.jsonl": int(name) for name in nodes if name.isdecimal()}
         parts = [cache.of_file(path, partial(_events_in, path, node)) for path, node in paths.items()]
         return cache.of_parts(str(self.path), parts, lambda: tuple(correct_clock_skew([*chain.from_iterable(parts)])))
+
+
+@lru_cache(maxsize=MOST_KEPT)
+def _made_of(make: Callable[[RunDir], _Made], run: RunDir, _: Signature) -> _Made:
+    return make(run)
+
+
+def _record_of(run: RunDir) -> RunRecord:
+    return RunRecord.from_json(run.run_id, run.read("run.json"))
+
+
+def _plan_of(run: RunDir) -> PlanRecord:
+    return PlanRecord.from_json(run.read("plan.json"))
 
 
 def _events_in(path: str, node: int | None) -> list[Record]:
@@ -270,25 +308,43 @@ def newest_runs(root: Path, count: int | None = None) -> list[RunDir]:
     return list(islice(_newest_first(root), count))
 
 
+def newest_ids(root: Path) -> list[str]:
+    """Return the ids of all runs, newest first: by one look at the folder of runs, however many there are."""
+    runs = root / "runs"
+    try:
+        with os.scandir(runs) as entries:
+            there = {entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()}
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    found = [name for name in reversed(_indexed(root)) if name in there]
+    missed = there.difference(found)
+    return [*found, *sorted(missed, key=lambda name: _changed(runs / name), reverse=True)]
+
+
 def newest_groups(root: Path, count: int | None = None) -> list[list[RunDir]]:
     """Return the same, with the runs of a sweep as one group, in their order; each other run is a group of its own."""
     groups = groupby(_newest_first(root), key=lambda run: sweep_of(run.run_id) or run.run_id)
     return [list(runs)[::-1] for _, runs in islice(groups, count)]
 
 
-def _newest_first(root: Path) -> Iterator[RunDir]:
-    """Runs in the order of the index; those that it misses (it was lost, or cut) come last, by their folder's age."""
-    try:
-        names = list(dict.fromkeys((root / "index").read_text(encoding="utf-8", errors="replace").split()))
-    except FileNotFoundError:
-        names = []
-    for name in reversed(names):
+def _newest_first(root: Path, wanted: Callable[[str], bool] = bool) -> Iterator[RunDir]:
+    """Wanted runs in the order of the index; those that it misses (it was lost, or cut) come last, by their age."""
+    names = _indexed(root)
+    for name in filter(wanted, reversed(names)):
         if os.path.isdir(f"{root}/runs/{name}"):
             yield RunDir(root / "runs" / name)
     known = set(names)
-    missed = [name for name in _names(root / "runs") if name not in known]
+    missed = [name for name in _names(root / "runs") if name not in known and wanted(name)]
     for name in sorted(missed, key=lambda name: _changed(root / "runs" / name), reverse=True):
         yield RunDir(root / "runs" / name)
+
+
+def _indexed(root: Path) -> list[str]:
+    """Return the ids in the index, the oldest first, also of runs that were removed."""
+    try:
+        return list(dict.fromkeys((root / "index").read_text(encoding="utf-8", errors="replace").split()))
+    except FileNotFoundError:
+        return []
 
 
 def _changed(path: Path) -> float:
@@ -305,8 +361,20 @@ def _names(folder: Path | str) -> list[str]:
         return []
 
 
-def find_run(root: Path, reference: str) -> RunDir:
-    """Return the run with this id, a unique prefix of it, or `last`; RunNotFoundError otherwise."""
+def newest_named(root: Path, name: str) -> RunDir | None:
+    """Return the newest run, or point of a sweep, whose job is called so; None for none, and for an id of a run."""
+    if name in ("", "last") or os.path.isdir(f"{root}/runs/{name}"):
+        return None
+    return next(_newest_first(root, lambda run_id: name_of(run_id) == name), None)
+
+
+def find_run(root: Path, reference: str, *, newest: bool = True) -> RunDir:
+    """Return the run with this id, a unique prefix of it, or `last`; RunNotFoundError otherwise.
+
+    A job's name means its `newest` run, but to those who end or remove what they find.
+    """
+    if newest and (named := newest_named(root, reference)) is not None:
+        reference = named.run_id if (sweep := sweep_of(named.run_id)) is None else sweep
     if reference == "last":
         if runs := newest_runs(root, 1):
             if (sweep := sweep_of(runs[0].run_id)) is not None:
@@ -323,7 +391,7 @@ def find_run(root: Path, reference: str) -> RunDir:
     if not matches or not reference:
         raise RunNotFoundError(f"no run is called '{reference}'", "orch status -a lists all runs")
     shown = ", ".join(sorted(matches)[:5]) + (" ..." if len(matches) > 5 else "")
-    raise RunNotFoundError(f"{len(matches)} runs start with '{reference}': {shown}", "give more of the id")
+    raise RunNotFoundError(f"{len(matches)} runs start with '{reference}': {shown}", "type more of the run id")
 
 
 def tidy(run: RunDir) -> None:
@@ -347,10 +415,15 @@ def remove_run(root: Path, run: RunDir) -> None:
     """Delete a run's folder and its live mark; the index forgets it when it is read.
 
     It is renamed first: another command may be writing to it by its name, and would add to it while it is deleted.
+    The new name says whose it is: what a killed `rm` has left is gc's at once.
     """
-    aside = run.path.with_name(f"{REMOVED_PREFIX}{run.run_id}-{os.urandom(4).hex()}")
+    aside = Path(files.temporary_name(run.path.with_name(f"{REMOVED_PREFIX[1:]}{run.run_id}")))
     try:
         os.rename(run.path, aside)
+    except OSError as error:
+        run.check_is_there()  # else another command was faster
+        raise StoreError(f"{run.path} can't be removed: {error}") from error
+    try:
         delete_folder(aside)
     except OSError as error:
         raise StoreError(f"{run.path} can't be removed: {error}") from error
@@ -362,20 +435,15 @@ def remove_run(root: Path, run: RunDir) -> None:
 
 def delete_folder(path: Path) -> None:
     """Delete a folder; of one that is a link, what it leads to and the link."""
-    import shutil  # noqa: PLC0415 (who only looks at runs removes none)
-
+    files.remove_tree(path.resolve())
     if path.is_symlink():
-        shutil.rmtree(path.resolve(), ignore_errors=not path.exists())
         path.unlink()
-    else:
-        shutil.rmtree(path)
 
 
 def remove_sweep(root: Path, sweep: str) -> None:
     """Delete what the points of a sweep shared, when none of them is there any more."""
-    import shutil  # noqa: PLC0415 (as above)
-
     folder = root / "sweeps" / sweep
-    shutil.rmtree(folder.resolve(), ignore_errors=True)
-    if folder.is_symlink():
-        folder.unlink()
+    try:
+        delete_folder(folder)
+    except OSError as error:
+        raise StoreError(f"{folder} can't be removed: {error}") from error

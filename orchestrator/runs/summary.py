@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.protocol.events import EventKind
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.state import Event, how_it_ended
+
+if TYPE_CHECKING:  # a submit, which says one line, does without
+    from orchestrator.runs.files.samples import NodeSamples
 
 HOUR: Final = 3600.0
 
@@ -18,6 +21,7 @@ def run_record(
     plan: Mapping[str, Any] | None = None,
     metrics: Iterable[Event] = (),
     now: float | None = None,
+    samples: Iterable[NodeSamples] = (),
 ) -> dict[str, Any]:
     """Return the whole record as JSON types; `now` ends what has not ended yet.
 
@@ -37,8 +41,16 @@ def run_record(
         "code": code_of(events),
         "phases": _phases(run, events, metrics),
         "attempts": _attempts(events),
-        "hours": _hours(events, nodes, now),
+        "hours": hours_of(events, now, samples),
     }
+
+
+def hours_of(
+    events: Iterable[Event], now: float | None = None, samples: Iterable[NodeSamples] = ()
+) -> dict[str, float | None]:
+    """Return what the run cost: hours of ranks, cores and GPUs, and the GPUs' watt-hours."""
+    events = [event for event in events if isinstance(event.get("kind"), str)]
+    return {**_hours(events, _nodes(events), now), "gpu_watt_hours": _watt_hours(events, samples)}
 
 
 def code_of(events: Iterable[Event]) -> dict[str, Any] | None:
@@ -58,8 +70,8 @@ def code_note(events: Iterable[Event]) -> str:
     if untracked := code.get("untracked"):
         parts.append(f"{len(untracked)} untracked file{'s' * (len(untracked) != 1)}")
     commit = str(code.get("git") or "")[:9]
-    what = f"commit {commit} with {' and '.join(parts) or 'changes'}" if commit else "in no commit yet"
-    return f"note: the code is {what}; the run keeps a copy of what was sent"
+    what = f"is commit {commit} with {' and '.join(parts) or 'changes'}" if commit else "has no git commit"
+    return f"note: the code folder {what}; a snapshot of it is stored with the run"
 
 
 def _nodes(events: list[Event]) -> dict[int, Event]:
@@ -188,14 +200,19 @@ def _attempts(events: list[Event]) -> list[dict[str, Any]]:
 def _hours(events: list[Event], nodes: Mapping[int, Event], now: float | None) -> dict[str, float]:
     """Hours of ranks, and of the cores and GPUs of the hosts while agents were on them, each host counted once."""
     spans: dict[str, tuple[float, float, float, float]] = {}
+    named: dict[str, set[str]] = {}  # nodes of one host may have GPUs of their own
+    last_words = (EventKind.AGENT_ENDED, EventKind.GAVE_UP)
+    ends = {event["node"]: event for event in events if event["kind"] in last_words and _is_node(event)}
     for node, event in nodes.items():
-        ends = [e for e in events if e.get("node") == node and e["kind"] in (EventKind.AGENT_ENDED, EventKind.GAVE_UP)]
-        begun, ended = _number(event.get("time")), _time(ends[-1], "time") if ends else now
+        begun, ended = _number(event.get("time")), _time(ends[node], "time") if node in ends else now
         if begun is None or ended is None:
             continue
         host = str(event.get("host", node))
         first, last, cores, gpus = spans.get(host, (begun, ended, 0.0, 0.0))
-        cores, gpus = max(cores, _number(event.get("cores")) or 0), max(gpus, _number(event.get("gpus")) or 0)
+        names = event.get("gpu_names")
+        named.setdefault(host, set()).update(map(str, names) if isinstance(names, list) else ())
+        cores = max(cores, _number(event.get("cores")) or 0)
+        gpus = max(gpus, _number(event.get("gpus")) or 0, len(named[host]))
         spans[host] = (min(first, begun), max(last, ended), cores, gpus)
     held = [(max(0.0, last - first), cores, gpus) for first, last, cores, gpus in spans.values()]
     return {
@@ -203,6 +220,24 @@ def _hours(events: list[Event], nodes: Mapping[int, Event], now: float | None) -
         "cpu_hours": round(sum(seconds * cores for seconds, cores, _ in held) / HOUR, 6),
         "gpu_hours": round(sum(seconds * gpus for seconds, _, gpus in held) / HOUR, 6),
     }
+
+
+def _watt_hours(events: list[Event], samples: Iterable[NodeSamples]) -> float | None:
+    """What the GPUs have taken while agents were on their nodes; None where no GPU has told."""
+    starts: dict[str, str] = {}  # in words, for what is damaged may be anything
+    joules: dict[tuple[str, str], float] = {
+        (str(node.node), str(sample.start)): sample.joules
+        for node in samples
+        for sample in node.samples
+        if sample.joules is not None
+    }
+    for event in events:
+        node = str(event.get("node"))
+        if event["kind"] == EventKind.AGENT_STARTED:
+            starts[node] = str(event.get("start", 0))
+        elif event["kind"] == EventKind.AGENT_ENDED and (told := _number(event.get("joules"))) is not None:
+            joules[node, starts.get(node, "0")] = told  # its last word, the samples may lack it
+    return round(sum(joules.values()) / HOUR, 3) if joules else None
 
 
 def _rank_seconds(events: list[Event], now: float | None) -> float:

@@ -16,7 +16,15 @@ from pathlib import Path
 from orchestrator.errors import RunNotFoundError, StoreError
 from orchestrator.node.system.private import make_private
 from orchestrator.runs.run_id import point_id, sweep_of
-from orchestrator.runs.store import Record, RunDir, check_own, find_run, newest_runs, write_durably
+from orchestrator.runs.store import (
+    Record,
+    RunDir,
+    check_own,
+    find_run,
+    newest_named,
+    newest_runs,
+    write_durably,
+)
 
 
 def make_sweep(root: Path, sweep: str, folder: str | None, record: Record) -> Path:
@@ -66,21 +74,29 @@ def runs_named(root: Path, name: str) -> list[RunDir]:
     return [RunDir(root / "runs" / each) for each in names]
 
 
-def find_sweep(root: Path, reference: str) -> str | None:
-    """Return the sweep with this id, a unique prefix of it, or `last` where the newest run is a point; else None."""
+def find_sweep(root: Path, reference: str, *, newest: bool = True) -> str | None:
+    """Return the sweep with this id, a unique prefix of it, or `last` where the newest run is a point; else None.
+
+    A job's name means the `newest` that is called so: a sweep, or a run that is none.
+    """
     if reference == "last":
-        newest = newest_runs(root, 1)
-        return sweep_of(newest[0].run_id) if newest else None
+        last = newest_runs(root, 1)
+        return sweep_of(last[0].run_id) if last else None
+    if newest and (named := newest_named(root, reference)) is not None:
+        return sweep_of(named.run_id)
     names = [entry.name for entry in os.scandir(root / "runs")] if (root / "runs").exists() else []
     matches = {sweep_of(name) or name for name in names if reference and name.startswith(reference)}
     sweep = matches.pop() if len(matches) == 1 else None
     return sweep if sweep is not None and sweep.startswith(reference) and sweep not in names else None
 
 
-def find_runs(root: Path, reference: str) -> list[RunDir]:
-    """Return the run, or all runs of the sweep, with this id or a unique prefix; RunNotFoundError otherwise."""
-    sweep = find_sweep(root, reference)
-    return points_in(root, sweep) if sweep is not None else [find_run(root, reference)]
+def find_runs(root: Path, reference: str, *, newest: bool = True) -> list[RunDir]:
+    """Return the run, or all runs of the sweep, with this id or a unique prefix; RunNotFoundError otherwise.
+
+    A job's name means its newest run or sweep; without `newest`, for removals, it is no more than a prefix.
+    """
+    sweep = find_sweep(root, reference, newest=newest)
+    return points_in(root, sweep) if sweep is not None else [find_run(root, reference, newest=newest)]
 
 
 def newest_sweep(root: Path) -> str:
@@ -88,7 +104,10 @@ def newest_sweep(root: Path) -> str:
     for run in newest_runs(root):
         if (sweep := sweep_of(run.run_id)) is not None:
             return sweep
-    raise RunNotFoundError("there are no sweeps yet", "start one: orch submit JOB -p PROFILE --sweep lr=1e-2,1e-3")
+    raise RunNotFoundError(
+        "there are no sweeps yet",
+        "name runs: orch best RUN RUN; or start one: orch submit JOB -p PROFILE --sweep lr=1e-2,1e-3",
+    )
 
 
 @dataclass(frozen=True)
@@ -98,6 +117,7 @@ class Point:
     index: int
     values: tuple[tuple[str, str], ...]  # (word, value)
     sets: tuple[str, ...]  # the same as --set takes it
+    args: tuple[str, ...] = ()  # appended to the job's
 
     def words(self) -> str:
         """Return `lr=1e-2 seed=3`."""

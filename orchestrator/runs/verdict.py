@@ -8,7 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.gpu_errors import gpu_error_in, gpu_error_of
 from orchestrator.protocol.hostlist import in_words, nodes_in_words
+from orchestrator.protocol.restart import progress_of
 from orchestrator.runs.state import (
     Cause,
     Event,
@@ -20,6 +22,8 @@ from orchestrator.runs.state import (
     member_of,
 )
 
+MEMORY = ("allocated", "reserved", "total")  # of an error file, in bytes
+
 
 def verdict_of(
     own: list[Event],
@@ -27,6 +31,8 @@ def verdict_of(
     nodes: tuple[NodeState, ...],
     alive: set[int],
     rank0_done: bool,
+    *,
+    by_slurm: bool = False,
 ) -> Verdict | None:
     """Return the verdict once no agent is left that could change it, else None."""
     survivors = tuple(pid for event in _all(by_node, EventKind.AGENT_ENDED) for pid in items(event.get("survivors")))
@@ -43,19 +49,53 @@ def verdict_of(
     if not started and not gone:
         return None
     cancelled = any(event["kind"] == EventKind.CANCEL for event in own)
+    in_vain = [event for event in by_node[0] if event["kind"] == EventKind.GAVE_UP and event["cause"] == "no_progress"]
+    if in_vain and not cancelled:  # whoever is lost was ended by srun, as node 0 had left
+        reason = str(in_vain[-1]["reason"])
+        return Verdict(Outcome.FAILED, Cause.NO_PROGRESS, reason, hint=hint_for(reason, None, None))
     if ended:
-        verdict = _of_gang(ended[-1], by_node, nodes, rank0_done, survivors)
+        verdict = _of_gang(ended[-1], by_node, nodes, rank0_done, survivors, by_slurm=by_slurm)
+        if verdict.outcome is Outcome.FAILED and verdict.rank is None:
+            verdict = _with_better_word(verdict, by_node)
         return replace(verdict, reason="; ".join(filter(None, [verdict.reason, without(own, len(by_node))])))
     if cancelled:
         return Verdict(Outcome.CANCELLED, survivors=survivors)
     given_up = _all(by_node, EventKind.GAVE_UP)
-    if given_up and not any(node.state == NodeStatus.LOST for node in nodes):
-        first = given_up[0]
+    no_point = [event for event in given_up if event["cause"] == Cause.NO_PROGRESS]  # srun ends who has not left yet
+    if no_point or (given_up and not any(node.state == NodeStatus.LOST for node in nodes)):
+        first = (no_point or given_up)[0]
         outcome = member_of(Outcome, first["outcome"]) or Outcome.FAILED
         reason = first["reason"] or f"{first['cause']} before the ranks were started"
-        return Verdict(outcome, _cause_of(first), reason)
+        return Verdict(outcome, _cause_of(first), reason, hint=hint_for(reason, None, None))
     words = [_who_was_lost(nodes, own), *(event["reason"] for event in given_up[:1])]
     return Verdict(Outcome.FAILED, Cause.INFRA, "; ".join(word for word in words if word), survivors=survivors)
+
+
+def _with_better_word(verdict: Verdict, by_node: Mapping[int, list[Event]]) -> Verdict:
+    """Return node 0's verdict of a failure that no rank is to blame for, with what another node knows better."""
+    if word := _word_on_a_sleeper(by_node):
+        return replace(verdict, reason=word)
+    if word := _word_of_who_never_joined(by_node):
+        return replace(verdict, reason=f"{word}; {verdict.reason}", hint=hint_for(word, None, None))
+    return verdict
+
+
+def _word_on_a_sleeper(by_node: Mapping[int, list[Event]]) -> str:
+    """Return why another node left node 0, which slept meanwhile and knows only that it was left; else nothing."""
+    if not any(event["kind"] == EventKind.SLEPT for event in by_node[0]):
+        return ""
+    return next((str(event["reason"]) for event in _all(by_node, EventKind.GAVE_UP) if event.get("node")), "")
+
+
+def _word_of_who_never_joined(by_node: Mapping[int, list[Event]]) -> str:
+    """Return why a node could not join, in its own words: node 0 knows only that it is missing; else nothing."""
+    joined = {event.get("joined") for event in by_node[0] if event["kind"] == EventKind.JOINED}
+    words = [
+        str(event["reason"])
+        for event in _all(by_node, EventKind.GAVE_UP)
+        if event.get("node") and event["node"] not in joined and event["outcome"] == Outcome.FAILED
+    ]
+    return words[0] if words else ""
 
 
 def _may_speak(node: NodeState, alive: set[int]) -> bool:
@@ -76,6 +116,8 @@ def _of_gang(
     nodes: tuple[NodeState, ...],
     rank0_done: bool,
     survivors: tuple[int, ...],
+    *,
+    by_slurm: bool,
 ) -> Verdict:
     outcome, attempt = end["outcome"], end["attempt"]
     if outcome == Outcome.SUCCEEDED:
@@ -88,7 +130,7 @@ def _of_gang(
         reason = "; ".join(filter(None, [reason, _refused_saves(by_node, attempt)]))
         return Verdict(Outcome.SUCCEEDED, reason=reason, attempt=attempt, survivors=survivors)
     if outcome == Outcome.CANCELLED:
-        return Verdict(Outcome.CANCELLED, attempt=attempt, survivors=survivors)
+        return Verdict(Outcome.CANCELLED, reason=end["reason"], attempt=attempt, survivors=survivors)
     failures = [
         event for event in by_node[0] if event["kind"] == EventKind.ATTEMPT_FAILED and event["attempt"] == attempt
     ]
@@ -96,12 +138,32 @@ def _of_gang(
     if outcome == Outcome.FAILED and failures and end["cause"] in (failures[-1]["cause"], *known):
         return _blame(failures[-1]["culprit"], end, survivors)
     reason = end["reason"] or {
-        Cause.PREEMPTED: "the scheduler or somebody else asked it to stop; it can be resumed from its checkpoint",
-        Cause.TIMEOUT: "its time limit was reached; it can be resumed from its checkpoint",
+        Cause.PREEMPTED: _who_stopped(by_node[0], by_slurm=by_slurm),
+        Cause.TIMEOUT: "its time limit was reached",
     }.get(outcome, f"it {outcome}, and what was recorded of why can't be read")
+    if outcome in (Cause.PREEMPTED, Cause.TIMEOUT):
+        reason = "; ".join(filter(None, [reason, _what_it_lacks(end)]))
     return Verdict(
         Outcome.FAILED, _cause_of(end), reason, attempt, hint=hint_for(reason, None, None), survivors=survivors
     )
+
+
+def _who_stopped(events: list[Event], *, by_slurm: bool) -> str:
+    """Return which signal asked the run to stop, and whose that was as far as it can be told."""
+    names = [str(event["signal"]) for event in events if event["kind"] == EventKind.STOPPING and event.get("signal")]
+    if not names:
+        return "its ranks stopped at a step boundary, and asked to be started again"
+    if not by_slurm:
+        return f"stopped by {names[0]}, which orch has not sent"
+    return f"stopped by {names[0]} from Slurm" + (" (time limit near)" if names[0] == "SIGUSR2" else "")
+
+
+def _what_it_lacks(end: Event) -> str:
+    """Say so where a run that was stopped has no checkpoint of a known step to go on from."""
+    saved = progress_of(end)
+    if "step" not in end or saved.step >= 0:
+        return ""
+    return "it can go on from the files that it has written" if saved.saved else "it has saved nothing to go on from"
 
 
 def _refused_saves(by_node: Mapping[int, list[Event]], attempt: int) -> str:
@@ -113,21 +175,26 @@ def _refused_saves(by_node: Mapping[int, list[Event]], attempt: int) -> str:
     return f"{failed} of {saves} checkpoints could not be written, the last one was" if failed else ""
 
 
-def _blame(culprit: Event, end: Event, survivors: tuple[int, ...]) -> Verdict:
-    error, tail = culprit.get("error"), tuple(str(line) for line in items(culprit.get("tail")))
+def culprit_in_words(culprit: Event) -> str:
+    """Return how the rank ended that failed first, in a sentence."""
+    error = culprit.get("error")
     error = error if isinstance(error, dict) and error else None
-    words = " ".join([str(error.get("type")), str(error.get("message"))] if error else tail[-5:])
     how = how_it_ended(culprit.get("code"), culprit.get("signal"))
     if culprit.get("oom"):
         how = "SIGKILL, from the kernel: its cgroup ran out of memory"
     what = f"{error['type']}: {error.get('message')}".splitlines()[0][:200] if error and error.get("type") else how
-    rank, node, host = culprit.get("rank"), culprit.get("node"), str(culprit.get("host", "?"))
-    reason = f"rank {rank} on node {node} ({host}) ended with {how}"
-    if what != how:
-        reason += f": {what}"
+    where = f"on node {culprit.get('node')} ({culprit.get('host', '?')})"
     if culprit.get("hang"):
-        message = error.get("message", "a rank stood still") if error else "a rank stood still"
-        reason = f"{message} on node {node} ({host})"
+        return f"{error.get('message', 'a rank stood still') if error else 'a rank stood still'} {where}"
+    rank = culprit.get("failed_rank", culprit.get("rank"))  # the first is one of another launcher's
+    return f"rank {rank} {where} ended with {how}{f': {what}' if what != how else ''}"
+
+
+def _blame(culprit: Event, end: Event, survivors: tuple[int, ...]) -> Verdict:
+    error, tail = culprit.get("error"), tuple(str(line) for line in items(culprit.get("tail")))
+    error = error if isinstance(error, dict) and error else None
+    words = " ".join([str(error.get("type")), str(error.get("message"))] if error else tail[-5:])
+    reason = "; ".join([culprit_in_words(culprit), *memory_in_words(error), *_kernel_words(culprit)])
     if end["reason"]:
         reason += f"; {end['reason']}"
     if end["cause"] == Cause.CHECKPOINT:
@@ -137,16 +204,40 @@ def _blame(culprit: Event, end: Event, survivors: tuple[int, ...]) -> Verdict:
         _cause_of(end),
         reason,
         end["attempt"],
-        rank=rank,
-        node=node,
-        host=host,
+        rank=culprit.get("rank"),
+        node=culprit.get("node"),
+        host=str(culprit.get("host", "?")),
         code=culprit.get("code"),
         signal=culprit.get("signal"),
         error=error,
         tail=tail,
-        hint=hint_for("MemoryError" if culprit.get("oom") else words, culprit.get("code"), culprit.get("signal")),
+        hint=_hint_of(culprit, words),
         survivors=survivors,
     )
+
+
+def memory_in_words(error: Mapping[str, Any] | None) -> list[str]:
+    """Return what the rank's torch held of its GPU at the most, where it ran out of memory."""
+    memory = error.get("memory") if error else None
+    if not isinstance(memory, Mapping) or not all(isinstance(memory.get(name), int) for name in MEMORY):
+        return []
+    allocated, reserved, total = (f"{memory[name] / 2**30:.1f} GiB" for name in MEMORY)
+    peak = f"at its peak torch had {allocated} in tensors, and {reserved} of the GPU's {total} reserved"
+    snapshot = error.get("snapshot") if error else None
+    return [peak, *([f"orch outputs has a snapshot of it, {snapshot}"] if isinstance(snapshot, str) else [])]
+
+
+def _kernel_words(culprit: Event) -> list[str]:
+    """Return what the host's kernel said of its GPU when the rank ended, if anything."""
+    said = [str(line) for line in items(culprit.get("kernel"))]
+    return [f"the kernel of {culprit.get('host', '?')} said: {said[-1][:300]}"] if said else []
+
+
+def _hint_of(culprit: Event, words: str) -> str:
+    gpu_error = gpu_error_of(culprit)
+    if gpu_error is not None and not culprit.get("oom"):
+        return gpu_error.hint
+    return hint_for("MemoryError" if culprit.get("oom") else words, culprit.get("code"), culprit.get("signal"))
 
 
 def _who_was_lost(nodes: tuple[NodeState, ...], own: list[Event]) -> str:
@@ -155,7 +246,7 @@ def _who_was_lost(nodes: tuple[NodeState, ...], own: list[Event]) -> str:
     if lost and not reasons:
         return f"the agent of {lost} vanished without a word: killed, or its machine went down"
     if not reasons and any(node.state == NodeStatus.ENDED for node in nodes):
-        return "the agents ended, but the record of how the gang ended is lost"
+        return "the agents ended, but the record of how the attempt ended is lost"
     return (reasons or [""])[-1] or "no agent ever reported"
 
 
@@ -179,17 +270,31 @@ def _all(by_node: Mapping[int, list[Event]], kind: str) -> list[Event]:
 
 _RULES: tuple[tuple[str, str], ...] = (
     (
+        r"is the MTU smaller on the way",
+        "give all interfaces on the way the same MTU (ip link), and let ICMP's `fragmentation needed` pass",
+    ),
+    (
+        r"time limit.* came before it had saved|saved nothing to go on from",
+        "raise the time limit (time:), or save checkpoints: docs/training.md#your-own-script; where the script saves "
+        "into a folder elsewhere, name it in the job: checkpoint.dir",
+    ),
+    (
+        r"the launcher can't be started with",
+        "set python in the profile to an interpreter that is there on every node",
+    ),
+    (
         r"can't reach (node|its neighbour)",
         "a firewall, or an address of another network: open the profile's ports, or name addr and interface in it",
     ),
+    (
+        r"in Lightning, but the product .* does not match the world size",
+        "give its Trainer what orch has started: devices=int(os.environ['LOCAL_WORLD_SIZE']), "
+        "num_nodes=int(os.environ['GROUP_WORLD_SIZE'])",
+    ),
     (r"input \S+ can't be fetched", "give a source that this very node can open, or a file that every node sees"),
     (
-        r"CUDA out of memory|OutOfMemoryError|HIP out of memory",
-        "the GPU ran out of memory: lower global_batch, use precision bf16, or more ranks",
-    ),
-    (
         r"Cannot allocate memory|MemoryError|can't allocate memory",
-        "the host ran out of memory: fewer ranks a node, or a smaller batch",
+        "the host ran out of memory: fewer ranks per node, or a smaller batch",
     ),
     (
         r"No space left on device|Disk quota exceeded",
@@ -197,7 +302,7 @@ _RULES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"Too many open files|Resource temporarily unavailable",
-        "a limit of that node: raise ulimit -n (open files) or ulimit -u (processes), or use fewer ranks a node",
+        "a limit of that node: raise ulimit -n (open files) or ulimit -u (processes), or use fewer ranks per node",
     ),
     (
         r"bus error|SIGBUS|unable to (open|write to|mmap) shared memory|/dev/shm",
@@ -215,6 +320,10 @@ _RULES: tuple[tuple[str, str], ...] = (
         r"Timed out|timeout|DistStoreError|wait timeout",
         "a collective timed out: one rank was slow or gone; look at the other ranks' logs (orch logs RUN --all)",
     ),
+    (
+        r"in a row hit the time limit without",
+        "raise time: in the profile, or have the script save checkpoints and go on from them (docs/own-scripts.md)",
+    ),
     (r"\bnan\b|not a finite|Loss is nan", "the loss is not a number: lower the learning rate, or check the data"),
     (r"Permission denied", "a file may not be used by this user: check its owner and mode on that node"),
     (
@@ -230,6 +339,8 @@ def hint_for(words: str, code: int | None, signal: str | None) -> str:
         return "the command was not found on that node: check its name and PATH"
     if code == 126:
         return "the command can't be executed: check its mode and its first line"
+    if (gpu_error := gpu_error_in(words)) is not None:
+        return gpu_error.hint
     for pattern, advice in _RULES:
         if re.search(pattern, words, re.IGNORECASE):
             return advice

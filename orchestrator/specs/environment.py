@@ -6,10 +6,13 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
 from orchestrator.errors import UsageError
 from orchestrator.runs.redaction import LONG, looks_secret, mask
-from orchestrator.specs.job import Job
+
+if TYPE_CHECKING:  # a submit of files that were read before must not wait for pydantic
+    from orchestrator.specs.job import Job
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -19,7 +22,7 @@ _LAUNCHER = (
     "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME",
     "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
     "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_SIGNALS_TO_HANDLE",
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING", "ORCH_*",
+    "ORCH_*",
 )  # fmt: skip
 # What describes the shell's own session or machine: a pattern such as `*` must not carry it elsewhere.
 _SESSION = (
@@ -56,7 +59,7 @@ def parse_env_options(options: Iterable[str], shell: Mapping[str, str]) -> dict[
     for option in options:
         name, equals, value = option.partition("=")
         if not _NAME.fullmatch(name):
-            raise UsageError(f"--env {name}: is not the name of a variable", "write --env NAME=VALUE or --env NAME")
+            raise UsageError(f"--env {name} is not the name of a variable", "write --env NAME=VALUE or --env NAME")
         if equals:
             given[name] = value
         elif name in shell:

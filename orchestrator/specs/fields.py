@@ -16,7 +16,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema
 
-from orchestrator.specs.units import seconds, size
+from orchestrator.specs.units import percent, seconds, size
 
 FORMAT_VERSION: Final = 1
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -103,6 +103,12 @@ Seconds = Annotated[
     int, BeforeValidator(lambda v: seconds(v) if isinstance(v, str) else v), Field(ge=0), Also("string")
 ]
 Bytes = Annotated[int, BeforeValidator(lambda v: size(v) if isinstance(v, str) else v), Field(gt=0), Also("string")]
+Percent = Annotated[
+    float,
+    BeforeValidator(lambda v: percent(v) if isinstance(v, str) else v),
+    Field(gt=0, le=100),
+    Also("string"),
+]
 Count = Annotated[int, Field(ge=1, le=100_000)]
 Budget = Annotated[int, Field(ge=0)] | None
 
@@ -123,3 +129,11 @@ class Spec(BaseModel):
     def _lists_as_tuples(cls, data: Any) -> Any:
         """Take lists for tuples: strict mode refuses them in Python, and a before-validator makes JSON Python too."""
         return _tuples(data)
+
+    def given(self) -> dict[str, Any]:
+        """Return the fields whose values are not the defaults, in the order of their definition."""
+        return {
+            name: getattr(self, name)
+            for name, field in type(self).model_fields.items()
+            if getattr(self, name) != field.default
+        }

@@ -16,15 +16,13 @@ from orchestrator.specs.fields import (
     EnvName,
     Line,
     Name,
+    Percent,
     Seconds,
     Spec,
 )
-from orchestrator.specs.outputs import Outputs
-
-ONE_PROCESS: Final = ("single", "dp", "dp-balanced", "model-parallel")
-"""Strategies of training that are one process, however many devices it uses."""
-WHOLE_BATCH: Final = (*ONE_PROCESS, "pipeline")
-"""Strategies whose ranks, if several, all work on the same samples."""
+from orchestrator.specs.outputs import Outputs, Pattern
+from orchestrator.specs.python_environment import PythonEnvironment
+from orchestrator.specs.search_space import SearchSpace
 
 
 class Training(Spec):
@@ -33,20 +31,39 @@ class Training(Spec):
     task: Line = Field(description="the task's Python file, relative to the code folder")
     epochs: Count | None = Field(None, description="how often to go through the training data")
     steps: Count | None = Field(None, description="stop after this many optimizer steps")
-    global_batch: Count = Field(96, description="samples a step over all ranks; the world size must divide it")
+    global_batch: Count = Field(96, description="samples per step over all ranks; the world size must divide it")
     lr: Annotated[float, Field(gt=0)] | None = Field(None, description="learning rate; the task's own by default")
     seed: Annotated[int, Field(ge=0)] = Field(0, description="seed of weights, order and augmentation")
     eval_every: Annotated[int, Field(ge=0)] = Field(0, description="steps between evaluations; 0: each epoch")
     save_every: Annotated[int, Field(ge=0)] = Field(0, description="steps between checkpoints; 0: each epoch")
     log_every: Annotated[int, Field(ge=0)] = Field(0, description="steps between log lines; 0: every few seconds")
-    precision: Literal["fp32", "bf16", "fp16"] = Field(
-        "fp32", description="bf16, fp16: forward in 16 bits, weights in float32; fp16 on GPUs only"
+    clip: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="the largest norm that a step's gradients may have together; none by default"
+    )
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        "constant", description="how the learning rate falls to 0 at the last step"
+    )
+    warmup: Annotated[int, Field(ge=0)] = Field(0, description="steps in which the learning rate rises from 0")
+    deterministic: bool = Field(False, description="only ways of computing that give the same bits each time")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: GPUs, where the machine has any")
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16", "fp8"] = Field(
+        "auto", description="bf16, fp16: forward in 16 bits, weights in float32; auto: tf32 on GPUs, fp32 on CPUs"
     )
     channels_last: bool = Field(False, description="keep images with their channels together, for convolutions")
     compile: Literal["none", "inductor", "aot_eager"] = Field(
         "none", description="torch.compile; inductor makes code for the device, aot_eager only looks whether it can"
     )
+    compile_mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = Field(
+        "default", description="inductor: reduce-overhead replays CUDA graphs, max-autotune also tries kernels"
+    )
+    compile_blocks: bool = Field(False, description="compile the model's children apart, which takes less time")
+    activation_checkpointing: bool = Field(
+        False, description="compute blocks once more in the backward pass instead of keeping what they computed"
+    )
     fused: bool = Field(False, description="the optimizer's step in one pass over the weights")
+    memory_history: bool = Field(
+        False, description="record the GPU's memory, whose snapshot comes home where it runs out"
+    )
     sampler: Literal["exact", "distributed"] = Field("exact", description="exact never pads the last batch")
     workers: Literal["auto"] | Annotated[int, Field(ge=0)] = Field(
         "auto", description="processes of each rank that read a Dataset; auto: its part of the cores, 4 at most"
@@ -55,6 +72,7 @@ class Training(Spec):
         "fork", description="spawn: workers with an interpreter of their own"
     )
     offline: Literal["digits"] | None = Field(None, description="the data to use where the task's can't be had")
+    offline_epochs: Count | None = Field(None, description="how often to go through that stand-in; epochs by default")
     data: Line | None = Field(None, description="a folder that holds the data")
     strategy: Literal[
         "single", "dp", "dp-balanced", "ddp", "fsdp", "model-parallel", "pipeline", "accelerate"
@@ -69,6 +87,11 @@ class Training(Spec):
     )
     async_save: bool = Field(False, description="write checkpoints beside the training, from a copy in memory")
     micro_batches: Count = Field(4, description="pipeline: parts of a batch that follow one another")
+    reshard_after_forward: bool = Field(True, description="fsdp: let go of a block's weights until its backward pass")
+    shard_ranks: Count | None = Field(None, description="fsdp: ranks that share one copy of the weights; all")
+    tensor_ranks: Count = Field(1, description="fsdp: ranks that share each layer, by the task's plan")
+    timeout: Count = Field(1800, description="seconds that ranks wait for each other at the start and around saves")
+    step_timeout: Count = Field(600, description="seconds that ranks wait for each other in a step")
     init_method: Annotated[str, Field(pattern=r"^(env://|tcp://[^/\s]+:\d{1,5})$")] = Field(
         "env://", description="where the ranks meet; tcp://HOST:PORT needs a free port of rank 0's host"
     )
@@ -125,7 +148,16 @@ class Checkpoint(Spec):
 
     dir: Line | None = Field(None, description="a folder on the nodes; the run directory's by default")
     keep: Count = 3
+    keep_best: Line | None = Field(
+        None, description="a metric of the checkpoints: the best by it stays beside the newest `keep`, and `best` is it"
+    )
     resume: Line = Field("auto", description="auto (newest that verifies) | never | a path")
+    format: Literal["auto", "orch", "hf", "lightning", "dcp", "deepspeed", "files"] = Field(
+        "auto", description="whose checkpoints count; auto: all that are known"
+    )
+    glob: Pattern | None = Field(
+        None, description="which of them, by a pattern as in .gitignore; with format files any file that it matches"
+    )
 
 
 class Retry(Spec):
@@ -140,10 +172,10 @@ class Retry(Spec):
 class Resources(Spec):
     """What each node must give."""
 
-    cpus: Count | None = Field(None, description="cores a node")
-    mem: Bytes | None = Field(None, description="memory a node")
+    cpus: Count | None = Field(None, description="cores per node")
+    mem: Bytes | None = Field(None, description="memory per node")
     time: Seconds | None = Field(None, description="time limit of the run")
-    gpus: Count | None = Field(None, description="GPUs a node; refused on a profile that has none")
+    gpus: Count | None = Field(None, description="GPUs per node")
 
 
 MIN_LINK: Final = 8  # four beats, and more than the 6.4 s after which TCP sends a lost packet for the sixth time
@@ -164,7 +196,7 @@ class Hang(Spec):
     """When a rank counts as standing still, and what is done about it."""
 
     action: Literal["auto", "restart", "report", "off"] = Field(
-        "auto", description="auto: restart the gang of a program that sends heartbeats, only report others"
+        "auto", description="auto: restart all ranks of a program that sends heartbeats, only report others"
     )
     train: Seconds = Field(60, description="silence in training; at least `medians` median steps")
     medians: Count = 10
@@ -176,8 +208,21 @@ def _hang(value: object) -> object:
     return Hang(action=value) if value in ("auto", "restart", "report", "off") else value
 
 
+class Idle(Spec):
+    """When a run counts as idle, and what is done about it."""
+
+    gpu: Percent | None = Field(5.0, description="mean use of each node's GPUs below which it is idle")
+    cpu: Percent | None = Field(
+        None, description="the same of a core for each rank, on nodes whose GPUs tell nothing, or that have none"
+    )
+    after: Annotated[Seconds, Field(gt=0)] = Field(1800, description="how long all nodes have to be idle")
+    do: Literal["report", "cancel"] = Field(
+        "report", description="report: say so in status and why; cancel: end the run"
+    )
+
+
 class Input(Spec):
-    """Data placed on each node before the ranks start, once a node, found again by its content."""
+    """Data placed on each node before the ranks start, once per node, found again by its content."""
 
     name: EnvName = Field(description="the path is given to the ranks as ORCH_INPUT_<NAME>")
     source: Line = Field(description="a URL, or a file that every node sees")
@@ -187,7 +232,7 @@ class Input(Spec):
 class Notify(Spec):
     """Whom to tell what became of the run: a program on the submitting machine, or a web address."""
 
-    on: tuple[Literal["failed", "succeeded", "cancelled", "restarted", "hung"], ...] = Field(
+    on: tuple[Literal["failed", "succeeded", "cancelled", "restarted", "hung", "idle"], ...] = Field(
         ("failed", "succeeded"), min_length=1, description="which events"
     )
     command: tuple[Arg, ...] | None = Field(None, min_length=1, description="a program; it reads JSON on stdin")
@@ -195,13 +240,17 @@ class Notify(Spec):
         None, description="a URL that gets the JSON by POST"
     )
     webhook_env: EnvName | None = Field(None, description="the variable or secret that holds such a URL")
+    apprise_env: EnvName | None = Field(
+        None, description="the variable or secret that holds URLs of apprise (mail, Slack, ntfy, ...), spaces between"
+    )
 
     @model_validator(mode="after")
     def _one_way(self) -> Notify:
-        ways = [key for key in ("command", "webhook", "webhook_env") if getattr(self, key) is not None]
+        known = ("command", "webhook", "webhook_env", "apprise_env")
+        ways = [key for key in known if getattr(self, key) is not None]
         if len(ways) != 1:
             what = f"{' and '.join(ways)} are given" if ways else "none is given"
-            raise ValueError(f"say how to notify by exactly one of command, webhook, webhook_env ({what})")
+            raise ValueError(f"say how to notify by exactly one of {', '.join(known)} ({what})")
         return self
 
 
@@ -224,6 +273,11 @@ def _one_or_many(value: object) -> object:
     return (value,) if isinstance(value, dict) else value
 
 
+def _word_or_list(value: object) -> object:
+    """Read one word as a list of it."""
+    return (value,) if isinstance(value, str) else value
+
+
 class Job(Spec):
     """What to run."""
 
@@ -239,23 +293,30 @@ class Job(Spec):
     secrets: tuple[EnvName, ...] = Field((), description="variables from the shell or --env, never shown")
     code: Code = Code()
     container: Container | None = None
+    environment: PythonEnvironment | None = None
     checkpoint: Checkpoint = Checkpoint()
     outputs: Outputs = Outputs()
     retry: Retry = Retry()
     resources: Resources = Resources()
     limits: Limits = Limits()
     hang: Annotated[Hang, BeforeValidator(_hang)] = Hang()
+    idle: Idle | None = Field(None, description="what is done about a run that uses next to nothing of its machines")
+    sampling: bool = Field(True, description="measure every 2 s how busy the nodes are")
     inputs: tuple[Input, ...] = ()
     notify: Annotated[tuple[Notify, ...], BeforeValidator(_one_or_many), Also("object")] = Field(
         (), description="whom to tell what became of the run; one or a list"
     )
+    track: Annotated[
+        tuple[Literal["tensorboard", "mlflow", "wandb"], ...], BeforeValidator(_word_or_list), Also("string")
+    ] = Field((), description="trackers that are told of parameters, metrics and the verdict; one or a list")
     metric: Annotated[Metric | None, BeforeValidator(_metric), Also("string")] = Field(
         None, description="the metric by which runs and checkpoints are judged; a word alone is its name"
     )
+    search: SearchSpace | None = Field(None, description="what --search looks through")
     launcher: Literal["auto", "fork", "exec", "torchrun", "accelerate"] = Field(
         "auto", description="auto: fork without GPUs, exec with them"
     )
-    warm_imports: tuple[Line, ...] = Field((), description="modules imported once a node, before the fork")
+    warm_imports: tuple[Line, ...] = Field((), description="modules imported once per node, before the fork")
 
     @model_validator(mode="after")
     def _one_program(self) -> Job:
@@ -270,32 +331,3 @@ class Job(Spec):
         if clash := sorted(set(self.env) & set(self.secrets)):
             raise ValueError(f"{', '.join(clash)} can't be in both env and secrets")
         return self
-
-
-def program_of(job: Job) -> tuple[str, str, list[str]]:
-    """Return (kind, target, args) of what each rank runs; kind is module, script or command."""
-    if job.command is not None:
-        return "command", job.command[0], [*job.command[1:], *job.args]
-    if job.module is not None:
-        return "module", job.module, list(job.args)
-    if job.script is not None:
-        return "script", job.script, list(job.args)
-    assert job.training is not None
-    return "module", "orchestrator.training", [*_training_args(job.training), *job.args]
-
-
-def _training_args(training: Training) -> list[str]:
-    args = ["--task", training.task]
-    flags = {name: getattr(training, name) for name in Training.model_fields if name not in ("task", "options")}
-    for name, value in flags.items():
-        if value is not None and value != Training.model_fields[name].default:
-            flag = name.replace("_", "-")
-            if isinstance(value, bool):
-                args.append(f"--{flag}" if value else f"--no-{flag}")
-            else:
-                args += [f"--{flag}", str(value)]
-    if "--global-batch" not in args:
-        args += ["--global-batch", str(training.global_batch)]
-    for key, option in training.options.items():
-        args += ["--option", f"{key}={str(option).lower() if isinstance(option, bool) else option}"]
-    return args

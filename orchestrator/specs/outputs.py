@@ -23,14 +23,13 @@ def _no_lift(text: str) -> str:
 
 
 OutputPattern = Annotated[Line, AfterValidator(_output_pattern)]
+Pattern = Annotated[OutputPattern, AfterValidator(_no_lift)]
 
 
 class Outputs(Spec):
     """Which of the files that the ranks write below their working folder come home; $ORCH_OUTPUT_DIR comes whole."""
 
-    include: tuple[Annotated[OutputPattern, AfterValidator(_no_lift)], ...] = Field(
-        (), description="patterns as in .gitignore; all files by default"
-    )
+    include: tuple[Pattern, ...] = Field((), description="patterns as in .gitignore; all files by default")
     exclude: tuple[OutputPattern, ...] = Field(
         (), description="patterns after those of orch; the last that matches counts, ! lifts it"
     )

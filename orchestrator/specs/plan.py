@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.protocol.gang import GANG_PORT_RANGE
 from orchestrator.protocol.hostlist import in_words
 from orchestrator.protocol.layout import node_folder
+from orchestrator.protocol.metric import better_of, kept_by
 from orchestrator.protocol.ranks import Binding, bind, rank_argv, rank_environment
-from orchestrator.protocol.task import Input, NodeTask, Program
+from orchestrator.protocol.task import Input, NodeTask, Program, apart, in_common
 from orchestrator.specs import runtimes
-from orchestrator.specs.job import Job, program_of
-from orchestrator.specs.profile import AnyProfile, LocalProfile, SlurmProfile, SshProfile
+from orchestrator.specs.program import MANY_GPUS, program_of
 
-PLAN_VERSION = 1
+if TYPE_CHECKING:  # a submit of files that were read before must not wait for pydantic
+    from orchestrator.specs.job import Job
+    from orchestrator.specs.profile import AnyProfile, LocalProfile
+
+PLAN_VERSION = 2
+READABLE = (1, 2)  # the first told every node everything
 ON_THE_NODES = "decided on the nodes"
 BOUND_LATER = "bound on node 0 at start"
 
@@ -77,21 +82,23 @@ class LaunchPlan:
 
     @property
     def global_batch(self) -> int | None:
-        """Return the samples a step over all ranks; None where the program decides it."""
+        """Return the samples per step over all ranks; None where the program decides it."""
         training = self.job.get("training")
         return training["global_batch"] if training else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plan as JSON types."""
-        return {**dataclasses.asdict(self), "tasks": [task.to_json() for task in self.tasks]}
+        """Return the plan as JSON types: `shared` holds what is told to all nodes, `tasks` what each alone is told."""
+        shared, own = in_common(self.tasks)
+        values = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        return {**values, "shared": shared, "tasks": own}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> LaunchPlan:
         """Return the plan that `to_json` gave; ValueError when another version of orch wrote it."""
-        if data.get("version") != PLAN_VERSION:
+        if data.get("version") not in READABLE:
             raise ValueError(f"this plan has format {data.get('version')}, this orch reads {PLAN_VERSION}")
-        values = dict(data)
-        values["tasks"] = tuple(NodeTask.from_json(task) for task in data["tasks"])
+        values = {**data, "version": PLAN_VERSION}
+        values["tasks"] = apart(values.pop("shared", {}), data["tasks"])
         values["commands"] = tuple(tuple(argv) for argv in data["commands"])
         values["secret_names"] = tuple(data["secret_names"])
         return LaunchPlan(**values)
@@ -115,8 +122,11 @@ def plan(job: Job, profile: AnyProfile, run_id: str, place: Place, env: Mapping[
         "launcher": job.launcher,
         "backend": profile.backend,
         "leader_addrs": leader_addrs,
-        "port_range": port_range(profile),
-        "env": dict(env if env is not None else {k: v for k, v in job.env.items() if v is not None}),
+        "port_range": port_range(profile.ports),
+        "env": {
+            **profile.env,
+            **(env if env is not None else {k: v for k, v in job.env.items() if v is not None}),
+        },
         "container": container,
         "setup": profile.setup,
         "interface": profile.interface,
@@ -125,12 +135,21 @@ def plan(job: Job, profile: AnyProfile, run_id: str, place: Place, env: Mapping[
         "inputs_dir": place.inputs_dir,
         "checkpoint_dir": job.checkpoint.dir or f"{place.run_dir}/checkpoints",
         "checkpoint_keep": job.checkpoint.keep,
-        "second_copy": isinstance(profile, SshProfile) and not profile.shared and profile.second_copy,
+        **_keep_best(job),
+        "checkpoint_format": job.checkpoint.format,
+        "checkpoint_glob": job.checkpoint.glob or "",
+        "uses_gpus": _uses_gpus(job, profile),
+        "gpus": job.resources.gpus,
+        "all_gpus": job.training is not None and job.training.strategy in MANY_GPUS,
+        "second_copy": profile.kind == "ssh" and not profile.shared and profile.second_copy,
         "resume": job.checkpoint.resume,
         "retry": job.retry.model_dump(),
+        "has_spares": profile.kind == "ssh" and bool(profile.spares),
         "hang": job.hang.model_dump(),
+        "idle": job.idle.model_dump() if job.idle is not None else {},
+        "sampling": job.sampling,
         # Slurm ends its jobs itself, and tells them before; their ranks then ask to be started again.
-        "time_limit": None if isinstance(profile, SlurmProfile) else job.resources.time,
+        "time_limit": None if profile.kind == "slurm" else job.resources.time,
         "join_timeout": float(job.limits.join),
         "link_timeout": float(job.limits.link),
         "grace": float(job.limits.grace),
@@ -152,13 +171,27 @@ def plan(job: Job, profile: AnyProfile, run_id: str, place: Place, env: Mapping[
     )
 
 
+def _uses_gpus(job: Job, profile: AnyProfile) -> bool:
+    """Tell whether the ranks compute on GPUs where the nodes have some; gloo alone is for CPUs."""
+    device = getattr(job.training, "device", "auto")
+    return bool(device == "cuda" or (device == "auto" and profile.backend != "gloo"))
+
+
+def _keep_best(job: Job) -> dict[str, str]:
+    """Return the metric whose best checkpoint stays, and which way it is better."""
+    if (name := job.checkpoint.keep_best) is None:
+        return {}
+    named = None if job.metric is None else kept_by(job.metric.name, job.metric.better or "")
+    return {"checkpoint_best": name, "checkpoint_better": better_of(name, named)}
+
+
 def _program(job: Job) -> tuple[str, str, tuple[str, ...]]:
     kind, target, args = program_of(job)
     return kind, target, tuple(args)
 
 
 def _agent_argv(profile: AnyProfile, task: NodeTask, place: Place) -> tuple[str, ...]:
-    if isinstance(profile, SlurmProfile):  # which of the nodes it is, Slurm tells it
+    if profile.kind == "slurm":  # which of the nodes it is, Slurm tells it
         return (place.agent_python, f"{task.run_dir}/node.pyz", "slurm", task.run_dir)
     folder = node_folder(task.run_dir, task.node_rank)
     return (place.agent_python, f"{task.run_dir}/node.pyz", "agent", f"{folder}/task.json")
@@ -166,14 +199,14 @@ def _agent_argv(profile: AnyProfile, task: NodeTask, place: Place) -> tuple[str,
 
 def _hosts(profile: AnyProfile) -> tuple[list[tuple[str, str | None]], tuple[str, ...], str]:
     """Return ((host, python) of each node, candidate addresses of node 0, MASTER_ADDR in words)."""
-    match profile:
-        case LocalProfile():
+    match profile.kind:
+        case "local":
             return [("localhost", None)] * profile.nodes, ("127.0.0.1",), "127.0.0.1"
-        case SshProfile():
+        case "ssh":
             chosen = profile.hosts[: profile.nodes]
             address = chosen[0].addr or chosen[0].host
             return [(host.host, host.python) for host in chosen], (address,), address
-        case SlurmProfile():
+        case "slurm":
             names: list[tuple[str, str | None]] = [(f"slurm node {rank}", None) for rank in range(profile.nodes)]
             return names, (), "node 0's address inside the allocation"
 
@@ -184,18 +217,18 @@ def nproc_by_node(profile: AnyProfile) -> list[int | None]:
     counts: list[int | str | None]
     if isinstance(asked, tuple):
         counts = list(asked)
-    elif isinstance(profile, SshProfile):
+    elif profile.kind == "ssh":
         counts = [host.nproc_per_node or asked for host in profile.hosts[: profile.nodes]]
     else:
         counts = [asked] * profile.nodes
     return [count if isinstance(count, int) else None for count in counts]
 
 
-def port_range(profile: AnyProfile) -> tuple[int, int]:
+def port_range(ports: str | None) -> tuple[int, int]:
     """Return the first and the last port that the gang may use."""
-    if profile.ports is None:
+    if ports is None:
         return GANG_PORT_RANGE
-    low, high = (int(part) for part in profile.ports.split("-"))
+    low, high = (int(part) for part in ports.split("-"))
     return low, high
 
 
@@ -206,27 +239,41 @@ def bindings_of(launch: LaunchPlan) -> list[Binding] | None:
     return bind(known) if len(known) == len(counts) else None
 
 
-def ranks_of(launch: LaunchPlan) -> list[RankPlan]:
-    """Return every rank of the plan, in order; none where the nodes decide how many there are."""
-    rows = []
+def ranks_of(launch: LaunchPlan) -> Iterator[RankPlan]:
+    """Yield every rank of the plan, in order; none where the nodes decide how many there are."""
     for task, binding in zip(launch.tasks, bindings_of(launch) or [], strict=False):
         for local_rank in range(binding.nproc):
-            environment = rank_environment(
-                task,
-                binding,
-                local_rank,
-                attempt=task.attempt,
-                master_addr=launch.master_addr,
-                master_port=BOUND_LATER,
-                serves_store=task.launcher not in ("torchrun", "accelerate"),
-            )
-            rank = binding.rank_offset + local_rank
-            rows.append(RankPlan(rank, task.node_rank, local_rank, task.host, environment, tuple(rank_argv(task))))
-    return rows
+            yield _rank(launch, task, binding, local_rank)
+
+
+def _rank(launch: LaunchPlan, task: NodeTask, binding: Binding, local_rank: int) -> RankPlan:
+    environment = rank_environment(
+        task,
+        binding,
+        local_rank,
+        attempt=task.attempt,
+        master_addr=launch.master_addr,
+        master_port=BOUND_LATER,
+        serves_store=task.launcher not in ("torchrun", "accelerate"),
+    )
+    rank = binding.rank_offset + local_rank
+    return RankPlan(rank, task.node_rank, local_rank, task.host, environment, tuple(rank_argv(task)))
+
+
+def own_variables(launch: LaunchPlan) -> list[str]:
+    """Return the names of the variables in which the last rank differs from rank 0: in the same as all others."""
+    bindings = bindings_of(launch) or []
+    if not bindings:
+        return []
+    last = _rank(launch, launch.tasks[-1], bindings[-1], bindings[-1].nproc - 1).environment
+    first = _rank(launch, launch.tasks[0], bindings[0], 0).environment
+    return sorted(name for name, value in first.items() if last.get(name) != value)
 
 
 def rehearsal(profile: AnyProfile) -> LocalProfile:
     """Return the same nodes and ranks as agents on this machine; a number left to the nodes counts as one rank."""
+    from orchestrator.specs.profile import LocalProfile  # noqa: PLC0415 (loads pydantic)
+
     fallback = getattr(profile, "gpus_per_node", None) or 1
     counts = tuple(count or fallback for count in nproc_by_node(profile))
     return LocalProfile(

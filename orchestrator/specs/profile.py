@@ -8,12 +8,15 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, field_validator, model_validator
 
 from orchestrator.protocol.hostlist import expand
+from orchestrator.specs.environment import set_by_orch
 from orchestrator.specs.fields import (
     FORMAT_VERSION,
     LOGIN,
     Also,
+    Arg,
     Bytes,
     Count,
+    EnvName,
     Jumps,
     Line,
     Name,
@@ -34,7 +37,7 @@ class ProfileBase(Spec):
     name: Name
     nodes: Count = 1
     nproc_per_node: Nproc | Literal["auto"] | tuple[Nproc, ...] = Field(
-        "auto", description="ranks a node; auto: its GPUs, else its cores; a list: one number a node"
+        "auto", description="ranks per node; auto: its GPUs, else its cores; a list: one number per node"
     )
     backend: Literal["auto", "nccl", "gloo", "cpu:gloo,cuda:nccl", "mpi"] = Field(
         "auto", description="of torch.distributed; auto: nccl where each rank has a GPU, else gloo"
@@ -48,8 +51,9 @@ class ProfileBase(Spec):
     setup: tuple[Line, ...] = Field((), description="shell lines run before the launcher: module load cuda")
     interface: Line | None = Field(None, description="network interface of the ranks; found by the route")
     ports: Annotated[str, Field(pattern=r"^\d{1,5}-\d{1,5}$")] | None = Field(
-        None, description="the gang's ports, for firewalls: 20000-20100"
+        None, description="the agents' rendezvous ports, for firewalls: 20000-20100"
     )
+    env: dict[EnvName, Arg] = Field({}, description="variables of the site, which a job's own come before")
     defaults: dict[str, Any] = Field({}, description="job fields that hold where the job says nothing")
 
     @field_validator("ports")
@@ -60,6 +64,13 @@ class ProfileBase(Spec):
             if not 1024 <= low <= high <= 65535:
                 raise ValueError(f"'{text}' is not a range of ports between 1024 and 65535")
         return text
+
+    @field_validator("env")
+    @classmethod
+    def _not_orchs_own(cls, env: dict[str, str]) -> dict[str, str]:
+        if taken := sorted(filter(set_by_orch, env)):
+            raise ValueError(f"{', '.join(taken)}: set by orch for each rank, so a profile may not")
+        return env
 
     @model_validator(mode="after")
     def _one_nproc_a_node(self) -> ProfileBase:
@@ -72,6 +83,7 @@ class LocalProfile(ProfileBase):
     """This machine; several nodes are several agents on it."""
 
     kind: Literal["local"]
+    leases: bool = Field(True, description="hold GPUs, so that no other run of orch takes them")
 
 
 class Host(Spec):
@@ -177,8 +189,9 @@ class SlurmProfile(ProfileBase):
     time: Seconds | None = Field(None, description="the job's time limit")
     gres: Line | None = None
     gpus_per_node: Count | None = None
+    cpus_per_gpu: Count | None = Field(None, description="cores for each GPU: a node's cores divided by its GPUs")
     cpus_per_task: Count | None = None
-    mem: Bytes | None = Field(None, description="memory a node")
+    mem: Bytes | None = Field(None, description="memory per node")
     constraint: Line | None = None
     exclude: Line | None = None
     login: Annotated[Line, AfterValidator(_login)] | None = Field(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from orchestrator.protocol.task import Container, Mount
-from orchestrator.specs.job import Job
-from orchestrator.specs.profile import AnyProfile
+
+if TYPE_CHECKING:  # a submit of files that were read before must not wait for pydantic
+    from orchestrator.specs.job import Job
+    from orchestrator.specs.profile import AnyProfile
 
 GPU_FLAGS: Final = {
     "docker": ("gpus", "cdi", "none"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -11,14 +12,16 @@ from typing import Final
 
 from orchestrator.errors import UsageError
 from orchestrator.runs.sweeps import Point
+from orchestrator.specs.documents.diagnostics import near_field
 
-MOST_POINTS: Final = 1000  # Slurm's own limit of an array, as it comes
+MOST_POINTS: Final = 5000
 SHARED: Final = {
     "name": "all points have one name",
     "version": "it says how the file is written",
     "code": "all points run one copy of the code",
 }
 _RANGE: Final = re.compile(r"(-?\d{1,9})\.\.(-?\d{1,9})")
+_OPTION: Final = re.compile(r"--?[A-Za-z][\w.:-]*")
 _CLOSES: Final = {"[": "]", "{": "}"}
 
 
@@ -30,6 +33,17 @@ class Axis:
     field: str  # job.A.B
     values: tuple[str, ...]
 
+    @property
+    def is_argument(self) -> bool:
+        """Tell whether it is an option of the job's own program."""
+        return self.word.startswith("-")
+
+    def argument(self, value: str) -> tuple[str, ...]:
+        """Return the words that give the program a value; with its quotes off, as a shell would."""
+        if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
+            value = value[1:-1]
+        return (f"{self.word}={value}",) if self.word.startswith("--") else (self.word, value)
+
 
 def read_axes(options: Iterable[str], fields: Collection[str], sets: Iterable[str], *, trains: bool) -> list[Axis]:
     """Return the axes of a command line; UsageError where one can't be read, or two, or a --set, set the same field.
@@ -37,37 +51,60 @@ def read_axes(options: Iterable[str], fields: Collection[str], sets: Iterable[st
     `fields` are those of the job's `training` section, `trains` tells whether the job has one.
     """
     axes: list[Axis] = []
-    taken = [(text.partition("=")[0].strip(), f"--set {text}") for text in sets]
+    taken = taken_by(sets, fields)
     for text in options:
         where = f"--sweep {text if len(text) <= 120 else text[:117] + '...'}"
         word, equals, rest = text.partition("=")
         word = word.strip()
         if not equals or not word:
             raise UsageError(f"{where}: the option can't be read", "write KEY=VALUES, as in --sweep lr=1e-2,1e-3")
-        field = _field(word, fields, where, trains=trains)
-        for other, said in taken:
-            if field == other or field.startswith(f"{other}.") or other.startswith(f"{field}."):
-                raise UsageError(f"{where}: {said} sets the same field, {min(field, other, key=len)}", "leave one out")
-        taken.append((field, where))
+        field = field_of(word, fields, where, trains=trains)
+        take(field, where, taken)
         axes.append(Axis(word, field, read_values(rest, where)))
     return axes
 
 
-def _field(word: str, fields: Collection[str], where: str, *, trains: bool) -> str:
-    """Return the job's field that a key means: as in --set, or a word for an option of the training or its task."""
+Taken = list[tuple[str, str]]  # fields that are set, and by what
+
+
+def taken_by(sets: Iterable[str], fields: Collection[str]) -> Taken:
+    """Return the fields that --set options set, with these options; `fields` of the training have no more to say."""
+    words = [(text.partition("=")[0].strip(), f"--set {text}") for text in sets]
+    return [(f"job.training.{word}" if word in fields else word, said) for word, said in words]
+
+
+def take(field: str, where: str, taken: Taken) -> None:
+    """Add a field to those that are set; UsageError where one of these is the same, or holds it."""
+    for other, said in taken:
+        if field == other or field.startswith(f"{other}.") or other.startswith(f"{field}."):
+            raise UsageError(f"{where}: {said} sets the same field, {min(field, other, key=len)}", "leave one out")
+    taken.append((field, where))
+
+
+def field_of(word: str, fields: Collection[str], where: str, *, trains: bool) -> str:
+    """Return the job's field that a key means: as in --set, a word for an option of training or task, or --lr."""
+    option = "--sweep " if where.startswith("--sweep ") else ""  # else a key in a file
     head, *rest = word.split(".")
+    if word.startswith("-"):
+        return _argument(word, fields, where, option, trains=trains)
     if head == "profile":
         raise UsageError(f"{where}: a sweep goes over fields of the job", "submit once for each profile")
     if head == "job":
         if not rest or not all(rest):
-            raise UsageError(f"{where}: names no field of the job", "write job.FIELD, as in --sweep job.env.DEPTH=2,3")
+            raise UsageError(f"{where}: names no field of the job", f"write job.FIELD, as in {option}job.env.DEPTH")
         if rest[0] in SHARED:
             raise UsageError(f"{where}: job.{rest[0]} can't differ in a sweep: {SHARED[rest[0]]}")
         return word
     if rest:
-        raise UsageError(f"{where}: '{word}' is no field of the job", f"did you mean --sweep job.{word}=...?")
+        meant = f"--{rest[-1]}" if head == "args" else near_field(word)
+        hint = (
+            f"did you mean {option}{meant}=...?"
+            if meant.startswith(("job.", "--"))
+            else f"write job.FIELD, as in {option}job.env.DEPTH"
+        )
+        raise UsageError(f"{where}: '{word}' is no field of the job", hint)
     if not trains:
-        hint = f"write the whole field, as in --sweep job.env.{word.upper()}=..."
+        hint = f"did you mean {option}--{word}=..., an argument of the job's own program?"
         raise UsageError(f"{where}: '{word}' is short for a field of training:, which this job doesn't have", hint)
     if word in fields:
         return f"job.training.{word}"
@@ -75,6 +112,15 @@ def _field(word: str, fields: Collection[str], where: str, *, trains: bool) -> s
         hint = f"did you mean {near[0]}? An option of the task is job.training.options.{word}"
         raise UsageError(f"{where}: '{word}' is no field of training:", hint)
     return f"job.training.options.{word}"
+
+
+def _argument(word: str, fields: Collection[str], where: str, option: str, *, trains: bool) -> str:
+    """Return what an option of the job's own program is called among the fields: each is one of its own."""
+    if not _OPTION.fullmatch(word):
+        raise UsageError(f"{where}: '{word}' is no option of a program", "write it as the program takes it: --lr")
+    if trains and (name := word.lstrip("-").replace("-", "_")) in fields:
+        raise UsageError(f"{where}: {word} is a field of training:", f"did you mean {option}{name}=...?")
+    return f"job.args {word}"
 
 
 def read_values(text: str, where: str) -> tuple[str, ...]:
@@ -91,8 +137,8 @@ def read_values(text: str, where: str) -> tuple[str, ...]:
             values.append(part)
         else:
             raise UsageError(f"{where}: a value is empty", "write null for no value, '' for an empty text")
-    if twice := [value for value in values if values.count(value) > 1]:
-        raise UsageError(f"{where}: the value {twice[0]} is there twice", "leave one of them out")
+    if twice := next((value for value, count in Counter(values).items() if count > 1), None):
+        raise UsageError(f"{where}: the value {twice} is there twice", "leave one of them out")
     return tuple(values)
 
 
@@ -124,11 +170,15 @@ def points_of(axes: Sequence[Axis]) -> list[Point]:
         count *= len(axis.values)
     if count > MOST_POINTS:
         raise UsageError(f"the sweep has {count} points, and may have {MOST_POINTS}", "sweep over fewer values")
-    return [
-        Point(
-            index,
-            tuple((axis.word, value) for axis, value in zip(axes, values, strict=True)),
-            tuple(f"{axis.field}={value}" for axis, value in zip(axes, values, strict=True)),
-        )
-        for index, values in enumerate(product(*(axis.values for axis in axes)))
-    ]
+    return [point_at(axes, index, values) for index, values in enumerate(product(*(axis.values for axis in axes)))]
+
+
+def point_at(axes: Sequence[Axis], index: int, values: Sequence[str]) -> Point:
+    """Return the point that has one value, as text, on each of the axes."""
+    pairs = list(zip(axes, values, strict=True))
+    return Point(
+        index,
+        tuple((axis.word, value) for axis, value in pairs),
+        tuple(f"{axis.field}={value}" for axis, value in pairs if not axis.is_argument),
+        tuple(word for axis, value in pairs if axis.is_argument for word in axis.argument(value)),
+    )

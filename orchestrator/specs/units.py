@@ -9,6 +9,7 @@ _SECONDS = re.compile(r"[0-9]{1,12}")
 _DURATION = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m(?:in)?)?(?:(\d{1,9})s)?", re.ASCII)
 _CLOCK = re.compile(r"(?:(\d{1,9})-)?(\d{1,9}):(\d\d):(\d\d)|(\d{1,9})-(\d\d?)(?::(\d\d))?", re.ASCII)
 _HALF_CLOCK = re.compile(r"(\d{1,9}):(\d\d)", re.ASCII)
+_PERCENT = re.compile(r"(\d{1,3}(?:\.\d{1,9})?)\s*%?", re.ASCII)
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)\s*([KMGT]?)(i?)B?", re.IGNORECASE | re.ASCII)
 
 
@@ -30,6 +31,14 @@ def seconds(text: str | int) -> int:
         raise ValueError(f"'{text}' is not a duration; write it like 90s, 15m, 1h30m, 2d or 12:00:00")
     days, hours, minutes, secs = (int(part or 0) for part in match.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + secs
+
+
+def percent(text: str) -> float:
+    """Return the number of `5%`, `5 %` or `0.5%`; ValueError otherwise."""
+    match = _PERCENT.fullmatch(text.strip())
+    if not match:
+        raise ValueError(f"'{text}' is not a percentage; write it like 5%")
+    return float(match[1])
 
 
 def size(text: str | int) -> int:

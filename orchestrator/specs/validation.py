@@ -1,19 +1,18 @@
-"""What must hold between a job and its profile, and between a job and its code folder."""
+"""What must hold within a job and between a job and its profile. Pure."""
 
 from __future__ import annotations
 
-import difflib
-import os
-from pathlib import Path
+import re
 from typing import Final
 
-from orchestrator.runs.code_snapshot import why_never_shipped
-from orchestrator.specs.diagnostics import Problem
-from orchestrator.specs.job import ONE_PROCESS, WHOLE_BATCH, Job, Training
+from orchestrator.specs.documents.problem import Problem
+from orchestrator.specs.job import Job
 from orchestrator.specs.profile import AnyProfile, SlurmProfile, SshProfile
+from orchestrator.specs.program import ONE_PROCESS, WHOLE_BATCH
 from orchestrator.specs.runtimes import GPU_FLAGS
 from orchestrator.training.choices import not_taken
 
+_GRES_GPUS: Final = re.compile(r"\bgpu(?::[^:,()]+)?:(\d{1,5})")
 MOST_RANKS: Final = 100_000  # a plan names each of them
 
 
@@ -34,7 +33,7 @@ def check(job: Job, profile: AnyProfile) -> list[Problem]:
     """Return what can't work about this job on this profile, each at the job's field."""
     return [
         *_check_ranks(profile), *_check_batch(job, profile), *_check_min_nodes(job, profile), *_check_strategy(job),
-        *_check_gpus(job, profile), *_check_runtime(job, profile),
+        *_check_gpus(job, profile), *_check_runtime(job, profile), *_check_environment(job),
     ]  # fmt: skip
 
 
@@ -54,7 +53,7 @@ def _check_batch(job: Job, profile: AnyProfile) -> list[Problem]:
     batch = job.training.global_batch
     near = [size for size in (batch // world * world, (batch // world + 1) * world) if size]
     message = (
-        f"{batch} samples a step can't be shared equally by the {world} ranks of profile '{profile.name}'; "
+        f"{batch} samples per step can't be shared equally by the {world} ranks of profile '{profile.name}'; "
         f"use {' or '.join(str(size) for size in near)}"
     )
     return [Problem(("training", "global_batch"), message)]
@@ -77,8 +76,7 @@ def _check_strategy(job: Job) -> list[Problem]:
     training = job.training
     if training is None:
         return []
-    given = [name for name, each in Training.model_fields.items() if getattr(training, name) != each.default]
-    refused = not_taken(training.strategy, given)
+    refused = not_taken(training.strategy, list(training.given()))
     return [
         Problem(("training", name), f"is not for strategy {training.strategy}: {why}") for name, why in refused.items()
     ]
@@ -95,18 +93,24 @@ def fit(job: Job, profile: AnyProfile) -> AnyProfile:
 
 
 def _check_gpus(job: Job, profile: AnyProfile) -> list[Problem]:
-    if job.resources.gpus is None or not isinstance(profile, SlurmProfile) or _asks_gpus(profile):
+    """Return what of the job's GPUs Slurm would not be asked for; `gpus_per_node` is the job's own where it has one."""
+    asked = job.resources.gpus
+    if asked is None or not isinstance(profile, SlurmProfile) or profile.gpus_per_node is not None:
         return []
+    given = sum(int(count) for count in _GRES_GPUS.findall(profile.gres or ""))
+    if given >= asked or (not given and _asks_gpus(profile)):
+        return []
+    what = f"only for {given} (gres: {profile.gres})" if given else "for none"
     message = (
-        f"asks for {job.resources.gpus} GPUs a node, but profile '{profile.name}' asks Slurm for none; "
-        f"add 'gpus_per_node: {job.resources.gpus}' to the profile"
+        f"asks for {asked} GPUs per node, but profile '{profile.name}' asks Slurm {what}; "
+        f"add 'gpus_per_node: {asked}' to the profile"
     )
     return [Problem(("resources", "gpus"), message)]
 
 
 def _asks_gpus(profile: SlurmProfile) -> bool:
     options = [profile.gres or "", *(f"{key}={value}" for key, value in profile.sbatch.items())]
-    return profile.gpus_per_node is not None or any("gpu" in option.lower() for option in options)
+    return any("gpu" in option.lower() for option in options)
 
 
 def _check_runtime(job: Job, profile: AnyProfile) -> list[Problem]:
@@ -136,6 +140,27 @@ def _check_runtime(job: Job, profile: AnyProfile) -> list[Problem]:
     return _check_mounts(job, profile)
 
 
+def _check_environment(job: Job) -> list[Problem]:
+    """Refuse a lock where there is an image, which has its packages."""
+    environment = job.environment
+    if environment is None:
+        return []
+    problems = []
+    if job.container is not None:
+        message = "the job names a container, whose image is its environment; leave one of the two out"
+        problems.append(Problem(("environment",), message))
+    for key in ("extras", "groups"):
+        if getattr(environment, key) and environment.lock.endswith(".txt"):
+            problems.append(
+                Problem(("environment", key), f"a requirements file has no {key}; use uv.lock or pylock.toml")
+            )
+    path = environment.system_packages
+    if path is not None and not path.startswith(("/", "~/")):
+        message = f"'{path}' is an interpreter of the nodes: write it from the root, or as ~/..."
+        problems.append(Problem(("environment", "system_packages"), message))
+    return problems
+
+
 def _check_mounts(job: Job, profile: AnyProfile) -> list[Problem]:
     problems = []
     for index, mount in enumerate(job.container.mounts if job.container else ()):
@@ -149,64 +174,3 @@ def _check_mounts(job: Job, profile: AnyProfile) -> list[Problem]:
             message = f"{profile.runtime} takes the comma in '{mount.source}' for the end of a mount; rename the folder"
             problems.append(Problem(("container", "mounts", index), message))
     return problems
-
-
-def check_code_place(code_dir: Path, job_file: Path, *, allowed: bool) -> list[Problem]:
-    """Return what is wrong with shipping this folder for this job: it must be the job's own, or be allowed by the user.
-
-    Its own are the job file's folder, its repository, and, where the folder is called jobs, the one around it.
-    """
-    if why := why_never_shipped(code_dir):
-        return [Problem(("code", "dir"), f"{why}, and is never shipped; put job and code into a folder of their own")]
-    own = job_file.resolve().parent
-    roots = [own, *([own.parent] if own.name == "jobs" else [])]
-    roots += [folder for folder in (own, *own.parents) if (folder / ".git").exists()][:1]
-    if allowed or any(code_dir.is_relative_to(root) for root in roots if not why_never_shipped(root)):
-        return []
-    said = f"{code_dir} lies outside of the job file's folder and repository"
-    return [Problem(("code", "dir"), f"{said}; to ship it all the same, add --allow-code-dir")]
-
-
-def check_code(job: Job, code_dir: Path) -> list[Problem]:
-    """Return what the job names and its code folder does not hold."""
-    if not code_dir.is_dir():
-        what = "is not a folder" if code_dir.exists() else "does not exist"
-        return [Problem(("code", "dir"), f"the code folder {code_dir} {what}")]
-    if job.script is not None:
-        return _check_file(("script",), job.script, code_dir)
-    if job.training is not None:
-        return _check_file(("training", "task"), job.training.task, code_dir)
-    if job.command is not None and job.command[0].startswith(("./", "../")):
-        program = code_dir / job.command[0]
-        if problems := _check_file(("command", 0), job.command[0], code_dir):
-            return problems
-        if not os.access(program, os.X_OK):
-            return [Problem(("command", 0), f"{program} is not executable; run: chmod +x {program}")]
-    return []
-
-
-def _check_file(path: tuple[str | int, ...], name: str, code_dir: Path) -> list[Problem]:
-    if os.path.isabs(name):
-        if Path(name).is_relative_to(code_dir):
-            inside = Path(name).relative_to(code_dir)
-            return [Problem(path, f"write it relative to the code folder: {inside}")]
-        return []  # a file of the nodes or of the image, which only they can tell
-    if os.path.normpath(name).startswith(".."):
-        hint = "set code.dir to a folder that holds it"
-        return [Problem(path, f"'{name}' lies outside the code folder {code_dir}, so it is not shipped; {hint}")]
-    if (code_dir / name).is_file():
-        return []
-    if (code_dir / name).is_dir():
-        return [Problem(path, f"'{name}' is a folder, not a file")]
-    return [Problem(path, f"there is no '{name}' in the code folder {code_dir}{_nearest(name, code_dir)}")]
-
-
-def _nearest(name: str, folder: Path) -> str:
-    """Suggest a file by its name, two levels down at most."""
-    try:
-        found = [p.relative_to(folder).as_posix() for pattern in ("*", "*/*") for p in folder.glob(pattern)][:2000]
-    except OSError:
-        return ""
-    same = [p for p in found if Path(p).name == Path(name).name]
-    close = same or difflib.get_close_matches(name, found, n=1, cutoff=0.6)
-    return f"; did you mean '{close[0]}'?" if close else ""

@@ -107,15 +107,39 @@ def _start_after(evidence: Evidence, state: RunState) -> Relaunch | str | None:
 
 
 def _joined(evidence: Evidence, state: RunState, after: Relaunch | str | None) -> RunState:
-    """Return the state with what only the scheduler knows, or with the start that follows its end."""
+    """Return the state with what only the scheduler knows, or with the start that follows its end; and who ended it."""
+    return _stopped_early(evidence.events, _with_what_follows(evidence, state, after))
+
+
+def _stopped_early(events: Iterable[Event], state: RunState) -> RunState:
+    """Return the state; of a run that a search has cancelled, with the search's word."""
+    cancels = [event for event in events if event["kind"] == EventKind.CANCEL]
+    reason = cancels[0].get("reason") if cancels else None
+    if state.verdict is None or state.verdict.outcome is not Outcome.CANCELLED or not isinstance(reason, str):
+        return state
+    return replace(state, verdict=replace(state.verdict, cause=Cause.STOPPED_EARLY, reason=reason))
+
+
+def _with_what_follows(evidence: Evidence, state: RunState, after: Relaunch | str | None) -> RunState:
     if evidence.scheduler is not None:
         return state if _has(evidence.events, EventKind.SUBMIT_FAILED) else joined(state, evidence.scheduler)
     if after is None or state.verdict is None:
-        return state
+        return _cancelled_between(evidence, state)
     if isinstance(after, str):  # another start has no point
         return replace(state, verdict=replace(state.verdict, cause=Cause.NO_PROGRESS, reason=after))
     detail = f"start {after.start}: {after.reason}"
     return replace(state, state=RunStatus.RESTARTING, verdict=None, ended=None, detail=detail)
+
+
+def _cancelled_between(evidence: Evidence, state: RunState) -> RunState:
+    """Return the state, cancelled where a cancel alone keeps another start from following its end."""
+    uncancelled = [event for event in evidence.events if event["kind"] != EventKind.CANCEL]
+    if not evidence.relaunches or state.verdict is None or len(uncancelled) == len(evidence.events):
+        return state
+    if not isinstance(following(evidence.record, uncancelled, state), Relaunch):
+        return state
+    verdict = replace(state.verdict, outcome=Outcome.CANCELLED, cause=Cause.NONE, reason="", hint="")
+    return replace(state, state=RunStatus.CANCELLED, verdict=verdict)
 
 
 def following(record: RunRecord, events: Iterable[Event], state: RunState) -> Relaunch | str | None:

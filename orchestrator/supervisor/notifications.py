@@ -19,12 +19,13 @@ from urllib.parse import urlsplit
 
 from orchestrator.errors import OrchError
 from orchestrator.node.system.private import users_umask
-from orchestrator.runs.logs import result_of
-from orchestrator.runs.notification_ledger import HIDDEN, LEDGER, Notification, forget, undelivered, unwatch, watched
+from orchestrator.runs.files.logs import result_of
+from orchestrator.runs.notifications.ledger import HIDDEN, LEDGER, Notification, forget, undelivered, unwatch, watched
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.redaction import Redaction
 from orchestrator.runs.state import RunState
 from orchestrator.runs.store import Record, RunDir, append_line
+from orchestrator.trackers.ledger import tracked
 from orchestrator.version import __version__
 
 TIMEOUT: Final = 15.0
@@ -71,7 +72,7 @@ class NotificationSender:
     def _send(self, run: RunDir, record: RunRecord, items: list[Notification]) -> None:
         try:
             for each in items:
-                message = payload(each, self.state_of(run), result_of(run), str(run.path))
+                message = payload(each, self.state_of(run), result_of(run), str(run.path), tracked(run, record))
                 deliver(run, record, each, message)
         except (OrchError, OSError) as error:  # the run has been removed meanwhile, or a disk is full
             self._give_up(run, error)
@@ -84,7 +85,9 @@ class NotificationSender:
             forget(self.root, run)
 
 
-def payload(each: Notification, state: RunState, result: Record | None, folder: str) -> dict[str, Any]:
+def payload(
+    each: Notification, state: RunState, result: Record | None, folder: str, trackers: Sequence[Record] = ()
+) -> dict[str, Any]:
     """Return what the receiver is told: facts and a line of text; no logs, no traceback: these may hold anything."""
     verdict = state.verdict
     reason = verdict.reason if verdict else each.detail
@@ -109,6 +112,7 @@ def payload(each: Notification, state: RunState, result: Record | None, folder: 
         "detail": each.detail or state.detail,
         "result": result,
         "folder": folder,
+        "trackers": {each["name"]: each["link"] for each in trackers if each["link"]},
     }
     cleaned: dict[str, Any] = Redaction().json(values)
     return cleaned
@@ -123,6 +127,8 @@ def deliver(run: RunDir, record: RunRecord, each: Notification, message: Mapping
         if entry.command:
             environment = _environment({*record.secrets, *hidden})
             problem = _run_command(run, environment, entry.command, each, message)
+        elif entry.apprise_env:
+            problem = _by_apprise(hidden.get(entry.apprise_env, ""), message)
         else:
             problem = _post(entry.webhook or hidden.get(entry.webhook_env, ""), each, message)
     except (OrchError, OSError, ValueError) as error:
@@ -187,22 +193,46 @@ def _post(url: str, each: Notification, message: Mapping[str, Any]) -> str:
         "Idempotency-Key": each.id,
     }
     request = urllib.request.Request(url, json.dumps(message).encode(), headers, method="POST")  # noqa: S310 (checked)
-    outcome = [f"the webhook gave no answer within {TIMEOUT:g} s"]
 
-    def send() -> None:
+    def send() -> str:
         try:
             with urllib.request.build_opener(_NoRedirect).open(request, timeout=TIMEOUT) as response:
-                outcome[0] = "" if response.status < 300 else f"the webhook answered {response.status}"
+                return "" if response.status < 300 else f"the webhook answered {response.status}"
         except urllib.error.HTTPError as error:
-            outcome[0] = f"the webhook answered {error.code}"
             error.close()
+            return f"the webhook answered {error.code}"
         except (OSError, http.client.HTTPException, ValueError) as error:
             reason = getattr(error, "reason", error)
             words = getattr(reason, "strerror", None) or type(reason).__name__
-            outcome[0] = f"the webhook can't be reached: {words}"
+            return f"the webhook can't be reached: {words}"
 
-    # The time-out of a socket holds for each of its bytes; the thread's holds for all of them.
-    thread = threading.Thread(target=send, daemon=True)
+    return _in_time(send, "the webhook")
+
+
+def _by_apprise(urls: str, message: Mapping[str, Any]) -> str:
+    """Send the line of text to apprise's URLs, which hold secrets: nothing repeats one."""
+    from orchestrator.runs.notifications.apprise_urls import INSTALL, channels  # noqa: PLC0415 (loads an extra)
+
+    def send() -> str:
+        try:
+            found, refused = channels(urls)
+        except ImportError:
+            return f"apprise isn't installed beside orch: {INSTALL}"
+        title = f"{message['run_id']} {message['event']}"
+        links = [f"{name}: {link}" for name, link in message["trackers"].items()]
+        try:
+            is_sent = found.notify(title=title, body="\n".join([message["text"], *links]))
+        except Exception as error:  # noqa: BLE001 (a plug-in of apprise's may raise anything)
+            return f"apprise could not send it: {type(error).__name__}"
+        return "" if is_sent and not refused else "apprise could not send it to all of its URLs"
+
+    return _in_time(send, "apprise")
+
+
+def _in_time(send: Callable[[], str], who: str) -> str:
+    """Return what sending came to; the time-out of a socket holds for each of its bytes, this for all of them."""
+    outcome = [f"{who} gave no answer within {TIMEOUT:g} s"]
+    thread = threading.Thread(target=lambda: outcome.__setitem__(0, send()), daemon=True)
     thread.start()
     thread.join(TIMEOUT)
     return outcome[0]

@@ -17,7 +17,7 @@ from orchestrator.backends.base import Backend, Relauncher, Scheduler
 from orchestrator.errors import StoreError
 from orchestrator.node.system.processes import Process, is_alive
 from orchestrator.runs.dependencies import Wait, is_queued, wait_of
-from orchestrator.runs.file_cache import FileCache
+from orchestrator.runs.files.file_cache import FileCache
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.relaunch import last_attempt
 from orchestrator.runs.scheduler_status import SchedulerStatus

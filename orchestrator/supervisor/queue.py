@@ -1,4 +1,4 @@
-"""Runs that are recorded and wait to be started: for another run's end, or for their turn among a sweep's points.
+"""Runs that are recorded and wait to be started: for another run's end, their turn among a sweep's points, or places.
 
 The submit writes `held.json` last. From then on the supervisor starts the run when its time has come, by a program of
 its own (`python -m orchestrator.supervisor.queue RUN`) that has the submitting shell's environment. Whoever starts the
@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.backends import backend, kind_of
-from orchestrator.backends.base import Backend, Relauncher, Scheduler
-from orchestrator.errors import BackendError, OrchError, StoreError
+from orchestrator.backends.base import Backend, Queueing, Relauncher, Scheduler
+from orchestrator.errors import BackendError, OrchError, PlacesTakenError, StoreError
 from orchestrator.node.system.private import hold_umask, users_umask
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.files import locked
-from orchestrator.runs.dependencies import CANCELLED, QUEUED, Wait, is_queued, wait_of
+from orchestrator.protocol.places.tickets import RENEW_SECONDS
+from orchestrator.runs.dependencies import CANCELLED, QUEUE, QUEUED, Wait, is_queued, wait_of
 from orchestrator.runs.record import Dependency, RunRecord
 from orchestrator.runs.run_id import sweep_of
 from orchestrator.runs.state import HandleStatus
@@ -61,6 +62,10 @@ def drop(run: RunDir, reason: str) -> bool:
 def _began(run: RunDir) -> bool:
     """Has a start begun? Under the run's lock: one that was cut off."""
     return (run.path / "handle.json").exists()
+
+
+def _waits_for_places(run: RunDir) -> bool:
+    return (run.path / QUEUE).exists()
 
 
 def _locked(run: RunDir) -> contextlib.AbstractContextManager[None]:
@@ -105,6 +110,15 @@ def _place_in_line(record: RunRecord) -> int:
 # -- starting
 
 
+def may_start(run: RunDir) -> bool:
+    """Tell whether a queued run has its turn on hosts that it shares with other users, and keep its place there."""
+    machine = backend(run.record().kind)
+    if not isinstance(machine, Queueing):
+        return True
+    with _locked(run):  # who drops it takes it out of that queue afterwards
+        return is_queued(run) and machine.may_start(run)
+
+
 def start(root: Path, run: RunDir) -> None:
     """Have the run started by a process of its own, in the environment of its submit; returns when that has ended."""
     import subprocess  # noqa: PLC0415 (who only looks at runs starts nothing)
@@ -117,10 +131,20 @@ def start(root: Path, run: RunDir) -> None:
     environment = {**(kept if isinstance(kept, dict) else os.environ), "ORCH_HOME": str(root)}
     argv = [sys.executable, "-P", "-m", "orchestrator.supervisor.queue", str(run.path)]
     # A session of its own: who ends the supervisor does not cut a start off.
-    subprocess.run(
-        argv, stdin=subprocess.DEVNULL, env=environment, cwd="/", start_new_session=True, check=False,
-        umask=users_umask(),
-    )  # fmt: skip
+    with subprocess.Popen(
+        argv, stdin=subprocess.DEVNULL, env=environment, cwd="/", start_new_session=True, umask=users_umask(),
+    ) as starter:  # fmt: skip
+        while starter.returncode is None:
+            try:
+                starter.wait(RENEW_SECONDS)
+            except subprocess.TimeoutExpired:
+                _keep_place(run)
+
+
+def _keep_place(run: RunDir) -> None:
+    machine = backend(run.record().kind)
+    if isinstance(machine, Queueing):
+        machine.keep_place(run)
 
 
 def start_here(run: RunDir) -> None:
@@ -134,17 +158,29 @@ def start_here(run: RunDir) -> None:
         if not is_queued(run) or (run.path / "cancel.json").exists():
             return
         try:
+            _give_values(run)
             launch, tasks = recorded_start(run)
             machine = backend(kind_of(launch.profile))
             if not (_began(run) and _got_through(machine, run)):
                 machine.submit(launch, tasks, run)
+        except PlacesTakenError:
+            return  # it is in the queue for them
         except OrchError as error:
-            if error.transient and _began(run):
+            if error.transient and (_began(run) or _waits_for_places(run)):
                 raise  # it is tried again
             run.append_event(EventKind.SUBMIT_FAILED, reason=error.message)
         else:
             run.append_event(EventKind.SUBMITTED)
         (run.path / QUEUED).unlink()
+
+
+def _give_values(run: RunDir) -> None:
+    """Let the trial of a search ask for its values; all other runs have theirs."""
+    point = run.record().point
+    if point is not None and point.is_trial:
+        from orchestrator.supervisor import searching  # noqa: PLC0415 (few runs are trials)
+
+        searching.give_values(run.root, run)
 
 
 def recorded_start(run: RunDir) -> tuple[LaunchPlan, tuple[NodeTask, ...]]:

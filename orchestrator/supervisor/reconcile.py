@@ -16,7 +16,7 @@ from orchestrator.backends.base import Backend, Relauncher
 from orchestrator.errors import StoreError
 from orchestrator.protocol.events import EventKind
 from orchestrator.runs.dependencies import why_it_waits
-from orchestrator.runs.file_cache import FileCache
+from orchestrator.runs.files.file_cache import FileCache
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.reducer import reduce
 from orchestrator.runs.state import Cause, Ending, NodeStatus, Outcome, RunState, RunStatus, Verdict
@@ -32,23 +32,30 @@ from orchestrator.supervisor.decide import (
     decide,
     state_from,
 )
-from orchestrator.supervisor.observe import Observation, gather, observe, with_hosts_now
+from orchestrator.supervisor.observe import Evidence, Observation, gather, observe, with_hosts_now
 
+SIGNS_OF_LOSS: Final = (EventKind.LOST_NODE, EventKind.GAVE_UP, EventKind.RELAUNCH)
 ROUNDS: Final = 4  # of a pass: what is recorded or ended in one is seen by the next
 
 
-def state_of(run: RunDir, alive: Mapping[int, bool | None] | None = None) -> RunState:
-    """Return the run's state now; reads, never writes. A run that has its verdict is not looked at again."""
+def state_of(run: RunDir, alive: Mapping[int, bool | None] | None = None, known: FileCache | None = None) -> RunState:
+    """Return the run's state now; reads, never writes. A run that has its verdict is not looked at again.
+
+    With a cache, only the events are read again that have changed.
+    """
     record, ending = run.record(), run.ending()
     if record.is_lost and ending is None:
+        run.check_is_there()
         reason = "its record run.json is not there: a submit or an rm was interrupted"
         verdict = Verdict(Outcome.FAILED, Cause.INFRA, reason)
         return RunState(run.run_id, record.name, record.profile_name, 0.0, RunStatus.FAILED, verdict=verdict)
     check_kind(run, record)
     machine = backend(record.kind)
     if ending is not None:
-        return _ended(with_hosts_now(record, run, machine), run, ending)
-    state = state_from(gather(run, record, alive))
+        return replace(_ended(with_hosts_now(record, run, machine), run, ending), slurm_job=machine.slurm_job(run))
+    evidence = gather(run, record, alive, known)
+    state = replace(_recovering(state_from(evidence), evidence, run, machine), slurm_job=machine.slurm_job(run))
+    run.check_is_there()  # after all was read: one removed meanwhile looks like one that has said nothing yet
     if machine.collects and state.verdict is not None:
         return replace(
             state, state=RunStatus.STOPPING, verdict=None, detail="bringing back its logs, outputs and checkpoints"
@@ -56,6 +63,17 @@ def state_of(run: RunDir, alive: Mapping[int, bool | None] | None = None) -> Run
     if state.state == RunStatus.PENDING and (why := why_it_waits(run.root, run, record)):
         return replace(state, detail="; ".join(filter(None, [why, state.detail])))
     return state
+
+
+def _recovering(state: RunState, evidence: Evidence, run: RunDir, machine: Backend) -> RunState:
+    """Return the state with what is lost, and what is done about it, where the supervisor starts agents anew."""
+    if not isinstance(machine, Relauncher) or not any(event["kind"] in SIGNS_OF_LOSS for event in evidence.events):
+        return state
+    from orchestrator.runs.recovery import recovery_of  # noqa: PLC0415 (most runs lose nothing)
+
+    recovery = recovery_of(evidence.record, evidence.events, state, machine.reserves(run))
+    is_to_restart = recovery is not None and recovery.restarts
+    return replace(state, recovery=recovery, state=RunStatus.RESTARTING if is_to_restart else state.state)
 
 
 def _ended(record: RunRecord, run: RunDir, ending: Ending) -> RunState:

@@ -11,52 +11,65 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.backends import backend
 from orchestrator.errors import OrchError, StoreError
-from orchestrator.node.system.private import users_umask
-from orchestrator.protocol.files import locked_if_free
+from orchestrator.node.system.processes import identify
+from orchestrator.protocol.files import write_json
 from orchestrator.runs import dependencies
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.reducer import left_outputs
 from orchestrator.runs.store import (
     RunDir,
     check_own,
-    is_any_live,
     is_live,
     live_runs,
     newest_runs,
     remove_run,
-    state_root,
 )
-from orchestrator.supervisor import queue
+from orchestrator.supervisor import queue, searching
 from orchestrator.supervisor.reconcile import Reconciler, check_kind, state_of
+from orchestrator.supervisor.searching import SearchStopper
+from orchestrator.supervisor.start import RECORD, supervisor_lock
 
 if TYPE_CHECKING:
     from orchestrator.supervisor.notifications import NotificationSender
+    from orchestrator.supervisor.tracking import TrackerFeeder
 
 WAIT_SECONDS = 1.0
+LONGEST_REST = 0.25  # after a pass over a run
 SENDING_SECONDS = 0.05  # between looks at what is still being sent, when no run is live
 
 
 def supervise(root: Path) -> None:
     """Look after all live runs until there are none; returns at once when another supervisor does so already."""
     from orchestrator.supervisor.notifications import NotificationSender  # noqa: PLC0415 (`orch status` sends nothing)
+    from orchestrator.supervisor.tracking import TrackerFeeder  # noqa: PLC0415 (as above)
 
     check_own(root)
     unreadable: set[str] = set()
     records: dict[str, RunRecord] = {}
-    sender = NotificationSender(root, state_of)
-    while _to_look_after(root, unreadable, records) or sender.has_work():
-        with _lock(root) as is_ours:
+    sender, feeder, stopper = NotificationSender(root, state_of), TrackerFeeder(root), SearchStopper(root)
+    while _to_look_after(root, unreadable, records) or sender.has_work() or feeder.has_work():
+        with supervisor_lock(root) as is_ours:
             if not is_ours:
                 return
-            _supervise(root, unreadable, records, sender)
+            _introduce(root)
+            _supervise(root, unreadable, records, sender, feeder, stopper)
         # A run that was recorded while the lock was let go is seen by this loop's condition.
+
+
+def _introduce(root: Path) -> None:
+    """Record which process looks after the runs; a full disk may keep it from that."""
+    me = identify(os.getpid())
+    assert me is not None
+    record = {"pid": me.pid, "started": me.started, "host": os.uname().nodename}
+    with contextlib.suppress(OSError):
+        write_json(root / RECORD, record, durable=False)
 
 
 def _to_look_after(root: Path, unreadable: set[str], records: dict[str, RunRecord]) -> list[RunDir]:
@@ -82,10 +95,17 @@ def _to_look_after(root: Path, unreadable: set[str], records: dict[str, RunRecor
     return found
 
 
-def _supervise(root: Path, unreadable: set[str], records: dict[str, RunRecord], sender: NotificationSender) -> None:
+def _supervise(
+    root: Path,
+    unreadable: set[str],
+    records: dict[str, RunRecord],
+    sender: NotificationSender,
+    feeder: TrackerFeeder,
+    stopper: SearchStopper,
+) -> None:
     at_work: dict[str, threading.Thread] = {}
     one_ended = threading.Event()
-    while (runs := _to_look_after(root, unreadable, records)) or sender.has_work():
+    while (runs := _to_look_after(root, unreadable, records)) or sender.has_work() or feeder.has_work():
         idle = [run for run in runs if run.run_id not in at_work or not at_work[run.run_id].is_alive()]
         queued = {run.run_id for run in runs if dependencies.is_queued(run)}
         waiting = [(run, records[run.run_id]) for run in idle if run.run_id in queued]
@@ -97,6 +117,8 @@ def _supervise(root: Path, unreadable: set[str], records: dict[str, RunRecord], 
             at_work[run.run_id] = thread
             thread.start()
         sender.poll()
+        feeder.poll()
+        stopper.poll((run, records[run.run_id]) for run in runs if run.run_id in going)
         one_ended.wait(SENDING_SECONDS if sender.has_work() else WAIT_SECONDS)
         one_ended.clear()
     if keep := os.environ.get("ORCH_KEEP_RUNS", "").strip():
@@ -106,8 +128,14 @@ def _supervise(root: Path, unreadable: set[str], records: dict[str, RunRecord], 
 def _look_after(root: Path, run: RunDir) -> None:
     """Bring one run to its verdict, unless it is queued: one that was just being recorded may turn out to be."""
     reconciler = Reconciler(root, run)
+    begun = time.monotonic()
     while is_live(root, run) and not dependencies.is_queued(run) and reconciler.run_once() is None:
+        time.sleep(min(LONGEST_REST, time.monotonic() - begun))  # a pass over many nodes takes at most half of the time
         backend(reconciler.record().kind).wait(run, WAIT_SECONDS)
+        begun = time.monotonic()
+    point = reconciler.record().point
+    if point is not None and point.is_trial and not is_live(root, run):
+        searching.tell(root, point.sweep)
 
 
 def _begin(root: Path, run: RunDir, unsatisfiable: dependencies.Wait | None) -> None:
@@ -115,7 +143,8 @@ def _begin(root: Path, run: RunDir, unsatisfiable: dependencies.Wait | None) -> 
     if unsatisfiable is not None:
         queue.drop(run, unsatisfiable.reason)
         return
-    queue.start(root, run)
+    if queue.may_start(run):
+        queue.start(root, run)
     if dependencies.is_queued(run):
         time.sleep(WAIT_SECONDS)  # it is tried again then, as below
 
@@ -143,58 +172,3 @@ def prune(root: Path, keep: int) -> list[RunDir]:
             remove_run(root, run)
             removed.append(run)
     return removed
-
-
-def _lock(root: Path) -> contextlib.AbstractContextManager[bool]:
-    return locked_if_free(root / "supervisor.lock")
-
-
-def attended_root() -> Path:
-    """Return the folder of all runs, whose live ones are looked after: a supervisor that was killed is started anew.
-
-    Another user's runs may be looked at all the same, and nothing is started for them.
-    """
-    root = state_root()
-    attend(root)
-    return root
-
-
-def attend(root: Path) -> None:
-    """Start a supervisor where runs are live and none looks after them."""
-    if is_any_live(root):
-        with contextlib.suppress(PermissionError, StoreError):
-            check_own(root)
-            with _lock(root) as is_free:
-                pass
-            if is_free:
-                start_supervisor(root, without=_secret_names(root))
-
-
-def _secret_names(root: Path) -> set[str]:
-    """What the live runs call secret: their supervisor is to know nothing of it."""
-    names: set[str] = set()
-    for run in live_runs(root):
-        with contextlib.suppress(StoreError):
-            names.update(run.plan().secret_names)
-    return names
-
-
-def start_supervisor(root: Path, without: Iterable[str] = ()) -> None:
-    """Start the background process, unless one runs; it outlives the terminal, and needs nobody's secrets."""
-    import subprocess  # noqa: PLC0415 (who only looks at runs starts nothing)
-
-    check_own(root)
-    hidden = set(without)
-    environment = {name: value for name, value in os.environ.items() if name not in hidden} | {"ORCH_HOME": str(root)}
-    with open(root / "supervisor.log", "ab") as log:
-        child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "orchestrator.supervisor"],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=environment,
-            cwd="/",
-            umask=users_umask(),
-            start_new_session=True,
-        )
-    child.returncode = 0  # nobody waits for it here

@@ -1,6 +1,6 @@
 """Checkpoints for a script of one's own: `from orchestrator.training import checkpoints`."""
 
-from orchestrator.protocol.checkpoint_dir import COMMIT, MANIFEST, STATE, Manifest
+from orchestrator.protocol.checkpoints.checkpoint_dir import COMMIT, MANIFEST, STATE, Manifest
 from orchestrator.training.checkpoint.format import (
     Found,
     check,

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping
 
 STRATEGIES = ("single", "dp", "dp-balanced", "ddp", "fsdp", "model-parallel", "pipeline", "accelerate")
+PRECISIONS = ("auto", "fp32", "tf32", "bf16", "fp16", "fp8")
+SCHEDULES = ("constant", "linear", "cosine")
 
 
 def _only(*names: str) -> dict[str, str]:
@@ -11,6 +13,7 @@ def _only(*names: str) -> dict[str, str]:
     return {name: why for name in STRATEGIES if name not in names}
 
 
+_COPIED = "the model is copied to the GPUs at every step"
 NOT_TAKEN: Mapping[str, Mapping[str, str]] = {
     "gradient_as_bucket_view": _only("ddp", "accelerate"),
     "static_graph": _only("ddp"),
@@ -18,11 +21,17 @@ NOT_TAKEN: Mapping[str, Mapping[str, str]] = {
     "bucket_cap_mb": _only("ddp"),
     "gradient_compression": _only("ddp"),
     "micro_batches": _only("pipeline"),
+    "reshard_after_forward": _only("fsdp"),
+    "shard_ranks": _only("fsdp"),
+    "tensor_ranks": _only("fsdp"),
+    "compile_mode": dict.fromkeys(("dp", "dp-balanced"), _COPIED) | {"accelerate": "Accelerator.prepare compiles"},
+    "compile_blocks": dict.fromkeys(("dp", "dp-balanced"), _COPIED) | {"accelerate": "Accelerator.prepare compiles"},
+    "activation_checkpointing": dict.fromkeys(("dp", "dp-balanced"), _COPIED),
     "channels_last": {
         "fsdp": "FSDP shards only weights that lie in the usual order",
         "pipeline": "what travels between the ranks lies in the usual order",
     },
-    "compile": dict.fromkeys(("dp", "dp-balanced"), "the model is copied to the GPUs at every step"),
+    "compile": dict.fromkeys(("dp", "dp-balanced"), _COPIED),
 }
 """Options by their names in Options and in a job's `training`: which strategies do not take them, and why."""
 

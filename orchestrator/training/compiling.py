@@ -15,8 +15,10 @@ from orchestrator.training.distributed import group
 from orchestrator.training.errors import UserError
 
 
-def check(backend: str, device: torch.device) -> None:
+def check(backend: str, mode: str, device: torch.device) -> None:
     """Refuse, by a UserError on all ranks, what the machine of one of them can't compile; collective."""
+    if mode != "default" and backend != "inductor":
+        raise UserError(f"--compile-mode {mode} is inductor's: add --compile inductor, or leave it out.")
     if backend != "inductor":
         return
     for rank, lack in enumerate(group.everyones(lacking(device))):
@@ -38,8 +40,8 @@ def lacking(device: torch.device) -> str:
     return ""
 
 
-def compile_in_place(modules: Sequence[nn.Module], backend: str) -> None:
+def compile_in_place(modules: Sequence[nn.Module], backend: str, mode: str = "default") -> None:
     """Have each module compiled when it is first called; with "none" nothing is done."""
     if backend != "none":
         for module in modules:
-            module.compile(backend=backend)
+            module.compile(backend=backend, mode=None if mode == "default" else mode)

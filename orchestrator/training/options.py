@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from orchestrator.training.choices import STRATEGIES, not_taken
+from orchestrator.protocol.metric import JobMetric, kept_by
+from orchestrator.training.choices import PRECISIONS, SCHEDULES, STRATEGIES, not_taken
 from orchestrator.training.errors import UserError
 
 
@@ -29,11 +30,21 @@ class Options:
     sampler: str
     workers: int | None
     worker_start: str
+    clip: float | None
+    schedule: str
+    warmup: int
+    deterministic: bool
+    device: str
     precision: str
     channels_last: bool
     compile: str
+    compile_mode: str
+    compile_blocks: bool
+    activation_checkpointing: bool
     fused: bool
+    memory_history: bool
     offline: str | None
+    offline_epochs: int | None
     data_dir: Path
     strategy: str
     accumulate: int
@@ -43,7 +54,12 @@ class Options:
     bucket_cap_mb: int | None
     gradient_compression: str
     micro_batches: int
+    reshard_after_forward: bool
+    shard_ranks: int | None
+    tensor_ranks: int
     init_method: str
+    timeout: int
+    step_timeout: int
     async_save: bool
     extra: Mapping[str, object] = field(default_factory=dict)
 
@@ -57,6 +73,7 @@ class Places:
 
     checkpoints: Path
     keep: int
+    keep_best: JobMetric | None
     resume: str
     attempt: int
     run_id: str
@@ -66,6 +83,7 @@ class Places:
     heartbeat: Path | None
     second_copy: Path | None
     backend: str
+    device: str
 
 
 def parse(arguments: Sequence[str] | None = None) -> Options:
@@ -87,10 +105,16 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         type=_positive,
         default=96,
         metavar="N",
-        help="samples a step, all ranks together (default 96)",
+        help="samples per step, all ranks together (default 96)",
     )
     add("--lr", type=_rate, default=1e-3, help="learning rate (default 0.001)")
+    _add_rate(parser)
     add("--seed", type=int, default=0, help="seed of weights, sample order and dropout (default 0)")
+    add(
+        "--deterministic",
+        action="store_true",
+        help="only ways of computing that give the same bits each time; a resumed run then equals an unbroken one",
+    )
     add(
         "--eval-every",
         type=_not_negative,
@@ -123,6 +147,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         help="spawn: workers with an interpreter of their own, for what a fork breaks (default fork)",
     )
     add("--offline", choices=("digits",), help="what to train on where the task's data can't be had")
+    add("--offline-epochs", type=_positive, metavar="N", help="passes over that stand-in (default: --epochs)")
     add(
         "--data", type=Path, metavar="DIR", help="where the data lies (default $ORCH_DATA_DIR, then ~/.cache/orch/data)"
     )
@@ -139,15 +164,24 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     return Options(**values)
 
 
+def _add_rate(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say how large the steps are."""
+    add = parser.add_argument
+    add("--schedule", choices=SCHEDULES, default="constant", help="how the learning rate falls to 0 at the last step")
+    add("--warmup", type=_not_negative, default=0, metavar="N", help="steps in which the learning rate rises from 0")
+    add("--clip", type=_rate, metavar="NORM", help="the largest norm that a step's gradients may have together")
+
+
 def _add_speed(parser: argparse.ArgumentParser) -> None:
     """Add the options that change how a device computes."""
     add = parser.add_argument
     add(
         "--precision",
-        choices=("fp32", "bf16", "fp16"),
-        default="fp32",
-        help="bf16, fp16: forward in 16 bits, weights in float32; fp16 scales gradients, on GPUs only",
+        choices=PRECISIONS,
+        default="auto",
+        help="bf16, fp16: forward in 16 bits, weights in float32; auto: tf32 on GPUs, fp32 on CPUs",
     )
+    add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: GPUs, where the machine has any")
     add("--channels-last", action="store_true", help="keep images with their channels together, for convolutions")
     add(
         "--compile",
@@ -155,7 +189,24 @@ def _add_speed(parser: argparse.ArgumentParser) -> None:
         default="none",
         help="torch.compile: inductor makes code for the device, aot_eager only looks whether it can",
     )
+    add(
+        "--compile-mode",
+        choices=("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"),
+        default="default",
+        help="inductor: reduce-overhead replays CUDA graphs, max-autotune also tries kernels",
+    )
+    add("--compile-blocks", action="store_true", help="compile the model's children apart, which takes less time")
+    add(
+        "--activation-checkpointing",
+        action="store_true",
+        help="compute the model's blocks once more in the backward pass instead of keeping what they computed",
+    )
     add("--fused", action="store_true", help="the optimizer's step in one pass over the weights")
+    add(
+        "--memory-history",
+        action="store_true",
+        help="record the GPU's memory, whose snapshot comes home where it runs out",
+    )
 
 
 def _add_strategy(parser: argparse.ArgumentParser) -> None:
@@ -192,11 +243,44 @@ def _add_strategy(parser: argparse.ArgumentParser) -> None:
         help="pipeline: parts of a batch that follow one another (default 4)",
     )
     add(
+        "--reshard-after-forward",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="fsdp: let go of a block's weights until its backward pass; without, less traffic and more memory",
+    )
+    add(
+        "--shard-ranks",
+        type=_positive,
+        metavar="N",
+        help="fsdp: ranks that share one copy of the weights (default all)",
+    )
+    add(
+        "--tensor-ranks",
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="fsdp: ranks that share each layer, by the task's plan",
+    )
+    add(
         "--init-method",
         type=_meeting_point,
         default="env://",
         metavar="URL",
         help="where the ranks meet: env:// (default), or tcp://HOST:PORT, a free port of rank 0's host",
+    )
+    add(
+        "--timeout",
+        type=_positive,
+        default=1800,
+        metavar="S",
+        help="seconds that ranks wait for each other while they start, evaluate and save (default 1800)",
+    )
+    add(
+        "--step-timeout",
+        type=_positive,
+        default=600,
+        metavar="S",
+        help="seconds that ranks wait for each other in a step (default 600)",
     )
 
 
@@ -207,6 +291,7 @@ def read_places(environ: Mapping[str, str] = os.environ) -> Places:
     return Places(
         checkpoints=Path(environ.get("ORCH_CHECKPOINT_DIR") or "checkpoints"),
         keep=max(1, _whole(environ, "ORCH_CHECKPOINT_KEEP", 3)),
+        keep_best=kept_by(environ.get("ORCH_CHECKPOINT_KEEP_BEST", ""), environ.get("ORCH_CHECKPOINT_BETTER", "")),
         resume=environ.get("ORCH_RESUME") or "auto",
         attempt=_whole(environ, "ORCH_ATTEMPT", 0),
         run_id=environ.get("ORCH_RUN_ID", ""),
@@ -216,6 +301,7 @@ def read_places(environ: Mapping[str, str] = os.environ) -> Places:
         heartbeat=Path(heartbeat) if heartbeat else None,
         second_copy=Path(second) if second else None,
         backend=environ.get("ORCH_BACKEND") or "auto",
+        device=environ.get("ORCH_DEVICE") or "auto",
     )
 
 

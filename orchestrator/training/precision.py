@@ -1,23 +1,69 @@
-"""In which numbers the forward pass is computed; weights, gradients and the loss stay float32."""
+"""In which numbers is computed; weights, gradients and the loss stay float32."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor, nn
 
 from orchestrator.training.errors import UserError
 
-_HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
+"""Precisions whose forward pass has 16 bits, fp8's around its matrices."""
 
 
-def forward(model: nn.Module, inputs: list[Tensor], precision: str) -> Tensor:
+def resolve(precision: str, device: torch.device) -> str:
+    """Return what `auto` means on this device: TF32 where it has it, else fp32."""
+    if precision != "auto":
+        return precision
+    return "tf32" if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0) else "fp32"
+
+
+def set_up(precision: str, device: torch.device) -> None:
+    """Let the device multiply float32 in TF32, or keep it from that where fp32 was asked for."""
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
+        torch.backends.cudnn.allow_tf32 = precision != "fp32"
+
+
+def forward(model: nn.Module, inputs: Sequence[Tensor], precision: str) -> Tensor:
     """Return the model's outputs as float32, computed in 16 bits where `precision` says so (torch.autocast)."""
-    if precision == "fp32":
+    if precision not in HALVES:
         outputs: Tensor = model(*inputs)
         return outputs
-    with torch.autocast(inputs[0].device.type, dtype=_HALVES[precision]):
+    with torch.autocast(inputs[0].device.type, dtype=HALVES[precision]):
         outputs = model(*inputs)
     return outputs.float()
+
+
+class Computed(nn.Module):
+    """A module that computes in a precision in whatever thread it is called: a thread has no autocast of its own."""
+
+    def __init__(self, module: nn.Module, precision: str) -> None:
+        super().__init__()
+        self.module = module
+        self.precision = precision
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Return the module's outputs as float32."""
+        return forward(self.module, inputs, self.precision)
+
+
+def convert(model: nn.Module, precision: str) -> nn.Module:
+    """Return the model with its linear layers in float8 by torchao, where fp8 was asked for; names stay."""
+    if precision != "fp8":
+        return model
+    from torchao.float8 import convert_to_float8_training  # noqa: PLC0415 - an optional package
+
+    converted: nn.Module = convert_to_float8_training(model, module_filter_fn=_fits_float8)
+    return converted
+
+
+def _fits_float8(module: nn.Module, _name: str) -> bool:
+    """Float8 multiplies matrices whose sides are multiples of 16."""
+    return isinstance(module, nn.Linear) and module.in_features % 16 == 0 and module.out_features % 16 == 0
 
 
 def scaler(precision: str, device: torch.device) -> torch.amp.GradScaler:
@@ -31,4 +77,12 @@ def check(precision: str, device: torch.device) -> None:
         raise UserError(
             f"--precision fp16 computes on GPUs only, and this run is on the {device.type.upper()}: "
             "choose bf16, which needs no scaling of gradients, or fp32."
+        )
+    if precision == "fp8" and find_spec("torchao") is None:
+        raise UserError("--precision fp8 needs torchao: pip install torchao, or choose bf16.")
+    if precision == "fp8" and not (device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 9)):
+        what = torch.cuda.get_device_name(device) if device.type == "cuda" else "the CPU"
+        raise UserError(
+            f"--precision fp8 computes on GPUs of compute capability 8.9 (Ada, Hopper) or newer, and this run is on "
+            f"{what}: choose bf16."
         )

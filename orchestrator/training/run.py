@@ -16,12 +16,12 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from orchestrator.protocol.checkpoint_dir import Manifest
+from orchestrator.protocol.checkpoints.checkpoint_dir import Manifest
 from orchestrator.training.checkpoint import random_state
 from orchestrator.training.checkpoint.resume import Loaded, load_for_all, path_for_all
 from orchestrator.training.checkpoint.saver import Saver
@@ -34,14 +34,17 @@ from orchestrator.training.progress.report import Meter, Reporter
 __all__ = [
     "EXIT_REQUEUE",
     "after_step",
+    "begin",
     "is_main",
     "latest",
+    "leave",
     "load_latest",
     "metric",
     "phase",
     "result",
     "resume",
     "save",
+    "started_by_orch",
     "step",
     "stop_requested",
     "watch_signals",
@@ -87,7 +90,27 @@ def is_main() -> bool:
     return group.rank() == 0
 
 
-def step(n: int, total: int | None = None, loss: float | Tensor | None = None, *, samples: int | None = None) -> None:
+def started_by_orch() -> bool:
+    """Return whether orch has started this process; else heartbeats, metrics and the result go nowhere."""
+    return bool(_session().places.run_id)
+
+
+def begin(n: int, total: int | None = None) -> None:
+    """Say that `n` steps of `total` were done by earlier starts, so that they do not count for this one's speed."""
+    session = _session()
+    session.heartbeat = Heartbeat(step=n, total=total)
+    session.heartbeats.write(session.heartbeat)
+    session.meter.reset()
+
+
+def step(
+    n: int,
+    total: int | None = None,
+    loss: float | Tensor | None = None,
+    *,
+    samples: int | None = None,
+    epoch: int | None = None,
+) -> None:
     """Say that `n` steps of `total` are done; a heartbeat goes out ten times a second at most.
 
     `loss` may be a tensor: it is read, which waits for the device, only when a heartbeat is due. `samples` is how
@@ -95,14 +118,15 @@ def step(n: int, total: int | None = None, loss: float | Tensor | None = None, *
     """
     session = _session()
     session.meter.count(max(0, n - session.heartbeat.step))
+    epoch = session.heartbeat.epoch if epoch is None else epoch
     if not session.heartbeats.due("train"):
-        session.heartbeat = Heartbeat(step=n, total=total, epoch=session.heartbeat.epoch, phase="train")
+        session.heartbeat = Heartbeat(step=n, total=total, epoch=epoch, phase="train")
         return
     pace = session.meter.rate  # steps a second: what a step holds, only the script knows
     session.heartbeat = Heartbeat(
         step=n,
         total=total,
-        epoch=session.heartbeat.epoch,
+        epoch=epoch,
         phase="train",
         loss=loss.item() if isinstance(loss, Tensor) else loss,  # float() warns of a tensor with a gradient
         rate=pace * samples if pace and samples else None,
@@ -112,7 +136,7 @@ def step(n: int, total: int | None = None, loss: float | Tensor | None = None, *
 
 
 class phase:  # noqa: N801 - reads as a verb: run.phase("eval")
-    """Say what the process does from now on: start, train, eval, save or done.
+    """Say what the process does from now on: start, compile, train, eval, save or done.
 
     As a context manager it goes back to the phase before at the end of the block.
     """
@@ -141,7 +165,7 @@ class phase:  # noqa: N801 - reads as a verb: run.phase("eval")
 
 
 def watch_signals() -> None:
-    """Catch SIGTERM and SIGUSR2 from now on; the first `resume` or `stop_requested` does it too.
+    """Catch SIGTERM and SIGUSR2, and keep them from forked workers; the first `resume` or `stop_requested` does it too.
 
     A script that calls this must ask `stop_requested` (or call `after_step`) at its step boundaries, or it will not
     end on SIGTERM.
@@ -150,14 +174,15 @@ def watch_signals() -> None:
 
 
 @functools.cache
-def _watch_once() -> bool:
-    return stop.install()
+def _watch_once() -> None:
+    stop.install()
+    stop.protect_forks()
 
 
 def stop_requested() -> bool:
     """Return whether all ranks stop here: true about half a second after a signal, at the same call on every rank.
 
-    Collective: every rank calls it once a step. Save, then `sys.exit(run.EXIT_REQUEUE)`.
+    Collective: every rank calls it once a step. Save, then `run.leave(n)`.
     """
     watch_signals()
     return _session().agreement()
@@ -175,7 +200,7 @@ def save(state: Mapping[str, Any], step: int, *, epoch: int = 0, metric: Mapping
     with phase("save"):
         session.saver.save(
             state,
-            Manifest(step=step, epoch=epoch, world_size=group.world_size(), metric=dict(metric or {})),
+            Manifest(step=step, epoch=epoch, world_size=group.world_size(), metric=_numbers(metric or {})),
         )
 
 
@@ -236,6 +261,7 @@ def resume(**objects: Stateful) -> int:
     else:
         random_state.seed_everything(random_state.seed_for(torch.initial_seed(), done, group.rank()))
     _session().saver.last_step = done
+    begin(done)
     _session().report.say(f"resumed from {loaded.path} at step {done}")
     return done
 
@@ -247,27 +273,34 @@ def after_step(
     *,
     samples: int | None = None,
     save_every: int = 0,
+    metric: Mapping[str, float] | None = None,
     **objects: Stateful,
 ) -> None:
     """Finish step `n` (counted from 1): heartbeat, save where due, and leave with code 95 where a signal asked to stop.
 
-    Saves `objects` every `save_every` steps, at the last step of `total`, and before a stop; collective.
+    Saves `objects` every `save_every` steps, at the last step of `total`, and before a stop; collective. `metric` says
+    how good these weights are ({"accuracy": 0.93}): rank 0's is put into the checkpoint, where this call saves one.
     """
     session = _session()
     step(n, total, loss, samples=samples)
     stopping = stop_requested()
     if stopping or n == total or (save_every and n % save_every == 0):
-        _save_objects(n, objects)
+        _save_objects(n, objects, metric)
     if stopping:
         session.saver.close()
-        session.report.say(f"stopped by a signal at step {n}; start again to go on from there")
-        phase("done")
-        group.barrier()
-        group.leave()
-        sys.exit(EXIT_REQUEUE)
+        leave(n)
 
 
-def _save_objects(n: int, objects: Mapping[str, Stateful]) -> None:
+def leave(n: int) -> NoReturn:
+    """Leave with exit code 95 after a stop at step `n`, whose checkpoint is on the disk; collective."""
+    _session().report.say(f"stopped by a signal at step {n}; start again to go on from there")
+    phase("done")
+    group.barrier()
+    group.leave()
+    sys.exit(EXIT_REQUEUE)
+
+
+def _save_objects(n: int, objects: Mapping[str, Stateful], metric: Mapping[str, float] | None) -> None:
     """Save the objects' states together with every rank's random generators; collective."""
     if _session().saver.last_step == n:
         return
@@ -276,7 +309,12 @@ def _save_objects(n: int, objects: Mapping[str, Stateful]) -> None:
     if states is None:
         return
     contents = {name: source.state_dict() for name, source in objects.items()}
-    save({"step": n, "objects": contents, "random": states}, n)
+    save({"step": n, "objects": contents, "random": states}, n, metric=metric)
+
+
+def _numbers(metric: Mapping[str, float]) -> dict[str, float]:
+    """Return a metric's values as JSON can hold them: a tensor, or a number of numpy, as a float."""
+    return {str(name): float(value) for name, value in metric.items()}
 
 
 def _device() -> torch.device:

@@ -1,14 +1,19 @@
 """The training program, top to bottom: join, load, resume, then step, save and evaluate until done or stopped."""
 
+import gc
 import math
+import os
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from orchestrator.protocol.checkpoint_dir import Manifest
+from orchestrator.protocol.checkpoints.checkpoint_dir import Manifest
+from orchestrator.training import precision, schedule
 from orchestrator.training.checkpoint import random_state
 from orchestrator.training.checkpoint.resume import SHARDED, Loaded, load_for_all, whole
 from orchestrator.training.checkpoint.saver import Saver
@@ -17,27 +22,61 @@ from orchestrator.training.data.sampler import SAMPLERS, Sampler, Share
 from orchestrator.training.data.samples import Tensors, count
 from orchestrator.training.data.task import Task, load_data, load_task
 from orchestrator.training.distributed import group
-from orchestrator.training.distributed.group import Choice, Ranks
+from orchestrator.training.distributed.cores import stay_near
+from orchestrator.training.distributed.devices import Choice, choose
+from orchestrator.training.distributed.ranks import Ranks, read_ranks
 from orchestrator.training.distributed.stop import Agreement
-from orchestrator.training.errors import EXIT_REQUEUE, CheckpointError, DivergedError
+from orchestrator.training.errors import EXIT_REQUEUE, CheckpointError, DivergedError, UserError
 from orchestrator.training.options import Options, Places, check_batch
 from orchestrator.training.progress.evaluate import Evaluation, evaluate
 from orchestrator.training.progress.heartbeat import Heartbeat, HeartbeatFile
 from orchestrator.training.progress.position import Position, total_steps
+from orchestrator.training.progress.profiling import Profiler, record_memory
 from orchestrator.training.progress.report import Meter, Reporter, measure
+from orchestrator.training.progress.throughput import Utilization, words
 from orchestrator.training.strategies import Setup, find
+from orchestrator.training.strategies.share import data_part
 
 
 def train(options: Options, places: Places) -> int:
     """Run a whole training; returns the exit code, 0 when done or 95 when stopped by a signal."""
-    ranks = group.read_ranks()
+    ranks = read_ranks()
     goes_on = places.attempt > 0 and options.sampler == "exact"  # maybe on fewer nodes: shares may differ by a sample
     if find(options.strategy).shares_data and not goes_on:
-        check_batch(options.global_batch, ranks.world_size)
+        check_batch(options.global_batch, data_part(options, ranks)[0])
     task = load_task(options.task)
-    choice = group.choose(places.backend, ranks)
-    with group.joined(ranks, choice, options.init_method):
+    _choose_algorithms(options.deterministic, task.cudnn_benchmark)
+    patience = (float(options.timeout), float(options.step_timeout))
+    chosen, bound = _chosen(options, places, ranks), ""
+    if isinstance(chosen, Choice) and not find(options.strategy).one_process:
+        # Before the threads of NCCL and of the data, and before any memory that is pinned.
+        bound = stay_near(chosen.device, ranks)
+    with group.joined(ranks, chosen, options.init_method, patience) as agreed:
+        choice = replace(agreed, reason=f"{agreed.reason}; {bound}") if bound else agreed
+        options = replace(options, precision=precision.resolve(options.precision, choice.device))
+        precision.set_up(options.precision, choice.device)
+        if options.memory_history and choice.device.type == "cuda":
+            record_memory()
         return _train(options, places, ranks, choice, task)
+
+
+def _chosen(options: Options, places: Places, ranks: Ranks) -> Choice | UserError:
+    """Return this rank's choice, or why it has none: that is for all ranks to hear before one of them leaves."""
+    try:
+        return choose(places.backend, ranks, options.device if options.device != "auto" else places.device)
+    except UserError as error:
+        return error
+
+
+def _choose_algorithms(deterministic: bool, cudnn_benchmark: bool) -> None:
+    """Have torch compute in ways that give the same bits each time, or refuse what has none; off again if not asked.
+
+    Else cuDNN tries its ways of each convolution, where the task says that it is worth the time.
+    """
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS is first used
+    torch.backends.cudnn.benchmark = cudnn_benchmark and not deterministic
+    torch.use_deterministic_algorithms(deterministic)
 
 
 def _train(options: Options, places: Places, ranks: Ranks, choice: Choice, task: Task) -> int:
@@ -66,9 +105,12 @@ class Trainer:
         self.heartbeats.write(Heartbeat())
         self.report = Reporter(places.metrics, places.result, speaks=ranks.rank == 0, attempt=places.attempt)
         self.report.say(
-            f"backend {choice.backend or 'none'} on {choice.device.type}: {choice.reason} "
-            f"(strategy {options.strategy}, world size {ranks.world_size}, global batch {options.global_batch})"
+            f"backend {choice.backend or 'none'} on {choice.device.type} ({choice.reason})  "
+            f"strategy {options.strategy}  world size {ranks.world_size}  global batch {options.global_batch}"
         )
+        if options.precision == "tf32":
+            self.report.say("float32 is multiplied in TF32, with 10 bits of mantissa; --precision fp32 keeps all 23")
+        self.profiler = Profiler(places.heartbeat, ranks.rank, keeps_history=options.memory_history)
         self.stop = Agreement()
         self.meter = Meter()
         self._first = True
@@ -76,31 +118,48 @@ class Trainer:
         self._good: tuple[int, float] | None = None
         self.position = Position()
         self.evaluation: Evaluation | None = None
+        self.keeps_best = places.keep_best is not None
         self.saver = Saver(places, self.report, self.heartbeats, aside=options.async_save)
         self.data = load_data(task, options, self.report.warn)
+        if self.data.stand_in and options.offline_epochs and not options.steps:
+            options = self.options = replace(options, epochs=options.offline_epochs)
         self.train_samples, self.test_samples = (
             loading.source(samples, part, task, options, ranks, choice.device)
             for samples, part in ((self.data.train, "training"), (self.data.test, "test"))
         )
         if self.train_samples.where:
             self.report.say(f"{self.data.name}: {self.train_samples.where}")
+        parts, mine = data_part(options, ranks) if self.kind.shares_data else (1, 0)
         self.sampler: Sampler = SAMPLERS[options.sampler](
             count(self.data.train),
             options.global_batch,
-            rank=ranks.rank if self.kind.shares_data else 0,
-            world_size=ranks.world_size if self.kind.shares_data else 1,
+            rank=mine,
+            world_size=parts,
             seed=options.seed,
         )
         loaded = load_for_all(places, self.report.warn)
         self._build()
         self._resume(loaded)
         self.total = total_steps(options, self.position, self.sampler.samples)
+        self.used = Utilization(self.strategy.devices, ranks.world_size, options.precision)
+        if self.used.is_measured:
+            self.used.measure(self.strategy, self._first_batch()[0])
+        self.has_schedule = options.schedule != "constant" or options.warmup > 0
 
     def _build(self) -> None:
         """Make model and optimizer: weights from the seed alone, then a generator of its own for each rank."""
         random_state.seed_everything(self.options.seed)
         self.strategy = self.kind(self.setup, self.task.model(self.options))
-        random_state.seed_everything(random_state.seed_for(self.options.seed, 0, self.ranks.rank))
+        random_state.seed_everything(random_state.seed_for(self.options.seed, 0, self._chance()))
+
+    def _chance(self) -> int:
+        """Return by what a rank's generators differ: ranks that share layers, and so samples, draw alike."""
+        return self.ranks.rank // self.options.tensor_ranks
+
+    def _first_batch(self) -> tuple[Tensors, Share]:
+        """Return the first batch of the training."""
+        [batch] = self.train_samples.batches([next(self._shares(0))])
+        return batch
 
     def _resume(self, loaded: Loaded | None) -> None:
         """Continue where the checkpoint was taken, if there is one."""
@@ -108,9 +167,9 @@ class Trainer:
             return
         # DDP lays out its buckets anew after the first backward pass, and with three or more ranks the layout
         # decides the order in which gradients are summed. A pass that counts nothing makes the layout equal to
-        # that of the unbroken run; it must come before weights, buffers and generators are restored.
-        [batch] = self.train_samples.batches([Share(torch.empty(0, dtype=torch.int64), 1)])
-        self.strategy.backward(*batch)
+        # that of the unbroken run; it must come before weights, buffers and generators are restored. With a batch of
+        # the training's size, what is compiled for it is what the training needs.
+        self.strategy.backward(*self._first_batch())
         self.strategy.optimizer.zero_grad(set_to_none=True)
         if self.kind.saves_shards and loaded.state.get(SHARDED):
             self.strategy.load_shards(loaded.state, loaded.path)
@@ -124,9 +183,9 @@ class Trainer:
         self.position = Position(**position)
         self.saver.last_step = self.position.step
         if len(random_states) == self.ranks.world_size:
-            random_state.restore_random(random_states[self.ranks.rank], self.device)
+            random_state.restore_random(random_states[self.ranks.rank], *self.strategy.devices)
         else:
-            seed = random_state.seed_for(self.options.seed, self.position.step, self.ranks.rank)
+            seed = random_state.seed_for(self.options.seed, self.position.step, self._chance())
             random_state.seed_everything(seed)
         self.report.say(f"resumed from {loaded.path} at step {self.position.step}, epoch {self.position.epoch}")
         self.report.metric("resume", step=self.position.step, epoch=self.position.epoch)
@@ -137,13 +196,13 @@ class Trainer:
             return self._leave()
         while self.position.step < self.total:
             self.sampler.set_epoch(self.position.epoch)
-            for tensors, share in self.batches():
+            for tensors, share in self.heartbeats.waiting(self.batches()):
                 if self._one_step(tensors, share):
                     return self._leave()
                 if self.position.step >= self.total:
                     break
         self._save()
-        if self.evaluation is None or self.evaluation.step != self.position.step:
+        if not self._metric():
             self._evaluate()
         if self.evaluation is None:
             return self._leave()
@@ -152,29 +211,55 @@ class Trainer:
 
     def batches(self) -> Iterator[tuple[Tensors, Share]]:
         """Yield the rest of the epoch: for each step tensors, and this rank's share as places in them."""
-        return self.train_samples.batches(self.sampler.shares(self.position.offset), self.position.epoch)
+        return self.train_samples.batches(self._shares(self.position.offset), self.position.epoch)
+
+    def _shares(self, offset: int) -> Iterator[Share]:
+        return self.sampler.shares(offset, self.train_samples.looked_up_on)
 
     def _one_step(self, tensors: Tensors, share: Share) -> bool:
         """Take one optimizer step and do what is due after it; returns whether to stop here."""
         self.strategy.begin_step()
         loss = self.strategy.backward(tensors, share)
+        if self.has_schedule:
+            self.strategy.set_rate(self._part_of_rate())
         self.strategy.step()
         self.position = self.position.after(share.count, self.sampler.samples)
         self.meter.count(share.count)
+        self.profiler.stepped()
         step, ends_epoch = self.position.step, self.position.offset == 0
         self._tell(loss)
         if self._first:
             # The first step pays for many things that come once; its speed tells nothing.
             self.meter.reset()
             self._first = False
+            # What lives by now lives on: the collector would look through all of it, on each rank at another moment,
+            # and the others would wait.
+            gc.collect()
+            gc.freeze()
+            group.set_timeout(self.options.step_timeout)
         if self.stop():
             return True
         # Evaluated first, so that the checkpoint carries the metric of its own weights.
-        if step % self.options.eval_every == 0 if self.options.eval_every else ends_epoch:
+        is_due = step % self.options.eval_every == 0 if self.options.eval_every else ends_epoch
+        if is_due or (self.keeps_best and step == self.total):
             self._evaluate()
-        if step % self.options.save_every == 0 if self.options.save_every else ends_epoch:
+        is_due = step % self.options.save_every == 0 if self.options.save_every else ends_epoch
+        if is_due or (self.keeps_best and self._metric()):  # what has been measured may be the best
             self._save()
         return self.stop.stopping
+
+    def _part_of_rate(self) -> float:
+        """Return the part of the learning rate that the next step has."""
+        return schedule.part(self.options.schedule, self.position.step, self.total, self.options.warmup)
+
+    @contextmanager
+    def _patient(self) -> Iterator[None]:
+        """Let the ranks wait for each other as long as a start or a checkpoint may take, until all are through."""
+        group.set_timeout(self.options.timeout)
+        yield
+        if self.options.timeout != self.options.step_timeout:
+            group.barrier()  # before it, one that is through would wait for the others as impatiently as in a step
+        group.set_timeout(self.options.step_timeout)
 
     def _tell(self, loss: Tensor) -> None:
         """Send a heartbeat if one is due, and at every --log-every steps the loss of all ranks to the log."""
@@ -183,8 +268,12 @@ class Trainer:
         self._loss = loss
         if step == 1 or step % self.options.log_every == 0 or step == self.total:
             mean = self._mean_loss()
-            self.report.metric("train", step=step, epoch=self.position.epoch, loss=mean, rate=rate)
-            self.report.progress(step=step, total=self.total, epoch=self.position.epoch, loss=mean, rate=rate, eta=eta)
+            used = self.used.values(rate)
+            self.report.metric("train", step=step, epoch=self.position.epoch, loss=mean, rate=rate, **used)
+            more = words(used, rate, self.data.tokens)
+            self.report.progress(
+                step=step, total=self.total, epoch=self.position.epoch, loss=mean, rate=rate, eta=eta, more=more
+            )
         if self.heartbeats.due():
             self._beat("train", loss=loss.item() * self.strategy.data_ranks)
 
@@ -229,12 +318,15 @@ class Trainer:
 
     def _save(self) -> None:
         """Save a checkpoint with every rank's generators; a disk that refuses does not end training."""
-        if self.saver.last_step == self.position.step:
-            return
+        if self.saver.last_step != self.position.step:
+            with self._patient():
+                self._save_now()
+
+    def _save_now(self) -> None:
         self._mean_loss()
         self._check_weights()
         self._beat("save")
-        random_states = group.gathered(random_state.random_state(self.device))
+        random_states = group.gathered(random_state.random_state(*self.strategy.devices))
         shards: dict[str, Tensor] | None = None
         trained: dict[str, Any] | None
         if self.kind.saves_shards and self.setup.grouped and self.saver.is_shared:
@@ -250,16 +342,22 @@ class Trainer:
             step=self.position.step,
             epoch=self.position.epoch,
             world_size=self.ranks.world_size,
-            metric=self.evaluation.values if self.evaluation else {},
+            metric=self._metric(),
         )
         self.saver.save(contents, manifest, shards)
         self.saver.last_step = self.position.step
         self.meter.reset()
 
+    def _metric(self) -> dict[str, float]:
+        """Return how good the present weights are; empty where others were evaluated last."""
+        latest = self.evaluation
+        return latest.values if latest is not None and latest.step == self.position.step else {}
+
     def _evaluate(self) -> None:
         """Evaluate on all test samples; a stop in the middle leaves no evaluation."""
         self._beat("eval")
-        values = evaluate(self.strategy, self.test_samples, count(self.data.test), self.stop)
+        with self._patient():
+            values = evaluate(self.strategy, self.test_samples, count(self.data.test), self.stop)
         self.evaluation = Evaluation(self.position.step, values) if values is not None else None
         if values is not None:
             words = "  ".join(measure(name, value) for name, value in values.items())
@@ -311,6 +409,8 @@ class Trainer:
 
     def close(self) -> None:
         """Close files and end workers; also after an error."""
+        gc.unfreeze()
+        self.profiler.close()
         self.train_samples.close()
         self.test_samples.close()
         self.saver.close()

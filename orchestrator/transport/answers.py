@@ -16,12 +16,27 @@ class Row:
 
 # A type; a tuple for any one of several; [shape] for a list of such; {str: shape} for a mapping of any names; a dict of
 # names, of which those with a `?` may be missing.
-_HOLDER: Final = {"uid": (int, None), "user": (str, None), "run": (str, None), "since": (int, None)}
+_HOLDER: Final = {
+    "uid": (int, None), "user": (str, None), "run": (str, None), "since": (int, None), "program?": str,
+}  # fmt: skip
+_TICKET: Final = {
+    "uid": int, "user": (str, None), "run": str, "needs": int, "number": int, "made": int, "age": float,
+}  # fmt: skip
 _LEFT: Final = {"folder": bool, "processes": [str], "agent": bool}
+_INTERPRETER: Final = {
+    "base": str, "version": str, "free_threaded": bool, "platform": str, "libc": str,
+    "markers": {str: str}, "paths": [str], "packages": {str: str},
+}  # fmt: skip
+_GPU: Final = {
+    "index": int, "uuid": str, "name": (str, None), "mig": (bool, None), "instances": [{"uuid": str}],
+    "compute_mode": (str, None), "throttle_reasons": ([str], None), "ecc_volatile": (int, None),
+    "ecc_aggregate": (int, None), "pending_retirement": (bool, None), "remap_failed": (bool, None),
+}  # fmt: skip
 SHAPES: Final[dict[str, Any]] = {
     "hello": {
         "host": str, "python": str, "uid": int, "home": str, "workdir": str, "cores": int, "gpus": int,
-        "addresses": [str], "time": float, "free": int, "shm": int, "lacks_tls": str,
+        "addresses": [str], "time": float, "free": int, "memory": int, "shm": int, "lacks_tls": str,
+        "devices": [{"name": str, "number": int, "card": str}], "visible": (str, None),
     },
     "interpreter": {"python?": str, "torch?": (str, None), "torchvision?": (str, None)},
     "write_file": {"size": int},
@@ -30,6 +45,11 @@ SHAPES: Final[dict[str, Any]] = {
     "clean_up": {"host": str, "ended": int, "survivors": [str]},
     "remove": {"removed": bool},
     "container": {"version": str, "rootless": bool, "image_id": (str, None)},
+    "find_interpreter": {"found": _INTERPRETER},
+    "find_environment": {"whole": bool, "folder": str},
+    "install_environment": {"made": bool, "folder": str},
+    "adopt_wheel": {},
+    "hash_environments": {"environments": {str: Row((str, (str, None)))}},
     "missing": {},
     "unpack": {},
     "poll_changes": {
@@ -38,13 +58,26 @@ SHAPES: Final[dict[str, Any]] = {
     "read_file": {},
     "read_range": {"size": int},
     "steps": {"steps": [str]},
+    "saved": {"newest": {"step?": (int, None), "saved?": float}, "given": bool},
+    "put_in_place": {},
     "list_outputs": {"roots": {str: str}, "passed_over": [str], "unreadable": [Row((str, str))]},
     "read_small_files": {"sha256": [(str, None)]},
     "hash_files": {},
+    "examine_gpus": {
+        "gpus": [_GPU], "driver": (str, None), "cuda": ([int], None), "used": {str: _HOLDER}, "topology": str,
+        "hcas": [{"hca": str, "port": str, "state": str, "rate": str}], "memlock": (int, None), "removes_ipc": bool,
+    },
+    "try_gpus": {
+        "torch": str, "cuda": (str, None), "nccl": (str, None), "gpus": [str],
+        "copies": [{"one": int, "other": int, "direct": bool, "said": str}],
+    },
     "lease": {"places": ([str], None), "why?": str},
-    "leases": {"places": {str: (_HOLDER, None)}},
     "still_held": {"places": [str]},
     "release": {"released": int},
+    "look_at_queue": {"places": {str: (_HOLDER, None)}, "tickets": [_TICKET], "uid": int, "now": int},
+    "take_ticket": {"taken": bool},
+    "renew_ticket": {"renewed": bool},
+    "drop_ticket": {"dropped": int},
     "leftovers": {"runs": {str: _LEFT}},
     "tidy_cache": {"removed": int, "freed": int},
     "listen": {"port": int},

@@ -7,7 +7,9 @@ are checked against the known_hosts files, never learned; a certificate is check
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
+import os
 import random
 import shlex
 import socket
@@ -19,6 +21,7 @@ from typing import Any, Final, TypeVar
 import paramiko
 from fabric import Config, Connection
 from paramiko.config import SSHConfig
+from paramiko.ssh_exception import NoValidConnectionsError
 
 from orchestrator.errors import BackendError
 from orchestrator.transport.address import Address
@@ -27,6 +30,7 @@ from orchestrator.transport.openssh import BUFFER, CONNECT_SECONDS, KEEPALIVE_SE
 
 TRIES: Final = 3
 QUICK_SECONDS: Final = 2.0
+REFUSED: Final = os.strerror(errno.ECONNREFUSED)
 LOST: Final = (OSError, EOFError, paramiko.SSHException)  # how a connection that breaks shows itself
 
 
@@ -65,8 +69,8 @@ class _HostKeyCheck:
         name, port = self.resolved.hostname, self.resolved.port
         if self.known.keys:
             raise _HostKeyError(
-                "its host key is not the one in known_hosts: it is another machine, or was installed anew "
-                f"({self.known.keys[0].where} has another than {shown})",
+                "host key verification failed: its key has changed (a reinstalled host, or a man in the middle; "
+                f"{self.known.keys[0].where} has another than {shown})",
                 f"ask its owner; only then remove the old key: ssh-keygen -R '{self.known.name}'",
             )
         raise _HostKeyError(
@@ -104,11 +108,12 @@ def patiently(begin: Callable[[], Opened]) -> Opened:
 
 def _open(address: Address, resolved: Resolved, known: KnownHost, gateway: Connection | None) -> Connection:
     connection = Connection(
-        resolved.hostname, user=resolved.user, port=resolved.port, gateway=gateway, connect_timeout=CONNECT_SECONDS,
+        resolved.hostname, user=resolved.user, port=resolved.port, gateway=gateway,
+        connect_timeout=resolved.reach_seconds,
         config=Config(ssh_config=SSHConfig(), lazy=True),  # `ssh -G` has read it
         connect_kwargs={
             "key_filename": list(resolved.keys), "allow_agent": resolved.agent, "look_for_keys": False,
-            "banner_timeout": CONNECT_SECONDS, "auth_timeout": CONNECT_SECONDS,
+            "banner_timeout": CONNECT_SECONDS, "auth_timeout": CONNECT_SECONDS, "channel_timeout": CONNECT_SECONDS,
             "transport_factory": _asking_first_for(known.kinds),
         },
     )  # fmt: skip
@@ -160,17 +165,29 @@ def _in_words(address: Address, resolved: Resolved, through: str, error: Excepti
     if isinstance(error, paramiko.AuthenticationException):
         keys = ", ".join(resolved.keys) or "none found"
         return BackendError(
-            f"{where}: it takes none of the keys of user {resolved.user or 'me'} (files: {keys})",
+            f"{where}: Permission denied (publickey) for user {resolved.user or 'me'}; keys tried: {keys}",
             f"try: ssh -v {address.host}; set user: and key: in the profile, or load the key: ssh-add",
         )
     if isinstance(error, socket.gaierror):
         return BackendError(f"{address.host}: no such host: {error.strerror}", "see HostName in ~/.ssh/config")
-    timed_out = isinstance(error, TimeoutError) or "timed out" in str(error).lower()
-    words = "no answer within 15 s" if timed_out else str(error) or type(error).__name__
-    refused = "Unable to connect" in words or isinstance(error, ConnectionRefusedError)
+    words, hint = _why_unreachable(error, resolved.reach_seconds), f"try: ssh {address.host}"
+    refused = REFUSED in words
     if refused:
-        words = "nothing listens there: is sshd running?"
-    return BackendError(f"{where}: can't be reached: {words}", f"try: ssh {address.host}", transient=not refused)
+        hint = f"is sshd running there? {hint}"
+    return BackendError(f"{where}: can't be reached: {words}", hint, transient=not refused)
+
+
+def _why_unreachable(error: Exception, seconds: float) -> str:
+    """Return the system's own words for why no connection came to be, this one's or the gateway's."""
+    if isinstance(error, NoValidConnectionsError):  # one for each address of the name
+        return " or ".join(dict.fromkeys(each.strerror or str(each) for each in error.errors.values()))
+    if isinstance(error, paramiko.ChannelException):
+        return f"{error.text}, says the host to go through"
+    if isinstance(error, TimeoutError):
+        return f"{os.strerror(errno.ETIMEDOUT)} after {seconds:g} s"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__
 
 
 class Channel:

@@ -3,28 +3,46 @@
 from __future__ import annotations
 
 import io
-import zipfile
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from orchestrator.node.system import kept
+
+if TYPE_CHECKING:  # an archive that is kept must not wait for what makes one
+    from importlib.resources.abc import Traversable
 
 _MAIN = b"import sys\nfrom orchestrator.node.__main__ import main\nsys.exit(main())\n"
+_PARTS: Final = ("protocol", "node", "training")
+_ROOT: Final = ("__init__.py", "version.py")
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the same sources give the same bytes
 
 
 @cache
 def node_archive() -> bytes:
     """Return the archive's bytes; they depend on nothing but the sources."""
+    from importlib.resources import files  # noqa: PLC0415 (as above)
+
     root = files("orchestrator")
     members = {"__main__.py": _MAIN}
-    for name in ("__init__.py", "version.py"):
+    for name in _ROOT:
         members[f"orchestrator/{name}"] = (root / name).read_bytes()
-    for package in ("protocol", "node", "training"):
+    for package in _PARTS:
         members.update(_sources(root / package, f"orchestrator/{package}"))
     return _zipped(members)
+
+
+def kept_archive(state: Path) -> bytes:
+    """Return the same bytes; they are kept in the state folder, and made anew where a source has changed."""
+    package = Path(__file__).parents[1]
+    of_root = [(name, (package / name).stat().st_mtime_ns) for name in _ROOT]
+    path, key = str(state / "cache" / "node.pyz"), kept.key_of(of_root, kept.sources(str(package), _PARTS))
+    if (found := kept.take(path, key)) is None:
+        found = node_archive()
+        kept.keep(path, key, found)
+    return found
 
 
 @cache
@@ -51,6 +69,8 @@ def _installed(name: str) -> Path:
 
 
 def _zipped(members: Mapping[str, bytes]) -> bytes:
+    import zipfile  # noqa: PLC0415 (as above)
+
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for path in sorted(members):

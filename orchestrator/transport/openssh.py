@@ -21,7 +21,8 @@ from typing import Final
 from orchestrator.errors import BackendError
 from orchestrator.transport.address import Address, gateway_of
 
-CONNECT_SECONDS: Final = 15.0
+REACH_SECONDS: Final = 5.0  # for a machine to take a connection at all, unless the user's ConnectTimeout says otherwise
+CONNECT_SECONDS: Final = 15.0  # for what follows: greeting, keys, a command
 KEEPALIVE_SECONDS: Final = 5
 BUFFER: Final = 1 << 16
 FAST_CIPHER: Final = "aes128-gcm@openssh.com"
@@ -57,6 +58,7 @@ class Resolved:
     jump: str | None = None
     agent: bool = True
     ciphers: tuple[str, ...] = ()
+    reach_seconds: float = REACH_SECONDS
 
 
 def resolve(address: Address) -> Resolved:
@@ -93,6 +95,7 @@ def resolve(address: Address) -> Resolved:
         jump=_unless_none(jump),
         agent=first.get("identityagent") != "none" and first.get("identitiesonly") != "yes",
         ciphers=tuple(filter(None, first.get("ciphers", "").split(","))),
+        reach_seconds=float(seconds) if (seconds := first.get("connecttimeout", "none")).isdecimal() else REACH_SECONDS,
     )
 
 

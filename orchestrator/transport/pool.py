@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import threading
 import time
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.errors import BackendError
+from orchestrator.node.system.open_files import allow_connections
 from orchestrator.transport.address import Address, gateway_of
 from orchestrator.transport.openssh import SshProcess, resolve
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:  # fabric is loaded with the first connection
 
     from orchestrator.transport.rpc import Session
 
+AT_ONCE: Final = 32  # machines that are dialled; of more, each handshake would take longer than its time-out
+FILES_EACH: Final = 4  # that a machine may need open here
 RETRY_SECONDS: Final = 5.0  # for so long a machine that could not be reached is not tried again
 
 
@@ -27,8 +31,10 @@ class ConnectionPool:
     sessions: dict[Address, Session] = field(default_factory=dict)
     gateways: dict[str, Connection] = field(default_factory=dict)
     failures: dict[Address, tuple[float, BackendError]] = field(default_factory=dict)
+    opening: set[str] = field(default_factory=set)  # the machines whose answer is awaited now
     locks: dict[Any, threading.Lock] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    dialling: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(AT_ONCE))
 
     def session(self, address: Address, workdir: str) -> Session:
         """Return the session with this machine, opened unless it is; BackendError says what is in the way."""
@@ -39,17 +45,23 @@ class ConnectionPool:
             when, error = self.failures.get(address, (0.0, None))
             if error is not None and time.monotonic() - when < RETRY_SECONDS:
                 raise error
-            try:
-                session = self.sessions[address] = self._open(address, workdir)
-            except BackendError as problem:
-                self.failures[address] = (time.monotonic(), problem)
-                raise
+            with self.dialling:
+                self.opening.add(address.host)
+                try:
+                    session = self.sessions[address] = self._open(address, workdir)
+                except BackendError as problem:
+                    self.failures[address] = (time.monotonic(), problem)
+                    raise
+                finally:
+                    self.opening.discard(address.host)
             return session
 
     def _open(self, address: Address, workdir: str) -> Session:
         from orchestrator.transport.connection import Channel, NeedsOpenSshError, patiently  # noqa: PLC0415 (fabric)
         from orchestrator.transport.rpc import Session  # noqa: PLC0415 (loads fabric)
 
+        with contextlib.suppress(OSError):  # where the hard limit is too low, the system says so at its time
+            allow_connections(0, FILES_EACH * (len(self.sessions) + AT_ONCE))
         try:
             connection = self._connect(address)
         except NeedsOpenSshError:  # of this machine, or of a gateway

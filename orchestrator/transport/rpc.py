@@ -69,7 +69,11 @@ _BOOTSTRAP: Final = (
     "try: m=os.memfd_create('node.pyz',0)\\n"
     "except OSError: m=os.memfd_create('node.pyz',8)\\n"  # where the kernel allows memory that is no program alone
     "with open(m,'wb',closefd=False) as f: f.write(d)\\n"
-    "os.execv(sys.executable,[sys.executable,'-I','-S','/proc/self/fd/%d'%m,'serve'])"
+    "d=b''\\n"
+    "sys.argv=['/proc/self/fd/%d'%m,'serve']\\n"  # in this very interpreter: another one would start for nothing
+    "sys.path.insert(0,sys.argv[0])\\n"
+    "from orchestrator.node.__main__ import main\\n"
+    "sys.exit(main())"
 )
 Sink = Callable[[Any, int], None]  # of the stream and how many bytes to take from it
 
@@ -106,6 +110,11 @@ class Session:
         self.channel = self._start(start)
         self.reader = threading.Thread(target=self._read, daemon=True, name=f"ssh {address.host}")
         self.reader.start()
+
+    @property
+    def host(self) -> str:
+        """Return what people call the machine."""
+        return self.address.host
 
     @property
     def is_open(self) -> bool:
@@ -293,5 +302,5 @@ class Reply:
             raise BackendError(f"{host}: {session.problem}", transient=True)
         reply, data = self.answer
         if "error" in reply:
-            raise BackendError(f"{host}: {reply['error'][:MOST_WORDS]}")
+            raise BackendError(f"{host}: {reply['error'][:MOST_WORDS]}", transient=reply.get("transient") is True)
         return reply, data

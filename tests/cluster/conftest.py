@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.testbed import images
 from tests.testbed.cluster import down, up
 from tests.testbed.layout import Cluster, standing, state_folder
 from tests.testbed.machine import install, missing_packages, obstacle
+from tests.took import print_all
 
 HERE = Path(__file__).parent
 
@@ -77,18 +79,20 @@ def _session(request: pytest.FixtureRequest) -> Iterator[Session]:
     this = identify(os.getpid())
     assert this is not None
     owner = (this.pid, this.started)
-    folder = state_folder()
-    folder = folder.with_name(folder.name + os.environ.get("PYTEST_XDIST_WORKER", ""))  # see tests/testbed/alone
+    folder = state_folder()  # of a name that no test process before had: one that was killed has left its files
+    folder = folder.with_name(f"{folder.name}-{secrets.token_hex(3)}")
     session = Session(Cluster(folder, nodes, slurm="slurm" in words, docker="docker" in words, owner=owner))
     yield session
     session.end()
 
 
 @pytest.fixture
-def testbed(_session: Session) -> Iterator[Control]:
+def testbed(_session: Session, request: pytest.FixtureRequest) -> Iterator[Control]:
     """The testbed; after the test it is whole again, and the test fails where alice or bob left something running."""
     control = _session.control()
     yield control
+    for state in ("/home/alice/.local/state/orch", "/shared/alice-orch"):
+        print_all(control.file("ctl", f"{state}/runs"), request.node.nodeid)
     left = control.tidy()
     assert not left, "; ".join(left)
 

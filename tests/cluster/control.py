@@ -111,6 +111,11 @@ class Control:
     def ungate(self, host: str) -> None:
         network.ungate(host)
 
+    def ignore(self, host: str, other: str, longer_than: int = 0) -> None:
+        """Lose what `other` sends to the host, or only its packets of more than so many bytes; one direction."""
+        network.ignore(host, other, longer_than)
+        self.undo.callback(network.ungate, host)
+
     def change_key(self, host: str) -> None:
         """Give the host an SSH host key that nobody knows."""
         sshd.change_key(self.cluster, host)
@@ -122,6 +127,14 @@ class Control:
         sshd.configure(self.cluster, host, options)
         sshd.restart(self.cluster, host)
         self._undo_sshd(host, lambda: sshd.configure(self.cluster, host))
+
+    def end_lost_connections(self, host: str) -> None:
+        """From now on the host's sshd ends connections that have been silent for 4 s.
+
+        Without it, sshd learns that a client behind a cut cable has gone when TCP next repeats a packet: after as
+        long again as the cable was cut.
+        """
+        self.sshd(host, "ClientAliveInterval 2", "ClientAliveCountMax 2")
 
     def tidy(self, patience: float = 5.0) -> list[str]:
         """Undo everything; return what alice and bob had left running, a sentence each, after it was killed."""

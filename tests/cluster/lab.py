@@ -146,7 +146,7 @@ class Lab:
         return [pid for pid in pids if _parent(pid) in pids]
 
     def assert_nothing_left(self, run: str, hosts: tuple[str, ...] = ("n1", "n2", "n3"), *, away: str = "") -> None:
-        """No process of the run on its hosts, and none of its files; one host may have been away at the end."""
+        """No process of the run on its hosts, and none of its files; one may be `away` at its end."""
         assert [event["host"] for event in self.events(run, "left_behind")] == ([away] if away else [])
         for host in hosts:
             assert self.of_run(run, host) == []

@@ -53,7 +53,8 @@ def archive_name() -> str:
 def refusal(lab: Lab, **fields: object) -> str:
     """What alice is told at a submit that starts nothing."""
     job = lab.job("honest", HONEST)
-    done = lab.orch("submit", job, "--profile", lab.profile(hosts=["n1"], **fields))  # type: ignore[arg-type]
+    profile = lab.profile(hosts=["n1"], **fields)  # type: ignore[arg-type]
+    done = lab.orch("submit", job, "--profile", profile, "--no-wait")
     assert done.code == 1, done.err
     assert lab.agents("n1") == []
     return done.err

@@ -21,6 +21,7 @@ import pytest
 from orchestrator.node.system.processes import send_signal, wait_gone
 from tests.cluster.control import Control
 from tests.cluster.lab import HOLD, LAPTOP, STEPS, Lab, settled
+from tests.cluster.test_ssh_formats import TRAINER, begun
 from tests.testbed import docker as daemons
 from tests.testbed import images
 from tests.testbed.layout import PEOPLE, REPO
@@ -65,7 +66,7 @@ def gone(testbed: Control, *hosts: str) -> None:
 
 def test_twelve_ranks_train_in_containers_on_three_machines(lab: Lab, image: str) -> None:
     profile = lab.profile(nproc_per_node=4, runtime="docker")
-    sets = [f"--set={each}" for each in ("job.training.epochs=1", "job.training.eval_every=0")]
+    sets = [f"--set={each}" for each in ("job.training.offline_epochs=1", "job.training.eval_every=0")]
     boxed = f"--set=job.container={json.dumps(container(image))}"
     run = lab.submit(str(REPO / "jobs" / "mnist_ddp.yaml"), "--profile", profile, *sets, boxed)
     assert lab.wait(run, 200).code == 0
@@ -74,7 +75,7 @@ def test_twelve_ranks_train_in_containers_on_three_machines(lab: Lab, image: str
     assert len({event["image_id"] for event in lab.events(run, "container")}) == 1
     assert "accuracy" in lab.orch("logs", run).out
     assert "second copy" not in lab.log(run)  # of which rank 0 is told by a file that its container sees
-    assert "committed" in lab.orch("checkpoints", run, "--verify").out
+    assert "checksums verified" in lab.orch("checkpoints", run, "--verify").out
     gone(lab.control, *NODES)
     lab.assert_nothing_left(run)
 
@@ -87,6 +88,21 @@ def test_what_a_container_writes_in_its_output_folder_comes_home(lab: Lab, image
     assert lab.wait(run).code == 0, lab.orch("why", run).out
     assert (lab.home / ".local/state/orch/runs" / run / "outputs/model.pt").read_text() == "weights\n"
     lab.assert_nothing_left(run)
+
+
+@pytest.mark.soak
+def test_containers_of_two_machines_go_on_from_another_s_checkpoint(lab: Lab, image: str) -> None:
+    profile = lab.profile(hosts=["n1", "n2"], runtime="docker", python=None)
+    first = lab.submit(
+        lab.job("trainer", TRAINER, launcher="exec", args=["100"], container=container(image)), "-p", profile
+    )
+    assert lab.wait(first).code == 0, lab.orch("why", first).out
+    # Rank 0 is killed after its first save: the next attempt has containers of its own.
+    dies = "if os.environ['ORCH_ATTEMPT'] == os.environ['RANK'] == '0':\n    os.kill(os.getpid(), 9)\n"
+    again = lab.job("again", TRAINER + dies, launcher="exec", args=["300"], container=container(image))
+    run = lab.submit(again, "-p", profile, "--resume", first)
+    assert lab.wait(run).code == 0, lab.orch("why", run).out
+    assert (begun(lab, run), begun(lab, run, 1)[-1]) == ([100, 300], 300)
 
 
 def test_a_cancel_on_one_machine_reaches_the_ranks_in_their_container(lab: Lab, image: str) -> None:
@@ -147,7 +163,7 @@ class Cluster:
 @pytest.mark.cluster("slurm", "docker")
 def test_twelve_ranks_train_in_containers_of_a_slurm_job(testbed: Control, image: str) -> None:
     alice = Cluster(testbed)
-    sets = [f"--set={each}" for each in ("job.training.epochs=1", "job.training.eval_every=0")]
+    sets = [f"--set={each}" for each in ("job.training.offline_epochs=1", "job.training.eval_every=0")]
     boxed = f"--set=job.container={json.dumps(container(image))}"
     job, profile = str(REPO / "jobs" / "mnist_ddp.yaml"), alice.profile(nproc_per_node=4, cpus_per_task=4)
     run = alice.submit(job, "--profile", profile, *sets, boxed)
@@ -293,6 +309,7 @@ def test_killed_agents_and_clients_leave_no_container_and_no_other_is_touched(
     for host in NODES:
         settled(lambda host=host: f"orch-{run}-" in " ".join(containers(lab.control, host)), f"a container on {host}")
     inspected = json.loads(lab.control.output("n2", "docker", "inspect", f"orch-{run}-1-0"))[0]
+    lab.until(run, "container", len(NODES))  # node 0's is known first
     assert inspected["Id"] in {event["id"] for event in lab.events(run, "container")}
     assert inspected["HostConfig"]["NetworkMode"] == inspected["HostConfig"]["IpcMode"] == "host"
     assert inspected["HostConfig"]["CapDrop"] == ["ALL"]
@@ -377,7 +394,7 @@ def test_a_container_reaches_nothing_that_its_agent_acts_on(
     said = [json.loads(line) for line in lab.log(run).splitlines() if line.startswith("{")]
     for attempt, found in enumerate(said):
         assert found.pop("seen") == [
-            ".", "checkpoints", "code", "nodes", "nodes/0", f"nodes/0/attempt_{attempt}", "outputs"
+            ".", "checkpoints", "code", "nodes", "nodes/0", f"nodes/0/attempt_{attempt}", "nodes/0/compiled", "outputs"
         ]  # fmt: skip
         assert found == {
             "append to the archive": "Read-only file system",

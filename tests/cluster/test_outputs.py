@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 from pathlib import Path
 
 import pytest
@@ -149,7 +151,7 @@ def assert_large_is_whole(lab: Lab, run: str, before: str) -> None:
 
 @pytest.mark.timeout(200)
 def test_a_copy_whose_cable_is_cut_goes_on_when_it_is_asked_for(lab: Lab) -> None:
-    lab.control.sshd("n1", "ClientAliveInterval 2", "ClientAliveCountMax 2")  # so that it sees that she has gone, too
+    lab.control.end_lost_connections("n1")
     run = lab.submit(lab.job("cut", LARGE, launcher="exec", args=[150]), "--profile", lab.profile(hosts=["n1"]))
     lab.until_said(run, "written")
     large = lab.control.file("n1", f"/home/alice/.orch/runs/{run}/code/large")
@@ -166,12 +168,81 @@ def test_a_copy_whose_cable_is_cut_goes_on_when_it_is_asked_for(lab: Lab) -> Non
 
 
 def test_outputs_come_while_the_run_goes_on_and_after_the_supervisor_was_killed(lab: Lab) -> None:
-    run = lab.submit(lab.job("held", LARGE, launcher="exec", args=[5, "hold"]), "--profile", lab.profile(hosts=["n1"]))
-    wait_until((folder(lab, run) / "large").exists, "the large file on the laptop")
+    profile = lab.profile(hosts=["n1", "n2"])
+    run = lab.submit(lab.job("held", LARGE, launcher="exec", args=[5, "hold"]), "--profile", profile)
+    for name in ("large", "node_1/large"):
+        wait_until((folder(lab, run) / name).exists, f"{name} on the laptop")
     kill(lab.supervisor())
-    lab.control.file("n1", "/home/alice/go").touch()
+    for host in ("n1", "n2"):
+        lab.control.file(host, "/home/alice/go").touch()
     assert lab.wait(run).code == 0, lab.orch("why", run).out
     assert outputs(lab, run)["last"] == b"word"
+    lab.assert_nothing_left(run)
+
+
+# Says on which node of which start it is, in a file that only this start writes.
+STARTS = """
+import os, time
+node, attempt = os.environ["ORCH_NODE_RANK"], os.environ["ORCH_ATTEMPT"]
+with open(f"of_{attempt}", "w") as file:
+    file.write(node)
+print("written", flush=True)
+while attempt == "0":
+    time.sleep(0.05)
+"""
+
+
+def test_what_a_machine_has_that_a_spare_replaced_is_said_and_fetched(lab: Lab) -> None:
+    lab.control.end_lost_connections("n2")
+    job = lab.job("starts", STARTS, launcher="exec")
+    run = lab.submit(job, "--profile", lab.profile(hosts=["n1", "n2"], spares=["n3"]))
+    lab.until_said(run, "written")
+    wait_until(lambda: lab.control.file("n2", f"/home/alice/.orch/runs/{run}/code/of_0").exists(), "the file on n2")
+    lab.control.cut("n2")
+    assert lab.wait(run).code == 0, lab.orch("why", run).out
+    page = lab.orch("status", run).out
+    assert f"n2:~/.orch/runs/{run}: not looked at: it left the run while that went on" in page
+    assert f"orch pull {run} --outputs" in page
+    assert left(lab, run) == [("n2", None)]
+    lab.control.heal("n2")
+    assert_fetched(lab, run)
+    found = outputs(lab, run)
+    assert {name: found[name] for name in ("of_0", "of_1", "node_1/of_1", "node_3/of_0")} == {
+        "of_0": b"0", "of_1": b"0", "node_1/of_1": b"1", "node_3/of_0": b"1",
+    }  # fmt: skip
+
+
+# So many small files, one of a size, and one that is a hole of that size.
+MANY = """
+import os, sys
+count, size = int(sys.argv[1]), int(sys.argv[2]) << 20
+for number in range(count):
+    os.makedirs(f"many/{number % 100}", exist_ok=True)
+    with open(f"many/{number % 100}/{number}", "w") as file:
+        file.write(str(number))
+with open("large", "wb") as file:
+    for _ in range(size >> 20):
+        file.write(os.urandom(1 << 20))
+with open("hole", "wb") as file:
+    file.truncate(size)
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+def test_many_large_and_sparse_files_come_home(lab: Lab) -> None:
+    count, mebibytes = (10_000, 3072) if os.environ.get("SOAK") else (300, 8)
+    job = lab.job("many", MANY, launcher="exec", args=[count, mebibytes], outputs={"max_size": "10GB"})
+    run = lab.submit(job, "--profile", lab.profile(hosts=["n1"]))
+    assert lab.wait(run, 1000).code == 0, lab.orch("why", run).out
+    assert left(lab, run) == []
+    found = folder(lab, run)
+    assert {path.read_text() for path in found.glob("many/*/*")} == {str(number) for number in range(count)}
+    assert [(found / name).stat().st_size for name in ("large", "hole")] == [mebibytes << 20] * 2
+    record = json.loads((found.parent / "nodes/0/outputs.json").read_text())["files"]
+    for name in ("large", "hole"):
+        with open(found / name, "rb") as file:
+            assert hashlib.file_digest(file, "sha256").hexdigest() == record[name][4]
     lab.assert_nothing_left(run)
 
 

@@ -151,19 +151,37 @@ def test_a_job_that_waits_says_why_and_leaves_the_queue_when_cancelled(alice: Us
     run = alice.count(1, "sbatch: {begin: now+1hour}\n")
     state = run.status()
     assert state["state"] == "pending"
-    assert re.search(
-        r"Slurm job \d+ waits: its time to start has not come \(BeginTime\); may start at 20", state["detail"]
-    )
-    assert "waits: its time to start" in alice.orch("status").out
+    assert re.fullmatch(r"Slurm job \d+ pending: eligible from 20[\d-]+ [\d:]+ \(BeginTime\)", state["detail"])
+    assert "pending: eligible from 20" in alice.orch("status").out
+    assert state["slurm_job"] == run.job
     done = alice.orch("cancel", run.run_id)
-    assert done.code == 0, done.err
+    assert (done.code, done.err) == (0, f"{run.run_id} cancelled\n  nothing of it had been started\n")
     assert run.status()["state"] == "cancelled"
     assert run.squeue("%T") == "CANCELLED"
 
 
-def test_a_cancel_stops_at_a_boundary_and_proves_it(alice: User) -> None:
+def test_a_cancel_between_two_starts_is_one(alice: User) -> None:
     run = alice.count(400)
     run.wait_for("attempt 0")
+    alice.testbed.output("ctl", "scontrol", "update", "partition=main", "state=DOWN", user="root")
+    alice.testbed.undo.callback(
+        alice.testbed.output, "ctl", "scontrol", "update", "partition=main", "state=UP", user="root"
+    )
+    agent = json.loads(run.text("nodes/2/agent.json"))
+    alice.testbed.output(agent["host"], "kill", "-9", str(agent["pid"]))
+    wait_until(lambda: run.squeue("%T") == "PENDING", "the job in the queue again", seconds=60)
+    done = alice.orch("cancel", run.run_id)
+    assert done.code == 0, done.err
+    assert done.err.splitlines()[0] == f"{run.run_id} cancelled"
+    assert "?" not in done.err
+    assert alice.orch("wait", run.run_id).code == 103
+    assert run.status()["verdict"]["reason"] == ""
+
+
+def test_a_cancel_stops_at_a_boundary_and_proves_it(alice: User) -> None:
+    run = alice.count(400)
+    for rank in range(3):  # one that is still starting has no boundary yet, and is killed
+        run.wait_for("attempt 0", f"nodes/{rank}/attempt_0/rank_{rank}.log")
     done = alice.orch("cancel", run.run_id)
     assert done.code == 0, done.err
     assert "0 processes left" in done.out + done.err
@@ -192,6 +210,18 @@ def test_a_requeued_job_goes_on_from_its_checkpoint(alice: User) -> None:
     assert "from step 0 " not in run.text("nodes/0/attempt_1/rank_0.log")
     assert [event["cause"] for event in run.events("starting_again")] == ["preempted"]
     assert run.text(f"slurm/agent.{run.job}.0.0.log") != run.text(f"slurm/agent.{run.job}.1.0.log")
+    assert state["slurm_job"] == run.job
+    first, second = state["attempts"]
+    assert first["ended"] <= second["began"] < second["ended"] <= state["ended"]
+    assert (first["resumed_from"], second["resumed_from"][:16], second["end"]) == (
+        None,
+        "checkpoints/step",
+        "succeeded",
+    )
+    for command in ("status", "why"):
+        page = alice.orch(command, run.run_id).out
+        assert re.search(r"\n0 +- +[\d.]+ s .* ago +it was asked to stop\n1 +step \d+ +.* succeeded\n$", page), page
+    assert re.search(rf"slurm job  {run.job} on n[\d\[]", alice.orch("status", run.run_id).out)
 
 
 def test_a_job_longer_than_its_limit_ends_trained(alice: User) -> None:
@@ -201,6 +231,25 @@ def test_a_job_longer_than_its_limit_ends_trained(alice: User) -> None:
     assert state["restarts"] >= 1
     assert {event["cause"] for event in run.events("starting_again")} == {"timeout"}
     assert run.in_accounting() == "COMPLETED"
+
+
+def test_a_job_that_has_saved_nothing_by_its_time_limit_is_not_begun_again(alice: User) -> None:
+    alice.write("idle.py", "import time\nprint('ready', flush=True)\ntime.sleep(600)\n")
+    named = alice.write("idle.yaml", "script: idle.py\nlauncher: exec\n")
+    done = alice.orch("submit", named, "-p", alice.write("p.yaml", PROFILE), "--json")
+    assert "saves no checkpoint: at its time limit (1:00:00)" in done.err
+    run = Run(alice, done.json["run_id"])
+    run.wait_for("ready")
+    alice.testbed.output(
+        "ctl", "scancel", "--signal=USR2", run.job
+    )  # as its batch script has Slurm do before the limit
+    state = run.end()
+    assert (state["state"], state["verdict"]["cause"]) == ("failed", "no_progress")
+    assert run.events("starting_again") == []
+    why = alice.orch("why", run.run_id).out
+    assert "came before it had saved anything new: another start would end in the same way" in why
+    assert "raise the time limit (time:), or save checkpoints" in why
+    assert "srun" not in why
 
 
 def test_a_job_gives_way_to_another_and_comes_back(alice: User) -> None:
@@ -232,6 +281,10 @@ def test_an_agent_that_is_killed_costs_one_restart(alice: User) -> None:
     alice.testbed.output(agent["host"], "kill", "-9", str(agent["pid"]))
     state = run.end()
     assert (state["state"], state["restarts"]) == ("succeeded", 1), state["verdict"]
+    word = json.loads(run.text("slurm/again.0"))  # of node 0, to which srun has sent TERM for it
+    assert (word["cause"], word["reason"]) == (
+        "infra", f"node 2 ({agent['host']}) was lost: its agent closed the connection"
+    )  # fmt: skip
 
 
 def test_a_submit_that_is_killed_after_sbatch_is_found_again(alice: User) -> None:
@@ -263,17 +316,25 @@ def test_what_slurm_refuses_is_one_clear_message(alice: User) -> None:
     said = alice.refused("kind: slurm\nnproc_per_node: 1\npartition: nowhere\n")
     assert "Slurm has no partition 'nowhere'" in said
     assert "sinfo lists the partitions" in said
-    (row,) = alice.orch("status", "--json").json
-    assert (row["state"], row["verdict"]["cause"]) == ("failed", "infra")
+    assert alice.orch("status", "--json").json == []
 
 
-@pytest.mark.parametrize("profile", ["partition: short\ntime: 1h\n", "nodes: 40\n", "cpus_per_task: 99\n"])
-def test_what_slurm_takes_but_cannot_start_is_said(alice: User, profile: str) -> None:
+@pytest.mark.parametrize(
+    ("profile", "numbers"),
+    [
+        ("partition: short\ntime: 1h\n", r": short gives \d+ min, the profile asks for 60"),
+        ("nodes: 40\n", r": main has \d+ nodes, the profile asks for 40"),
+        ("cpus_per_task: 99\n", ""),
+    ],
+)
+def test_what_slurm_takes_but_cannot_start_is_said(alice: User, profile: str, numbers: str) -> None:
     """With EnforcePartLimits as it is by default, such jobs are queued."""
     named = alice.write("hello.yaml", "command: [hostname]\n")
     where = alice.write("p.yaml", f"kind: slurm\nnproc_per_node: 1\n{profile}")
     done = alice.orch("submit", named, "-p", where)
-    assert re.search(r"note: Slurm job \d+ waits: .* \(Partition\w+\); it may never start", done.err), done.err
+    assert re.search(rf"note: Slurm job \d+ pending: .* \(Partition\w+\); it may never start{numbers}\n", done.err), (
+        done.err
+    )
     run = Run(alice, done.out.strip())
     assert run.status()["state"] == "pending"
     assert alice.orch("cancel", run.run_id).code == 0
@@ -290,7 +351,16 @@ def test_rank_0_may_save_long_after_the_others_have_left(alice: User) -> None:
     named = alice.write("save.yaml", "command: [bash, -c, 'if [ $RANK = 0 ]; then sleep 12; fi']\n")
     done = alice.orch("submit", named, "-p", alice.write("p.yaml", PROFILE), "--follow")
     assert done.code == 0, done.err
-    assert Run(alice, alice.orch("status", "--json").json[0]["run_id"]).in_accounting() == "COMPLETED"
+    run = Run(alice, alice.orch("status", "--json").json[0]["run_id"])
+    assert run.in_accounting() == "COMPLETED"
+    (used,) = alice.orch("usage", run.run_id, "--json").json  # Slurm looks at memory every 30 s: there may be none
+    job = used["job"]
+    assert (used["run"], job["state"], job["limit_seconds"]) == (run.run_id, "COMPLETED", 3600.0)
+    assert job["seconds"] >= 12
+    assert job["core_seconds"] > 0
+    line = alice.orch("usage", run.run_id).out.splitlines()[-1]
+    said = r"Slurm job \d+ COMPLETED, .* of 1 h 00 min, \d+ % of \d+ cores.*"
+    assert re.fullmatch(f"{run.run_id}: {said}", line), line
 
 
 def test_a_program_that_fails_is_the_users_error(alice: User) -> None:
@@ -350,7 +420,7 @@ def test_any_number_of_runs_costs_one_look(alice: User) -> None:
     real = alice.testbed.output("ctl", "which", "squeue")
     folder = alice.program("squeue", f'echo look >>{FOLDER}/looks\nexec {real} "$@"')
     runs = [alice.count(1, "sbatch: {begin: now+1hour}\n") for _ in range(3)]
-    code = "from orchestrator.operations.sweep import grouped; from orchestrator.runs.store import state_root; " \
+    code = "from orchestrator.operations.points import grouped; from orchestrator.runs.store import state_root; " \
            "print([str(state.state) for ((_, state),) in grouped(state_root(), everything=True, limit=9)])"  # fmt: skip
     done = alice.testbed.python("ctl", "-c", code, ORCH_HOME=ORCH, PATH=f"{folder}:/usr/bin:/bin")
     assert done.out.strip() == str(["pending"] * 3), done.err

@@ -22,6 +22,12 @@ if os.environ["RANK"] == "0":
         json.dump({"accuracy": int(os.environ["POINT"]) / 10}, file)
 sys.exit(3 if (os.environ["POINT"], os.environ["RANK"]) == ("7", "0") else 0)
 """
+TRIAL = """
+import json, os
+if os.environ["RANK"] == "0":
+    with open(os.environ["ORCH_RESULT_FILE"], "w") as file:
+        json.dump({"loss": int(os.environ["N"])}, file)
+"""
 
 
 @pytest.fixture
@@ -55,7 +61,8 @@ def test_a_sweep_is_one_array(alice: User) -> None:
         squeue = ("squeue", f"--jobs={array}", "--array", "--noheader", "--states=all", "-o", "%i %T")
         return sorted(alice.testbed.output("ctl", *squeue).splitlines())
 
-    wait_until(lambda: "COMPLETING" not in str(listed()), "the array")  # Slurm tidies up after the runs have ended
+    # The runs have ended when their ranks have; the jobs do after that, and Slurm tidies up.
+    wait_until(lambda: not re.search("RUNNING|COMPLETING", str(listed())), "the array")
     assert listed() == [f"{array}_{n} {'FAILED' if n == 2 else 'COMPLETED'}" for n in range(4)]
     assert alice.testbed.output("ctl", "readlink", f"{ORCH}/runs/{sweep}.3/code") == f"{ORCH}/sweeps/{sweep}/code"
     for index, point in ((0, 3), (1, 9), (3, 5)):
@@ -67,6 +74,19 @@ def test_a_sweep_is_one_array(alice: User) -> None:
     ]  # fmt: skip
     assert alice.orch("rm", sweep).code == 0
     assert sweep not in alice.testbed.output("ctl", "ls", f"{ORCH}/sweeps", f"{ORCH}/runs")
+
+
+def test_the_trials_of_a_search_are_jobs_of_their_own(alice: User) -> None:
+    alice.write("trial.py", TRIAL)
+    job = "script: trial.py\nlauncher: exec\nmetric: loss\nsearch: {space: {job.env.N: {low: 1, high: 9}}}\n"
+    two = PROFILE.replace("nodes: 3", "nodes: 2")
+    sweep = submit(alice, job, two, "--search", "tpe", "--trials", "2")
+    done = alice.orch("wait", sweep, "--timeout", "150")
+    assert (done.code, done.err) == (0, f"{sweep} succeeded: 2 runs: 2 succeeded\n")
+    points = alice.orch("status", sweep, "--json").json["points"]
+    assert len({point["slurm_job"] for point in points}) == 2
+    best = alice.orch("best", sweep, "--json").json[0]
+    assert best["value"] == min(int(point["values"]["job.env.N"]) for point in points)
 
 
 def test_a_point_is_requeued_alone_and_a_sweep_cancelled_and_waited_for(alice: User) -> None:
@@ -86,7 +106,7 @@ def test_a_point_is_requeued_alone_and_a_sweep_cancelled_and_waited_for(alice: U
     alice.testbed.output("ctl", "scontrol", "requeue", f"{array_of(alice, sweep)}_1")
     wait_until(lambda: runs[1].text("nodes/0/attempt_1/rank_0.log"), "the second start of one point", seconds=60)
     done = alice.orch("cancel", sweep)
-    assert (done.code, "2 runs cancelled" in done.err) == (0, True), done.err
+    assert (done.code, "cancelled 2 runs" in done.err) == (0, True), done.err
     assert [run.status()["restarts"] for run in runs] == [0, 1]
     waited = alice.orch("wait", sweep)
     assert (waited.code, "2 runs: 2 cancelled" in waited.err) == (103, True)
@@ -103,7 +123,7 @@ def test_a_job_waits_in_the_queue_for_another(alice: User) -> None:
     three = submit(alice, "command: [hostname]\n", PROFILE, "--after", two)
     four = submit(alice, "command: [hostname]\n", PROFILE, "--after", one)
     Run(alice, one).wait_for("attempt 0")
-    waits = r"Slurm job \d+ waits: it waits for another job \(Dependency\)"
+    waits = r"Slurm job \d+ pending: it waits for another job \(Dependency\)"
     assert re.fullmatch(f"waits for {one} to end; {waits}", Run(alice, two).status()["detail"])
     assert alice.orch("cancel", one).code == 0
     assert Run(alice, three).end()["state"] == "succeeded"

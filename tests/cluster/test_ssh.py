@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.node.system.processes import identify, wait_gone
+from orchestrator.runs.files.samples import read_samples
+from orchestrator.runs.store import RunDir
 from tests.cluster.control import Control
 from tests.cluster.lab import HOLD, LAPTOP, STEPS, Lab, settled
 from tests.testbed.layout import REPO
@@ -32,6 +34,20 @@ int clock_gettime(int clock, struct timespec *now)
         now->seconds += 7200;
     return (int) failed;
 }
+"""
+
+
+# Looks at a rank's log as orch top and the page do, until there is a line.
+LOOK = """
+import sys, time
+from orchestrator.runs.store import state_root
+from orchestrator.views.reader import Reader
+reader, rank = Reader(state_root(), lambda *_: ""), int(sys.argv[2])
+run = reader.find(sys.argv[1])
+while not reader.log(run, rank).size:
+    reader.watched.ask(run, rank)
+    time.sleep(0.1)
+print(reader.log(run, rank).last(1).lines[0].text)
 """
 
 
@@ -63,7 +79,7 @@ def test_twelve_ranks_train_while_the_laptop_is_closed_and_everything_is_there_l
     assert [node["ranks"] for node in state["nodes"]] == [[0, 4], [4, 8], [8, 12]]
     assert "accuracy" in lab.orch("logs", run).out
     assert lab.orch("logs", run, "--rank", "11").code == 0
-    assert "committed" in lab.orch("checkpoints", run, "--verify").out
+    assert "checksums verified" in lab.orch("checkpoints", run, "--verify").out
     lab.assert_nothing_left(run)
     left = [path.name for path in lab.control.file("n2", "/home/alice/.orch").iterdir()]
     assert sorted(left) == ["cache", "runs"]
@@ -76,6 +92,10 @@ def test_logs_of_other_ranks_come_when_they_are_asked_for(lab: Lab) -> None:
     assert lab.orch("logs", run).out == "here is 0\n"
     assert lab.log(run, rank=5) == ""
     assert lab.orch("logs", run, "--rank", "5").out == "here is 5\n"
+    following = lab.control.start(LAPTOP, *lab.argv("logs", run, "--rank", "5", "-f"))
+    assert following.stdout is not None
+    assert following.stdout.readline() == "here is 5\n"  # she goes on following it, and nobody waits for her
+    assert lab.control.python(LAPTOP, "-c", LOOK, run, "4").out == "here is 4\n"
     assert sorted(lab.orch("logs", run, "--node", "1").out.splitlines()) == ["n1/r2 here is 2", "n1/r3 here is 3"]
     done = lab.orch("cancel", run, "--now")
     assert (done.code, done.err.count("0 processes left")) == (0, 3)
@@ -95,6 +115,23 @@ def test_a_cancel_takes_a_checkpoint_from_which_another_run_goes_on_elsewhere(la
     first = int(lab.log(again).split("begins at ")[1].split()[0])
     steps = [int(row.split()[0]) for row in lab.orch("checkpoints", run).out.splitlines()[1:-1]]
     assert first == max(steps) > 0
+
+
+def test_the_best_checkpoint_comes_here_beside_the_newest_ones(lab: Lab) -> None:
+    at_its_end = "save_every=5, metric={'accuracy': 1 - abs(step - 9) / 100}, "
+    program = STEPS.replace("save_every=5, ", at_its_end)
+    kept = {"keep": 2, "keep_best": "accuracy"}
+    job = lab.job("best", program, args=["30", "0.05"], checkpoint=kept)
+    run = lab.submit(job, "--profile", lab.profile(hosts=["n1", "n2"]))
+    assert lab.wait(run).code == 0
+    listed = lab.orch("checkpoints", run, "--verify").out
+    assert [row.split()[0] for row in listed.splitlines()[1:-1]] == ["10", "25", "30"], listed
+    assert lab.orch("pull", run, "--checkpoint", "best", "--to", "best-of-it").code == 0
+    assert (lab.home / "best-of-it" / "checkpoints" / "step_00000010" / "COMMIT").exists()
+    more = lab.submit(job, "--profile", lab.profile(hosts=["n3"]), "--resume", f"{run}:best")
+    assert lab.wait(more).code == 0
+    assert "rank 0 begins at 10" in lab.log(more)
+    lab.assert_nothing_left(run, ("n1", "n2"))
 
 
 def test_code_travels_once_and_only_what_has_changed_again(lab: Lab) -> None:
@@ -129,29 +166,6 @@ def test_a_secret_is_in_no_argv_no_environment_and_one_private_file(lab: Lab) ->
     assert kept[0].stat().st_mode & 0o077 == 0
     assert lab.orch("cancel", run, "--now").code == 0
     assert not kept[0].exists()
-
-
-def test_two_users_do_not_take_the_same_slots(testbed: Control) -> None:
-    alice, bob = Lab(testbed), Lab(testbed, "bob")
-    hosts = ["n1", "n2"]
-    job = alice.job("hold", HOLD, retry={"infra": 0})
-    held = alice.submit(job, "--profile", alice.profile(hosts=hosts, nproc_per_node=2, slots=3))
-    alice.until_said(held, "holding")
-    profile = bob.profile(hosts=hosts, nproc_per_node=2, slots=3)
-    refused = bob.orch("submit", bob.job("mine", "print('mine')\n"), "--profile", profile)
-    assert refused.code == 1
-    who = f"slot-0, slot-1 held by user alice (uid 48001), run {held} since 2"
-    assert f"only 1 of 3 slots are free, 2 are needed: {who}" in refused.err
-    assert bob.status()["state"] == "failed"
-    shown = bob.orch("nodes", "--profile", profile).out
-    assert shown.count(f"slot-0 alice: {held}, slot-1 alice: {held}, slot-2 free") == 2
-    waits = bob.argv("submit", "mine/mine.yaml", "--profile", profile, "--wait-for-gpus")
-    waiting = testbed.start(LAPTOP, *waits, user="bob")
-    kill(alice.agents("n1") + alice.agents("n2"))  # the locks are the kernel's: they end with who holds them
-    assert waiting.wait(60) == 0
-    assert bob.wait().code == 0
-    alice.wait(held)
-    assert testbed.orch("nodes", "--profile", profile, user="bob").out.count("slot-2 free") == 2
 
 
 def test_processes_of_the_run_are_found_by_their_mark(lab: Lab) -> None:
@@ -199,3 +213,22 @@ def test_a_clock_that_is_two_hours_off_changes_nothing_and_is_not_shown(lab: Lab
     assert before < state["created"] < state["started"] < state["ended"] < time.time() + 2
     found = lab.orch("doctor", "--profile", lab.profile(hosts=["n1", "n2"]), "--json").json
     assert {each["host"]: each["level"] for each in found if each["what"] == "clock"} == {"n1": "warn", "n2": "ok"}
+
+
+def test_how_busy_each_host_is_comes_home_while_the_run_goes_on_and_stays(lab: Lab) -> None:
+    program = "import os, time\nwhile True:\n    time.sleep(0.2 if os.environ['RANK'] == '0' else 0)\n"
+    run = lab.submit(lab.job("uneven", program), "--profile", lab.profile(hosts=["n1", "n2"]))
+    folder = RunDir(lab.home / ".local/state/orch/runs" / run)
+
+    def used() -> dict[int, float]:
+        """How many seconds each rank has computed, as the laptop knows."""
+        samples = [sample for node in read_samples(folder) for sample in node.samples]
+        ranks = [(each.rank, each.cpu * sample.seconds) for sample in samples for each in sample.ranks]
+        return {rank: sum(each for other, each in ranks if other == rank) for rank, _ in ranks}
+
+    settled(lambda: used().get(1, 0.0) > used().get(0, 100.0) + 0.3, "that rank 1 computes and rank 0 does not", 100)
+    assert lab.orch("cancel", run, "--now").code == 0
+    lab.assert_nothing_left(run)
+    found = lab.orch("metrics", run, "--json").json
+    assert [(node["node"], node["host"]) for node in found["nodes"]] == [(0, "n1"), (1, "n2")]
+    assert [len(node["samples"]) for node in found["nodes"]] == [len(each.samples) for each in read_samples(folder)]

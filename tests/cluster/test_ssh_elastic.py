@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 
 import pytest
 import torch
 
+from tests import wheels
 from tests.cluster.control import Control
 from tests.cluster.lab import STEPS, Lab, settled
 from tests.cluster.test_ssh_faults import PAUSE, TOTAL, kill, unbroken
@@ -82,7 +84,7 @@ def test_without_a_spare_a_run_goes_on_with_the_nodes_that_are_left_and_the_same
     assert max(float((expected[name] - found[name]).abs().max()) for name in expected) < 1e-5
     # what n3 wrote as node 2 has been brought before it became node 1
     assert list((lab.home / ".local/state/orch/runs" / run).glob("nodes/2/attempt_0/rank_2.log"))
-    lab.assert_nothing_left(run, ("n1", "n3"))
+    lab.assert_nothing_left(run, ("n1", "n3"), away="n2")
 
 
 @pytest.mark.timeout(200)
@@ -90,13 +92,18 @@ def test_a_node_that_is_lost_before_anything_ran_is_replaced_as_well(lab: Lab) -
     for host in ("n1", "n3"):
         lab.control.file(host, "/home/alice/ready").touch()
     waits = "until [ -e ~/ready ]; do sleep 0.1; done"  # n2 never gets its launcher ready
-    job = lab.job("steps", STEPS, args=["10", "0"])
+    environment = {"lock": "requirements.txt", "system_packages": sys.executable}
+    job = lab.job("steps", f"import alpha\n{STEPS}", args=["10", "0"], environment=environment)
+    lock = wheels.requirements(wheels.wheel(lab.home / "wheels", "alpha")).replace(str(lab.home), "/home/alice")
+    lab.write("steps/requirements.txt", lock)
     run = lab.submit(job, "--profile", lab.profile(hosts=["n1", "n2"], spares=["n3"], setup=[waits]))
     lab.until(run, "joined", 2)
     lab.control.crash("n2")
     assert lab.wait(run).code == 0, lab.orch("why", run).out
     assert [(event["host"], event["by"]) for event in lab.events(run, "replaced")] == [("n2", "n3")]
     assert (lab.status(run)["restarts"], len(lab.events(run, "go"))) == (1, 1)
+    made = [(event["host"], event["made"]) for event in lab.events(run, "environment")]
+    assert made == [("n1", True), ("n2", True), ("n1", False), ("n3", True)]
 
 
 @pytest.mark.timeout(200)
@@ -115,4 +122,22 @@ def test_node_0_may_be_lost_with_its_disk_while_the_laptop_is_closed(lab: Lab) -
     assert int(lab.log(run).split("begins at ")[-1].split()[0]) >= newest >= 10
     assert lab.status(run)["restarts"] == 1
     assert [node["host"] for node in lab.status(run)["nodes"]] == ["n2", "n3"]  # who has it leads
-    lab.assert_nothing_left(run, ("n2", "n3"))
+    lab.assert_nothing_left(run, ("n2", "n3"), away="n1")
+
+
+BREAKS = """
+import os, socket
+if socket.gethostname() == "n2":
+    raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
+print("fine on", socket.gethostname(), flush=True)
+"""
+
+
+@pytest.mark.timeout(200)
+def test_a_machine_whose_gpu_fails_is_not_used_again_where_there_is_a_spare(lab: Lab) -> None:
+    run = lab.submit(lab.job("breaks", BREAKS), "--profile", lab.profile(hosts=["n1", "n2"], spares=["n3"]))
+    assert lab.wait(run).code == 0, lab.orch("why", run).out
+    assert [(event["host"], event["by"]) for event in lab.events(run, "replaced")] == [("n2", "n3")]
+    assert [event["cause"] for event in lab.events(run, "attempt_failed")] == ["infra"]
+    assert lab.status(run)["restarts"] == 1
+    lab.assert_nothing_left(run, ("n1", "n3"), away="n2")  # it left the run, and keeps its folder until orch gc

@@ -62,6 +62,7 @@ def assert_gc_removes_what_was_left_behind(lab: Lab, run: str) -> None:
 
 @pytest.mark.timeout(200)
 def test_a_node_that_only_the_controller_can_not_reach_at_the_end(lab: Lab) -> None:
+    lab.control.end_lost_connections("n2")
     run = about_to_end(lab)
     lab.control.gate("n2", "n1")
     let_it_end(lab)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import signal
 import statistics
 import subprocess
@@ -53,9 +54,9 @@ def kill(pids: list[int]) -> None:
     assert wait_gone(found, 10) == []
 
 
-def training(lab: Lab, **profile: object) -> str:
+def training(lab: Lab, total: int = TOTAL, limits: dict[str, int] | None = None, **profile: object) -> str:
     """A run on n1 and n2 that has a checkpoint on the laptop, and is going on."""
-    job = lab.job("steps", STEPS, args=[str(TOTAL), PAUSE], limits={"join": 60})
+    job = lab.job("steps", STEPS, args=[str(total), PAUSE], limits=limits or {"join": 60})
     run = lab.submit(job, "--profile", lab.profile(hosts=["n1", "n2"], **profile))  # type: ignore[arg-type]
     lab.until(run, "collected")
     return run
@@ -72,6 +73,7 @@ def assert_it_went_on(lab: Lab, run: str) -> None:
 
 @pytest.mark.timeout(200)
 def test_a_cut_cable_is_named_and_the_run_goes_on_when_it_is_plugged_in_again(lab: Lab) -> None:
+    lab.control.end_lost_connections("n2")
     run = training(lab)
     lab.control.cut("n2")
     settled(lambda: lab.status(run)["nodes"][1]["unreachable"], "n2 as out of reach", 60)
@@ -105,14 +107,21 @@ def test_a_machine_that_dies_is_replaced_by_a_spare(lab: Lab) -> None:
     host = "n2"  # n1, which leads, is lost in test_ssh_elastic.py
     run = training(lab, spares=["n3"])
     lab.control.crash(host)
+    settled(lambda: lab.status(run)["recovery"], "the loss of a machine", 60)
+    state = lab.status(run)
+    assert (state["state"], state["recovery"]["lost"]) == ("restarting", [host])
+    assert re.search(rf"{host} lost .* s ago; restarting on n1, .*from step \d+", lab.orch("status").out)
     assert_it_went_on(lab, run)
+    first, second = lab.status(run)["attempts"]
+    assert f"({host}) was lost" in first["end"]
+    assert (second["resumed_from"][:16], second["end"]) == ("checkpoints/step", "succeeded")
     replaced = lab.events(run, "replaced")
     assert [(event["host"], event["by"]) for event in replaced] == [(host, "n3")]
     assert {node["host"] for node in lab.status(run)["nodes"]} == {"n1", "n2", "n3"} - {host}
     lab.control.boot(host)
     found = lab.orch("gc", "--profile", "lab.yaml")
     assert (found.code, f"removed: run {host}: ~/.orch/runs/{run}:" in found.out) == (0, True), found
-    lab.assert_nothing_left(run)
+    lab.assert_nothing_left(run, away=host)
 
 
 @pytest.mark.timeout(200)
@@ -192,6 +201,7 @@ def newest(lab: Lab, run: str) -> int:
 
 @pytest.mark.timeout(200)
 def test_a_cancel_names_the_host_that_is_away_and_gc_sweeps_it_later(lab: Lab) -> None:
+    lab.control.end_lost_connections("n2")
     run = training(lab)
     lab.control.cut("n2")
     done = lab.orch("cancel", run, "--now", timeout=120)

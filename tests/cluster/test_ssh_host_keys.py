@@ -108,7 +108,7 @@ def test_hosts_that_an_authority_vouches_for(lab: Lab) -> None:
     run = lab.submit(lab.job("steps", STEPS, args=["40", "0.1"]), "--profile", profile)
     assert lab.wait(run).code == 0, lab.orch("why", run).out
     assert "weights" in lab.log(run)
-    assert "committed" in lab.orch("checkpoints", run, "--verify").out
+    assert "checksums verified" in lab.orch("checkpoints", run, "--verify").out
     lab.assert_nothing_left(run)
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.cluster.control import Control
-from tests.cluster.lab import STEPS, Lab
+from tests.cluster.lab import LAPTOP, STEPS, Lab
+from tests.terminal import terminal
+from tests.testbed.machine import ENVIRONMENT
 
 HELLO = "print('hello')\n"
 
@@ -22,7 +26,7 @@ def refused(lab: Lab, *args: str, **fields: object) -> str:
     for host in ("n1", "n2", "n3"):
         assert lab.agents(host) == []
         assert not list(lab.control.file(host, "/home/alice").glob(".orch/runs/*/nodes"))
-    assert lab.status()["state"] == "failed"
+    assert lab.orch("status", "hello").code == 102
     return done.err
 
 
@@ -32,15 +36,30 @@ def test_hosts_that_are_down_are_all_named_and_nothing_starts_on_the_others(lab:
     said = refused(lab)
     assert "n2 (10.90.0.12:22" in said or "n2 (n2:22" in said
     assert "n3 (" in said
-    assert said.count("can't be reached") == 2
+    assert said.count("can't be reached: ") == 2
+    assert re.search(r"n3 .*: (No route to host|Connection timed out after 5 s)", said)
     assert "n1 (" not in said
+
+
+def test_what_keeps_a_host_away_is_told_in_the_system_s_own_words(lab: Lab) -> None:
+    lab.control.gate("n3", "n2")
+    named = lab.profile(hosts=["n1", {"host": "n2", "port": 2299}, "n3", "10.90.0.200"])
+    argv = lab.control.argv(LAPTOP, *lab.argv("doctor", "--profile", named), TERM="dumb")
+    with terminal(argv, ENVIRONMENT) as screen:
+        assert screen.code() == 1
+    said = " ".join(screen.text.split())
+    assert "waiting for an answer of 10.90.0.200, n3" in said
+    assert "n2 (n2:2299): can't be reached: Connection refused" in said
+    assert "n3 (n3:22): can't be reached: Connection timed out after 5 s" in said
+    assert "10.90.0.200 (10.90.0.200:22): can't be reached: No route to host" in said
+    assert said.count("can't be reached") == 3
 
 
 def test_a_changed_host_key_is_always_refused(lab: Lab) -> None:
     lab.control.change_key("n2")
     lab.write(".ssh/config", "Host *\n  StrictHostKeyChecking no\n")
     said = refused(lab)
-    assert "its host key is not the one in known_hosts" in said
+    assert "host key verification failed: its key has changed" in said
     assert "ssh-keygen -R" in said
 
 
@@ -57,7 +76,7 @@ def test_an_unknown_host_key_is_refused_with_its_fingerprint(lab: Lab) -> None:
 
 def test_no_key_that_the_host_takes(lab: Lab) -> None:
     said = refused(lab, user="bob")
-    assert "it takes none of the keys of user bob" in said
+    assert "Permission denied (publickey) for user bob" in said
     assert "ssh-add" in said
 
 
@@ -98,6 +117,9 @@ def test_a_name_that_does_not_exist(lab: Lab) -> None:
 
 def test_gpus_that_are_not_there(lab: Lab) -> None:
     assert "n1: it has 0 GPUs for 1 ranks with nccl" in refused(lab, backend="nccl")
+    said = refused(lab, "--set", "job.resources={gpus: 2}")
+    assert "n3: it has 0 GPUs, and the job asks for 2" in said
+    assert "see resources.gpus of the job" in said
 
 
 def test_a_banner_a_noisy_bashrc_and_two_sessions_are_no_hindrance(lab: Lab) -> None:

@@ -47,7 +47,7 @@ def test_a_run_is_handed_over_and_asked_about_from_the_laptop(lab: Lab) -> None:
     done = lab.orch(*submit, **TOKEN)
     assert done.code == 0, done.err
     run = done.out.strip()
-    assert "which alice@n3 looks after: this machine may go off" in done.err
+    assert "which alice@n3 looks after: you can shut down this machine" in done.err
     assert lab.supervisor() == []
     shown = lab.orch("status", "--json")
     assert (shown.json, lab.orch("status").err.split(":")[0]) == ([], f"alice@n3 looks after {run}")
@@ -61,3 +61,27 @@ def test_a_run_is_handed_over_and_asked_about_from_the_laptop(lab: Lab) -> None:
     assert lab.orch("checkpoints", run).code == lab.orch("why", run).code == 0
     assert lab.of_run(run, "n1") == []
     assert not (lab.home / ".local/state/orch/runs").exists()  # nothing but a pointer is here
+
+
+@pytest.mark.timeout(240)
+def test_sweeps_and_searches_are_handed_over_whole(lab: Lab) -> None:
+    install_orch(lab)
+    script = "import json, os, sys\nprint('x', sys.argv[-1], flush=True)\n" + (
+        "json.dump({'loss': float(sys.argv[-1].partition('=')[2])}, open(os.environ['ORCH_RESULT_FILE'], 'w'))\n"
+    )
+    search = {"space": {"--x": {"low": 1.0, "high": 2.0}}}
+    job = lab.job("points", script, launcher="exec", metric="loss", search=search)
+    profile = lab.profile(hosts=["n1"], supervisor=f"alice@{BOX}", supervisor_orch="/home/alice/orch")
+    for options, count in ((("--sweep", "--x=3,4"), 2), (("--search", "tpe", "--trials", "1"), 1)):
+        done = lab.orch("submit", job, "--profile", profile, *options)
+        assert done.code == 0, done.err
+        sweep = done.out.strip()
+        said = f"submitted {sweep}: {count} run{'s' * (count > 1)}, which alice@{BOX} looks after"
+        assert f"{said}: you can shut down this machine" in done.err
+        assert lab.supervisor() == []
+        waited = lab.orch("wait", sweep)
+        assert (waited.code, waited.err) == (0, f"{sweep} succeeded: {count} runs: {count} succeeded\n")
+        logged = lab.orch("logs", f"{sweep}.{count - 1}").out
+        assert logged.startswith("x --x=4\n" if options[0] == "--sweep" else "x --x=1.")
+        assert lab.orch("status", sweep, "--json").json["state"] == "succeeded"
+    assert not (lab.home / ".local/state/orch/runs").exists()  # nothing but pointers is here

@@ -20,6 +20,18 @@ if os.environ["RANK"] == "0":
         json.dump({"accuracy": point / 10}, file)
     sys.exit(3 if point == 2 else 0)
 """
+# Rank 0 says how well it goes; a bad trial goes on until it is asked to stop.
+TRIAL = """
+import json, os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+x = float(sys.argv[1].partition("=")[2])
+if os.environ["RANK"] == "0":
+    with open(os.environ["ORCH_METRICS_FILE"], "a") as file:
+        for step in range(1, 9):
+            file.write(json.dumps({"kind": "eval", "step": step, "loss": (x - 3) ** 2 + 1 / step}) + "\\n")
+if x < 0:
+    signal.sigwait({signal.SIGTERM})
+"""
 
 
 @pytest.fixture
@@ -33,6 +45,8 @@ def submit_sweep(lab: Lab, job: str, values: str) -> tuple[str, list[str]]:
     """The sweep's id, and those of its runs."""
     done = lab.orch("submit", job, "-p", "lab.yaml", "--sweep", f"job.env.POINT={values}", "--parallel", "1", "--json")
     assert done.code == 0, done.err
+    assert "this machine starts what waits: while it is off, nothing new begins" in done.err
+    assert "may go off" not in done.err
     return done.json["sweep"], done.json["runs"]
 
 
@@ -74,8 +88,25 @@ def test_a_sweep_cancelled_half_way_ends_all_its_points(lab: Lab) -> None:
         "running", "pending", "pending",
     ]  # fmt: skip
     done = lab.orch("cancel", sweep)
-    assert (done.code, done.err) == (0, "3 runs cancelled, 0 had ended before\n  0 processes left\n")
+    assert (done.code, done.err) == (0, "cancelled 3 runs\n  0 processes left\n")
     assert lab.wait(sweep).code == 103
     assert not any(lab.events(point, "agent_started") for point in points[1:])
     for point in points:
         lab.assert_nothing_left(point, HOSTS)
+
+
+@pytest.mark.timeout(300)
+def test_a_search_gives_values_and_stops_what_is_bad(lab: Lab) -> None:
+    space = {"seed": 4, "space": {"--x": {"low": -10.0, "high": 10.0}}}  # draws 6.2, 6.0, -3.8, 1.0
+    job = lab.job("trial", TRIAL, launcher="exec", metric="loss", search=space, limits={"grace": "20s"})
+    search = ("--search", "random", "--trials", "4", "--stop", "asha")
+    done = lab.orch("submit", job, "-p", "lab.yaml", *search, "--json")
+    assert done.code == 0, done.err
+    sweep, points = done.json["sweep"], done.json["runs"]
+    waited = lab.wait(sweep)
+    assert (waited.code, waited.err) == (0, f"{sweep} succeeded: 4 runs: 3 succeeded, 1 stopped early\n")
+    assert "stopped by its search at step 8: with loss" in lab.orch("why", points[2]).out
+    assert "4 of 4 trials have ended; best" in lab.orch("status", sweep).out
+    assert lab.orch("best", sweep, "--json").json[0]["run_id"] == points[3]
+    for run in points:
+        lab.assert_nothing_left(run, HOSTS)

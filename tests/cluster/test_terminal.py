@@ -51,13 +51,60 @@ def test_over_ssh_a_shell_and_a_rank_once_more_on_their_node(lab: Lab) -> None:
     assert f"\n/home/alice/.orch/runs/{run}/code\nn2\n" in text
     assert "\n/dev/pts/" in text
 
+    (lab.home / "cluster_profiles").mkdir()
+    lab.profile("cluster_profiles/two", hosts=["n1", "n2"])
+    lab.profile("cluster_profiles/one", hosts=["n3"])
+    shown = lab.orch("nodes")
+    assert shown.code == 0, shown.err
+    assert [line.split()[0] for line in shown.out.splitlines() if line] == [
+        "one",
+        "HOST",
+        "n3",
+        "two",
+        "HOST",
+        "n1",
+        "n2",
+    ]
+
     lab.orch("cancel", run)  # its folders on the nodes go with it
+    told = f"{run} has ended (cancelled), and its folder was removed from there: this is the home folder"
+    code, text = typed(lab, "shell", run, "--node", "1", lines="pwd; exit 6\n", until="exit leaves it")
+    assert (code, told in text, "\n/home/alice\n" in text, "goes on" in text) == (6, True, True, False)
     code, text = typed(lab, "replay", run, "--rank", "1")
     said = json.loads(next(line for line in text.splitlines() if line.startswith("{")))
     assert (code, said["host"], said["RANK"], said["WORLD_SIZE"]) == (17, "n2", "0", "1")
     assert (said["MODE"], said["key"]) == ("x y", len(KEY))
     assert lab.orch("replay", run, "--rank", "1", "--here", KEY=KEY).code == 17
     assert f"{run}." not in lab.control.output("n2", "ls", ".orch/runs")
+
+
+def test_lines_to_be_pasted_work_during_a_run_and_after_it(lab: Lab) -> None:
+    program = "import os, time\nprint('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], flush=True)\n"
+    program += "while 'HOLD' in os.environ and not os.path.exists('gone'): time.sleep(0.1)\n"
+    named = lab.job("hand", program, env={"HOLD": "~/x"}, warm_imports=[])
+    run = lab.submit(named, "-p", lab.profile(hosts=["n1", "n2"]))
+    lab.until_said(run, "rank 0 of 2")
+
+    def paste(host: str, text: str) -> str:
+        assert "HOLD='~/x'" in text  # the job's own value, which no shell had read
+        return lab.control.output(host, "sh", "-ec", text.replace("HOLD='~/x'", "FREE=1"))
+
+    assert paste("n2", lab.orch("replay", run, "--rank", "1", "--dry-run").out) == "rank 1 of 2"
+    lab.orch("cancel", run)
+    first, *rest = lab.orch("replay", run, "--rank", "1", "--dry-run").out.split("\n", 2)
+    assert first == "# its folder on n2 is gone; from this machine:"
+    lab.control.output(LAPTOP, "sh", "-ec", rest[0])
+    assert paste("n2", rest[1]) == "rank 1 of 2"
+
+    blocks = [block for block in lab.orch("export", "torchrun", run).out.split("\n\n") if "# node" in block]
+    for block in blocks:
+        lab.control.output(LAPTOP, "sh", "-ec", block.splitlines()[1])
+    second = lab.control.start("n2", "sh", "-ec", blocks[1].partition("# node 1")[2].replace("HOLD=", "FREE="))
+    assert paste("n1", "#" + blocks[0].partition("# node 0")[2]) == "rank 0 of 2"
+    assert second.communicate(timeout=60)[0].strip() == "rank 1 of 2"
+    config = lab.orch("export", "accelerate", run, "--node", "1").out
+    assert "# CPU: no node has a GPU" in config
+    assert "ACCELERATE_USE_CPU=true" in config
 
 
 def test_over_ssh_a_closed_window_leaves_nothing_of_a_replay(lab: Lab) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import subprocess
 import sys
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from orchestrator.node.system.processes import identify, is_alive
 from tests.cluster.control import Control
 from tests.testbed import hosts, images, network
 from tests.testbed.__main__ import parser
-from tests.testbed.layout import PEOPLE, RECORD, REPO, ClusterError, standing
+from tests.testbed.layout import MOST_NODES, PEOPLE, RECORD, REPO, Cluster, ClusterError, address, standing
 from tests.testbed.machine import wait_until
 
 QUICK = ("-o", "ConnectTimeout=2", "-o", "BatchMode=yes")
@@ -217,7 +219,7 @@ def test_only_root_has_a_testbed(testbed: Control) -> None:
     [
         (["cut", "n99"], "there is no host n99: this testbed has ctl, n1, n2, n3"),
         (["boot", "n1"], "n1 is on already"),
-        (["up", "--nodes", "65"], "1 to 64 nodes"),
+        (["up", "--nodes", "1001"], "1 to 1000 nodes"),
     ],
 )
 def test_mistakes_get_a_sentence(testbed: Control, args: list[str], words: str) -> None:
@@ -225,6 +227,15 @@ def test_mistakes_get_a_sentence(testbed: Control, args: list[str], words: str) 
     assert refused.returncode == 1
     assert words in refused.stderr
     assert refused.stderr.count("\n") == 1
+
+
+def test_no_two_of_a_thousand_hosts_share_an_address() -> None:
+    names = Cluster(Path("/nowhere"), nodes=MOST_NODES).hosts
+    found = {ip_address(address(host)) for host in names}
+    assert len(found) == len(names) == 1001
+    inside = ip_network("10.90.0.0/16")
+    assert found <= set(inside.hosts())
+    assert (address("n2"), address("n250")) == ("10.90.0.12", "10.90.1.4")
 
 
 def test_without_a_testbed_cluster_tests_skip_and_say_why() -> None:
@@ -235,8 +246,14 @@ def test_without_a_testbed_cluster_tests_skip_and_say_why() -> None:
     assert "1 skipped" in done.stdout
 
 
-def mounts() -> str:
-    return Path("/proc/self/mountinfo").read_text()
+def new_root(folder: Path) -> Path:
+    """A name that no testbed had: its control groups are the machine's, and a killed one's are still there."""
+    return folder / f"bed-{secrets.token_hex(3)}"
+
+
+def mounts() -> list[str]:
+    """All mounts but that of the folder of network namespaces, which `ip` makes once, for whoever comes later."""
+    return [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if " /run/netns " not in line]
 
 
 def assert_nothing_stands(root: Path) -> None:
@@ -262,7 +279,7 @@ def inhabitants() -> list[int]:
 
 
 def test_down_leaves_nothing(no_testbed: None, tmp_path: Path) -> None:
-    root, before, strangers, top = tmp_path / "bed", mounts(), set(inhabitants()), os.listdir("/")
+    root, before, strangers, top = new_root(tmp_path), mounts(), set(inhabitants()), os.listdir("/")
     started = command("up", "--docker", "--nodes", "2", TESTBED=str(root))
     assert started.returncode == 0, started.stderr
     lived = [process for pid in set(inhabitants()) - strangers if (process := identify(pid)) is not None]
@@ -274,7 +291,7 @@ def test_down_leaves_nothing(no_testbed: None, tmp_path: Path) -> None:
     asleep = ("docker", "run", "--detach", "--network", "host", "sleep:1", "/usr/bin/sleep", "1000")
     begun = command("on", "alice@n1", *asleep)
     assert begun.returncode == 0, begun.stderr
-    assert list(Path("/sys/fs/cgroup").glob("**/orch-testbed-bed/n1/*"))
+    assert list(Path("/sys/fs/cgroup").glob(f"**/orch-testbed-{root.name}/n1/*"))
     ended = command("down", TESTBED=str(root))
     assert (ended.returncode, ended.stderr) == (0, "")
     assert_nothing_stands(root)
@@ -287,7 +304,7 @@ def test_down_leaves_nothing(no_testbed: None, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("instant", ["keys/n1", "run/n1.pid", "hosts/ctl/srv/mysql", "hosts/ctl/srv/log/slurmctld.log"])
 def test_down_clears_up_after_a_killed_up(no_testbed: None, tmp_path: Path, instant: str) -> None:
-    root, before, strangers = tmp_path / "bed", mounts(), set(inhabitants())
+    root, before, strangers = new_root(tmp_path), mounts(), set(inhabitants())
     argv = [sys.executable, "-m", "tests.testbed", "up", "--nodes", "2"]
     with subprocess.Popen(argv, cwd=REPO, env={**os.environ, "TESTBED": str(root)}) as half:
         wait_until((root / instant).exists, instant)

@@ -16,6 +16,7 @@ from orchestrator.node.system.processes import marked
 from orchestrator.runs.store import RunDir, find_run, live_runs
 from orchestrator.supervisor.reconcile import reconcile, state_of
 from tests.result import Result
+from tests.took import print_all
 
 REPO = Path(__file__).parents[2]
 
@@ -61,7 +62,7 @@ class Orch:
 
 
 @pytest.fixture
-def orch(tmp_path: Path) -> Iterator[Orch]:
+def orch(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Orch]:
     """The command line; whatever it started and a test left running is ended by recorded id."""
     runner = Orch(tmp_path / "home", REPO)
     yield runner
@@ -69,6 +70,7 @@ def orch(tmp_path: Path) -> Iterator[Orch]:
         if not state_of(run).is_final:
             runner("cancel", run.run_id, "--now")
         reconcile(runner.home, run)
+    print_all(runner.home / "runs", request.node.nodeid)
     for run in (runner.home / "runs").glob("*"):
         assert marked(run.name) == [], f"{run.name} left processes"
 

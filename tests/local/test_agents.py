@@ -75,7 +75,7 @@ def test_a_member_names_the_way_that_does_not_work(tmp_path: Path) -> None:
     task = task_in(tmp_path, node_rank=1)
     assert end_of(start_agent(task)) == 1
     reason = str(events(task, "gave_up")[0]["reason"])
-    assert "can't reach node 0 (n1): 127.0.0.1: refused (ports " in reason
+    assert "can't reach node 0 (n1): 127.0.0.1: refused (16 ports from " in reason
 
 
 def test_another_runs_agent_does_not_get_in(tmp_path: Path) -> None:

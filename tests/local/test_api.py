@@ -18,7 +18,7 @@ import pytest
 
 import orchestrator as api
 from orchestrator import errors
-from orchestrator.operations import launch
+from orchestrator.operations.submission import launch
 from tests.local.conftest import REPO, Orch
 
 HOLD = "import time\nprint('holding', flush=True)\ntime.sleep(600)\n"
@@ -45,6 +45,16 @@ def test_a_run_is_followed_waited_for_and_read(project: Project) -> None:
     assert run.status().state == "succeeded"
     after = api.submit(folder / "job.yaml", "local", env={"WHO": "it"}, after=run)
     assert after.result() == {"ok": True}
+
+
+def test_a_job_may_be_a_mapping(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project(say_py="import sys; print(*sys.argv[1:])"))
+    run = api.submit({"script": Path("say.py"), "args": ["--lr", 0.1], "launcher": "exec"}, "local")
+    assert list(run.logs()) == ["--lr 0.1"]
+    with pytest.raises(errors.SpecError, match=r"job: script: there is no 'sai.py'"):
+        api.submit({"script": "sai.py"}, "local")
+    with pytest.raises(errors.UsageError, match=r"job is a dict, which a job or a profile can't hold"):
+        api.submit({"script": object()}, "local")
 
 
 def test_waiting_has_a_limit_and_cancelling_leaves_nothing(project: Project) -> None:

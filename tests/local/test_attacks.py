@@ -97,7 +97,7 @@ def test_one_node_alone_opens_no_port_to_the_network(orch: Orch, project, tmp_pa
     go = tmp_path / "go"
     folder = project(hold_py=HOLD, hold_yaml=f"script: hold.py\nlauncher: exec\nenv: {{GO: {go}}}\n")
     run = orch.submit(str(folder / "hold.yaml"), "--profile", "local")
-    wait_until(lambda: len(orch.events(run, "started")) == 1)
+    wait_until(lambda: len(orch.events(run, "launcher_started")) == 1)
     ((_, agent),) = agents(orch, run, 1).items()
     assert listening(agent) == set()
     (started,) = orch.events(run, "launcher_started")

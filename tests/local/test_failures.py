@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.node.system.processes import Process, identify, is_alive, marked, wait_gone
+from orchestrator.node.system.processes import Process, ancestors, identify, is_alive, marked, wait_gone
 from orchestrator.operations.runs import wait
 from orchestrator.runs.store import RunDir
 from orchestrator.supervisor.reconcile import reconcile, state_of
@@ -335,6 +335,23 @@ def test_a_frozen_agent_does_not_keep_a_run_open(orch: Orch, project, node: int)
     assert wait_gone([frozen], 10) == []
 
 
+def test_a_frozen_launcher_is_ended_and_the_gang_starts_again(orch: Orch, project) -> None:
+    program = "import os, time\nprint('is up', flush=True)\nwhile os.environ['ORCH_ATTEMPT'] == '0': time.sleep(0.02)\n"
+    folder = project(slow_py=program, slow_yaml="script: slow.py\nretry: {infra: 1}\nlimits: {link: 8}\n")
+    run = orch.submit(str(folder / "slow.yaml"), "-p", "local-2x2")
+    wait_for_line(run, "is up", 3)
+    agent = agent_of(run, 1)
+    (launcher,) = [each.pid for each in marked(run.run_id, 1) if ancestors(each.pid)[0] == agent.pid]
+    os.kill(launcher, signal.SIGSTOP)
+    state = wait(run, timeout=60)
+    assert (state.state, state.restarts) == ("succeeded", 1), state.verdict
+    assert [event["reason"].rpartition(" for ")[0] for event in orch.events(run, "launcher_killed")] == [
+        "was stopped (SIGSTOP)"
+    ]
+    said = [event["error"]["message"] for event in orch.events(run, "rank_exit") if event.get("error")]
+    assert "the launcher of this node was stopped (SIGSTOP) for" in said[0]
+
+
 def test_a_run_that_was_suspended_as_a_whole_goes_on_as_if_nothing_had_been(orch: Orch, project) -> None:
     program = """
 import os, sys, time
@@ -387,10 +404,10 @@ from orchestrator.backends import local
 
 start = local._start
 
-def only_one(command, run, task, plan):
+def only_one(command, run, task, *rest):
     if task.node_rank == 1:
         os._exit(9)
-    return start(command, run, task, plan)
+    return start(command, run, task, *rest)
 
 local._start = only_one
 sys.exit(cli.main())

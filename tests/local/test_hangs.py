@@ -39,9 +39,13 @@ dist.destroy_process_group()
 JOB = "script: still.py\nenv: {HOW: null}\nhang: {train: 4s, medians: 2, other: 60s}\nretry: {infra: 1}\n"
 
 
-@pytest.mark.parametrize("how", ["stopped", "sleep", "gil", "collective"])
-def test_the_rank_that_stands_still_is_blamed_and_the_gang_restarted(orch: Orch, project, how: str) -> None:
-    folder = project(still_py=STAND_STILL, still_yaml=JOB)
+@pytest.mark.parametrize(
+    ("how", "launcher"), [("stopped", "fork"), ("sleep", "torchrun"), ("gil", "exec"), ("collective", "fork")]
+)
+def test_the_rank_that_stands_still_is_blamed_and_the_gang_restarted(
+    orch: Orch, project, how: str, launcher: str
+) -> None:
+    folder = project(still_py=STAND_STILL, still_yaml=f"{JOB}launcher: {launcher}\n")
     done = orch("submit", str(folder / "still.yaml"), "-p", "local-2x2", "-f", "--env", f"HOW={how}")
     assert done.code == 0, done.err
     run = orch.run()
@@ -56,6 +60,48 @@ def test_the_rank_that_stands_still_is_blamed_and_the_gang_restarted(orch: Orch,
     for rank in range(4):
         if (how, rank) != ("stopped", 1):
             assert "still.py" in stacks[f"stacks_{rank}.txt"]
+
+
+# As NCCL does it: a call returns at once, and the rank waits elsewhere; a thread listens at the recorder's pipe. Rank 1
+# leaves out one collective, and waits in the same line as the others.
+LEAVE_OUT = """
+import os, select, sys, threading, time, torch, torch.distributed as dist
+from orchestrator.training import run
+
+def listen():
+    pipe = f"{os.environ['TORCH_NCCL_DEBUG_INFO_PIPE_FILE']}{rank}.pipe"
+    os.mkfifo(pipe)
+    asked = os.open(pipe, os.O_RDWR)
+    while os.read(asked, 128):
+        torch._C._distributed_c10d._dump_fr_trace_file(rank)
+
+dist.init_process_group("gloo")
+rank, first = dist.get_rank(), os.environ["ORCH_ATTEMPT"] == "0"
+threading.Thread(target=listen, daemon=True).start()
+for step in range(1, 31):
+    leaves_out = rank == 1 and first and step == 20
+    work = None if leaves_out else dist.all_reduce(torch.ones(1), async_op=True)
+    while leaves_out or not work.is_completed():
+        time.sleep(0.005)
+    run.step(step, 30)
+    time.sleep(0.02)
+run.phase("done")
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def test_the_rank_that_never_entered_a_collective_is_blamed_by_the_flight_recorders(orch: Orch, project) -> None:
+    folder = project(out_py=LEAVE_OUT, out_yaml=JOB.replace("still.py", "out.py"))
+    done = orch("submit", str(folder / "out.yaml"), "-p", "local-2x2", "-f", "--env", "HOW=")
+    assert done.code == 0, done.err
+    run = orch.run()
+    (failed,) = orch.events(run, "attempt_failed")
+    words = "it never entered all_reduce 20, in which ranks 0, 2, 3 of process group 0 wait"
+    assert words in failed["culprit"]["error"]["message"]
+    assert failed["culprit"]["rank"] == 1
+    dumps = {path.name for path in run.path.glob("nodes/*/attempt_0/flight_*")}
+    assert dumps == {f"flight_{rank}" for rank in range(4)}  # and no pipe
 
 
 SLOW = """

@@ -96,8 +96,7 @@ def test_the_environment_is_torchruns(orch: Orch, project, tmp_path: Path) -> No
         env={**os.environ, "LOOK_AT": f"{tmp_path}/torchrun"}, check=True, timeout=90, capture_output=True,
     )  # fmt: skip
     same = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
-            "ROLE_WORLD_SIZE", "ROLE_NAME", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_STORE",
-            "TORCH_NCCL_ASYNC_ERROR_HANDLING")  # fmt: skip
+            "ROLE_WORLD_SIZE", "ROLE_NAME", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_STORE")  # fmt: skip
     for rank in range(2):
         ours = json.loads(Path(f"{tmp_path}/orch.{rank}").read_text())
         theirs = json.loads(Path(f"{tmp_path}/torchrun.{rank}").read_text())
@@ -212,3 +211,50 @@ def test_a_gpu_that_an_import_opened_is_noticed(tmp_path: Path) -> None:
     for number, target in enumerate(["/dev/null", "/dev/nvidiactl", "/dev/nvidia0", "pipe:[7]"]):
         (tmp_path / str(number)).symlink_to(target)
     assert open_gpus(str(tmp_path)) == ["/dev/nvidia0", "/dev/nvidiactl"]
+
+
+NETWORK = """
+import os, sys
+sys.excepthook = lambda *told, before=sys.excepthook: before(*told)  # as torch.distributed hangs its own before
+if os.environ["RANK"] == "1":
+    raise RuntimeError("NCCL error in: NCCLUtils.cpp:94, unhandled system error\\nLast error:\\n"
+                       "Call to connect to 10.0.0.2<41765> failed: Connection timed out")
+"""
+
+
+@pytest.mark.parametrize("launcher", ["fork", "exec", "torchrun"])
+def test_all_of_an_errors_lines_reach_the_verdict(orch: Orch, project, launcher: str) -> None:
+    """The log alone has the first as the error: what NCCL adds below is what tells a network from a program."""
+    retry = "retry: {infra: 0}\n"
+    folder = project(net_py=NETWORK, net_yaml=f"script: net.py\nlauncher: {launcher}\n{retry}")
+    assert orch("submit", str(folder / "net.yaml"), "-p", "local", "-f").code == 100
+    run = orch.run()
+    (failed,) = orch.events(run, "attempt_failed")
+    assert failed["culprit"]["error"]["message"].endswith("Connection timed out")
+    why = orch("why", run.run_id).out
+    assert (failed["cause"], "ibstat" in why, "rank 1 on node 0" in why) == ("infra", True, True)
+    (written,) = run.path.glob("nodes/0/attempt_0/error_1.json")
+    assert written.stat().st_mode & 0o777 == 0o600
+    said = "".join(log.read_text() for log in run.path.glob("nodes/0/attempt_0/rank_*.log"))
+    assert said.count("in <module>\n    raise RuntimeError") == 1
+
+
+LOOKS = "import sys; print('shared' if 'torch' in sys.modules else 'alone', flush=True)\n"
+
+
+@pytest.mark.parametrize(("wakes", "rank_is"), [(False, "shared"), (True, "alone")])
+def test_on_a_node_with_gpus_ranks_are_forked_unless_an_import_has_woken_cuda(
+    orch: Orch, project, tmp_path: Path, wakes: bool, rank_is: str
+) -> None:
+    """torch refuses CUDA in a fork after its driver was asked, whether or not there is one."""
+    folder = project(
+        looks_py=LOOKS,
+        waker_py=f"import torch\n{'torch.cuda.is_available()' if wakes else ''}\n",
+        looks_yaml="script: looks.py\nlauncher: fork\nwarm_imports: [waker, json]\n"
+        f"env: {{CUDA_VISIBLE_DEVICES: '0', PYTHONPATH: {tmp_path}/project}}\n",
+    )
+    done = orch("submit", str(folder / "looks.yaml"), "-p", "local", "-f")
+    assert done.code == 0, done.err
+    (imported,) = orch.events(orch.run(), "launcher_imported")
+    assert imported["opened_gpu"] == ("waker" if wakes else None)
+    assert rank_is in done.out

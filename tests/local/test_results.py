@@ -18,8 +18,8 @@ import pytest
 
 from orchestrator.node.system.processes import Process, identify, is_alive, send_signal, wait_gone
 from orchestrator.operations.runs import wait
-from orchestrator.runs.checkpoints import listing
-from orchestrator.runs.store import RunDir
+from orchestrator.runs.files.checkpoints import listing
+from orchestrator.runs.store import RunDir, read_lines
 
 from .conftest import Orch
 
@@ -60,6 +60,7 @@ def inbox(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     monkeypatch.setenv("HOOK", f"http://127.0.0.1:{server.server_port}/canary-hook")
+    monkeypatch.setenv("CHANNELS", f"json://me:canary-hook@127.0.0.1:{server.server_port}/apprise")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     yield got
     server.shutdown()
@@ -75,7 +76,7 @@ def test_a_training_runs_results(orch: Orch, tmp_path: Path) -> None:
     assert wait(run, timeout=90).state == "succeeded"
 
     found = orch("checkpoints", "last", "--verify", "--json").json
-    assert [each["verdict"] for each in found] == ["committed"] * len(found)
+    assert [each["verdict"] for each in found] == ["ok"] * len(found)
     assert {each["world_size"] for each in found} == {2}
     page = orch("checkpoints", "last").out
     assert str(found[-1]["step"]) in page
@@ -104,6 +105,51 @@ def test_a_training_runs_results(orch: Orch, tmp_path: Path) -> None:
     done = orch("checkpoints", "last", "--verify")
     assert done.code == 1
     assert "corrupt: state.pt does not match" in done.out
+
+
+OWN_SCRIPT = """
+import torch
+from orchestrator.training import run
+model = torch.nn.Linear(1, 1)
+first = run.resume(model=model)
+print("begins at", first)
+for step, accuracy in enumerate([0.1, 0.9, 0.5, 0.3], 1):
+    if step > first:
+        run.after_step(step, 4, save_every=1, metric={"accuracy": torch.tensor(accuracy)}, model=model)
+"""
+
+
+def test_the_best_checkpoint_of_a_script_of_ones_own_stays_and_is_what_best_means(
+    orch: Orch, project: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = project(train_py=OWN_SCRIPT, train_yaml="script: train.py\ncheckpoint: {keep: 1, keep_best: accuracy}\n")
+    job = str(folder / "train.yaml")
+    done = orch("submit", job, "-p", "local", "--nproc-per-node", "1", "-f")
+    assert done.code == 0, done.err
+    run = orch.run()
+    listed = orch("checkpoints", run.run_id, "--json").json
+    assert [(each["step"], round(each["metric"]["accuracy"], 3)) for each in listed] == [(2, 0.9), (4, 0.3)]
+    pulled = orch("pull", run.run_id, "--checkpoint", "best", "--to", str(tmp_path / "out"), "--json").json
+    assert (pulled["step"], pulled["choice"]) == (2, "accuracy 0.9 is the largest of 2")
+    again = orch("submit", job, "-p", "local", "--nproc-per-node", "1", "-f", "--resume", f"{run.run_id}:best")
+    assert again.code == 0, again.err
+    assert "begins at 2" in again.out
+
+
+def test_a_training_saves_what_it_has_evaluated_and_keeps_the_best_in_parts_too(orch: Orch) -> None:
+    sets = [
+        "job.training.strategy=fsdp", "job.training.epochs=1", "job.training.eval_every=4", "job.training.save_every=5",
+        "job.checkpoint.keep=1", "job.checkpoint.keep_best=loss", "job.training.lr=0.01",
+    ]  # fmt: skip
+    done = orch("submit", "digits_ddp", "-p", "local", "-f", *(word for each in sets for word in ("--set", each)))
+    assert done.code == 0, done.err
+    run = orch.run()
+    measured = [line for line in read_lines(run.path / "metrics.jsonl") if line["kind"] == "eval"]
+    assert len(measured) > 3
+    best = min(measured, key=lambda line: line["loss"])
+    listed = orch("checkpoints", run.run_id, "--json").json
+    assert {each["step"] for each in listed} == {best["step"], measured[-1]["step"]}
+    assert listed[0]["metric"]["loss"] == best["loss"]
 
 
 def test_what_a_run_here_has_written_is_listed_and_pulled_and_its_removal_says_so(
@@ -171,6 +217,7 @@ notify:
   - {on: [failed], webhook_env: HOOK}
   - {on: [succeeded], webhook_env: HOOK}
   - {on: [failed], command: [sh, -c, 'exit 5']}
+  - {on: [failed], apprise_env: CHANNELS}
 """
 
 
@@ -196,8 +243,10 @@ def test_it_is_told_with_the_terminal_closed(
     run = orch.run()
     assert wait(run, timeout=60).state == "failed"
     finished(orch)
-    assert [message["id"] for message in inbox] == [f"{run.run_id}/failed/1"]
+    assert [message["id"] for message in inbox[:-1]] == [f"{run.run_id}/failed/1"]
     assert "ValueError: boom" in inbox[0]["text"]
+    assert inbox[-1]["title"] == f"{run.run_id} failed"
+    assert "ValueError: boom" in inbox[-1]["message"]  # apprise's own form
     assert json.loads((run.path / "told.json").read_text())["verdict"]["rank"] == 0
     assert (run.path / "events").read_text() == "failed\n"
     assert orch("why", run.run_id).code == 0
@@ -205,7 +254,7 @@ def test_it_is_told_with_the_terminal_closed(
     assert "notified of failed: sent" in page
     assert "notified of failed: NOT SENT: sh ended with code 5" in page
     states = [line["state"] for line in orch("status", run.run_id, "--json").json["notifications"]]
-    assert sorted(states) == ["failed", "sent", "sent"]
+    assert sorted(states) == ["failed", "sent", "sent", "sent"]
     holding = [path for path in orch.home.rglob("*") if path.is_file() and b"canary-hook" in path.read_bytes()]
     assert holding == []
 

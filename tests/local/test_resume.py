@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from orchestrator.operations.runs import wait
-from orchestrator.runs.logs import beat_of
+from orchestrator.runs.files.logs import beat_of
 from orchestrator.runs.store import RunDir
 from orchestrator.training.checkpoint.format import load, newest
 

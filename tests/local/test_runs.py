@@ -52,6 +52,21 @@ def test_hello_on_two_nodes(orch: Orch) -> None:
     assert (state["state"], state["world_size"], len(state["nodes"])) == ("succeeded", 4, 2)
 
 
+def test_a_script_runs_without_a_job_file_and_is_repeated(orch: Orch, tmp_path: Path) -> None:
+    folder = tmp_path / "proj"
+    folder.mkdir()
+    (folder / "say.py").write_text("import os, sys; print(os.environ['RANK'], *sys.argv[1:])")
+    done = orch("run", "--nodes", "2", "--", "torchrun", "--nproc_per_node", "2", "say.py", "--lr", "1e-3", cwd=folder)
+    assert (done.code, done.out) == (0, "0 --lr 1e-3\n")
+    assert "profile local (none is named" in done.err
+    assert orch("status", "last", "--json").json["world_size"] == 4
+    again = orch("submit", "--from", "last", "--follow", "--", "--lr", "2", "--follow", cwd=tmp_path)
+    assert (again.code, again.out) == (0, "0 --lr 1e-3 --lr 2 --follow\n")
+    plan = orch("plan", "digits_ddp", "-p", "local", "--json", "--set", "lr=0.5", "--", "--eval-every", "7").json
+    assert "--lr 0.5" in " ".join(plan["ranks"]["argv"])
+    assert plan["ranks"]["argv"][-2:] == ["--eval-every", "7"]
+
+
 def test_digits_train_on_two_nodes_and_the_dry_run_was_the_run(orch: Orch) -> None:
     run = orch.submit("digits_ddp", "-p", "local-2x2", "--set", "job.training.epochs=8")
     state = wait(run, timeout=90)
@@ -64,6 +79,24 @@ def test_digits_train_on_two_nodes_and_the_dry_run_was_the_run(orch: Orch) -> No
     started = orch.events(run, "started")
     assert [event["ranks"] for event in started] == [[0, 2], [2, 4]]
     assert {event["master_port"] for event in started} == {started[0]["master_port"]}
+
+
+def test_events_are_followed_to_the_end_of_the_run(orch: Orch, project) -> None:
+    folder = project(slow_yaml="command: [sh, -c, 'while [ ! -e go ]; do sleep 0.05; done']\n")
+    run = orch.submit(str(folder / "slow.yaml"), "-p", "local-2x2")
+    with subprocess.Popen(
+        orch.argv("events", run.run_id, "--follow", "--json"), stdout=subprocess.PIPE, text=True, cwd=orch.cwd,
+        env=orch.environment(),
+    ) as following:  # fmt: skip
+        assert following.stdout is not None
+        kinds = list[str]()
+        for line in following.stdout:
+            kinds.append(json.loads(line)["kind"])
+            if kinds.count("launcher_started") == 2:
+                (run.path / "code" / "go").touch()
+    assert following.returncode == 0
+    assert kinds.count("launcher_started") == 2
+    assert kinds.count("agent_ended") == 2
 
 
 def test_a_rehearsal_keeps_the_profiles_shape(orch: Orch) -> None:
@@ -108,7 +141,7 @@ def test_cancel_stops_at_a_boundary_and_proves_it(orch: Orch, project) -> None:
     exits = orch.events(run, "rank_exit")
     assert [e["code"] for e in exits] == [95] * 4, exits
     assert orch("wait", run.run_id).code == 103
-    assert "had ended before: cancelled" in orch("cancel", run.run_id).err
+    assert "already finished (cancelled)" in orch("cancel", run.run_id).err
     assert marked(run.run_id) == []
 
 

@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 
+from orchestrator.node.server.outputs import baseline
 from orchestrator.node.system.processes import marked
+from orchestrator.protocol.code_baseline import write_baseline
 from orchestrator.protocol.gang import GANG_PORT_RANGE
 from orchestrator.protocol.layout import node_folder
 from orchestrator.protocol.ranks import EXIT_REQUEUE
@@ -66,18 +68,20 @@ if __name__ == "__main__":
 class Job:
     """A job of two nodes, both on this machine, that is started again by hand."""
 
-    def __init__(self, folder: Path, text: str = PROGRAM, *args: str, **env: str) -> None:
+    def __init__(self, folder: Path, text: str = PROGRAM, *args: str, timeouts: int | None = 0, **env: str) -> None:
         self.folder, self.agents = folder, list[subprocess.Popen[bytes]]()
-        for name in ("slurm", "checkpoints"):
+        for name in ("slurm", "checkpoints", "code"):
             (folder / name).mkdir(parents=True)
         (folder / "node.pyz").write_bytes(node_archive())
-        (folder / "train.py").write_text(text)
+        (folder / "code/train.py").write_text(text)
+        write_baseline(str(folder / "code"), baseline(str(folder / "code")))
         common = NodeTask(
             run_id=folder.name, node_rank=0, nnodes=2, hosts=("slurm node 0", "slurm node 1"), nproc=1,
-            run_dir=str(folder), code_dir=str(folder), program=Program("script", "train.py", args), launcher="exec",
-            backend="gloo", python=sys.executable, leader_addrs=(), port_range=GANG_PORT_RANGE, credentials=CREDENTIALS,
-            env=env, checkpoint_dir=str(folder / "checkpoints"), retry={"infra": 1, "preempted": None, "timeout": 0},
-            join_timeout=30.0, grace=5.0,
+            run_dir=str(folder), code_dir=str(folder / "code"), program=Program("script", "train.py", args),
+            launcher="exec", backend="gloo", python=sys.executable, leader_addrs=(), port_range=GANG_PORT_RANGE,
+            credentials=CREDENTIALS,
+            env=env, checkpoint_dir=str(folder / "checkpoints"), join_timeout=30.0, grace=5.0,
+            retry={"infra": 1, "preempted": None, "timeout": timeouts},
         )  # fmt: skip
         for node in range(2):
             path = Path(node_folder(str(folder), node))
@@ -86,6 +90,7 @@ class Job:
 
     def start(self, number: int) -> None:
         values = {"SLURM_JOB_ID": "17", "SLURM_STEP_NODELIST": "localhost,localhost"}
+        values |= {"SLURM_JOB_START_TIME": "1000", "SLURM_JOB_END_TIME": "1600"}
         for node in range(2):
             own = {**os.environ, **values, "SLURM_NODEID": str(node), "SLURM_RESTART_COUNT": str(number)}
             argv = [sys.executable, str(self.folder / "node.pyz"), "slurm", str(self.folder)]
@@ -119,7 +124,7 @@ class Job:
 def make(tmp_path: Path) -> Iterator[Any]:
     jobs: list[Job] = []
 
-    def made(*text: str, **env: str) -> Job:
+    def made(*text: str, **env: Any) -> Job:
         jobs.append(Job(tmp_path / f"job{len(jobs)}-{os.getpid()}", *text, **env))
         return jobs[-1]
 
@@ -162,11 +167,25 @@ def test_an_agent_that_is_killed_costs_the_infra_budget_once(make: Any) -> None:
     assert job.codes()[0] == EXIT_REQUEUE
     assert job.word(0)["cause"] == "infra"
     assert "node 1 (" in job.word(0)["reason"]
+    (ended,) = job.events("agent_ended")  # Slurm's KILL may come before that
+    assert (job.folder / "slurm" / "again.0").stat().st_mtime <= ended["time"]
     job.start(1)
     job.wait_for_rank(1)
     job.agents[-1].kill()
     assert job.codes()[0] == 1  # the budget was one
     assert job.word(1) is None
+
+
+def test_the_word_of_a_node_that_was_frozen_does_not_replace_the_leaders(make: Any) -> None:
+    """It says that node 0 has closed the connection; why, node 0 has said long before."""
+    job = make(SAVES="1")
+    job.start(0)
+    job.wait_for_rank(0)
+    job.agents[1].send_signal(signal.SIGSTOP)
+    assert job.agents[0].wait(timeout=60) == EXIT_REQUEUE
+    job.agents[1].send_signal(signal.SIGCONT)
+    assert job.codes() == [EXIT_REQUEUE, EXIT_REQUEUE]
+    assert job.word(0)["reason"].endswith("was lost: no heartbeat for 10 s")
 
 
 def test_the_warning_before_the_time_limit_is_its_own_cause(make: Any) -> None:
@@ -177,6 +196,24 @@ def test_the_warning_before_the_time_limit_is_its_own_cause(make: Any) -> None:
         agent.send_signal(signal.SIGUSR2)
     assert job.codes() == [EXIT_REQUEUE, EXIT_REQUEUE]
     assert job.word(0) is None  # its budget is nought: the run ends
+
+
+@pytest.mark.parametrize("saves", [{"SAVES": "1"}, {}], ids=["saves", "saves nothing"])
+def test_a_start_that_gained_nothing_by_its_time_limit_is_the_last(make: Any, saves: dict[str, str]) -> None:
+    job = make(timeouts=None, **saves)
+    job.start(0)
+    job.wait_for_rank(0)
+    for agent in job.agents:
+        agent.send_signal(signal.SIGUSR2)
+    assert job.codes() == [EXIT_REQUEUE, EXIT_REQUEUE]
+    given_up = job.events("gave_up")
+    if saves:
+        assert (job.word(0) or {})["cause"] == "timeout"
+        assert given_up == []
+    else:
+        assert job.word(0) is None
+        assert [event["cause"] for event in given_up] == ["no_progress"]
+        assert "its time limit of 10 min came before it had saved anything new" in given_up[0]["reason"]
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])

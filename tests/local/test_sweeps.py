@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.node.system.processes import send_signal, wait_gone
+from orchestrator.operations.points import wait_all
 from orchestrator.operations.runs import wait
-from orchestrator.operations.sweep import wait_all
 from orchestrator.runs.dependencies import is_queued
 from orchestrator.runs.state import RunState
 from orchestrator.runs.store import RunDir
@@ -85,7 +85,7 @@ def test_a_killed_supervisor_forgets_no_point_and_a_cancel_ends_all(orch: Orch, 
     _until_running(runs[2])
     assert is_queued(runs[3])
     done = orch("cancel", "last", "--now")
-    assert (done.code, done.err) == (0, "3 runs cancelled, 1 had ended before\n  0 processes left\n")
+    assert (done.code, done.err) == (0, "cancelled 3 runs, 1 had already finished\n  0 processes left\n")
     assert {state.state for state in wait_all(runs, timeout=60)} == {"cancelled"}
     assert not (runs[3].node(0)).exists()
     assert not any(is_queued(run) for run in runs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -29,8 +30,10 @@ for name in ("ORCH_RESULT_FILE", "ORCH_METRICS_FILE"):
 Path(os.environ["ORCH_CHECKPOINT_DIR"]).mkdir(exist_ok=True)
 Path("beside_the_code").touch()
 if "wait" in sys.argv and ".replay-" in os.environ["ORCH_RUN_ID"]:
+    import signal, time
+    if "HEEDLESS" in os.environ:  # as native code that waits for ranks that are not there
+        signal.signal(signal.SIGINT, lambda *_: print("heard", flush=True))
     print("waiting", flush=True)
-    import time
     while True:  # a signal just before the system call is seen by Python only after it
         time.sleep(0.1)
 sys.exit(17 if os.environ["RANK"] == "1" else 0)
@@ -46,6 +49,8 @@ def orch(tmp_path_factory: pytest.TempPathFactory) -> Orch:
     (folder / "job.yaml").write_text(json.dumps(job))
     done = runner("submit", str(folder / "job.yaml"), "-p", "local", "--nproc-per-node", "2", "-f", KEY=KEY)
     assert done.code == 100, done.err
+    while not (runner.run().path / "verdict.json").exists():
+        time.sleep(0.05)  # the supervisor writes it once all that it has told is in the log of events
     return runner
 
 
@@ -112,8 +117,19 @@ def test_a_rank_keeps_its_number_where_that_is_asked_for(orch: Orch, failed: Run
     with terminal(argv, orch.environment(KEY="k")) as screen:
         said = json.loads(screen.until("waiting").splitlines()[-2])
         assert (said["RANK"], said["LOCAL_RANK"], said["WORLD_SIZE"]) == ("1", "1", "2")
+        assert "it must not call init_process_group" in screen.text
         screen.type("\x03")
         assert screen.code() == 130
+
+
+def test_a_second_ctrl_c_ends_a_rank_that_heeds_none(orch: Orch, failed: RunDir) -> None:
+    argv = orch.argv("replay", "last", "--rank", "1")
+    with terminal(argv, orch.environment(KEY="k", HEEDLESS="1")) as screen:
+        screen.until("waiting")
+        screen.type("\x03")
+        screen.until("Ctrl-C once more kills it")
+        screen.type("\x03")
+        assert screen.code() == 137
 
 
 def test_a_shell_begins_beside_the_code_and_passes_its_exit_code_on(orch: Orch, failed: RunDir) -> None:

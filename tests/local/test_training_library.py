@@ -60,6 +60,16 @@ def test_the_library_does_nothing_unasked(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["err.0", "out.0"]
 
 
+def test_steps_of_earlier_starts_do_not_count_for_the_speed(tmp_path):
+    code = (
+        "from orchestrator.training import run\n"
+        "run.begin(1000, 2000)\nrun.step(1001, 2000)\nrun.step(1002, 2000)\n"
+        "assert run._session().meter._samples == 2\n"
+    )
+    [ended] = run(1, ["-c", code], tmp_path)
+    assert ended.code == 0, ended
+
+
 def test_importing_the_package_does_not_import_torch():
     code = (
         "import sys, orchestrator.training, orchestrator.training.distributed.stop; assert 'torch' not in sys.modules"

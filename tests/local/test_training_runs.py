@@ -59,7 +59,7 @@ def test_two_ranks_learn_the_digits_and_say_so(digits):
         "world_size": 2,
     }
     lines = ranks[0].out.splitlines()
-    assert lines[0].startswith("backend gloo on cpu: ")
+    assert lines[0].startswith("backend gloo on cpu (0 GPUs visible")
     assert lines[-1] == f"accuracy {100 * result['accuracy']:.2f} % on 360 test images (digits)"
     assert any(line.startswith("step 180/180  epoch 12  loss ") for line in lines)
     assert "\r" not in ranks[0].out

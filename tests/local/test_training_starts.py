@@ -12,7 +12,7 @@ from orchestrator.training import spawn
 from orchestrator.training.errors import UserError
 from tests.local.conftest import Orch
 from tests.local.programs.introduce import introduce
-from tests.local.programs.ranks import PROGRAMS, Training, trainings
+from tests.local.programs.ranks import PROGRAMS, Training, run, trainings
 
 pytestmark = pytest.mark.timeout(400)  # many trainings, in a fixture
 
@@ -65,3 +65,47 @@ def test_ranks_meet_at_a_tcp_address_too(tmp_path: Path) -> None:
     [ended] = trainings(2, [Training("tcp", ("--steps", "2", "--init-method", address), nowhere)], tmp_path)
     assert [rank.code for rank in ended] == [0, 0], ended
     assert json.loads((tmp_path / "tcp" / "result.json").read_text())["world_size"] == 2
+
+
+def test_all_ranks_are_told_of_the_one_that_can_not_train(tmp_path: Path) -> None:
+    for rank in run(2, [str(PROGRAMS / "choosing.py"), "gloo", "It has no GPU."], tmp_path):
+        assert f"Rank 1 on {socket.gethostname()} can't train: It has no GPU." in rank.out, rank.err
+
+
+def test_how_long_ranks_wait_for_each_other_can_be_changed(tmp_path: Path) -> None:
+    patient, waiting = run(2, [str(PROGRAMS / "choosing.py"), "gloo", "gloo", "impatient"], tmp_path)
+    assert patient.out == "joined by gloo\nwaited no longer\n", patient.err
+    assert waiting.out == "joined by gloo\n", waiting.err
+
+
+COLLECTED = """
+import atexit, gc
+import torch
+from torch import nn
+from orchestrator.training.data.samples import Data
+
+kept = []
+atexit.register(lambda: print("frozen", *kept, gc.get_freeze_count()))
+
+def data(options):
+    samples = (torch.randn(12, 3), torch.randn(12, 1))
+    return Data(samples, samples, "noise")
+
+def model(options):
+    return nn.Linear(3, 1)
+
+def loss(outputs, targets):
+    kept.append(gc.get_freeze_count())
+    return nn.functional.mse_loss(outputs, targets)
+"""
+
+
+def test_garbage_is_not_looked_for_in_what_lives_since_the_first_step(tmp_path: Path) -> None:
+    task = tmp_path / "collected.py"
+    task.write_text(COLLECTED)
+    argv = ["-m", "orchestrator.training", "--task", str(task), "--steps", "3", "--global-batch", "4"]
+    [ended] = run(1, argv, tmp_path)
+    assert ended.code == 0, ended.err
+    first, second, third, *_, last = map(int, ended.out.splitlines()[-1].split()[1:])
+    assert (first, last) == (0, 0)
+    assert min(second, third) > 10_000

@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,14 @@ FASTER = (*ADAM, "--fused", "--compile", "aot_eager")
 # Sample 20 is NaN: it comes up in the first epoch, in steps 1 to 4.
 POISONED = ("--option", "poison=20", "--log-every", "100", "--save-every", "1")
 HALVED = ("ddp", "fsdp", "pipeline", "accelerate")
+# How large the steps are: resumed within the warm-up, and while the rate falls.
+PACED = (*ADAM, "--clip", "0.5", "--schedule", "cosine", "--warmup", "6")
+DEEP = ("--option", "deep=true", *PACED)
+DEEP_IN_WAYS = {
+    "recomputed": ("--activation-checkpointing", "--no-reshard-after-forward"),
+    "copies": ("--shard-ranks", "1"),
+    "tensor": ("--tensor-ranks", "2"),
+}
 CLOSE = {"rtol": 1e-9, "atol": 1e-11}  # in float64; what differs is the order of sums
 
 
@@ -85,7 +94,10 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
         asked("sgd-28", "single", "--global-batch", "28"),
         *(asked(name, name, *ADAM) for name in ("dp", "dp-balanced", "model-parallel")),
         *(asked(f"faster-{name}", name, *FASTER) for name in ("single", "model-parallel")),
-        *resumed("single", "single"),
+        asked("paced", "single", *PACED),
+        asked("deep", "single", *DEEP),
+        asked("deep-recomputed", "single", *DEEP, "--activation-checkpointing"),
+        *resumed("single", "single", *PACED, "--deterministic"),
         *resumed("model-parallel", "model-parallel"),
     ]
     refused = [asked(f"nan-{name}", name, *POISONED) for name in ("single", "dp", "dp-balanced", "model-parallel")]
@@ -108,9 +120,14 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list[
     wanted += [asked("faster-ddp", "ddp", *FASTER, "--accumulate", "2")]
     wanted += [asked(f"bf16-{name}", name, *FLOAT32, "--precision", "bf16") for name in HALVED]
     wanted += [asked("compressed", "ddp", *FLOAT32, "--gradient-compression", "bf16")]
+    wanted += [asked(f"paced-{name}", name, *PACED) for name in HALVED]
+    wanted += [asked(f"deep-{name}", "fsdp", *DEEP, *more) for name, more in DEEP_IN_WAYS.items()]
+    in_parts = asked("tensor-broken", "fsdp", *DEEP, *DEEP_IN_WAYS["tensor"])
+    wanted += [replace(in_parts, arguments=(*in_parts.arguments, "--steps", "5")), in_parts]
     unshared = asked("unshared-{rank}", "fsdp", *ADAM)
     wanted += [asked(unshared.folder, "fsdp", *ADAM, "--steps", "5"), unshared]
     refused = [asked(f"nan-{name}", name, *POISONED) for name in HALVED]
+    refused += [asked("no-plan", "fsdp", "--tensor-ranks", "2"), asked("no-part", "fsdp", "--shard-ranks", "3")]
     refused += [asked("no-single", "single"), asked("no-batchnorm", "ddp", "--sync-batchnorm")]
     ended = trainings(2, [*wanted, *refused], folder)
     all_went_well(ended[: len(wanted)])
@@ -215,6 +232,28 @@ def test_compiled_and_fused_it_gives_the_same_weights(name: str, two, plain: Pat
     assert_close(folder / f"faster-{name}", plain / "adam")
 
 
+@pytest.mark.parametrize("name", HALVED)
+def test_clipped_gradients_and_a_schedule_give_the_same_weights(name: str, two, plain: Path) -> None:
+    assert_close(two[0] / f"paced-{name}", plain / "paced")
+    with pytest.raises(AssertionError):
+        assert_close(plain / "paced", plain / "adam")
+
+
+def test_a_block_that_is_computed_twice_gives_the_same_weights(plain: Path) -> None:
+    assert_same(plain / "deep-recomputed", plain / "deep")
+
+
+@pytest.mark.parametrize("name", DEEP_IN_WAYS)
+def test_fsdp_in_its_meshes_gives_the_weights_of_one_process(name: str, two, plain: Path) -> None:
+    assert_close(two[0] / f"deep-{name}", plain / "deep")
+    expected = json.loads((plain / "deep" / "result.json").read_text())["loss"]
+    assert json.loads((two[0] / f"deep-{name}" / "result.json").read_text())["loss"] == pytest.approx(expected)
+
+
+def test_resumed_layers_in_parts_equal_unbroken_ones(two) -> None:
+    assert_close(two[0] / "tensor-broken", two[0] / "deep-tensor")
+
+
 def test_every_way_evaluates_alike(two, three: Path, plain: Path) -> None:
     expected = json.loads((plain / "adam" / "result.json").read_text())
     for folder in [plain / "dp-balanced", *(two[0] / name for name in ("adam", "fsdp", "pipeline", "accelerate"))]:
@@ -265,5 +304,9 @@ def test_what_a_strategy_can_not_do_is_one_sentence(two) -> None:
             2,
             "The strategy single is one process, and 2 ranks were started",
         )
+    for rank in two[1]["no-plan"]:
+        assert "The plan of the task small names layers that its model lacks: 0.0, 0.3." in rank.err
+    for rank in two[1]["no-part"]:
+        assert "--shard-ranks 3 does not divide the 2 ranks" in rank.err
     for rank in two[1]["no-batchnorm"]:
         assert "SyncBatchNorm (--sync-batchnorm) computes on GPUs only" in rank.err

@@ -98,3 +98,36 @@ def test_workers_live_through_signals_to_everybody_and_end_with_their_rank(start
     for each in workers.values():
         assert select.select([each], [], [], 20)[0], "a process of the rank is left"
         os.close(each)
+
+
+# A loop of somebody's own: its DataLoader is torch's, and nothing in it knows of signals.
+OWN_LOADER = """
+import torch
+from torch.utils.data import DataLoader
+from orchestrator.training import run
+
+model = torch.nn.Linear(1, 1)
+run.resume(model=model)
+for step, batch in enumerate(DataLoader(torch.randn(10_000_000, 1), num_workers=2, multiprocessing_context="fork")):
+    loss = model(batch).sum()
+    print("step", step, flush=True)
+    run.after_step(step + 1, loss=loss, model=model)
+"""
+
+
+def test_workers_of_a_loader_of_ones_own_live_through_signals_to_everybody(tmp_path: Path) -> None:
+    with started(1, ["-c", OWN_LOADER], tmp_path) as ranks:
+        wait_for(tmp_path / "out.0", "step 5\n", ranks)
+        rank = ranks.processes[0].pid
+        workers = {pid: os.pidfd_open(pid) for pid in workers_of(rank)}
+        assert len(workers) == 2
+        for pid in workers:
+            os.kill(pid, signal.SIGTERM)
+        reached = (tmp_path / "out.0").read_text().count("\n")
+        wait_for(tmp_path / "out.0", f"step {reached + 20}\n", ranks)  # more than the workers were ahead
+        os.kill(rank, signal.SIGTERM)
+        [ended] = ranks.wait()
+    assert ended.code == 95, ended.err
+    for each in workers.values():
+        assert select.select([each], [], [], 20)[0], "a process of the rank is left"
+        os.close(each)

@@ -95,7 +95,7 @@ def test_its_command_runs_from_an_empty_folder(installed: Path, tmp_path: Path) 
     assert profiles == {path.stem: "shipped with orch" for path in (ROOT / "cluster_profiles").glob("*.yaml")}
     for job in (ROOT / "jobs").glob("*.yaml"):
         planned = orch("submit", job.stem, "--profile", "local", "--dry-run", "--json")
-        assert planned.json["tasks"][0]["program"]["kind"] in ("module", "command"), planned.err
+        assert planned.json["shared"]["program"]["kind"] in ("module", "script", "command"), planned.err
     by_path = orch("submit", "jobs/hello.yaml", "--profile", "local")
     assert (by_path.code, "did you mean hello?" in by_path.err) == (2, True)
     ran = orch("submit", "hello", "--profile", "local", "--follow")

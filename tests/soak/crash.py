@@ -93,7 +93,7 @@ def main() -> None:
     import click  # noqa: F401 (imports write no files, but are none of the acts)
 
     from orchestrator import cli
-    from orchestrator.runs.store import RunDir
+    from orchestrator.runs.store import RunDir, state_root
     from orchestrator.supervisor import queue, supervisor
 
     acts = Acts(int(stop_at), count_file)
@@ -101,7 +101,7 @@ def main() -> None:
     code: Any = 0
     try:
         if what == "supervisor":
-            supervisor.supervise(supervisor.state_root())
+            supervisor.supervise(state_root())
         elif what == "start":
             queue.start_here(RunDir(Path(args[0])))
         else:

@@ -230,8 +230,8 @@ def literally(launch: LaunchPlan, job: dict[str, Any]) -> str:
         return f"command {job['command']!r} became {task.program!r}"
     if wrong := {name: task.env.get(name) for name, item in job["env"].items() if task.env.get(name) != item}:
         return f"env {job['env']!r} became {wrong!r}"
-    if any(row.argv[-len(args) :] != args for row in ranks_of(launch)[:4] if args):
-        return f"args {args!r} became {ranks_of(launch)[0].argv!r}"
+    if any(row.argv[-len(args) :] != args for row in [*ranks_of(launch)][:4] if args):
+        return f"args {args!r} became {next(ranks_of(launch)).argv!r}"
     return ""
 
 

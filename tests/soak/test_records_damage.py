@@ -20,9 +20,10 @@ import pytest
 from orchestrator.cli.render import results
 from orchestrator.cli.render import runs as render
 from orchestrator.errors import OrchError
-from orchestrator.operations import runs, sweep
-from orchestrator.runs.checkpoints import checkpoint_folder, listing
-from orchestrator.runs.logs import Selection, Tail, beat_of, result_of
+from orchestrator.operations import runs
+from orchestrator.operations.points import grouped
+from orchestrator.runs.files.checkpoints import checkpoint_folder, listing
+from orchestrator.runs.files.logs import Selection, Tail, beat_of, result_of
 from orchestrator.runs.state import FINAL
 from orchestrator.runs.store import RunDir, find_run
 from orchestrator.supervisor.reconcile import reconcile, state_of
@@ -90,7 +91,7 @@ def looks(root: Path, run: RunDir) -> list[tuple[str, Callable[[], Any]]]:
     """Everything that a user can ask of a run, as far as it only looks."""
     state = state_of(run)
     return [
-        ("status", lambda: render.status_table([(state, beat_of(run, state.attempt))], time.time())),
+        ("status", lambda: render.status_lines([render.status_line(state, beat_of(run, state.attempt), time.time())])),
         ("status RUN", lambda: render.status_page(
             state, beat_of(run, state.attempt), result_of(run), str(run.path), time.time())),
         ("status --json", lambda: json.dumps([state.to_json(), runs.record_of(run)])),
@@ -170,7 +171,7 @@ def test_damaged_records(orch: Orch, project: Any, tmp_path: Path, soak: Soak) -
 
 def examine(soak: Soak, what: str, home: Path, run: RunDir, outcome: str) -> None:
     """Look at a damaged run in every way, let the supervisor reconcile it, and remove it."""
-    rows = check(soak, f"{what}: states", lambda: sweep.grouped(home, everything=True, limit=20))
+    rows = check(soak, f"{what}: states", lambda: grouped(home, everything=True, limit=20))
     soak.check(rows is not None and len(rows) == 1, f"{what}: {rows}")
     for when in ("before", "after"):
         state = check(soak, f"{what}: state", lambda: state_of(run))
@@ -222,6 +223,6 @@ def test_sixteen_commands_at_once(orch: Orch, project: Any, soak: Soak) -> None:
     soak.check(sorted(index) == sorted([r.run_id for r in (*old, *slow)] + new), f"the index holds {index}")
     soak.check(all(state_of(run).state == "cancelled" for run in slow), "a cancel was lost")
     soak.check(not any(run.path.exists() for run in old), "an rm was lost")
-    left = {row[0].run_id for (row,) in sweep.grouped(orch.home, everything=True, limit=99)}
+    left = {row[0].run_id for (row,) in grouped(orch.home, everything=True, limit=99)}
     soak.check(left == {*new, *(run.run_id for run in slow)}, f"status shows {left}")
     soak.end("commands at once on one state folder", len(commands))

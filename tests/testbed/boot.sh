@@ -25,6 +25,7 @@ for etc in passwd group hosts slurm munge subuid subgid; do
 done
 mount --bind /mnt/ssh /etc/ssh
 for own in home root scratch srv tmp; do mount --rbind "/mnt/$own" "/$own"; done
+mount --bind /mnt/tmp /var/tmp # each host's own, as on machines
 umount -l /mnt
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir -p /run/sshd /run/lock

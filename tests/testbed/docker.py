@@ -10,6 +10,7 @@ from tests.testbed.layout import Cluster
 from tests.testbed.machine import call, succeeds, wait_until
 
 CGROUP = "orch-testbed-"
+CONTAINER_PROCESSES = 12
 NETWORK = ["--bridge=none", "--iptables=false", "--ip6tables=false", "--ip-forward=false", "--ip-masq=false"]
 
 
@@ -32,6 +33,7 @@ def _store(cluster: Cluster, host: str) -> Path:
 
 def start(cluster: Cluster, host: str) -> None:
     """Start the daemon, without waiting for it."""
+    _weigh(cluster)
     parent = f"--cgroup-parent=/{_cgroup(cluster)}/{host}"
     daemon = ["dockerd", "--data-root=/srv/docker", parent, "--group=docker", *NETWORK]
     shell = ["sh", "-c", 'exec "$@" >>/srv/log/dockerd.log 2>&1 </dev/null', "sh"]
@@ -46,6 +48,17 @@ def wait_answering(cluster: Cluster, host: str) -> None:
 def _cgroup(cluster: Cluster) -> str:
     """The testbed's own: the tree of control groups is the machine's, whatever namespaces a testbed is in."""
     return CGROUP + cluster.root.name
+
+
+def _weigh(cluster: Cluster) -> None:
+    """Have the processes of all containers count as many: a control group counts as one beside processes without."""
+    tree = Path("/sys/fs/cgroup")
+    for folder, file, one in ((tree / "cpu", "cpu.shares", 1024), (tree, "cpu.weight", 100)):  # of version 1, and of 2
+        if (folder / "cgroup.procs").exists():
+            group = folder / _cgroup(cluster)
+            group.mkdir(exist_ok=True)
+            if (group / file).exists():
+                (group / file).write_text(str(one * CONTAINER_PROCESSES))
 
 
 def remove_cgroups(cluster: Cluster) -> None:

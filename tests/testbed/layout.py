@@ -11,7 +11,7 @@ from pathlib import Path
 # Namespaces and addresses are the machine's, so there is one testbed a machine, and one record of it.
 RECORD = Path("/run/orch-testbed.json")
 REPO = Path(__file__).resolve().parents[2]
-MOST_NODES = 64
+MOST_NODES = 1000  # a Linux bridge, the switch, has 1,023 ports
 
 
 class ClusterError(Exception):
@@ -70,8 +70,9 @@ class Cluster:
 
 
 def address(host: str) -> str:
-    """The host's IPv4 address."""
-    return "10.90.0.1" if host == "ctl" else f"10.90.0.{10 + int(host[1:])}"
+    """The host's IPv4 address, in 10.90.0.0/16."""
+    number = 1 if host == "ctl" else 10 + int(host[1:])
+    return f"10.90.{number >> 8}.{number & 255}"
 
 
 def state_folder() -> Path:

@@ -29,6 +29,8 @@ PACKAGES = {
     "catatonit": "catatonit",
     "newuidmap": "uidmap",
     "gcc": "gcc",
+    "tmux": "tmux",
+    "chromium": "chromium",
 }
 # What daemons and their jobs get: nothing of the shell that happened to start the testbed.
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}

@@ -31,7 +31,7 @@ def plug(host: str) -> None:
     # The same card after every boot: with another one the neighbours' caches would be wrong for seconds.
     card = "02:00:" + ":".join(f"{int(part):02x}" for part in address(host).split("."))
     steps = (
-        f"link set eth0 address {card}\naddr add {address(host)}/24 brd + dev eth0\nlink set eth0 up\nlink set lo up\n"
+        f"link set eth0 address {card}\naddr add {address(host)}/16 brd + dev eth0\nlink set eth0 up\nlink set lo up\n"
     )
     call(["ip", "-n", name, "-batch", "-"], text=steps)
 
@@ -76,6 +76,12 @@ def gate(host: str, door: str) -> None:
     """From now on the host's port 22 answers `door` alone, as behind a login node; other ports stay open."""
     ungate(host)
     match = ["-p", "tcp", "--dport", "22", "!", "-i", "lo", "!", "-s", address(door)]
+    call(["nsenter", f"--net=/run/netns/{network(host)}", "iptables", "-w", "-A", "INPUT", *match, "-j", "DROP"])
+
+
+def ignore(host: str, other: str, longer_than: int = 0) -> None:
+    """From now on packets of `other` that are longer than so many bytes don't reach the host."""
+    match = ["-s", address(other), "-m", "length", "--length", f"{longer_than + 1}:65535"]
     call(["nsenter", f"--net=/run/netns/{network(host)}", "iptables", "-w", "-A", "INPUT", *match, "-j", "DROP"])
 
 

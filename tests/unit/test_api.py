@@ -101,7 +101,8 @@ def test_runs_are_found_newest_first() -> None:
     assert list_runs(limit=1) == [find("last")] == [runs[2]]
     assert len(list_runs(None)) == 3
     assert find("aaaa") == runs[0]
-    for reference in ("bbbb", "cccc", ""):
+    assert find("bbbb") == runs[2]  # a name means its newest run
+    for reference in ("bbbb-", "cccc", ""):
         with pytest.raises(errors.RunNotFoundError):
             find(reference)
 
@@ -125,7 +126,7 @@ def test_what_can_not_be_submitted_is_refused_before_anything_is_there(tmp_path:
         submit(job, "local", sets={"args": ["hello"]})
     with pytest.raises(errors.SpecError, match="nproc_per_node"):
         submit(job, "local", nproc_per_node="many")
-    with pytest.raises(errors.UsageError, match="NO SUCH NAME: is not the name of a variable"):
+    with pytest.raises(errors.UsageError, match="NO SUCH NAME is not the name of a variable"):
         submit(job, "local", env={"NO SUCH NAME": "1"})
     with pytest.raises(errors.RunNotFoundError):
         submit(job, "local", after="none-111111")

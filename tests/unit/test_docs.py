@@ -13,9 +13,10 @@ import pytest
 
 from orchestrator import errors
 from orchestrator.cli import orch
+from orchestrator.cli.request import TakesArguments
 from orchestrator.runs.state import Outcome, RunState, RunStatus, Verdict
+from orchestrator.specs.documents.loader import load
 from orchestrator.specs.job import Job
-from orchestrator.specs.loader import load
 from orchestrator.specs.plan import Place, plan, ranks_of
 from orchestrator.specs.profile import LocalProfile
 from orchestrator.training import options as training_options
@@ -29,7 +30,15 @@ COMMANDS = sorted(EVERY)
 # Options that a page names as those of another program.
 FOREIGN = {
     "slurm.md": {"--time", "--mem", "--gpus-per-node", "--cpus-per-task"},  # sbatch's
+    "sweeps.md": {"--lr"},  # a script's
+    "trackers.md": {"--lr"},  # as above
+    "recipes.md": {  # sbatch's, srun's and torchrun's
+        *("--nodes", "--partition", "--account", "--gres", "--time", "--mem", "--ntasks-per-node", "--dependency"),
+        *("--rdzv", "--output", "--nproc"),
+    },
     "launcher.md": {"--nnodes", "--node-rank", "--nproc-per-node", "--master-addr", "--master-port"},
+    "gpu.md": {"--cpu"},  # of tests/gpu/run.py
+    "environment.md": {"--index-url", "--extra-index-url", "--find-links"},  # a requirements file's
     "testbed.md": set(re.findall(r'"(--[a-z-]+)"', (ROOT / "tests" / "testbed" / "__main__.py").read_text())),
 }
 TRAINING = set(re.findall(r'"(--[a-z-]+)"', Path(training_options.__file__).read_text()))
@@ -101,8 +110,11 @@ def misuse(line: str) -> str:
         return f"no command '{words[0]}'"
     command = EVERY[words[0]]
     context = click.Context(command, info_name=words[0], parent=click.Context(orch), **command.context_settings)
+    typed = [word for word in words[1:] if word != "..."]
+    if isinstance(command, TakesArguments) and "--" in typed:
+        typed = typed[: typed.index("--")]
     try:
-        _, rest, _ = command.make_parser(context).parse_args([word for word in words[1:] if word != "..."])
+        _, rest, _ = command.make_parser(context).parse_args(typed)
     except click.UsageError as error:
         return error.format_message()
     return f"too many arguments: {rest}" if rest else ""
@@ -144,6 +156,13 @@ def test_an_option_that_has_come_is_no_longer_awaited() -> None:
 
 
 @each_command
+def test_the_example_of_each_help_can_be_typed(name: str) -> None:
+    line = re.search(r"orch [^)>]*", EVERY[name].epilog or "orch status")
+    assert line is not None
+    assert misuse(line[0]) == ""
+
+
+@each_command
 def test_each_command_has_its_section_with_all_its_options(name: str) -> None:
     text = section((ROOT / "docs" / "cli.md").read_text(), name)
     command = EVERY[name]
@@ -172,7 +191,8 @@ def test_the_exit_codes_are_those_of_errors_py() -> None:
 def test_the_json_fields_are_those_that_are_printed() -> None:
     text = section((ROOT / "docs" / "cli.md").read_text(), "JSON")
     state = RunState("", "", "", 0.0, RunStatus.PENDING).to_json()
-    assert set(first_column(text)) == {*state, "progress", "result", "folder", "record", "notifications"}
+    of_a_run = {"progress", "last_line", "result", "folder", "record", "notifications", "findings", "trackers"}
+    assert set(first_column(text)) == {*state, *of_a_run}
     verdict = text[text.index("A **verdict**") :]
     assert set(Verdict(Outcome.FAILED).to_json()) <= set(re.findall(r"`(\w+)`", verdict))
 
@@ -183,7 +203,7 @@ def test_the_variables_of_a_rank() -> None:
     launch = plan(job, profile, "job-abcdef", Place("/run", "/code", "/inputs", "python3", "python3"))
     named = first_column(section((ROOT / "docs" / "cli.md").read_text(), "What a rank sees"))
     assert len(named) == len(set(named))
-    assert set(named) == set(ranks_of(launch)[0].environment)
+    assert set(named) == set(next(ranks_of(launch)).environment)
 
 
 def test_the_variables_that_orch_reads() -> None:
@@ -215,7 +235,9 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
             continue
         name, _, anchor = target.partition("#")
         path = (page.parent / name) if name else page
-        headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE) if path.is_file() else []
+        headings = (
+            re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE) if path.suffix == ".md" and path.is_file() else []
+        )
         if not path.exists() or (anchor and anchor not in map(slug, headings)):
             broken.append(target)
     assert broken == []

@@ -8,18 +8,18 @@ import os
 import shutil
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from orchestrator.backends.remote.contents import Awaited, Machine
 from orchestrator.errors import BackendError
 from orchestrator.node.server.files import WHOLE
-from orchestrator.protocol import checkpoint_dir
-from orchestrator.protocol.checkpoint_dir import COMMIT, MANIFEST, is_committed, newest
+from orchestrator.protocol.checkpoints import checkpoint_dir
+from orchestrator.protocol.checkpoints.checkpoint_dir import COMMIT, MANIFEST, is_committed, newest
 from orchestrator.protocol.events import EventKind
-from orchestrator.protocol.task import NodeTask
+from orchestrator.protocol.metric import kept_by
 from orchestrator.runs.store import RunDir, write_durably
-from orchestrator.transport.rpc import CALL_SECONDS, SLOWEST, Reply, Session
+from orchestrator.transport.rpc import CALL_SECONDS, SLOWEST, Session
 
 PIECE: Final = 1 << 20
 ON_THE_WAY: Final = 8  # pieces that are asked for, or sent, before the first of them is answered
@@ -32,26 +32,6 @@ def newest_checkpoint(folder: Path) -> Path | None:
     """Return the newest committed checkpoint of a folder here; None when there is none."""
     name = newest(folder)
     return None if name is None else folder / name
-
-
-def with_given_checkpoint(tasks: tuple[NodeTask, ...]) -> tuple[NodeTask, ...]:
-    """Return the tasks; one that goes on from a checkpoint here is given it in the run's own folder."""
-    if tasks[0].resume in ("auto", "never") or not Path(tasks[0].resume).is_absolute():
-        return tasks
-    if not Path(tasks[0].resume).is_dir():
-        return tasks
-    return tuple(replace(task, resume=f"{task.run_dir}/given") for task in tasks)
-
-
-def checkpoint_to_give(run: RunDir, task: NodeTask) -> tuple[Path, str] | None:
-    """Return the checkpoint for node 0 and its folder there: the run's newest, else what it goes on from."""
-    if own := newest_checkpoint(run.path / "checkpoints"):
-        return own, remote_checkpoints(run)
-    asked = run.plan().first.resume
-    if asked in ("auto", "never") or not Path(asked).is_dir():
-        return None
-    found = Path(asked) if is_committed(asked) else newest_checkpoint(Path(asked))
-    return (found, f"{task.run_dir}/given") if found else None
 
 
 def remote_checkpoints(run: RunDir) -> str:
@@ -83,7 +63,9 @@ def _keep_newest(run: RunDir, *, is_all: bool) -> None:
     """Remove copies beyond those that the job keeps; once all are here, the torn one of a copy that was cut off too."""
     folder = run.path / "checkpoints"
     here = checkpoint_dir.committed(folder)
-    surplus = checkpoint_dir.surplus(here, run.plan().first.checkpoint_keep)
+    task = run.plan().first
+    best = checkpoint_dir.best_of(folder, here, kept_by(task.checkpoint_best, task.checkpoint_better))
+    surplus = checkpoint_dir.surplus(here, task.checkpoint_keep, best)
     torn = set(checkpoint_dir.step_folders(folder)) - set(here) if is_all else set()
     for name in (*surplus, *torn):
         checkpoint_dir.delete(folder / name)
@@ -221,12 +203,12 @@ def give_checkpoint(session: Session, source: Path, remote: str) -> None:
     files = sorted((path for path in source.iterdir() if path.is_file()), key=lambda path: path.name == COMMIT)
     with session.for_bytes(sum(path.stat().st_size for path in files)) as fast:
         for path in files:
-            _give_file(fast, path, f"{remote}/{path.name}")
+            give_file(fast, path, f"{remote}/{path.name}")
 
 
-def _give_file(session: Session, source: Path, remote: str) -> None:
+def give_file(session: Machine, source: Path, remote: str) -> None:
     """Send a file: its first piece makes it new there, its last one, sent when all others are there, names it."""
-    sent: deque[Reply] = deque()
+    sent: deque[Awaited] = deque()
     with open(source, "rb") as file:
         size, offset = os.fstat(file.fileno()).st_size, 0
         while True:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 from orchestrator.errors import BackendError
@@ -24,6 +23,12 @@ def on_all(work: Callable[[int, M], T], machines: Mapping[int, M]) -> tuple[dict
             done[number] = work(number, machines[number])
         except BackendError as error:
             failed[number] = error
+
+    if len(machines) < 2:
+        for number in machines:
+            one(number)
+        return done, failed
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 (15 ms that a submit to one machine saves)
 
     with ThreadPoolExecutor(min(AT_ONCE, max(1, len(machines)))) as pool:
         for future in [pool.submit(one, number) for number in machines]:

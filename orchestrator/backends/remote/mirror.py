@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from orchestrator.backends.remote.checkpoints import bring_newest, remote_checkpoints
 from orchestrator.backends.remote.hosts import all_of, on_all
-from orchestrator.backends.remote.output_record import Left, record_left
+from orchestrator.backends.remote.output_record import Left, Sizes, record_left
 from orchestrator.backends.remote.outputs import Outputs
 from orchestrator.backends.remote.transfer import Copy, sole_writer, update_all
 from orchestrator.backends.settings import profile_of, remote_folder
@@ -57,6 +57,7 @@ class Update:
 
     steps: list[str] | None = None  # the committed checkpoints there; None where this machine doesn't tell
     pause: float = 0.0  # seconds until the next look; 0 where the machine holds a look until something is new
+    is_news: bool = True  # may something follow from it? Each pass over a run looks at all of its nodes
 
 
 class Follower(ABC):
@@ -78,12 +79,12 @@ class Follower(ABC):
 class RunWatcher:
     """Threads that look after one run, from the supervisor's first look at it to the last.
 
-    One for each follower, and two that bring checkpoints and outputs from the machine that `source` gives, None while
-    there is none.
+    One for each follower, and two that bring checkpoints and outputs. `sources` gives the machines that are in reach,
+    node 0's first; checkpoints come from that one.
     """
 
-    def __init__(self, run: RunDir, followers: Iterable[Follower], source: Callable[[], Session | None]) -> None:
-        self.run, self.followers, self.source = run, tuple(followers), source
+    def __init__(self, run: RunDir, followers: Iterable[Follower], sources: Callable[[], Sequence[Source]]) -> None:
+        self.run, self.followers, self.sources = run, tuple(followers), sources
         self.ended, self.changed, self.new_step = threading.Event(), threading.Event(), threading.Event()
         self.steps: list[str] = []
         self.threads = [threading.Thread(target=self.follow, args=(each,), daemon=True) for each in self.followers]
@@ -94,14 +95,22 @@ class RunWatcher:
 
     def _bring_outputs(self) -> None:
         """Copy what the program has written while it goes on, in at most a tenth of the time."""
-        outputs = Outputs(self.run, 0, stop=self.ended.is_set)
+        outputs: dict[int, Outputs] = {}
         pause, shortest = OUTPUTS_SECONDS[0], OUTPUTS_SECONDS[0]
         while not self.ended.wait(pause):
             begun, shortest = time.monotonic(), min(2 * shortest, OUTPUTS_SECONDS[1])
-            with contextlib.suppress(OrchError, OSError):  # at the end all is tried once more, and said
-                if (session := self.source()) is not None:
-                    outputs.bring(session, final=False)
+            sizes = Sizes(self.run, range(self.run.record().nnodes))
+            for source in self._sources_of_outputs():
+                node = source.nodes[0]
+                mine = outputs.setdefault(node, Outputs(self.run, node, stop=self.ended.is_set))
+                with contextlib.suppress(OrchError, OSError):  # at the end all is tried once more, and said
+                    mine.bring(source.session(), final=False, sizes=sizes)
             pause = max(shortest, 9 * (time.monotonic() - begun))
+
+    def _sources_of_outputs(self) -> Sequence[Source]:
+        """Return the machines that have outputs of their own: where the folder is shared, node 0's has all of them."""
+        sources = self.sources()
+        return [each for each in sources if each.nodes[0] == 0] if profile_of(self.run).get("shared") else sources
 
     def wait(self, timeout: float) -> None:
         """Return when something has changed, or after `timeout` seconds."""
@@ -119,9 +128,10 @@ class RunWatcher:
         """Look at one machine until the watcher is stopped, less and less often while it is out of reach."""
         backoff = FIRST_PAUSE
         while not self.ended.is_set():
+            is_news = True
             try:
                 found = follower.update()
-                pause, backoff = found.pause, FIRST_PAUSE
+                pause, backoff, is_news = found.pause, FIRST_PAUSE, found.is_news
                 if found.steps is not None and found.steps != self.steps:
                     self.steps = found.steps
                     self.new_step.set()
@@ -129,7 +139,8 @@ class RunWatcher:
                 with contextlib.suppress(OrchError, OSError):  # no room for that either: it is tried again
                     follower.record_loss(_in_words(error))
                 pause, backoff = backoff, min(LONGEST_PAUSE, backoff * 2)
-            self.changed.set()
+            if is_news:
+                self.changed.set()
             if self.rest(follower, pause):
                 backoff = FIRST_PAUSE
 
@@ -149,8 +160,8 @@ class RunWatcher:
             if self.ended.is_set():
                 return
             with contextlib.suppress(Exception):  # whatever it is, who follows says so; the next step tries again
-                if (session := self.source()) is not None:
-                    bring_newest(self.run, session, remote_checkpoints(self.run), self.steps, most=1)
+                for source in self.sources()[:1]:
+                    bring_newest(self.run, source.session(), remote_checkpoints(self.run), self.steps, most=1)
 
 
 def _in_words(error: Exception) -> BackendError:
@@ -166,17 +177,16 @@ def _in_words(error: Exception) -> BackendError:
 def watching_logs(run: RunDir, sources: Sequence[Source], ranks: list[int] | None) -> Iterator[None]:
     """Have the logs of these ranks (None: of all) copied by this process while it lasts, and once more at its end."""
     ended = threading.Event()
-    with sole_writer(run.path, "logs.lock"):
-        work = [(source, source.copies(run, ranks), ended) for source in sources]
-        threads = [threading.Thread(target=_copy_logs, args=each, daemon=True) for each in work]
+    work = [(source, source.copies(run, ranks), ended) for source in sources]
+    threads = [threading.Thread(target=_copy_logs, args=each, daemon=True) for each in work]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
         for thread in threads:
-            thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            for thread in threads:
-                thread.join(JOIN_SECONDS)
+            thread.join(JOIN_SECONDS)
 
 
 def _copy_logs(source: Source, copies: Sequence[Copy], ended: threading.Event) -> None:
@@ -194,16 +204,20 @@ def _copy_logs(source: Source, copies: Sequence[Copy], ended: threading.Event) -
 # -- after its end
 
 
-def finish(run: RunDir, sources: Iterable[Source], unreachable: Collection[int] = ()) -> None:
+def finish(
+    run: RunDir, sources: Iterable[Source], unreachable: Collection[int] = (), former: Iterable[Source] = ()
+) -> None:
     """Bring all logs, the results, outputs and checkpoints of a run that has ended; then remove its folders elsewhere.
 
     A machine that can't be reached keeps its folder, and the run says so (`left_behind`); so do those of the nodes
-    `unreachable`, which are not asked, and one that has outputs which could not be brought (`outputs_left`).
-    BackendError where a vital one can't be reached.
+    `unreachable` and those of earlier starts, `former`, which are not asked, as the verdict does not wait for them;
+    and one that has outputs which could not be brought (`outputs_left`). BackendError where a vital one is lost.
     """
     with sole_writer(run.path, "collect.lock"):
         if not (run.path / "verdict.json").exists():
             bring_home(run, sources, unreachable)
+            for source in former:
+                _record_left_behind(run, source, "it left the run while that went on")
 
 
 def bring_home(
@@ -221,7 +235,7 @@ def bring_home(
 
     def outputs(node: int, source: Source) -> Left:
         try:
-            return Outputs(run, node, machines).bring(source.session(), final=True, limited=limited)
+            return Outputs(run, node).bring(source.session(), final=True, limited=limited, sizes=sizes)
         except BackendError as error:
             if error.transient:
                 raise
@@ -239,6 +253,7 @@ def bring_home(
     failed |= {node: BackendError(f"{machines[node].name}: out of reach", transient=True)
                for node in machines.keys() & set(unreachable)}  # fmt: skip
     left: dict[int, Left] = {}
+    sizes = Sizes(run, machines)
     # Node 0's first, for the others' are held against them; of nodes that share a folder, node 0's are all.
     stages = [{0}] if profile_of(run).get("shared") else [{0}, set(machines) - {0}]
     for stage in stages:
@@ -247,14 +262,17 @@ def bring_home(
         failed |= lost
     if vital := {node: error for node, error in failed.items() if machines[node].is_vital}:
         raise all_of(vital)
-    for node, each in left.items():
-        record_left(run, node, machines[node].name, remote, each)
+    record_left(run, left, {node: machines[node].name for node in left}, remote)
     held = {node for node, each in left.items() if each.is_something}
     is_whole = not profile_of(run).get("shared") or not ({0} & (held | failed.keys()))
     _, kept = on_all(remove, of_those({*failed, *held}) if is_whole else {})
     for node, error in {**failed, **kept}.items():
-        where = {"host": machines[node].name, "folder": remote}
-        run.append_event(EventKind.LEFT_BEHIND, left=node, **where, reason=error.message)
+        _record_left_behind(run, machines[node], error.message)
+
+
+def _record_left_behind(run: RunDir, source: Source, why: str) -> None:
+    where = {"host": source.name, "folder": remote_folder(run)}
+    run.append_event(EventKind.LEFT_BEHIND, left=source.nodes[0], **where, reason=why)
 
 
 def bring_outputs(run: RunDir, sources: Iterable[Source]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -43,12 +44,14 @@ class Left:
         return self.files != 0
 
 
-def record_left(run: RunDir, node: int, host: str, folder: str, left: Left) -> None:
-    """Record what is on a node and not here, where that is something, or was when it was recorded last."""
-    if left.is_something:
-        run.append_event(EventKind.OUTPUTS_LEFT, left=node, host=host, folder=folder, **asdict(left))
-    elif any(each.node == node for each in left_outputs(run.events())):
-        run.append_event(EventKind.OUTPUTS_BROUGHT, left=node, host=host)
+def record_left(run: RunDir, left: Mapping[int, Left], hosts: Mapping[int, str], folder: str) -> None:
+    """Record what is on nodes and not here, where that is something, or was when it was recorded last."""
+    before = {each.node for each in left_outputs(run.events())}
+    for node, each in left.items():
+        if each.is_something:
+            run.append_event(EventKind.OUTPUTS_LEFT, left=node, host=hosts[node], folder=folder, **asdict(each))
+        elif node in before:
+            run.append_event(EventKind.OUTPUTS_BROUGHT, left=node, host=hosts[node])
 
 
 def record_removed(run: RunDir, host: str) -> None:
@@ -56,6 +59,28 @@ def record_removed(run: RunDir, host: str) -> None:
     for left in left_outputs(run.events()):
         if left.host == host:
             run.append_event(EventKind.OUTPUTS_BROUGHT, left=left.node, host=host)
+
+
+class Sizes:
+    """How many bytes of each node's outputs are here: summed up once, for the nodes share one limit."""
+
+    def __init__(self, run: RunDir, nodes: Iterable[int]) -> None:
+        self.run, self.nodes = run, nodes
+        self.total = 0
+        self.known: dict[int, int] | None = None  # until it is asked for
+
+    def beside(self, node: int) -> int:
+        """Return how much is here of the nodes other than this one."""
+        if self.known is None:
+            self.known = {each: Home.read(self.run, each).bytes for each in self.nodes}
+            self.total = sum(self.known.values())
+        return self.total - self.known.get(node, 0)
+
+    def note(self, node: int, size: int) -> None:
+        """Note how much is here of a node now."""
+        if self.known is not None:
+            self.total += size - self.known.get(node, 0)
+            self.known[node] = size
 
 
 @dataclass
@@ -67,6 +92,7 @@ class Home:
     host: str
     files: dict[str, Kept] = field(default_factory=dict)
     passed_over: list[str] = field(default_factory=list)  # links that lead out there, and what is no file
+    lacking: list[str] = field(default_factory=list)  # what is there and not here: of checkpoints only whole ones count
 
     @staticmethod
     def read(run: RunDir, node: int, host: str = "") -> Home:
@@ -74,16 +100,22 @@ class Home:
         try:
             known = run.read(f"nodes/{node}/{STATE}") or {}
             files = {str(name): Kept(*values) for name, values in known["files"].items()}
+            lacking = [str(name) for name in known.get("lacking", ())]
         except (StoreError, KeyError, TypeError, AttributeError, ValueError):
             return Home(run, node, host)
-        return Home(run, node, host, files if host in ("", known.get("host")) else {})
+        return Home(run, node, host, files if host in ("", known.get("host")) else {}, lacking=lacking)
 
     def write(self) -> None:
         """Keep it; a crash costs no more than that some files are copied again."""
         self.run.node(self.node).mkdir(parents=True, exist_ok=True)
         path = self.run.node(self.node) / STATE
-        record = {"host": self.host, "files": self.files, "passed_over": self.passed_over}
+        record = {"host": self.host, "files": self.files, "passed_over": self.passed_over, "lacking": self.lacking}
         write_json(path, record, mode=0o600, durable=False)
+
+    def note(self, there: Mapping[str, Entry]) -> bool:
+        """Note what of these files is not here; tell whether that, or what is recorded of it, is something."""
+        before, self.lacking = self.lacking, [name for name, entry in there.items() if not self.has(name, entry)]
+        return bool(before or self.lacking)
 
     def forget_lost(self) -> None:
         """Forget the files that are not here any more as they were written: deleted, or cut off by a crash."""

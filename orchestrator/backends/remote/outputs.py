@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.backends.remote.checkpoints import PIECE, bring_file, partial_of, remote_checkpoints
-from orchestrator.backends.remote.output_record import Home, Kept, Left
+from orchestrator.backends.remote.output_record import Home, Kept, Left, Sizes
 from orchestrator.backends.remote.transfer import sole_writer
 from orchestrator.backends.settings import remote_folder
 from orchestrator.errors import BackendError
@@ -41,19 +41,18 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Outputs:
-    """The outputs of one node, between the machine that a session speaks to and here; `others` are its fellow nodes."""
+    """The outputs of one node, between the machine that a session speaks to and here."""
 
-    def __init__(
-        self, run: RunDir, node: int, others: Collection[int] = (), stop: Callable[[], bool] = lambda: False
-    ) -> None:
-        self.run, self.node, self.others, self.stop = run, node, others, stop
+    def __init__(self, run: RunDir, node: int, stop: Callable[[], bool] = lambda: False) -> None:
+        self.run, self.node, self.stop = run, node, stop
         self.folder = Path(output_folder(str(run.path)))
         self.seen: dict[str, Entry] = {}  # at the last look
         self.problems: dict[str, str] = {}  # of files that can't be written here, by name
 
-    def bring(self, session: Session, *, final: bool, limited: bool = True) -> Left:
+    def bring(self, session: Session, *, final: bool, limited: bool = True, sizes: Sizes | None = None) -> Left:
         """Bring what is new; while the run goes on (not `final`) only what has not changed since the look before.
 
+        `sizes` are those of the fellow nodes, with which it shares the job's limit where it is `limited`.
         Returns what is not here. BackendError where the machine is out of reach, or the disk here is full.
         """
         found, host = _Listing.of(session, self.run, self.node), session.address.host
@@ -65,8 +64,13 @@ class Outputs:
                 home.forget_lost()
             for number in range(ROUNDS if final else 1):
                 found = _Listing.of(session, self.run, self.node) if number else found
-                wanted = self._wanted(found, limited=limited)
-                self._bring_once(session, home, found, wanted, final=final)
+                beside = sizes.beside(self.node) if sizes and self.node else 0  # node 0 comes first
+                wanted = self._wanted(found, beside) if limited else set(found.files)
+                try:
+                    self._bring_once(session, home, found, wanted, final=final)
+                finally:
+                    if sizes:
+                        sizes.note(self.node, home.bytes)
                 missing = {name for name, entry in found.files.items() if not home.has(name, entry)}
                 if missing.isdisjoint(wanted):
                     break
@@ -75,12 +79,9 @@ class Outputs:
         count = len(missing) + len(found.unreadable)
         return Left(count, sum(found.files[name].size for name in missing), self._why(missing, wanted, found))
 
-    def _wanted(self, found: _Listing, *, limited: bool) -> set[str]:
-        """Return which of the files are to be here, within the limit that the nodes of the run share."""
-        if not limited:
-            return set(found.files)
-        elsewhere = sum(Home.read(self.run, other).bytes for other in self.others if other != self.node)
-        return chosen(found.files, self.run.plan().outputs.max_size - elsewhere)
+    def _wanted(self, found: _Listing, beside: int) -> set[str]:
+        """Return which of the files are to be here, within the limit, of which other nodes have so much."""
+        return chosen(found.files, self.run.plan().outputs.max_size - beside)
 
     def _bring_once(
         self, session: Session, home: Home, found: _Listing, wanted: Collection[str], *, final: bool
@@ -95,10 +96,13 @@ class Outputs:
             for name, entry in found.files.items()
             if name in wanted and not home.has(name, entry) and (final or before.get(name) == entry)
         }
+        home.note(found.files)
+        if lacking:
+            home.write()  # before anything of it is here
         try:
             self._fetch(session, home, found, lacking)
         finally:
-            if gone or lacking or home.passed_over != found.passed_over:
+            if home.note(found.files) or gone or home.passed_over != found.passed_over:
                 home.passed_over = found.passed_over
                 home.write()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import time
@@ -12,13 +11,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from orchestrator.backends.remote.checkpoints import give_checkpoint
+from orchestrator.backends.remote.contents import missing_on
+from orchestrator.backends.remote.given import Given, give
 from orchestrator.backends.replay_stage import Order, replay_argv
 from orchestrator.backends.settings import profile_of
 from orchestrator.errors import BackendError
 from orchestrator.protocol.events import EventKind
-from orchestrator.protocol.json_text import parse_json
-from orchestrator.protocol.task import NodeTask
+from orchestrator.protocol.task import NodeTask, task_json
 from orchestrator.runs.store import RunDir
+from orchestrator.specs.resources import Has, lacking
 from orchestrator.transport.node_archive import node_archive
 from orchestrator.transport.rpc import Session
 
@@ -26,11 +27,6 @@ BATCH: Final = 8 << 20
 CLOCKS_DIFFER: Final = 2.0  # seconds; what is less may be the way there
 LEAST_FREE: Final = 64 << 20
 SERVER_PYTHON: Final = "python3"
-
-
-def task_json(task: NodeTask) -> bytes:
-    """Return a task as it travels."""
-    return json.dumps(task.to_json()).encode()
 
 
 def send_code(session: Session, run: RunDir, workdir: str, code_dir: str) -> int:
@@ -43,8 +39,7 @@ def send_code(session: Session, run: RunDir, workdir: str, code_dir: str) -> int
         listing[path] = (kind, link if kind == "l" else digest)
         if kind in "fx":
             paths[digest] = path
-    asked = json.dumps(sorted(paths)).encode()
-    absent = _digests(session.call("missing", asked, workdir=workdir, most=len(asked))[1], paths, session.address.host)
+    absent = missing_on(session, workdir, paths, "code")
     sent, batch = 0, b""
     sizes: list[int] = []
     values: dict[str, Any] = {"workdir": workdir, "code_dir": code_dir}
@@ -56,17 +51,6 @@ def send_code(session: Session, run: RunDir, workdir: str, code_dir: str) -> int
             batch, sizes = b"", []
     session.call("unpack", batch, sizes=sizes, listing=listing, **values)
     return sent
-
-
-def _digests(data: bytes, known: Mapping[str, str], host: str) -> list[str]:
-    """Return which contents a machine says that it lacks; BackendError where it was not asked about them."""
-    try:
-        found = parse_json(data)
-        if isinstance(found, list) and all(isinstance(each, str) and each in known for each in found):
-            return found
-    except ValueError:
-        pass
-    raise BackendError(f"{host}: it does not say which of the code's contents it lacks")
 
 
 def check_shared(sessions: Mapping[int, Session], task: NodeTask, workdir: str) -> None:
@@ -107,12 +91,12 @@ def stage_replay(
 
 
 def prepare_node(
-    session: Session, run: RunDir, task: NodeTask, workdir: str, given: tuple[Path, str] | None, *, is_new: bool
+    session: Session, run: RunDir, task: NodeTask, workdir: str, given: Given | None, *, is_new: bool
 ) -> dict[str, Any]:
     """Return what the machine says of itself, once it can take part and has all it needs; BackendError otherwise.
 
     One that takes a lost machine's place (`is_new`) is given what that one had recorded, and goes on writing there.
-    `given` is a checkpoint for it, and the folder that is to have it.
+    `given` is a checkpoint for it.
     """
     host = session.address.host
     asked = time.time()
@@ -124,6 +108,11 @@ def prepare_node(
         raise BackendError(
             f"{host}: it has {hello['gpus']} GPUs for {task.nproc or 1} ranks with nccl",
             "lower nproc_per_node for this host, or set backend: gloo",
+        )
+    has = Has(hello["cores"], hello["gpus"], hello["memory"])
+    if lacks := lacking(run.record().job.get("resources") or {}, has):
+        raise BackendError(
+            f"{host}: it {'; it '.join(lacks.values())}", f"see resources.{next(iter(lacks))} of the job"
         )
     if task.nnodes > 1 and hello["lacks_tls"]:
         raise BackendError(
@@ -139,13 +128,11 @@ def prepare_node(
         session.call("container", task_json(replace(task, credentials="", secrets={})), timeout=None)
     send_code(session, run, workdir, task.code_dir)
     if is_new:
-        names = [f"nodes/{task.node_rank}/events.jsonl", *(["metrics.jsonl"] if task.node_rank == 0 else [])]
+        names = [f"nodes/{task.node_rank}/{name}" for name in ("events.jsonl", "samples.jsonl")]
+        names += ["metrics.jsonl"] if task.node_rank == 0 else []
         for name in names:
             if (run.path / name).exists():
                 session.call("write_file", (run.path / name).read_bytes(), path=f"{task.run_dir}/{name}")
     if given is not None:
-        checkpoint, target = given
-        there = session.call("steps", folder=target)[0]["steps"]
-        if not there or there[-1] < checkpoint.name:
-            give_checkpoint(session, checkpoint, f"{target}/{checkpoint.name}")
+        give(session, run, given)
     return hello

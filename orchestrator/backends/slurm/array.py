@@ -7,7 +7,6 @@ answered.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from orchestrator.backends.base import HandleState
 from orchestrator.backends.slurm.script import FOLDER, Array, parameters
 from orchestrator.errors import UsageError
+from orchestrator.protocol.task import task_json
 from orchestrator.runs.store import RunDir, write_durably
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def prepare_runs(array: Array, runs: Sequence[RunDir], tasks: Sequence[tuple[Nod
         for task in its:
             run.node(task.node_rank).mkdir(parents=True, exist_ok=True)
             path = run.node(task.node_rank) / "task.json"
-            write_durably(path, json.dumps(task.to_json()).encode(), private=True)
+            write_durably(path, task_json(task), private=True)
         run.write("handle.json", {"state": HandleState.INTENT, "array": array.folder})
 
     with ThreadPoolExecutor(AT_ONCE) as pool:

@@ -28,11 +28,12 @@ from orchestrator.backends.slurm.script import FOLDER, Array, command_of, parame
 from orchestrator.errors import UsageError
 from orchestrator.node.system.private import as_the_user
 from orchestrator.protocol.ranks import RANK_VARIABLES
-from orchestrator.protocol.task import NodeTask
+from orchestrator.protocol.task import NodeTask, task_json
 from orchestrator.runs.scheduler_status import SchedulerStatus
-from orchestrator.runs.store import RunDir, write_durably
+from orchestrator.runs.store import RunDir, state_root, write_durably
 
 if TYPE_CHECKING:  # `orch status` must not wait for pydantic
+    from orchestrator.backends.remote.contents import Machine
     from orchestrator.backends.replay_stage import Order
     from orchestrator.backends.slurm.doctor import Folder
     from orchestrator.specs.plan import LaunchPlan, Place
@@ -65,6 +66,13 @@ class SlurmBackend(SlurmScheduler, BatchSubmitter):
             top = top.parent
         return Folder(path, str(top), shutil.disk_usage(top).free, is_writable=os.access(top, os.W_OK))
 
+    def cache_of(self, settings: SlurmSettings, workdir: str | None) -> tuple[Machine, str]:
+        """Return this machine, and the folder that the runs' folder is in."""
+        from orchestrator.backends.environments import ThisMachine  # noqa: PLC0415 (`orch status` does without)
+
+        place = self.place(RunDir(state_root() / "runs" / "cache"), workdir, None)
+        return ThisMachine(), str(Path(place.run_dir).parent.parent)
+
     # -- starting
 
     def place(self, run: RunDir, workdir: str | None, python: str | None) -> Place:
@@ -90,15 +98,19 @@ class SlurmBackend(SlurmScheduler, BatchSubmitter):
 
     def submit(self, plan: LaunchPlan, tasks: tuple[NodeTask, ...], run: RunDir) -> None:
         """Queue the job. The intent is durable before, and a job whose number was lost is found by its name."""
-        from orchestrator.transport.node_archive import node_archive  # noqa: PLC0415 (only a submit needs it)
+        from orchestrator.transport.node_archive import kept_archive  # noqa: PLC0415 (only a submit needs it)
 
         self.slurm.need("sbatch", "srun", "squeue", "scancel")
-        write_durably(run.path / "node.pyz", node_archive())
+        if plan.job["environment"] is not None:
+            from orchestrator.backends.environments import ThisMachine, with_environment  # noqa: PLC0415 (most jobs have none)
+
+            tasks = with_environment(run, tasks, {0: ThisMachine()}, _workdir(tasks))
+        write_durably(run.path / "node.pyz", kept_archive(run.root))
         (run.path / FOLDER).mkdir(exist_ok=True)
         for task in tasks:
             run.node(task.node_rank).mkdir(parents=True, exist_ok=True)
             path = run.node(task.node_rank) / "task.json"
-            write_durably(path, json.dumps(task.to_json()).encode(), private=True)
+            write_durably(path, task_json(task), private=True)
         run.write("handle.json", {"state": HandleState.INTENT})
         if (job_id := _sbatch(plan, self.slurm)) is not None:
             run.write("handle.json", {"state": HandleState.SUBMITTED, "job": job_id})
@@ -108,9 +120,12 @@ class SlurmBackend(SlurmScheduler, BatchSubmitter):
         parallel: int | None,
     ) -> None:  # fmt: skip
         """Queue the points of a sweep as one array, at most so many at a time; as `submit`, for all of them."""
+        from orchestrator.backends.environments import ThisMachine, with_environment  # noqa: PLC0415 (only a submit needs it)
         from orchestrator.backends.slurm.array import prepare_runs  # noqa: PLC0415 (only a submit needs it)
 
         self.slurm.need("sbatch", "srun", "squeue", "scancel")
+        here = {0: ThisMachine()}
+        tasks = [with_environment(run, its, here, _workdir(its)) for run, its in zip(runs, tasks, strict=True)]
         array = Array(folder.name, str(folder), len(runs), parallel)
         prepare_runs(array, runs, tasks)
         if (job_id := _sbatch(plans[0], self.slurm, array)) is not None:
@@ -140,7 +155,7 @@ class SlurmBackend(SlurmScheduler, BatchSubmitter):
         """
         for _ in range(ROUNDS):
             job.release_requeued(self.slurm, run)
-            time.sleep(timeout)
+            time.sleep(timeout)  # Slurm tells nobody of a change, and files on a shared folder send no events
             if job.job_of(self.slurm, run)[0] != "waiting" or (run.path / "cancel.json").exists():
                 return
 
@@ -170,6 +185,11 @@ class SlurmBackend(SlurmScheduler, BatchSubmitter):
         return job.end(self.slurm, run)
 
 
+def _workdir(tasks: Sequence[NodeTask]) -> str:
+    """Return the folder that all nodes see, in which the runs are."""
+    return str(Path(tasks[0].run_dir).parent.parent)
+
+
 def batch_script(launch: LaunchPlan, python: Sequence[str], entry: Sequence[str]) -> str:
     """Return the batch script of a plan; `entry` follows the interpreter, and starts submitit's side of each task."""
     from submitit.slurm.slurm import _make_sbatch_string  # noqa: PLC0415 (60 ms)
@@ -185,8 +205,8 @@ def pickled(launch: LaunchPlan) -> bytes:
 
     from submitit.core.utils import DelayedSubmission  # noqa: PLC0415 (60 ms)
 
-    argv = launch.commands[0]
-    return pickle.dumps(DelayedSubmission(os.execv, argv[0], list(argv)))
+    argv = launch.commands[0]  # its interpreter may be a name, for the nodes to find on their PATH
+    return pickle.dumps(DelayedSubmission(os.execvp, argv[0], list(argv)))
 
 
 @contextlib.contextmanager
@@ -217,7 +237,7 @@ def _sbatch(plan: LaunchPlan, client: Client, array: Array | None = None) -> str
     try:
         # submitit prints what sbatch says; here it becomes the error's own words. A job gets the umask of its sbatch.
         with _environment(plan.secret_names), as_the_user(), contextlib.redirect_stderr(io.StringIO()):
-            return str(executor.submit(os.execv, argv[0], list(argv)).job_id)
+            return str(executor.submit(os.execvp, argv[0], list(argv)).job_id)
     except (FailedJobError, FailedSubmissionError) as error:
         snapshot = client.queue(fresh=True)
         if (found := client.find(None, name, task)) is not None:  # it was taken, and only the answer was lost

@@ -17,15 +17,18 @@ from orchestrator.backends.slurm.parse import (
     FORGOTTEN,
     SACCT_FIELDS,
     SQUEUE_FORMAT,
+    USE_FIELDS,
     JobLine,
     controller_trouble,
     number_of,
     parse_sacct,
     parse_scontrol,
     parse_squeue,
+    parse_use,
     wait_seconds,
 )
 from orchestrator.errors import BackendError
+from orchestrator.runs.job_use import JobUse
 
 NO_SLURM: Final = "submit from a login node, where sbatch is on PATH, or through one: set login: in the profile"
 SNAPSHOT_SECONDS: Final = 2.0  # sites limit a user to about two calls a second
@@ -200,6 +203,14 @@ class Client:
         """Return the job as sacct has it; None where it has none, or there is no accounting."""
         listed = self._ask("sacct", "-n", "-X", "-P", "-j", job_id, "-o", SACCT_FIELDS)
         return next((job for job in reversed(parse_sacct(listed or "")) if job.name == name), None)
+
+    def used(self, job_id: str, name: str) -> JobUse | None:
+        """Return what the accounting says that a job has used; None for another job, or BackendError."""
+        self.need("sacct")
+        answer = self.call("sacct", "-n", "-P", "-j", job_id, "-o", USE_FIELDS)
+        if answer.code != 0:
+            raise BackendError(f"sacct can't tell what Slurm job {job_id} has used: {first_line(answer.err)}")
+        return parse_use(answer.out, name)
 
     def _cancelled_by(self, job_id: str, name: str) -> str:
         """Return the number of the user who cancelled a job, which only the accounting knows, and some moments late."""

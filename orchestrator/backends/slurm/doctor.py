@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import secrets
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from orchestrator.backends import gpu_checks
 from orchestrator.backends.base import Check, CheckResult, Level
 from orchestrator.backends.settings import SlurmSettings
 from orchestrator.backends.slurm.client import NO_SLURM, NO_TLS, Client, first_line
 from orchestrator.backends.slurm.partitions import fits, partitions, would_take
+from orchestrator.backends.slurm.script import gpus_of
 from orchestrator.errors import BackendError
 from orchestrator.node.server.machine import ASK_INTERPRETER
 from orchestrator.runs.store import newest_runs, read_lines, state_root
@@ -24,17 +27,20 @@ if TYPE_CHECKING:
 
 OK, WARN, FAIL = Level.OK, Level.WARN, Level.FAIL
 PROGRAMS: Final = ("sbatch", "srun", "squeue", "scancel")
-CHECKS: Final = ("login", "programs", "partition", "sbatch", "workdir", "grace", "node")
-ALWAYS: Final = CHECKS[1:-1]
+CHECKS: Final = ("login", "python", "programs", "partition", "sbatch", "workdir", "grace", "node")
+ALWAYS: Final = CHECKS[2:-1]
+ROWS: Final = (*CHECKS, *gpu_checks.CHECKS)
 LEAST_FREE: Final = 1 << 30
 NODE_SECONDS: Final = 60
 RUNS: Final = 20
+GPU_LINE: Final = '{"said": '
 NOT_SHARED: Final = "set workdir: in the profile to a folder that login and compute nodes share"
-# Run by one task on a node: is what was written on the login node there, and what is the interpreter?
+# Run by one task on a node: is what was written on the login node there, what is the interpreter, and how are its GPUs?
 LOOK: Final = """
 hostname
 if [ "$(cat "$1" 2>/dev/null)" = "$2" ]; then echo shared; else echo apart; fi
 "$3" -c "$4" 2>&1
+if [ -e "$1.pyz" ]; then "$3" "$1.pyz" gpus "$3" "$5"; fi
 """
 
 
@@ -55,6 +61,7 @@ class Trial:
     client: Client
     script: str
     time_limit: int | None
+    check_python: Callable[[], None]  # BackendError where what starts the agents isn't there, as far as that is known
 
 
 def trial_plan(profile: AnyProfile, place: Place) -> LaunchPlan:
@@ -73,7 +80,7 @@ def examine(settings: SlurmSettings, trial: Trial, runs_folder: Callable[[], Fol
     except BackendError as error:
         failed = "login" if settings.login and "login" not in found else "partition"
         found[failed] = CheckResult(FAIL, error.message, error.hint)
-    made = [what for what in CHECKS if what in found or what in ALWAYS]
+    made = [what for what in ROWS if what in found or what in ALWAYS]
     unknown = CheckResult(Level.UNKNOWN)
     return [Check(0, settings.login or "Slurm", what, *found.get(what, unknown)) for what in made]
 
@@ -90,6 +97,7 @@ def _examine(
     client, folder = trial.client, runs_folder()
     if settings.login:
         found["login"] = CheckResult(OK, "connected")
+        found["python"] = _python(settings, trial)
     found["workdir"] = _room(folder)
     if missing := client.runner.missing(PROGRAMS):
         found["programs"] = CheckResult(FAIL, f"no {', '.join(missing)} on {client.runner.where}", NO_SLURM)
@@ -99,7 +107,15 @@ def _examine(
     found["sbatch"] = would_take(client, trial.script, settings, trial.time_limit)
     found["grace"] = _grace(client, settings)
     if on_node:
-        found["node"] = _on_node(client, settings, folder.path)
+        found |= _on_node(client, settings, folder.path)
+
+
+def _python(settings: SlurmSettings, trial: Trial) -> CheckResult:
+    try:
+        trial.check_python()
+    except BackendError as error:
+        return CheckResult(FAIL, error.message, error.hint)
+    return CheckResult(OK, settings.python or "python3")
 
 
 def _room(folder: Folder) -> CheckResult:
@@ -154,25 +170,51 @@ def last_save(profile: str) -> float | None:
 # -- from a node
 
 
-def _on_node(client: Client, settings: SlurmSettings, folder: str) -> CheckResult:
-    """Have one short job look for a token that was written here, and ask the interpreter that would train."""
+def _on_node(client: Client, settings: SlurmSettings, folder: str) -> dict[str, CheckResult]:
+    """Have one short job look for a token that was written here, ask the interpreter that would train, try the GPUs."""
     token = secrets.token_hex(8)
     path = f"{folder}/.doctor-{token}"
     made = client.call("sh", "-c", 'mkdir -p "$1" && printf %s "$2" >"$3"', "sh", folder, token, path)
     if made.code != 0:
-        return CheckResult(FAIL, f"{folder} can't be written: {first_line(made.err)}", NOT_SHARED)
+        return {"node": CheckResult(FAIL, f"{folder} can't be written: {first_line(made.err)}", NOT_SHARED)}
+    gpus = gpus_of(settings, None)
     try:
+        if gpus:
+            _send_archive(client, f"{path}.pyz")
         python = settings.python or ("python3" if settings.login else sys.executable)
         names = ("partition", "account", "qos", "constraint", "exclude", "gres")
         asked = [f"--{name}={value}" for name in names if (value := getattr(settings, name))]
-        words = ("sh", "-c", LOOK, "sh", path, token, python, ASK_INTERPRETER)
+        asked += [f"--gpus-per-node={settings.gpus_per_node}"] if settings.gpus_per_node else []
+        words = ("sh", "-c", LOOK, "sh", path, token, python, ASK_INTERPRETER, str(int(gpu_checks.TRY_SECONDS)))
         answer = client.call(
             "srun", "--nodes=1", "--ntasks=1", "--time=2", "--job-name=orch-doctor", f"--immediate={NODE_SECONDS}",
-            "--chdir=/", *asked, *words, timeout=2 * NODE_SECONDS,
+            "--chdir=/", *asked, *words, timeout=3 * NODE_SECONDS,
         )  # fmt: skip
     finally:
-        client.call("rm", "-f", path)
-    return seen_there(answer.out, answer.err, folder, python)
+        client.call("rm", "-f", path, f"{path}.pyz")
+    lines = answer.out.splitlines()
+    on_gpus = [line for line in lines if line.startswith(GPU_LINE)]
+    out = "\n".join(line for line in lines if line not in on_gpus)
+    return {"node": seen_there(out, answer.err, folder, python), **gpus_there(on_gpus, gpus)}
+
+
+def _send_archive(client: Client, path: str) -> None:
+    """Put what asks a node's GPUs beside the token; without it they are not asked."""
+    from orchestrator.transport.node_archive import node_archive  # noqa: PLC0415 (only this sends it)
+
+    words = ("sh", "-c", 'umask 077; base64 -d >"$1" || rm -f "$1"', "sh", path)
+    client.call(*words, stdin=base64.b64encode(node_archive()).decode())
+
+
+def gpus_there(lines: Sequence[str], asked: int | None) -> gpu_checks.Rows:
+    """Return the rows of a node's GPUs by what it has printed of them; pure. None where the profile asks for none."""
+    if not asked or not lines:
+        return {}
+    found = json.loads(lines[-1])
+    if not found["said"]["gpus"]:
+        hint = "a profile's gres or gpus_per_node gives the job some; install NVIDIA's driver whole there"
+        return {"gpus": CheckResult(FAIL, f"the job has none of the {asked} that the profile asks for", hint)}
+    return gpu_checks.rows_of(found["said"], found["tried"])
 
 
 def seen_there(out: str, err: str, folder: str, python: str) -> CheckResult:

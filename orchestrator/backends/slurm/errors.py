@@ -19,12 +19,14 @@ REFUSALS: Final = (
      "sinfo -o '%P %D' shows how many each partition has; set nodes:"),
     ("Requested node configuration is not available",
      "no {nodes} nodes of the cluster have what the profile asks for ({asked})",
-     "sinfo -N -o '%N %c %m %G' shows what each has; without cpus_per_task one core a rank is asked for"),
+     "sinfo -N -o '%N %c %m %G' shows what each has; without cpus_per_task one core per rank is asked for"),
     ("More processors requested than permitted", "the profile asks for more cores than it may have ({asked})",
      "set cpus_per_task: or nodes:"),
     ("Invalid generic resource", "Slurm knows no such gres here ({asked})", "sinfo -o '%N %G' lists them"),
     ("Invalid feature specification", "no node has the feature '{constraint}'", "sinfo -o '%N %f' lists them"),
     ("Invalid node name", "the profile names a node that Slurm does not know", "sinfo -N lists them"),
+    ("Invalid job array specification", "the sweep has more points than Slurm takes as one array",
+     "scontrol show config shows that as MaxArraySize; sweep over fewer values"),
     ("Invalid wckey", "this cluster wants a wckey", "add sbatch: {{wckey: NAME}} to the profile"),
     ("Job violates accounting/QOS policy", "a limit of your account or qos forbids this job: {said}",
      "sacctmgr show associations user=$USER and sacctmgr show qos show the limits"),
@@ -57,7 +59,7 @@ def refusal(said: str, settings: SlurmSettings, time_limit: int | None, where: s
         for name in ("gres", "gpus_per_node", "cpus_per_task", "mem", "constraint")
         if (value := getattr(settings, name)) is not None
     )
-    facts = {**vars(settings), "said": last, "where": where, "asked": asked or "one core a rank",
+    facts = {**vars(settings), "said": last, "where": where, "asked": asked or "one core per rank",
              "time": f"{time_limit // 60} min" if time_limit else "none"}  # fmt: skip
     for words, meaning, hint in REFUSALS:
         if words.lower() in said.lower():

@@ -15,8 +15,10 @@ from orchestrator.backends.slurm.client import SNAPSHOT_SECONDS, Client
 from orchestrator.backends.slurm.parse import JobLine, how_it_ended, why_it_waits
 from orchestrator.backends.slurm.script import FOLDER
 from orchestrator.errors import BackendError, StoreError
+from orchestrator.runs.job_use import JobUse
 from orchestrator.runs.relaunch import newest_start
 from orchestrator.runs.scheduler_status import SchedulerStatus
+from orchestrator.runs.state import Event
 from orchestrator.runs.store import RunDir
 
 END_SECONDS: Final = 40.0  # Slurm's KillWait, 30 s by default, and some more
@@ -47,13 +49,15 @@ def scheduler_status(client: Client, run: RunDir) -> SchedulerStatus:
     """Return what Slurm says of the run's job."""
     phase, job = job_of(client, run)
     if phase == "waiting" and job is not None:
-        return SchedulerStatus(phase, why_it_waits(job), is_stuck=job.is_stuck)
+        return SchedulerStatus(phase, why_it_waits(job, has_run=_has_run(run)), is_stuck=job.is_stuck)
     if phase == "active" and job is not None:
         said = f"Slurm job {job.job_id} is {job.state} on {job.nodes or 'its nodes'}"
         return SchedulerStatus(phase, said, is_suspended=job.state in SUSPENDED)
     if phase == "unknown":
         return SchedulerStatus(phase, f"Slurm can't be asked: {client.queue().problem}")
-    if job is None or job.state == "COMPLETED" or (run.path / "cancel.json").exists():
+    if phase == "ended" and (run.path / "cancel.json").exists():  # also where it waited for its next start
+        return SchedulerStatus(phase, outcome="cancelled")
+    if job is None or job.state == "COMPLETED":
         return SchedulerStatus(phase)  # nothing that the run's own files don't tell
     job = client.ended(job.job_id, _named(run)[1], job) or job
     reason = how_it_ended(job, client.user_name(job.by))
@@ -71,6 +75,8 @@ def alive_by(phase: str, run: RunDir) -> Mapping[int, bool | None]:
 def step_argv(client: Client, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
     """Return what runs a command as one more step of the run's job; BackendError where that isn't running."""
     phase, job = job_of(client, run)
+    if phase == "waiting":  # as it was seen last: its agents may have spoken meanwhile
+        phase, job = job_of(client, run, fresh=True)
     if job is None or phase != "active":
         words = "waits for its nodes" if phase == "waiting" else "has ended, and its nodes are not the run's any more"
         raise BackendError(f"the Slurm job of run {run.run_id} {words}")
@@ -83,7 +89,8 @@ def in_allocation(job_id: str, node: int, argv: Sequence[str], *, terminal: bool
     The step shares the node with the agent's own. Pure.
     """
     words = ["srun", f"--jobid={job_id}", "--overlap", "--nodes=1", "--ntasks=1", f"--relative={node}", "--mem=0"]
-    return [*words, *(["--pty"] if terminal else ["--quiet"]), *argv]
+    # Buffered, Slurm sends whole lines only, for which a program's bytes need not wait.
+    return [*words, *(["--pty"] if terminal else ["--quiet", "--unbuffered"]), *argv]
 
 
 def dependency(client: Client, runs: Sequence[RunDir], *, succeeds: bool) -> str | None:
@@ -130,7 +137,10 @@ def end(client: Client, run: RunDir) -> list[NodeProof]:
         client.scancel(job.job_id)
         phase, job = wait_for_end(client, run)
         left = f"Slurm job {job.job_id} ({job.state})" if job and phase in ("waiting", "active") else ""
-    return [_proof(run, node, left) for node in range(max(1, run.record().nnodes))]
+    said: dict[Any, list[Event]] = {}
+    for event in newest_start(run.events()):
+        said.setdefault(event.get("node"), []).append(event)
+    return [_proof(node, said.get(node, []), left) for node in range(max(1, run.record().nnodes))]
 
 
 def wait_for_end(client: Client, run: RunDir) -> tuple[str, JobLine | None]:
@@ -147,6 +157,13 @@ def job_id_of(run: RunDir) -> str | None:
     """Return the number of the run's job: from the handle, else from what the job itself has named after it."""
     folder, _, task = _named(run)
     return _task(_number(folder), task)
+
+
+def used_by(client: Client, run: RunDir) -> JobUse | None:
+    """Return what Slurm's accounting says that the run's job has used; None before it has a job."""
+    folder, name, task = _named(run)
+    job_id = _task(_number(folder), task)
+    return None if job_id is None else client.used(job_id, name)
 
 
 def _named(run: RunDir) -> tuple[RunDir, str, str]:
@@ -218,9 +235,8 @@ def _start_of(log: Path) -> int:
     return int(number) if number.isdecimal() else 0
 
 
-def _proof(run: RunDir, node: int, left: str) -> NodeProof:
+def _proof(node: int, own: Sequence[Event], left: str) -> NodeProof:
     """Return what is known of one node, from its agent's last words; `left` is what Slurm has not ended yet."""
-    own = [event for event in newest_start(run.events()) if event.get("node") == node]
     hosts = [str(event.get("host")) for event in own if event.get("kind") == "agent_started"]
     ends = [event for event in own if event.get("kind") == "agent_ended"]
     said: Mapping[str, Any] = ends[-1] if ends else {}

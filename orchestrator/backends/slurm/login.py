@@ -23,7 +23,7 @@ from orchestrator.backends.slurm.recorded_status import record_status, recorded_
 from orchestrator.backends.slurm.scheduler import SlurmScheduler
 from orchestrator.backends.slurm.script import FOLDER
 from orchestrator.errors import BackendError, UsageError
-from orchestrator.protocol.task import NodeTask, at_home
+from orchestrator.protocol.task import NodeTask, at_home, task_json
 from orchestrator.runs.scheduler_status import SchedulerStatus
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.openssh import over_ssh
@@ -32,6 +32,7 @@ from orchestrator.transport.pool import ConnectionPool
 if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for fabric
     from pathlib import Path
 
+    from orchestrator.backends.remote.contents import Machine
     from orchestrator.backends.remote.mirror import RunWatcher
     from orchestrator.backends.replay_stage import Order
     from orchestrator.backends.slurm.doctor import Folder
@@ -81,6 +82,20 @@ class LoginBackend(SlurmScheduler):
         hello = self.login(settings).hello()
         return Folder(f"{hello['workdir']}/runs", hello["workdir"], hello["free"])
 
+    def cache_of(self, settings: SlurmSettings, workdir: str | None) -> tuple[Machine, str]:
+        """Return the login node, and orch's folder there."""
+        login = self.login(settings)
+        login.hello()  # what others may write into is refused
+        return login.session(), settings.workdir
+
+    def awaited(self) -> list[str]:
+        """Return the login nodes whose first answer is awaited."""
+        return sorted(self.pool.opening)
+
+    def check_python(self, settings: SlurmSettings, python: str, *, is_alone: bool = True) -> None:
+        """Ask the login node for the interpreter, a name on its PATH or a path."""
+        _check_python(self.login(settings), python, is_alone=is_alone)
+
     # -- starting
 
     def place(self, run: RunDir, workdir: str | None, python: str | None) -> Place:
@@ -101,7 +116,8 @@ class LoginBackend(SlurmScheduler):
 
     def submit(self, plan: LaunchPlan, tasks: tuple[NodeTask, ...], run: RunDir) -> None:
         """Send what the job needs, and queue it; a job whose number was lost is found by its name."""
-        from orchestrator.backends.remote.checkpoints import with_given_checkpoint  # noqa: PLC0415 (loads fabric)
+        from orchestrator.backends.environments import with_environment  # noqa: PLC0415 (only a submit needs it)
+        from orchestrator.backends.remote.given import with_given_checkpoint  # noqa: PLC0415 (loads fabric)
 
         settings = SlurmSettings.of(plan.profile)
         login, client = self._known(settings)
@@ -112,8 +128,9 @@ class LoginBackend(SlurmScheduler):
             tasks=tuple(at_home(task, home) for task in plan.tasks),
             commands=tuple(tuple(_at_home(word, home) for word in argv) for argv in plan.commands),
         )
-        _check_python(login, plan.commands[0][0], is_alone=plan.nnodes == 1)
+        self.check_python(settings, plan.commands[0][0], is_alone=plan.nnodes == 1)
         tasks = tuple(at_home(task, home) for task in with_given_checkpoint(tasks))
+        tasks = with_environment(run, tasks, {0: login.session()}, settings.workdir)
         # From here on there may be something to bring back or remove.
         run.write("handle.json", {"state": HandleState.INTENT})
         script = self._send(login.session(), plan, tasks, run, settings.workdir)
@@ -123,8 +140,8 @@ class LoginBackend(SlurmScheduler):
 
     def _send(self, session: Session, plan: LaunchPlan, tasks: tuple[NodeTask, ...], run: RunDir, workdir: str) -> str:
         """Send the run's folder to the login node; return the path of the batch script there."""
-        from orchestrator.backends.remote.checkpoints import checkpoint_to_give, give_checkpoint  # noqa: PLC0415 (fabric)
-        from orchestrator.backends.remote.upload import send_code, task_json  # noqa: PLC0415 (loads fabric)
+        from orchestrator.backends.remote.given import checkpoint_to_give, give  # noqa: PLC0415 (loads fabric)
+        from orchestrator.backends.remote.upload import send_code  # noqa: PLC0415 (loads fabric)
         from orchestrator.backends.slurm.backend import pickled  # noqa: PLC0415 (loads submitit)
         from orchestrator.transport.node_archive import node_archive, submitit_archive  # noqa: PLC0415 (only a submit needs it)
 
@@ -132,7 +149,7 @@ class LoginBackend(SlurmScheduler):
         script = f"{top}/{FOLDER}/submission.sh"
         send_code(session, run, workdir, tasks[0].code_dir)
         if (given := checkpoint_to_give(run, tasks[0])) is not None:
-            give_checkpoint(session, given[0], f"{given[1]}/{given[0].name}")
+            give(session, run, given)
         for path, data in {
             "node.pyz": node_archive(),
             "submitit.pyz": submitit_archive(),
@@ -246,17 +263,18 @@ def _at_home(word: str, home: str) -> str:
 
 def _check_python(login: LoginNode, python: str, *, is_alone: bool) -> None:
     """Raise BackendError where the nodes' interpreter, as the login node sees it, can't run submitit or the agents."""
-    found = login.session().call("interpreter", python=python)[0]
+    hint = "set python: in the profile to an interpreter that login and compute nodes share"
+    try:
+        found = login.session().call("interpreter", python=python)[0]
+    except BackendError as error:
+        raise BackendError(error.message, error.hint or hint, transient=error.transient) from error
     problem = ""
     if tuple(map(int, found["python"].split(".")[:2])) < MIN_PYTHON:
         problem = f"is Python {found['python']}; submitit needs 3.10 or newer"
     elif not is_alone and not found["tls"]:
         problem = NO_TLS
     if problem:
-        raise BackendError(
-            f"{login.address.host}: {python} {problem}",
-            "set python: in the profile to an interpreter that login and compute nodes share",
-        )
+        raise BackendError(f"{login.address.host}: {python} {problem}", hint)
 
 
 def _sbatch(client: Client, script: str, plan: LaunchPlan, settings: SlurmSettings) -> str | None:

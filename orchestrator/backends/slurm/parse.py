@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
+
+from orchestrator.runs.job_use import JobUse
 
 SQUEUE_FORMAT: Final = "%i|%T|%r|%S|%N|%j"
 SACCT_FIELDS: Final = "JobID,State,ExitCode,NodeList,JobName"
+USE_FIELDS: Final = "JobID,State,ElapsedRaw,TimelimitRaw,AllocCPUS,TotalCPU,AllocTRES,TRESUsageInTot,JobName"
 JOB_ID: Final = re.compile(r"\d+(_\d+)?")  # 17, or 17_3: a task of an array
 NOTHING: Final = ("", "(null)", "None", "N/A", "Unknown", "n/a")
 
@@ -40,8 +43,7 @@ ENDED: Final = {
 REASONS: Final = (
     (r"Priority", "other jobs are ahead of it in the queue"),
     (r"Resources", "it is next, as soon as enough nodes are free"),
-    (r"None|", "Slurm has not looked at it yet"),
-    (r"BeginTime", "its time to start has not come"),
+    (r"None|", "not considered by the scheduler yet"),
     (r"Dependency", "it waits for another job"),
     (r"DependencyNeverSatisfied", "it waits for a job that did not end as it had to: it will never start"),
     (r"JobHeldUser", "you are holding it back: scontrol release lets it go"),
@@ -158,6 +160,42 @@ def parse_sacct(text: str) -> list[JobLine]:
     return jobs
 
 
+def parse_use(text: str, name: str) -> JobUse | None:
+    """Return the job of this name that `sacct -n -P -o USE_FIELDS` lists with its steps, as seff reckons it."""
+    found, most = None, None
+    for line in text.splitlines():
+        parts = [part.strip() for part in line.split("|", 8)]
+        if len(parts) != 9:
+            continue
+        job_id, state, elapsed, limit, cores, computed, given, used, its_name = parts
+        if "." in job_id:  # a step
+            memory = memory_in(used)
+            most = most if memory is None else max(memory, most or 0)
+        elif JOB_ID.fullmatch(job_id) and its_name == name:
+            most = None
+            found = JobUse(
+                job_id, state_word(state)[0], float(elapsed) if elapsed.isdecimal() else 0.0,
+                60.0 * int(limit) if limit.isdecimal() else None, int(cores) if cores.isdecimal() else 0,
+                cpu_seconds(computed), None, memory_in(given),
+            )  # fmt: skip
+    return None if found is None else replace(found, memory=most or None)
+
+
+def memory_in(tres: str) -> int | None:
+    """Return the bytes of `cpu=8,mem=4000M,node=2`; None where it has none."""
+    match = re.search(r"(?:^|,)mem=(\d+(?:\.\d+)?)([KMGTP]?)", tres)
+    return int(float(match[1]) * 1024 ** " KMGTP".index(match[2] or " ")) if match else None
+
+
+def cpu_seconds(text: str) -> float | None:
+    """Return the seconds of `1-02:03:04`, `02:03:04` or `03:04.567`; None for something else."""
+    match = re.fullmatch(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+(?:\.\d+)?)", text)
+    if match is None:
+        return None
+    days, hours, minutes, seconds = match.groups(default="0")
+    return 86400.0 * int(days) + 3600.0 * int(hours) + 60.0 * int(minutes) + float(seconds)
+
+
 def state_word(text: str) -> tuple[str, str]:
     """Return (state, number of who cancelled the job) of `CANCELLED by 1000`, `CANCELLED+`, `RUNNING`."""
     match = re.fullmatch(r"([A-Za-z_]+)\+?(?: by (\d+))?\+?", text.strip())
@@ -189,13 +227,19 @@ def wait_seconds(start: str, now: float) -> float:
         return 0.0
 
 
-def why_it_waits(job: JobLine) -> str:
-    """Return why a pending job waits, in a sentence, and when it may start; an unknown reason as it is."""
+def why_it_waits(job: JobLine, *, has_run: bool = False) -> str:
+    """Return why a pending job waits, in a sentence, and when it may start; an unknown reason as it is.
+
+    has_run: it has been started before, and was requeued.
+    """
+    if job.reason == "BeginTime":
+        words = [*(["requeued"] if has_run else []), f"eligible from {job.start.replace('T', ' ') or 'a later time'}"]
+        return f"Slurm job {job.job_id} pending: {', '.join(words)} (BeginTime)"
     known = (sentence for pattern, sentence in REASONS if re.fullmatch(pattern, job.reason))
     sentence = next(known, "Slurm holds it back")
     word = f" ({job.reason})" if job.reason else ""
     when = f"; may start at {job.start.replace('T', ' ')}" if job.start else ""
-    return f"Slurm job {job.job_id} waits: {sentence}{word}{when}"
+    return f"Slurm job {job.job_id} pending: {sentence}{word}{when}"
 
 
 def how_it_ended(job: JobLine, user: str = "") -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -9,6 +10,7 @@ from orchestrator.backends.base import CheckResult, Level
 from orchestrator.backends.settings import SlurmSettings
 from orchestrator.backends.slurm.client import Client, first_line
 from orchestrator.backends.slurm.errors import refusal
+from orchestrator.backends.slurm.script import gpus_in
 from orchestrator.errors import BackendError
 from orchestrator.specs.units import seconds
 
@@ -67,10 +69,32 @@ def partitions(client: Client) -> list[Partition]:
     return parse_sinfo(answer.out)
 
 
+def cores_per_gpu(settings: SlurmSettings, rows: list[Partition], shown: str) -> int | None:
+    """Return the cores that go with one GPU in the profile's partition; None where nobody knows. Pure.
+
+    What Slurm gives by itself comes first, else a node's cores, or as many as the partition gives of them, divided by
+    its GPUs. shown: what `scontrol show partition -o` prints of the partition.
+    """
+    if by_default := re.search(r"\bDefCpuPerGPU=(\d+)", shown):
+        return int(by_default[1])
+    most = [int(number) for number in re.findall(r"\bMaxCPUsPerNode=(\d+)", shown)]
+    shares = [min([_least(row.cores), *most]) // gpus for row in _own(settings, rows) if (gpus := gpus_in(row.gres))]
+    return min(shares, default=0) or None
+
+
+def _least(cores: str) -> int:
+    found = re.match(r"\d+", cores)
+    return int(found[0]) if found else 0
+
+
+def _own(settings: SlurmSettings, rows: list[Partition]) -> list[Partition]:
+    wanted = settings.partition
+    return [row for row in rows if (row.name in wanted.split(",") if wanted else row.is_default)]
+
+
 def fits(settings: SlurmSettings, rows: list[Partition]) -> CheckResult:
     """Check that the profile's partition exists, is up, and gives so many nodes for so long; pure."""
-    wanted = settings.partition
-    own = [row for row in rows if (row.name in wanted.split(",") if wanted else row.is_default)]
+    wanted, own = settings.partition, _own(settings, rows)
     if not own:
         names = ", ".join(dict.fromkeys(row.name for row in rows))
         what = f"there is no partition {wanted}" if wanted else "no partition is the default"

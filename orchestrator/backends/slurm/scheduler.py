@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.backends.base import Backend, Check, CheckResult, Scheduler
+from orchestrator.backends.base import Backend, Check, CheckResult, Finding, Judge, Level, Scheduler
 from orchestrator.backends.settings import SlurmSettings, profile_of
 from orchestrator.backends.slurm import job
+from orchestrator.errors import BackendError
+from orchestrator.runs.job_use import JobUse
 from orchestrator.runs.store import RunDir, state_root
 
 if TYPE_CHECKING:  # `orch status` must not wait for pydantic
+    from orchestrator.backends.remote.contents import Machine
     from orchestrator.backends.slurm.client import Client
     from orchestrator.backends.slurm.doctor import Folder
+    from orchestrator.backends.slurm.partitions import Partition
     from orchestrator.specs.plan import LaunchPlan
     from orchestrator.specs.profile import AnyProfile
 
@@ -29,9 +34,24 @@ class SlurmScheduler(Backend, Scheduler):
     def runs_folder(self, settings: SlurmSettings, launch: LaunchPlan) -> Folder:
         """Return the folder of all runs, as sbatch's machine has it; BackendError where that is out of reach."""
 
+    def check_python(self, settings: SlurmSettings, python: str, *, is_alone: bool = True) -> None:
+        """Raise BackendError where what starts the agents can't, as sbatch's machine knows; here it is orch's."""
+
+    @abstractmethod
+    def cache_of(self, settings: SlurmSettings, workdir: str | None) -> tuple[Machine, str]:
+        """Return the machine that has orch's folder of a profile, and that folder; UsageError, BackendError."""
+
     def client_of(self, run: RunDir) -> Client:
         """Return the Slurm that has the run's job."""
         return self.client(SlurmSettings.of(profile_of(run)))
+
+    def slurm_job(self, run: RunDir) -> str | None:
+        """Return the number of the run's job as it was recorded; Slurm is not asked."""
+        return job.job_id_of(run)
+
+    def used(self, run: RunDir) -> JobUse | None:
+        """Ask sacct."""
+        return job.used_by(self.client_of(run), run)
 
     def would_take(self, launch: LaunchPlan) -> CheckResult:
         """Ask `sbatch --test-only`; BackendError where there is no sbatch."""
@@ -41,6 +61,51 @@ class SlurmScheduler(Backend, Scheduler):
         client = self.client(settings)
         client.need("sbatch")
         return would_take(client, self.script(launch), settings, launch.time_limit)
+
+    def completed(self, launch: LaunchPlan) -> LaunchPlan:
+        """Return the plan with a GPU's share of the cores, where nobody says how many go with one and Slurm knows it.
+
+        Where sbatch would not take that, or Slurm can't be asked, it stays as it is.
+        """
+        from orchestrator.backends.slurm.partitions import cores_per_gpu, partitions  # noqa: PLC0415 (as above)
+        from orchestrator.backends.slurm.script import leaves_cores_open  # noqa: PLC0415 (as above)
+
+        if not leaves_cores_open(launch.profile, launch.job):
+            return launch
+        settings = SlurmSettings.of(launch.profile)
+        try:
+            rows = partitions(client := self.client(settings))
+            shown = client.call("scontrol", "show", "partition", "-o", *_named(settings, rows)).out
+            if (share := cores_per_gpu(settings, rows, shown)) is None:
+                return launch
+            fuller = replace(launch, profile={**launch.profile, "cpus_per_gpu": share})
+            return fuller if self.would_take(fuller).level is not Level.FAIL else launch
+        except BackendError:
+            return launch
+
+    def unsaid(self, run: RunDir) -> str:
+        """Return that nobody knows how many cores go with the run's GPUs; empty where that is known."""
+        from orchestrator.backends.slurm.script import leaves_cores_open  # noqa: PLC0415 (as above)
+
+        record = run.record()
+        if not leaves_cores_open(record.profile, record.job):
+            return ""
+        return (
+            "neither the profile nor Slurm says how many cores go with a GPU, so each rank has one, or what Slurm "
+            "gives by itself: set cpus_per_gpu to a node's cores divided by its GPUs"
+        )
+
+    def excess(self, run: RunDir) -> str:
+        """Return by how much a run exceeds its partition; empty where it does not, or Slurm can't be asked."""
+        from orchestrator.backends.slurm.partitions import fits, partitions  # noqa: PLC0415 (as above)
+
+        settings, record = SlurmSettings.of(profile_of(run)), run.record()
+        asked = (record.job.get("resources") or {}).get("time") or settings.time
+        try:
+            found = fits(replace(settings, time=asked), partitions(self.client_of(run)))
+        except BackendError:
+            return ""
+        return found.value if found.level is Level.FAIL else ""
 
     def waiting_for(self, runs: Sequence[RunDir], *, succeeds: bool) -> str | None:
         """Return a dependency as sbatch takes it; None where a run's job isn't known."""
@@ -52,11 +117,27 @@ class SlurmScheduler(Backend, Scheduler):
 
         place = self.place(RunDir(state_root() / "runs" / "doctor"), profile.workdir, profile.python)
         settings, launch = SlurmSettings.of(profile.model_dump(mode="json")), trial_plan(profile, place)
-        trial = Trial(self.client(settings), self.script(launch), launch.time_limit)
+        python = launch.commands[0][0]
+        trial = Trial(
+            self.client(settings), self.script(launch), launch.time_limit, lambda: self.check_python(settings, python)
+        )
         return examine(settings, trial, lambda: self.runs_folder(settings, launch), on_node=on_node)
+
+    def collect_garbage(self, profile: AnyProfile, judge: Judge, *, dry_run: bool) -> list[Finding]:
+        """Remove what of the cache in orch's folder nothing has used for long; its jobs Slurm itself ends."""
+        from orchestrator.backends.environments import tidy_cache  # noqa: PLC0415 (as above)
+
+        machine, workdir = self.cache_of(SlurmSettings.of(profile.model_dump(mode="json")), profile.workdir)
+        return [] if dry_run else tidy_cache(machine, workdir)
 
     def holdings(self, profile: AnyProfile) -> list[dict[str, Any]]:
         """List the cluster's partitions."""
         from orchestrator.backends.slurm.partitions import partitions  # noqa: PLC0415 (as above)
 
         return [row.to_json() for row in partitions(self.client(SlurmSettings.of(profile.model_dump(mode="json"))))]
+
+
+def _named(settings: SlurmSettings, rows: Sequence[Partition]) -> list[str]:
+    """Return the profile's partition as an argument of scontrol's, which shows all where there is none."""
+    names = settings.partition.split(",") if settings.partition else [row.name for row in rows if row.is_default]
+    return names[:1]

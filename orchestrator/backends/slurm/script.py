@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:  # who only looks at runs must not wait for pydantic
 FOLDER: Final = "slurm"  # of the run directory: script, pickle, the logs of batch shell and agents
 WARN_SECONDS: Final = 90  # how long before the time limit the ranks are told to stop
 LEAST_WARNING: Final = 10
+GRES_GPUS: Final = re.compile(r"\bgpu(?::[^:,()]+)??(?::(\d{1,5}))?(?=[,(]|$)")
 # One failing agent ends the step; one that has ended well waits for the others, who may be saving.
 STEP_RULES: Final = ("--unbuffered", "--kill-on-bad-exit=1", "--wait=0")
 
@@ -94,10 +96,41 @@ def parameters(launch: LaunchPlan, array: Array | None = None) -> dict[str, Any]
 
 
 def cores_per_node(launch: LaunchPlan) -> int | None:
-    """Return the cores that each node's agent asks for; one a rank where nobody says it, None if nobody knows."""
-    asked = launch.job["resources"]["cpus"] or SlurmSettings.of(launch.profile).cpus_per_task
+    """Return the cores that each node's agent asks for: where nobody says it the GPUs' share, or one a rank.
+
+    None if nobody knows.
+    """
+    settings = SlurmSettings.of(launch.profile)
+    asked = launch.job["resources"]["cpus"] or settings.cpus_per_task
     counts = [task.nproc for task in launch.tasks if task.nproc is not None]
-    return asked or (max(counts) if len(counts) == launch.nnodes else None)
+    ranks = max(counts) if len(counts) == launch.nnodes else 0
+    share = (settings.cpus_per_gpu or 0) * (gpus_per_node(launch) or 0)
+    return asked or max(ranks, share) or None
+
+
+def gpus_per_node(launch: LaunchPlan) -> int | None:
+    """Return the GPUs that each node is asked for; None for none, or where only other options of sbatch say it."""
+    settings = SlurmSettings.of(launch.profile)
+    asked: int | None = launch.job["resources"]["gpus"]
+    return gpus_of(settings, asked)
+
+
+def gpus_of(settings: SlurmSettings, asked: int | None) -> int | None:
+    """Return the GPUs that a profile asks each node for, of which a job may ask another number; None for none."""
+    return (settings.gpus_per_node and (asked or settings.gpus_per_node)) or gpus_in(settings.gres or "") or None
+
+
+def gpus_in(gres: str) -> int:
+    """Return the GPUs in Slurm's list of generic resources, as an option has it or sinfo prints it of a node."""
+    return sum(int(count or 1) for count in GRES_GPUS.findall(gres))
+
+
+def leaves_cores_open(profile: Mapping[str, Any], job: Mapping[str, Any]) -> bool:
+    """Tell whether GPUs are asked for, and neither profile nor job says how many cores go with them."""
+    settings, resources = SlurmSettings.of(profile), job.get("resources") or {}
+    said = resources.get("cpus") or settings.cpus_per_task or settings.cpus_per_gpu
+    by_sbatch = any(name.startswith(("cpus", "cores", "exclusive")) for name in settings.sbatch)
+    return bool(gpus_of(settings, resources.get("gpus"))) and not said and not by_sbatch
 
 
 def warning(time_limit: int | None) -> int:

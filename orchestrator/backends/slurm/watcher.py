@@ -21,7 +21,8 @@ def source_of(run: RunDir, login: LoginNode) -> Source:
 
 def watch(run: RunDir, login: LoginNode, client: Client) -> RunWatcher:
     """Start the threads that copy what the run writes; their `wait` returns after the next look."""
-    return RunWatcher(run, [LoginFollower(run, source_of(run, login), client)], login.session)
+    source = source_of(run, login)
+    return RunWatcher(run, [LoginFollower(run, source, client)], lambda: [source])
 
 
 class LoginFollower(Follower):

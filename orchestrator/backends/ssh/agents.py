@@ -7,12 +7,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from orchestrator.backends.base import HandleState
+from orchestrator.backends.places.leases import leased, needs_of
 from orchestrator.backends.remote.hosts import all_of, on_all
 from orchestrator.backends.settings import Host, SshSettings, profile_of, remote_folder, workdir_of
 from orchestrator.backends.ssh.handle import Handle, read_handle
-from orchestrator.backends.ssh.leases import leased, visible
 from orchestrator.errors import BackendError
-from orchestrator.protocol.task import NodeTask
+from orchestrator.protocol.places.devices import shown
+from orchestrator.protocol.task import NodeTask, task_json
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.openssh import resolve
 from orchestrator.transport.pool import ConnectionPool
@@ -35,8 +36,9 @@ def start_agents(
 
     `plan_nodes` says which of the plan's nodes each of them is. Nothing is started while one can't take part.
     """
-    from orchestrator.backends.remote.checkpoints import checkpoint_to_give  # noqa: PLC0415 (loads fabric)
-    from orchestrator.backends.remote.upload import check_shared, prepare_node, task_json  # noqa: PLC0415 (as above)
+    from orchestrator.backends.environments import with_environment  # noqa: PLC0415 (only a start needs it)
+    from orchestrator.backends.remote.given import checkpoint_to_give  # noqa: PLC0415 (loads fabric)
+    from orchestrator.backends.remote.upload import check_shared, prepare_node  # noqa: PLC0415 (as above)
 
     start, workdir = tasks[0].start, settings.workdir
     given, before = checkpoint_to_give(run, tasks[0]), read_handle(run)
@@ -52,14 +54,17 @@ def start_agents(
     if settings.shared:
         sessions = {node: pool.session(hosts[node].address, workdir) for node in sorted(hosts)}
         check_shared(sessions, tasks[0], workdir)
-    with leased(pool, run, settings, hosts, tasks, hellos) as places:
+    machines = {node: pool.session(hosts[node].address, workdir) for node in sorted(hosts)}
+    tasks = with_environment(run, tasks, machines, workdir, shared=settings.shared)
+    needs = needs_of(settings, hosts, tasks, hellos)
+    with leased(pool, run, settings, hosts, start, needs, began=before is not None) as places:
         addresses = leader_addresses(hosts[0], hellos[0])
         names = tuple(hosts[node].name for node in sorted(hosts))
         tasks = tuple(
-            replace(task, leader_addrs=addresses, hosts=names, env={**task.env, **visible(places[task.node_rank])})
+            replace(task, leader_addrs=addresses, hosts=names, env={**task.env, **shown(places[task.node_rank])})
             for task in tasks
         )
-        handle = Handle(HandleState.INTENT, start, tuple(hosts[node] for node in sorted(hosts)), {}, plan_nodes)
+        handle = Handle.of_start(before, start, tuple(hosts[node] for node in sorted(hosts)), plan_nodes)
         handle.write(run)
 
         def start_one(node: int, host: Host) -> tuple[int, int]:

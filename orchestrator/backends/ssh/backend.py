@@ -8,14 +8,25 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from orchestrator.backends.base import Backend, Check, Finding, HandleState, Judge, NodeProof, Relauncher
+from orchestrator.backends.base import (
+    Backend,
+    Check,
+    Finding,
+    HandleState,
+    Judge,
+    NodeProof,
+    Queueing,
+    Relauncher,
+    Turn,
+)
 from orchestrator.backends.remote.hosts import on_all
 from orchestrator.backends.settings import Host, SshSettings, profile_of, workdir_of
 from orchestrator.backends.ssh import liveness
 from orchestrator.backends.ssh.agents import on_nodes, start_agents
 from orchestrator.backends.ssh.handle import SECRETS, read_handle
-from orchestrator.errors import BackendError
+from orchestrator.errors import BackendError, PlacesTakenError
 from orchestrator.protocol.task import NodeTask
+from orchestrator.runs.recovery import Reserves
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.openssh import over_ssh
 from orchestrator.transport.pool import ConnectionPool
@@ -32,7 +43,7 @@ if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for fabric
     from orchestrator.transport.rpc import Session
 
 
-class SshBackend(Backend, Relauncher):
+class SshBackend(Backend, Queueing, Relauncher):
     """Agents on machines of the user's; what they write is copied here by the supervisor."""
 
     collects: ClassVar[bool] = True
@@ -41,6 +52,10 @@ class SshBackend(Backend, Relauncher):
         self.pool = ConnectionPool()
         self._watchers: dict[str, SshWatcher] = {}
         self._lock = threading.Lock()
+
+    def awaited(self) -> list[str]:
+        """Return the machines whose first answer is awaited."""
+        return sorted(self.pool.opening)
 
     # -- starting
 
@@ -54,7 +69,7 @@ class SshBackend(Backend, Relauncher):
 
     def submit(self, plan: LaunchPlan, tasks: tuple[NodeTask, ...], run: RunDir) -> None:
         """Check every node, send the code, then start all agents; nothing is started while one node can't take part."""
-        from orchestrator.backends.remote.checkpoints import with_given_checkpoint  # noqa: PLC0415 (loads fabric)
+        from orchestrator.backends.remote.given import with_given_checkpoint  # noqa: PLC0415 (loads fabric)
 
         settings = SshSettings.of(plan.profile)
         hosts = dict(enumerate(settings.hosts))
@@ -63,10 +78,19 @@ class SshBackend(Backend, Relauncher):
         tasks = with_given_checkpoint(tasks)
         try:
             start_agents(self.pool, run, settings, hosts, tasks, tuple(hosts))
-        except BackendError:
+        except BackendError as error:
+            if isinstance(error, PlacesTakenError):  # while its starter was dead: nothing is held while it waits
+                self._end_processes(run)
+                (run.path / "handle.json").unlink(missing_ok=True)
             if read_handle(run) is None:  # no agent was to be started yet, so nobody else removes what was sent
                 self._remove(run, settings, hosts, tasks[0].run_dir)
             raise
+        self._leave_queue(run)
+
+    def _turn(self, run: RunDir) -> Turn | None:
+        from orchestrator.backends.places.waiting import Waiting  # noqa: PLC0415 (`orch status` does without)
+
+        return Waiting.recorded(self.pool, run)
 
     def _remove(self, run: RunDir, settings: SshSettings, hosts: Mapping[int, Host], folder: str) -> None:
         def one(_: int, host: Host) -> None:
@@ -81,6 +105,11 @@ class SshBackend(Backend, Relauncher):
         if handle is None or (handle.start >= again.start and handle.state == HandleState.SUBMITTED):
             return
         self.watcher(run).relaunch(again)
+
+    def reserves(self, run: RunDir) -> Reserves:
+        """Return the profile's spares, and how it says that a lost host is waited for or done without."""
+        settings = SshSettings.of(profile_of(run))
+        return Reserves(tuple(host.name for host in settings.spares), settings.min_nodes, settings.node_wait)
 
     # -- looking
 
@@ -109,7 +138,7 @@ class SshBackend(Backend, Relauncher):
     def wait(self, run: RunDir, timeout: float) -> None:
         """Copy what is new until something has changed, or for `timeout` seconds."""
         if read_handle(run) is None:  # its submit is still at work, for as long as an image is pulled
-            time.sleep(timeout)
+            time.sleep(timeout)  # nothing tells when another process has written its handle
             return
         self.watcher(run).wait(timeout)
 
@@ -117,9 +146,9 @@ class SshBackend(Backend, Relauncher):
     def bringing_logs(self, run: RunDir, ranks: list[int] | None) -> Iterator[None]:
         """Have the logs of these ranks (None: of all) copied here too, while it lasts."""
         from orchestrator.backends.remote.mirror import watching_logs  # noqa: PLC0415 (loads fabric)
-        from orchestrator.backends.ssh.watcher import sources  # noqa: PLC0415 (as above)
+        from orchestrator.backends.ssh.watcher import current_sources  # noqa: PLC0415 (as above)
 
-        with watching_logs(run, sources(run, self.pool), ranks):
+        with watching_logs(run, current_sources(run, self.pool), ranks):
             yield
 
     def reach(self, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
@@ -150,13 +179,18 @@ class SshBackend(Backend, Relauncher):
         on_nodes(self.pool, run, one)
 
     def clean_up(self, run: RunDir) -> list[NodeProof]:
-        """Send KILL to what is left on every node; a node that is out of reach is said to be."""
+        """Send KILL to what is left on every node; a node that is out of reach is said to be. No ticket stays."""
+        self._leave_queue(run)
+        return self._end_processes(run)
+
+    def _end_processes(self, run: RunDir) -> list[NodeProof]:
+        handle, lost = read_handle(run), self.unreachable(run)
 
         def one(node: int, session: Session, remote: str) -> NodeProof:
-            reply, _ = session.call("clean_up", run_dir=remote, run_id=run.run_id, node=node)
+            agent = handle.agents.get(node) if handle else None
+            reply, _ = session.call("clean_up", run_dir=remote, run_id=run.run_id, node=node, agent=agent)
             return NodeProof(node, reply["host"], reply["ended"], tuple(reply["survivors"]))
 
-        handle, lost = read_handle(run), self.unreachable(run)
         proofs, failed = on_nodes(self.pool, run, one, without=lost)
         for node in {*failed, *lost}:
             host = handle.hosts[node].name if handle else "?"
@@ -170,21 +204,21 @@ class SshBackend(Backend, Relauncher):
     def collect(self, run: RunDir) -> None:
         """Bring what is not here yet, then remove the run's folder on the nodes; what stays behind is recorded."""
         from orchestrator.backends.remote.mirror import finish  # noqa: PLC0415 (loads fabric)
-        from orchestrator.backends.ssh.watcher import sources  # noqa: PLC0415 (as above)
+        from orchestrator.backends.ssh.watcher import former_sources, sources  # noqa: PLC0415 (as above)
 
         lost = self.unreachable(run)
         with self._lock:
             watcher = self._watchers.pop(run.run_id, None)
         if watcher is not None:
             watcher.stop()
-        finish(run, sources(run, self.pool), lost)
+        finish(run, sources(run, self.pool), lost, former_sources(run, self.pool))
 
     def bring_outputs(self, run: RunDir) -> None:
         """Bring the outputs that are still on the nodes; once the run has ended, remove its folders there."""
         from orchestrator.backends.remote.mirror import bring_outputs  # noqa: PLC0415 (loads fabric)
-        from orchestrator.backends.ssh.watcher import sources  # noqa: PLC0415 (as above)
+        from orchestrator.backends.ssh.watcher import former_sources, sources  # noqa: PLC0415 (as above)
 
-        bring_outputs(run, sources(run, self.pool))
+        bring_outputs(run, [*sources(run, self.pool), *former_sources(run, self.pool)])
 
     # -- a profile's machines
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import secrets
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from orchestrator.backends import gpu_checks
 from orchestrator.backends.base import Check, CheckResult, Level
 from orchestrator.backends.remote.hosts import on_all
 from orchestrator.backends.settings import Host, SshSettings
@@ -24,9 +25,11 @@ if TYPE_CHECKING:  # loads fabric
 
 OK, WARN, FAIL = Level.OK, Level.WARN, Level.FAIL
 CHECKS: Final = ("ssh", "python3", "workdir", "ranks", "training", "clock", "shm", "master", "same versions")
+ENVIRONMENTS: Final = "environments"  # shown where a machine has one
 IN_CONTAINERS: Final = ("ssh", "python3", "workdir", "ranks", "runtime", "clock", "shm", "master")  # images have torch
 LEAST_FREE: Final = 1 << 30
 LEAST_SHM: Final = 1 << 30
+HASH_SECONDS: Final = 600.0  # all files of all environments are read
 MOST_SKEW: Final = 5.0
 REMEDIES: Final = {
     "workdir": "make room there",
@@ -43,6 +46,8 @@ class Node:
     checks: dict[str, CheckResult] = field(default_factory=dict)
     hello: Mapping[str, Any] = field(default_factory=dict)
     training: Mapping[str, Any] = field(default_factory=dict)
+    gpus: gpu_checks.Rows = field(default_factory=dict)
+    environments: Mapping[str, Sequence[str | None]] = field(default_factory=dict)  # key -> (hash, why it is altered)
 
     def add(self, what: str, level: Level, value: str, hint: str = "") -> None:
         """Note a check; what is well needs no hint."""
@@ -54,15 +59,20 @@ def examine(profile: SshProfile, pool: ConnectionPool) -> list[Check]:
     settings = SshSettings.of(profile.model_dump(mode="json"))
     hosts, asked = dict(enumerate(settings.hosts)), nproc_by_node(profile)
 
+    on_host = profile.runtime == "none"  # else torch is in the image
+
     def one(number: int, host: Host) -> Node:
         session = pool.session(host.address, settings.workdir)
         node = _check_machine(session, host, settings, asked[number], is_alone=len(hosts) == 1)
         if not node.hello:
             return node
+        _read_environments(node, session, settings.workdir)
         if profile.runtime == "none":
             _check_training(node, session, host.python or settings.python or "python3")
         else:
             _check_runtime(node, session, profile.runtime)
+        if node.hello["gpus"]:
+            node.gpus = gpu_checks.ask(session, host.python or settings.python or "python3" if on_host else None)
         return node
 
     nodes, failed = on_all(one, hosts)
@@ -71,10 +81,15 @@ def examine(profile: SshProfile, pool: ConnectionPool) -> list[Check]:
         nodes[number].add("ssh", FAIL, error.message, error.hint)
     _check_reachability(pool, hosts, settings.workdir, profile, nodes)
     _compare_versions(nodes)
-    whats = CHECKS if profile.runtime == "none" else IN_CONTAINERS
+    _compare_environments(nodes)
+    with_gpus = {number: node.gpus for number, node in nodes.items() if node.gpus}
+    gpu_checks.compare(with_gpus)
+    whats: tuple[str, ...] = CHECKS if profile.runtime == "none" else IN_CONTAINERS
+    whats += (ENVIRONMENTS,) if any(ENVIRONMENTS in node.checks for node in nodes.values()) else ()
     unknown = CheckResult(Level.UNKNOWN)
     rows = [(number, what) for what in whats for number in sorted(nodes)]
-    return [Check(number, nodes[number].host, what, *nodes[number].checks.get(what, unknown)) for number, what in rows]
+    made = [Check(number, nodes[number].host, what, *nodes[number].checks.get(what, unknown)) for number, what in rows]
+    return [*made, *gpu_checks.as_checks(with_gpus, {number: node.host for number, node in nodes.items()})]
 
 
 def _check_machine(session: Session, host: Host, settings: SshSettings, nproc: int | None, *, is_alone: bool) -> Node:
@@ -124,6 +139,14 @@ def _check_training(node: Node, session: Session, python: str) -> None:
         node.add("training", FAIL, error.message, "set python: in the profile to the interpreter that has torch")
 
 
+def _read_environments(node: Node, session: Session, workdir: str) -> None:
+    try:
+        answer, _ = session.call("hash_environments", timeout=HASH_SECONDS, workdir=workdir)
+        node.environments = answer["environments"]
+    except BackendError as error:
+        node.add(ENVIRONMENTS, FAIL, error.message, f"look at {workdir}/cache/env there")
+
+
 def _check_reachability(
     pool: ConnectionPool, hosts: Mapping[int, Host], workdir: str, profile: SshProfile, nodes: Mapping[int, Node]
 ) -> None:
@@ -131,7 +154,7 @@ def _check_reachability(
     if not nodes[0].hello:
         return
     addrs = leader_addresses(hosts[0], nodes[0].hello)
-    ports = gang_ports(secrets.token_hex(), port_range(profile))
+    ports = gang_ports(secrets.token_hex(), port_range(profile.ports))
     try:
         session = pool.session(hosts[0].address, workdir)
         port = session.call("listen", addrs=addrs, interface=profile.interface, ports=ports)[0]["port"]
@@ -162,3 +185,23 @@ def _compare_versions(nodes: Mapping[int, Node]) -> None:
     for number, version in known.items():
         hint = f"the others have torch {usual}: install that"
         nodes[number].add("same versions", OK if version == usual else FAIL, f"torch {version}", hint)
+
+
+def _compare_environments(nodes: Mapping[int, Node]) -> None:
+    """Hold what each environment contains against what it was, and against the same one on the other nodes."""
+    found: dict[str, Counter[str | None]] = {}
+    for _, node in sorted(nodes.items()):
+        for key, (digest, why) in node.environments.items():
+            if not why:  # an altered one is no measure for the others
+                found.setdefault(key, Counter())[digest] += 1
+    for node in nodes.values():
+        wrong, hint = [why for _, why in node.environments.values() if why], "the next run that needs it makes it anew"
+        for key, (digest, why) in node.environments.items():
+            if not why and digest != found[key].most_common(1)[0][0]:
+                wrong.append(f"environment {key[:12]} holds other files than on the other nodes")
+                hint = "remove that folder in the cache/env of its workdir: the next run makes it anew"
+        count = len(node.environments)
+        if wrong:
+            node.add(ENVIRONMENTS, FAIL, "; ".join(wrong), hint)
+        elif count:
+            node.add(ENVIRONMENTS, OK, f"{count}, as installed")

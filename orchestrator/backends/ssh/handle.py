@@ -26,13 +26,22 @@ class Handle:
     hosts: tuple[Host, ...]
     agents: dict[int, tuple[int, int]]  # node -> (pid, start time)
     plan_nodes: tuple[int, ...]  # which of the plan's nodes each of them is
+    former: tuple[Host, ...] = ()  # of earlier starts, which take no part in this one
 
     def write(self, run: RunDir) -> None:
         """Keep it with the run."""
         agents = {str(node): {"pid": pid, "started": started} for node, (pid, started) in self.agents.items()}
         hosts = [host.to_json() for host in self.hosts]
         values = {"state": self.state, "start": self.start, "hosts": hosts, "agents": agents, "seats": self.plan_nodes}
-        run.write("handle.json", values)
+        run.write("handle.json", {**values, "former": [host.to_json() for host in self.former]})
+
+    @staticmethod
+    def of_start(before: Handle | None, start: int, hosts: tuple[Host, ...], plan_nodes: tuple[int, ...]) -> Handle:
+        """Return the handle of a start that is about to be made, after the one before it."""
+        known = (*before.former, *before.hosts) if before is not None else ()
+        now = set(hosts)
+        former = tuple(dict.fromkeys(host for host in known if host not in now))
+        return Handle(HandleState.INTENT, start, hosts, {}, plan_nodes, former)
 
     @property
     def by_plan_node(self) -> dict[int, Host]:
@@ -43,18 +52,23 @@ class Handle:
 def read_handle(run: RunDir) -> Handle | None:
     """Return the run's handle; None before there is one; where it is damaged, the profile's hosts, with no agents."""
     try:
-        data = run.read("handle.json")
-        if data is None:
-            return None
-        agents = {int(node): (int(each["pid"]), int(each["started"])) for node, each in data["agents"].items()}
-        hosts = tuple(map(Host.from_json, data["hosts"]))
-        plan_nodes = tuple(map(int, data.get("seats") or range(len(hosts))))
-        if len(plan_nodes) != len(hosts):
-            raise ValueError("a node of the plan for each host")
-        return Handle(HandleState(data["state"]), data["start"], hosts, agents, plan_nodes)
+        return run.made_of("handle.json", _handle_of)
     except (StoreError, KeyError, TypeError, ValueError, AttributeError):
         profile = profile_of(run)
         if not profile:
             return None
         hosts = SshSettings.of(profile).hosts
         return Handle(HandleState.SUBMITTED, 0, hosts, {}, tuple(range(len(hosts))))
+
+
+def _handle_of(run: RunDir) -> Handle | None:
+    data = run.read("handle.json")
+    if data is None:
+        return None
+    agents = {int(node): (int(each["pid"]), int(each["started"])) for node, each in data["agents"].items()}
+    hosts = tuple(map(Host.from_json, data["hosts"]))
+    plan_nodes = tuple(map(int, data.get("seats") or range(len(hosts))))
+    if len(plan_nodes) != len(hosts):
+        raise ValueError("a node of the plan for each host")
+    former = tuple(map(Host.from_json, data.get("former", ())))
+    return Handle(HandleState(data["state"]), data["start"], hosts, agents, plan_nodes, former)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends.base import Finding, Judge, Ruling
+from orchestrator.backends.environments import tidy_cache
 from orchestrator.backends.remote.hosts import on_all
 from orchestrator.backends.remote.output_record import record_removed
 from orchestrator.backends.remote.outputs import left_on
@@ -15,8 +16,6 @@ from orchestrator.transport.pool import ConnectionPool
 if TYPE_CHECKING:  # loads fabric
     from orchestrator.transport.rpc import Session
 
-CACHE_DAYS: Final = 30
-
 
 def holdings(settings: SshSettings, pool: ConnectionPool) -> list[dict[str, Any]]:
     """List for every machine its cores, GPUs and free space, and who holds which place; or what is in the way."""
@@ -25,9 +24,9 @@ def holdings(settings: SshSettings, pool: ConnectionPool) -> list[dict[str, Any]
     def one(number: int, host: Host) -> dict[str, Any]:
         session = pool.session(host.address, settings.workdir)
         hello, _ = session.call("hello", workdir=settings.workdir, shared_parent=settings.shared_parent)
-        places = session.call("leases", slots=settings.slots)[0]["places"]
+        seen = session.call("look_at_queue", slots=settings.slots)[0]
         shown = {name: hello[name] for name in ("cores", "gpus", "free", "python")}
-        return {"host": host.name, "spare": number >= nodes, **shown, "places": places}
+        return {"host": host.name, "spare": number >= nodes, **shown, **seen}
 
     found, failed = on_all(one, machines)
     for number, problem in failed.items():
@@ -50,7 +49,7 @@ def collect_garbage(settings: SshSettings, pool: ConnectionPool, judge: Judge, *
         found = [
             _end(session, workdir, run_id, runs[run_id], ruling, dry_run=dry_run) for run_id, ruling in ruled.items()
         ]
-        return found if dry_run else [*found, *_tidy_cache(session, workdir)]
+        return found if dry_run else [*found, *tidy_cache(session, workdir)]
 
     done, failed = on_all(one, machines)
     rows = [finding for number in sorted(done) for finding in done[number]]
@@ -76,11 +75,3 @@ def _end(
     if ruling.run is not None:
         record_removed(ruling.run, host)
     return Finding("run", what, "removed", ruling.why)
-
-
-def _tidy_cache(session: Session, workdir: str) -> list[Finding]:
-    tidied = session.call("tidy_cache", workdir=workdir, days=CACHE_DAYS)[0]
-    if not tidied["removed"]:
-        return []
-    what = f"{session.address.host}: {tidied['removed']} files of the cache"
-    return [Finding("file", what, "removed", f"unused for {CACHE_DAYS} days, {tidied['freed'] >> 20} MiB")]

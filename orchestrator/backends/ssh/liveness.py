@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from orchestrator.backends.base import HandleState
 from orchestrator.backends.settings import Host
 from orchestrator.backends.ssh.handle import Handle, read_handle
 from orchestrator.errors import StoreError
+from orchestrator.protocol.events import EventKind
 from orchestrator.runs.relaunch import newest_start, pending_start
 from orchestrator.runs.state import Unreachable
 from orchestrator.runs.store import RunDir, read_lines
@@ -83,7 +84,7 @@ def unreachable_nodes(run: RunDir) -> dict[int, Unreachable]:
 def alive_agents(run: RunDir) -> Mapping[int, bool | None]:
     """Tell of each node's agent whether it lives, as it was seen last; None where it can't be told.
 
-    A node out of reach counts as gone once the gang has ended or has gone on without it.
+    A node out of reach counts as gone once the gang has ended or has gone on without it, or a cancel's grace is over.
     """
     handle, decided = read_handle(run), pending_start(read_lines(run.path / "events.jsonl"))
     if handle is None or (decided is not None and decided.start > handle.start):
@@ -100,10 +101,17 @@ def alive_agents(run: RunDir) -> Mapping[int, bool | None]:
     return found
 
 
+def _is_grace_over(run: RunDir, cancel: Mapping[str, Any]) -> bool:
+    """Tell whether a machine that heard of this cancel would have saved by now: who cancels waits for no other."""
+    said, grace = cancel.get("time"), 0.0 if cancel.get("now") else run.record().grace
+    return isinstance(said, float) and time.time() - said > grace
+
+
 def _count_out(run: RunDir, seen: Mapping[int, Seen], found: dict[int, bool | None]) -> None:
     events = newest_start(run.events())
     over = any(event["kind"] == "gang_ended" and event.get("node") == 0 for event in events)
     deserted = any(event["kind"] == "gave_up" and event.get("node") != 0 for event in events)
+    over = over or any(_is_grace_over(run, event) for event in events if event["kind"] == EventKind.CANCEL)
     for node, alive in found.items():
         since = seen[node].unreachable_since if node in seen else None
         is_long = since is not None and time.time() - since > UNREACHABLE_SECONDS

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from orchestrator.backends.remote.checkpoints import remote_checkpoints
 from orchestrator.backends.remote.mirror import LONGEST_PAUSE, POLL_SECONDS, Follower, RunWatcher, Source, Update
 from orchestrator.backends.remote.transfer import Copy
-from orchestrator.backends.settings import Host, profile_of, remote_folder, workdir_of
+from orchestrator.backends.settings import Host, SshSettings, profile_of, remote_folder, workdir_of
 from orchestrator.backends.ssh.handle import read_handle
-from orchestrator.backends.ssh.liveness import Seen, last_seen
+from orchestrator.backends.ssh.liveness import Seen, last_seen, unreachable_nodes
 from orchestrator.backends.ssh.relaunch import relaunch
 from orchestrator.errors import BackendError
 from orchestrator.runs.relaunch import Relaunch
@@ -21,6 +21,9 @@ from orchestrator.transport.pool import ConnectionPool
 
 if TYPE_CHECKING:
     from orchestrator.transport.rpc import Session
+
+WAITING_PAUSE: Final = 2.0  # between two looks at the machines that are waited for
+LOOKS_A_SECOND: Final = 128  # at most, at all nodes of a run together: of more, each look is held for longer
 
 
 class SshWatcher(RunWatcher):
@@ -32,7 +35,8 @@ class SshWatcher(RunWatcher):
         # All of the plan's: this start may have fewer than the next one, and a submit may still be at its first.
         handle, planned = read_handle(run), run.record().nnodes
         nodes = range(max(planned, len(handle.hosts) if handle else 0))
-        super().__init__(run, [NodeFollower(run, node, pool) for node in nodes], functools.partial(_node_0, run, pool))
+        followers = [NodeFollower(run, node, pool) for node in nodes]
+        super().__init__(run, followers, functools.partial(_sources_in_reach, run, pool))
 
     def relaunch(self, again: Relaunch) -> None:
         """Start the agents anew in a thread of its own, unless that is under way."""
@@ -42,7 +46,8 @@ class SshWatcher(RunWatcher):
 
     def _relaunch(self, again: Relaunch) -> None:
         try:
-            relaunch(self.run, self.pool, again)
+            if not relaunch(self.run, self.pool, again):
+                self.ended.wait(WAITING_PAUSE)
         except BackendError as error:
             kind = "start_problem" if error.transient else "submit_failed"
             self.run.append_event(kind, reason=error.message)
@@ -68,11 +73,18 @@ class NodeFollower(Follower):
         if self.copy is None or self.machine != self.handle.hosts[self.node]:
             self.machine = self.handle.hosts[self.node]
             self.copy = Copy(self.run, self.node, remote_folder(self.run), remote_checkpoints(self.run), [0])
+        self.copy.agent = self.handle.agents.get(self.node)
         session = self.pool.session(self.machine.address, self.workdir)
-        self.more = self.copy.update(session, 0.0 if self.more else POLL_SECONDS)
+        self.more = self.copy.update(session, 0.0 if self.more or self.copy.alive is False else self._hold())
         alive = None if self.more and self.copy.alive is False else self.copy.alive
-        self._record(Seen(self.handle.start, self.machine, alive))
-        return Update(self.copy.steps if self.node == 0 else None)
+        is_new = self._record(Seen(self.handle.start, self.machine, alive))
+        steps = self.copy.steps if self.node == 0 else None
+        return Update(steps, POLL_SECONDS if alive is False else 0.0, is_news=is_new or self.copy.has_news)
+
+    def _hold(self) -> float:
+        """Return for how long the machine holds a look while nothing is new; node 0's are never rarer."""
+        assert self.handle is not None
+        return POLL_SECONDS if self.node == 0 else max(POLL_SECONDS, len(self.handle.hosts) / LOOKS_A_SECOND)
 
     def record_loss(self, error: BackendError) -> None:
         """Record since when the machine has been out of reach."""
@@ -84,12 +96,13 @@ class NodeFollower(Follower):
         """Tell whether there has been another start, which may have another machine for the node."""
         return read_handle(self.run) != self.handle
 
-    def _record(self, seen: Seen) -> None:
-        """Record what is known of the node's agent now, where that has changed."""
+    def _record(self, seen: Seen) -> bool:
+        """Record what is known of the node's agent now, where that has changed; tell whether it has."""
         before = last_seen(self.run, self.node)
         now = seen.after(before)
         if now != before:
             now.write(self.run, self.node)
+        return now != before
 
 
 def sources(run: RunDir, pool: ConnectionPool) -> list[Source]:
@@ -101,6 +114,37 @@ def sources(run: RunDir, pool: ConnectionPool) -> list[Source]:
     ]
 
 
-def _node_0(run: RunDir, pool: ConnectionPool) -> Session | None:
-    """Return the session with node 0's machine, as it is in this start."""
-    return next((source.session() for source in sources(run, pool)), None)
+def current_sources(run: RunDir, pool: ConnectionPool) -> list[Source]:
+    """Return each node, by the machine that it has whenever that is asked: another start may give it another one."""
+
+    def session(node: int) -> Session:
+        handle = read_handle(run)
+        if handle is None or node >= len(handle.hosts):
+            raise BackendError(f"node {node} has no machine now", transient=True)
+        return pool.session(handle.hosts[node].address, workdir)
+
+    handle, workdir = read_handle(run), workdir_of(profile_of(run))
+    nodes = range(max(run.record().nnodes, len(handle.hosts) if handle else 0))
+    return [Source(f"node {node}", (node,), functools.partial(session, node)) for node in nodes]
+
+
+def former_sources(run: RunDir, pool: ConnectionPool) -> list[Source]:
+    """Return the machines of earlier starts that take no part in this one.
+
+    Their outputs are those of nodes that follow the plan's; where the folder is shared, they have none of their own.
+    """
+    handle, settings = read_handle(run), SshSettings.of(profile_of(run))
+    if handle is None or settings.shared:
+        return []
+    numbers = {host: len(settings.hosts) + number for number, host in settings.machines.items()}
+    return [
+        Source(host.name, (numbers[host],), functools.partial(pool.session, host.address, settings.workdir))
+        for host in handle.former
+        if host in numbers
+    ]
+
+
+def _sources_in_reach(run: RunDir, pool: ConnectionPool) -> list[Source]:
+    """Return the machines of this start, without those that were out of reach at the last look."""
+    lost = unreachable_nodes(run)
+    return [source for source in sources(run, pool) if source.nodes[0] not in lost]

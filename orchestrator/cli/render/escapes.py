@@ -28,6 +28,11 @@ def log_line(text: str) -> str:
     return f"{shown}\x1b[0m" if "\x1b" in shown and not shown.endswith("\x1b[0m") else shown
 
 
+def plain(text: str) -> str:
+    """The same without its colours, for what has no room for them."""
+    return printable(_SEQUENCES.sub("", text), keep="")
+
+
 def _outside(kept: re.Pattern[str], text: str, change: Callable[[str], str]) -> str:
     pieces, end = [], 0
     for match in kept.finditer(text):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.render.tables import duration, table
-from orchestrator.protocol.hostlist import FOLD_FROM, in_words
+from orchestrator.protocol.hostlist import FOLD_FROM, fold, in_words
 from orchestrator.protocol.layout import node_folder
 from orchestrator.protocol.task import NodeTask
+
+MOST_ROWS = 64  # ranks; more are shown as ranges
 
 if TYPE_CHECKING:
     from orchestrator.prepare.prepare import Shipment
@@ -18,9 +21,9 @@ if TYPE_CHECKING:
 
 def plan_page(launch: LaunchPlan, *, commands: bool) -> str:
     """Return the rank table, the global batch and the limits; with `commands`, also exactly what would be started."""
-    from orchestrator.specs.plan import BOUND_LATER, ON_THE_NODES, ranks_of
+    from orchestrator.specs.plan import BOUND_LATER, ON_THE_NODES
 
-    task, ranks = launch.tasks[0], ranks_of(launch)
+    task = launch.tasks[0]
     world = launch.world_size
     lines = [f"{launch.name} on {launch.profile['name']} ({launch.profile['kind']})"]
     facts: dict[str, str] = {
@@ -28,10 +31,11 @@ def plan_page(launch: LaunchPlan, *, commands: bool) -> str:
         "world size": str(world) if world else ON_THE_NODES,
         "MASTER_ADDR": launch.master_addr,
         "MASTER_PORT": BOUND_LATER,
-        "gang ports": _gang_ports(task),
+        "agent ports": _gang_ports(task),
         "backend": launch.profile["backend"],
         "launcher": _launcher(task.launcher, task.program.kind),
         "container": _container(task),
+        "environment": _environment(launch.job.get("environment")),
         "checkpoints": f"{task.checkpoint_dir} (keep {task.checkpoint_keep}, resume {task.resume})",
         "code": task.code_dir,
         "limits": f"join {duration(task.join_timeout)}, grace {duration(task.grace)}, "
@@ -40,15 +44,35 @@ def plan_page(launch: LaunchPlan, *, commands: bool) -> str:
         "secrets": ", ".join(f"{name}=***" for name in launch.secret_names),
     }
     if launch.global_batch:
-        facts["batch"] = f"{launch.global_batch} samples a step"
-        facts["batch"] += f", {launch.global_batch // world} a rank" if world else ""
+        facts["batch"] = f"{launch.global_batch} samples per step"
+        facts["batch"] += f", {launch.global_batch // world} per rank" if world else ""
     lines += [f"  {name:<12} {value}" for name, value in facts.items() if value]
-    rows = [[str(row.rank), str(row.node_rank), row.host, str(row.local_rank)] for row in ranks]
-    if rows:
-        lines += ["", table(["RANK", "NODE", "HOST", "LOCAL RANK"], rows)]
+    if ranks := _rank_table(launch):
+        lines += ["", ranks]
     if commands:
         lines += ["", *_commands(launch)]
     return "\n".join(lines)
+
+
+def _rank_table(launch: LaunchPlan) -> str:
+    """Return a row for each rank; of many ranks, one for neighbouring nodes with as many each."""
+    from orchestrator.specs.plan import bindings_of, ranks_of
+
+    if not _are_many(launch):
+        rows = [[str(row.rank), str(row.node_rank), row.host, str(row.local_rank)] for row in ranks_of(launch)]
+        return table(["RANK", "NODE", "HOST", "LOCAL RANK"], rows) if rows else ""
+    rows = []
+    for nproc, group in groupby(bindings_of(launch) or [], key=lambda binding: binding.nproc):
+        nodes = list(group)
+        first, last = nodes[0], nodes[-1]
+        hosts = fold(dict.fromkeys(launch.tasks[node.node_rank].host for node in nodes))
+        ranks = f"{first.rank_offset}-{last.rank_offset + nproc - 1}"
+        rows.append([ranks, f"{first.node_rank}-{last.node_rank}", hosts, str(nproc)])
+    return table(["RANKS", "NODES", "HOSTS", "PER NODE"], rows)
+
+
+def _are_many(launch: LaunchPlan) -> bool:
+    return (launch.world_size or launch.nnodes) > MOST_ROWS
 
 
 def shipment_page(ships: Shipment) -> str:
@@ -82,12 +106,23 @@ def _container(task: NodeTask) -> str:
     return f"{task.container.image} in {task.container.runtime}, {pulled[task.container.pull]}"
 
 
+def _environment(asked: Mapping[str, Any] | None) -> str:
+    if asked is None:
+        return ""
+    python = f", Python {asked['python']}" if asked["python"] else ""
+    system = f", over the packages of {asked['system_packages']}" if asked["system_packages"] else ""
+    return f"{asked['lock']}{python}{system}, installed on the nodes"
+
+
 def _commands(launch: LaunchPlan) -> list[str]:
     if launch.profile["kind"] == "slurm":
         return [*_batch_script(launch), *_ranks(launch)]
+    shown = 1 if _are_many(launch) else launch.nnodes
     lines = ["commands:"]
-    for task, argv in zip(launch.tasks, launch.commands, strict=True):
+    for task, argv in zip(launch.tasks[:shown], launch.commands[:shown], strict=True):
         lines.append(f"  node {task.node_rank} ({task.host}): {shlex.join(argv)}")
+    if shown < launch.nnodes:
+        lines.append(f"  nodes 1-{launch.nnodes - 1}: the same, each with its own task.json")
     return [*lines, *_ranks(launch)]
 
 
@@ -107,15 +142,16 @@ def check_line(level: str, value: str, hint: str) -> str:
 
 
 def _ranks(launch: LaunchPlan) -> list[str]:
-    from orchestrator.specs.plan import ranks_of
+    from orchestrator.specs.plan import own_variables, ranks_of
 
-    lines = _entering(launch.tasks[0])
-    ranks = ranks_of(launch)
-    if ranks:
-        lines += ["", "each rank:", f"  cd {shlex.quote(launch.tasks[0].code_dir)}", f"  {shlex.join(ranks[0].argv)}"]
-        lines += ["", "environment of rank 0:", *_assignments({**launch.tasks[0].env, **ranks[0].environment})]
-        for row in ranks[1:]:
-            changed = {k: v for k, v in row.environment.items() if v != ranks[0].environment[k]}
+    lines, task, ranks = _entering(launch.tasks[0]), launch.tasks[0], ranks_of(launch)
+    if first := next(ranks, None):
+        lines += ["", "each rank:", f"  cd {shlex.quote(task.code_dir)}", f"  {shlex.join(first.argv)}"]
+        lines += ["", "environment of rank 0:", *_assignments({**task.env, **first.environment})]
+        if _are_many(launch):
+            return [*lines, "the other ranks differ in:", *(f"  {name}" for name in own_variables(launch))]
+        for row in ranks:
+            changed = {k: v for k, v in row.environment.items() if v != first.environment[k]}
             lines += [f"rank {row.rank} differs in:", *_assignments(changed)]
     return lines
 

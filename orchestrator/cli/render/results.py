@@ -8,20 +8,21 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.render.escapes import one_line
-from orchestrator.cli.render.tables import Style, alike, duration, output_files, plain, size, table
+from orchestrator.cli.render.tables import Style, alike, duration, output_files, plain, size, table, tables
 from orchestrator.operations.diff import Comparison, Row
 from orchestrator.operations.pull import Pulled
-from orchestrator.protocol.checkpoint_dir import CheckpointState
+from orchestrator.protocol.checkpoints.checkpoint_dir import CheckpointState
 from orchestrator.protocol.hostlist import FOLD_FROM, folded, in_words, nodes_in_words, numbers_in_words
-from orchestrator.runs.checkpoints import Checkpoint
-from orchestrator.runs.outputs import Output
+from orchestrator.runs.files.checkpoints import Checkpoint
+from orchestrator.runs.files.outputs import Output
 
 if TYPE_CHECKING:
     from orchestrator.backends.base import Check
+    from orchestrator.runs.job_use import JobUse
 
 VERDICT_COLOURS = {
     CheckpointState.COMMITTED: "green",
-    CheckpointState.TORN: "yellow",
+    CheckpointState.INCOMPLETE: "yellow",
     CheckpointState.CORRUPT: "red",
     CheckpointState.UNREADABLE: "red",
 }
@@ -41,6 +42,21 @@ def checkpoints_page(found: Sequence[Checkpoint], folder: str, style: Style = pl
     """Return a line a checkpoint, oldest first, then what is wrong with those that must not be used."""
     if not found:
         return f"no checkpoints in {folder}"
+    own, others = ([each for each in found if (each.format == "orch") == is_own] for is_own in (True, False))
+    return "\n".join([*(_own_checkpoints(own, folder, style) if own else ()), *_others_checkpoints(others)])
+
+
+def _others_checkpoints(found: Sequence[Checkpoint]) -> list[str]:
+    """Return a line for each checkpoint of another format: it has no checksums, and is whole as far as it tells."""
+    rows = [
+        [each.format, str(each.step) if each.step >= 0 else "-", moment(each.time), size(each.bytes),
+         one_line(metrics(each.metric)), one_line(str(each.path))]
+        for each in found
+    ]  # fmt: skip
+    return [table(["FORMAT", "STEP", "SAVED", "SIZE", "METRIC", "PATH"], rows)] if rows else []
+
+
+def _own_checkpoints(found: Sequence[Checkpoint], folder: str, style: Style) -> list[str]:
     rows = []
     for each in found:
         known = each.is_whole
@@ -53,8 +69,8 @@ def checkpoints_page(found: Sequence[Checkpoint], folder: str, style: Style = pl
         head = lines[number].removesuffix(each.verdict)
         lines[number] = f"{head}{style(each.verdict, VERDICT_COLOURS[each.verdict])}"
     lines += [f"  step {each.step} is {each.verdict}: {each.reason}" for each in found if each.reason]
-    how = "every byte was read" if all(each.hashed for each in found) else "sizes only; --verify reads every byte"
-    return "\n".join([*lines, f"in {folder} ({how})"])
+    how = "checksums verified" if all(each.hashed for each in found) else "sizes only; --verify checks the checksums"
+    return [*lines, f"in {folder} ({how})"]
 
 
 def outputs_page(found: Sequence[Output], passed_over: Sequence[str], left: Sequence[str]) -> str:
@@ -72,7 +88,7 @@ def pulled_page(pulled: Pulled) -> str:
     rows = [[file.how, size(file.bytes), file.path] for file in pulled.files]
     lines = [table(["", "SIZE", "FILE"], rows)] if rows else ["nothing is there to be copied yet"]
     lines += [f"passed over: {reason}" for reason in pulled.skipped]
-    if pulled.step is None and pulled.choice:
+    if pulled.choice and not any(file.path.startswith("checkpoints/") for file in pulled.files):
         lines.append(pulled.choice)
     return "\n".join([*lines, f"in {pulled.folder}"])
 
@@ -101,7 +117,22 @@ def members_page(members: Sequence[tuple[str, int]]) -> str:
     return table(["SIZE", "FILE"], [[size(count), name] for name, count in members])
 
 
-def doctor_page(checks: Sequence[Check], style: Style = plain) -> str:
+def job_use_line(run: str, job: JobUse) -> str:
+    """Return what a scheduler has measured of a run's job, as seff says it."""
+    limit = f" of {duration(job.limit_seconds)}" if job.limit_seconds is not None else ""
+    cores = f"{job.cores} core{'s' * (job.cores != 1)}"
+    said = [f"{duration(job.seconds)}{limit}"]
+    said.append(cores if job.core_share is None else f"{100 * job.core_share:.0f} % of {cores}")
+    if job.memory is not None:
+        said.append(f"{size(job.memory)}{_share(job.memory, job.memory_limit)} memory")
+    return f"{run}: Slurm job {job.job_id} {job.state}, {', '.join(said)}"
+
+
+def _share(used: int, given: int | None) -> str:
+    return f" of {size(given)} ({100 * used / given:.0f} %)" if given else ""
+
+
+def doctor_page(checks: Sequence[Check], style: Style = plain, width: int | None = None) -> str:
     """Return a line a node (or many alike), a column a check; then what is wrong, where, and what to do."""
     whats = list(dict.fromkeys(check.what for check in checks))
     hosts = {check.node: check.host for check in checks}
@@ -111,7 +142,7 @@ def doctor_page(checks: Sequence[Check], style: Style = plain) -> str:
         [numbers_in_words(nodes), in_words(hosts[node] for node in nodes), *cells[nodes[0]]]
         for nodes in alike(hosts, lambda node: cells[node])
     ]
-    lines = [table(["NODE", "HOST", *(what.upper() for what in whats)], rows)]
+    lines = [tables(["NODE", "HOST", *(what.upper() for what in whats)], rows, width, repeat=2)]
     lines += _what_is_wrong(checks, style)
     failed = sum(check.level == "fail" for check in checks)
     lines += ["", f"{failed} of {len(checks)} checks failed" if failed else "all checks passed"]
@@ -156,7 +187,7 @@ def nodes_page(found: Sequence[Mapping[str, Any]], style: Style = plain) -> str:
             free = min((one["free"] for one in each if "free" in one), default=None)
             disk = "-" if free is None else f"{'from ' if len(each) > 1 else ''}{size(free)}"
             rows.append([f"{name} (spare)" if spare else name, *cells[:2], disk, cells[2]])
-    lines = table(["HOST", "CORES", "GPUS", "FREE DISK", "HELD BY"], rows).split("\n")
+    lines = table(["HOST", "CORES", "GPUS", "FREE DISK", "USED BY"], rows).split("\n")
     return "\n".join(style(line, "red") if number in out else line for number, line in enumerate(lines))
 
 
@@ -165,7 +196,11 @@ def _holdings(each: Mapping[str, Any]) -> tuple[str, str, str]:
     if "problem" in each:
         return "-", "-", str(each["problem"])
     holders = [f"{place} {_holder(holder)}" for place, holder in each["places"].items()]
-    return str(each["cores"]), str(each["gpus"]), ", ".join(holders) or "not counted"
+    return (
+        str(each["cores"]),
+        str(each["gpus"]),
+        ", ".join(holders) or "- (no GPUs; slots: in the profile counts CPU slots)",
+    )
 
 
 def _holder(holder: Mapping[str, Any] | None) -> str:

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.cli.render import escapes
 from orchestrator.cli.render.escapes import one_line
-from orchestrator.cli.render.tables import COLOURS, Style, ago, alike, duration, output_files, plain, size, table
+from orchestrator.cli.render.tables import COLOURS, Style, ago, alike, duration, fold, output_files, plain, size, table
+from orchestrator.protocol.hostlist import fold as fold_hosts
 from orchestrator.protocol.hostlist import in_words, nodes_in_words
-from orchestrator.runs.state import NodeState, Outcome, RunState, Verdict
+from orchestrator.runs.state import NodeState, NodeStatus, Outcome, Recovery, RunState, RunStatus, Verdict
 
 if TYPE_CHECKING:  # `orch status` of ended runs must not wait for the supervisor's rules
-    from orchestrator.operations.runs import OutputsThatGo
+    from orchestrator.operations.removal import Removal
 
+SPARE = ("RANKS", "PROFILE", "SUBMITTED")  # what a narrow terminal's table of runs does without, in this order
+NOTE_LINES = 2
+MOST_ATTEMPTS = 10
 IN_ORDER = ("exit code 0", "exit code 95", "SIGTERM", "SIGKILL")  # what an end that orch asked for looks like
 
 
@@ -45,35 +50,44 @@ def result_line(result: Mapping[str, Any] | None) -> str:
         if isinstance(value, int | float):
             words.append(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}")
     if result.get("stand_in"):
-        words.append("NOT THE DATA THAT WAS ASKED FOR: a stand-in, see the log")
+        words.append("not the data asked for: see the log")
     return one_line(", ".join(words) or ", ".join(f"{key} {value}" for key, value in list(result.items())[:4]))
 
 
-def status_table(rows: Iterable[tuple[RunState, Mapping[str, Any] | None]], now: float, style: Style = plain) -> str:
-    """Return a line a run: id, state, profile, ranks, age, time taken, and the word that matters most."""
-    return status_lines([status_line(state, heartbeat, now) for state, heartbeat in rows], style)
-
-
-def status_line(state: RunState, heartbeat: Mapping[str, Any] | None, now: float) -> list[str]:
-    """Return the cells of one run."""
+def status_line(state: RunState, heartbeat: Mapping[str, Any] | None, now: float, last_line: str = "") -> list[str]:
+    """Return the cells of one run: id, state, profile, ranks, age, time taken, and the word that matters most."""
     ranks = str(state.world_size) if state.world_size else "?"
     took = duration((state.ended or now) - state.started) if state.started else "-"
-    return [state.run_id, state.state, state.profile, ranks, ago(state.created, now), took, note(state, heartbeat, now)]
+    said = note(state, heartbeat, now, last_line)
+    return [state.run_id, state.state, state.profile, ranks, ago(state.created, now), took, said]
 
 
-def status_lines(lines: Sequence[Sequence[str]], style: Style = plain) -> str:
+def status_lines(lines: Sequence[Sequence[str]], style: Style = plain, width: int | None = None) -> str:
     """Return the table of these cells."""
     if not lines:
         return "no runs yet; start one: orch submit JOB --profile PROFILE"
-    return table(["RUN", "STATE", "PROFILE", "RANKS", "SUBMITTED", "TOOK", "NOTE"], lines, style, colour_of=1)
+    header = ["RUN", "STATE", "PROFILE", "RANKS", "SUBMITTED", "TOOK", "NOTE"]
+    return table(header, lines, style, colour_of=1, width=width, spare=SPARE, most=NOTE_LINES)
 
 
-def note(state: RunState, heartbeat: Mapping[str, Any] | None, now: float) -> str:
-    """Return the word that matters most about a run."""
+def note(state: RunState, heartbeat: Mapping[str, Any] | None, now: float, last_line: str = "") -> str:
+    """Return the word that matters most about a run; without a heartbeat, the last line of rank 0's log."""
     if state.verdict is not None:
-        reason = (state.verdict.reason.splitlines() or [""])[0]
-        return reason if len(reason) <= 80 else f"{reason[:77]}..."
-    return "; ".join(filter(None, [out_of_reach(state, now), state.detail, progress(heartbeat)]))
+        return (state.verdict.reason.splitlines() or [""])[0]
+    if state.recovery is not None:  # what is shown of the training is of before
+        return recovery_line(state.recovery, now)
+    said = progress(heartbeat) or shown_line(last_line)
+    return "; ".join(filter(None, [out_of_reach(state, now), state.detail, said]))
+
+
+def recovery_line(recovery: Recovery, now: float) -> str:
+    """Return `n3 lost 12.0 s ago; restarting on n1, n2, spare n4 from step 300`."""
+    return f"{in_words(recovery.lost)} lost {ago(recovery.since, now)}; {recovery.next}"
+
+
+def shown_line(line: str) -> str:
+    """Return a line of a log as it stands in a table: without colours, on one line."""
+    return escapes.plain(line.expandtabs()).strip()
 
 
 def out_of_reach(state: RunState, now: float) -> str:
@@ -91,33 +105,77 @@ def out_of_reach(state: RunState, now: float) -> str:
     return f"{names} out of reach for {duration(now - first.since)}{why}{old}"
 
 
-def status_page(state: RunState, heartbeat: Mapping[str, Any] | None, result: Mapping[str, Any] | None, folder: str,
-                now: float, style: Style = plain) -> str:  # fmt: skip
-    """Return everything about one run on one screen."""
+def status_page(
+    state: RunState, heartbeat: Mapping[str, Any] | None, result: Mapping[str, Any] | None, folder: str, now: float,
+    style: Style = plain, *, last_line: str = "", width: int | None = None,
+) -> str:  # fmt: skip
+    """Return everything about one run on one screen; with a `width` no line is longer, but for the folder's."""
     lines = [f"{state.run_id}  {style(state.state, COLOURS.get(state.state, ''))}"]
     facts = {
         "profile": f"{state.profile}, {len(state.nodes)} node{'s' * (len(state.nodes) != 1)}, "
         f"{state.world_size or '?'} ranks",
         "submitted": ago(state.created, now),
-        "took" if state.is_final else "took" if state.is_final else "running": duration(
-            (state.ended or now) - state.started
-        )
-        if state.started
-        else "",
+        "took" if state.is_final else "running": (
+            duration((state.ended or now) - state.started) if state.started else ""
+        ),
         "master": state.master,
+        "slurm job": _slurm_job(state),
         "attempt": f"{state.attempt} ({state.restarts} restart{'s' * (state.restarts != 1)})" if state.restarts else "",
+        "recovery": recovery_line(state.recovery, now) if state.recovery else "",
         "progress": "" if state.is_final else progress(heartbeat),
+        "last line": "" if heartbeat or state.state == RunStatus.FAILED else shown_line(last_line),
         "result": result_line(result),
         "machines": out_of_reach(state, now),
-        "detail": "" if state.is_final else state.detail,
-        "folder": folder,
+        "detail": "" if state.is_final or state.recovery else state.detail,
     }
-    lines += [f"  {name:<10} {one_line(value)}" for name, value in facts.items() if value]
+    for name, value in facts.items():
+        lines += _folded(f"  {name:<10} ", value, width) if value else []
+    lines.append(f"  {'folder':<10} {one_line(folder)}")  # whole, as it is copied
+    if state.verdict is not None and state.verdict.reason:
+        lines += ["", *_folded("  ", state.verdict.reason, width)]
     if state.verdict is not None and state.verdict.outcome == Outcome.FAILED:
-        lines += ["", f"  {one_line(state.verdict.reason)}", f"  more: orch why {state.run_id}"]
-    elif state.verdict is not None and state.verdict.reason:
-        lines += ["", f"  {one_line(state.verdict.reason)}"]
-    return "\n".join([*lines, *left_lines(state), "", _nodes_table(state)])
+        lines.append(f"  more: orch why {state.run_id}")
+    history = attempt_lines(state, now, width)
+    return "\n".join([*lines, *left_lines(state), "", _nodes_table(state, width), *([""] if history else []), *history])
+
+
+def _slurm_job(state: RunState) -> str:
+    """Return `17 on n[1-2]`; without the nodes while it has none."""
+    hosts = [node.host for node in state.nodes if node.state != NodeStatus.WAITING]
+    return f"{state.slurm_job}{f' on {fold_hosts(hosts)}' if hosts else ''}" if state.slurm_job else ""
+
+
+def attempt_lines(state: RunState, now: float, width: int | None = None) -> list[str]:
+    """Return the history of a run of several attempts: what each was resumed from, when it ended, and why."""
+    if len(state.attempts) < 2:
+        return []
+    rows = [
+        [
+            str(each.number),
+            _checkpoint(each.resumed_from),
+            duration((each.ended or state.ended or now) - each.began) if each.began else "-",
+            ago(each.ended, now) if each.ended else "-",
+            each.end.partition("\n")[0] or (state.state if each is state.attempts[-1] else "-"),
+        ]
+        for each in state.attempts[-MOST_ATTEMPTS:]
+    ]
+    lines = table(["ATTEMPT", "RESUMED FROM", "TOOK", "ENDED", "WHY"], rows, width=width).split("\n")
+    left = len(state.attempts) - MOST_ATTEMPTS
+    return [*lines, *([f"{left} attempts before these: orch status {state.run_id} --json"] if left > 0 else [])]
+
+
+def _checkpoint(name: str | None) -> str:
+    from orchestrator.protocol.checkpoints.checkpoint_dir import step_of
+
+    step = step_of(name.rpartition("/")[2]) if name is not None else None
+    return f"step {step}" if step is not None else one_line(name or "-")
+
+
+def _folded(head: str, text: str, width: int | None) -> list[str]:
+    """Return the text after its head, the lines that follow as far in."""
+    text = one_line(text)
+    parts = [text] if width is None else fold(text, width - len(head))
+    return [f"{head if number == 0 else ' ' * len(head)}{part}" for number, part in enumerate(parts)]
 
 
 def left_lines(state: RunState) -> list[str]:
@@ -131,13 +189,38 @@ def left_lines(state: RunState) -> list[str]:
     return [*lines, f"  fetch it: orch pull {state.run_id} --outputs"]
 
 
-def removed_outputs(run_id: str, gone: OutputsThatGo) -> list[str]:
+def removals_page(removals: Sequence[Removal], now: float, style: Style = plain) -> str:
+    """Return the runs that are to be removed, and of what there is no copy."""
+    rows = [
+        [
+            each.state.run_id, each.state.state, ago(each.state.ended or each.state.created, now), size(each.bytes),
+            _only_copies(each) or "-",
+        ]
+        for each in removals
+    ]  # fmt: skip
+    lines = [table(["RUN", "STATE", "ENDED", "SIZE", "NOT COPIED ANYWHERE"], rows, style, colour_of=1)]
+    if any(_only_copies(each) for each in removals):
+        lines += ["what was not copied is lost with them; orch pull RUN copies a run's outputs and a checkpoint"]
+    left = [(each.run.run_id, left) for each in removals for left in each.left]
+    lines += [f"{left.host}:{left.folder} still holds what {run_id} has written there" for run_id, left in left]
+    return "\n".join(lines)
+
+
+def _only_copies(removal: Removal) -> str:
+    count = removal.only_checkpoints
+    parts = [f"{count} checkpoint{'s' * (count != 1)}"] if count else []
+    if removal.only_outputs:
+        parts.append(f"{removal.only_outputs} output file{'s' * (removal.only_outputs != 1)}")
+    return ", ".join(parts)
+
+
+def removed_outputs(gone: Removal) -> list[str]:
     """Return what went with a run that was removed, and what is left of it elsewhere."""
-    lines = [f"{output_files(gone.files, gone.bytes)} went with {run_id}"] if gone.files else []
+    lines = [f"{output_files(gone.outputs, gone.output_bytes)} went with {gone.run.run_id}"] if gone.outputs else []
     return [*lines, *(f"{each.host}:{each.folder} still holds what it has written there" for each in gone.left)]
 
 
-def _nodes_table(state: RunState) -> str:
+def _nodes_table(state: RunState, width: int | None) -> str:
     """Return a line a node; many neighbours of which the same is to be said share one."""
     blamed = state.verdict.rank if state.verdict else None
 
@@ -145,16 +228,24 @@ def _nodes_table(state: RunState) -> str:
         told = (each for each in sorted(node.exits.items()) if each[0] == blamed or each[1] not in IN_ORDER)
         return ", ".join(f"rank {rank}: {how}" for rank, how in told)
 
+    lost = set(state.recovery.lost) if state.recovery is not None else set()
+
     def said(node: NodeState) -> str:
+        if node.host in lost and node.state == NodeStatus.RUNNING:
+            return "lost"
         return node.state if node.unreachable is None or state.is_final else f"{node.state} (out of reach)"
 
     rows = []
     for nodes in alike(state.nodes, lambda node: (said(node), node.ranks is None, ends(node))):
         first, last = nodes[0], nodes[-1]
-        number = str(first.node) if first is last else f"{first.node}-{last.node}"
-        ranks = f"{first.ranks[0]}-{last.ranks[1] - 1}" if first.ranks and last.ranks else "-"
+        number = _span(first.node, last.node)
+        ranks = _span(first.ranks[0], last.ranks[1] - 1) if first.ranks and last.ranks else "-"
         rows.append([number, in_words(dict.fromkeys(node.host for node in nodes)), said(first), ranks, ends(first)])
-    return table(["NODE", "HOST", "STATE", "RANKS", "ENDS"], rows)
+    return table(["NODE", "HOST", "STATE", "RANKS", "EXIT"], rows, width=width)
+
+
+def _span(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"
 
 
 def notify_lines(told: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -167,18 +258,31 @@ def notify_lines(told: Iterable[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def verdict_page(state: RunState, style: Style = plain) -> str:
+def tracker_lines(trackers: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return where each tracker shows the run, and why one has not been told everything."""
+    lines = []
+    for each in trackers:
+        what = "NOT TOLD" if each["done"] else "not told yet"
+        problem = f"{what}: {one_line(each['problem'])}" if each["problem"] else ""
+        lines.append(
+            f"tracked by {each['name']}: {'; '.join(filter(None, [each['link'], problem])) or 'not begun yet'}"
+        )
+    return lines
+
+
+def verdict_page(state: RunState, style: Style = plain, now: float = 0.0, width: int | None = None) -> str:
     """Return why a run ended as it did: who, where, how, the traceback, the last lines, what to do."""
     verdict = state.verdict
     if verdict is None:
-        return f"{state.run_id} is {state.state}: it has not ended. See: orch status {state.run_id}"
+        not_yet = f"{state.run_id} is {state.state}: it has not ended. See: orch status {state.run_id}"
+        return "\n".join([not_yet, *(["", *history] if (history := attempt_lines(state, now, width)) else [])])
     lines = [f"{state.run_id} {style(verdict.outcome, COLOURS.get(verdict.outcome, ''))}{_cause(verdict)}"]
     if verdict.reason:
-        lines += ["", *(f"  {one_line(line)}" for line in verdict.reason.split("\n"))]
+        lines += ["", *(part for line in verdict.reason.split("\n") for part in _folded("  ", line, width))]
     if state.restarts:
-        lines.append(f"  after {state.restarts} restart{'s' * (state.restarts != 1)} (attempt {verdict.attempt})")
+        lines.append(f"  after {state.restarts} restart{'s' * (state.restarts != 1)}")
     if verdict.hint:
-        lines += ["", f"  hint: {one_line(verdict.hint)}"]
+        lines += ["", *_folded("  hint: ", verdict.hint, width)]
     traceback = str(verdict.error.get("traceback") or "") if verdict.error else ""
     if traceback.strip():
         lines += ["", "traceback:", *(f"  {one_line(line)}" for line in traceback.rstrip().splitlines()[-25:])]
@@ -186,10 +290,11 @@ def verdict_page(state: RunState, style: Style = plain) -> str:
     if said:
         lines += ["", f"last lines of rank {verdict.rank}:", *(f"  {one_line(line)}" for line in said[-10:])]
     if verdict.rank is not None:
-        lines += ["", f"its whole log: orch logs {state.run_id} --rank {verdict.rank}"]
+        lines += ["", f"full log: orch logs {state.run_id} --rank {verdict.rank}"]
     if verdict.survivors:
         lines += ["", f"still there: processes {', '.join(map(str, verdict.survivors))}"]
-    return "\n".join([*lines, *left_lines(state)])
+    history = attempt_lines(state, now, width)
+    return "\n".join([*lines, *([""] if history else []), *history, *left_lines(state)])
 
 
 def _cause(verdict: Verdict) -> str:
@@ -201,5 +306,5 @@ def next_commands(run_id: str) -> str:
     return (
         f"  orch logs -f {run_id}     follow rank 0\n"
         f"  orch status {run_id}      nodes, ranks, progress\n"
-        f"  orch cancel {run_id}      stop it, with a checkpoint"
+        f"  orch cancel {run_id}      stop it; scripts that use orchestrator.training save first"
     )

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from orchestrator.cli.render.runs import note
+from orchestrator.cli.render.runs import NOTE_LINES, note
 from orchestrator.cli.render.tables import COLOURS, Style, ago, duration, plain, table
-from orchestrator.runs.metrics import Ranked
 from orchestrator.runs.state import FINAL, RunState, RunStatus
+
+if TYPE_CHECKING:
+    from orchestrator.runs.files.metrics import Ranked
 
 LIVELIEST_FIRST: Final = (
     RunStatus.RUNNING, RunStatus.RESTARTING, RunStatus.STARTING, RunStatus.STOPPING, RunStatus.PENDING,
     RunStatus.SUBMITTING,
 )  # fmt: skip
-IN_ORDER: Final = (*FINAL, *LIVELIEST_FIRST, RunStatus.UNREADABLE)
+STOPPED_EARLY: Final = "stopped early"  # by their search
+IN_ORDER: Final = (*map(str, FINAL), STOPPED_EARLY, *map(str, LIVELIEST_FIRST), str(RunStatus.UNREADABLE))
 WORST_FIRST: Final = (RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.SUCCEEDED)
 Point = tuple[RunState, Mapping[str, str]]  # and its values
 
 
 def overall(states: Sequence[RunState]) -> RunStatus:
     """Return the state of a sweep: of its liveliest run, or, when all have ended, of the worst."""
-    words = {state.state for state in states}
+    words = {RunStatus.SUCCEEDED if state.is_stopped_early else state.state for state in states}
     for word in LIVELIEST_FIRST:
         if word in words:
             return RunStatus.RUNNING if word == RunStatus.PENDING and words & set(FINAL) else word
@@ -31,7 +34,7 @@ def overall(states: Sequence[RunState]) -> RunStatus:
 
 def counted(states: Sequence[RunState]) -> str:
     """Return `25 runs: 12 succeeded, 1 failed, 4 running, 8 pending`."""
-    counts = Counter(state.state for state in states)
+    counts = Counter(STOPPED_EARLY if state.is_stopped_early else str(state.state) for state in states)
     named = (f"{counts[word]} {word}" for word in IN_ORDER if word in counts)
     return f"{len(states)} runs: {', '.join(named)}"
 
@@ -52,8 +55,10 @@ def _took(states: Sequence[RunState], now: float) -> str:
     return duration((max(ended) if is_over else now) - min(began))
 
 
-def sweep_page(sweep: str, points: Sequence[Point], now: float, style: Style = plain) -> str:
-    """Return a sweep with a line for each of its points."""
+def sweep_page(
+    sweep: str, points: Sequence[Point], now: float, style: Style = plain, width: int | None = None, search: str = ""
+) -> str:
+    """Return a sweep with a line for each of its points, and what its search has found."""
     states = [state for state, _ in points]
     word = overall(states)
     words = list(dict.fromkeys(word for _, values in points for word in values))
@@ -72,8 +77,9 @@ def sweep_page(sweep: str, points: Sequence[Point], now: float, style: Style = p
         f"  profile    {states[0].profile}",
         f"  submitted  {ago(states[0].created, now)}",
         f"  points     {counted(states)}",
+        *([f"  search     {search}"] if search else []),
         "",
-        table(["RUN", "STATE", *words, "TOOK", "NOTE"], rows, style, colour_of=1),
+        table(["RUN", "STATE", *words, "TOOK", "NOTE"], rows, style, colour_of=1, width=width, most=NOTE_LINES),
     ]
     return "\n".join(lines)
 
@@ -91,7 +97,7 @@ def best_page(metric: str, ranked: Sequence[Ranked], style: Style = plain) -> st
         ]
         for each in ranked
     ]
-    return table(["RANK", "RUN", "STATE", *words, metric], rows, style, colour_of=2)
+    return table(["#", "RUN", "STATE", *words, metric], rows, style, colour_of=2)
 
 
 def points_page(points: Sequence[Any]) -> str:

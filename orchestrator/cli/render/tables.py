@@ -11,6 +11,8 @@ from typing import TypeVar
 from orchestrator.cli.render.escapes import one_line
 from orchestrator.protocol.hostlist import FOLD_FROM
 
+GAP = "  "
+
 T = TypeVar("T")
 Style = Callable[[str, str], str]  # (text, colour) -> text
 
@@ -24,18 +26,90 @@ def plain(text: str, _colour: str) -> str:
 
 
 def table(
-    header: Sequence[str], rows: Iterable[Sequence[str]], style: Style = plain, colour_of: int | None = None
-) -> str:
-    """Return columns as wide as their longest cell; one column may be coloured by its word."""
+    header: Sequence[str], rows: Iterable[Sequence[str]], style: Style = plain, colour_of: int | None = None, *,
+    width: int | None = None, spare: Sequence[str] = (), most: int | None = None,
+) -> str:  # fmt: skip
+    """Return columns as wide as their longest cell; one column may be coloured by its word.
+
+    With a `width` no line is longer: `spare` columns are left out, in that order, until the rest fits, and a last cell
+    that has no room beside the others stands below them, on `most` lines.
+    """
     lines = [[one_line(cell) for cell in line] for line in (header, *rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    kept = list(range(len(header)))
+
+    def room() -> float:
+        """Return what is left for the last column."""
+        taken = sum(max(columns(line[column]) for line in lines) + len(GAP) for column in kept[:-1])
+        return math.inf if width is None else width - taken
+
+    for name in spare:
+        if room() < len(header[-1]):
+            kept.remove(header.index(name))
+    left, widths = room(), {column: max(columns(line[column]) for line in lines) for column in kept}
     text = []
     for number, line in enumerate(lines):
-        cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
-        if number and colour_of is not None:
-            cells[colour_of] = style(cells[colour_of], COLOURS.get(line[colour_of], ""))
-        text.append("  ".join(cells).rstrip())
+        cells = [line[column] + " " * (widths[column] - columns(line[column])) for column in kept]
+        below = [] if columns(line[-1]) <= left else fold(line[-1], (width or 0) - 2 * len(GAP), most)
+        cells[-1] = "" if below else cells[-1].rstrip()
+        if number and colour_of in kept:
+            place = kept.index(colour_of)
+            cells[place] = style(cells[place], COLOURS.get(line[colour_of], ""))
+        text += [GAP.join(cells).rstrip(), *(f"{2 * GAP}{part}" for part in below)]
     return "\n".join(text)
+
+
+def tables(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None, *, repeat: int) -> str:
+    """Return the columns in as many tables, one below the other, as it takes for no line to be wider than `width`.
+
+    Each begins with the first `repeat` columns.
+    """
+    widths = [max(columns(line[column]) for line in (header, *rows)) + len(GAP) for column in range(len(header))]
+    first, parts, room = list(range(repeat)), list[list[int]](), -1.0
+    for column in range(repeat, len(header)):
+        if not parts or widths[column] > room:
+            parts.append([])
+            room = math.inf if width is None else width + len(GAP) - sum(widths[:repeat])
+        parts[-1].append(column)
+        room -= widths[column]
+    chosen = [[*first, *part] for part in parts] or [first]
+    return "\n\n".join(
+        table([header[column] for column in part], [[row[column] for column in part] for row in rows])
+        for part in chosen
+    )
+
+
+def columns(text: str) -> int:
+    """Return how many columns of a terminal the text takes."""
+    if text.isascii():
+        return len(text)
+    import unicodedata
+
+    return sum(
+        0 if unicodedata.combining(char) else 1 + (unicodedata.east_asian_width(char) in ("W", "F")) for char in text
+    )
+
+
+def cut(text: str, width: int) -> str:
+    """Return the text on so many columns, with `...` in place of what has no room."""
+    if columns(text) <= width:
+        return text
+    while text and columns(text) > max(0, width - 3):
+        text = text[: -max(1, (columns(text) - width) // 2)]
+    return f"{text.rstrip()}..."[: max(0, width)]
+
+
+def fold(text: str, width: int, most: int | None = None) -> list[str]:
+    """Return the text on lines of so many columns, broken between words where that can be; cut after `most` lines."""
+    width, lines, rest = max(1, width), list[str](), text
+    while columns(rest) > width and (most is None or len(lines) < most - 1):
+        end = width
+        while columns(rest[:end]) > width:
+            end -= 1
+        end = max(1, end)
+        blank = rest.rfind(" ", 1, end + 1)
+        lines.append(rest[: blank if blank > 0 else end].rstrip())
+        rest = rest[blank if blank > 0 else end :].lstrip()
+    return [*lines, rest.rstrip() if most is None else cut(rest.rstrip(), width)]
 
 
 def alike(rows: Iterable[T], key: Callable[[T], object]) -> Iterator[list[T]]:

@@ -13,33 +13,39 @@ import socket
 import sys
 import time
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, Callable
 
 from orchestrator.node.agent.channel import Channel, ChannelError
-from orchestrator.node.agent.checkpoint_replica import ReplicaReceiver, ReplicaSender
+from orchestrator.node.agent.checkpoints.replica import ReplicaReceiver, ReplicaSender
+from orchestrator.node.agent.checkpoints.transfer import REQUEST, SavedReceiver, manifest_of, send
 from orchestrator.node.agent.joining import join
 from orchestrator.node.agent.leader import HEARTBEAT_SECONDS
 from orchestrator.node.agent.leader_service import LeaderService
 from orchestrator.node.agent.members import introduce
 from orchestrator.node.agent.neighbour import NeighbourServer, probe
 from orchestrator.node.agent.ranks import Ranks
+from orchestrator.node.agent.sampling.loop import Sampling
 from orchestrator.node.agent.tls import NoTlsError, Tls
+from orchestrator.node.container.prepare import remove_compiled
 from orchestrator.node.system.event_log import EventLog
 from orchestrator.node.system.host import (
     cores,
-    gpus,
+    gpus_of,
     interface_address,
     listening_addresses,
     network_environment,
     nproc_here,
+    told_gpus,
 )
 from orchestrator.node.system.orphans import adopt_orphans, reap_orphans
 from orchestrator.node.system.processes import end_descendants, end_marked, identify
 from orchestrator.node.system.threads import in_thread
+from orchestrator.protocol.checkpoints.formats import Format
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.files import write_json
 from orchestrator.protocol.gang import Hello
 from orchestrator.protocol.layout import node_folder, output_folder
+from orchestrator.protocol.places.devices import VISIBLE, words_of
 from orchestrator.protocol.ranks import EXIT_REQUEUE
 from orchestrator.protocol.task import NodeTask, copies_checkpoints
 
@@ -49,16 +55,21 @@ Message = dict[str, Any]
 class Agent:
     """The agent of one node, from its start to its exit code."""
 
-    def __init__(self, task: NodeTask) -> None:
+    def __init__(self, task: NodeTask, on_outcome: Callable[[Agent, int], None] = lambda *_: None) -> None:
+        """`on_outcome` is told the exit code as soon as it is certain: to leave takes a moment."""
+        task = told_gpus(task)
         self.node_dir = node_folder(task.run_dir, task.node_rank)
-        self.nproc = nproc_here(task.nproc)
+        self.on_outcome = on_outcome
+        self.nproc = nproc_here(task)
         self.task = task
         self.events = EventLog(f"{self.node_dir}/events.jsonl", task.node_rank)
         self.inbox: asyncio.Queue[tuple[str, Message]] = asyncio.Queue()
         self.ranks = Ranks(task, self.nproc, self.events, self._tell, self._hear_launcher, self._begin)
+        self.sampling = Sampling(task, lambda: self.ranks.started, self._tell, self.events.write)
         self.channel: Channel | None = None
         self.tls: Tls | None = None  # none where there is one node
         self.neighbours: NeighbourServer | None = None
+        self.receiver, self.replica = SavedReceiver(task), ReplicaReceiver(task)
         self.heard = self.ticked = time.monotonic()
         self.outcome: tuple[str, int] | None = None
         self.tasks: list[asyncio.Task[None]] = []
@@ -79,9 +90,12 @@ class Agent:
         self._begin(self.ranks.start())
         self._begin(self._lead() if self.task.node_rank == 0 else self._join())
         self._begin(self._tick())
+        if self.task.sampling:
+            self._begin(self.sampling.run())
         while self.outcome is None:
             source, message = await self.inbox.get()
             await getattr(self, f"_from_{source}")(message)
+        self.on_outcome(self, self.outcome[1])
         return await self._leave()
 
     def _hear_launcher(self, message: Message) -> None:
@@ -121,7 +135,8 @@ class Agent:
             start=self.task.start,
             python=python,
             cores=cores(),
-            gpus=gpus(),
+            gpus=gpus_of(self.task),
+            gpu_names=words_of(self.task.env.get(VISIBLE, "")),
             nproc=self.nproc,
         )
 
@@ -178,12 +193,18 @@ class Agent:
             return Hello(*me)
         if self.neighbours is not None:
             await self.neighbours.close()
-        receiver = ReplicaReceiver(self.task) if copies_checkpoints(self.task) and self.task.node_rank == 1 else None
         self.neighbours = NeighbourServer(
-            self.tls, self.task.node_rank, addrs, take=receiver.take if receiver else None,
+            self.tls, self.task.node_rank, addrs, take=self._take,
             tell=lambda counts: self.events.write(EventKind.STRANGERS, at="neighbour", counts=dict(counts)),
         )  # fmt: skip
         return Hello(*me, addrs, self.neighbours.port)
+
+    async def _take(self, request: Message, channel: Channel) -> None:
+        """Take a checkpoint from another node: what an attempt goes on from, or as node 1 each that node 0 saves."""
+        if request.get("do") == REQUEST:
+            await self.receiver.take(request, channel)
+        elif copies_checkpoints(self.task) and self.task.node_rank == 1:
+            await self.replica.take(request, channel)
 
     def _give_up(self, outcome: str, cause: str, reason: str) -> None:
         self.events.write("gave_up", outcome=outcome, cause=cause, reason=reason)
@@ -222,7 +243,7 @@ class Agent:
             late = f"no heartbeat for {silent:.0f} s" if silent > self.task.link_timeout else ""
             if reason := message.get("lost") or late:
                 self._give_up("failed", "infra", f"node {self.task.node_rank} lost node 0: {reason}")
-        self.ranks.report_stalls(now)
+        self.ranks.look(now)
 
     async def _from_launcher(self, message: Message) -> None:
         await self.ranks.report(message)
@@ -250,9 +271,12 @@ class Agent:
         assert self.channel is not None
         kind = message["kind"]
         if kind == "check":
-            await self._check_way(tuple(message["addrs"]), message["port"], message["host"])
+            # Beside the loop: a way that takes small packets only is waited for longer than a heartbeat may be late.
+            self._begin(self._check_way(tuple(message["addrs"]), message["port"], message["host"]))
         elif kind == "prepare":
             self.ranks.prepare(message["attempt"], message["store_addr"])
+        elif kind == "hand_over":
+            self._begin(self._hand_over(message))
         elif kind == "go":
             self._go(message)
         elif kind == "stop":
@@ -268,15 +292,34 @@ class Agent:
         assert self.channel is not None
         way = await probe(self.tls, addrs, port, (self.task.node_rank + 1) % self.task.nnodes)
         if way is None and copies_checkpoints(self.task) and self.task.node_rank == 0:
-            self._begin(ReplicaSender(self.task, self.tls, self.events.write).keep_up(addrs, port))
+            sender = ReplicaSender(self.task, self.tls, self.events.write)
+            self._begin(sender.keep_up(addrs, port))
+            self._begin(sender.keep_up_with_others(addrs, port))
         here = f"node {self.task.node_rank} ({socket.gethostname()})"
         self.channel.send({"kind": "path", "error": way and f"{here} can't reach its neighbour {host}: {way}"})
+
+    async def _hand_over(self, message: Message) -> None:
+        """As node 0, give the nodes that lack it what the attempt goes on from; tell the leader who could not be."""
+        assert self.tls is not None
+        name, to, given, problem = message["checkpoint"], list(message["to"]), [], ""
+        saved = self.ranks.resumable.get(name)
+        if saved is not None and saved.format is not Format.ORCH:  # of which rank 0 sends the others the bytes
+            try:
+                manifest = await in_thread(manifest_of, name, saved)
+                while to:
+                    node, addrs, port = to[0]
+                    await send(self.tls, (node, tuple(addrs), port), manifest, replaces=True)
+                    given.append(to.pop(0)[0])
+            except (OSError, ValueError, RuntimeError, KeyError, ChannelError) as error:  # asyncio's closed transport
+                problem = f"can't be given {name}: {error or type(error).__name__}"
+        failed = [[to[0][0], problem]] if problem else []
+        self._tell({"kind": "handed_over", "attempt": message["attempt"], "given": given, "failed": failed})
 
     def _go(self, message: Message) -> None:
         """Start the ranks; node 0's address is the leader's word, as any other could be somebody's in between."""
         master_addr = message["master_addr"]
         network = network_environment(master_addr, self.task.interface)
-        self.ranks.go(message["binding"], master_addr, message["master_port"], network)
+        self.ranks.go(message["binding"], master_addr, message["master_port"], network, message["resume_from"])
 
     # -- the end
 
@@ -288,9 +331,11 @@ class Agent:
         killed, survivors = await in_thread(end_marked, self.task.run_id, self.task.node_rank)
         stray = await in_thread(end_descendants, os.getpid())
         killed += stray
-        self.events.write("agent_ended", outcome=outcome, code=code, swept=killed,
+        self.events.write("agent_ended", outcome=outcome, code=code, swept=killed, joules=self.sampling.end(),
                           survivors=[s.pid for s in survivors], containers=left)  # fmt: skip
         self.events.close()
+        if code != EXIT_REQUEUE:
+            await in_thread(remove_compiled, self.task)
         for task in self.tasks:
             task.cancel()
         if self.neighbours is not None:

@@ -15,6 +15,7 @@ from orchestrator.protocol.task import NodeTask
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0  # between two rounds of dialling
 SLOW_SECONDS = 1.0  # after which the next port is tried as well: something else may listen, and say nothing
+MOST_NAMED = 3  # ports
 PREFERENCE_SECONDS = 0.2  # how long an address is waited for that stands before one which has answered
 
 
@@ -79,7 +80,7 @@ async def _at(tls: Tls, addr: str, ports: tuple[int, ...]) -> Channel:
     """Return a channel to a member at this address; the next port is tried where one fails, or takes its time."""
     tries: dict[asyncio.Task[Channel], int] = {}
     pending: set[asyncio.Task[Channel]] = set()
-    problems: dict[str, list[str]] = {}
+    problems: dict[str, list[int]] = {}
     found: asyncio.Task[Channel] | None = None
     try:
         while found is None and (pending or len(tries) < len(ports)):
@@ -95,12 +96,17 @@ async def _at(tls: Tls, addr: str, ports: tuple[int, ...]) -> Channel:
                 if problem is None:
                     found = attempt
                 else:
-                    problems.setdefault(problem, []).append(str(tries[attempt]))
+                    problems.setdefault(problem, []).append(tries[attempt])
     finally:
         _leave(each for each in tries if each is not found)
     if found is None:
-        raise ChannelError("; ".join(f"{addr}: {what} (ports {', '.join(of)})" for what, of in problems.items()))
+        raise ChannelError("; ".join(f"{addr}: {what} ({_in_words(of)})" for what, of in problems.items()))
     return found.result()
+
+
+def _in_words(ports: list[int]) -> str:
+    few = f"ports {', '.join(map(str, ports))}"
+    return few if len(ports) <= MOST_NAMED else f"{len(ports)} ports from {min(ports)} to {max(ports)}"
 
 
 def _problem_of(attempt: asyncio.Task[Channel]) -> str | None:

@@ -12,9 +12,10 @@ from typing import Any, Callable
 
 from orchestrator.node.container.argv import ENGINES, SHARES_TMP
 from orchestrator.node.container.engine import EngineError, remove
-from orchestrator.node.container.prepare import prepare, remove_scratch
-from orchestrator.node.launcher.exit_report import last_lines
+from orchestrator.node.container.prepare import ended_with, prepare, remove_scratch
+from orchestrator.node.launcher.rank.exit_report import last_lines
 from orchestrator.node.system.host import cores
+from orchestrator.node.system.open_files import restore_limit
 from orchestrator.node.system.private import users_umask
 from orchestrator.node.system.processes import MARK, mark
 from orchestrator.node.system.signals import held_back
@@ -37,12 +38,14 @@ def after_setup(task: NodeTask, argv: list[str]) -> list[str]:
     """Return the argv, once the profile's set-up lines have been run on the node."""
     if not task.setup:
         return argv
+    folder = shlex.quote(f"{task.environment}/bin")
+    within = [f'export PATH={folder}:"$PATH"'] if task.environment else []  # the shell's own files may have set it
     lines = [
         f"{{ {line}\n}} || {{ echo {shlex.quote(f'orch: setup line {number} failed: {line}')} >&2; exit 1; }}"
         for number, line in enumerate(task.setup, start=1)
     ]
     # A login shell, because `module` is a function that /etc/profile.d defines.
-    return ["bash", "-lc", "\n".join([*lines, 'exec "$@"']), "orch-setup", *argv]
+    return ["bash", "-lc", "\n".join([*lines, *within, 'exec "$@"']), "orch-setup", *argv]
 
 
 def archive_argv(task: NodeTask) -> list[str]:
@@ -57,6 +60,10 @@ def launcher_environment(task: NodeTask, nproc: int) -> dict[str, str]:
     }
     environment.setdefault("OMP_NUM_THREADS", str(max(1, cores() // nproc)))
     environment.update(task.env)
+    if task.environment:
+        path = environment.get("PATH", os.defpath)
+        environment.update({"VIRTUAL_ENV": task.environment, "PATH": f"{task.environment}/bin{os.pathsep}{path}"})
+        environment.pop("PYTHONHOME", None)
     paths = [*archive_argv(task), *filter(None, [environment.get("PYTHONPATH")])]
     environment.update(
         {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1", MARK: mark(task.run_id, task.node_rank)}
@@ -85,6 +92,8 @@ class LauncherProcess:
         self.left: list[str] = []  # what could not be removed of it
         self.attempt: int | None = None  # the one that it was started for
         self.is_dismissed = False
+        self.asked: float | None = None  # by the monotonic clock, since when an answer is awaited
+        self.ended_for = ""  # why this agent has killed it
 
     @property
     def pid(self) -> int | None:
@@ -114,6 +123,10 @@ class LauncherProcess:
                 start_new_session=True,
                 umask=users_umask(),
             )
+        with contextlib.suppress(ProcessLookupError):  # it has ended already, which its reader reports
+            restore_limit(self.process.pid)
+        if task.debug is not None:
+            task = replace(task, debug=replace(task.debug, user=os.geteuid()))
         for order in (replace(task, credentials="").to_json(), *self.early):
             self.send(order)
         self.early = []
@@ -137,16 +150,26 @@ class LauncherProcess:
         elif self.process.stdin is not None and not self.process.stdin.is_closing():
             self.process.stdin.write(json.dumps(order).encode() + b"\n")
 
+    def silence(self, now: float) -> float:
+        """Ask it for an answer, unless that is awaited already, and return for how long it has been."""
+        if self.asked is None:
+            self.asked = now
+            self.send({"kind": "ping"})
+        return now - self.asked
+
     async def _read(self) -> None:
         assert self.process is not None
         assert self.process.stdout is not None
         try:
             while line := await self.process.stdout.readline():
+                self.asked = None
                 with contextlib.suppress(ValueError):  # a line cut by its death
-                    self.on_report(parse_json(line))
+                    message = parse_json(line)
+                    if message.get("kind") != "pong":  # any line is an answer
+                        self.on_report(message)
         except ValueError:  # a line beyond all bounds: whatever writes it is no launcher of ours any more
             self.kill()
-        code = await self.process.wait()
+        code = ended_with(self.task, await self.process.wait())
         self.left = await self._remove_container()
         self.on_report({"kind": "gone", "code": code, "tail": last_lines(self.log_path)})
 

@@ -8,20 +8,24 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
+from orchestrator.node.agent.missing_rank import missing_rank
 from orchestrator.node.agent.stall_detector import culprit_of_hang
 from orchestrator.node.container.argv import odd_image, short
 from orchestrator.protocol import restart
 from orchestrator.protocol.gang import Hello
+from orchestrator.protocol.gpu_errors import Blame, gpu_error_of
 from orchestrator.protocol.hostlist import nodes_in_words
 from orchestrator.protocol.ranks import EXIT_NO_RETRY, EXIT_REQUEUE, bind
 from orchestrator.protocol.restart import Refusal, Restarter
+from orchestrator.protocol.samples import lasting
 from orchestrator.protocol.str_enum import StrEnum
 from orchestrator.protocol.task import NodeTask
 
 HEARTBEAT_SECONDS = 2.0
 SETTLE_SECONDS = 1.5  # a victim's words may arrive before the culprit's: wait for those
 FAILURE_GRACE = 2.0  # the others hang in a collective by now: TERM is only a courtesy
-HANG_SETTLE_SECONDS = 2.5  # so that every node's stalls and stacks are known
+HANG_SETTLE_SECONDS = 2.5  # so that every node's stalls are known
+STACKS_SECONDS = 8.0  # after which a node that owes its stacks is not waited for any more
 SAVE_GRACE = 1800.0  # rank 0 may be saving long after the others have left
 STACKS_EVERY = 20.0  # seconds between two dumps
 STOPPED_BY_US = ("SIGTERM", "SIGKILL")
@@ -60,6 +64,8 @@ class StopReason(StrEnum):
     """A signal from outside, or ranks that have stopped at a step boundary by themselves."""
     TIMEOUT = "timeout"
     """The job's time limit is over."""
+    IDLE = "idle"
+    """All nodes have done next to nothing for as long as the job allows."""
 
 
 def cause_of(exit_report: Message) -> str:
@@ -70,6 +76,9 @@ def cause_of(exit_report: Message) -> str:
         return "no_retry"
     if exit_report.get("victim"):
         return "infra"  # a peer went away, and no rank failed by itself: the network, or a machine
+    gpu_error = gpu_error_of(exit_report)
+    if gpu_error is not None and gpu_error.blame is not Blame.PROGRAM:
+        return "infra"
     error = exit_report.get("error") or {}
     if error.get("type") not in (None, "LauncherLost", "Hang"):
         return "user_error"  # an exception, even where the interpreter then died of a signal while tearing down
@@ -85,6 +94,12 @@ def culprit_of(exits: list[Message]) -> Message | None:
     before_stop = [e for e in own if not e["after_stop"]]
     after_stop = [e for e in own if e["after_stop"] and e.get("signal") not in STOPPED_BY_US]
     return (before_stop or after_stop or failures)[0]
+
+
+def is_machines_fault(exit_report: Message) -> bool:
+    """Tell whether a rank ended for its host's GPU or driver, so that the next start is better made elsewhere."""
+    gpu_error = gpu_error_of(exit_report)
+    return gpu_error is not None and gpu_error.blame is Blame.MACHINE
 
 
 def _unsaved(exit_report: Message) -> str:
@@ -109,16 +124,22 @@ class Leader:
     port: int = 0
     reached_at: dict[int, str] = field(default_factory=dict)  # node 0's address on each node's connection
     images: dict[int, str] = field(default_factory=dict)  # of each node's container
+    checkpoints: dict[int, list[list[str]]] = field(default_factory=dict)  # name and mark, of each node's; newest first
     exits: list[Message] = field(default_factory=list)
-    lost: dict[int, str] = field(default_factory=dict)
+    exits_on: dict[int, list[Message]] = field(default_factory=dict)  # the same ones, of each node
+    lost: dict[int, str] = field(default_factory=dict)  # and why
     stop_reason: StopReason | None = None
     settle_at: float | None = None
     restarts: list[str] = field(default_factory=list)  # their causes
     begun_at: list[restart.Progress] = field(default_factory=list)  # what had been saved as each attempt began
     bye: Message = field(default_factory=dict)
+    unused: dict[int, Message] = field(default_factory=dict)  # what idle nodes say of themselves
+    in_use: set[int] = field(default_factory=set)  # the nodes that are neither idle nor lost
     stalls: dict[int, Message] = field(default_factory=dict)
     stacks: dict[int, Message] = field(default_factory=dict)
+    recorders: dict[int, Message] = field(default_factory=dict)  # of each rank's flight recorder: its process groups
     stacks_asked: float | None = None
+    stacks_owed: set[int] = field(default_factory=set)  # nodes that have not answered yet
     hang_at: float | None = None
 
     def __post_init__(self) -> None:
@@ -141,7 +162,7 @@ class Leader:
         self.record("joined", joined=node, host=hello.host, nproc=hello.nproc)
         if self.phase is Phase.ENDED:
             self.send(node, self.bye)
-        if self.phase is not Phase.JOINING or self.waiting:
+        if self.phase is not Phase.JOINING or self.waiting or self.lost:
             return
         if self.task.nnodes == 1:
             self._prepare(now)
@@ -156,24 +177,51 @@ class Leader:
         """Handle a message from a node that has joined; one of a past attempt is ignored."""
         self.seen[node] = now
         kind = message["kind"]
-        if kind in ("ready", "exit", "idle") and message.get("attempt") != self.attempt:
+        if kind in ("ready", "handed_over", "exit", "idle") and message.get("attempt") != self.attempt:
             return
         handler = getattr(self, f"_on_{kind}", None)
         if handler is not None and self.phase is not Phase.ENDED:
             handler(node, message, now)
 
     def left(self, node: int, reason: str, now: float) -> None:
-        """Count out a node whose connection is gone, or that has been silent too long."""
+        """Count out a node whose connection is gone."""
+        self._count_out(node, reason, now)
+        self._end_before_the_ranks(now)
+
+    def _count_out(self, node: int, reason: str, now: float) -> None:
         if self.phase is Phase.ENDED or node in self.lost:
             return
-        self.lost[node] = f"{self._name(node)} was lost: {reason}"
+        self.lost[node] = reason
+        self.in_use.discard(node)
         self.record("lost_node", lost=node, host=self.task.hosts[node], reason=reason)
         if self.phase in (Phase.RUNNING, Phase.STOPPING):
-            self._stop(StopReason.FAILURE, FAILURE_GRACE)
+            if not self._ended_well(node):  # else nobody misses it
+                self._stop(StopReason.FAILURE, FAILURE_GRACE)
             self.waiting.discard(node)
             self._end_attempt_when_idle(now)
-        else:
-            self._end("failed", "infra", self.lost[node])
+
+    def _end_before_the_ranks(self, now: float) -> None:
+        """End for nodes that are lost, as soon as no other has been silent for so long that it may go the same way."""
+        if self.phase not in BEFORE_THE_RANKS or not self.lost:
+            return
+        known = now - self.task.link_timeout / 2
+        if all(when >= known or node in self.lost for node, when in self.seen.items()):
+            self._end("failed", "infra", self._who_was_lost())
+
+    def _who_was_lost(self) -> str:
+        """Return which nodes were lost and why, in words: a rack that loses power is one thing to say."""
+        together: dict[str, list[int]] = {}
+        for node, reason in sorted(self.lost.items()):
+            together.setdefault(reason, []).append(node)
+        return "; ".join(
+            f"{self._names(nodes)} {'was' if len(nodes) == 1 else 'were'} lost: {reason}"
+            for reason, nodes in together.items()
+        )
+
+    def _ended_well(self, node: int) -> bool:
+        """Tell whether all ranks of the node have ended with 0: its loss takes nothing back of that."""
+        exits = self.exits_on.get(node, [])
+        return any(each.get("left") == 0 for each in exits) and all(each.get("code") == 0 for each in exits)
 
     def tick(self, now: float) -> None:
         """Act on whatever time-outs have passed."""
@@ -184,12 +232,13 @@ class Leader:
             self._slept(late, now)
         for node, when in list(self.seen.items()):
             if now - when > self.task.link_timeout and node not in self.lost:
-                self.left(node, f"no heartbeat for {now - when:.0f} s", now)
-        if self.phase in BEFORE_THE_RANKS and now >= self.deadline:
+                self._count_out(node, f"no heartbeat for {now - when:.0f} s", now)
+        self._end_before_the_ranks(now)
+        if self.phase in BEFORE_THE_RANKS and now >= self.deadline and not self.lost:
             self._end("failed", "infra", self._what_is_missing())
         elif self.phase is Phase.RUNNING and self.settle_at is not None and now >= self.settle_at:
             self._stop(StopReason.FAILURE, FAILURE_GRACE)
-        elif self.phase is Phase.RUNNING and self.hang_at is not None and now >= self.hang_at:
+        elif self.phase is Phase.RUNNING and self._knows_hang(now):
             self._blame_hang(now)
         elif self.phase is Phase.RUNNING and self.task.time_limit and now >= self.started + self.task.time_limit:
             self.record("time_limit", seconds=self.task.time_limit)
@@ -211,7 +260,7 @@ class Leader:
             self._end("failed", "infra", message["error"])
             return
         self.waiting.discard(node)
-        if self.phase is Phase.CHECKING and not self.waiting:
+        if self.phase is Phase.CHECKING and not self.waiting and not self.lost:
             self._prepare(now)
 
     def _on_trouble(self, node: int, message: Message, now: float) -> None:
@@ -222,20 +271,46 @@ class Leader:
         if node == 0:
             self.port = message["port"]
         self.images[node] = str(message.get("image") or "")
+        self.checkpoints[node] = [list(each) for each in message.get("checkpoints", ())]
         self.waiting.discard(node)
-        if self.phase is not Phase.PREPARING or self.waiting:
+        if self.phase is not Phase.PREPARING or self.waiting or self.lost:
             return
         if (odd := odd_image(self.images)) is not None:
             self._end("failed", "user_error", self._how_images_differ(odd))
             return
+        wanted = self.checkpoints[0][:1]
+        lacking = [node for node, found in self.checkpoints.items() if wanted and wanted[0] not in found]
+        if not lacking:
+            self._go()
+            return
+        self.waiting, self.deadline = {0}, now + SAVE_GRACE
+        to = [(node, self.hellos[node].addrs, self.hellos[node].neighbour_port) for node in sorted(lacking)]
+        self.send(0, {"kind": "hand_over", "attempt": self.attempt, "checkpoint": self._resume_from(), "to": to})
+
+    def _on_handed_over(self, node: int, message: Message, now: float) -> None:
+        if self.phase is not Phase.PREPARING or self.lost:
+            return
+        if message["given"]:
+            self.record("handed_over", attempt=self.attempt, checkpoint=self._resume_from(), to=message["given"])
+        if message["failed"]:
+            self._end("failed", "infra", "; ".join(f"{self._name(each)} {said}" for each, said in message["failed"]))
+        else:
+            self._go()
+
+    def _resume_from(self) -> str:
+        """Return what the attempt goes on from: node 0's newest, which is handed to those who lack it."""
+        return next((name for name, _ in self.checkpoints.get(0, ())), "")
+
+    def _go(self) -> None:
         self.phase, self.waiting = Phase.RUNNING, set(self.hellos)
         bindings = bind([self.hellos[rank].nproc for rank in range(self.task.nnodes)])
+        resume_from, usual_addr = self._resume_from(), self._usual_addr()
         self.record("go", attempt=self.attempt, world_size=bindings[0].world_size, master_port=self.port,
-                    nproc=[binding.nproc for binding in bindings])  # fmt: skip
+                    nproc=[binding.nproc for binding in bindings], resume_from=resume_from or None)  # fmt: skip
         for binding in bindings:
             self.send(binding.node_rank, {"kind": "go", "attempt": self.attempt, "master_port": self.port,
-                                          "master_addr": self._master_addr(binding.node_rank),
-                                          "binding": binding.__dict__})  # fmt: skip
+                                          "master_addr": self.reached_at.get(binding.node_rank, usual_addr),
+                                          "resume_from": resume_from, "binding": binding.__dict__})  # fmt: skip
 
     def _how_images_differ(self, odd: int) -> str:
         image = self.task.container.image if self.task.container else "image"
@@ -247,7 +322,7 @@ class Leader:
 
     def _on_exit(self, node: int, message: Message, now: float) -> None:
         host = self.hellos[node].host
-        self.exits.append({**message, "node": node, "host": host, "after_stop": self.phase is Phase.STOPPING})
+        self._note_exit({**message, "node": node, "host": host, "after_stop": self.phase is Phase.STOPPING})
         if self.phase is not Phase.RUNNING or message.get("code") == 0:
             return
         if message.get("code") == EXIT_REQUEUE:
@@ -256,6 +331,10 @@ class Leader:
             self.settle_at = self.settle_at or now + SETTLE_SECONDS
         else:
             self._stop(StopReason.FAILURE, FAILURE_GRACE)
+
+    def _note_exit(self, exit_report: Message) -> None:
+        self.exits.append(exit_report)
+        self.exits_on.setdefault(exit_report["node"], []).append(exit_report)
 
     def _on_stall(self, node: int, message: Message, now: float) -> None:
         """Ask all nodes for stacks where a rank has stood still for half of its limit; end the attempt at the whole."""
@@ -268,50 +347,85 @@ class Leader:
         enough = ("auto", "restart") if message["phase"] != "output" else ("restart",)
         if message["full"] and self.hang_at is None and self.task.hang.get("action") in enough:
             self.hang_at = now + HANG_SETTLE_SECONDS
-            self.stacks = {}  # those of half the limit may be of another standstill, which passed
+            self.stacks, self.recorders = {}, {}  # those of half the limit may be of another standstill, which passed
             self._ask_for_stacks(now)
 
+    def _knows_hang(self, now: float) -> bool:
+        """Tell whether a rank is to be blamed now: all nodes have said where theirs stand, or are not waited for."""
+        if self.hang_at is None or now < self.hang_at:
+            return False
+        return not self.stacks_owed - set(self.lost) or now >= self.hang_at + STACKS_SECONDS
+
     def _ask_for_stacks(self, now: float) -> None:
-        self.stacks_asked = now
+        self.stacks_asked, self.stacks_owed = now, set(self.hellos) - set(self.lost)
         for node in self.hellos:
             self.send(node, {"kind": "stacks"})
 
     def _on_stacks(self, node: int, message: Message, now: float) -> None:
+        self.stacks_owed.discard(node)
         self.stacks.update({int(rank): seen for rank, seen in message["ranks"].items()})
-        self.record("stacks", attempt=self.attempt, ranks=message["ranks"])
+        recorders = message.get("recorders") or {}
+        self.recorders.update({int(rank): groups for rank, groups in recorders.items() if groups})
+        self.record("stacks", attempt=self.attempt, ranks=message["ranks"], recorders=recorders)
 
     def _blame_hang(self, now: float) -> None:
         """Make the rank that the others wait for the attempt's failure."""
-        stall = culprit_of_hang([stall for stall in self.stalls.values() if stall["full"]], self.stacks)
+        missing = missing_rank(self.recorders)
+        stall = culprit_of_hang([stall for stall in self.stalls.values() if stall["full"]], self.stacks, missing)
         seen = self.stacks.get(stall["rank"], {})
         how = "; it is stopped (SIGSTOP)" if seen.get("state") in ("T", "t") else ""
+        how += f"; {missing.words}" if missing is not None and missing.rank == stall["rank"] else ""
         words = (
             f"rank {stall['rank']} has stood still in {stall['phase']} at step {stall['step']} "
             f"for {stall['seconds']:.0f} s (limit {stall['limit']:.0f} s){how}"
         )
         frames = list(seen.get("frames") or [])
         self.hang_at = None
-        self.exits.append({
+        self._note_exit({
             "rank": stall["rank"], "node": stall["node"], "host": self.hellos[stall["node"]].host, "code": None,
             "signal": None, "victim": False, "after_stop": False, "hang": True, "tail": frames,
             "error": {"type": "Hang", "message": words, "traceback": "\n".join(frames)}, "attempt": self.attempt,
         })  # fmt: skip
         self._stop(StopReason.FAILURE, FAILURE_GRACE)
 
+    def _on_unused(self, node: int, message: Message, now: float) -> None:
+        """Note a node that has been idle for long; once all are, say so, and end the run where the job asks for it."""
+        if self.phase is not Phase.RUNNING or message["attempt"] != self.attempt:
+            return
+        self.unused[node] = message
+        self.in_use.discard(node)
+        if self.in_use:
+            return
+        seconds = min(each["seconds"] for each in self.unused.values())
+        use = ", ".join(dict.fromkeys(str(each["use"]) for _, each in sorted(self.unused.items())))
+        self.record("unused", attempt=self.attempt, seconds=seconds, use=use)
+        if self.task.idle.get("do") == "cancel":
+            self._stop(StopReason.IDLE, self.task.grace)
+
+    def _on_used(self, node: int, message: Message, now: float) -> None:
+        if self.unused.pop(node, None) is None:
+            return
+        if not self.in_use:
+            self.record("used", attempt=self.attempt, by=node)
+        self.in_use.add(node)
+
     def _on_idle(self, node: int, message: Message, now: float) -> None:
         self.waiting.discard(node)
         self._end_attempt_when_idle(now)
 
     def _on_signal(self, node: int, message: Message, now: float) -> None:
-        """Stop at a step boundary, as TERM or USR2 reached an agent, or at once when cancelled with --now."""
+        """Stop at a step boundary, as TERM or USR2 reached an agent, or at once when cancelled with --now.
+
+        One that comes after the loss of a node is no reason of its own: srun sends TERM to all others for it.
+        """
         reason = StopReason.CANCELLED if message["cancelled"] else StopReason.PREEMPTED
         grace = 0.0 if message.get("now") else self.task.grace
-        self.record("stopping", reason=reason, signal=message["name"], node=node)
+        self.record("stopping", reason=reason, signal=message["name"], told=node)
         outranks = reason is StopReason.CANCELLED and (self.stop_reason is not StopReason.CANCELLED or grace == 0.0)
         if self.phase is Phase.RUNNING or (self.phase is Phase.STOPPING and outranks):
             self.phase = Phase.RUNNING
             self._stop(reason, grace)
-        elif self.phase is Phase.STOPPING and self.stop_reason is StopReason.FAILURE:
+        elif self.phase is Phase.STOPPING and self.stop_reason is StopReason.FAILURE and not self.lost:
             self.stop_reason = reason  # whoever ends us now would end a restarted gang as well
         elif self.phase is not Phase.STOPPING:
             self._end(reason, reason, f"{reason} before the ranks were started")
@@ -321,8 +435,10 @@ class Leader:
     def _prepare(self, now: float) -> None:
         self.phase, self.waiting = Phase.PREPARING, set(self.hellos)
         self.deadline = now + self.task.join_timeout
-        self.exits, self.stop_reason, self.settle_at = [], None, None
-        self.stalls, self.stacks, self.stacks_asked, self.hang_at = {}, {}, None, None
+        self.exits, self.exits_on, self.stop_reason, self.settle_at = [], {}, None, None
+        self.unused, self.in_use = {}, set(self.hellos)
+        self.stalls, self.stacks, self.recorders = {}, {}, {}
+        self.stacks_asked, self.hang_at = None, None
         store = self._store_addrs()
         for node in self.hellos:
             self.send(node, {"kind": "prepare", "attempt": self.attempt, "store_addr": store[0] if store else ""})
@@ -334,10 +450,9 @@ class Leader:
         found = set(self.reached_at.values())
         return tuple(found) if len(found) == 1 else ()
 
-    def _master_addr(self, node: int) -> str:
-        """Return what this node's ranks are to dial: the address of node 0 that its own connection has proved."""
-        store = self._store_addrs() or tuple(self.reached_at.values())
-        return self.reached_at.get(node, store[0])
+    def _usual_addr(self) -> str:
+        """Return what node 0's own ranks are to dial; those of others have the address that they have reached."""
+        return (self._store_addrs() or tuple(self.reached_at.values()))[0]
 
     def _stop(self, reason: StopReason, grace: float) -> None:
         if self.phase is not Phase.RUNNING:
@@ -351,9 +466,11 @@ class Leader:
         if self.phase not in (Phase.RUNNING, Phase.STOPPING) or self.waiting:
             return
         failure = culprit_of(self.exits) or next((each for each in self.exits if each.get("unsaved")), None)
-        if self.stop_reason is not None and self.stop_reason is not StopReason.FAILURE:
+        if self.stop_reason is StopReason.IDLE:
+            self._end("cancelled", "idle", self._how_idle())
+        elif self.stop_reason is not None and self.stop_reason is not StopReason.FAILURE:
             self._end(self.stop_reason, self.stop_reason, "")
-        elif self.lost:
+        elif self.lost and not (failure is None and all(map(self._ended_well, self.hellos))):
             self._end_with_lost(failure)
         elif failure is not None:
             self._after_failure(failure, now)
@@ -362,9 +479,15 @@ class Leader:
         else:
             self._end("succeeded", "", "")
 
+    def _how_idle(self) -> str:
+        """Return why an idle run was ended, in words."""
+        use = ", ".join(dict.fromkeys(str(each["use"]) for _, each in sorted(self.unused.items())))
+        seconds = min((each["seconds"] for each in self.unused.values()), default=0)
+        return f"it was idle ({use}) on all nodes for {lasting(seconds)}, and the job says idle.do: cancel"
+
     def _end_with_lost(self, failure: Message | None) -> None:
         """End, as this gang can't start again without a node; a rank that had failed before is still to blame."""
-        lost = "; ".join(self.lost.values())
+        lost = self._who_was_lost()
         if failure is None or failure.get("victim") or failure["after_stop"]:
             self._end("failed", "infra", lost)
         else:
@@ -382,7 +505,8 @@ class Leader:
         no = restart.refusal(Restarter.LEADER, cause, self.task.retry, self.restarts.count(cause), stalled)
         if no is Refusal.NO_PROGRESS:
             self._end("failed", "no_progress", f"{stalled} attempts in a row ended without a new checkpoint")
-        elif no is not None:
+        elif no is not None or (self.task.has_spares and is_machines_fault(failure)):
+            # With spares, the controlling side starts the ranks again on one of them, out of the same budget.
             self._end("failed", cause, _unsaved(failure) if cause == "checkpoint" else "")
         else:
             self.restarts.append(cause)
@@ -392,7 +516,7 @@ class Leader:
             self._prepare(now)
 
     def _what_is_missing(self) -> str:
-        names = nodes_in_words([(node, self._host(node)) for node in sorted(self.waiting)])
+        names = self._names(sorted(self.waiting))
         what = {
             Phase.JOINING: "did not join",
             Phase.CHECKING: "did not report on the way to its neighbour",
@@ -402,7 +526,10 @@ class Leader:
         return "; ".join(filter(None, [late, self.strangers()]))
 
     def _name(self, node: int) -> str:
-        return nodes_in_words([(node, self._host(node))])
+        return self._names([node])
+
+    def _names(self, nodes: list[int]) -> str:
+        return nodes_in_words([(node, self._host(node)) for node in nodes])
 
     def _host(self, node: int) -> str:
         return self.hellos[node].host if node in self.hellos else self.task.hosts[node]

@@ -6,14 +6,15 @@ import asyncio
 import contextlib
 import time
 
-from orchestrator.node.agent import saved
 from orchestrator.node.agent.channel import CLOSE_SECONDS, Channel, pair, settled
+from orchestrator.node.agent.checkpoints import saved
 from orchestrator.node.agent.leader import HEARTBEAT_SECONDS, Leader, Phase
 from orchestrator.node.agent.listener import Listener
 from orchestrator.node.agent.members import Members
 from orchestrator.node.agent.tls import Tls
 from orchestrator.node.system.event_log import EventLog
 from orchestrator.node.system.host import listening_addresses
+from orchestrator.node.system.open_files import allow_connections
 from orchestrator.node.system.sockets import listen, port_of
 from orchestrator.node.system.threads import in_thread
 from orchestrator.protocol.events import EventKind
@@ -51,10 +52,11 @@ class LeaderService:
     async def open(self) -> Channel:
         """Listen for the other nodes, if there are any, on the first free of the gang's ports; return node 0's channel.
 
-        OSError when all ports are taken.
+        OSError when all ports are taken, or so many nodes can't be connected to this one.
         """
         if self.tls is not None:
             self.addrs = await in_thread(listening_addresses, self.task.leader_addrs, self.task.interface)
+            allow_connections(self.task.nnodes, self.task.nnodes * len(self.addrs))
             socks = listen(self.addrs, gang_ports(self.task.credentials, self.task.port_range))
             self.events.write(EventKind.LISTENING, port=port_of(socks), addrs=list(self.addrs))
             self.listener = Listener(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Callable
@@ -33,6 +33,48 @@ class Stranger:
     has_begun: bool = False
 
 
+class Strangers:
+    """Who has not proved itself yet, the oldest first: all of a gang may, so that none of this may look at each."""
+
+    def __init__(self) -> None:
+        self._all: OrderedDict[Stranger, None] = OrderedDict()
+        self._alike: dict[tuple[str, str], OrderedDict[Stranger, None]] = {}
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._all)
+
+    def add(self, stranger: Stranger) -> None:
+        """Take in the newest one."""
+        self._all[stranger] = None
+        self._alike.setdefault((stranger.addr, stranger.at), OrderedDict())[stranger] = None
+
+    def remove(self, stranger: Stranger) -> None:
+        """Count one out; one that is not here any more is none."""
+        if stranger not in self._all:
+            return
+        del self._all[stranger]
+        alike = self._alike[stranger.addr, stranger.at]
+        del alike[stranger]
+        if not alike:
+            del self._alike[stranger.addr, stranger.at]
+
+    def oldest(self) -> Stranger:
+        """Return the one that has been here longest."""
+        return next(iter(self._all))
+
+    def alike(self, stranger: Stranger) -> OrderedDict[Stranger, None]:
+        """Return those that have come from its address to the same one here, with itself."""
+        return self._alike[stranger.addr, stranger.at]
+
+    def take_all(self) -> list[Stranger]:
+        """Return all of them, and be empty."""
+        found = list(self._all)
+        self._all.clear()
+        self._alike.clear()
+        return found
+
+
 class Listener:
     """Listening sockets, which let only members of the run in; `rejected` counts the others by address."""
 
@@ -48,7 +90,7 @@ class Listener:
         """Listen until close(); `serve` has each member's channel, and `tell` hears of strangers when they double."""
         self.tls, self.socks, self.serve, self.tell = tls, list(socks), serve, tell
         self.most = MAX_STRANGERS + members  # who may all dial at the same moment
-        self.strangers: list[Stranger] = []
+        self.strangers = Strangers()
         self.rejected: Counter[str] = Counter()
         self.told = 0
         self.serving: set[asyncio.Task[None]] = set()
@@ -73,16 +115,16 @@ class Listener:
         peer.setblocking(False)
         stranger = Stranger(addr, sock.getsockname()[0], peer, is_of_this_machine(addr, sock))
         stranger.task = loop.create_task(self._hear(stranger))
-        self.strangers.append(stranger)
+        self.strangers.add(stranger)
         self._drop_surplus(stranger)
 
     def _drop_surplus(self, newest: Stranger) -> None:
         """Drop the oldest stranger where there are too many: the newest may be a member."""
-        alike = [each for each in self.strangers if (each.addr, each.at) == (newest.addr, newest.at)]
+        alike = self.strangers.alike(newest)
         if len(alike) > MAX_OF_ONE_ADDRESS and not newest.is_of_this_machine:
-            self._drop(alike[0])
+            self._drop(next(iter(alike)))
         elif len(self.strangers) > self.most:
-            self._drop(self.strangers[0])
+            self._drop(self.strangers.oldest())
 
     def _drop(self, stranger: Stranger) -> None:
         self.strangers.remove(stranger)
@@ -107,8 +149,7 @@ class Listener:
             self._reject(stranger)
             return
         finally:
-            if stranger in self.strangers:
-                self.strangers.remove(stranger)
+            self.strangers.remove(stranger)
         task = asyncio.current_task()
         assert task is not None
         self.serving.add(task)
@@ -127,7 +168,7 @@ class Listener:
         for sock in self.socks:
             asyncio.get_running_loop().remove_reader(sock)
             sock.close()
-        strangers, self.strangers = self.strangers, []
+        strangers = self.strangers.take_all()
         for stranger in strangers:
             if not stranger.has_begun:
                 stranger.sock.close()

@@ -10,11 +10,10 @@ from typing import Callable
 from orchestrator.node.agent.channel import Channel, ChannelError, Message, NoAnswerError
 from orchestrator.node.agent.listener import Listener
 from orchestrator.node.agent.tls import ANSWER_SECONDS, Tls, in_words
-from orchestrator.node.system.sockets import ANY_PORT, listen, port_of
+from orchestrator.node.system.sockets import ANY_PORT, PADDING, listen, padding_lost, port_of
 
 Taker = Callable[[Message, Channel], Awaitable[None]]
 PROBE = "probe"
-PADDING = "." * (64 << 10)  # both ways: of a path with a smaller MTU on the way, small packets tell nothing
 
 
 class NeighbourServer:
@@ -60,8 +59,7 @@ async def probe(tls: Tls, addrs: tuple[str, ...], port: int, node_rank: int) -> 
     try:
         answer = await channel.answer(ANSWER_SECONDS)
     except NoAnswerError as error:
-        lost = f"{len(PADDING) >> 10} KiB that were sent there did not come back"
-        return f"{where}: it can be reached, but {lost}: {error}; is the MTU smaller on the way?"
+        return f"{where}: {padding_lost(str(error))}"
     except ChannelError as error:
         return f"{where}: {error}"
     finally:

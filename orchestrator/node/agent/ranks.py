@@ -14,21 +14,31 @@ from dataclasses import asdict, replace
 from typing import Any, Callable
 
 from orchestrator.node.agent import launcher_process
+from orchestrator.node.agent.checkpoints import saved
+from orchestrator.node.agent.checkpoints.saved import mark_of
+from orchestrator.node.agent.sampling.loop import Started
 from orchestrator.node.agent.stall_detector import HeartbeatReader, read_heartbeat
 from orchestrator.node.container.engine import EngineError
 from orchestrator.node.container.prepare import container_id, pinned, refusal
+from orchestrator.node.environments.folder import BrokenEnvironmentError, hold
 from orchestrator.node.system.event_log import EventLog
-from orchestrator.node.system.host import gpus, network_here
+from orchestrator.node.system.gpus.devices import gpus
+from orchestrator.node.system.host import network_here
 from orchestrator.node.system.inputs import InputError, place
-from orchestrator.node.system.processes import end_marked
+from orchestrator.node.system.kernel_log import words_on_gpus
+from orchestrator.node.system.processes import STOPPED, end_marked, state_of
 from orchestrator.node.system.threads import in_thread
+from orchestrator.protocol.checkpoints.search import Saved
 from orchestrator.protocol.files import read_regular, write_atomic, write_json
+from orchestrator.protocol.gpu_errors import gpu_error_of
 from orchestrator.protocol.layout import attempt_folder, node_folder, result_file
 from orchestrator.protocol.task import NodeTask
 
 Message = dict[str, Any]
 KILL_MARGIN = 5.0
+SILENT_TIMES = 6  # of the time-out for a link: a launcher that imports torch from a slow disk answers late
 MOST_RESULT = 64 << 20
+MOST_CHECKPOINTS, MOST_CHARS = 20, 1000  # that the leader is told of, and of the path of one
 
 
 class Ranks:
@@ -52,20 +62,26 @@ class Ranks:
         self.node_dir = node_folder(task.run_dir, task.node_rank)
         self.attempt, self.store_addr = task.attempt, ""
         self.running: set[int] = set()
+        self.started = Started()
+        self.members: set[int] = set()  # the ranks of this node; another launcher's count as one that runs
         self.heartbeats = HeartbeatReader(task.hang)
         self.launcher = launcher_process.LauncherProcess(self.task, hear)
         self.is_launcher_gone = False
         self.stop_deadline: float | None = None
+        self.resumable: dict[str, Saved] = {}  # checkpoints that this attempt may go on from
+        self.held: int | None = None  # what keeps the environment from being removed, until this process ends
 
     async def start(self) -> None:
         """Place the inputs, then start the launcher; orders that come meanwhile wait for it."""
         try:
+            if self.task.environment and self.held is None:  # later the ranks themselves may have changed it
+                self.held = await in_thread(hold, self.task.environment)
             places = {}
             for item in self.task.inputs:
                 places[f"ORCH_INPUT_{item.name}"] = await in_thread(place, item, self.task.inputs_dir)
             self.launcher.task = replace(self.task, env={**self.task.env, **places})
             await self.launcher.start(self.nproc, self.attempt)
-        except (InputError, EngineError) as error:
+        except (InputError, EngineError, BrokenEnvironmentError) as error:
             self._trouble(str(error), "infra")
         except OSError as error:
             self._trouble(f"the launcher can't be started with {self.task.python}: {error}", "user_error")
@@ -105,16 +121,25 @@ class Ranks:
             return
         self.launcher.send({"kind": "prepare", "attempt": self.attempt, "store_addr": self.store_addr})
 
-    def go(self, binding: Message, master_addr: str, master_port: int, network: dict[str, str]) -> None:
-        """Start the attempt's ranks."""
+    def go(
+        self, binding: Message, master_addr: str, master_port: int, network: dict[str, str], resume_from: str
+    ) -> None:
+        """Start the attempt's ranks, from this checkpoint where it is here."""
         offset, nproc = binding["rank_offset"], binding["nproc"]
-        self.running = set(range(offset, offset + nproc))
+        self.running, self.members = (set(range(offset, offset + nproc)) for _ in range(2))
         if self.task.launcher in ("torchrun", "accelerate"):
             self.running = {offset}
         where = {"master_addr": master_addr, "master_port": master_port, "network": network}
         ranks = [offset, offset + nproc]
         self.events.write("started", attempt=self.attempt, ranks=ranks, world_size=binding["world_size"], **where)
-        self.launcher.send({"kind": "go", "binding": binding, **where})
+        self.launcher.send({"kind": "go", "binding": binding, **where, "resume_from": self._place(resume_from)})
+
+    def _place(self, checkpoint: str) -> str:
+        """Return where the checkpoint of this name is, which may have been handed over since; empty where it isn't."""
+        if checkpoint in self.resumable:
+            return self.resumable[checkpoint].path
+        place = saved.place_of(self.task, checkpoint) if checkpoint else ""
+        return place if os.path.exists(place) else ""
 
     def stop(self, grace: float) -> None:
         """Have the ranks stop at their next boundary; the launcher is killed where that takes too long."""
@@ -131,17 +156,38 @@ class Ranks:
         self.heartbeats.detector.forgive(seconds)
         if self.stop_deadline is not None:
             self.stop_deadline += seconds
+        if self.launcher.asked is not None:
+            self.launcher.asked += seconds
 
-    def report_stalls(self, now: float) -> None:
-        """Tell of ranks that stand still, and end those that did not stop in time."""
+    def look(self, now: float) -> None:
+        """Tell of ranks that stand still; end those that did not stop in time, and a launcher that stands still."""
         if self.running and self.stop_deadline is None:
-            for stall in self.heartbeats.new_stalls(attempt_folder(self.node_dir, self.attempt), self.running, now):
+            ranks = self.members if self.task.launcher in ("torchrun", "accelerate") else self.running
+            for stall in self.heartbeats.new_stalls(attempt_folder(self.node_dir, self.attempt), ranks, now):
                 self.events.write("stall", attempt=self.attempt, full=stall.is_full, **asdict(stall))
                 self.tell({"kind": "stall", "attempt": self.attempt, "full": stall.is_full, **asdict(stall)})
         if self.stop_deadline is not None and now > self.stop_deadline:
             self.stop_deadline = None
             self.events.write("launcher_killed", reason="its ranks did not end in time")
             self.launcher.kill()
+        if self.running and not self.launcher.ended_for:
+            self.launcher.ended_for = self._why_launcher_is_frozen(self.launcher.silence(now))
+            if self.launcher.ended_for:
+                self.events.write("launcher_killed", reason=self.launcher.ended_for)
+                self.launcher.kill()
+
+    def _why_launcher_is_frozen(self, silent: float) -> str:
+        """Return why a launcher that has been silent for so long is to be ended, in words; empty where it is not.
+
+        One that waits for a disk is not: it would not end before the disk answers, and then it goes on by itself.
+        """
+        if silent <= self.task.link_timeout or self.launcher.pid is None:
+            return ""
+        state = state_of(self.launcher.pid)
+        if state in STOPPED:
+            return f"was stopped (SIGSTOP) for {silent:.0f} s"
+        is_frozen = state != "D" and silent > SILENT_TIMES * self.task.link_timeout
+        return f"did not answer for {silent:.0f} s" if is_frozen else ""
 
     # -- reports
 
@@ -153,19 +199,11 @@ class Ranks:
         elif kind == "imported" and self.launcher.container:
             self._look_into_container(message)
         elif kind == "exit":
-            self.running.discard(message["rank"])
-            if message["rank"] == 0:
-                message |= self._saves(message["code"])
-            if message["rank"] == 0:
-                self._take_result()
-            if message["rank"] == 0 and message["code"] == 0:
-                self._mark_done()
-            self.events.write("rank_exit", **message)
-            self.tell({"kind": "exit", **message})
+            self._rank_ended(message)
         elif kind == "idle":
             await self._became_idle(message)
         elif kind == "ready":
-            self.tell({"kind": kind, **message, "image": self.launcher.container.get("image_id")})
+            self.begin(self._became_ready(message))
         elif kind == "stacks":
             self.tell({"kind": kind, **message})
         elif kind == "trouble":
@@ -173,7 +211,32 @@ class Ranks:
         elif kind == "gone":
             await self._lost_launcher(message)
         else:
-            self.events.write(f"launcher_{kind}", **message)
+            self._record(kind, message)
+
+    def _record(self, kind: str, message: Message) -> None:
+        if kind == "started":
+            self.started = Started.of(message)
+        self.events.write(f"launcher_{kind}", **message)
+
+    def _rank_ended(self, message: Message) -> None:
+        self.running.discard(message["rank"])
+        self.started = self.started.without(message["rank"])
+        if message["rank"] == 0:
+            message |= self._saves(message["code"])
+            self._take_result()
+            if message["code"] == 0:
+                self._mark_done()
+        if message["code"] != 0 and gpu_error_of(message) is not None:
+            message["kernel"] = words_on_gpus()
+        self.events.write("rank_exit", **message)
+        self.tell({"kind": "exit", **message, "left": len(self.running)})
+
+    async def _became_ready(self, message: Message) -> None:
+        """Tell the leader, and which checkpoints are here: in a large folder that look takes a while."""
+        self.resumable = await in_thread(saved.resumable, self.task, message["attempt"])
+        found = [[name, mark_of(each)] for name, each in self.resumable.items() if len(name) < MOST_CHARS]
+        told = {"image": self.launcher.container.get("image_id"), "checkpoints": found[:MOST_CHECKPOINTS]}
+        self.tell({"kind": "ready", **message, **told})
 
     async def end(self) -> list[str]:
         """End the launcher, and with it the ranks; return what could not be removed of its container."""
@@ -244,7 +307,7 @@ class Ranks:
             self._make_ready()
             return
         code = message["code"]
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        how = self.launcher.ended_for or _how_it_ended(code)
         self.events.write("launcher_gone", code=code, tail=message["tail"])
         if not self.running:
             tail = f"; its last words: {message['tail'][-1]}" if message["tail"] else ""
@@ -258,8 +321,12 @@ class Ranks:
                       "attempt": self.attempt, "error": error, "tail": message["tail"], "victim": False}  # fmt: skip
             self.events.write("rank_exit", **report)
             self.tell({"kind": "exit", **report})
-        self.running = set()
+        self.running, self.started = set(), Started(self.attempt)
         await self._became_idle({})
+
+
+def _how_it_ended(code: int) -> str:
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
 
 
 def resolve_launcher(task: NodeTask) -> str:

@@ -16,7 +16,9 @@ from orchestrator.node.agent.launcher_process import after_setup, engine_environ
 from orchestrator.node.container.argv import ENGINES, replaying
 from orchestrator.node.container.engine import EngineError, remove
 from orchestrator.node.container.prepare import prepare
-from orchestrator.node.system.host import cores, gpus
+from orchestrator.node.environments.folder import BrokenEnvironmentError, hold
+from orchestrator.node.system.gpus.devices import gpus
+from orchestrator.node.system.host import cores
 from orchestrator.node.system.inputs import InputError, place
 from orchestrator.node.system.private import users_umask
 from orchestrator.node.system.processes import end_marked
@@ -47,12 +49,14 @@ def replay(path: str) -> int:
     if order.get("inside"):
         return _rank(task, binding, order)
     try:
+        if task.environment:
+            hold(task.environment)
         for item in task.inputs:
             task = replace(task, env={**task.env, f"ORCH_INPUT_{item.name}": place(item, task.inputs_dir)})
         os.makedirs(attempt_folder(node_folder(task.run_dir, task.node_rank), task.attempt), exist_ok=True)
         os.makedirs(output_folder(task.run_dir), exist_ok=True)
         return _rank(task, binding, order) if task.container is None else _in_container(task, binding, order)
-    except (InputError, EngineError) as error:
+    except (InputError, EngineError, BrokenEnvironmentError) as error:
         print(f"orch: {error}", file=sys.stderr)
         return 1
     finally:
@@ -110,10 +114,22 @@ def _own_gpu(task: NodeTask, local_rank: int) -> dict[str, str]:
 
 
 def _in_foreground(argv: list[str], environment: dict[str, str], folder: str) -> int:
-    """Run it to its end. Who reads its output may go away without a signal, as over ssh: then it is ended."""
+    """Run it to its end. Who reads its output may go away without a signal, as over ssh: then it is ended.
+
+    The first Ctrl-C is the program's own; it may wait in native code for ranks that are not there, so the second kills.
+    """
     child = subprocess.Popen(argv, env=environment, cwd=folder, umask=users_umask())
+    interrupts = []
+
+    def interrupted(*_: Any) -> None:
+        interrupts.append(True)
+        if len(interrupts) > 1:
+            child.kill()
+        else:
+            os.write(2, b"\norch: the rank was asked to stop; Ctrl-C once more kills it\n")
+
     for number in BY_TERMINAL:
-        signal.signal(number, lambda *_: None)
+        signal.signal(number, interrupted)
     for number in FORWARDED:
         signal.signal(number, lambda received, _: child.send_signal(received))
     watched, poller = os.pidfd_open(child.pid), select.poll()

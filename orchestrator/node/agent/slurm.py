@@ -12,10 +12,10 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Callable
 
-from orchestrator.node.agent import saved
 from orchestrator.node.agent.agent import Agent
+from orchestrator.node.agent.checkpoints import saved
 from orchestrator.node.system.event_log import EventLog
 from orchestrator.node.system.host import nproc_here
 from orchestrator.node.system.signals import hold_back_for_good
@@ -25,7 +25,7 @@ from orchestrator.protocol.files import write_json
 from orchestrator.protocol.hostlist import expand, in_words
 from orchestrator.protocol.layout import node_folder
 from orchestrator.protocol.ranks import EXIT_REQUEUE
-from orchestrator.protocol.restart import Restarter
+from orchestrator.protocol.restart import Progress, Refusal, Restarter
 from orchestrator.protocol.task import NodeTask
 
 ASKED_TO_STOP = {"preempted": "it was asked to stop", "timeout": "its time limit was near"}
@@ -118,10 +118,12 @@ def continued(task: NodeTask, history: History) -> NodeTask:
     return replace(task, attempt=history.next_attempt, retry=left)
 
 
-def wants_another(task: NodeTask, events: tuple[Event, ...], code: int) -> tuple[str, str] | None:
-    """Return (cause, reason) when the run is to be started again after this agent's end; None otherwise.
+def wants_another(task: NodeTask, events: tuple[Event, ...], code: int) -> tuple[str, str] | Refusal | None:
+    """Return (cause, reason) when the run is to be started again after this agent's end; else None.
 
-    The leader's word counts; where node 0 was lost, that of whoever noticed.
+    NO_PROGRESS where it ends at its time limit and has gained nothing by then.
+
+    Of several nodes that say so, the first counts: the leader, or where node 0 was lost, whoever noticed.
     """
     began = any(event.get("kind") == "started" for event in events)
     ends = [event for event in events if event.get("kind") in ("gang_ended", "gave_up")]
@@ -132,9 +134,11 @@ def wants_another(task: NodeTask, events: tuple[Event, ...], code: int) -> tuple
         cause = "timeout"  # the batch script asks Slurm for this signal before the limit
     # This start, and all before it, are off the budget already: see `continued`.
     used = restart.times_used([event for event in events if event.get("kind") == EventKind.RESTART], cause)
-    refusal = restart.refusal(Restarter.SLURM, cause, task.retry, used)
+    begun = next(iter(restart.progress_of_starts(events)), Progress())
+    stalled = restart.stalled([begun], restart.progress_of(ends[-1])) if began else 0
+    refusal = restart.refusal(Restarter.SLURM, cause, task.retry, used, stalled)
     if refusal is not None or not (began or code == EXIT_REQUEUE):
-        return None
+        return refusal if refusal is Refusal.NO_PROGRESS else None
     return cause, str(ends[-1].get("reason") or ASKED_TO_STOP.get(cause, ""))
 
 
@@ -159,17 +163,32 @@ def run_slurm_agent(run_dir: str) -> int:
     log.close()
     stalled = history.stalled(saved.progress(task)) if start else 0
     if stalled >= restart.WITHOUT_PROGRESS:
-        return _give_up(log, task, f"{stalled} starts in a row ended without a new checkpoint; {_last(history)}")
-    code = asyncio.run(_run(task))
-    if another := wants_another(task, _own_events(log, before), code):
-        write_json(word_path(run_dir, start), {"cause": another[0], "reason": another[1], "node": node}, durable=False)
-        return EXIT_REQUEUE
-    return code
+        return _give_up(log, task, _without_progress(stalled, history))
+    another: list[tuple[str, str]] = []
+
+    def leave_word(agent: Agent, code: int) -> None:
+        """Ask for another start at once: where a node was lost, Slurm's KILL is KillWait away."""
+        try:
+            found = wants_another(task, _own_events(log, before), code)
+            if found is Refusal.NO_PROGRESS and node == 0:
+                agent.events.write("gave_up", outcome="failed", cause="no_progress", reason=_in_vain(environ))
+            if isinstance(found, tuple):
+                if not os.path.exists(word_path(run_dir, start)):  # who wakes up late knows only that it was left
+                    word = {"cause": found[0], "reason": found[1], "node": node}
+                    write_json(word_path(run_dir, start), word, durable=False)
+                another.append(found)
+        except OSError as error:  # the ranks are to be ended all the same
+            print(
+                f"orch: {word_path(run_dir, start)} can't be written, so nobody starts again: {error}", file=sys.stderr
+            )
+
+    code = asyncio.run(_run(task, leave_word))
+    return EXIT_REQUEUE if another else code
 
 
-async def _run(task: NodeTask) -> int:
+async def _run(task: NodeTask, on_outcome: Callable[[Agent, int], None]) -> int:
     """Return the agent's exit code. Then no signal cuts its last words off: srun ends all when the first has left."""
-    code = await Agent(task).run()
+    code = await Agent(task, on_outcome).run()
     hold_back_for_good()
     return code
 
@@ -182,6 +201,22 @@ def _record_start(log: EventLog, task: NodeTask, history: History, environ: Mapp
                   reason=str(word.get("reason") or ""), **saved.progress(task).to_event())  # fmt: skip
 
 
+def _without_progress(stalled: int, history: History) -> str:
+    if (history.word or {}).get("cause") == "timeout":
+        return f"gave up: {stalled} starts in a row hit the time limit without saving a new checkpoint"
+    return f"{stalled} starts in a row ended without a new checkpoint; {_last(history)}"
+
+
+def _in_vain(environ: Mapping[str, str]) -> str:
+    """Return why a start at the time limit is the last one; newer versions of Slurm tell how long the limit is."""
+    try:
+        seconds = int(environ["SLURM_JOB_END_TIME"]) - int(environ["SLURM_JOB_START_TIME"])
+        limit = f"its time limit of {seconds / 60:g} min"
+    except (KeyError, ValueError):
+        limit = "its time limit"
+    return f"{limit} came before it had saved anything new: another start would end in the same way"
+
+
 def _last(history: History) -> str:
     reason = (history.word or {}).get("reason")
     return f"the last: {reason}" if reason else "the last was ended by Slurm"
@@ -189,9 +224,7 @@ def _last(history: History) -> str:
 
 def _give_up(log: EventLog, task: NodeTask, reason: str) -> int:
     """Leave without a start that has no point; node 0 alone says why, the others only go."""
-    log.write(
-        "agent_started", start=task.start, host=os.uname().nodename, pid=os.getpid(), nproc=nproc_here(task.nproc)
-    )
+    log.write("agent_started", start=task.start, host=os.uname().nodename, pid=os.getpid(), nproc=nproc_here(task))
     if task.node_rank == 0:
         log.write("gave_up", outcome="failed", cause="no_progress", reason=reason)
     log.write("agent_ended", outcome="failed", code=1, swept=0, survivors=[])

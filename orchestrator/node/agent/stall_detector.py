@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.node.agent.missing_rank import Missing
 from orchestrator.protocol.files import read_regular
 from orchestrator.protocol.json_text import parse_json
 
@@ -95,19 +96,27 @@ class StallDetector:
         return stalls
 
 
-def culprit_of_hang(stalls: list[dict[str, Any]], stacks: dict[int, dict[str, Any]]) -> dict[str, Any]:
+def culprit_of_hang(
+    stalls: list[dict[str, Any]], stacks: dict[int, dict[str, Any]], missing: Missing | None = None
+) -> dict[str, Any]:
     """Return the stalled rank that the others wait for.
 
-    One that is stopped, else one outside any collective, else one that stands where fewest stand, else the one
-    with the fewest steps. `stacks` tells of each rank its process state (T is stopped), whether its main thread
-    waits in a collective, and the line of the program that it has come to.
+    One that is stopped, else the one that is `missing` from a collective, else one outside any collective, else one
+    that stands where fewest stand, else the one with the fewest steps. `stacks` tells of each rank its process state
+    (T is stopped), whether its main thread waits in a collective, and the line of the program that it has come to.
     """
     places = Counter(seen.get("where") for seen in stacks.values())
 
     def order(stall: dict[str, Any]) -> tuple[int, int, int, int]:
         seen = stacks.get(stall["rank"], {})
         stopped, outside = seen.get("state") in ("T", "t"), seen.get("in_collective") is False
-        return (0 if stopped else 1 if outside else 2, places[seen.get("where")], stall["step"], stall["rank"])
+        is_missing = missing is not None and missing.rank == stall["rank"]
+        return (
+            0 if stopped else 1 if is_missing else 2 if outside else 3,
+            places[seen.get("where")],
+            stall["step"],
+            stall["rank"],
+        )
 
     return min(stalls, key=order)
 
@@ -131,8 +140,8 @@ class HeartbeatReader:
         self.told: set[tuple[int, int, str, bool]] = set()
 
     def new_stalls(self, folder: str, ranks: Iterable[int], now: float) -> list[Stall]:
-        """Return the stalls that have not been told yet; `folder` is the attempt's."""
-        if self.is_off:
+        """Return the stalls that have not been told yet; `folder` is the attempt's: without it nothing can be told."""
+        if self.is_off or not os.path.isdir(folder):
             return []
         stalls = self.detector.stalls(
             {rank: read_heartbeat(f"{folder}/beat_{rank}") or output(folder, rank) for rank in ranks}, now

@@ -7,6 +7,7 @@ node's own: what the agents have found out about the ways between the nodes hold
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Callable
@@ -15,11 +16,13 @@ from orchestrator.node.system.processes import MARK, mark
 from orchestrator.protocol.layout import (
     archive_file,
     attempt_folder,
+    given_folder,
     metrics_file,
     node_folder,
     output_folder,
     second_copy_file,
 )
+from orchestrator.protocol.places.devices import VISIBLE
 from orchestrator.protocol.task import Container, Mount, NodeTask, copies_checkpoints
 
 ENGINES = ("docker", "podman")  # these have containers that somebody has to end; of the others only processes stay
@@ -30,7 +33,10 @@ STACK_BYTES = 67_108_864
 # What the interpreter or the C library reads before the launcher can: it alone goes through argv, where all may see it.
 EARLY = ("PYTHON", "LD_", "MALLOC_", "GLIBC_TUNABLES", "LANG", "LC_", "TZ")
 # What a site sets for its network and scheduler; the rest of a node's variables describe folders that an image lacks.
-SITE = ("SLURM_", "NCCL_", "GLOO_", "UCX_", "FI_")
+SITE = (
+    "SLURM_", "NCCL_", "GLOO_", "UCX_", "FI_", "MLX5_", "NVIDIA_", "CUDA_", "PYTORCH_", "TORCH_NCCL_", "TORCH_FR_",
+)  # fmt: skip
+NOT_OF_SITE = ("CUDA_HOME", "CUDA_PATH", "CUDA_ROOT", "CUDA_CACHE_PATH", VISIBLE)
 SCRATCH = "/tmp"  # noqa: S108 (the container's own: it goes with the container)
 SHARES_TMP = ("apptainer",)  # with the node, and so with all its users, unless told otherwise
 
@@ -48,6 +54,8 @@ class NodeResources:
     cpus: int | None = None
     memory: int | None = None
     infiniband: bool = False
+    devices: tuple[str, ...] = ()  # what else of /dev a fast network needs
+    files: tuple[str, ...] = ()  # the site's configuration of NCCL
     memlock: bool = True  # may the engine lift the limit on locked memory, which InfiniBand needs?
     limits: tuple[str, ...] = ()  # this process's own, where podman would raise them and may not
     host: str = "HOST"
@@ -82,6 +90,7 @@ def replaying(start: list[str], order: str, *, terminal: bool) -> list[str]:
 def written_inside(task: NodeTask, attempt: int) -> list[str]:
     """Return the folders of the node that the ranks of one attempt write into, and rank 0's file of metrics."""
     own = [attempt_folder(node_folder(task.run_dir, task.node_rank), attempt), task.checkpoint_dir]
+    own += [compiled_folder(task)]
     own += [output_folder(task.run_dir), task.code_dir]  # which is the working folder: ordinary scripts write there
     return [*own, *([metrics_file(task.run_dir)] if task.node_rank == 0 else [])]
 
@@ -95,7 +104,9 @@ def mounts(task: NodeTask, attempt: int) -> list[Mount]:
     read = [archive_file(task.run_dir), *([task.inputs_dir] if task.inputs else [])]
     if copies_checkpoints(task) and task.node_rank == 0:
         read.append(os.path.dirname(second_copy_file(task.run_dir)))
-    if task.resume.startswith("/") and not _is_within(task.resume, task.checkpoint_dir):
+    if _is_within(task.resume, given_folder(task.run_dir)):  # it may come while the container runs
+        read.append(given_folder(task.run_dir))
+    elif task.resume.startswith("/") and not _is_within(task.resume, task.checkpoint_dir):
         read.append(task.resume)
     own = [Mount(path, path, read_only=True) for path in read]
     own += [Mount(path, path) for path in written_inside(task, attempt)]
@@ -103,9 +114,20 @@ def mounts(task: NodeTask, attempt: int) -> list[Mount]:
     return [*own, *task.container.mounts]
 
 
+def _mounts(task: NodeTask, resources: NodeResources, attempt: int) -> list[Mount]:
+    asked = mounts(task, attempt)
+    targets = {mount.target for mount in asked}
+    return [*asked, *(Mount(path, path, read_only=True) for path in resources.files if path not in targets)]
+
+
 def scratch_folder(task: NodeTask) -> str:
     """Return the folder of the run that is the container's /tmp, where it would be the node's; it goes with it."""
     return f"{node_folder(task.run_dir, task.node_rank)}/scratch"
+
+
+def compiled_folder(task: NodeTask) -> str:
+    """Return the folder of what a run compiles in containers on this node: one attempt's serves the next."""
+    return f"{node_folder(task.run_dir, task.node_rank)}/compiled"
 
 
 def _is_within(path: str, folder: str) -> bool:
@@ -127,14 +149,22 @@ def start_environment(task: NodeTask, resources: NodeResources) -> dict[str, str
 
 def told(task: NodeTask, resources: NodeResources, environ: Mapping[str, str], threads: int) -> NodeTask:
     """Return the task as the launcher inside is told it on stdin: with every other variable that its ranks need."""
-    caches = {"XDG_CACHE_HOME": f"{SCRATCH}/.cache", "TORCHINDUCTOR_CACHE_DIR": f"{SCRATCH}/torchinductor"}
-    site = {name: value for name, value in environ.items() if name.startswith(SITE)}
+    compiled = compiled_folder(task)
+    caches = {
+        "XDG_CACHE_HOME": f"{SCRATCH}/.cache", "TORCHINDUCTOR_CACHE_DIR": f"{compiled}/inductor",
+        "TRITON_CACHE_DIR": f"{compiled}/triton", "CUDA_CACHE_PATH": f"{compiled}/cuda",
+    }  # fmt: skip
+    site = {name: value for name, value in environ.items() if name.startswith(SITE) and name not in NOT_OF_SITE}
     early = start_environment(task, resources)
     env = {**caches, **site, "OMP_NUM_THREADS": str(threads), **task.env}
-    if resources.gpus and task.container is not None and task.container.runtime in ENGINES:
+    if task.container is not None and task.container.runtime not in ENGINES:
+        # These give the ranks all GPUs of the node: which are theirs is the variable's word alone.
+        if VISIBLE in environ and VISIBLE not in env:
+            env[VISIBLE] = environ[VISIBLE]
+    elif resources.gpus:
         # The engine gives the ranks only these, and the driver counts those that it sees from 0.
         named = [gpu if gpu.startswith(("GPU-", "MIG-")) else str(index) for index, gpu in enumerate(resources.gpus)]
-        env["CUDA_VISIBLE_DEVICES"] = ",".join(named)
+        env[VISIBLE] = ",".join(named)
     return replace(task, env={name: value for name, value in env.items() if name not in early})
 
 
@@ -163,11 +193,12 @@ def _engine(
     words += [word for name in box.cap_add for word in ("--cap-add", name)]
     words += _user(box, resources)
     words += ["--device", "/dev/infiniband"] if resources.infiniband else []
+    words += [word for device in resources.devices for word in ("--device", device)]
     words += _gpus(box, resources)
     words += ["--cpuset-cpus", resources.cpuset] if resources.cpuset else []
     words += ["--cpus", str(resources.cpus)] if resources.cpus else []
     words += ["--memory", str(resources.memory)] if resources.memory else []
-    words += [word for mount in mounts(task, attempt) for word in ("--mount", _bind(mount))]
+    words += [word for mount in _mounts(task, resources, attempt) for word in ("--mount", _bind(mount))]
     for name, value in start_environment(task, resources).items():
         words += ["--env", f"{name}={value}"]
     # The image's own entrypoint may print, or start something else.
@@ -211,7 +242,7 @@ def _apptainer(
 ) -> list[str]:
     """Return the argv of apptainer, which is the user's own process, in the user's home, and ends with its caller."""
     words = ["apptainer", "exec", "--cleanenv", "--no-mount", "tmp", "--pwd", task.code_dir, *_gpus(box, resources)]
-    for mount in mounts(task, attempt):
+    for mount in _mounts(task, resources, attempt):
         words += ["--bind", f"{mount.source}:{mount.target}{':ro' if mount.read_only else ''}"]
     for name, value in start_environment(task, resources).items():
         words += ["--env", f"{name}={value}"]
@@ -223,7 +254,10 @@ def _pyxis(
     task: NodeTask, box: Container, resources: NodeResources, attempt: int, image: str, cidfile: str
 ) -> list[str]:
     """Return the argv of a step of its own in the agent's allocation, on its node; the agent itself stays outside."""
-    binds = [f"{mount.source}:{mount.target}{':ro' if mount.read_only else ''}" for mount in mounts(task, attempt)]
+    binds = [
+        f"{mount.source}:{mount.target}{':ro' if mount.read_only else ''}"
+        for mount in _mounts(task, resources, attempt)
+    ]
     exported = ",".join(["ALL", *(f"{name}={value}" for name, value in start_environment(task, resources).items())])
     return [
         "srun", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={resources.host}", "--mem=0", "--unbuffered",
@@ -251,7 +285,7 @@ _START: dict[str, Callable[..., list[str]]] = {
 def odd_image(images: Mapping[int, str]) -> int | None:
     """Return a node whose image differs from that of most; None where all have the same, or none can be told."""
     known = {node: image for node, image in images.items() if image}
-    counts = {image: list(known.values()).count(image) for image in known.values()}
+    counts = Counter(known.values())
     if len(counts) < 2:
         return None
     usual = max(counts, key=lambda image: (counts[image], image == known[min(known)]))

@@ -10,6 +10,7 @@ import pwd
 import re
 import resource
 import shutil
+import signal
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from orchestrator.node.container.argv import (
     SHARES_TMP,
     NodeResources,
     argv,
+    compiled_folder,
     container_name,
     scratch_folder,
     told,
@@ -36,14 +38,17 @@ from orchestrator.node.container.engine import (
     engine_pid,
     in_words,
 )
-from orchestrator.node.system.host import gpus
+from orchestrator.node.system.gpus.devices import machine_devices
 from orchestrator.protocol.files import write_json
-from orchestrator.protocol.layout import metrics_file, node_folder, second_copy_file
+from orchestrator.protocol.layout import given_folder, metrics_file, node_folder, second_copy_file
+from orchestrator.protocol.places.devices import VISIBLE, shown, words_of
 from orchestrator.protocol.task import Container, Mount, NodeTask, copies_checkpoints
 
 PULL_SECONDS = 3600.0
 OWN_CODES = (125, 126, 127)  # the engine failed, the interpreter can't be run, is not there; no launcher ends so
 LEAST_FREE = 64 << 20
+FAST_DEVICES = ("/dev/gdrdrv",)
+SITE_FILES = ("/etc/nccl.conf",)
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -84,6 +89,7 @@ def _make_places(task: NodeTask, attempt: int) -> None:
     """Make what is mounted: an engine makes up nothing, or makes it as root's."""
     folders = [path for path in written_inside(task, attempt) if path != metrics_file(task.run_dir)]
     folders += [task.inputs_dir] if task.inputs else []
+    folders += [given_folder(task.run_dir)] if task.resume.startswith(given_folder(task.run_dir)) else []
     folders += [os.path.dirname(second_copy_file(task.run_dir))] if copies_checkpoints(task) else []
     for folder in folders:
         os.makedirs(folder, exist_ok=True)
@@ -97,6 +103,12 @@ def _make_places(task: NodeTask, attempt: int) -> None:
 def remove_scratch(task: NodeTask) -> None:
     """Remove what was the /tmp of a container that has ended."""
     shutil.rmtree(scratch_folder(task), ignore_errors=True)
+
+
+def remove_compiled(task: NodeTask) -> None:
+    """Remove what the run has compiled in containers of this node, once nobody starts one again."""
+    if task.container is not None:
+        shutil.rmtree(compiled_folder(task), ignore_errors=True)
 
 
 def container_id(cidfile: str) -> str:
@@ -119,6 +131,13 @@ def refusal(task: NodeTask, code: int, tail: list[str]) -> str | None:
         return None
     why = in_words("\n".join(tail), task.container.runtime)
     return f"its container of {task.container.image} could not be started: {why}"
+
+
+def ended_with(task: NodeTask, code: int) -> int:
+    """Return the launcher's exit code, negative for a signal: a container's runtime ends with 128 + N for signal N."""
+    if task.container is None or code <= 128 or code - 128 not in set(signal.Signals):
+        return code
+    return 128 - code
 
 
 def ready(box: Container) -> tuple[Engine, str]:
@@ -204,11 +223,13 @@ def node_resources(task: NodeTask, engine: Engine, environ: Mapping[str, str]) -
         name=name,
         groups=tuple(sorted(set(os.getgroups()) - {gid})),
         rootless=engine.rootless,
-        gpus=visible_gpus(task, environ),
+        gpus=_as_named(visible_gpus(task, environ), task.container.gpu_flag),
         cpuset=ranges(mine) if len(mine) < cores else None,
         cpus=asked if asked is not None and asked < len(mine) else None,
         memory=_memory(environ) or task.container.mem,
         infiniband=os.path.isdir("/dev/infiniband"),
+        devices=tuple(path for path in FAST_DEVICES if os.path.exists(path)),
+        files=tuple(path for path in SITE_FILES if os.path.isfile(path)),
         memlock=can_lift,
         limits=own_limits() if engine.name == "podman" and not engine.rootless and not can_lift else (),
         host=environ.get("SLURMD_NODENAME") or socket.gethostname(),
@@ -224,18 +245,30 @@ def own_limits() -> tuple[str, ...]:
 def visible_gpus(task: NodeTask, environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the GPUs that this node's ranks may use, as an engine outside of any allocation counts them; never all.
 
-    Slurm says which they are on the machine; in CUDA_VISIBLE_DEVICES they may be numbered within the job. Otherwise
-    it is the lease's word, and without one all, by number.
+    UUIDs are the same everywhere, and the only names of what MIG has made. Of numbers, Slurm says which they are on
+    the machine; in CUDA_VISIBLE_DEVICES they may be counted within the job. Without any of these they are all.
     """
-    if task.backend == "gloo":
+    if not task.uses_gpus:
         return ()
-    for value in (
-        environ.get("SLURM_STEP_GPUS"), environ.get("SLURM_JOB_GPUS"),
-        task.env.get("CUDA_VISIBLE_DEVICES"), environ.get("CUDA_VISIBLE_DEVICES"),
-    ):  # fmt: skip
-        if value is not None:
-            return _numbers(value)
-    return tuple(str(index) for index in range(gpus()))
+    visible = [value for value in (task.env.get(VISIBLE), environ.get(VISIBLE)) if value is not None]
+    for value in visible:
+        words = words_of(value)
+        if words and all(word.startswith(("GPU-", "MIG-")) for word in words):
+            return tuple(words)
+    for given in (environ.get("SLURM_STEP_GPUS"), environ.get("SLURM_JOB_GPUS"), *visible):
+        if given is not None:
+            return _numbers(given)
+    return (
+        tuple(shown(each.name for each in machine_devices()).get(VISIBLE, "").split(",")) if machine_devices() else ()
+    )
+
+
+def _as_named(gpus: tuple[str, ...], gpu_flag: str) -> tuple[str, ...]:
+    """Return them as CDI calls whole cards everywhere: by number; not each toolkit knows their UUIDs."""
+    if gpu_flag != "cdi":
+        return gpus
+    numbers = {each.name: str(each.number) for each in machine_devices() if each.name == each.card}
+    return tuple(numbers.get(gpu, gpu) for gpu in gpus)
 
 
 def _numbers(text: str) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """One process per node, inside the runtime: import torch once, hold the store's port, fork and reap ranks.
 
 It speaks JSON lines: orders on stdin, reports on what was its stdout. The end of stdin means that the agent
-is gone, and the ranks go with it. Single-threaded whenever it forks.
+is gone, and the ranks go with it. It starts no thread; those that numpy's OpenBLAS has, it ends before a fork.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from orchestrator.node.launcher.exit_report import failure_report
-from orchestrator.node.launcher.rank import RankStart, become_rank, run_rank
-from orchestrator.node.launcher.rank_argv import plan_ranks
-from orchestrator.node.launcher.rank_log import RankLog
-from orchestrator.node.launcher.stacks import SETTLE_SECONDS, ask, describe
-from orchestrator.node.launcher.warmup import torch_is_there, warm_up
+from orchestrator.node.launcher.flight_recorder import ANSWER_SECONDS, ask_for_dumps, read_groups, remove_pipes
+from orchestrator.node.launcher.rank.argv import plan_ranks
+from orchestrator.node.launcher.rank.exec_hook import files_of
+from orchestrator.node.launcher.rank.exit_report import failure_report
+from orchestrator.node.launcher.rank.forked import RankStart, become_rank, run_rank
+from orchestrator.node.launcher.rank.log import RankLog
+from orchestrator.node.launcher.stacks import SETTLE_SECONDS, ask, describe, ranks_below
+from orchestrator.node.launcher.warmup import torch_is_there, torch_version, warm_up
 from orchestrator.node.system.cgroup import oom_kills
+from orchestrator.node.system.gpus.devices import gpus
 from orchestrator.node.system.host import network_here
 from orchestrator.node.system.private import hold_umask
 from orchestrator.node.system.processes import ancestors, end_marked
@@ -62,8 +65,11 @@ class Launcher:
     ranks: dict[int, RankProcess] = field(default_factory=dict)
     kill_at: float | None = None
     stacks_at: float | None = None
+    recorders: list[int] = field(default_factory=list)  # the ranks that were asked for their flight recorder's dump
     oom_kills: int = field(default_factory=oom_kills)
     attempt: int = 0
+    folder: str = ""  # of the attempt
+    members: range = range(0)  # the ranks of this node
     buffered: bytes = b""
     signals: tuple[int, int] = (-1, -1)
 
@@ -156,20 +162,29 @@ class Launcher:
         self.report("ready", port=port)
 
     def _order_go(
-        self, binding: dict[str, int], master_addr: str, master_port: int, network: dict[str, str]
+        self,
+        binding: dict[str, int],
+        master_addr: str,
+        master_port: int,
+        network: dict[str, str],
+        resume_from: str = "",
     ) -> RankStart | None:
         """Fork the ranks; they wait in the socket's backlog until the store answers."""
         bound = Binding(**binding)
-        folder = attempt_folder(node_folder(self.task.run_dir, self.task.node_rank), self.attempt)
-        os.makedirs(folder, exist_ok=True)
+        self.folder = attempt_folder(node_folder(self.task.run_dir, self.task.node_rank), self.attempt)
+        self.members = range(bound.rank_offset, bound.rank_offset + bound.nproc)
+        os.makedirs(self.folder, exist_ok=True)
         with_torch = torch_is_there()
         if self.listening is not None and (self.task.launcher in ("torchrun", "accelerate") or not with_torch):
             self._release_port()  # these bind the port themselves: the promise of a held port ends here
-        starts = plan_ranks(self.task, bound, self.attempt, master_addr, master_port, serves_store=with_torch)
+        starts = plan_ranks(
+            self.task, bound, self.attempt, master_addr, master_port, serves_store=with_torch, resume_from=resume_from,
+            torch_version=torch_version() if with_torch and gpus() else "",
+        )  # fmt: skip
         os.environ.update({key: value for key, value in network.items() if key not in os.environ})
         parent = os.getpid()
         for start in starts:
-            child = self._fork(start, folder, parent)
+            child = self._fork(start, parent)
             if child is not None:
                 return child
         if self.listening is not None:
@@ -184,8 +199,8 @@ class Launcher:
             self.listening.close()
             self.listening = None
 
-    def _fork(self, start: RankStart, folder: str, parent: int) -> RankStart | None:
-        log = RankLog(f"{folder}/rank_{start.rank}.log", self.task.log_limit)
+    def _fork(self, start: RankStart, parent: int) -> RankStart | None:
+        log = RankLog(f"{self.folder}/rank_{start.rank}.log", self.task.log_limit)
         read_end, write_end = os.pipe()
         with contextlib.suppress(OSError):  # more than this user may have in all: the usual 64 KiB do as well
             fcntl.fcntl(read_end, F_SETPIPE_SZ, PIPE_BYTES)
@@ -240,26 +255,40 @@ class Launcher:
         saved. Of a command every process does, since a shell passes nothing on.
         """
         for process in self._alive():
-            send = os.killpg if process.start.kind == "command" else os.kill
+            send = _signal_group if process.start.kind == "command" else os.kill
             send(process.pid, signal.SIGTERM)
         self.kill_at = time.monotonic() + grace
 
+    def _order_ping(self) -> None:
+        """Answer, so that the agent knows that this process runs."""
+        self.report("pong")
+
     def _order_stacks(self) -> None:
         """Ask every rank for its stacks; they are reported a moment later."""
-        for process in self._alive():
-            ask(process.pid)
-        self.stacks_at = time.monotonic() + SETTLE_SECONDS
+        for pid in self._standing().values():
+            ask(pid)
+        self.recorders = ask_for_dumps(self.folder, self.members)
+        self.stacks_at = time.monotonic() + (ANSWER_SECONDS if self.recorders else SETTLE_SECONDS)
 
     def _report_stacks(self) -> None:
-        ranks = {p.start.rank: describe(p.pid, p.start.stack_file) for p in self._alive()}
-        self.report("stacks", ranks=ranks)
+        standing = self._standing().items()
+        ranks = {rank: describe(pid, files_of(self.folder, rank)["stack_file"]) for rank, pid in standing}
+        groups = {rank: read_groups(self.folder, rank) for rank in self.recorders}
+        self.report("stacks", ranks=ranks, recorders=groups)
+
+    def _standing(self) -> dict[int, int]:
+        """Return the process of each rank that is alive, also of those that another launcher has started."""
+        found = {}
+        for process in self._alive():
+            found.update((process.start.members and ranks_below(process.pid)) or {process.start.rank: process.pid})
+        return found
 
     def _alive(self) -> list[RankProcess]:
         return [process for process in self.ranks.values() if process.exit_status is None]
 
     def _kill_ranks(self) -> None:
         for process in self._alive():
-            os.killpg(process.pid, signal.SIGKILL)
+            _signal_group(process.pid, signal.SIGKILL)
 
     def _pump(self, process: RankProcess) -> bool:
         """Move one chunk from the rank's pipe to its log; False when there is nothing (more) to read."""
@@ -297,6 +326,7 @@ class Launcher:
             self._report_exit(process)
         if self.ranks and not self._alive():
             self.ranks.clear()
+            remove_pipes(self.folder, self.members)
             self.kill_at = None
             self.report("idle", **self._terminate_leftovers())
 
@@ -319,6 +349,14 @@ class Launcher:
         if process.log.lost:
             report["log_bytes_lost"] = process.log.lost
         self.report("exit", rank=start.rank, **report)
+
+
+def _signal_group(pid: int, number: int) -> None:
+    """Send a signal to a rank's process group, or to the rank alone where it has not come to make one."""
+    try:
+        os.killpg(pid, number)
+    except ProcessLookupError:
+        os.kill(pid, number)  # it is not reaped, so that the number is its own
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

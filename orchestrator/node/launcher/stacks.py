@@ -1,4 +1,4 @@
-"""The stacks of ranks that stand still: asked for by a signal that faulthandler answers, even while the GIL is held."""
+"""The stacks of ranks: asked for by a signal that faulthandler answers, even while the GIL is held."""
 
 from __future__ import annotations
 
@@ -6,15 +6,36 @@ import faulthandler
 import os
 import re
 import signal
+from dataclasses import dataclass
 from typing import Any
+
+from orchestrator.node.system.processes import descendants, parent_of, state_of, variable_of
 
 STACK_SIGNAL = signal.SIGRTMIN + 7  # nobody's default; SIGUSR1 and 2 belong to schedulers and users
 SETTLE_SECONDS = 1.0
+_FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
 _THREAD = re.compile(r"^(Current thread|Thread) .*most recent call first\):$", re.MULTILINE)
 _COLLECTIVE = re.compile(
     r"all_?reduce|all_?gather|reduce_?scatter|all_to_all|broadcast|barrier|distributed_c10d|backward|\brecv\b|\bwait\b"
 )
 MAX_TEXT = 200_000
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A line of a program that a thread has come to; `line` is 0 where it is not known."""
+
+    function: str
+    file: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Thread:
+    """A thread of a process, innermost frame first."""
+
+    is_main: bool
+    frames: tuple[Frame, ...]
 
 
 def answer_with_stacks(path: str) -> None:
@@ -25,11 +46,24 @@ def answer_with_stacks(path: str) -> None:
 
 def ask(pid: int) -> None:
     """Ask a process for its stacks, if it would answer: the signal would end one that doesn't."""
-    if _catches(pid):
+    if would_answer(pid):
         os.kill(pid, STACK_SIGNAL)
 
 
-def _catches(pid: int) -> bool:
+def ranks_below(pid: int) -> dict[int, int]:
+    """Return the processes with which another launcher begins its ranks, by rank."""
+    below = {variable_of(each.pid, "RANK"): each.pid for each in descendants(pid) if begins_a_rank(each.pid)}
+    return {int(rank): number for rank, number in below.items() if rank.isdigit()}
+
+
+def begins_a_rank(pid: int) -> bool:
+    """Tell whether a process is the first of a rank, as torchrun starts it: its children have its variables too."""
+    rank = variable_of(pid, "RANK")
+    return rank != "" and variable_of(parent_of(pid), "RANK") != rank
+
+
+def would_answer(pid: int) -> bool:
+    """Tell whether a process has a handler for the signal, by its kernel's word."""
     try:
         with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as status:
             caught = [line.split()[1] for line in status if line.startswith("SigCgt:")]
@@ -40,31 +74,38 @@ def _catches(pid: int) -> bool:
 
 def describe(pid: int, path: str) -> dict[str, Any]:
     """Return a process's state, whether its main thread waits in a collective (None: unknown), where, its frames."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
-            state = stat.read().rpartition(")")[2].split()[0]
-    except OSError:
-        state = "?"
     frames = main_frames(_tail(path))
     in_collective = bool(_COLLECTIVE.search("\n".join(frames[:4]))) if frames else None
     where = next((frame for frame in frames if "/torch/" not in frame), None)
-    return {"state": state, "in_collective": in_collective, "where": where, "frames": frames[:12]}
+    return {"state": state_of(pid), "in_collective": in_collective, "where": where, "frames": frames[:12]}
 
 
 def main_frames(text: str) -> list[str]:
     """Return the main thread's frames of the newest dump in the text, innermost first."""
     heads = list(_THREAD.finditer(text))
     current = [head for head in heads if head[1] == "Current thread"]
-    if not heads:
-        return []
-    head = (current or heads)[-1]
-    lines = text[head.end() :].lstrip("\n").splitlines()
+    return _lines_of(text, (current or heads)[-1]) if heads else []
+
+
+def threads_of(text: str) -> list[Thread]:
+    """Return the threads of a text that is one dump; the main thread is the one that Python lists last."""
+    heads = list(_THREAD.finditer(text))
+    stacks = [tuple(map(_frame, _lines_of(text, head))) for head in heads]
+    return [Thread(number == len(stacks), frames) for number, frames in enumerate(stacks, start=1)]
+
+
+def _lines_of(text: str, head: re.Match[str]) -> list[str]:
     frames = []
-    for line in lines:
+    for line in text[head.end() :].lstrip("\n").splitlines():
         if not line.startswith("  File"):
             break
         frames.append(line.strip())
     return frames
+
+
+def _frame(line: str) -> Frame:
+    found = _FRAME.fullmatch(f"  {line}")
+    return Frame(found[3], found[1], int(found[2]) if found[2].isdigit() else 0) if found else Frame(line, "", 0)
 
 
 def _tail(path: str) -> str:

@@ -8,9 +8,13 @@ import importlib.util
 import os
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
+from orchestrator.node.system.gpus.devices import gpus
 from orchestrator.protocol.task import NodeTask
+
+NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
 
 def torch_is_there() -> bool:
@@ -18,27 +22,66 @@ def torch_is_there() -> bool:
     return "torch" in sys.modules or importlib.util.find_spec("torch") is not None
 
 
+def torch_version() -> str:
+    """Return the version of this interpreter's torch without importing it; empty where it is not known."""
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 (only nodes with GPUs ask)
+
+    try:
+        return version("torch")
+    except PackageNotFoundError:
+        return ""
+
+
 def warm_up(task: NodeTask) -> dict[str, Any]:
-    """Import what the ranks will share; the answer is how long it took, or what failed and why."""
+    """Import what forked ranks will share; the answer is how long it took, or what failed and why.
+
+    `opened_gpu` names the import after which a forked rank could not use its GPU.
+    """
     begun, opened_gpu = time.monotonic(), None
-    forks_torch = task.launcher == "fork" and torch_is_there()
-    names = [*(["torch", "torch.distributed"] if forks_torch else []), *task.warm_imports]
-    for name in names:
-        try:
-            importlib.import_module(name)
-        except Exception as error:  # noqa: BLE001 (importing runs anyone's code)
-            return {"failed": f"{task.python} can't import {name}: {type(error).__name__}: {error}"}
-        if opened_gpu is None and open_gpus():
-            opened_gpu = name
+    forks = task.launcher == "fork" and task.program.kind != "command"
+    names = [*(["torch", "torch.distributed"] if torch_is_there() else []), *task.warm_imports] if forks else []
+    with _asking_nvml():
+        for name in names:
+            try:
+                importlib.import_module(name)
+            except Exception as error:  # noqa: BLE001 (importing runs anyone's code)
+                return {"failed": f"{task.python} can't import {name}: {type(error).__name__}: {error}"}
+            if opened_gpu is None and (open_gpus() or (gpus() and is_cuda_broken_by_a_fork())):
+                opened_gpu = name
     torch = sys.modules.get("torch")
     seconds = round(time.monotonic() - begun, 3)
     return {"seconds": seconds, "torch": torch and str(torch.__version__), "opened_gpu": opened_gpu}
 
 
-def open_gpus(folder: str = "/proc/self/fd", device: str = "/dev/nvidia") -> list[str]:
+@contextlib.contextmanager
+def _asking_nvml() -> Iterator[None]:
+    """Let torch.cuda.is_available() ask NVML for a while, which wakes no GPU, unless the job says otherwise."""
+    if NVML_CHECK in os.environ:
+        yield
+        return
+    os.environ[NVML_CHECK] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[NVML_CHECK]
+
+
+def open_gpus(folder: str = "/proc/self/fd", devices: tuple[str, ...] = ("/dev/nvidia", "/dev/dxg")) -> list[str]:
     """Return the GPU devices that this process has open: an import that woke CUDA makes forking unsafe."""
     targets = []
     for name in os.listdir(folder):
         with contextlib.suppress(OSError):  # the listing's own descriptor is closed by now
             targets.append(os.readlink(f"{folder}/{name}"))
-    return sorted(target for target in targets if target.startswith(device))
+    return sorted(target for target in targets if target.startswith(devices))
+
+
+def is_cuda_broken_by_a_fork() -> bool:
+    """Tell whether torch would refuse CUDA in a fork of this process, by asking one."""
+    torch = sys.modules.get("torch")
+    asks = getattr(getattr(torch, "_C", None), "_cuda_isInBadFork", None)
+    if asks is None:  # no torch, or one without CUDA
+        return False
+    child = os.fork()
+    if child == 0:
+        os._exit(int(asks()))
+    return os.waitpid(child, 0)[1] != 0

@@ -1,4 +1,4 @@
-"""The code that runs work on, sent once a machine: contents are kept by their sha256, and only new ones travel."""
+"""The code and the wheels that runs work on, sent once a machine: kept by their sha256, and only new ones travel."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ import shutil
 import socket
 from typing import BinaryIO
 
-from orchestrator.node.server.outputs import baseline, write_baseline
+from orchestrator.node.server.outputs import baseline
 from orchestrator.node.server.request import Answer, RefusedError, Request, at_user
 from orchestrator.node.system.hashing import digest_of
+from orchestrator.protocol.code_baseline import write_baseline
 from orchestrator.protocol.files import open_own, write_atomic
+
+CACHES = ("code", "wheels")
 
 
 def missing(request: Request, payload: bytes) -> Answer:
-    """Return which of these contents (a JSON list of sha256) are not kept here."""
+    """Return which of these contents (a JSON list of sha256) are not kept here; the others count as used now."""
     folder = _folder(request)
     absent = [each for each in json.loads(payload) if not _is_whole(folder, _safe(each))]
     return {}, json.dumps(absent).encode()
@@ -26,7 +29,10 @@ def _is_whole(folder: str, digest: str) -> bool:
     """Return whether a content is here and is what its name says: neither torn by a crash nor changed."""
     try:
         with _kept(folder, digest) as file:
-            return digest_of(file) == digest
+            is_whole = digest_of(file) == digest
+            if is_whole:
+                os.utime(file.fileno())  # so that what is in use is not removed as old
+            return is_whole
     except OSError:
         return False
 
@@ -36,7 +42,10 @@ def _kept(folder: str, digest: str) -> BinaryIO:
 
 
 def _folder(request: Request) -> str:
-    return at_user(f"{request['workdir']}/cache/code")
+    name = request.get("cache", "code")
+    if name not in CACHES:
+        raise RefusedError(f"{name!r} is no cache of contents")
+    return at_user(f"{request['workdir']}/cache/{name}")
 
 
 def _safe(digest: str) -> str:
@@ -46,17 +55,20 @@ def _safe(digest: str) -> str:
 
 
 def unpack(request: Request, payload: bytes) -> Answer:
-    """Keep the contents that were sent, and make the run's own copy of the code from what is kept.
+    """Keep the contents that were sent; with a listing, make the run's own copy of the code from what is kept.
 
     sizes: of the contents, in the order of their bytes; listing: path -> [kind, sha256], folders first.
     """
-    folder, target = _folder(request), at_user(request["code_dir"])
+    folder = _folder(request)
     os.makedirs(folder, mode=0o700, exist_ok=True)
     offset = 0
     for size in request["sizes"]:
         _keep(folder, payload[offset : offset + size])
         offset += size
-    if request.get("listing") is None or os.path.isdir(target):
+    if request.get("listing") is None:
+        return {}, b""
+    target = at_user(request["code_dir"])
+    if os.path.isdir(target):
         return {}, b""
     partial = f"{target}.{socket.gethostname()}.{os.getpid()}.tmp"
     os.makedirs(partial, mode=0o700)
@@ -94,4 +106,3 @@ def _write_entry(folder: str, target: str, path: str, kind: str, content: str) -
         with open(new, "wb") as copy, _kept(folder, _safe(content)) as kept:
             if digest_of(kept, copy) != content:
                 raise RefusedError(f"{folder}/{content} is not what its name says: somebody else writes there")
-            os.utime(kept.fileno())  # so that what is in use is not removed as old

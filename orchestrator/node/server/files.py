@@ -9,10 +9,10 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.node.server.machine import agent_of
+from orchestrator.node.server.machine import recorded_agent
 from orchestrator.node.server.request import Answer, Part, RefusedError, Request, at_user
 from orchestrator.node.system.processes import is_alive
-from orchestrator.protocol import checkpoint_dir
+from orchestrator.protocol.checkpoints import checkpoint_dir
 from orchestrator.protocol.layout import node_folder
 
 POLL_SECONDS = 0.05  # files on a network file system send no events, so this polls
@@ -23,10 +23,12 @@ MOST_OF_A_LOOK = 2 * (MOST + PIECE)  # the heartbeats come after what else is ne
 TAIL = 256
 _LOG = re.compile(r"rank_(\d+)\.log")
 _BEAT = re.compile(r"beat_(\d+)")
-_RESULT = re.compile(r"result_\d+\.(json|pt)")  # of orch.launch; may be large, so it is sent in pieces as a log is
+# Of orch.launch, and a flight recorder's dump: they may be large, so they are sent in pieces as a log is.
+_RESULT = re.compile(r"result_\d+\.(json|pt)|flight_\d{1,6}")
 _WHOLE = re.compile(r"(error|stacks|warm)[A-Za-z0-9_.-]{0,80}\.(json|txt)")
 _ATTEMPT = re.compile(r"attempt_\d+")
-_OF_NODE = ("agent.log", "launcher.log", "agent.json", "events.jsonl")
+_SAMPLES = "samples.jsonl"
+_OF_NODE = ("agent.log", "launcher.log", "agent.json", "events.jsonl", _SAMPLES)
 _OF_RUN = ("metrics.jsonl", "result.json", "rank0.done")  # rank 0's and its launcher's: node 0's alone
 _SLURM_LOG = re.compile(r"slurm/[A-Za-z0-9_%-][A-Za-z0-9_.%-]{0,80}\.log")
 
@@ -41,6 +43,12 @@ def is_written_by(node: int, name: str) -> bool:
         return name.startswith(own) and last in _OF_NODE
     kinds = (_LOG, _BEAT, _RESULT, _WHOLE)
     return _ATTEMPT.fullmatch(attempt) is not None and any(kind.fullmatch(last) for kind in kinds)
+
+
+def is_of_progress(name: str) -> bool:
+    """Return whether a file only tells how far the ranks are: no decision about a run follows from it."""
+    last = name.rpartition("/")[2]
+    return last in ("metrics.jsonl", _SAMPLES) or _BEAT.fullmatch(last) is not None or _LOG.fullmatch(last) is not None
 
 
 @dataclass(frozen=True)
@@ -72,20 +80,21 @@ def poll_changes(request: Request, _: bytes) -> Answer:
     run_dir, node = at_user(request["run_dir"]), int(request["node"])
     end = time.monotonic() + float(request.get("wait", 0.0))
     while True:
-        alive = _is_alive(run_dir, node)
+        alive = _is_alive(request)
         pieces, more = _news(run_dir, node, request, beats=False)
         steps = checkpoint_dir.committed(at_user(request["checkpoints"])) if request.get("checkpoints") else []
         changed = pieces or alive != request.get("alive") or steps != request.get("steps", steps)
         if changed or time.monotonic() >= end:
             break
-        time.sleep(POLL_SECONDS)
-    pieces += _news(run_dir, node, request, beats=True)[0]
+        time.sleep(POLL_SECONDS)  # files on a network file system send no events
+    beats, more_beats = _news(run_dir, node, request, beats=True)
+    pieces, more = pieces + beats, more or more_beats
     values = {"files": [piece.head() for piece in pieces], "alive": alive, "steps": steps, "more": more}
     return values, b"".join(piece.data for piece in pieces)
 
 
-def _is_alive(run_dir: str, node: int) -> bool | None:
-    agent = agent_of(run_dir, node)
+def _is_alive(request: Request) -> bool | None:
+    agent = recorded_agent(request)
     return None if agent is None else is_alive(agent)
 
 
@@ -126,8 +135,8 @@ def _files(run_dir: str, node: int, ranks: list[int] | None, *, beats: bool) -> 
                 grows = bool(log or _RESULT.fullmatch(name))
                 if wanted and bool(beat) == beats and (grows or beat or _WHOLE.fullmatch(name)):
                     found.append((f"{folder}/{attempt}/{name}", grows))
-    if beats:
-        return found
+    if beats:  # what changes all the time comes along with the rest, and makes no answer by itself
+        return [*found, (f"{folder}/{_SAMPLES}", True)]
     if node == 0:
         found += [(f"slurm/{name}", True) for name in sorted(_names(f"{run_dir}/slurm"))]
         found = [each for each in found if not each[0].startswith("slurm/") or _SLURM_LOG.fullmatch(each[0])]

@@ -6,66 +6,98 @@ is gone, however it went. What the name of a second socket says of the run is fo
 
 from __future__ import annotations
 
-import contextlib
-import pwd
+import os
 import re
+import threading
 import time
 from socket import socket
 from typing import Any
 
-from orchestrator.node.server.request import Answer, RefusedError, Request
-from orchestrator.node.system.abstract_sockets import owned_names, take
-from orchestrator.node.system.host import gpus
+from orchestrator.node.server.request import Answer, RefusedError, Request, at_user
+from orchestrator.node.system.abstract_sockets import owned_names, take, user_name
+from orchestrator.node.system.gpus.devices import machine_devices, used_by_others
+from orchestrator.protocol.layout import node_folder
+from orchestrator.protocol.places.devices import VISIBLE, is_gpu, named_by
+from orchestrator.protocol.places.holders import kind, why_taken
 
 PREFIX = "orch-lease"
 WAIT_SECONDS = 0.5
-_PLACE = r"(?:gpu|slot)-\d{1,6}"
+PROMISE_SECONDS = 60.0  # for so long nobody need ask about what waits for its agent: a cable may have been cut
+_PLACE = r"(?:gpu|slot)-\d{1,6}|(?:GPU|MIG)-[0-9A-Za-z-]{1,60}"
+_SHORT = 12  # characters of a place in what is said of it: with a long run id, all of a UUID would not fit
+_PLACE_IN_SHORT = r"[A-Za-z]{3,4}-[^/]{1,8}"
 _SAID = r"([A-Za-z0-9][A-Za-z0-9_.-]{0,99})/(\d{1,11})"
 
 Places = dict[str, list[socket]]  # what is held: the name of each place, and its sockets
 
 held: dict[str, Places] = {}  # run id -> what waits for its agent, as long as this server lives
+_asked: dict[str, float] = {}  # run id -> when somebody asked about it last
 
 
 def places(slots: int | None) -> list[str]:
     """Return the names of what can be held here: the GPUs, or, without any, as many slots as the profile says."""
-    count = gpus()
-    return [f"gpu-{index}" for index in range(count)] or [f"slot-{index}" for index in range(slots or 0)]
+    found = [each.name for each in named_by(os.environ.get(VISIBLE), machine_devices())]
+    return found or [f"slot-{index}" for index in range(slots or 0)]
 
 
 def lease(request: Request, _: bytes) -> Answer:
-    """Take `count` places for a run, all or none; null and `why` where they are not free within `wait` seconds."""
+    """Take `count` places for a run, all or none; null and `why` where they are not free within `wait` seconds.
+
+    among: the only ones that it may have; null: any.
+    An agent that was started by a request whose answer was lost has its own already.
+    """
     names, count, run_id = places(request.get("slots")), int(request["count"]), request["run_id"]
+    among = request.get("among")
+    names = names if among is None else [name for name in among if name in names]
     if not names:
         return {"places": []}, b""
     if count > len(names):
-        raise RefusedError(f"it has {len(names)} {_kind(names)}, and {count} are asked for")
+        raise RefusedError(f"it has {len(names)} {kind(names)}, and {count} are asked for")
     release(request, b"")  # what an answer that was lost had promised
+    if os.path.exists(f"{node_folder(at_user(request['run_dir']), request['node'])}/start_{request['start']}"):
+        return {"places": of_run(run_id, names)}, b""
     end = time.monotonic() + float(request.get("wait", 0.0))
     while True:
         taken = _take(names, count, run_id)
         if len(taken) == count:
-            held[run_id] = taken
+            _promise(run_id, taken)
             return {"places": list(taken)}, b""
         _close(taken)
         if time.monotonic() >= end:
-            return {"places": None, "why": _why(names, count)}, b""
+            return {"places": None, "why": why_taken(_holders_of(names), count)}, b""
         time.sleep(WAIT_SECONDS)  # there is nothing to wait on for any of several names
 
 
-def _kind(names: list[str]) -> str:
-    return "GPUs" if names[0].startswith("gpu") else "slots"
+def _promise(run_id: str, taken: Places) -> None:
+    """Keep it for the run's agent for as long as somebody asks about it."""
+    held[run_id], _asked[run_id] = taken, time.monotonic()
+
+    def look() -> None:
+        if held.get(run_id) is not taken:
+            return
+        if time.monotonic() - _asked[run_id] > PROMISE_SECONDS:
+            release({"run_id": run_id}, b"")
+        else:
+            again()
+
+    def again() -> None:
+        timer = threading.Timer(PROMISE_SECONDS, look)
+        timer.daemon = True
+        timer.start()
+
+    again()
 
 
 def _take(names: list[str], count: int, run_id: str) -> Places:
-    """Return up to `count` places that were free."""
+    """Return up to `count` places that were free: nobody holds them, and no program of nobody's run is on them."""
     taken: Places = {}
+    used = used_by_others() if any(map(is_gpu, names)) else {}
     for name in names:
         if len(taken) == count:
             break
-        place = take(f"{PREFIX}/{name}")
+        place = take(f"{PREFIX}/{name}") if name not in used else None
         if place is not None:
-            said = take(f"{PREFIX}/{name}/{run_id}/{time.time():.0f}")
+            said = take(f"{PREFIX}/{name[:_SHORT]}/{run_id}/{time.time():.0f}")
             taken[name] = [place, *([said] if said is not None else [])]
     return taken
 
@@ -78,64 +110,53 @@ def _close(taken: Places) -> None:
 
 def holders() -> dict[str, dict[str, Any]]:
     """Return who holds each place that is taken: uid, user, run, since; null where that is not known."""
-    place, said = re.compile(rf"{PREFIX}/({_PLACE})"), re.compile(rf"{PREFIX}/({_PLACE})/{_SAID}")
+    place, said = re.compile(rf"{PREFIX}/({_PLACE})"), re.compile(rf"{PREFIX}/({_PLACE_IN_SHORT})/{_SAID}")
     names = owned_names()
     uids = {match[1]: each.uid for each in names if (match := place.fullmatch(each.name))}
     found: dict[str, dict[str, Any]] = {
-        name: {"uid": uid, "user": _user(uid), "run": None, "since": None} for name, uid in uids.items()
+        name: {"uid": uid, "user": user_name(uid), "run": None, "since": None} for name, uid in uids.items()
     }
+    in_full = {name[:_SHORT]: name for name in uids}
     for each in names:
         match = said.fullmatch(each.name)
-        if match and match[1] in uids and uids[match[1]] == each.uid:
-            found[match[1]].update(run=match[2], since=int(match[3]))
+        name = in_full.get(match[1]) if match else None
+        if match and name is not None and uids[name] == each.uid:
+            found[name].update(run=match[2], since=int(match[3]))
     return found
 
 
-def _user(uid: int | None) -> str | None:
-    with contextlib.suppress(KeyError, TypeError, OverflowError):
-        return pwd.getpwuid(uid).pw_name  # type: ignore[arg-type]
-    return None
-
-
-def _why(names: list[str], count: int) -> str:
-    """Return who holds what, in a sentence."""
-    known, by_holder = holders(), dict[str, list[str]]()
-    for name in names:
-        if name in known:
-            by_holder.setdefault(_in_words(known[name]), []).append(name)
-    free = len(names) - sum(map(len, by_holder.values()))
-    told = "; ".join(f"{', '.join(theirs)} held by {holder}" for holder, theirs in by_holder.items())
-    return f"only {free} of {len(names)} {_kind(names)} are free, {count} are needed: {told}"
-
-
-def _in_words(holder: dict[str, Any]) -> str:
-    """Return `user bob (uid 1001), run NAME since ...`: the user is the kernel's word, the rest that user's."""
-    uid, run, since = holder["uid"], holder["run"], holder["since"]
-    who = "a user whom its kernel does not tell" if uid is None else f"user {holder['user'] or '?'} (uid {uid})"
-    if run is None:
-        return f"{who}, who names no run"
-    return f"{who}, run {run} since {time.strftime('%Y-%m-%d %H:%M', time.localtime(since))}"
-
-
-def leases(request: Request, _: bytes) -> Answer:
-    """Return every place of this machine and who holds it."""
+def of_run(run_id: str, names: list[str]) -> list[str]:
+    """Return which of these places this user holds for a run, in their order."""
     known = holders()
-    return {"places": {name: known.get(name) for name in places(request.get("slots"))}}, b""
+    return [name for name in names if (each := known.get(name)) and (each["run"], each["uid"]) == (run_id, os.getuid())]
+
+
+def holders_of_all(slots: int | None) -> dict[str, dict[str, Any] | None]:
+    """Return every place of this machine and who holds it, be it a program of nobody's run."""
+    return _holders_of(places(slots))
+
+
+def _holders_of(names: list[str]) -> dict[str, dict[str, Any] | None]:
+    known = holders()
+    used = used_by_others() if any(map(is_gpu, names)) else {}
+    return {name: known.get(name) or used.get(name) for name in names}
 
 
 def still_held(request: Request, _: bytes) -> Answer:
-    """Return which places this server holds for a run; asking keeps it from ending as forgotten."""
+    """Return which places this server holds for a run; asking keeps them, and the server from ending as forgotten."""
+    _asked[request["run_id"]] = time.monotonic()
     return {"places": list(held.get(request["run_id"], {}))}, b""
 
 
-def hand_over(run_id: str, promised: list[str]) -> list[socket]:
-    """Return what is held for the run's agent, to be its own; RefusedError where that is not what was promised."""
+def hand_over(run_id: str, promised: list[str]) -> Places:
+    """Return what is held for the run's agents, to be their own; RefusedError where that is not what was promised."""
     taken = held.pop(run_id, {})
     if list(taken) != promised:
         _close(taken)
         lost = ", ".join(name for name in promised if name not in taken) or "nothing"
-        raise RefusedError(f"{lost} is held no longer for run {run_id}: the connection that held it was lost meanwhile")
-    return [each for sockets in taken.values() for each in sockets]
+        said = f"{lost} is held no longer for run {run_id}: the connection that held it was lost meanwhile"
+        raise RefusedError(said, transient=True)
+    return taken
 
 
 def release(request: Request, _: bytes) -> Answer:

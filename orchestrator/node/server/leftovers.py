@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from orchestrator.node.container.engine import Found, everywhere
+from orchestrator.node.environments.unused import find_old, remove
 from orchestrator.node.server.machine import agent_of
 from orchestrator.node.server.request import Answer, Request, at_user
 from orchestrator.node.system import processes
@@ -75,7 +76,7 @@ def _names(folder: str) -> list[str]:
 
 
 def tidy_cache(request: Request, _: bytes) -> Answer:
-    """Remove the cached files that nothing has used for `days`; tell how many they were, and their bytes."""
+    """Remove what of the cache nothing has used for `days`; tell how many files and environments, and their bytes."""
     top, oldest = f"{at_user(request['workdir'])}/cache", time.time() - float(request["days"]) * 86_400
     count = size = 0
     for folder in (top, f"{top}/code"):
@@ -85,4 +86,7 @@ def tidy_cache(request: Request, _: bytes) -> Answer:
             if os.path.isfile(path) and info.st_mtime < oldest:
                 os.unlink(path)
                 count, size = count + 1, size + info.st_size
+    for old in find_old(top, oldest):
+        if remove(old):
+            count, size = count + 1, size + old.bytes
     return {"removed": count, "freed": size}, b""

@@ -5,26 +5,25 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from typing import Any
 
-from orchestrator.node.container.engine import end_containers
 from orchestrator.node.server import leases
 from orchestrator.node.server.request import Answer, RefusedError, Request, at_user
-from orchestrator.node.system.host import addresses, cores, gpus, lacks_tls
+from orchestrator.node.system.gpus.devices import gpus, machine_devices
+from orchestrator.node.system.host import addresses, cores, lacks_tls, memory
+from orchestrator.node.system.interpreter import InterpreterError, ask_interpreter
 from orchestrator.node.system.private import make_private, remedy, users_umask, why_unsafe
 from orchestrator.node.system.processes import Process, end_marked, identify, is_alive, marked, send_signal, wait_gone
-from orchestrator.protocol.files import PRIVATE, open_own, write_atomic, write_json
+from orchestrator.protocol.files import PRIVATE, open_own, remove_tree, write_atomic, write_json
 from orchestrator.protocol.layout import node_folder
+from orchestrator.protocol.places.devices import VISIBLE
 from orchestrator.protocol.task import NodeTask, at_home
 
-OWN_FOLDERS = ("cache", "cache/code", "inputs", "runs")  # in orch's folder
-INTERPRETER_SECONDS = 30.0
+OWN_FOLDERS = ("cache", "cache/code", "cache/wheels", "cache/env", "inputs", "runs")  # in orch's folder
 KILL_SECONDS = 5.0
 LEAVING_SECONDS = 1.0  # an agent that has said its last words is about to be gone
 # Importing torch takes seconds; whether it is there, and which, its metadata tell at once.
@@ -62,30 +61,22 @@ def hello(request: Request, _: bytes) -> Answer:
     disk, shm = os.statvfs(workdir), os.statvfs("/dev/shm")  # noqa: S108 (its size is what is asked)
     return {
         "host": socket.gethostname(), "python": ".".join(map(str, sys.version_info[:3])), "uid": os.getuid(),
-        "home": at_user("~"), "workdir": workdir, "cores": cores(), "gpus": gpus(), "addresses": addresses(),
+        "home": at_user("~"), "workdir": workdir, "cores": cores(), "gpus": gpus(),
+        "devices": [each._asdict() for each in machine_devices()], "visible": os.environ.get(VISIBLE),
+        "addresses": addresses(),
         "lacks_tls": lacks_tls(), "time": time.time(),
-        "free": disk.f_bavail * disk.f_frsize, "shm": shm.f_blocks * shm.f_frsize,
+        "free": disk.f_bavail * disk.f_frsize, "memory": memory(), "shm": shm.f_blocks * shm.f_frsize,
     }, b""  # fmt: skip
 
 
 def interpreter(request: Request, _: bytes) -> Answer:
     """Return the versions of the interpreter that trains, and of its torch; without `versions`, that it starts."""
     python = at_user(request["python"])
-    # In /, for `-c` imports from the folder that it is started in.
     argv = ["-c", ASK_INTERPRETER] if request.get("versions", True) else ["-I", "-S", "-c", "print('{}')"]
     try:
-        done = subprocess.run(
-            [python, *argv], capture_output=True, timeout=INTERPRETER_SECONDS, check=False,
-            stdin=subprocess.DEVNULL, text=True, cwd="/",
-        )  # fmt: skip
-        found = json.loads(done.stdout or "null")
-    except OSError as error:
-        raise RefusedError(f"its training interpreter {python} can't be started: {error.strerror}") from error
-    except (subprocess.TimeoutExpired, ValueError) as error:
-        raise RefusedError(f"its training interpreter {python} does not answer as a Python would: {error}") from error
-    if not isinstance(found, dict):
-        raise RefusedError(f"its training interpreter {python} fails: {done.stderr.strip()[-300:]}")
-    return found, b""
+        return ask_interpreter(python, *argv), b""
+    except InterpreterError as error:
+        raise RefusedError(f"its training interpreter {python} {error}") from error
 
 
 def write_file(request: Request, payload: bytes) -> Answer:
@@ -125,7 +116,8 @@ def start_agent(request: Request, payload: bytes) -> Answer:
         agent = agent_of(task.run_dir, task.node_rank, task.start)
         return {"pid": agent.pid if agent else 0, "started": agent.started if agent else 0, "again": True}, b""
     try:
-        held = leases.hand_over(task.run_id, request.get("places", []))
+        taken = leases.hand_over(task.run_id, request.get("places", []))
+        held = [each for sockets in taken.values() for each in sockets]
         try:
             process = _start(task, folder, [each.fileno() for each in held])
         finally:
@@ -174,6 +166,15 @@ def agent_of(run_dir: str, node_rank: int, start: int | None = None) -> Process 
     return found if found is not None else _identity(f"{folder}/agent.json")
 
 
+def recorded_agent(request: Request) -> Process | None:
+    """Return the agent of the request's run and node; as the asker has recorded it where its folder is gone."""
+    found = agent_of(at_user(request["run_dir"]), request["node"])
+    if found is None and request.get("agent"):
+        pid, started = request["agent"]
+        return Process(int(pid), int(started)) if pid else None
+    return found
+
+
 def _identity(path: str) -> Process | None:
     try:
         with open(path, encoding="utf-8") as file:
@@ -204,7 +205,7 @@ def clean_up(request: Request, _: bytes) -> Answer:
     """Kill the agent and all that carries the run's mark on this node (null: any); tell who survived it."""
     run_dir, node = at_user(request["run_dir"]), request["node"]
     nodes = [node] if node is not None else [int(name) for name in _names(f"{run_dir}/nodes") if name.isdigit()]
-    agents = [agent for each in nodes if (agent := agent_of(run_dir, each)) is not None]
+    agents = [agent for each in nodes if (agent := recorded_agent({**request, "node": each})) is not None]
     leaving, folders = wait_gone(agents, LEAVING_SECONDS), [node_folder(run_dir, each) for each in nodes]
     ended, survivors = end_run(request["run_id"], leaving, folders, node, anywhere=node is None)
     for folder in folders:
@@ -221,6 +222,8 @@ def end_run(
     node: only those of this node. node_dirs: the folders of its nodes, which tell the container engines that were
     used; with `anywhere`, others are asked too.
     """
+    from orchestrator.node.container.engine import end_containers  # noqa: PLC0415 (a start does without: a tenth of it)
+
     living = [agent for agent in agents if is_alive(agent)]
     for agent in living:
         send_signal(agent, signal.SIGKILL)
@@ -239,10 +242,5 @@ def remove(request: Request, _: bytes) -> Answer:
     if marked(request["run_id"]):
         raise RefusedError(f"processes of run {request['run_id']} are still here")
     there = os.path.isdir(run_dir)
-    shutil.rmtree(run_dir, onerror=_unless_gone)  # nodes that share it remove it together
+    remove_tree(run_dir)  # nodes that share it remove it together
     return {"removed": there}, b""
-
-
-def _unless_gone(_: Any, path: str, problem: Any) -> None:
-    if not isinstance(problem[1], FileNotFoundError):
-        raise problem[1]

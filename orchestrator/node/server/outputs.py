@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.node.server.request import Answer, Request, at_user
-from orchestrator.protocol import checkpoint_dir
-from orchestrator.protocol.files import write_json
-from orchestrator.protocol.layout import baseline_file, output_folder
+from orchestrator.protocol.checkpoints import checkpoint_dir
+from orchestrator.protocol.code_baseline import Baseline, read_baseline
+from orchestrator.protocol.layout import output_folder
 from orchestrator.protocol.outputs import CHECKPOINTS, CODE, OUTPUTS, Entry, Matcher, OutputRules
 
-Baseline = dict[str, list[int]]  # of each file of the code: size and mtime_ns
 SMALL_ANSWER = 4 << 20
 _hashes: dict[str, tuple[int, int, str]] = {}  # path -> size, mtime_ns, sha256
 
@@ -28,21 +27,6 @@ def baseline(code_dir: str) -> Baseline:
     """Return the size and the time of each file of the code, before a rank has been started in it."""
     walk = _Walk(code_dir)
     return {path: [info.st_size, info.st_mtime_ns] for path, info in walk.files("")}
-
-
-def write_baseline(code_dir: str, found: Baseline) -> None:
-    """Keep it beside the code, where ranks don't write."""
-    write_json(baseline_file(code_dir), found, mode=0o600, durable=False)
-
-
-def _read_baseline(code_dir: str) -> tuple[Baseline, int]:
-    """Return the baseline, and when it was made; without one all of the code counts as new."""
-    try:
-        with open(baseline_file(code_dir), encoding="utf-8") as file:
-            found, made = json.load(file), os.fstat(file.fileno()).st_mtime_ns
-        return {str(path): list(value) for path, value in found.items()}, made
-    except (OSError, ValueError, TypeError, AttributeError):
-        return {}, 0
 
 
 # -- what is there now
@@ -64,7 +48,7 @@ def find(run_dir: str, code_dir: str, checkpoints: str, rules: OutputRules) -> F
     orch's own checkpoints are not among them, nor is in a folder of checkpoints outside of the run's what is older.
     """
     outputs = output_folder(run_dir)
-    before, made = _read_baseline(code_dir)
+    before, made = read_baseline(code_dir)
     found = Found({CODE: code_dir, OUTPUTS: outputs})
     _add(found, CODE, _Walk(code_dir, Matcher(rules), checkpoints), before)
     _add(found, OUTPUTS, _Walk(outputs, None, checkpoints), {})

@@ -9,28 +9,52 @@ import threading
 from orchestrator.node.server.request import Answer, RefusedError, Request
 from orchestrator.node.system import sockets
 from orchestrator.node.system.host import listening_addresses, network_environment
+from orchestrator.node.system.sockets import PADDING, padding_lost
 
-PROBE_SECONDS = 3.0
+PROBE_SECONDS = 3.0  # without progress
+LISTEN_SECONDS = 15.0  # without a probe: then nobody comes any more
+MOST_AT_ONCE = 64
 GREETING = b"orch listens\n"
 
 
 def listen(request: Request, _: bytes) -> Answer:
-    """Listen where node 0's agent would, on the first free port, until this server ends; return the port."""
+    """Listen where node 0's agent would, on the first free port, until nobody comes any more; return the port."""
     addrs = listening_addresses(tuple(request["addrs"]), request["interface"])
     try:
         socks = sockets.listen(addrs, tuple(request["ports"]))
     except OSError as error:
         raise RefusedError(str(error)) from error
     for sock in socks:
-        threading.Thread(target=_greet, args=(sock,), daemon=True).start()
+        threading.Thread(target=_answer_all, args=(sock,), daemon=True).start()
     return {"port": sockets.port_of(socks)}, b""
 
 
-def _greet(sock: socket.socket) -> None:
-    while True:
-        peer, _ = sock.accept()
-        with peer, contextlib.suppress(OSError):
-            peer.sendall(GREETING)
+def _answer_all(sock: socket.socket) -> None:
+    free = threading.BoundedSemaphore(MOST_AT_ONCE)
+    sock.settimeout(LISTEN_SECONDS)
+    with sock, contextlib.suppress(OSError):  # nobody has come for long
+        while True:
+            peer, _ = sock.accept()
+            free.acquire()
+            threading.Thread(target=_answer, args=(peer, free), daemon=True).start()
+
+
+def _answer(peer: socket.socket, free: threading.BoundedSemaphore) -> None:
+    """Greet, and send the padding back: all that a probe wants to see."""
+    with peer, contextlib.suppress(OSError):
+        peer.settimeout(PROBE_SECONDS)
+        peer.sendall(GREETING)
+        if _take(peer) == len(PADDING):
+            peer.sendall(PADDING.encode())
+    free.release()
+
+
+def _take(peer: socket.socket) -> int:
+    """Read the padding; return how much of it has come."""
+    count = 0
+    while count < len(PADDING) and (data := peer.recv(len(PADDING) - count)):
+        count += len(data)
+    return count
 
 
 def probe(request: Request, _: bytes) -> Answer:
@@ -39,14 +63,33 @@ def probe(request: Request, _: bytes) -> Answer:
     for addr in request["addrs"]:
         try:
             with socket.create_connection((addr, request["port"]), timeout=PROBE_SECONDS) as peer:
-                if peer.makefile("rb").readline() == GREETING:
-                    names = network_environment(addr, None)
-                    return {
-                        "addr": addr,
-                        "own": peer.getsockname()[0],
-                        "interface": names.get("GLOO_SOCKET_IFNAME"),
-                    }, b""
-            problems.append(f"{addr}: something else answers there")
+                if not _is_greeted(peer):
+                    problems.append(f"{addr}: something else answers there")
+                elif problem := _padding_problem(peer):
+                    problems.append(f"{addr}: {problem}")
+                else:
+                    interface = network_environment(addr, None).get("GLOO_SOCKET_IFNAME")
+                    return {"addr": addr, "own": peer.getsockname()[0], "interface": interface}, b""
         except OSError as error:
-            problems.append(f"{addr}: {'timed out' if isinstance(error, TimeoutError) else error.strerror or error}")
+            problems.append(f"{addr}: {_in_words(error)}")
     return {"addr": None, "problems": problems}, b""
+
+
+def _is_greeted(peer: socket.socket) -> bool:
+    said = b""
+    while len(said) < len(GREETING) and (data := peer.recv(len(GREETING) - len(said))):
+        said += data
+    return said == GREETING
+
+
+def _padding_problem(peer: socket.socket) -> str:
+    """Return why the padding did not come back; empty where it did."""
+    try:
+        peer.sendall(PADDING.encode())
+        return "" if _take(peer) == len(PADDING) else padding_lost("the connection was closed")
+    except OSError as error:
+        return padding_lost(_in_words(error))
+
+
+def _in_words(error: OSError) -> str:
+    return "timed out" if isinstance(error, TimeoutError) else error.strerror or str(error)

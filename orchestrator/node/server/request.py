@@ -34,7 +34,14 @@ Answer = tuple[dict[str, Any], Union[bytes, Part]]
 
 
 class RefusedError(Exception):
-    """A request that can't be carried out; its text is a sentence without the host, which the asker knows."""
+    """A request that can't be carried out; its text is a sentence without the host, which the asker knows.
+
+    transient: the same may pass later.
+    """
+
+    def __init__(self, sentence: str, *, transient: bool = False) -> None:
+        super().__init__(sentence)
+        self.transient = transient
 
 
 def at_user(path: str) -> str:

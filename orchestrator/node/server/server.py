@@ -21,10 +21,20 @@ FORGOTTEN_SECONDS = 900.0
 # Of which module each request is; it is loaded when the first one comes, for most servers answer few kinds.
 MODULES = {
     "machine": ("hello", "interpreter", "write_file", "start_agent", "cancel", "clean_up", "remove"),
+    "checkpoints": ("saved", "put_in_place"),
     "container": ("container",),
     "code_cache": ("missing", "unpack"),
+    "environments": (
+        "find_interpreter",
+        "find_environment",
+        "install_environment",
+        "adopt_wheel",
+        "hash_environments",
+    ),
     "files": ("poll_changes", "read_file", "read_range", "steps"),
-    "leases": ("lease", "leases", "release", "still_held"),
+    "gpus": ("examine_gpus", "try_gpus"),
+    "leases": ("lease", "release", "still_held"),
+    "tickets": ("look_at_queue", "take_ticket", "renew_ticket", "drop_ticket"),
     "outputs": ("list_outputs", "read_small_files", "hash_files"),
     "leftovers": ("leftovers", "tidy_cache"),
     "reachability": ("listen", "probe"),
@@ -61,7 +71,7 @@ def _answer(request: Request, payload: bytes, sink: BinaryIO, lock: threading.Lo
         verb = request["do"]
         values, data = getattr(import_module(f"orchestrator.node.server.{HOME[verb]}"), verb)(request, payload)
     except RefusedError as error:
-        values, data = {"error": str(error)}, b""
+        values, data = {"error": str(error), "transient": error.transient}, b""
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         values, data = {"error": f"{where}{error.strerror or error}"}, b""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import socket
 import struct
 from collections.abc import Iterator
@@ -40,6 +41,19 @@ def take(name: str) -> socket.socket | None:
         taken.close()
         return None
     return taken
+
+
+def owner_of(connection: socket.socket) -> int:
+    """Return the user of the process at the other end of a unix socket, by the kernel's word."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("=iII"))
+    return int(struct.unpack("=iII", credentials)[1])
+
+
+def user_name(uid: int | None) -> str | None:
+    """Return what this machine calls a user; None where it does not know."""
+    with contextlib.suppress(KeyError, TypeError, OverflowError):
+        return pwd.getpwuid(uid).pw_name  # type: ignore[arg-type]
+    return None
 
 
 def owned_names() -> list[Owned]:

@@ -1,9 +1,11 @@
-"""How often the kernel has killed for memory in this process's cgroup."""
+"""What the kernel says of this process's cgroup: how often it has killed for memory there, and how much may be had."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+
+NO_LIMIT = 1 << 60  # version 1 writes a number that no machine has
 
 
 def oom_kills(cgroups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> int:
@@ -21,6 +23,48 @@ def oom_kills(cgroups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") 
             own = f"{root}/memory{path}"  # in a container the tree begins with its own group, under another name
             count += _read(f"{own if os.path.isdir(own) else f'{root}/memory'}/memory.oom_control")
     return count
+
+
+def memory_limits(cgroups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> list[tuple[str, int]]:
+    """Return (the folder, the bytes that may be used) of this cgroup and of those above it that have a limit."""
+    try:
+        with open(cgroups, encoding="utf-8") as file:
+            lines = [line.rstrip("\n").split(":", 2) for line in file]
+    except OSError:
+        return []
+    found = []
+    for _, controllers, path in (line for line in lines if len(line) == 3):
+        if controllers not in ("",) and "memory" not in controllers.split(","):
+            continue
+        top = root if controllers == "" else f"{root}/memory"
+        folder = top + path.rstrip("/")
+        while folder.startswith(top):
+            limit = _number(f"{folder}/{'memory.max' if controllers == '' else 'memory.limit_in_bytes'}")
+            if limit is not None and limit < NO_LIMIT:
+                found.append((folder, limit))
+            folder = os.path.dirname(folder)
+    return found
+
+
+def memory_used(folder: str) -> int:
+    """Return how many bytes a cgroup has that can't be had back at once: what files left in memory is no use of it."""
+    used = _number(f"{folder}/memory.current")
+    if used is None:
+        used = _number(f"{folder}/memory.usage_in_bytes") or 0
+    with contextlib.suppress(OSError, ValueError), open(f"{folder}/memory.stat", encoding="ascii") as file:
+        for line in file:
+            name, _, value = line.partition(" ")
+            if name in ("inactive_file", "total_inactive_file"):
+                return max(0, used - int(value))
+    return used
+
+
+def _number(path: str) -> int | None:
+    try:
+        with open(path, encoding="ascii") as file:
+            return int(file.read())
+    except (OSError, ValueError):  # there is none, or it is `max`
+        return None
 
 
 def _read(path: str) -> int:

@@ -17,12 +17,16 @@ RESERVE_BYTES = 1 << 17
 
 
 class EventLog:
-    """Appends events; a full disk is reported once on stderr, and ends nothing."""
+    """Appends events; a full disk is reported once on stderr, and ends nothing.
+
+    Where the folder is removed meanwhile, it is made again, with the first event, which says whose the others are.
+    """
 
     def __init__(self, path: str, node_rank: int) -> None:
         self.path, self.node_rank = path, node_rank
         self.sequence, self.torn = _lines_in(path)
         self.complained = False
+        self.first = b""
         self.reserve = f"{path}.reserve"
         with contextlib.suppress(OSError), open(open_own(self.reserve, os.O_WRONLY | os.O_CREAT), "wb") as file:
             os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
@@ -48,13 +52,29 @@ class EventLog:
                 self.torn = written < len(line) if written else self.torn
             finally:
                 os.close(descriptor)
+            self.first = self.first or line.lstrip()
         except OSError as error:
-            if error.errno == errno.ENOSPC and self._give_reserve_back():
+            if error.errno == errno.ENOENT and self._make_folder():
+                self.write(kind, **values)
+            elif error.errno == errno.ENOSPC and self._give_reserve_back():
                 self.write("disk_full", path=self.path)
                 self.write(kind, **values)
             elif not self.complained:
                 print(f"orch: {socket.gethostname()}: can't write {self.path}: {error}", file=sys.stderr, flush=True)
                 self.complained = True
+
+    def _make_folder(self) -> bool:
+        """Make the folder that was removed, and begin the record in it anew; False where that can't be done."""
+        folder = os.path.dirname(self.path)
+        if os.path.isdir(folder):
+            return False
+        try:
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            with open(open_own(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "wb") as file:
+                file.write(self.first)
+        except OSError:
+            return False
+        return True
 
     def _give_reserve_back(self) -> bool:
         """Free what was kept for the last words on a full disk; False when it has been given back before."""

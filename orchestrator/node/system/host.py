@@ -1,4 +1,4 @@
-"""What a node can find out about itself before its ranks start: cores, GPUs, addresses, the way to the master."""
+"""What a node can find out about itself before its ranks start: cores, addresses, the way to the master."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ import fcntl
 import os
 import socket
 import struct
+from dataclasses import replace
+
+from orchestrator.protocol.places.devices import GIVEN, VISIBLE, given
+from orchestrator.protocol.task import NodeTask
 
 SIOCGIFADDR = 0x8915
+NOT_BETWEEN_NODES = "^lo,docker,br-,virbr,veth,cni,flannel,cali,tailscale,wg,zt"  # as NCCL takes it: prefixes
 
 
 def cores() -> int:
@@ -16,20 +21,31 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def gpus() -> int:
-    """Return how many NVIDIA GPUs this process may use, without waking CUDA."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return len([part for part in visible.split(",") if part.strip() not in ("", "-1", "NoDevFiles")])
-    try:
-        return len(os.listdir("/proc/driver/nvidia/gpus"))
-    except OSError:
-        return 0
+def memory() -> int:
+    """Return how many bytes of memory this machine has."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def nproc_here(asked: int | None) -> int:
-    """Return the number of ranks of this node; when the plan leaves it open: its GPUs, else its cores."""
-    return asked if asked is not None else gpus() or cores()
+def gpus_of(task: NodeTask) -> int:
+    """Return how many GPUs the ranks of this node may use."""
+    from orchestrator.node.system.gpus.devices import gpus  # noqa: PLC0415 (a dry run does without)
+
+    return gpus({**os.environ, **task.env}) if task.uses_gpus else 0
+
+
+def told_gpus(task: NodeTask) -> NodeTask:
+    """Return the task, whose ranks are told which of this machine's GPUs they were given; itself without any here."""
+    from orchestrator.node.system.gpus.devices import machine_devices  # noqa: PLC0415 (as above)
+
+    if not (devices := machine_devices()):
+        return task
+    visible = task.env.get(VISIBLE, os.environ.get(VISIBLE)) if task.uses_gpus else ""
+    return replace(task, env={**task.env, GIVEN: given(visible, devices)})
+
+
+def nproc_here(task: NodeTask) -> int:
+    """Return the number of ranks of this node; when the plan leaves it open: the GPUs they may use, else its cores."""
+    return task.nproc if task.nproc is not None else gpus_of(task) or cores()
 
 
 def network_here() -> str:
@@ -112,22 +128,39 @@ def lacks_tls() -> str:
 
 
 def network_environment(master_addr: str, interface: str | None) -> dict[str, str]:
-    """Return GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME where gloo's own guess would be wrong, else nothing.
+    """Return GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME where their own guesses would be wrong, else nothing.
 
     Gloo takes the address that the host's name resolves to. That is wrong where the name resolves to a loopback
-    address, to nothing, or to another network than the one towards the master (horovod #310, NVIDIA/nccl #286).
+    address, to nothing, or to another network than the one towards the master (horovod #310, NVIDIA/nccl #286). NCCL
+    takes any interfaces, also bridges of containers and tunnels that lead to no other node.
     """
-    if interface is None:
-        source = _source_address(master_addr)
-        try:
-            guess = socket.gethostbyname(socket.gethostname())
-        except OSError:
-            guess = ""
-        on_one_machine = master_addr.startswith("127.") and guess != "" and _can_bind(guess)
-        if source is None or guess == source or on_one_machine:
-            return {}
-        names = [name for _, name in socket.if_nameindex() if _interface_address(name) == source]
-        if not names:
-            return {}
-        interface = names[0]
-    return {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
+    if interface is not None:
+        return {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": f"={interface}"}
+    source = _source_address(master_addr)
+    found = [name for _, name in socket.if_nameindex() if source and _interface_address(name) == source]
+    if not found:
+        return {}
+    if not _gloo_finds(master_addr, source):
+        return {"GLOO_SOCKET_IFNAME": found[0], "NCCL_SOCKET_IFNAME": f"={found[0]}"}
+    from orchestrator.node.system.gpus.devices import gpus  # noqa: PLC0415 (a dry run does without)
+
+    if not gpus() or _is_loopback(master_addr):
+        return {}
+    return {"NCCL_SOCKET_IFNAME": NOT_BETWEEN_NODES if _has_infiniband() else f"={found[0]}"}
+
+
+def _gloo_finds(master_addr: str, source: str | None) -> bool:
+    """Tell whether gloo finds the way to the master by itself."""
+    try:
+        guess = socket.gethostbyname(socket.gethostname())
+    except OSError:
+        guess = ""
+    return guess == source or (master_addr.startswith("127.") and guess != "" and _can_bind(guess))
+
+
+def _has_infiniband(folder: str = "/sys/class/infiniband") -> bool:
+    """Tell whether NCCL has adapters of its own for its data: its sockets then only bring the ranks together."""
+    try:
+        return bool(os.listdir(folder))
+    except OSError:
+        return False

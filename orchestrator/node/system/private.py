@@ -33,6 +33,11 @@ def give_back_umask() -> None:
         os.umask(_users)
 
 
+def file_mode() -> int:
+    """Return the mode of what another program that is started from here is to write for orch."""
+    return 0o666 if _users == _UNCHANGED else 0o666 & ~PRIVATE
+
+
 @contextlib.contextmanager
 def as_orch() -> Iterator[None]:
     """Write a file of orch's for a while in a process that is the user's by now, where orch's are private at all."""

@@ -41,6 +41,18 @@ def identify(pid: int) -> Process | None:
     return Process(pid, int(fields[19]), name)
 
 
+STOPPED = ("T", "t")  # by a signal, or by a debugger
+
+
+def state_of(pid: int) -> str:
+    """Return a process's state as /proc tells it: R, S, D (waits for a disk), T (stopped), Z; ? where it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
+            return stat.read().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return "?"
+
+
 def is_alive(process: Process) -> bool:
     """Return whether this very process, not another with its number, is still running."""
     found = identify(process.pid)
@@ -79,6 +91,24 @@ def _value(environment: list[bytes], name: str) -> str:
     start = f"{name}=".encode()
     found = next((entry for entry in environment if entry.startswith(start)), b"")
     return found[len(start) :].decode("utf-8", "surrogateescape")
+
+
+def variable_of(pid: int, name: str) -> str:
+    """Return a variable as a process was started with it; empty where there is none, or it may not be looked at."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return _value(file.read().split(b"\0"), name)
+    except OSError:
+        return ""
+
+
+def parent_of(pid: int) -> int:
+    """Return the number of a process's parent; 0 where it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
+            return int(stat.read().rpartition(")")[2].split()[1])
+    except (OSError, IndexError):
+        return 0
 
 
 def _archive_folder(pid: str) -> str:
@@ -142,12 +172,7 @@ def descendants(pid: int) -> list[Process]:
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as stat:
-                    parent = int(stat.read().rpartition(")")[2].split()[1])
-            except (OSError, IndexError):
-                continue
-            children.setdefault(parent, []).append(int(name))
+            children.setdefault(parent_of(int(name)), []).append(int(name))
     found, front = [], [pid]
     while front:
         below = [child for each in front for child in children.get(each, [])]
@@ -159,12 +184,7 @@ def descendants(pid: int) -> list[Process]:
 def ancestors(pid: int) -> list[int]:
     """Return the numbers of the processes above this one, as far as this process can see them."""
     found: list[int] = []
-    while pid > 1:
-        try:
-            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
-                pid = int(stat.read().rpartition(")")[2].split()[1])
-        except OSError:
-            break
+    while pid > 1 and (pid := parent_of(pid)):
         found.append(pid)
     return found
 

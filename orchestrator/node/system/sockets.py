@@ -7,6 +7,7 @@ import socket
 ANYWHERE = ""  # all addresses of this machine
 ANY_PORT = (0,) * 8  # a number that the system finds free at one address may be taken at another
 BACKLOG = 4096
+PADDING = "." * (64 << 10)  # both ways: of a path with a smaller MTU on the way, small packets tell nothing
 
 
 def listen(addrs: tuple[str, ...], ports: tuple[int, ...]) -> list[socket.socket]:
@@ -23,12 +24,18 @@ def listen(addrs: tuple[str, ...], ports: tuple[int, ...]) -> list[socket.socket
             problem = error
     if not any(ports):
         raise OSError(f"no port can be had at {', '.join(addrs)}: {problem.strerror}")
-    raise OSError(f"all of the gang's ports are taken: {', '.join(map(str, ports))}")
+    raise OSError(f"all of the agents' rendezvous ports are taken: {', '.join(map(str, ports))}")
 
 
 def port_of(socks: list[socket.socket]) -> int:
     """Return the port that the sockets share; 0 where there are none."""
     return int(socks[0].getsockname()[1]) if socks else 0
+
+
+def padding_lost(why: str) -> str:
+    """Return what is to be said of a path on which a few bytes were answered, and the padding was not."""
+    lost = f"{len(PADDING) >> 10} KiB that were sent there did not come back"
+    return f"it can be reached, but {lost}: {why}; is the MTU smaller on the way?"
 
 
 def _listening(addr: str, port: int) -> socket.socket:

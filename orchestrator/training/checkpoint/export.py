@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from orchestrator.protocol.checkpoint_dir import Manifest
+from orchestrator.protocol.checkpoints.checkpoint_dir import Manifest
 from orchestrator.protocol.files import replacing
 from orchestrator.training.checkpoint import format as checkpoints
 from orchestrator.training.checkpoint.resume import Loaded, whole

@@ -6,7 +6,9 @@
                               __R_0.distcp, .metadata   where the ranks write weights themselves: see sharded.py
 
 At any instant a step's folder is either whole or absent; a copy that stopped half way lacks COMMIT or fails its
-hashes. Only one process, global rank 0, may write into a folder. No process group is needed.
+hashes. Files are hashed while they are written, and verified when they are read: a save reads nothing back, for that
+would come from the page cache and say nothing of the disk. Only one process, global rank 0, may write into a folder.
+No process group is needed.
 """
 
 import json
@@ -22,8 +24,8 @@ from typing import Any
 
 import torch
 
-from orchestrator.protocol import checkpoint_dir
-from orchestrator.protocol.checkpoint_dir import (
+from orchestrator.protocol.checkpoints import checkpoint_dir
+from orchestrator.protocol.checkpoints.checkpoint_dir import (
     COMMIT,
     MANIFEST,
     STATE,
@@ -35,13 +37,14 @@ from orchestrator.protocol.checkpoint_dir import (
     temporary_name,
 )
 from orchestrator.protocol.files import sync_folder, write_atomic
+from orchestrator.protocol.metric import JobMetric
 from orchestrator.training.checkpoint import hashing
 from orchestrator.training.errors import CheckpointError
 
 
 @dataclass(frozen=True)
 class Found:
-    """One checkpoint folder and the verdict on it: `problem` is None where it verifies, else a sentence."""
+    """One checkpoint folder and the verdict on it: `problem` is None where it is as it should be, else a sentence."""
 
     path: Path
     step: int
@@ -50,7 +53,7 @@ class Found:
 
 
 def save(folder: Path, state: Mapping[str, Any], manifest: Manifest, *, keep: int = 3) -> Path:
-    """Write a checkpoint, verify it, then delete all but the newest `keep`; CheckpointError where the disk refuses."""
+    """Write a checkpoint, then delete all but the newest `keep`; CheckpointError where the disk refuses."""
     path = write(folder, state, manifest)
     prune(folder, path, keep)
     return path
@@ -101,11 +104,11 @@ def _unwritten(path: Path, error: OSError) -> CheckpointError:
 
 def _fill(temp: Path, state: Mapping[str, Any], manifest: Manifest) -> None:
     """Write state, manifest and COMMIT, in this order."""
-    sha256, size = hashing.save_hashed(temp / STATE, dict(state))
+    entry = hashing.save_hashed(temp / STATE, dict(state))
     values = asdict(manifest) | {
         "time": manifest.time or time.time(),
         "torch": torch.__version__,
-        "files": {STATE: {"sha256": sha256, "bytes": size}, **manifest.files},
+        "files": {STATE: entry, **manifest.files},
     }
     content = (json.dumps(values, indent=1) + "\n").encode()
     write_atomic(temp / MANIFEST, content)
@@ -125,16 +128,19 @@ def _put_in_place(temp: Path, path: Path) -> None:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def prune(folder: Path, newest_path: Path, keep: int) -> list[Path]:
-    """Delete checkpoints older than the newest `keep`, but only if `newest_path` verifies by re-reading it.
+def prune(folder: Path, newest_path: Path, keep: int, keep_best: JobMetric | None = None) -> list[Path]:
+    """Delete checkpoints older than the newest `keep`, but only if `newest_path` is committed and has all its bytes.
 
-    Returns what was deleted; CheckpointError where the new one does not verify, with all others untouched.
+    The best by the metric `keep_best` stays too. Of the files the size is looked at, not what is in them.
+
+    Returns what was deleted; CheckpointError where the new one is not whole, with all others untouched.
     """
-    found = check(newest_path)
+    found = check(newest_path, verify=False)
     if found.problem:
         raise CheckpointError(f"{found.problem} Older checkpoints are kept.")
     names = [name for name in checkpoint_dir.step_folders(folder) if (step_of(name) or 0) <= found.step]
-    deleted = [folder / name for name in checkpoint_dir.surplus(names, keep)]
+    best = checkpoint_dir.best_of(folder, names, keep_best)
+    deleted = [folder / name for name in checkpoint_dir.surplus(names, keep, best)]
     for path in deleted:
         try:
             checkpoint_dir.delete(path)
@@ -185,9 +191,9 @@ def is_checkpoint(path: Path) -> bool:
     return step_of(path.name) is not None or (path / MANIFEST).exists()
 
 
-def check(path: Path) -> Found:
-    """Verify one checkpoint by reading all of it; never raises for what it finds there."""
-    found = checkpoint_dir.check(path, verify=True)
+def check(path: Path, *, verify: bool = True) -> Found:
+    """Verify one checkpoint by reading all of it, else by its files' sizes; never raises for what it finds there."""
+    found = checkpoint_dir.check(path, verify=verify)
     problem = None if found.manifest else _sentence(path, found.state, found.reason)
     return Found(path, found.step, found.manifest, problem)
 

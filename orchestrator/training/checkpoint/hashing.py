@@ -1,8 +1,10 @@
-"""Writing and reading files with a checksum at nearly the cost of the plain file."""
+"""Writing files with a checksum at nearly the cost of the plain file; what is written is not read again."""
 
 import hashlib
 import os
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -12,7 +14,7 @@ THREADED_BYTES = 1 << 16
 
 
 class HashingWriter:
-    """A file-like object for torch.save that hashes a block, writes it, and flushes the ones before it, at once.
+    """A file-like object for torch.save and DCP: hashes a block, writes it, and flushes the ones before it, at once.
 
     The first OSError is kept in `error` and later writes are swallowed, because torch's C++ writer turns an
     exception within its calls into an unrelated one; `finish` raises it.
@@ -25,7 +27,7 @@ class HashingWriter:
         self._sha256 = hashlib.sha256()
         self._hasher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sha256")
         self._flusher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fdatasync")
-        self._flushes: list[Future[None]] = []
+        self._flushed: Future[None] | None = None
 
     def write(self, block: Any) -> int:
         """Write a bytes-like block and return its length."""
@@ -37,8 +39,7 @@ class HashingWriter:
         elif self.error is None:
             hashed = self._hasher.submit(self._sha256.update, view)
             self._to_file(view)
-            # The disk works while the next block is hashed, instead of only at the end.
-            self._flushes.append(self._flusher.submit(os.fdatasync, self._file.fileno()))
+            self._have_flushed()
             # The block's memory is torch's and valid only within this call: the thread must end here too.
             hashed.result()
         return len(view)
@@ -49,6 +50,23 @@ class HashingWriter:
         except OSError as error:
             self.error = error
 
+    def _have_flushed(self) -> None:
+        """Have the disk work while the next block is hashed; one flush at a time, for each takes a turn of the disk."""
+        try:
+            if self._flushed is None or self._flushed.done():
+                self._wait_for_flush()
+                self._flushed = self._flusher.submit(os.fdatasync, self._file.fileno())
+        except OSError as error:
+            self.error = error
+
+    def _wait_for_flush(self) -> None:
+        if self._flushed is not None:
+            self._flushed.result()
+
+    def tell(self) -> int:
+        """Return how many bytes have been written."""
+        return self.bytes
+
     def flush(self) -> None:
         """Do nothing: `finish` flushes."""
 
@@ -57,14 +75,13 @@ class HashingWriter:
         self._hasher.shutdown()
         self._flusher.shutdown()
 
-    def finish(self) -> str:
-        """Force the file to the disk and return its sha256 in hex; raises the first OSError of all writes."""
-        for flush in self._flushes:
-            flush.result()
+    def finish(self) -> dict[str, Any]:
+        """Force the file to the disk and return its entry in a manifest; raises the first OSError of all writes."""
         if self.error is not None:
             raise self.error
+        self._wait_for_flush()
         os.fsync(self._file.fileno())
-        return self._sha256.hexdigest()
+        return {"sha256": self._sha256.hexdigest(), "bytes": self.bytes}
 
 
 def _write_all(file: IO[bytes], view: memoryview) -> None:
@@ -73,19 +90,33 @@ def _write_all(file: IO[bytes], view: memoryview) -> None:
         view = view[file.write(view) :]
 
 
-def save_hashed(path: Path, state: object) -> tuple[str, int]:
-    """torch.save `state` to `path`, on the disk when this returns; the sha256 in hex and the size in bytes."""
-    before = bool(torch.serialization.get_crc32_options())
+@contextmanager
+def hashed(path: Path) -> Iterator[HashingWriter]:
+    """Make a file and yield what hashes what is written to it."""
     with path.open("xb", buffering=0) as file:
         writer = HashingWriter(file)
-        # The zip's own crc32 costs as much as writing, and sha256 tells more.
-        torch.serialization.set_crc32_options(False)
         try:
-            torch.save(state, writer)  # type: ignore[arg-type]
-            return writer.finish(), writer.bytes
+            yield writer
         finally:
-            torch.serialization.set_crc32_options(before)
             writer.close()
+
+
+@contextmanager
+def without_crc32() -> Iterator[None]:
+    """Have torch.save leave out the zip's own crc32: it costs as much as writing, and sha256 tells more."""
+    before = bool(torch.serialization.get_crc32_options())
+    torch.serialization.set_crc32_options(False)
+    try:
+        yield
+    finally:
+        torch.serialization.set_crc32_options(before)
+
+
+def save_hashed(path: Path, state: object) -> dict[str, Any]:
+    """torch.save `state` to `path`, on the disk when this returns; returns its entry in a manifest."""
+    with hashed(path) as writer, without_crc32():
+        torch.save(state, writer)  # type: ignore[arg-type]
+        return writer.finish()
 
 
 def sha256_of(content: bytes) -> str:

@@ -2,7 +2,7 @@
 
 import random
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -33,24 +33,31 @@ def seed_for(seed: int, step: int, rank: int) -> int:
     return ((seed * 1_000_003 + step) * 65_537 + rank) % 2**62
 
 
-def random_state(device: torch.device) -> RandomState:
+def random_state(*devices: torch.device) -> RandomState:
     """Return this process's generator states as tensors and plain values, which weights_only loads."""
     states: RandomState = {"torch": torch.get_rng_state(), "python": random.getstate()}
-    if device.type == "cuda":
-        states["cuda"] = torch.cuda.get_rng_state(device)
+    for name, device in _generators(devices):
+        states[name] = torch.cuda.get_rng_state(device)
     if numpy := sys.modules.get("numpy"):
         kind, keys, *rest = numpy.random.get_state()
         states["numpy"] = [kind, keys.tolist(), *rest]
     return states
 
 
-def restore_random(states: RandomState, device: torch.device) -> None:
+def _generators(devices: Sequence[torch.device]) -> list[tuple[str, torch.device]]:
+    """Return the GPUs by the names that their generators go by in a checkpoint; the first has had its own always."""
+    gpus = [device for device in devices if device.type == "cuda"]
+    return [("cuda" if number == 0 else f"cuda{number}", device) for number, device in enumerate(gpus)]
+
+
+def restore_random(states: RandomState, *devices: torch.device) -> None:
     """Put the generators of this process back to `states`."""
     torch.set_rng_state(states["torch"])
     version, numbers, gauss = states["python"]
     random.setstate((version, tuple(numbers), gauss))
-    if device.type == "cuda" and "cuda" in states:
-        torch.cuda.set_rng_state(states["cuda"], device)
+    for name, device in _generators(devices):
+        if name in states:
+            torch.cuda.set_rng_state(states[name], device)
     if "numpy" in states and (numpy := sys.modules.get("numpy")):
         numpy.random.set_state(tuple(states["numpy"]))
 
@@ -58,11 +65,11 @@ def restore_random(states: RandomState, device: torch.device) -> None:
 @contextmanager
 def preserved() -> Iterator[None]:
     """Leave the generators of host memory as they were before the block."""
-    before = random_state(torch.device("cpu"))
+    before = random_state()
     try:
         yield
     finally:
-        restore_random(before, torch.device("cpu"))
+        restore_random(before)
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:

@@ -5,7 +5,7 @@ import json
 import time
 from pathlib import Path
 
-from orchestrator.protocol.checkpoint_dir import COMMIT
+from orchestrator.protocol.checkpoints.checkpoint_dir import COMMIT
 from orchestrator.training.progress.report import Reporter
 
 MOST_SECONDS = 60.0

@@ -1,4 +1,4 @@
-"""Saving within a training run: on rank 0, with a failure said aloud instead of raised, and verified aside."""
+"""Saving within a training run: on rank 0, a failure said aloud instead of raised, and older ones deleted aside."""
 
 import functools
 import time
@@ -10,8 +10,9 @@ from typing import Any
 
 from torch import Tensor
 
-from orchestrator.protocol.checkpoint_dir import Manifest
+from orchestrator.protocol.checkpoints.checkpoint_dir import Manifest
 from orchestrator.training.checkpoint import format as checkpoints
+from orchestrator.training.checkpoint.place import is_shared
 from orchestrator.training.checkpoint.replica import SecondCopy
 from orchestrator.training.checkpoint.resume import SHARDED
 from orchestrator.training.checkpoint.staging import Staging
@@ -43,7 +44,7 @@ class Saver:
         manifest: Manifest,
         shards: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """Save a checkpoint: on the disk when this returns, or aside; re-reading it and deleting older ones is aside.
+        """Save a checkpoint: on the disk when this returns, or aside; deleting older ones is aside.
 
         Rank 0 gives the contents. With `shards` all ranks call this, and each writes its own before it returns.
         """
@@ -56,16 +57,16 @@ class Saver:
         if shards is None and self._staging is not None:
             copied = self._staging.copy(own)
             waited = round(time.monotonic() - started, 3)
-            self._start(lambda: self._write_and_verify(copied, manifest, started, waited))
+            self._start(lambda: self._write_and_prune(copied, manifest, started, waited))
             return
         path = self._write(own, manifest, shards, started)
         if path is not None and group.leads():
-            self._start(lambda: self._verify(path))
+            self._start(lambda: self._prune(path))
 
-    def _write_and_verify(self, contents: Mapping[str, Any], manifest: Manifest, started: float, waited: float) -> None:
+    def _write_and_prune(self, contents: Mapping[str, Any], manifest: Manifest, started: float, waited: float) -> None:
         path = self._write(contents, manifest, None, started, waited=waited)
         if path is not None:
-            self._verify(path)
+            self._prune(path)
 
     def _write(
         self,
@@ -107,21 +108,19 @@ class Saver:
     @functools.cached_property
     def is_shared(self) -> bool:
         """Whether all ranks see the folder of checkpoints, so that each can write its part; collective at first."""
-        from orchestrator.training.checkpoint import sharded  # noqa: PLC0415
-
-        seen = sharded.is_shared(self._places.checkpoints)
+        seen = is_shared(self._places.checkpoints)
         if not seen:
             self._report.say(f"not all ranks see {self._places.checkpoints}: rank 0 gathers and writes checkpoints")
         return seen
 
-    def _verify(self, path: Path) -> None:
+    def _prune(self, path: Path) -> None:
         try:
-            checkpoints.prune(self._places.checkpoints, path, self._places.keep)
+            checkpoints.prune(self._places.checkpoints, path, self._places.keep, self._places.keep_best)
         except CheckpointError as error:
             self._report.warn(str(error))
 
     def close(self) -> None:
-        """Wait until the last checkpoint has been written and verified."""
+        """Wait until the last checkpoint has been written, and older ones deleted."""
         if self._working is not None:
             self._working.join()
             self._working = None

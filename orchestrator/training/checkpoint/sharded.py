@@ -1,13 +1,14 @@
 """Weights that every rank writes its part of, by torch's DCP, within the folder that a checkpoint is committed in.
 
-DCP alone hashes nothing, commits nothing, and unpickles its index. Here the files of all ranks are hashed into the
-manifest, rank 0 commits the folder when all have written, and the index is read by an unpickler that knows only what
-an index is made of. All ranks must see the folder.
+DCP alone hashes nothing, commits nothing, and unpickles its index. Here each rank hashes its files while it writes
+them, rank 0 puts the hashes of all into the manifest and commits the folder when all have written, and the index is
+read by an unpickler that knows only what an index is made of. All ranks must see the folder.
 """
 
+import os
 import pickle
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,11 +18,12 @@ import torch
 from torch import Tensor
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
-from orchestrator.protocol.checkpoint_dir import Manifest, name_of, sha256_of
+from orchestrator.protocol.checkpoints.checkpoint_dir import Manifest, name_of
 from orchestrator.training.checkpoint import format as checkpoints
+from orchestrator.training.checkpoint import hashing
 from orchestrator.training.distributed import group
 from orchestrator.training.errors import CheckpointError
 
@@ -36,21 +38,6 @@ _INDEX_IS_MADE_OF = {
     "pathlib": {"Path", "PosixPath"},
     "collections": {"OrderedDict"},
 }  # fmt: skip
-
-
-def is_shared(folder: Path) -> bool:
-    """Return whether all ranks see rank 0's folder of checkpoints; collective."""
-    probe: Path | None = None
-    if group.leads():
-        try:
-            probe = checkpoints.begin(folder, 0)
-        except CheckpointError:
-            probe = None
-    told = group.from_main(None if probe is None else str(probe))
-    seen = all(group.everyones(told is not None and Path(told).is_dir()))
-    if probe is not None:
-        checkpoints.discard(probe)
-    return seen
 
 
 def write(folder: Path, shards: Mapping[str, Tensor], state: Mapping[str, Any], manifest: Manifest) -> Path:
@@ -90,27 +77,32 @@ def write(folder: Path, shards: Mapping[str, Tensor], state: Mapping[str, Any], 
 def _write_mine(temp: Path, shards: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], str]:
     """Write this rank's part; returns the manifest's entries of its files, and what went wrong."""
     try:
-        with _alone_or_not() as alone:
-            state_dict_saver.save(shards, storage_writer=_Writer(temp), no_dist=alone)
-        mine = [*temp.glob(f"__{group.rank()}_*.distcp"), *([temp / INDEX] if group.leads() else [])]
-        return {path.name: {"sha256": sha256_of(path), "bytes": path.stat().st_size} for path in mine}, ""
+        writer = FileSystemWriter(temp, sync_files=False)  # `files` forces each to the disk
+        writer.fs = files = _HashedFiles()
+        with _alone_or_not() as alone, hashing.without_crc32():
+            state_dict_saver.save(shards, storage_writer=writer, no_dist=alone)
+        return files.written, ""
     except CheckpointException as error:
         return {}, _reasons(error)
     except OSError as error:
         return {}, error.strerror or str(error)
 
 
-class _Writer(FileSystemWriter):
-    """DCP's writer, but for what it says of a disk that refuses."""
+class _HashedFiles(FileSystem):
+    """DCP's files, each hashed while it is written and then on the disk; `written` holds their entries by name."""
 
-    def write_data(self, plan: Any, planner: Any) -> Any:
-        try:
-            return super().write_data(plan, planner)
-        except RuntimeError as error:
-            # torch's C++ writer raises an unrelated error at the end of a file that could not be written.
-            if isinstance(error.__context__, OSError):
-                raise error.__context__ from None
-            raise
+    def __init__(self) -> None:
+        self.written: dict[str, dict[str, Any]] = {}
+
+    @contextmanager
+    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Generator[Any]:
+        with hashing.hashed(Path(path)) as writer:
+            yield writer
+            self.written[Path(path).name] = writer.finish()
+
+    def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
+        super().rename(path, new_path)
+        self.written[Path(new_path).name] = self.written.pop(Path(path).name)
 
 
 class _Reader(FileSystemReader):

@@ -18,13 +18,15 @@ class Staging:
 
     def __init__(self) -> None:
         self._kept: dict[Place, Tensor] = {}
+        self._devices: set[torch.device] = set()
 
     def copy(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Return `state` with every tensor copied to host memory, complete when this returns."""
         self._kept, before = {}, self._kept
+        self._devices.clear()
         copied: dict[str, Any] = self._copy(state, (), before)
-        if any(tensor.is_pinned() for tensor in self._kept.values()):
-            torch.cuda.current_stream().synchronize()
+        for device in self._devices:
+            torch.cuda.current_stream(device).synchronize()  # a copy runs on the stream of the device it comes from
         return copied
 
     def _copy(self, value: Any, place: Place, before: Mapping[Place, Tensor]) -> Any:
@@ -39,4 +41,6 @@ class Staging:
         if kept is None or kept.shape != value.shape or kept.dtype != value.dtype:
             kept = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.is_cuda)
         self._kept[place] = kept
+        if value.is_cuda:
+            self._devices.add(value.device)
         return kept.copy_(value.detach(), non_blocking=True)

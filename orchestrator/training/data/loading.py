@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import traceback
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from typing import Any, Protocol
@@ -14,11 +14,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from orchestrator.training.checkpoint import random_state
-from orchestrator.training.data.sampler import Share, pick
+from orchestrator.training.data.sampler import CPU, Share, pick
 from orchestrator.training.data.samples import Samples, Tensors
 from orchestrator.training.data.task import Task
 from orchestrator.training.distributed import stop
-from orchestrator.training.distributed.group import Ranks
+from orchestrator.training.distributed.ranks import Ranks
 from orchestrator.training.errors import DataError
 from orchestrator.training.options import Options
 
@@ -33,6 +33,8 @@ class Source(Protocol):
     """Where batches come from; `where` says so where it is worth a line of the log."""
 
     where: str
+    looked_up_on: torch.device
+    """Where the places of samples are needed: on the device, if the samples lie there."""
 
     def batches(self, shares: Iterable[Share], epoch: int = 0) -> Iterator[tuple[Tensors, Share]]:
         """Yield tensors for each share, on the device, and the share with the places of its samples in them.
@@ -50,7 +52,12 @@ def source(samples: Samples, part: str, task: Task, options: Options, ranks: Ran
         return Loaded(samples, part, task, options, ranks, device)
     size = sum(tensor.nbytes for tensor in samples)
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
-    return Resident(samples, device) if free is None or size <= free // 2 else Copied(samples, device, free)
+    return Resident(samples, device) if free is None or size <= room(free) else Copied(samples, device, free)
+
+
+def room(free: int) -> int:
+    """Return how many of a GPU's free bytes samples may take: model and optimizer come later, and need the most."""
+    return min(free // 20, 4 << 30)
 
 
 class Resident:
@@ -60,6 +67,7 @@ class Resident:
 
     def __init__(self, tensors: Tensors, device: torch.device) -> None:
         self.tensors = tuple(tensor.to(device) for tensor in tensors)
+        self.looked_up_on = device
 
     def batches(self, shares: Iterable[Share], epoch: int = 0) -> Iterator[tuple[Tensors, Share]]:
         """Yield all tensors with each share as it is."""
@@ -73,6 +81,8 @@ class Resident:
 class Copied:
     """Tensors that would fill the device: they stay in host memory, and batches are copied."""
 
+    looked_up_on = CPU
+
     def __init__(self, tensors: Tensors, device: torch.device, free: int) -> None:
         self.tensors, self.device = tensors, device
         size = sum(tensor.nbytes for tensor in tensors)
@@ -80,12 +90,39 @@ class Copied:
 
     def batches(self, shares: Iterable[Share], epoch: int = 0) -> Iterator[tuple[Tensors, Share]]:
         """Yield the samples of each share, copied from pinned memory while the device may still compute."""
-        for share in shares:
-            picked = (tensor.pin_memory() for tensor in pick(self.tensors, share.indices))
-            yield tuple(tensor.to(self.device, non_blocking=True) for tensor in picked), _first(share)
+        picked = (([each.pin_memory() for each in pick(self.tensors, share.indices)], share) for share in shares)
+        for batch, share in ahead(picked, self.device):
+            yield batch, _first(share)
 
     def close(self) -> None:
         """Nothing is held open."""
+
+
+def ahead(batches: Iterator[tuple[Sequence[Tensor], Share]], device: torch.device) -> Iterator[tuple[Tensors, Share]]:
+    """Yield batches on the device; a GPU is given the next one, beside its computing, before one is worked on."""
+    if device.type != "cuda":
+        for batch, share in batches:
+            yield tuple(each.to(device) for each in batch), share
+        return
+    aside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    waiting: tuple[Tensors, Share] | None = None
+    for batch, share in batches:
+        with torch.cuda.stream(aside):
+            copied = tuple(each.to(device, non_blocking=True) for each in batch)
+        if waiting is not None:
+            yield waiting
+        waiting = _taken_over(copied, aside), share
+    if waiting is not None:
+        yield waiting
+
+
+def _taken_over(batch: Tensors, aside: "torch.cuda.Stream") -> Tensors:
+    """Let the present stream wait for a batch that another one has copied, and own its memory."""
+    now = torch.cuda.current_stream(aside.device)
+    now.wait_stream(aside)
+    for each in batch:
+        each.record_stream(now)
+    return batch
 
 
 class Loaded:
@@ -99,6 +136,7 @@ class Loaded:
         self, dataset: Dataset[Any], part: str, task: Task, options: Options, ranks: Ranks, device: torch.device
     ) -> None:
         self.part, self.rank, self.device = part, ranks.rank, device
+        self.looked_up_on = CPU
         workers = worker_count(options.workers, len(os.sched_getaffinity(0)), ranks.local_world_size)
         several = f"{workers} worker{'s' * (workers > 1)} of each rank ({options.worker_start})"
         self.where = f"read by {several if workers else 'each rank itself'}"
@@ -125,11 +163,14 @@ class Loaded:
         self._keys.now = _keys(shares, epoch, asked)
         with stop.signals_held():  # what is started here never meets a scheduler's signal unprepared
             found = iter(self._loader)
+        for batch, share in ahead(self._read(found, asked), self.device):
+            yield batch, _first(share)
+
+    def _read(self, found: Iterator[Any], asked: deque[Share]) -> Iterator[tuple[Tensors, Share]]:
         for batch in found:
-            share = asked.popleft()
             if isinstance(batch, _Failure):
                 raise DataError(batch.sentence(self.part, self.rank)) from _ReaderError(batch.traceback)
-            yield tuple(tensor.to(self.device, non_blocking=True) for tensor in batch), _first(share)
+            yield batch, asked.popleft()
 
     def close(self) -> None:
         """End the workers."""
@@ -167,12 +208,12 @@ class _Keys:
 def _keys(shares: Iterable[Share], epoch: int, asked: deque[Share]) -> Iterator[Key]:
     for share in shares:
         asked.append(share)
-        yield epoch, share.indices.tolist() or [0]
+        yield epoch, [int(place) for place in share.indices] or [0]
 
 
 def _first(share: Share) -> Share:
     """Return the share for tensors that hold its samples and nothing else."""
-    return Share(torch.arange(len(share.indices)), share.count)
+    return Share(range(len(share.indices)), share.count)
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,17 @@ import torch
 from torch import Tensor
 from torch.utils.data import DistributedSampler
 
+CPU = torch.device("cpu")
+
 
 @dataclass(frozen=True)
 class Share:
-    """One rank's part of one global batch: `indices` (maybe none) of the `count` samples of all ranks."""
+    """One rank's part of one global batch: `indices` (maybe none) of the `count` samples of all ranks.
 
-    indices: Tensor
+    A range stands for tensors that hold the batch alone: nothing is looked up, for which one waits for the device.
+    """
+
+    indices: Tensor | range
     count: int
 
 
@@ -25,7 +30,7 @@ class Sampler(Protocol):
 
     def set_epoch(self, epoch: int) -> None: ...
 
-    def shares(self, offset: int = 0) -> Iterator[Share]: ...
+    def shares(self, offset: int = 0, device: torch.device = CPU) -> Iterator[Share]: ...
 
 
 def split(count: int, world_size: int, rank: int) -> slice:
@@ -41,10 +46,12 @@ def cut(share: Share, parts: int) -> list[Share]:
     return [Share(share.indices[split(mine, parts, part)], share.count) for part in range(parts)]
 
 
-def pick(data: tuple[Tensor, ...], indices: Tensor) -> list[Tensor]:
+def pick(data: tuple[Tensor, ...], indices: Tensor | range) -> list[Tensor]:
     """Return the samples at `indices` of each tensor; the first sample where there are no indices."""
     if len(indices) == 0:
-        indices = torch.zeros(1, dtype=torch.int64)
+        indices = range(1)
+    if isinstance(indices, range):
+        return [tensor[indices.start : indices.stop] for tensor in data]
     return [tensor[indices.to(tensor.device)] for tensor in data]
 
 
@@ -67,10 +74,11 @@ class ExactSampler:
         """Choose the epoch whose permutation the next shares come from."""
         self.epoch = epoch
 
-    def shares(self, offset: int = 0) -> Iterator[Share]:
-        """Yield this rank's share of each global batch, from `offset` samples into the epoch."""
+    def shares(self, offset: int = 0, device: torch.device = CPU) -> Iterator[Share]:
+        """Yield this rank's share of each global batch, from `offset` samples into the epoch, as places on `device`."""
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
-        order = torch.randperm(self.samples, generator=generator)
+        # Once an epoch: each copy to a device waits until it has computed.
+        order = torch.randperm(self.samples, generator=generator).to(device)
         for start in range(offset, self.samples, self.global_batch):
             batch = order[start : start + self.global_batch]
             yield Share(batch[split(len(batch), self.world_size, self.rank)], len(batch))
@@ -95,9 +103,9 @@ class PaddedSampler:
         """Choose the epoch whose permutation the next shares come from."""
         self.inner.set_epoch(epoch)
 
-    def shares(self, offset: int = 0) -> Iterator[Share]:
-        """Yield this rank's share of each global batch, from `offset` samples (padding included) into the epoch."""
-        order = torch.tensor(list(self.inner))
+    def shares(self, offset: int = 0, device: torch.device = CPU) -> Iterator[Share]:
+        """Yield this rank's share of each global batch, from `offset` samples, padding included, into the epoch."""
+        order = torch.tensor(list(self.inner), device=device)
         size = self.global_batch // self.world_size
         for start in range(offset // self.world_size, len(order), size):
             indices = order[start : start + size]

@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import os
+import re
 import shutil
 import socket
 import time
@@ -44,7 +45,7 @@ class Data:
     numbers, the target last.
 
     `name` is what logs and results call it, `unit` what one sample is called in the plural, `note` why it is a
-    stand-in.
+    stand-in, `tokens` how many of them a sample has, for the speed.
     """
 
     train: Samples
@@ -53,6 +54,7 @@ class Data:
     unit: str = "samples"
     stand_in: bool = False
     note: str = ""
+    tokens: int | None = None
 
 
 def count(samples: Samples) -> int:
@@ -81,8 +83,8 @@ def mnist(folder: Path, offline: str | None = None) -> Data:
         return _read_mnist(root)
     if offline == "digits":
         note = (
-            f"MNIST is not in {folder} and can't be downloaded ({problem}); where it is on disk, give its folder "
-            "(--data DIR, or training.data in the job)"
+            f"MNIST is not in {folder} and can't be downloaded ({problem}): put its four files "
+            f"({MNIST_FILES[0]}.gz, ...) into a folder and name it (--set job.training.data=DIR, or --data DIR)"
         )
         return replace(digits(size=28, stand_in=True), note=note)
     raise UserError(
@@ -144,12 +146,19 @@ def _download_mnist() -> tuple[Path | None, str]:
     try:
         MNIST(str(root), download=True)
     except (OSError, RuntimeError, EOFError) as error:
-        reason = " ".join(str(error).split()).rstrip(".:") or type(error).__name__
+        reason = _why_no_download(error)
         failure.write_text(reason)
         return None, reason
     finally:
         socket.setdefaulttimeout(before)
     return root, ""
+
+
+def _why_no_download(error: Exception) -> str:
+    """Return the last address's failure: torchvision's own text names each that it has tried."""
+    text = " ".join(str(error).split()).rstrip(".:") or type(error).__name__
+    failures: list[str] = re.findall(r"<urlopen error (?:\[Errno -?\d+\] )?([^>]+)>", text)
+    return failures[-1] if failures else text
 
 
 def _read_mnist(root: Path) -> Data:
@@ -189,7 +198,7 @@ def digits(size: int = 8, *, stand_in: bool = False) -> Data:
     return Data(
         train=(pixels[train], targets[train]),
         test=(pixels[test], targets[test]),
-        name="digits (offline stand-in)" if stand_in else "digits",
+        name="scikit-learn's digits (stand-in)" if stand_in else "digits",
         unit="images",
         stand_in=stand_in,
     )

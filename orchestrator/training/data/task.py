@@ -5,6 +5,8 @@ def model(options) -> nn.Module               called with all tensors of a batch
 def loss(outputs, targets) -> Tensor          the MEAN over the batch; default cross entropy
 def optimizer(parameters, options)            default AdamW at options.lr
 def metrics(outputs, targets) -> dict         SUMS over the batch, divided by the count at the end; default none
+def plan(options) -> dict                     layers by name, and how --tensor-ranks cuts them; default none
+cudnn_benchmark = True                        cuDNN tries its ways of each convolution; default not
 """
 
 import importlib.util
@@ -45,6 +47,8 @@ class Task:
     loss: Callable[[Any, Tensor], Tensor] = functional.cross_entropy
     optimizer: Callable[[Iterable[nn.Parameter], Options], torch.optim.Optimizer] = adamw
     metrics: Callable[[Any, Tensor], Mapping[str, Tensor]] = no_metrics
+    plan: Callable[[Options], Mapping[str, Any]] | None = None
+    cudnn_benchmark: bool = False
     path: Path | None = None
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -66,7 +70,7 @@ def load_task(path: Path) -> Task:
     for name in ("data", "model"):
         if not callable(getattr(module, name, None)):
             raise UserError(f"The task file {path} must define {name}(options).")
-    names = ("data", "model", "loss", "optimizer", "metrics")
+    names = ("data", "model", "loss", "optimizer", "metrics", "plan", "cudnn_benchmark")
     return Task(
         name=path.stem, path=path.resolve(), **{name: getattr(module, name) for name in names if hasattr(module, name)}
     )
@@ -100,9 +104,8 @@ def load_data(task: Task, options: Options, warn: Callable[[str], None]) -> Data
         if other != what:
             raise UserError(f"Rank {rank} would train on {other}, but rank {group.rank()} on {what}.")
     if data.stand_in:
-        warn(f"{'=' * 8} the data is NOT what the task is named for: training on {data.name} {'=' * 8}")
-        if data.note:
-            warn(data.note)
+        why = data.note or "the data asked for is missing"
+        warn(f"training on {data.name}, {count(data.train):,} {data.unit}; {why}")
     return data
 
 

@@ -1,113 +1,51 @@
-"""The group of ranks: who am I, which backend, which device, and the few collectives that training needs.
+"""The group of ranks: joining it, leaving it, and the few collectives that training needs.
 
 Everything here also works in a single plain process, where there is no process group.
 """
 
 import gc
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
 
+from orchestrator.training.distributed.devices import ON_GPUS, Choice
 from orchestrator.training.distributed.encoding import decode, encode
+from orchestrator.training.distributed.meeting import meet
+from orchestrator.training.distributed.ranks import Ranks
 from orchestrator.training.errors import CheckpointError, DivergedError, UserError
 
 CHUNK_BYTES = 64 << 20
-BOTH = "cpu:gloo,cuda:nccl"
-"""torch's word for two backends in one group: gloo for what lies in host memory, NCCL for what lies on GPUs."""
-BACKENDS = ("auto", "gloo", "nccl", BOTH, "mpi")
 
 
-@dataclass(frozen=True)
-class Ranks:
-    """This process among the others, as torchrun's environment tells it; `grouped` is False without RANK."""
-
-    rank: int = 0
-    local_rank: int = 0
-    world_size: int = 1
-    local_world_size: int = 1
-    grouped: bool = False
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The communication backend ("" in a single plain process), the device to compute on, and why."""
-
-    backend: str
-    device: torch.device
-    reason: str
-
-
-def read_ranks(environ: Mapping[str, str] = os.environ) -> Ranks:
-    """Read RANK, LOCAL_RANK, WORLD_SIZE and LOCAL_WORLD_SIZE; UserError where they contradict each other."""
-
-    def number(name: str, default: int) -> int:
-        try:
-            return int(environ.get(name) or default)
-        except ValueError:
-            raise UserError(f"{name} must be a whole number, not {environ[name]!r}.") from None
-
-    world_size = number("WORLD_SIZE", 1)
-    ranks = Ranks(
-        rank=number("RANK", 0),
-        local_rank=number("LOCAL_RANK", 0),
-        world_size=world_size,
-        local_world_size=number("LOCAL_WORLD_SIZE", 1),
-        grouped="RANK" in environ,
-    )
-    if not 0 <= ranks.rank < world_size:
-        raise UserError(f"RANK={ranks.rank} does not fit WORLD_SIZE={world_size}: ranks count from 0.")
-    if world_size > 1 and not ranks.grouped:
-        raise UserError(f"WORLD_SIZE={world_size} is set but RANK is not: start the ranks with orch or torchrun.")
-    return ranks
-
-
-def choose(wanted: str, ranks: Ranks) -> Choice:
-    """Choose backend and device for ORCH_BACKEND=`wanted`; UserError where this machine or torch can't do it."""
-    devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    enough = devices >= ranks.local_world_size
-    gpu = torch.device("cuda", ranks.local_rank) if enough else torch.device("cpu")
-    counted = f"this process sees {devices} GPU{'s' * (devices != 1)} for its node's {ranks.local_world_size} ranks"
-    if wanted not in BACKENDS:
-        raise UserError(f"ORCH_BACKEND must be one of {' | '.join(BACKENDS)}, not {wanted!r}.")
-    if wanted == "mpi" and not dist.is_mpi_available():
-        raise UserError(
-            "This torch was built without MPI: choose ORCH_BACKEND=gloo or nccl, or install a torch that was built "
-            "from source with MPI."
-        )
-    if wanted in ("nccl", BOTH) and not (enough and dist.is_nccl_available()):
-        raise UserError(
-            f"The {wanted} backend needs a GPU for each of the {ranks.local_world_size} ranks of a node, and this "
-            f"process sees {devices}: choose ORCH_BACKEND=gloo to train on CPUs, or start fewer ranks a node."
-        )
-    if not ranks.grouped:
-        return Choice("", gpu, "a single process needs none")
-    if wanted != "auto":
-        return Choice(wanted, torch.device("cpu") if wanted == "mpi" else gpu, "ORCH_BACKEND asks for it")
-    if enough and dist.is_nccl_available():
-        return Choice("nccl", gpu, f"auto takes nccl where each rank has a GPU, and {counted}")
-    if enough:
-        return Choice("gloo", gpu, "auto takes gloo where torch was built without NCCL")
-    return Choice("gloo", gpu, f"auto takes nccl only where each rank has a GPU, and {counted}")
+Timeouts = tuple[float, float]
+"""Seconds that a collective may take: while the ranks start, evaluate and save, and within a step."""
+PATIENCE: Timeouts = (1800.0, 1800.0)
 
 
 @contextmanager
-def joined(ranks: Ranks, choice: Choice, init_method: str = "env://") -> Iterator[None]:
-    """Be a member of the process group within the block; after an error the group is left as it is."""
-    if choice.device.type == "cuda":
+def joined(
+    ranks: Ranks, choice: Choice | UserError, init_method: str = "env://", timeouts: Timeouts = PATIENCE
+) -> Iterator[Choice]:
+    """Be a member of the process group within the block; after an error the group is left as it is.
+
+    Gives the choice that all ranks have made. Raises UserError on all of them where one of them can't, or has made
+    another: it would wait for the others, and they for it, without end.
+    """
+    alone = not ranks.grouped or (ranks.world_size == 1 and isinstance(choice, UserError))
+    if isinstance(choice, UserError) and alone:
+        raise choice
+    if isinstance(choice, Choice) and choice.device.type == "cuda":
         torch.cuda.set_device(choice.device)
-    if choice.backend:
-        bound = choice.device if choice.backend in ("nccl", BOTH) else None
-        if init_method.startswith("tcp://"):
-            # Rank 0 serves this store itself; torch before 2.15 would take the launcher's to be there.
-            os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)
-        dist.init_process_group(choice.backend, init_method, None, ranks.world_size, ranks.rank, device_id=bound)
+    if isinstance(choice, UserError) or choice.backend:
+        choice = _join(ranks, choice, init_method, timedelta(seconds=timeouts[0]))
     try:
-        yield
+        yield choice
     except (UserError, CheckpointError, DivergedError):
         # All ranks raise these together. After any other error the group is left alone: tearing it down while
         # peers still wait for this rank's collectives can hang.
@@ -116,6 +54,30 @@ def joined(ranks: Ranks, choice: Choice, init_method: str = "env://") -> Iterato
     if choice.backend:
         barrier()
     leave()
+
+
+def _join(ranks: Ranks, choice: Choice | UserError, init_method: str, timeout: timedelta) -> Choice:
+    if isinstance(choice, Choice) and choice.backend == "mpi":  # its own launcher lets the ranks meet
+        dist.init_process_group("mpi", init_method, None, ranks.world_size, ranks.rank)
+        return choice
+    agreed, store = meet(ranks, choice, init_method, timeout)
+    dist.init_process_group(
+        agreed.backend,
+        timeout=timeout,
+        world_size=ranks.world_size,
+        rank=ranks.rank,
+        store=PrefixStore("default_pg", store),
+        device_id=agreed.device if agreed.backend in ON_GPUS else None,
+    )
+    return agreed
+
+
+def set_timeout(seconds: float) -> None:
+    """Let the collectives that follow take this long, if there is a process group."""
+    if is_joined():
+        # Its name from torch 2.15 on, and the one before.
+        change = getattr(dist, "set_timeout", None) or dist.distributed_c10d._set_pg_timeout
+        change(timedelta(seconds=seconds))
 
 
 def leave() -> None:

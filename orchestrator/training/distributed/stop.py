@@ -3,6 +3,7 @@
 This module imports torch only when it is asked to agree, so that the handler stands before the slow imports.
 """
 
+import functools
 import os
 import signal
 import threading
@@ -61,6 +62,24 @@ def _obey(parent: int) -> None:
         found = signal.sigwaitinfo(STOP_SIGNALS)
         if (found.si_signo, found.si_pid) == (signal.SIGTERM, parent):
             os._exit(0)
+
+
+@functools.cache
+def protect_forks() -> None:
+    """Protect what this process forks from now on, such as a DataLoader's workers: only its own SIGTERM ends them.
+
+    Programs that it starts by `subprocess` are none of these. A child that is forked in order to become another
+    program must let the signals through again by itself.
+    """
+    held = threading.local()
+
+    def hold() -> None:
+        held.mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+
+    def let_go() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held.mask)
+
+    os.register_at_fork(before=hold, after_in_parent=let_go, after_in_child=lambda: obey_only(os.getppid()))
 
 
 def received() -> str | None:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from orchestrator.training.data.loading import Source
 from orchestrator.training.data.sampler import Share, pick
@@ -25,11 +26,11 @@ def evaluate(strategy: Strategy, test: Source, count: int, stop: Callable[[], bo
     Of the ranks that share data, rank r takes the samples r, r + ranks, ...
     """
     ranks, task = strategy.data_ranks, strategy.setup.task
-    indices = torch.arange(strategy.data_rank, count, ranks)
+    indices = torch.arange(strategy.data_rank, count, ranks, device=test.looked_up_on)
     batch = max(1, strategy.setup.options.global_batch // ranks)
     # As many shares on each rank, so that all ask `stop` equally often and predict together.
     shares = (Share(indices[start : start + batch], count) for start in range(0, -(-count // ranks), batch))
-    sums: dict[str, float] = {}
+    sums: dict[str, float | Tensor] = {}  # left on the device until all is counted: each look at one waits for it
     strategy.model.eval()
     with torch.no_grad():
         for tensors, share in test.batches(shares):
@@ -39,17 +40,19 @@ def evaluate(strategy: Strategy, test: Source, count: int, stop: Callable[[], bo
             outputs, taken = strategy.predict(inputs), len(share.indices)
             if taken and outputs is not None:
                 _add(sums, "samples", taken)
-                _add(sums, "loss", float(task.loss(outputs, targets)) * taken)
+                _add(sums, "loss", task.loss(outputs, targets), taken)
                 for name, value in task.metrics(outputs, targets).items():
-                    _add(sums, name, float(value))
+                    _add(sums, name, value)
     # A rank without any sample knows no metric's name.
     names = sorted(set().union(*group.everyones(sorted(sums))))
-    totals = dict(zip(names, group.sum_over_ranks([sums.get(name, 0.0) for name in names]), strict=True))
+    mine = [float(sums.get(name, 0.0)) for name in names]
+    totals = dict(zip(names, group.sum_over_ranks(mine), strict=True))
     counted = totals.pop("samples")
     if counted != count:
         raise RuntimeError(f"the evaluation counted {counted:g} samples instead of {count}")
     return {name: value / counted for name, value in totals.items()}
 
 
-def _add(sums: dict[str, float], name: str, value: float) -> None:
-    sums[name] = sums.get(name, 0.0) + value
+def _add(sums: dict[str, float | Tensor], name: str, value: float | Tensor, times: int = 1) -> None:
+    number = value.detach().double() if isinstance(value, Tensor) else value
+    sums[name] = sums.get(name, 0.0) + number * times

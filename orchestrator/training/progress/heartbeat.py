@@ -3,20 +3,25 @@
 import json
 import math
 import os
+import sys
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 HEARTBEAT_BYTES = 512
 MIN_SECONDS = 0.1
 REASON_CHARS = 100  # of the reason why a checkpoint could not be written: a beat has 512 bytes
-PHASES = ("start", "train", "eval", "save", "done")
+Batch = TypeVar("Batch")
+PHASES = ("start", "compile", "train", "eval", "save", "done")
 
 
 @dataclass(frozen=True)
 class Heartbeat:
     """Where a rank is: `time` is this machine's monotonic clock, `rate` in samples a second, `eta` in seconds.
 
+    `waited` counts the seconds in which the rank had to wait for its data; None where nobody measures that.
     Of `saves` checkpoints `saves_failed` could not be written; `unsaved` says why where the last one is among them.
     """
 
@@ -28,6 +33,7 @@ class Heartbeat:
     loss: float | None = None
     rate: float | None = None
     eta: float | None = None
+    waited: float | None = None
     saves: int = 0
     saves_failed: int = 0
     unsaved: str = ""
@@ -52,6 +58,21 @@ class HeartbeatFile:
         self._phase = ""
         self._saves, self._saves_failed = 0, 0
         self.unsaved = ""
+        self._last = Heartbeat()
+        self._tells_compilations = False
+        self._waited: float | None = None
+
+    def waiting(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """Yield the batches, and count how long each is waited for; later beats tell of it."""
+        found = iter(batches)
+        while True:
+            begun = time.monotonic()
+            try:
+                batch = next(found)
+            except StopIteration:
+                return
+            self._waited = (self._waited or 0.0) + time.monotonic() - begun
+            yield batch
 
     def saved(self, problem: str = "") -> None:
         """Count a checkpoint that was written, or could not be for this reason; later beats tell of it."""
@@ -71,9 +92,30 @@ class HeartbeatFile:
             return
         now = time.monotonic()
         reason = self.unsaved.encode("ascii", "replace").decode()[-REASON_CHARS:]
-        told = replace(heartbeat, time=now, saves=self._saves, saves_failed=self._saves_failed, unsaved=reason)
+        told = replace(
+            heartbeat, time=now, waited=self._waited, saves=self._saves, saves_failed=self._saves_failed, unsaved=reason
+        )
         os.pwrite(self._fd, encode(told), 0)
-        self._written, self._phase = now, heartbeat.phase
+        self._written, self._phase, self._last = now, heartbeat.phase, heartbeat
+        self._tell_compilations()
+
+    def _tell_compilations(self) -> None:
+        """Say `compile` while torch.compile works, from when its module is loaded: a step may last for minutes then."""
+        module = sys.modules.get("torch._dynamo.callback")
+        if self._tells_compilations or module is None:
+            return
+        self._tells_compilations = True
+        before: list[Heartbeat] = []
+        module.callback_handler.register_start_callback(lambda *_: self._begin_compilation(before))
+        module.callback_handler.register_end_callback(lambda *_: self._end_compilation(before))
+
+    def _begin_compilation(self, before: list[Heartbeat]) -> None:
+        before[:] = [self._last]
+        self.write(replace(self._last, phase="compile"))
+
+    def _end_compilation(self, before: list[Heartbeat]) -> None:
+        if before and self._phase == "compile":
+            self.write(before[0])
 
     def close(self) -> None:
         """Close the file; later writes are no-ops."""

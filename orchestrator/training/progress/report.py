@@ -5,14 +5,17 @@ import math
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from orchestrator.protocol.files import write_atomic
 
 LINE_SECONDS = 3.0
 RATE_POINTS = 50
+_OWN = frozenset({"kind", "step", "attempt", "time"})  # of each line of metrics.jsonl
 
 
 def say(text: str) -> None:
@@ -75,15 +78,26 @@ class Reporter:
             self._file.write(json.dumps(line) + "\n")
 
     def progress(
-        self, *, step: int, total: int, epoch: int, loss: float, rate: float | None, eta: float | None
+        self,
+        *,
+        step: int,
+        total: int,
+        epoch: int,
+        loss: float,
+        rate: float | None,
+        eta: float | None,
+        more: Sequence[str] = (),
     ) -> None:
         """Print a progress line if the last one is some seconds old, or at the first and last step."""
         now = time.monotonic()
         if now - self._printed < LINE_SECONDS and step < total:
             return
         self._printed = now
-        speed = f"{rate:,.0f} samples/s" if rate else "- samples/s"
-        self.say(f"step {step}/{total}  epoch {epoch}  loss {loss:.4f}  {speed}  ETA {duration(eta)}")
+        parts = [f"step {step}/{total}", f"epoch {epoch}", f"loss {loss:.4f}"]
+        parts += [f"{rate:,.0f} samples/s"] if rate else []
+        parts += more
+        parts += [f"ETA {duration(eta)}"] if eta is not None else []
+        self.say("  ".join(parts))
 
     def result(self, values: Mapping[str, Any]) -> None:
         """Write the result file atomically: a reader finds all of it or none."""
@@ -102,6 +116,15 @@ def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in values.items()
     }
+
+
+def numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    """Return those of a framework's metrics that are one number, also as a tensor, and not called as our own fields."""
+    plain = {
+        name: value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
+        for name, value in values.items()
+    }
+    return {name: value for name, value in plain.items() if isinstance(value, int | float) and name not in _OWN}
 
 
 def duration(seconds: float | None) -> str:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from orchestrator.training.errors import UserError
 from orchestrator.training.strategies.base import Setup, Strategy
 
-_WORDS = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
+_WORDS = {"bf16": "bf16", "fp16": "fp16"}
 
 
 class Accelerate(Strategy):
@@ -24,7 +24,7 @@ class Accelerate(Strategy):
         ddp = DistributedDataParallelKwargs(gradient_as_bucket_view=setup.options.gradient_as_bucket_view)
         self.accelerator = Accelerator(
             cpu=setup.device.type == "cpu",
-            mixed_precision=_WORDS[setup.options.precision],
+            mixed_precision=_WORDS.get(setup.options.precision, "no"),
             dynamo_backend="no" if setup.options.compile == "none" else setup.options.compile,
             kwargs_handlers=[ddp],
         )
@@ -45,7 +45,14 @@ class Accelerate(Strategy):
     def differentiate(self, loss: Tensor) -> None:
         self.accelerator.backward(loss)
 
+    def check(self) -> None:
+        super().check()
+        if self.setup.options.precision == "fp8":
+            raise UserError("--precision fp8 is not for the strategy accelerate: choose ddp, or bf16.")
+
     def step(self) -> None:
+        if self.setup.options.clip is not None:
+            self.accelerator.clip_grad_norm_(self.model.parameters(), self.setup.options.clip)
         self.optimizer.step()  # with fp16 it scales and skips by itself
 
     def predict(self, inputs: list[Tensor]) -> Any:

@@ -10,13 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from orchestrator.training import compiling, precision
+from orchestrator.training.activations import checkpoint_in_place
 from orchestrator.training.checkpoint import random_state
 from orchestrator.training.data.sampler import Share, cut, pick
 from orchestrator.training.data.samples import Tensors
 from orchestrator.training.data.task import Task
-from orchestrator.training.distributed.group import Ranks
+from orchestrator.training.distributed.ranks import Ranks
 from orchestrator.training.errors import UserError
 from orchestrator.training.options import Options
+from orchestrator.training.strategies.layers import blocks
 
 
 @dataclass(frozen=True)
@@ -46,14 +48,19 @@ class Strategy:
     def __init__(self, setup: Setup, model: nn.Module) -> None:
         self.setup = setup
         self.check()
+        model = precision.convert(model, setup.options.precision)
+        if setup.options.activation_checkpointing:
+            checkpoint_in_place(blocks(model))
         if setup.options.channels_last:
             # Convolutions follow their weights: the inputs need not be turned.
             model = model.to(memory_format=torch.channels_last)
         self.model = self.place(model)
         self.network = self.wrap(self.model)
-        compiling.compile_in_place(self.computed(), setup.options.compile)
+        computed = [*blocks(self.model)] if setup.options.compile_blocks else self.computed()
+        compiling.compile_in_place(computed, setup.options.compile, setup.options.compile_mode)
         self.optimizer = setup.task.optimizer(self.model.parameters(), setup.options)
         self._check_fused()
+        self._rates = [each["lr"] for each in self.optimizer.param_groups]
         self.scaler = precision.scaler(setup.options.precision, setup.device)
         self._has_frozen_layers = False
 
@@ -61,7 +68,7 @@ class Strategy:
         """Refuse, by a UserError, what this strategy can't do with these ranks, devices and options."""
         options = self.setup.options
         precision.check(options.precision, self.setup.device)
-        compiling.check(options.compile, self.setup.device)
+        compiling.check(options.compile, options.compile_mode, self.setup.device)
         if self.one_process and self.setup.ranks.world_size > 1:
             raise UserError(
                 f"The strategy {options.strategy} is one process, and {self.setup.ranks.world_size} ranks "
@@ -89,6 +96,11 @@ class Strategy:
         return [self.network]
 
     @property
+    def devices(self) -> Sequence[torch.device]:
+        """All devices that this process computes on, its own first."""
+        return [self.setup.device]
+
+    @property
     def data_ranks(self) -> int:
         """How many ranks share a batch."""
         return self.setup.ranks.world_size if self.shares_data else 1
@@ -102,6 +114,8 @@ class Strategy:
 
     def begin_step(self) -> None:
         """Put the model into training and take the last step's gradients away."""
+        if self.setup.options.compile_mode == "reduce-overhead":
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]  # what the last step's graphs have left is free
         # train() visits every module: where nothing is to be changed, that is time lost at each step.
         if self._has_frozen_layers or not self.model.training:
             self.model.train()
@@ -147,10 +161,22 @@ class Strategy:
         """Add a loss's gradients to those that are there."""
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
 
+    def set_rate(self, part: float) -> None:
+        """Let the optimizer's next step have this part of the learning rates that the task has given it."""
+        for each, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
+            each["lr"] = rate * part
+
     def step(self) -> None:
         """Let the optimizer take its step; with fp16 it is left out where the scaled gradients overflowed."""
+        if self.setup.options.clip is not None:
+            self.scaler.unscale_(self.optimizer)
+            self.clip(self.setup.options.clip)
         self.scaler.step(self.optimizer)
         self.scaler.update()
+
+    def clip(self, norm: float) -> None:
+        """Scale the gradients down to this norm, where theirs together is larger."""
+        nn.utils.clip_grad_norm_(self.model.parameters(), norm)
 
     def predict(self, inputs: list[Tensor]) -> Any:
         """Return the outputs in an evaluation, or None where another rank has them; on all ranks or on none."""

@@ -1,8 +1,11 @@
 """dp: one process, all GPUs of the node; the model is copied to each of them at every step (nn.DataParallel)."""
 
-import torch
-from torch import nn
+from typing import Any
 
+import torch
+from torch import Tensor, nn
+
+from orchestrator.training import precision
 from orchestrator.training.strategies.base import Setup, Strategy
 
 
@@ -13,7 +16,15 @@ class Dp(Strategy):
 
     def wrap(self, model: nn.Module) -> nn.Module:
         devices = all_devices(self.setup)
-        return nn.DataParallel(model, devices) if len(devices) > 1 else model
+        computed = precision.Computed(model, self.setup.options.precision)
+        return nn.DataParallel(computed, devices) if len(devices) > 1 else computed
+
+    @property
+    def devices(self) -> list[torch.device]:
+        return all_devices(self.setup)
+
+    def outputs(self, inputs: list[Tensor]) -> Any:
+        return self.network(*inputs)  # autocast is within, for each device has a thread
 
 
 def all_devices(setup: Setup) -> list[torch.device]:

@@ -24,6 +24,10 @@ class DpBalanced(Strategy):
     def wrap(self, model: nn.Module) -> nn.Module:
         return Parallel(model, all_devices(self.setup))
 
+    @property
+    def devices(self) -> list[torch.device]:
+        return all_devices(self.setup)
+
     def loss(self, outputs: Sequence[Any], targets: Tensor) -> Tensor:
         return parallel_loss(self.setup.task.loss, outputs, targets)
 

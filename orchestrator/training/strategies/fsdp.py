@@ -7,14 +7,19 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 
 from orchestrator.training.checkpoint import random_state, sharded
+from orchestrator.training.data.sampler import Share
+from orchestrator.training.data.samples import Tensors
 from orchestrator.training.distributed import group
 from orchestrator.training.errors import CheckpointError, UserError
-from orchestrator.training.strategies.base import Strategy
+from orchestrator.training.strategies import tensor_parallel
+from orchestrator.training.strategies.base import Setup, Strategy
+from orchestrator.training.strategies.layers import blocks
+from orchestrator.training.strategies.share import data_part
 
 
 class Fsdp(Strategy):
@@ -27,15 +32,72 @@ class Fsdp(Strategy):
         if self.setup.options.precision == "fp16":
             # GradScaler looks for overflows in this rank's part only: ranks would disagree about a step.
             raise UserError("--precision fp16 is not for the strategy fsdp: choose bf16, which needs no scaling.")
+        world_size, options = self.setup.ranks.world_size, self.setup.options
+        for name, size, of in (
+            ("--tensor-ranks", options.tensor_ranks, world_size),
+            ("--shard-ranks", options.shard_ranks or 1, world_size // options.tensor_ranks),
+        ):
+            if size > of or of % size:
+                raise UserError(f"{name} {size} does not divide the {of} ranks that it is to part: choose a divisor.")
 
     def place(self, model: nn.Module) -> nn.Module:
-        model = super().place(model)
-        if self.setup.grouped:
-            mesh = init_device_mesh(self.setup.device.type, (self.setup.ranks.world_size,))
-            for block in blocks(model):
-                fully_shard(block, mesh=mesh)
-            fully_shard(model, mesh=mesh)
+        if not self.setup.grouped:
+            return super().place(model)
+        options = self.setup.options
+        sizes = _dimensions(self.setup)
+        self.mesh = init_device_mesh(self.setup.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+        if options.tensor_ranks > 1:
+            tensor_parallel.parallelize(model, self.mesh["tensor"], self.setup.task, options)
+        # The model stays in host memory: a block is put on the device when its turn comes, and cut at once.
+        cut: dict[str, Any] = {"mesh": self._data_mesh(), "reshard_after_forward": options.reshard_after_forward}
+        if self._casts(model):
+            cut["mp_policy"] = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
+        for block in blocks(model):
+            fully_shard(block, **cut)
+        fully_shard(model, **cut)
         return model
+
+    def _data_mesh(self) -> DeviceMesh:
+        """Return the mesh of the ranks that have other samples: in one dimension, or (copies, parts of one copy)."""
+        names = tuple(name for name in self.mesh.mesh_dim_names or () if name != "tensor")
+        return self.mesh if names == self.mesh.mesh_dim_names else self.mesh[names]
+
+    def _casts(self, model: nn.Module) -> bool:
+        """Are weights gathered in bf16? Else autocast makes its own copies, and keeps them until the backward pass.
+
+        BatchNorm needs its weights in float32, so a model that has one computes by autocast.
+        """
+        self.casts = self.setup.options.precision in ("bf16", "fp8") and not any(
+            isinstance(each, nn.modules.batchnorm._BatchNorm) for each in model.modules()
+        )
+        return self.casts
+
+    @property
+    def data_ranks(self) -> int:
+        return data_part(self.setup.options, self.setup.ranks)[0]
+
+    @property
+    def data_rank(self) -> int:
+        return data_part(self.setup.options, self.setup.ranks)[1]
+
+    @property
+    def counts(self) -> bool:
+        """Is this the rank that counts, of those with the same samples?"""
+        return self.setup.ranks.rank % self.setup.options.tensor_ranks == 0
+
+    def backward(self, data: Tensors, share: Share) -> Tensor:
+        loss = super().backward(data, share)
+        return loss if self.counts else torch.zeros_like(loss)
+
+    def outputs(self, inputs: list[Tensor]) -> Any:
+        return self.network(*inputs).float() if self._is_cast() else super().outputs(inputs)
+
+    def predict(self, inputs: list[Tensor]) -> Any:
+        outputs = self.model(*inputs).float() if self._is_cast() else super().predict(inputs)
+        return outputs if self.counts else None
+
+    def _is_cast(self) -> bool:
+        return self.setup.grouped and self.casts
 
     def computed(self) -> list[nn.Module]:
         return [*blocks(self.model)]  # apart, as they are gathered
@@ -103,15 +165,6 @@ class Fsdp(Strategy):
         return dict(enumerate(param for each in self.optimizer.param_groups for param in each["params"]))
 
 
-def blocks(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield what is gathered at a time: the children that hold weights, those of a ModuleList one by one."""
-    for child in model.children():
-        if isinstance(child, nn.ModuleList | nn.ModuleDict):
-            yield from blocks(child)
-        elif any(True for _ in child.parameters()):
-            yield child
-
-
 @contextmanager
 def _unsynchronised(model: nn.Module) -> Iterator[None]:
     if not isinstance(model, FSDPModule):
@@ -129,9 +182,16 @@ def _whole(value: Any) -> Any:
     return value.cpu() if isinstance(value, Tensor) and group.leads() else value
 
 
+def _dimensions(setup: Setup) -> dict[str, int]:
+    """Return the sizes and names of the mesh: copies of the weights, parts of a copy, parts of a layer."""
+    options, world_size = setup.options, setup.ranks.world_size
+    shard = options.shard_ranks or world_size // options.tensor_ranks
+    sizes = {"copies": world_size // options.tensor_ranks // shard, "shard": shard, "tensor": options.tensor_ranks}
+    return {name: size for name, size in sizes.items() if size > 1 or name == "shard"}
+
+
 def _like(value: Any, own: Any) -> Any:
     """Return a whole value in the form of `own`: this rank's part of it where `own` is sharded and as large."""
     if isinstance(own, DTensor) and isinstance(value, Tensor) and value.dim() and value.shape == own.shape:
-        local = value.to(own.device_mesh.device_type)
-        return distribute_tensor(local, own.device_mesh, own.placements, src_data_rank=None)
+        return tensor_parallel.part_of(value, own)
     return value

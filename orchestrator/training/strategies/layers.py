@@ -1,7 +1,7 @@
 """Cutting a model into consecutive pieces, for the strategies that give each device some of the layers."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from torch import nn
 
@@ -44,3 +44,12 @@ def balance(sizes: Sequence[int], parts: int) -> list[int]:
             for end in range(min(best) + 1, len(sizes) + 1)
         }
     return best[len(sizes)][1]
+
+
+def blocks(model: nn.Module) -> Iterator[nn.Module]:
+    """Yield what is gathered, compiled or computed again as one: children with weights, those of a ModuleList apart."""
+    for child in model.children():
+        if isinstance(child, nn.ModuleList | nn.ModuleDict):
+            yield from blocks(child)
+        elif any(True for _ in child.parameters()):
+            yield child

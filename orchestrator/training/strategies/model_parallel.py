@@ -18,14 +18,21 @@ class ModelParallel(Strategy):
 
     def place(self, model: nn.Module) -> nn.Module:
         # Without GPUs the cut is made all the same, into two pieces on the CPU.
-        self.devices = all_devices(self.setup) if self.setup.device.type == "cuda" else [self.setup.device] * 2
-        self.pieces = cut(model, len(self.devices))
-        for piece, device in zip(self.pieces, self.devices, strict=True):
+        places = self._places()
+        self.pieces = cut(model, len(places))
+        for piece, device in zip(self.pieces, places, strict=True):
             piece.to(device)
         return model
 
+    def _places(self) -> list[torch.device]:
+        return all_devices(self.setup) if self.setup.device.type == "cuda" else [self.setup.device] * 2
+
+    @property
+    def devices(self) -> list[torch.device]:
+        return all_devices(self.setup)
+
     def wrap(self, model: nn.Module) -> nn.Module:
-        return Chain(self.pieces, self.devices)
+        return Chain(self.pieces, self._places())
 
     def computed(self) -> Sequence[nn.Module]:
         return self.pieces

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle
@@ -38,7 +39,7 @@ class Pipeline(Strategy):
         ranks = self.setup.ranks
         pieces = layers.cut(model, ranks.world_size)
         # Shapes are computed on these, without data: a trial run would draw random numbers and count in BatchNorm.
-        self.outlines = [copy.deepcopy(piece).to("meta").eval() for piece in pieces]
+        self.outlines = [_outline(piece) for piece in pieces]
         for number, piece in enumerate(pieces):
             if number != ranks.rank:
                 for tensor in (*piece.parameters(), *piece.buffers()):
@@ -76,6 +77,14 @@ class Pipeline(Strategy):
         taken: dict[str, Any] = {"target": targets, "losses": losses} if self.is_last else {}
         schedule.step(*(inputs if self.setup.ranks.rank == 0 else ()), return_outputs=False, **taken)
         return torch.stack(losses).sum().detach() if losses else torch.zeros((), device=self.setup.device)
+
+    def clip(self, norm: float) -> None:
+        own = [each for each in self.piece.parameters() if each.grad is not None]
+        square = nn.utils.get_total_norm([each.grad for each in own if each.grad is not None]).square()
+        square = square.to(self.setup.device)
+        if self.setup.grouped:
+            dist.all_reduce(square)  # each rank has other layers
+        nn.utils.clip_grads_with_norm_(own, norm, square.sqrt())
 
     def _weighted_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return self.setup.task.loss(outputs, targets) * self.weight
@@ -136,6 +145,14 @@ class Pipeline(Strategy):
             number: values for number, values in optimizer["state"].items() if id(weights_in_order[number]) in own
         }
         random_state.load_optimizer(self.optimizer, {**optimizer, "state": states})
+
+
+def _outline(piece: nn.Module) -> nn.Module:
+    """Return a copy without numbers, on the meta device; no weight is ever there twice."""
+    empty: dict[int, Any] = {id(each): each.to("meta") for each in piece.buffers()}
+    for each in piece.parameters():
+        empty[id(each)] = nn.Parameter(each.detach().to("meta"), each.requires_grad)
+    return copy.deepcopy(piece, empty).eval()
 
 
 class _Stage(nn.Module):

@@ -1,7 +1,7 @@
 """A task of 37 samples: in batches of 12 the last has one sample, so that most ranks have none.
 
-`dataset=true` gives the same samples one by one, `noise=true` with something random in each of them; `broken=N` can't
-read sample N, and `killed=N` ends the process that reads it.
+`deep=true` has a block of layers. `dataset=true` gives the same samples one by one, `noise=true` with something random
+in each of them; `broken=N` can't read sample N, and `killed=N` ends the process that reads it.
 """
 
 import os
@@ -52,9 +52,18 @@ def data(options: Options) -> Data:
 
 def model(options: Options) -> nn.Module:
     dropout = float(options.extra.get("dropout", 0))
+    if options.extra.get("deep"):
+        block = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Dropout(dropout), nn.Linear(8, 8))
+        return nn.Sequential(block, nn.Tanh(), nn.Linear(8, 1)).to(_dtype(options))
     return nn.Sequential(
         nn.Linear(5, 7), nn.Tanh(), nn.Dropout(dropout), nn.Linear(7, 6), nn.Tanh(), nn.Linear(6, 1)
     ).to(_dtype(options))
+
+
+def plan(_options: Options) -> dict[str, object]:
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel  # slow, and seldom needed
+
+    return {"0.0": ColwiseParallel(), "0.3": RowwiseParallel()}  # of the model with `deep=true`
 
 
 def loss(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -31,13 +31,13 @@ def test_what_each_backend_can_do_besides(kind: str, abilities: tuple[type, ...]
 
 
 def test_a_profile_without_machines_has_nothing_to_ask() -> None:
-    with pytest.raises(UsageError, match="profiles of kind local have no hosts to ask over SSH"):
+    with pytest.raises(UsageError, match="doctor needs an ssh or slurm profile"):
         backend_of(LOCAL).doctor(LOCAL, on_node=False)
-    with pytest.raises(UsageError, match="profiles of kind local have no hosts of their own"):
+    with pytest.raises(UsageError, match="nodes needs an ssh or slurm profile"):
         backend_of(LOCAL).holdings(LOCAL)
-    with pytest.raises(UsageError, match="profiles of kind local have no hosts of their own") as refused:
+    with pytest.raises(UsageError, match="gc --profile needs an ssh profile") as refused:
         backend_of(LOCAL).collect_garbage(LOCAL, lambda *_: Ruling(True, ""), dry_run=False)
-    assert refused.value.hint == "leave --profile out"
+    assert refused.value.hint == "this one is of kind local: leave --profile out"
 
 
 def test_a_profile_without_a_scheduler_has_nobody_to_take_its_script(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from orchestrator.cli import orch
-from orchestrator.cli.commands.best import best
+from orchestrator.cli.commands.results.best import best
 from orchestrator.errors import OrchError
 from orchestrator.operations.pull import pull
 from orchestrator.runs.run_id import point_id
@@ -81,3 +81,41 @@ def test_a_pull_goes_by_the_metric_of_the_job(tmp_path: Path) -> None:
     run.write("run.json", {"job": {"metric": {"name": "wer", "better": None}}})
     pulled = pull(run, tmp_path / "out", "best")
     assert (pulled.step, pulled.choice) == (2, "wer 0.1 is the smallest of 2")
+
+
+def a_run(run_id: str, **job: object) -> RunDir:
+    run = create_run(state_root(), run_id, {"kind": "local", "nnodes": 1, "hosts": ["localhost"], "job": job})
+    run.write("verdict.json", {"outcome": "succeeded", "ended": 2.0})
+    retire(state_root(), run)
+    run.write("result.json", {"loss": float(len(str(job.get("args"))))})
+    return run
+
+
+def test_any_runs_are_ranked_and_what_sets_them_apart_stands_beside_them(tmp_path: Path) -> None:
+    one, two, other = (
+        a_run(name, name=name, args=args, training={"lr": lr, "seed": 1})
+        for name, args, lr in (("train-abcdef", ["--x", "1 2"], 0.1), ("train-ghjkmn", [], 0.2), ("eval-abcdef", [], 3))
+    )
+    ended = CliRunner().invoke(
+        best, [one.run_id, two.run_id, "-m", "loss", "--json"], catch_exceptions=False, standalone_mode=False
+    )
+    assert [(row["run_id"], row["values"]) for row in json.loads(ended.stdout)] == [
+        (two.run_id, {"args": "", "lr": "0.2"}), (one.run_id, {"args": "--x '1 2'", "lr": "0.1"}),
+    ]  # fmt: skip
+    assert first("--name", "train", "-m", "loss") == two.run_id
+    assert first(other.run_id, one.run_id, "-m", "loss") == other.run_id
+    with pytest.raises(OrchError, match="no run has the name 'trai'"):
+        first("--name", "trai", "-m", "loss")
+
+
+def test_the_best_of_a_sweep_is_pulled(tmp_path: Path) -> None:
+    runs = sweep_of_two({"name": "wer", "better": None}, ["wer", "accuracy"])
+    words = ["pull", SWEEP, "--best", "--json", "--to"]
+    for index, more in ((0, ()), (1, ("--metric", "accuracy"))):
+        ended = CliRunner().invoke(
+            orch, [*words, str(tmp_path / str(index)), *more], catch_exceptions=False, standalone_mode=False
+        )
+        assert json.loads(ended.stdout)["run_id"] == runs[index].run_id
+        assert f"{runs[index].run_id} is the best of {SWEEP}" in ended.stderr
+    with pytest.raises(OrchError, match="--metric belongs to --best"):
+        CliRunner().invoke(orch, ["pull", "x", "-m", "y"], catch_exceptions=False, standalone_mode=False)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import orchestrator.cli
-from orchestrator.runs.state import Verdict
+from orchestrator.cli.group import ROOMS
+from orchestrator.cli.render import runs as render
+from orchestrator.runs.state import RunState, Verdict
 from orchestrator.runs.store import RunDir, create_run, retire, state_root
 from tests.result import Result
 
@@ -18,19 +22,10 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
-def orch(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
-    """The command line within this process, through main(), which makes the exit codes."""
+def orch(in_process: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """The command line within this process, in the repository."""
     monkeypatch.chdir(ROOT)
-
-    def run(*argv: str) -> Result:
-        monkeypatch.setattr(sys, "argv", ["orch", *argv])
-        with pytest.raises(SystemExit) as ended:
-            orchestrator.cli.main()
-        out, err = capsys.readouterr()
-        assert "Traceback" not in out + err
-        return Result(int(ended.value.code or 0), out, err)
-
-    return run
+    return in_process
 
 
 def make_run(name: str, verdict: Verdict | None = None, log: str = "") -> RunDir:
@@ -49,16 +44,70 @@ def make_run(name: str, verdict: Verdict | None = None, log: str = "") -> RunDir
     return run
 
 
+# -- the help, and other tools' words
+
+
+@pytest.mark.parametrize("name", [name for _, names in ROOMS.values() for name in names])
+def test_the_help_fits_80_columns_and_each_command_has_an_example(
+    orch, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    whole = orch("--help").out
+    summary = next(line for line in whole.splitlines() if line.startswith(f"  {name} "))
+    assert summary.endswith(".")
+    assert not summary.endswith("...")
+    assert max(map(len, whole.splitlines())) <= 80
+    assert "\n  Example: " in orch(name, "--help").out
+
+
+@pytest.mark.parametrize("alias", ["ls", "ps", "describe"])
+def test_other_tools_names_of_status(orch, alias: str) -> None:
+    make_run("r-111111", Verdict("succeeded"))
+    assert orch(alias).out == orch("status").out
+    assert "r-111111  succeeded" in orch(alias, "last").out
+
+
+def test_clean_is_answered_with_gc_and_rm(orch) -> None:
+    done = orch("clean")
+    assert (done.code, "orch gc" in done.err, "orch rm RUN" in done.err) == (2, True, True)
+
+
+def test_a_profile_without_its_option_is_answered_with_the_whole_line(orch) -> None:
+    assert orch("submit", "train.yaml", "local").err == (
+        "orch: the profile 'local' is given without -p\n  orch submit train.yaml -p local\n"
+    )
+    assert orch("submit", "train.yaml", "nonsense").err.startswith("orch: submit: unexpected argument 'nonsense'\n")
+
+
+def test_init_reads_a_batch_script_and_says_the_next_step(
+    orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "job.sbatch").write_text("#SBATCH -N 2 -p gpu\nsrun torchrun --nproc_per_node 4 train.py --lr 1\n")
+    monkeypatch.chdir(tmp_path)
+    done = orch("init", "mine", "job.sbatch")
+    assert done.err == "wrote mine.yaml\nwrote cluster_profiles/mine.yaml\nnext: orch submit mine.yaml -p mine -f\n"
+    assert "world size   8" in orch("plan", "mine.yaml", "-p", "mine").out
+    assert orch("init", "other", "nothing.sbatch").err.startswith("orch: nothing.sbatch can't be read: No such file")
+
+
 # -- exit codes
 
 
 @pytest.mark.parametrize(
     ("argv", "code", "words"),
     [
-        (("submit",), 2, "say what to run"),
-        (("nonsense",), 2, "No such command"),
-        (("status", "--nonsense"), 2, "No such option"),
-        (("submit", "hello"), 2, "--profile"),
+        (("submit",), 2, "missing JOB (or --from RUN)"),
+        (("nonsense",), 2, "there is no command 'nonsense'"),
+        (("status", "--nonsense"), 2, "status has no option --nonsense"),
+        (("submit", "hello", "-p", "local", "--set", "lr=1"), 2, "orch submit JOB -- --lr 0.1"),
+        (("submit", "hello", "-p", "local", "--set", "global_bath=1"), 2, "did you mean --set global_batch="),
+        (("run",), 2, "as in: orch run -- train.py"),
+        (("run", "-p", "local", "--", "trai.py"), 2, "command line: script: there is no 'trai.py' in the code folder"),
+        (("run", "-p", "local", "--", "torchrun", "--nproc_per_node", "0", "x.py"), 2, "is not a number of at least 1"),
+        (("run", "--lr", "1", "train.py"), 2, "run has no option --lr"),
+        (("run", "-p", "local", "--", "mpirun", "train.py"), 2, "give the srun, torchrun or python part"),
+        (("submit", "jobs/mnist.py"), 2, "orch run -- jobs/mnist.py"),
         (("submit", "hello", "-p", "no-such-profile"), 2, "no-such-profile"),
         (("submit", "no-such-job", "-p", "local"), 2, "no-such-job"),
         (("submit", "hello", "-p", "local", "-f", "-d"), 2, "exclude each other"),
@@ -104,7 +153,7 @@ def test_the_code_of_wait_is_the_outcome(orch, verdict: Verdict | None, code: in
 def test_an_ambiguous_prefix_names_the_runs(orch) -> None:
     make_run("r-111111")
     make_run("r-222222")
-    done = orch("status", "r")
+    done = orch("status", "r-")
     assert (done.code, "r-111111, r-222222" in done.err) == (102, True)
 
 
@@ -112,7 +161,7 @@ def test_a_bug_is_a_sentence_and_shown_on_request(orch, monkeypatch: pytest.Monk
     def bug(*_: object, **__: object) -> None:
         raise KeyError("x")
 
-    monkeypatch.setattr("orchestrator.operations.sweep.grouped", bug)
+    monkeypatch.setattr("orchestrator.operations.points.grouped", bug)
     done = orch("status")
     assert (done.code, done.err.splitlines()[0]) == (1, "orch: an error in orch itself: KeyError: 'x'")
     monkeypatch.setenv("ORCH_DEBUG", "1")
@@ -141,7 +190,9 @@ def test_logs_that_are_not_there_are_a_sentence(orch) -> None:
     make_run("r-111111")
     assert "no log: the run is pending" in orch("logs", "last").err
     done = orch("logs", "last", "--rank", "7")
-    assert (done.code, "rank 7" in done.err) == (1, True)
+    assert (done.code, done.err.splitlines()[0]) == (1, "orch: no rank 7: the run has ranks 0-1")
+    done = orch("logs", "last", "--node", "7")
+    assert (done.code, done.err.splitlines()[0]) == (1, "orch: no node 7: the run has node 0 alone")
 
 
 # -- what is printed
@@ -158,7 +209,11 @@ def test_every_spelling_of_a_dry_run_starts_nothing(orch, spelling: str) -> None
 
 def test_a_dry_run_as_json_is_the_plan_and_its_ranks(orch) -> None:
     found = orch("submit", "mnist_ddp", "-p", "slurm-3x4", "--dry-run", "--json").json
-    assert [row["rank"] for row in found["ranks"]] == list(range(12))
+    assert [(node["host"], node["ranks"]) for node in found["ranks"]["nodes"]] == [
+        ("slurm node 0", [0, 4]), ("slurm node 1", [4, 8]), ("slurm node 2", [8, 12]),
+    ]  # fmt: skip
+    assert found["ranks"]["environment"]["RANK"] == "0"
+    assert {"RANK", "LOCAL_RANK", "GROUP_RANK"} < set(found["ranks"]["own"])
     assert [task["node_rank"] for task in found["tasks"]] == [0, 1, 2]
 
 
@@ -206,6 +261,17 @@ def test_why_tells_the_verdict_or_that_there_is_none(orch) -> None:
     assert "has not ended" in orch("why", "r-2").out
 
 
+def test_a_table_makes_no_json_of_the_runs_and_json_no_table(orch, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_run("done-111111", Verdict("succeeded"))
+    made: list[str] = []
+    to_json, line = RunState.to_json, render.status_line
+    monkeypatch.setattr(RunState, "to_json", lambda state: made.append("json") or to_json(state))
+    monkeypatch.setattr(render, "status_line", lambda *given: made.append("line") or line(*given))
+    assert "done-111111" in orch("status").out
+    assert "done-111111" in orch("status", "--json").out
+    assert made == ["line", "json"]
+
+
 def test_status_lists_the_newest_and_all_live_ones(orch) -> None:
     make_run("old-live-1")
     for number in range(5):
@@ -229,6 +295,26 @@ def test_finished_runs_are_removed_and_live_ones_are_not(orch) -> None:
     assert (done.code, "is pending" in done.err, "orch cancel b-222222" in done.err) == (2, True, True)
     assert orch("rm", "a").code == 0
     assert [run["run_id"] for run in orch("status", "--json").json] == ["b-222222"]
+
+
+def test_nodes_of_all_profiles_go_on_where_one_cannot_be_read(orch, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setattr("orchestrator.operations.doctor.holdings", lambda profile: [{"host": profile.name}])
+    folder = tmp_path / "orch/profiles"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr("orchestrator.specs.documents.lookup.users_profiles", lambda: folder)
+    (folder / "here.yaml").write_text("{kind: local}")
+    elsewhere = tmp_path / "project"
+    elsewhere.mkdir()
+    with monkeypatch.context() as moved:
+        moved.setattr(Path, "cwd", lambda: elsewhere)
+        assert "there is no ssh or slurm profile of your own" in orch("nodes").err
+        (folder / "lab.yaml").write_text("{kind: ssh, hosts: [n1]}")
+        (folder / "torn.yaml").write_text("{kind: ssh, host: [n1]}")
+        done = orch("nodes", "--json")
+    assert (done.code, done.json["lab"]) == (1, [{"host": "lab"}])
+    assert list(done.json) == ["lab", "torn"]
+    assert "torn.yaml:1:" in done.json["torn"]["problem"]
 
 
 def test_help_lists_the_commands_in_the_order_of_use(orch) -> None:
@@ -265,3 +351,24 @@ def test_a_reader_that_has_read_enough_is_no_error(tmp_path: Path) -> None:
     assert orch.stderr.read() == b""
     orch.stderr.close()
     assert orch.wait(30) in (0, 1)  # 1 is click's own answer to a closed pipe
+
+
+def test_events_are_shown_in_the_order_of_time_and_chosen_by_node_and_kind(orch) -> None:
+    run = make_run("r-abc234", Verdict("succeeded"))  # of a live run a supervisor would be started
+    run.node(0).mkdir(parents=True, exist_ok=True)
+    run.append_event("submitted")
+    start = run.events()[-1]["time"]
+    of_node = [
+        {"kind": kind, "seq": seq, "time": start + after, "mono": float(seq), "node": 0}
+        for seq, (kind, after) in enumerate([("agent_started", 1.0), ("restart", 3.0)])
+    ]
+    (run.node(0) / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in of_node))
+    kinds = [line.split()[-1] for line in orch("events", "r-abc234").out.splitlines()]
+    assert kinds[-3:] == ["submitted", "agent_started", "restart"]
+    assert [line.split()[-1] for line in orch("events", "r-abc234", "--kind", "restart").out.splitlines()] == [
+        "restart"
+    ]
+    printed = orch("events", "r-abc234", "--node", "0", "--json").out.splitlines()
+    assert [json.loads(line)["kind"] for line in printed] == ["agent_started", "restart"]
+    wrong = orch("events", "r-abc234", "--kind", "restrat")
+    assert (wrong.code, "Traceback" in wrong.err) == (2, False)

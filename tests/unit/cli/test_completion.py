@@ -43,14 +43,14 @@ def completed(*words: str) -> list[str]:
     return ["(file)" if item.type == "file" else item.value for item in found]
 
 
-@pytest.mark.parametrize("command", ["why", "pull", "bundle", "checkpoints", "replay", "shell", "diff"])
+@pytest.mark.parametrize("command", ["why", "bundle", "checkpoints", "replay", "shell", "diff"])
 def test_a_run(command: str) -> None:
     assert completed(command, "") == ["last", *reversed(RUNS)]
     assert completed(command, "train-b") == ["train-bbbbbb"]
     assert completed(command, "nobody") == []
 
 
-@pytest.mark.parametrize("command", ["status", "logs", "cancel", "wait", "rm"])
+@pytest.mark.parametrize("command", ["status", "logs", "cancel", "wait", "rm", "pull", "best", "plot"])
 def test_a_run_or_a_sweep(command: str) -> None:
     assert completed(command, "") == ["last", "train-bbbbbb", SWEEP, "train-aaaaaa"]
     assert completed(command, "dig") == [SWEEP]
@@ -60,7 +60,6 @@ def test_a_run_or_a_sweep(command: str) -> None:
 def test_several_runs_and_options_that_take_one() -> None:
     assert completed("diff", "train-aaaaaa", "train-b") == ["train-bbbbbb"]
     assert completed("rm", "train-aaaaaa", "train-b") == ["train-bbbbbb"]
-    assert completed("best", "") == [SWEEP]
     assert completed("export", "torchrun", "tr") == ["train-bbbbbb", "train-aaaaaa"]
     for option in ("--resume", "--from"):
         assert completed("submit", option, "train-a") == ["train-aaaaaa"]
@@ -77,7 +76,7 @@ def test_a_profile(command: str) -> None:
 @pytest.mark.parametrize("command", ["submit", "plan"])
 def test_a_job(command: str) -> None:
     assert completed(command, "m") == ["mine.yaml", "mnist_ddp"]
-    assert completed(command, "h") == ["hand", "hello"]
+    assert completed(command, "h") == ["hand", "hello", "hf_trainer"]
     assert completed(command, "../") == ["(file)"]
 
 

@@ -45,7 +45,8 @@ def test_no_page_lets_a_control_character_through(
     for page in (
         runs.status_page(STATE, None, RESULT, EVIL, 1.0, style),
         runs.status_page(LIVE, {"step": 1}, RESULT, EVIL, 1.0, style),
-        runs.status_table([(STATE, None), (LIVE, None)], 1.0, style),
+        runs.status_page(LIVE, None, None, EVIL, 1.0, style, last_line=EVIL, width=80),
+        runs.status_lines([runs.status_line(each, None, 1.0, EVIL) for each in (STATE, LIVE)], style, 80),
         runs.verdict_page(STATE, style),
         "\n".join(runs.notify_lines([{"event": EVIL, "state": "failed", "problem": EVIL}])),
         results.nodes_page([node, {"host": "n2", "spare": False, "problem": EVIL}], style),

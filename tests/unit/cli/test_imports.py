@@ -34,6 +34,18 @@ def loaded_by(*argv: str, home: Path) -> tuple[str, str]:
     return done.stdout, done.stderr.splitlines()[-1]
 
 
+def counted(*argv: str, home: Path, without: tuple[str, ...]) -> tuple[int, str]:
+    """(how many modules of ours were loaded, how it ended and which of those to do without were)."""
+    ours = "len([name for name in sys.modules if name.startswith('orchestrator')])"
+    program = PROGRAM.replace(repr(HEAVY), repr(without)).replace("print(", f"print({ours}, ", 1)
+    done = subprocess.run(
+        [sys.executable, "-c", program, *argv],
+        capture_output=True, text=True, timeout=60, check=True, env={**os.environ, "ORCH_HOME": str(home)},
+    )  # fmt: skip
+    count, _, ended = done.stderr.splitlines()[-1].partition(" ")
+    return int(count), ended
+
+
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     """A state folder with one run that has ended and one that is going on."""
@@ -77,6 +89,48 @@ def test_looking_at_runs_loads_nothing_heavy(home: Path, argv: tuple[str, ...], 
         assert {run["run_id"]: run["state"] for run in json.loads(said)} == {
             "done-111111": "succeeded", "live-222222": "pending",
         }  # fmt: skip
+
+
+# pathspec is for ignore files, zipfile for an orch that has changed, cryptography and ssl for several nodes, threads
+# for several machines, and the models for files that have changed.
+SUBMIT_DOES_WITHOUT = (
+    *HEAVY, "pathspec", "zipfile", "cryptography", "ssl", "concurrent.futures", "logging", "xml.etree",
+    "orchestrator.specs.job", "orchestrator.specs.documents.loader", "orchestrator.runs.reducer",
+    "orchestrator.cli.follow", "orchestrator.supervisor.queue", "orchestrator.backends.environments",
+)  # fmt: skip
+OF_STATUS, OF_SUBMIT = 62, 111  # modules of ours, packages as well; a larger number is a longer wait
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    """The words that submit a job, whose files were read by a dry run."""
+    home, work = tmp_path / "home", tmp_path / "work"
+    for folder in (home, work):
+        folder.mkdir(0o700)
+    (work / "job.yaml").write_text("name: quick\ncommand: ['true']\n")
+    (work / "profile.yaml").write_text("kind: local\nnodes: 1\nnproc_per_node: 1\n")
+    words = ("submit", str(work / "job.yaml"), "-p", str(work / "profile.yaml"))
+    monkeypatch.chdir(work)
+    loaded_by(*words, "--dry-run", home=home)
+    return words
+
+
+def test_a_submit_of_files_that_were_read_before_loads_no_more_than_it_needs(
+    job: tuple[str, ...], tmp_path: Path
+) -> None:
+    home, ends = tmp_path / "home", []
+    for _ in range(2):  # the first makes the archive for the nodes
+        ends.append(counted(*job, home=home, without=SUBMIT_DOES_WITHOUT))
+        loaded_by("wait", "last", home=home)
+    count, ended = ends[1]
+    assert ended == "code 0 loaded []"
+    assert count <= OF_SUBMIT
+
+
+def test_a_table_of_runs_loads_few_modules(home: Path) -> None:
+    count, ended = counted("status", home=home, without=HEAVY)
+    assert ended == "code 0 loaded []"
+    assert count <= OF_STATUS
 
 
 def test_the_package_loads_nothing_until_a_name_is_used_and_looking_at_runs_nothing_heavy(home: Path) -> None:

@@ -12,11 +12,11 @@ from orchestrator.backends.remote.hosts import all_of
 from orchestrator.cli.render import plans, results, runs
 from orchestrator.errors import BackendError
 from orchestrator.operations.diff import Comparison, Row
-from orchestrator.operations.init import profile_from_hosts
+from orchestrator.operations.submission.init import profile_from_hosts
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.reducer import reduce
 from orchestrator.runs.state import Cause, NodeState, NodeStatus, Outcome, RunStatus, Verdict
-from orchestrator.specs.loader import load
+from orchestrator.specs.documents.loader import load
 from orchestrator.specs.plan import Place, differences, plan
 
 from .test_render_runs import NOW, RUNNING, golden
@@ -73,7 +73,15 @@ def test_doctor_has_a_line_for_those_that_are_alike() -> None:
         words = (f"{host} (10.0.0.{node}:22): no answer within 15 s", f"try: ssh {host}") if is_ssh else ("", "")
         return Check(node, host, what, Level.FAIL if is_ssh else Level.UNKNOWN, *words)
 
-    golden("doctor_many", results.doctor_page([of(node, what) for what in ("ssh", "clock") for node in range(62)]))
+    checks = [of(node, what) for what in ("ssh", "clock") for node in range(62)]
+    golden("doctor_many", results.doctor_page(checks))
+    whole = [
+        Check(0, "n1", what, Level.OK, "fine") for what in ("ssh", "python", "training", "network", "disk", "clock")
+    ]
+    narrow = results.doctor_page(whole, width=40)
+    assert [line.split() for line in narrow.splitlines() if line.startswith("NODE")] == [
+        ["NODE", "HOST", "SSH", "PYTHON", "TRAINING"], ["NODE", "HOST", "NETWORK", "DISK", "CLOCK"]
+    ]  # fmt: skip
 
 
 def test_a_plan_its_differences_and_a_profile_name_the_range(tmp_path: Path) -> None:

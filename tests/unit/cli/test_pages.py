@@ -10,10 +10,10 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel
 
+from orchestrator.specs.documents.loader import load, load_profile, schema
+from orchestrator.specs.documents.yaml_source import parse, plain
 from orchestrator.specs.job import Job
-from orchestrator.specs.loader import load, load_profile, schema
 from orchestrator.specs.profile import LocalProfile, SlurmProfile, SshProfile
-from orchestrator.specs.yaml_source import parse, plain
 
 ROOT = Path(__file__).parents[3]
 JOBS = sorted((ROOT / "jobs").glob("*.yaml"))

@@ -9,8 +9,19 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.render import plans, runs, tables
-from orchestrator.runs.state import Cause, NodeState, NodeStatus, Outcome, RunState, RunStatus, Unreachable, Verdict
-from orchestrator.specs.loader import load
+from orchestrator.runs.state import (
+    Attempt,
+    Cause,
+    NodeState,
+    NodeStatus,
+    Outcome,
+    Recovery,
+    RunState,
+    RunStatus,
+    Unreachable,
+    Verdict,
+)
+from orchestrator.specs.documents.loader import load
 from orchestrator.specs.plan import Place, differences, plan
 
 ROOT = Path(__file__).parents[3]
@@ -66,7 +77,12 @@ def test_status_table() -> None:
         (ended(Verdict(Outcome.CANCELLED)), None),
         (RunState("broken-777777", "?", "?", 0.0, RunStatus.UNREADABLE, detail="run.json can't be read"), None),
     ]  # fmt: skip
-    golden("status_table", runs.status_table(rows, NOW))
+    lines = [runs.status_line(state, heartbeat, NOW) for state, heartbeat in rows]
+    golden("status_table", runs.status_lines(lines))
+    for width in (60, 80, 100, 120):
+        text = runs.status_lines(lines, width=width)
+        assert max(map(len, text.splitlines())) <= width
+        golden(f"status_table_{width}", text)
 
 
 def test_a_machine_out_of_reach_is_named_with_since_when_and_why() -> None:
@@ -85,8 +101,32 @@ def test_a_machine_out_of_reach_is_named_with_since_when_and_why() -> None:
     assert runs.status_page(cut_off, None, None, RUN, NOW) == runs.status_page(over, None, None, RUN, NOW)
 
 
+HISTORY = (
+    Attempt(0, NOW - 400, NOW - 300, "node 1 (n2) was lost: no heartbeat for 10 s, and many words more about why"),
+    Attempt(1, None, NOW - 200, "n2 did not come back"),
+    Attempt(2, NOW - 62.5, None, "", "checkpoints/step_00000340"),
+)
+RECOVERY = Recovery(("n2",), NOW - 12, "restarting on n1, spare n4 from step 300")
+
+
+@pytest.mark.parametrize("width", [None, 80])
+def test_what_a_run_has_been_through(width: int | None) -> None:
+    went_on = replace(RUNNING, attempts=HISTORY, attempt=2, restarts=2, slurm_job="17")
+    lost = replace(RUNNING, state=RunStatus.RESTARTING, recovery=RECOVERY, attempts=HISTORY[:1], detail="start 1")
+    pages = [
+        runs.status_page(went_on, None, None, RUN, NOW, last_line="\x1b[31mepoch 3 |###  |\x1b[0m", width=width),
+        runs.status_page(lost, BEAT, None, RUN, NOW, width=width),
+        runs.status_lines([runs.status_line(lost, BEAT, NOW)], width=width),
+        runs.verdict_page(ended(EXCEPTION, attempts=HISTORY, restarts=2), now=NOW, width=width),
+    ]
+    assert width is None or max(len(line) for page in pages for line in page.splitlines()) <= width
+    golden(f"history{f'_{width}' if width else ''}", "\n\n----\n\n".join(pages))
+    many = replace(went_on, attempts=tuple(replace(HISTORY[0], number=number) for number in range(30)))
+    assert "20 attempts before these" in runs.status_page(many, None, None, RUN, NOW)
+
+
 def test_status_table_of_nothing() -> None:
-    assert runs.status_table([], NOW).startswith("no runs yet; start one: orch submit")
+    assert runs.status_lines([]).startswith("no runs yet; start one: orch submit")
 
 
 def test_status_pages() -> None:
@@ -169,6 +209,7 @@ def test_progress(beat: dict[str, object] | None, text: str) -> None:
 
 
 def test_colours_do_not_move_the_columns() -> None:
-    coloured = runs.status_table([(RUNNING, BEAT)], NOW, lambda text, colour: f"<{colour}>{text}</>")
+    lines = [runs.status_line(RUNNING, BEAT, NOW)]
+    coloured = runs.status_lines(lines, lambda text, colour: f"<{colour}>{text}</>")
     assert "<cyan>running</>" in coloured
-    assert coloured.replace("<cyan>", "").replace("</>", "") == runs.status_table([(RUNNING, BEAT)], NOW)
+    assert coloured.replace("<cyan>", "").replace("</>", "") == runs.status_lines(lines)

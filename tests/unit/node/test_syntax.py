@@ -32,7 +32,10 @@ NEWER = {
     ("typing", "Self"), ("typing", "TypeAlias"), ("typing", "ParamSpec"), ("typing", "assert_never"),
     ("typing", "Never"), ("typing", "override"), ("operator", "call"),
 }  # fmt: skip
-WITH_TORCH = ("node/launcher/launcher.py", "training/call.py")
+WITH = {  # what a file may import where a rank's interpreter has it
+    "node/launcher/launcher.py": "torch", "training/call.py": "torch",
+    "node/launcher/rank/debugger.py": "debugpy", "node/debug/adapter.py": "debugpy",
+}  # fmt: skip
 NEWER_MODULES = {"tomllib"}
 NEWER_BUILTINS = {"aiter", "anext", "ExceptionGroup", "BaseExceptionGroup", "EncodingWarning"}
 NEWER_METHODS = {"bit_count", "add_note"}
@@ -104,7 +107,7 @@ def test_files_of_the_node_load_only_the_standard_library_and_each_other(name: s
             modules = [node.module or ""]
         for module in modules:
             top = module.partition(".")[0]
-            allowed = top in sys.stdlib_module_names or (top == "torch" and name in WITH_TORCH)
+            allowed = top in sys.stdlib_module_names or top == WITH.get(name)
             ours = ("orchestrator.node", "orchestrator.protocol", "orchestrator.version")
             assert allowed or module.startswith(ours), (name, module)
 

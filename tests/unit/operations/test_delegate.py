@@ -13,9 +13,11 @@ import pytest
 from pydantic import ValidationError
 
 from orchestrator.errors import BackendError, UsageError
-from orchestrator.operations import delegate
-from orchestrator.operations.delegate import Pointer, accept, find_pointer, pointers
+from orchestrator.operations.submission import delegate
+from orchestrator.operations.submission.delegate import Pointer, accept, find_pointer, pointers
+from orchestrator.operations.submission.sweep import SearchOptions, prepare_asked, prepare_search, prepare_sweep
 from orchestrator.prepare.prepare import Request, prepare
+from orchestrator.runs.searches import Sampler, Stop
 from orchestrator.runs.store import create_run
 from orchestrator.specs.profile import PROFILE
 
@@ -38,6 +40,45 @@ def test_a_pointer_is_found_by_its_id_a_unique_prefix_and_as_the_last(tmp_path: 
     create_run(tmp_path, "local-cccc33", {"run_id": "local-cccc33", "created": 70.0})
     assert find_pointer(tmp_path, "last") is None  # this machine's own is newer
     assert find_pointer(tmp_path, "local-cccc33") is None
+
+
+def test_a_point_is_where_its_sweep_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pointer = point(tmp_path, "mnist-aaaa22", 50.0)
+    called: list[list[str]] = []
+
+    class Done:
+        returncode = 0
+
+    def run(argv: list[str], **_: Any) -> Done:
+        called.append(argv)
+        return Done()
+
+    monkeypatch.setattr("subprocess.run", run)
+    monkeypatch.setattr(delegate, "_argv", lambda host, command: command)
+    for name, there in (("mnist-aaaa22.3", "mnist-aaaa22.3"), ("mnist-a", "mnist-aaaa22"), ("last", "mnist-aaaa22")):
+        assert find_pointer(tmp_path, name) == pointer
+        delegate.reach(pointer, name, ["logs", name])
+        assert called[-1] == ["orch", "logs", there]
+
+
+@pytest.mark.parametrize(
+    "options", [("--lr=1,2", "--n=1..3"), SearchOptions(Sampler.RANDOM, 7, Stop.ASHA), SearchOptions(Sampler.TPE, 2)]
+)
+def test_points_are_asked_for_there_as_here(tmp_path: Path, options: tuple[str, ...] | SearchOptions) -> None:
+    (tmp_path / "a.py").write_text("")
+    (tmp_path / "job.yaml").write_text("script: a.py\nmetric: loss\nsearch: {space: {--lr: [1, 2]}}\n")
+    request = Request(str(tmp_path / "job.yaml"), "local")
+    found = (
+        prepare_sweep(tmp_path, request, options, 3)
+        if isinstance(options, tuple)
+        else prepare_search(tmp_path, request, options, 3)
+    )
+    sent = json.loads(json.dumps(found.to_json()))
+    there = prepare_asked(tmp_path, request, sent)
+    assert (there.points, there.axes, there.search, there.parallel) == (
+        found.points, found.axes, found.search, found.parallel,
+    )  # fmt: skip
+    assert len(there.points) == (6 if isinstance(options, tuple) else options.trials)
 
 
 @pytest.mark.parametrize("names", [["/etc/x"], ["../x"], ["code/../../x"], ["out", "out/x"], ["out", "out"]])

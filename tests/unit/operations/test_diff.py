@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.cli.render.results import comparison_page
 from orchestrator.operations.diff import Comparison, compare
-from orchestrator.runs.code_snapshot import take
+from orchestrator.runs.files.code_snapshot import take
 from orchestrator.runs.state import RunState, RunStatus
 from orchestrator.runs.store import RunDir
 

@@ -19,6 +19,7 @@ from orchestrator.node.system import processes
 from orchestrator.node.system.processes import MARK, identify, is_alive
 from orchestrator.operations import gc as operation
 from orchestrator.operations.gc import Finding, collect_garbage
+from orchestrator.protocol.files import temporary_name
 from orchestrator.runs.store import RunDir, create_run
 
 Start = Callable[..., subprocess.Popen[bytes]]
@@ -186,12 +187,17 @@ def test_temporary_files_and_half_fetched_inputs(root: Path, start: Start) -> No
     for path in leftovers:
         path.write_text("half")
         old(path)
-    young = run.path / ".plan.json.78.tmp"
+    orphan = Path(temporary_name(run.path / "verdict.json").replace(f".{os.getpid()}.tmp", f".{2**22 + 1}.tmp"))
+    orphan.touch()  # a moment ago, by a process that is gone
+    leftovers.append(orphan)
+    young = Path(temporary_name(run.path / "plan.json"))
     young.touch()
     half, going = root / "runs/.removed-gone-bbb-1a", root / "runs/.removed-gone-ccc-2b"
     for path in (half / "nodes", going):
         path.mkdir(parents=True)
     old(half)
+    cut_off = Path(temporary_name(root / "runs/removed-gone-ddd").replace(f".{os.getpid()}.tmp", f".{2**22 + 1}.tmp"))
+    cut_off.mkdir()  # a moment ago, by an rm that was killed
     (run.path / "code").mkdir()
     user_file = old_file(run.path / "code" / ".mine.tmp")
     for name in (
@@ -216,7 +222,7 @@ def test_temporary_files_and_half_fetched_inputs(root: Path, start: Start) -> No
     assert set(done.values()) == {"removed"}
     assert not any(path.exists() for path in leftovers)
     assert young.exists()
-    assert [path for path in (half, going) if path.exists()] == [going]
+    assert [path for path in (half, going, cut_off) if path.exists()] == [going]
     assert user_file.exists()
     assert whole.exists()
     assert sorted(path.name for path in (run.path / "checkpoints").iterdir()) == [

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import UsageError
-from orchestrator.operations.init import (
+from orchestrator.operations.submission.init import (
     Draft,
     job_from_command,
     profile_from_hosts,
@@ -18,8 +18,8 @@ from orchestrator.operations.init import (
     slurm_seconds,
     text_value,
 )
+from orchestrator.specs.documents.loader import load_job, load_profile
 from orchestrator.specs.job import Job
-from orchestrator.specs.loader import load_job, load_profile
 from orchestrator.specs.profile import AnyProfile, LocalProfile, SlurmProfile, SshProfile
 
 
@@ -199,7 +199,7 @@ def test_any_line_is_read_or_refused(folder: Path, words: list[str]) -> None:
 
 @given(WORDS)
 def test_any_text_is_one_value(text: str) -> None:
-    from orchestrator.specs.yaml_source import parse, plain
+    from orchestrator.specs.documents.yaml_source import parse, plain
 
     node = parse(f"{{a: [{text_value(text)}, {text_value(text)}], b: {text_value(text)}}}", "f")
     assert node is not None

@@ -18,10 +18,10 @@ import pytest
 import torch
 
 from orchestrator.errors import OrchError, UsageError
-from orchestrator.operations.launch import results, write_job
+from orchestrator.operations.submission.launch import results, write_job
 from orchestrator.runs.state import NodeState, RunState, Verdict
 from orchestrator.runs.store import RunDir
-from orchestrator.specs.loader import load
+from orchestrator.specs.documents.loader import load
 from orchestrator.training.call import write_result
 
 SUCCEEDED = Verdict("succeeded", attempt=1)

@@ -14,8 +14,8 @@ from orchestrator.cli.render.results import pulled_page
 from orchestrator.errors import OrchError, UsageError
 from orchestrator.operations import pull as collect
 from orchestrator.operations.pull import RECEIPT, Pulled, pull
-from orchestrator.protocol.checkpoint_dir import COMMIT, MANIFEST, STATE
-from orchestrator.runs.checkpoints import check, listing
+from orchestrator.protocol.checkpoints.checkpoint_dir import COMMIT, MANIFEST, STATE
+from orchestrator.runs.files.checkpoints import check, listing
 from orchestrator.runs.store import RunDir
 from orchestrator.training.checkpoint import format as writer
 
@@ -102,7 +102,7 @@ def test_an_interrupted_copy_goes_on_and_commits_last(run: RunDir, tmp_path: Pat
         pull(run, tmp_path / "out")
     target = tmp_path / "out/checkpoints/step_00000003"
     assert not (target / COMMIT).exists()
-    assert listing(tmp_path / "out/checkpoints", verify=True)[0].verdict == "torn"
+    assert listing(tmp_path / "out/checkpoints", verify=True)[0].verdict == "incomplete"
 
     def watches(reading, writing, chunk):
         written.append(f"from {reading.tell()}")
@@ -215,7 +215,7 @@ def test_a_run_that_left_nothing_yet(tmp_path: Path) -> None:
     empty.path.mkdir(parents=True)
     pulled = pull(empty, tmp_path / "out")
     assert pulled.files == ()
-    assert "no checkpoint is there" in pulled_page(pulled)
+    assert "no checkpoint found" in pulled_page(pulled)
     with pytest.raises(UsageError, match="is not a checkpoint"):
         pull(empty, tmp_path / "out", "newest")
 

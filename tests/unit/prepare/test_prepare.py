@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from click.testing import CliRunner
 
 from orchestrator.cli import orch
 from orchestrator.cli.render.plans import shipment_page
+from orchestrator.errors import UsageError
 from orchestrator.prepare.prepare import Request, Shipment, prepare, shipment
 
 JOB = """
@@ -45,6 +47,19 @@ def test_what_is_shipped_and_what_runs_here(job: Path, tmp_path: Path) -> None:
     assert there == ("ssh me@box orch accept", *(f"{line} (there)" for line in said))
 
 
+def test_the_command_line_says_of_what_to_notify(job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = shipment(prepare(tmp_path, Request(str(job), "local", notify_on=("hung", "cancelled"))))
+    assert [line.partition(":")[0] for line in found.here] == ["notify on hung, cancelled"] * 3
+    job.write_text("script: train.py\n")
+    request = Request(str(job), "local", notify_on=("failed",))
+    with pytest.raises(UsageError, match="notify needs ORCH_NOTIFY_WEBHOOK"):
+        prepare(tmp_path, request)
+    monkeypatch.setenv("ORCH_NOTIFY_WEBHOOK", "https://example.org/x")
+    assert shipment(prepare(tmp_path, request)).here == (
+        "notify on failed: POST to the address in ORCH_NOTIFY_WEBHOOK",
+    )
+
+
 def test_the_dry_run_says_so(job: Path) -> None:
     run = CliRunner().invoke(orch, ["submit", str(job), "-p", "local", "--dry-run"], catch_exceptions=False)
     assert (
@@ -75,3 +90,13 @@ def test_what_one_may_not_expect_is_said(job: Path, monkeypatch: pytest.MonkeyPa
     ]  # fmt: skip
     assert "abcdefgh-1" not in done.output
     assert "hook.org/secret" not in done.output
+
+
+def test_nothing_is_kept_of_documents_where_the_models_are_loaded_anyway(
+    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(tmp_path, Request(str(job), "local"))
+    assert not (tmp_path / "cache").exists()
+    monkeypatch.delitem(sys.modules, "pydantic")
+    prepare(tmp_path, Request(str(job), "local"))
+    assert len(list((tmp_path / "cache" / "documents").iterdir())) == 1

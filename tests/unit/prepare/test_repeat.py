@@ -10,7 +10,7 @@ import pytest
 from orchestrator.errors import SpecError, UsageError
 from orchestrator.prepare import record
 from orchestrator.prepare.prepare import Request, plan_for, prepare
-from orchestrator.runs.code_snapshot import take
+from orchestrator.runs.files.code_snapshot import take
 from orchestrator.runs.store import RunDir, create_run
 
 JOB = """
@@ -77,7 +77,7 @@ def test_the_same_again_without_what_the_run_wrote(root: Path, run: RunDir, tmp_
     for name in ("job", "profile", "job_file", "profile_file", "code_dir", "name", "profile_name", "given"):
         assert new[name] == old[name], name
     plans = [each.read("plan.json") or {} for each in (run, again)]
-    assert [plan["tasks"][0]["env"] for plan in plans] == [
+    assert [plan["shared"]["env"] for plan in plans] == [
         {"A": "1", "B": "from the shell", "C": "3", "FROM_SHELL": x} for x in "xy"
     ]
     snapshots = [next(e for e in each.events() if e["kind"] == "snapshot") for each in (run, again)]
@@ -108,6 +108,16 @@ def test_with_another_profile_and_other_fields(root: Path, run: RunDir, tmp_path
     assert prepared.loaded.job.code.dir == "."
     with pytest.raises(SpecError, match=r"there is no .absent\.py. in the code folder"):
         prepare(root, Request("", "", again=run.run_id, sets=("job.script=absent.py",)))
+
+
+def test_a_record_s_times_are_seconds_and_no_mistake(root: Path, run: RunDir, tmp_path: Path) -> None:
+    profile = tmp_path / "s.yaml"
+    profile.write_text("kind: slurm\ntime: 60\n")
+    sets = ("job.resources.time=90",)
+    asked = Request(str(tmp_path / "project/job.yaml"), str(profile), sets, env=("B=2", "KEY=swordfish"))
+    assert len(prepare(root, asked).loaded.notes) == 2
+    again = Request("", str(profile), env=("B=2", "KEY=swordfish"), again=run.run_id)
+    assert prepare(root, again).loaded.notes == ()
 
 
 def test_a_rehearsal_is_repeated_as_one(root: Path, run: RunDir) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.protocol import checkpoint_dir
-from orchestrator.protocol.checkpoint_dir import (
+from orchestrator.protocol.checkpoints import checkpoint_dir
+from orchestrator.protocol.checkpoints.checkpoint_dir import (
     COMMIT,
     MANIFEST,
     STATE,
@@ -24,6 +24,7 @@ from orchestrator.protocol.checkpoint_dir import (
     manifest_of,
     name_of,
 )
+from orchestrator.protocol.metric import Better, JobMetric
 
 CONTENT = b"weights"
 ENTRY = {"sha256": hashlib.sha256(CONTENT).hexdigest(), "bytes": len(CONTENT)}
@@ -71,6 +72,32 @@ def test_the_newest_is_the_one_of_the_highest_step_that_is_committed(tmp_path: P
     assert checkpoint_dir.newest_step(str(tmp_path)) == 100_000_000
 
 
+def kept(folder: Path, keep: int, by: JobMetric | None) -> list[int | None]:
+    names = checkpoint_dir.committed(folder)
+    gone = checkpoint_dir.surplus(names, keep, checkpoint_dir.best_of(folder, names, by))
+    return [checkpoint_dir.step_of(name) for name in names if name not in gone]
+
+
+def test_the_best_stays_beside_the_newest(tmp_path: Path) -> None:
+    for step, value in enumerate([0.1, 0.9, 0.5, 0.9, 0.2, 0.3], 1):
+        commit(tmp_path, step, metric={"accuracy": value, "loss": value})
+    commit(tmp_path, 7)
+    commit(tmp_path, 8, metric={"accuracy": float("nan"), "loss": float("nan")})
+    assert kept(tmp_path, 2, JobMetric("accuracy")) == [4, 7, 8]  # of equals the newest
+    assert kept(tmp_path, 2, JobMetric("loss")) == [1, 7, 8]
+    assert kept(tmp_path, 2, JobMetric("loss", Better.HIGHER)) == [4, 7, 8]
+    assert kept(tmp_path, 5, JobMetric("accuracy")) == [4, 5, 6, 7, 8]
+    assert kept(tmp_path, 2, JobMetric("wer")) == kept(tmp_path, 2, None) == [7, 8]
+    (tmp_path / name_of(4) / MANIFEST).write_text("{}")  # what can't be read is not the best
+    assert kept(tmp_path, 2, JobMetric("accuracy")) == [2, 7, 8]
+
+
+def test_of_runs_that_share_a_folder_each_newest_has_its_own_best(tmp_path: Path) -> None:
+    for step, (run, value) in enumerate([("a", 0.9), ("a", 0.3), ("b", 0.5), ("b", 0.2), ("b", 0.1)], 1):
+        commit(tmp_path, step, run=run, metric={"accuracy": value})
+    assert kept(tmp_path, 1, JobMetric("accuracy")) == [1, 3, 5]
+
+
 def test_a_folder_that_is_not_there_has_none(tmp_path: Path) -> None:
     assert checkpoint_dir.committed(tmp_path / "nothing") == []
     assert checkpoint_dir.newest(tmp_path / "nothing") is None
@@ -116,7 +143,7 @@ def test_a_whole_one_is_committed(tmp_path: Path) -> None:
 def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
     (commit(tmp_path, 3) / name).unlink()
     found = check(tmp_path / name_of(3), verify=False)
-    assert (found.state, found.reason, found.step) == (CheckpointState.TORN, f"it has no {name}", 3)
+    assert (found.state, found.reason, found.step) == (CheckpointState.INCOMPLETE, f"it has no {name}", 3)
 
 
 def test_what_the_disk_withholds_is_unreadable_rather_than_damaged(tmp_path: Path) -> None:
@@ -167,12 +194,13 @@ def test_what_is_no_manifest_is_refused(content: bytes) -> None:
 
 
 def test_a_state_is_its_word() -> None:
-    assert f"{CheckpointState.TORN}" == str(CheckpointState.TORN) == "torn"
-    assert json.dumps({"state": CheckpointState.TORN}) == '{"state": "torn"}'
+    assert f"{CheckpointState.INCOMPLETE}" == str(CheckpointState.INCOMPLETE) == "incomplete"
+    assert json.dumps({"state": CheckpointState.INCOMPLETE}) == '{"state": "incomplete"}'
     assert all("\n" not in state for state in CheckpointState)
 
 
 def test_the_reader_loads_the_standard_library_only() -> None:
-    code = "import sys, orchestrator.protocol.checkpoint_dir; print({'torch', 'pydantic', 'click'} & {*sys.modules})"
+    loads = "import sys, orchestrator.protocol.checkpoints.checkpoint_dir"
+    code = f"{loads}; print({{'torch', 'pydantic', 'click'}} & {{*sys.modules}})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

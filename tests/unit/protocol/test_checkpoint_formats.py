@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch.distributed import checkpoint as dcp
 
-from orchestrator.protocol.checkpoint_formats import Format, Saved, find_saved, is_whole
+from orchestrator.protocol.checkpoints.formats import Format
+from orchestrator.protocol.checkpoints.search import Saved, Sought, at, files_of, find_saved, look, newest_first
+from orchestrator.protocol.checkpoints.weight_files import is_whole
 
 WEIGHTS = {"weight": torch.arange(100.0), "bias": torch.zeros(3)}
 
@@ -125,6 +127,179 @@ def test_what_came_with_the_code_or_is_nobody_s_checkpoint_is_left_out(tmp_path:
     (tmp_path / "log.txt").write_text("step 1000")
     assert find_saved([str(tmp_path), "", str(tmp_path / "missing")], since=1000.0) == []
     assert [each.step for each in find_saved([str(tmp_path)])] == [900]
+
+
+def test_what_the_code_brought_along_is_known_by_its_size_and_time(tmp_path: Path) -> None:
+    shipped, written = plain(tmp_path, 1), plain(tmp_path, 2)
+    info = shipped.stat()
+    before = {str(shipped): [info.st_size, info.st_mtime_ns]}
+    assert [each.path for each in find_saved([str(tmp_path)], before=before)] == [str(written)]
+    shipped.touch()
+    assert len(find_saved([str(tmp_path)], before=before)) == 2
+
+
+def test_lightning_tells_its_step_in_the_file_or_in_its_name(tmp_path: Path) -> None:
+    torch.save({"epoch": 3, "global_step": 70_000, "state_dict": WEIGHTS}, tmp_path / "last.ckpt")
+    torch.save(WEIGHTS, tmp_path / "epoch=3-val_loss=0.12.ckpt")
+    torch.save(WEIGHTS, tmp_path / "loss=-1.5e-3.ckpt")
+    sharded = tmp_path / "epoch=0-step=9.ckpt"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dcp.save({"model": WEIGHTS}, checkpoint_id=sharded, no_dist=True)
+    saved = {os.path.basename(each.path): each for each in find_saved([str(tmp_path)])}
+    assert {name: (each.format, each.step, each.metric) for name, each in saved.items()} == {
+        "last.ckpt": (Format.LIGHTNING, 70_000, {}),
+        "epoch=3-val_loss=0.12.ckpt": (Format.LIGHTNING, 3, {"val_loss": 0.12}),
+        "loss=-1.5e-3.ckpt": (Format.LIGHTNING, -1, {"loss": -0.0015}),
+        "epoch=0-step=9.ckpt": (Format.LIGHTNING, 9, {}),
+    }
+    (sharded / "__0_0.distcp").unlink()
+    assert len(find_saved([str(tmp_path)])) == 3
+
+
+def test_the_trainer_s_own_file_tells_the_metric(tmp_path: Path) -> None:
+    path = hugging_face(tmp_path, 100)
+
+    def told(**state: object) -> dict[str, float]:
+        (path / "trainer_state.json").write_text(json.dumps({"global_step": 100, **state}))
+        return find_saved([str(tmp_path)])[0].metric
+
+    log = [{"eval_loss": 2.0}, {"eval_loss": 0.5, "eval_f1": 1, "eval_runtime": 9.0, "epoch": 1}, {"loss": 0.1}]
+    assert told(log_history=log) == {"eval_loss": 0.5, "eval_f1": 1.0}
+    assert told(best_metric=0.4, best_model_checkpoint="out/checkpoint-100") == {"best_metric": 0.4}
+    assert told(best_metric=0.4, best_model_checkpoint="out/checkpoint-90", log_history="?") == {}
+    assert told(log_history=[{"eval_loss": 10**400}, 3, {"eval_loss": "low"}]) == {}
+
+
+def test_deepspeed_s_folder_counts_once_latest_names_it_or_a_later_one(tmp_path: Path) -> None:
+    first, second = deepspeed(tmp_path, 50), deepspeed(tmp_path, 100)
+    assert [step for _, step, _ in found(tmp_path)] == [50, 100]
+    latest = first.parent / "latest"
+    latest.write_text("global_step50")  # the second one is being written: all its files so far are whole
+    assert [step for _, step, _ in found(tmp_path)] == [50]
+    latest.unlink()
+    assert found(tmp_path) == []
+    latest.write_text("global_step100")
+    saved = newest_first(find_saved([str(tmp_path)]))[0]
+    assert set(files_of(saved)) == {"latest", *(f"{second.name}/{each.name}" for each in second.iterdir())}
+
+
+def test_all_parts_of_a_distributed_one_have_to_be_there(tmp_path: Path) -> None:
+    path = distributed(tmp_path, 10)
+    part = path / "__0_0.distcp"
+    whole = part.read_bytes()
+    for content in (whole[:-1], b""):
+        part.write_bytes(content)
+        assert found(tmp_path) == []
+    part.unlink()
+    (path / "__1_0.distcp").write_bytes(whole)
+    assert found(tmp_path) == []
+
+
+def test_accelerate_s_folder_is_one_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoints/checkpoint_3"
+    path.mkdir(parents=True)
+    save_file(WEIGHTS, path / "model.safetensors")
+    torch.save(WEIGHTS, path / "optimizer.bin")
+    (path / "random_states_0.pkl").write_bytes(b"\x80\x04N.")
+    assert [(kind, name) for kind, _, name in found(tmp_path)] == [(Format.FILES, "checkpoints/checkpoint_3")]
+    assert set(files_of(find_saved([str(tmp_path)])[0])) == {f"checkpoint_3/{each.name}" for each in path.iterdir()}
+
+
+def test_a_job_says_which_format_counts_and_where(tmp_path: Path) -> None:
+    hugging_face(tmp_path / "out/a", 100)
+    hugging_face(tmp_path / "out/b", 200)
+    lightning(tmp_path, 300)
+    (tmp_path / "state_400.tar").write_bytes(b"1")
+    (tmp_path / "mine_5").mkdir()
+    torch.save(WEIGHTS, tmp_path / "mine_5/model.pt")
+
+    def names(kind: str, glob: str = "") -> list[str]:
+        saved = find_saved([str(tmp_path)], sought=Sought(kind, glob))
+        return sorted(os.path.relpath(each.path, tmp_path) for each in saved)
+
+    of_lightning = "lightning_logs/version_0/checkpoints/epoch=3-step=300.ckpt"
+    assert names("hf") == ["out/a/checkpoint-100", "out/b/checkpoint-200"]
+    assert names("auto", "out/b/") == names("hf", "checkpoint-2*") == ["out/b/checkpoint-200"]
+    assert names("lightning") == names("auto", "*.ckpt") == [of_lightning]
+    assert names("deepspeed") == names("hf", "*.ckpt") == []
+    assert names("files", "state_*.tar") == ["state_400.tar"]
+    assert names("files", "mine_*/") == ["mine_5"]
+
+
+def test_the_newest_has_the_highest_step_else_the_latest_time(tmp_path: Path) -> None:
+    later = Saved(Format.FILES, "/model_2026.pt", 2026, 9.0)
+    earlier = Saved(Format.FILES, "/model_2027.pt", 2027, 8.0)
+    step = Saved(Format.HF, "/checkpoint-5", 5, 1.0)
+    assert newest_first([earlier, step, later]) == [step, later, earlier]
+    assert at(str(tmp_path)) is None
+    path = hugging_face(tmp_path, 7)
+    assert at(str(tmp_path)) == at(str(path)) == find_saved([str(tmp_path)])[0]
+    file = plain(tmp_path, 1)
+    assert (saved := at(str(file))) is not None
+    assert (saved.path, saved.step) == (str(file), 1)
+    file.write_bytes(file.read_bytes()[:-1])
+    assert at(str(file)) is None
+
+
+def test_any_file_that_changes_is_a_sign_but_for_what_is_torn_or_a_crash_leaves(tmp_path: Path) -> None:
+    def changed(name: str, content: bytes = b"1") -> bool:
+        path = tmp_path / name
+        path.write_bytes(content)
+        os.utime(path, (5e9, 5e9))
+        seen = look([str(tmp_path)]).changed == 5e9
+        path.unlink()
+        return seen
+
+    assert changed("state.json")
+    assert changed("events.out.tfevents.1")
+    assert not changed("model.pt", b"PK torn")
+    assert not changed("core.4711")
+
+
+# -- whatever lies there
+
+NAMES = st.sampled_from([
+    "checkpoint-100", "checkpoint-7", "trainer_state.json", "optimizer.pt", "model.safetensors.index.json", "a.ckpt",
+    "step=1.ckpt", "global_step5", "latest", "mp_rank_00_model_states.pt", ".metadata", "__0_0.distcp", "x.bin",
+    "step_00000001", "COMMIT", "random_states_0.pkl", "model.safetensors", "odd \udcff\n=", "data", "b.npz", "c.joblib",
+])  # fmt: skip
+CONTENTS = st.one_of(
+    st.binary(max_size=60),
+    st.sampled_from([
+        b'{"global_step": 100, "log_history": [[], {"eval_x": 1e999}]}', b'{"weight_map": [1]}', b"[" * 50_000,
+        b"PK\x05\x06" + bytes(18), b"global_step5\n", b"cos\nsystem\n(S'touch owned'\ntR.", b"__0_0.distcp.",
+    ]),
+)  # fmt: skip
+TREES = st.recursive(CONTENTS, lambda inner: st.dictionaries(NAMES, inner, max_size=4), max_leaves=12)
+
+
+def lay(path: Path, tree: object) -> None:
+    if isinstance(tree, dict):
+        path.mkdir()
+        for name, inner in tree.items():
+            lay(path / name, inner)
+    elif isinstance(tree, bytes):
+        path.write_bytes(tree)
+
+
+@pytest.fixture(scope="module")
+def never_unpickled() -> Iterator[None]:
+    """A pickle that is run would make a file here."""
+    yield
+    assert not Path("owned").exists()
+
+
+@given(tree=st.dictionaries(NAMES, TREES, max_size=5), kind=st.sampled_from(["auto", "files", "hf"]))
+@pytest.mark.usefixtures("never_unpickled")
+def test_no_folder_makes_them_raise(tmp_path_factory: pytest.TempPathFactory, tree: object, kind: str) -> None:
+    top = tmp_path_factory.mktemp("junk") / "top"
+    lay(top, tree)
+    for sought in (Sought(kind), Sought(kind, "check*"), Sought("files", "check*/")):
+        for saved in newest_first(find_saved([str(top)], sought=sought)):
+            assert all(isinstance(value, float) for value in saved.metric.values())
+            assert os.path.basename(saved.path) in next(iter(files_of(saved)))
+            at(saved.path)
 
 
 def test_a_folder_that_is_given_twice_counts_once(tmp_path: Path) -> None:

@@ -88,10 +88,13 @@ def test_a_temporary_name_can_not_be_guessed_and_says_whether_its_writer_may_be_
     ended = mine.replace(f".{os.getpid()}.tmp", f".{2**22 + 1}.tmp")
     for name in (ended, "a.json", ".a.12.tmp", "a.tmp", "a.x.tmp"):
         assert not files.is_being_written(name)
+        assert files.has_lost_its_writer(name) == (name == ended)
+    assert not files.has_lost_its_writer(mine)
     monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(nodename="elsewhere"))
     assert not files.is_being_written(ended)  # it is not there any more
     Path(ended).touch()
     assert files.is_being_written(ended)  # that number may be a living process's where it was written
+    assert not files.has_lost_its_writer(ended)
     os.utime(ended, (1, 1))
     assert not files.is_being_written(ended)
 
@@ -155,3 +158,29 @@ def test_a_line_in_place_takes_no_new_room_and_leaves_nothing_of_a_longer_one(tm
     (tmp_path / "link").symlink_to(path)
     with pytest.raises(OSError, match="link"):
         files.overwrite_line(tmp_path / "link", {}, 256)
+
+
+def test_a_folder_goes_although_a_writer_that_had_found_it_before_finishes_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, unlink = tmp_path / "run", os.unlink
+    (folder / "nodes").mkdir(parents=True)
+    (folder / ".verdict.json.tmp").write_text("{}")
+
+    def after_the_writer(name: str, *, dir_fd: int | None = None) -> None:
+        if name == ".verdict.json.tmp":
+            os.replace(name, "verdict.json", src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+        unlink(name, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "unlink", after_the_writer)
+    files.remove_tree(folder)
+    assert os.listdir(tmp_path) == []
+    files.remove_tree(folder)  # it is gone: no error
+
+
+def test_a_folder_that_others_keep_filling_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "file").touch()
+    monkeypatch.setattr(os, "unlink", lambda *_, **__: None)
+    with pytest.raises(OSError, match="not empty"):
+        files.remove_tree(tmp_path / "run")

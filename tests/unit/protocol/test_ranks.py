@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.protocol.ranks import RANK_VARIABLES, bind, rank_argv, rank_environment
+from orchestrator.protocol.ranks import RANK_VARIABLES, Binding, bind, rank_argv, rank_environment
 from orchestrator.protocol.task import NodeTask, Program
 
 # What torchrun gives a rank, but for OMP_NUM_THREADS, which must be set before torch is imported.
@@ -52,8 +53,21 @@ def test_a_rank_gets_every_variable_of_torchrun() -> None:
         "GROUP_WORLD_SIZE": "3", "ROLE_RANK": "5", "ROLE_WORLD_SIZE": "7", "ROLE_NAME": "default",
         "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "4242", "TORCHELASTIC_RUN_ID": "r-1",
         "TORCHELASTIC_RESTART_COUNT": "2", "TORCHELASTIC_MAX_RESTARTS": "0",
-        "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",
     }  # fmt: skip
+
+
+def test_the_job_may_say_how_errors_of_nccl_end_a_process() -> None:
+    chosen = task(env={"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"})
+    env = rank_environment(chosen, bind([2, 4, 1])[1], 3, attempt=0, master_addr="m", master_port=1, serves_store=True)
+    assert "TORCH_NCCL_ASYNC_ERROR_HANDLING" not in env
+
+
+def test_numbers_of_gpus_are_those_of_nvidia_smi_unless_the_job_says_otherwise() -> None:
+    where: dict[str, Any] = {"attempt": 0, "master_addr": "m", "master_port": 1, "serves_store": True}
+    order = "CUDA_DEVICE_ORDER"
+    assert rank_environment(task(), bind([2, 4, 1])[1], 0, **where)[order] == "PCI_BUS_ID"
+    assert order not in rank_environment(task(env={order: "FASTEST_FIRST"}), bind([2, 4, 1])[1], 0, **where)
 
 
 def test_what_the_shell_may_not_pass_on_are_torchruns_names() -> None:
@@ -84,3 +98,17 @@ def test_no_two_ranks_share_a_file() -> None:
 )
 def test_argv_of_a_rank(program: Program, argv: list[str]) -> None:
     assert rank_argv(task(program=program)) == argv
+
+
+def test_of_several_instances_of_mig_each_rank_is_shown_its_own() -> None:
+    def shown(visible: str, **values: Any) -> list[str | None]:
+        told = task(**{"env": {"CUDA_VISIBLE_DEVICES": visible}, **values})
+        where: dict[str, Any] = {"attempt": 0, "master_addr": "m", "master_port": 1, "serves_store": True}
+        made = [rank_environment(told, Binding(0, 1, 2, 0, 2), local_rank, **where) for local_rank in range(2)]
+        return [each.get("CUDA_VISIBLE_DEVICES") for each in made]
+
+    assert shown("MIG-a,MIG-b", nproc=2) == ["MIG-a", "MIG-b"]
+    assert shown("GPU-a,GPU-b", nproc=2) == [None, None]  # what the job or its lease says holds for all
+    assert shown("MIG-a", nproc=2) == [None, None]
+    # Slurm's word is in the agent's environment; the agent tells what it means.
+    assert shown("0", nproc=2, env={"ORCH_GPUS": "MIG-a,MIG-b"}) == ["MIG-a", "MIG-b"]

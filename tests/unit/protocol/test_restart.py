@@ -46,6 +46,7 @@ NOT_MENDED, SPENT, STUCK = Refusal.NOT_MENDED, Refusal.BUDGET_SPENT, Refusal.NO_
         (SUPERVISOR, "user_error", 0, 0, NOT_MENDED),
         (SUPERVISOR, "cancelled", 0, 0, NOT_MENDED),
         (SLURM, "timeout", 7, 0, None),
+        (SLURM, "timeout", 0, 1, STUCK),  # the next one would have no more time
         (SLURM, "preempted", 7, 0, None),
         (SLURM, "infra", 2, 0, SPENT),
         (SLURM, "user_error", 0, 0, NOT_MENDED),
@@ -93,7 +94,7 @@ def test_files_without_a_step_are_told_apart_by_their_time_and_any_step_counts_f
     assert stalled([Progress(0)], later) == 1
 
 
-@given(st.builds(Progress, st.integers(-1, 9), st.floats(0, 1e10)))
+@given(st.builds(Progress, st.integers(-1, 9), st.integers(-1, 9), st.floats(0, 1e10)))
 def test_an_event_tells_all_of_it_that_counts(progress: Progress) -> None:
     told = progress_of(json.loads(json.dumps(progress.to_event())))
     assert told == (progress if progress.step < 0 else Progress(progress.step))

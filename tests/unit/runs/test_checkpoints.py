@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.render.results import checkpoints_page
-from orchestrator.protocol.checkpoint_dir import COMMIT, MANIFEST, STATE, CheckpointState
-from orchestrator.runs.checkpoints import Checkpoint, best, check, checkpoint_folder, listing
+from orchestrator.protocol.checkpoints.checkpoint_dir import COMMIT, MANIFEST, STATE, CheckpointState
+from orchestrator.runs.files.checkpoints import Checkpoint, best, check, checkpoint_folder, listing
 from orchestrator.runs.store import RunDir
 from orchestrator.training.checkpoint import format as writer
 
@@ -80,7 +80,7 @@ def same_as_the_writers(folder: Path) -> list[Checkpoint]:
 def test_both_readers_agree(folder: Path, name: str, damage: Callable[[Path], None]) -> None:
     damage(folder / "step_00000003" / name)
     found = same_as_the_writers(folder)
-    assert [each.verdict for each in found[:2]] == ["committed"] * 2
+    assert [each.verdict for each in found[:2]] == ["ok"] * 2
     if damage is newest_deleted:
         assert len(found) == 2
     elif damage is whole:
@@ -109,7 +109,7 @@ def test_a_quick_look_reads_sizes_only(folder: Path) -> None:
     truncate(folder / "step_00000002" / STATE)
     quick = listing(folder, verify=False)
     assert [(each.verdict, each.hashed) for each in quick] == [
-        ("committed", False), ("torn", False), ("committed", False)
+        ("ok", False), ("incomplete", False), ("ok", False)
     ]  # fmt: skip
     assert listing(folder, verify=True)[2].verdict == "corrupt"
 
@@ -173,11 +173,11 @@ def test_the_page_says_what_is_wrong(folder: Path) -> None:
     page = checkpoints_page(listing(folder, verify=True), "ckpt")
     assert page.splitlines()[0].split() == ["STEP", "EPOCH", "SAVED", "SIZE", "METRIC", "RANKS", "VERDICT"]
     assert "step 3 is corrupt: state.pt does not match its sha256" in page
-    assert "every byte was read" in page
+    assert "checksums verified" in page
 
 
 def test_the_reader_needs_no_torch(tmp_path: Path) -> None:
-    loads = "import sys, orchestrator.runs.checkpoints, orchestrator.cli.commands.checkpoints"
+    loads = "import sys, orchestrator.runs.files.checkpoints, orchestrator.cli.commands.results.checkpoints"
     code = f"{loads}; print({{'torch', 'pydantic'}} & {{*sys.modules}})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.runs.file_cache import FileCache
+from orchestrator.runs.files.file_cache import FileCache
 from orchestrator.runs.store import RunDir, create_run
 
 

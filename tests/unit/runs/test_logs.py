@@ -10,17 +10,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.runs import logs
-from orchestrator.runs.logs import Selection, Tail, beat_of, log_files, offset_of_last, result_of
+from orchestrator.protocol.terminal_lines import lines_of
+from orchestrator.runs.files import logs
+from orchestrator.runs.files.logs import Selection, Tail, beat_of, last_line, log_files, offset_of_last, result_of
 from orchestrator.runs.store import RunDir
 
-pieces = st.lists(st.sampled_from([b"a", b"bb ", b"\r", b"\n", b"\r\n", b"\xc3", b"\xa9", b"\xff", b""]), max_size=30)
-
-
-def naive(data: bytes) -> list[str]:
-    """The lines of a whole log, an unfinished last one included."""
-    lines = re.split(rb"\r\n|\r|\n", data)
-    return [line.decode("utf-8", "replace") for line in (lines if lines[-1] else lines[:-1])]
+PIECES = [
+    b"a",
+    b"bb ",
+    b"\r",
+    b"\n",
+    b"\r\n",
+    b"\xc3",
+    b"\xa9",
+    b"\xff",
+    b"",
+    b"\x1b[A",
+    b"\x1b[",
+    b"\x1b[K",
+    b"\b",
+    b" ",
+]
+pieces = st.lists(st.sampled_from(PIECES), max_size=30)
 
 
 def log(run: RunDir, data: bytes = b"", node: int = 0, attempt: int = 0, rank: int = 0) -> Path:
@@ -56,7 +67,7 @@ def test_a_growing_log_is_read_as_if_at_once(scratch: RunDir, written: list[byte
                 file.write(piece)
             seen += lines(tail)
         seen += lines(tail, ended=True)
-    assert seen == naive(b"".join(written))
+    assert seen == lines_of(b"".join(written).decode("utf-8", "replace"))
 
 
 @settings(max_examples=300)
@@ -67,25 +78,50 @@ def test_the_last_lines_are_the_last_lines(scratch: RunDir, written: list[bytes]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logs, "CHUNK", chunk)
         rest = data[offset_of_last(path, number) :]
-    assert naive(rest) == (naive(data)[-number:] if number else [])
+    whole = re.findall(rb"[^\n]*\n|[^\n]+", data)
+    assert rest == (b"".join(whole[-number:]) if number else b"")
 
 
-def test_a_progress_bar_is_shown_as_it_turns(run: RunDir) -> None:
+def test_a_progress_bar_is_one_line_that_changes(run: RunDir) -> None:
     path = log(run, b"start\n")
     tail = Tail(run, Selection())
     assert lines(tail) == ["start"]
     with open(path, "ab") as file:
-        file.write(b" 10%\r 20%\r 3")
+        file.write(b"\r 10%\r 20%\r 3")
         file.flush()
-        assert lines(tail) == [" 10%", " 20%"]
+        assert (lines(tail), tail.open_line()) == ([], (log_files(run, Selection())[0], " 3"))
         file.write(b"0%\r")
         file.flush()
-        assert lines(tail) == [" 30%"]
+        assert (lines(tail), tail.open_line()[1]) == ([], " 30%")
         file.write(b"\ndone")
         file.flush()
-    assert lines(tail) == []
-    assert lines(tail, ended=True) == ["done"]
+        assert (lines(tail), tail.open_line()[1]) == ([], "done")
+        assert last_line(run, 0) == "done"
+    assert lines(tail, ended=True) == [" 30%", "done"]
     assert lines(tail, ended=True) == []
+
+
+def test_the_last_state_of_an_attempt_comes_before_the_next_one(run: RunDir) -> None:
+    log(run, b"\r 10%\r 20%")
+    tail = Tail(run, Selection())
+    assert lines(tail) == []
+    log(run, b"again\n", attempt=1)
+    assert lines(tail) == [" 20%", "again"]
+
+
+def test_bytes_are_read_as_they_are(run: RunDir) -> None:
+    path, data = log(run), b"a\r\n\r 10%\xff\x1b[A\n\n b"
+    path.write_bytes(data)
+    tail = Tail(run, Selection())
+    assert b"".join(chunk for _, chunk in tail.read_bytes()) == data
+
+
+def test_the_last_line_is_found_near_the_end_of_a_large_log(run: RunDir) -> None:
+    assert last_line(run, 0) == ""
+    log(run, b"x" * 100_000 + b"\n" + b"".join(b"\r%d%%" % each for each in range(10_000)) + b"\n\n")
+    assert last_line(run, 0) == "9999%"
+    log(run, b"x" * 100_000 + b"\n\n")
+    assert set(last_line(run, 0)) == {"x"}
 
 
 def test_a_line_without_end_is_shown_in_pieces_and_costs_linear_time(run: RunDir) -> None:

@@ -11,17 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import UsageError
-from orchestrator.protocol.checkpoint_dir import CheckpointState
-from orchestrator.runs.checkpoints import Checkpoint, best
-from orchestrator.runs.metrics import (
-    Better,
-    JobMetric,
+from orchestrator.protocol.checkpoints.checkpoint_dir import CheckpointState
+from orchestrator.protocol.metric import Better, JobMetric, better_of
+from orchestrator.runs.files.checkpoints import Checkpoint, best
+from orchestrator.runs.files.metrics import (
     Ranked,
-    better_of,
     check_metric,
+    metric_of_checkpoints,
     metric_of_job,
     metrics_of,
     ranked,
+    series,
 )
 from orchestrator.runs.store import append_lines, create_run
 from tests.unit.runs.metric_names import TABLE
@@ -93,6 +93,26 @@ def test_the_metric_in_a_runs_record(record: dict[str, Any] | None, expected: Jo
     assert metric_of_job(record) == expected
 
 
+@pytest.mark.parametrize(
+    ("job", "of_runs", "of_checkpoints"),
+    [
+        ({"metric": {"name": "wer"}}, JobMetric("wer"), JobMetric("wer")),
+        ({"checkpoint": {"keep_best": "loss"}}, JobMetric("loss"), JobMetric("loss")),
+        ({"metric": {"name": "wer"}, "checkpoint": {"keep_best": "loss"}}, JobMetric("wer"), JobMetric("loss")),
+        (
+            {"metric": {"name": "loss", "better": "higher"}, "checkpoint": {"keep_best": "loss"}},
+            JobMetric("loss", Better.HIGHER), JobMetric("loss", Better.HIGHER),
+        ),
+        ({"checkpoint": {"keep_best": None}}, None, None),
+        ({"checkpoint": "x"}, None, None),
+    ],
+)  # fmt: skip
+def test_runs_are_judged_by_metric_and_checkpoints_by_keep_best(
+    job: dict[str, Any], of_runs: JobMetric | None, of_checkpoints: JobMetric | None
+) -> None:
+    assert (metric_of_job({"job": job}), metric_of_checkpoints({"job": job})) == (of_runs, of_checkpoints)
+
+
 @given(st.lists(st.none() | st.floats(allow_nan=False, allow_infinity=False)), st.sampled_from(Better))
 def test_a_ranking_loses_nobody_and_is_in_order(values: list[float | None], better: Better) -> None:
     rows = [Ranked(str(index), "succeeded", {}, value) for index, value in enumerate(values)]
@@ -103,6 +123,14 @@ def test_a_ranking_loses_nobody_and_is_in_order(values: list[float | None], bett
     assert [row.value for row in found[len(known) :]] == [None] * (len(values) - len(known))
     assert all((row.rank is None) == (row.value is None) for row in found)
     assert all(row.rank == 1 for row in found if known and row.value == known[0])
+
+
+def test_a_number_that_is_longer_than_a_float_is_none(tmp_path: Path) -> None:
+    run = create_run(tmp_path, "a-222222", {"kind": "local"})
+    lines = [f'{{"step": 1, "loss": {10**400}, "accuracy": 0.5}}', f'{{"step": {10**400}, "loss": 1}}']
+    append_lines(run.path / "metrics.jsonl", lines)
+    assert series(run, "loss") == []
+    assert metrics_of(run) == {"step": 1.0, "accuracy": 0.5, "loss": 1.0}
 
 
 def test_the_result_counts_before_the_metrics(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.render.runs import left_lines
-from orchestrator.runs.outputs import outputs_of, passed_over
+from orchestrator.runs.files.outputs import outputs_of, passed_over
 from orchestrator.runs.reducer import left_outputs
 from orchestrator.runs.state import LeftOutputs, RunState, RunStatus
 from orchestrator.runs.store import RunDir, create_run

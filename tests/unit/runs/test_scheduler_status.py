@@ -17,7 +17,7 @@ LIVE = RunState(
 SUCCESS, PREEMPTED = Verdict(Outcome.SUCCEEDED), Verdict(Outcome.FAILED, Cause.PREEMPTED, "it was asked to stop", 1)
 USER = Verdict(Outcome.FAILED, Cause.USER_ERROR, "rank 1 ended", rank=1)
 LOST = Verdict(Outcome.FAILED, Cause.INFRA, "node 1 (n1) was lost: no heartbeat")
-WAITING = SchedulerStatus("waiting", "Slurm job 5 waits: (Priority)")
+WAITING = SchedulerStatus("waiting", "Slurm job 5 pending: (Priority)")
 ACTIVE, UNKNOWN, GONE = (
     SchedulerStatus("active", "RUNNING"),
     SchedulerStatus("unknown", "can't be asked"),

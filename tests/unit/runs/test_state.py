@@ -116,7 +116,10 @@ def test_a_node_that_missed_the_leaders_goodbye_is_no_failure() -> None:
 
 def test_no_word_of_the_leader_is_no_success() -> None:
     found = verdict(without(SUCCESS, *WELL))
-    assert (found.outcome, found.reason) == ("failed", "the agents ended, but the record of how the gang ended is lost")
+    assert (found.outcome, found.reason) == (
+        "failed",
+        "the agents ended, but the record of how the attempt ended is lost",
+    )
 
 
 @settings(max_examples=300)
@@ -225,15 +228,66 @@ def test_only_the_last_attempts_culprit_is_blamed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "words"), [("preempted", "asked it to stop"), ("timeout", "its time limit was reached")]
+    ("outcome", "words"), [("preempted", "asked to be started again"), ("timeout", "its time limit was reached")]
 )
 def test_a_run_that_was_stopped_can_be_resumed(outcome: str, words: str) -> None:
-    found = verdict(
-        [*RUNNING, event("gang_ended", 0, outcome=outcome, cause=outcome, reason="", attempt=0), *FAILED[-2:]]
-    )
-    assert (found.outcome, found.cause) == ("failed", outcome)
+    ended = event("gang_ended", 0, outcome=outcome, cause=outcome, reason="", attempt=0)
+    found = verdict([*RUNNING, ended, *FAILED[-2:]])
+    assert (found.outcome, found.cause, found.hint) == ("failed", outcome, "")
     assert words in found.reason
-    assert "checkpoint" in found.reason
+    saved = verdict([*RUNNING, {**ended, "step": 40}, *FAILED[-2:]])
+    assert saved.hint == "resume it from step 40: orch submit --from r-1 --resume r-1"
+
+
+@pytest.mark.parametrize(
+    ("kind", "signal", "words"),
+    [
+        ("local", "SIGTERM", "stopped by SIGTERM, which orch has not sent"),
+        ("slurm", "SIGTERM", "stopped by SIGTERM from Slurm"),
+        ("slurm-login", "SIGUSR2", "stopped by SIGUSR2 from Slurm (time limit near)"),
+    ],
+)
+def test_a_signal_that_stopped_a_run_is_named(kind: str, signal: str, words: str) -> None:
+    ended = event("gang_ended", 0, outcome="preempted", cause="preempted", reason="", attempt=0)
+    stopping = event("stopping", 0, reason="preempted", signal=signal)
+    found = state([*RUNNING, stopping, ended, *FAILED[-2:]], kind=kind).verdict
+    assert found is not None
+    assert found.reason == words
+
+
+def test_starts_without_progress_are_the_reason_whoever_was_lost_with_them() -> None:
+    reason = "gave up: 3 starts in a row hit the time limit without saving a new checkpoint"
+    given_up = event("gave_up", 0, outcome="failed", cause="no_progress", reason=reason)
+    found = verdict([*SUBMITTED, *AGENTS, given_up, FAILED[-2]])  # node 1 was ended by srun before its last words
+    assert (found.cause, found.reason) == ("no_progress", reason)
+    assert found.hint.startswith("raise time: in the profile")
+
+
+@pytest.mark.parametrize(
+    ("saved", "words"),
+    [
+        ({"step": 40}, ""),
+        ({"step": None, "saved": 1000.5}, "it can go on from the files that it has written"),
+        ({"step": None, "beat": 7}, "it has saved nothing to go on from"),
+        ({"step": None}, "it has saved nothing to go on from"),
+    ],
+)
+def test_a_run_that_was_stopped_says_what_it_can_go_on_from(saved: dict[str, Any], words: str) -> None:
+    end = event("gang_ended", 0, outcome="timeout", cause="timeout", reason="", attempt=0, **saved)
+    found = verdict([*RUNNING, end, *FAILED[-2:]])
+    assert found.reason == "; ".join(filter(None, ["its time limit was reached", words]))
+    assert ("raise the time limit" in found.hint) == ("nothing" in words)
+
+
+def test_a_time_limit_that_came_before_anything_was_saved_is_the_verdict_whoever_srun_has_ended_then() -> None:
+    end = event("gang_ended", 0, outcome="preempted", cause="preempted", reason="", attempt=0, step=None)
+    why = "its time limit of 1 min came before it had saved anything new: another start would end in the same way"
+    gave_up = event("gave_up", 0, outcome="failed", cause="no_progress", reason=why)
+    for events in ([end, gave_up, *FAILED[-2:]], [end, gave_up, FAILED[-2]], [gave_up, FAILED[-2]]):
+        found = verdict([*RUNNING, *events])
+        assert (found.outcome, found.cause, found.reason) == ("failed", "no_progress", why)
+        assert "save checkpoints" in found.hint
+    assert verdict([*RUNNING, event("cancel", now=False), end, gave_up, *FAILED[-2:]]).cause != "no_progress"
 
 
 def test_a_gang_that_never_formed_says_why() -> None:
@@ -276,6 +330,30 @@ def test_a_node_that_gave_up_tells_why() -> None:
     gone = verdict([*SUBMITTED, AGENTS[1], gave_up], {0: False, 1: False})
     assert gone.reason.startswith("the agent of node 0 (a) vanished without a word")
     assert gone.reason.endswith("; node 1 (b) can't reach node 0: a: refused")
+
+
+def test_why_a_node_did_not_join_is_its_own_word() -> None:
+    why = "node 1 (b) can't reach node 0 (a): a: timed out (16 ports from 15190 to 32513)"
+    late = "node 1 (b) did not join within 60 s"
+    gave_up = event("gave_up", 1, outcome="failed", cause="infra", reason=why)
+    end = event("gang_ended", 0, outcome="failed", cause="infra", reason=late, attempt=0)
+    told = [*SUBMITTED, *AGENTS, event("joined", 0, joined=0), gave_up, end, *LEFT]
+    found = verdict(told)
+    assert found.reason == f"{why}; {late}"
+    assert found.hint.startswith("a firewall")
+    assert verdict([*told, event("joined", 0, joined=1)]).reason == late  # it was in: a consequence
+    assert verdict(without(told, gave_up)).reason == late
+
+
+def test_a_leader_that_slept_is_no_witness_of_who_was_lost() -> None:
+    """Node 0 was frozen; node 1 left it for that, and by its end node 0 knows only that node 1 has left."""
+    why = "node 1 lost node 0: no heartbeat for 9 s"
+    gave_up = event("gave_up", 1, outcome="failed", cause="infra", reason=why)
+    end = event("gang_ended", 0, attempt=0, outcome="failed", cause="infra", reason="node 1 (b) was lost: it left")
+    slept = event("slept", 0, seconds=14.3)
+    told = [*SUBMITTED, *AGENTS, *JOINED, gave_up, end, *LEFT]
+    assert verdict(told).reason == "node 1 (b) was lost: it left"
+    assert verdict([*told, slept]).reason == why
 
 
 def test_a_submit_that_failed() -> None:
@@ -333,7 +411,9 @@ def test_live_states(events: list[dict[str, Any]], word: str) -> None:
 def test_who_is_waited_for_is_said() -> None:
     assert state([*SUBMITTED, *AGENTS, JOINED[0]], ALIVE).detail == "waiting for node 1"
     assert state(RUNNING, ALIVE).detail == ""
-    assert state(RESTARTED, ALIVE).detail == "attempt 1 after infra"
+    failed = "rank 2 on node 1 (b) ended with exit code 1: ValueError: boom"
+    assert state(RESTARTED, ALIVE).detail == f"attempt 1 after {failed}"
+    assert state([RESTARTED[-1]], ALIVE).detail == "attempt 1 after infra"
 
 
 def test_ranks_of_a_new_attempt_have_not_ended() -> None:
@@ -354,3 +434,16 @@ def test_a_node_that_nobody_has_heard_yet_may_have_everything_to_say() -> None:
     assert state(others, {0: None, 1: False}).verdict is None
     assert state(others, {0: True, 1: False}).verdict is None
     assert state(SUCCESS, {0: None, 1: None}).state == "succeeded"  # all has been said: who lives does not matter
+
+
+def test_an_idle_run_says_so_until_it_is_busy_again() -> None:
+    idle = event("unused", 0, attempt=0, seconds=1800, use="GPU 3 %")
+    assert state([*RUNNING, idle], ALIVE).detail == "idle for 30 min and more: GPU 3 %"
+    assert state([*RUNNING, idle, event("used", 0, attempt=0, by=1)], ALIVE).detail == ""
+
+
+def test_a_run_that_was_ended_for_idleness_is_cancelled_with_its_reason() -> None:
+    end = event("gang_ended", 0, outcome="cancelled", cause="idle", reason="it was idle", attempt=0)
+    left = [event("agent_ended", node, outcome="cancelled", code=1, swept=0, survivors=[]) for node in range(2)]
+    found = verdict([*RUNNING, end, *left])
+    assert (found.outcome, found.reason) == ("cancelled", "it was idle")

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import RunNotFoundError, StoreError, UsageError
+from orchestrator.operations.points import grouped
 from orchestrator.operations.runs import cancel, remove
-from orchestrator.operations.sweep import grouped
 from orchestrator.runs import store
 from orchestrator.runs.run_id import new_run_id
 from orchestrator.runs.store import (
@@ -22,6 +22,7 @@ from orchestrator.runs.store import (
     create_run,
     find_run,
     live_runs,
+    newest_ids,
     newest_runs,
     read_lines,
     remove_run,
@@ -29,6 +30,7 @@ from orchestrator.runs.store import (
     state_root,
     write_durably,
 )
+from orchestrator.runs.sweeps import find_runs, find_sweep
 from orchestrator.supervisor.reconcile import reconcile, state_of
 from orchestrator.supervisor.supervisor import supervise
 
@@ -46,6 +48,7 @@ def root(tmp_path: Path) -> Path:
 
 def test_a_created_run_is_known_and_live(root: Path) -> None:
     assert ids(newest_runs(root)) == ["b-333333", "b-222222", "a-111111"]
+    assert newest_ids(root) == ids(newest_runs(root))
     assert sorted(ids(live_runs(root))) == ["a-111111", "b-222222", "b-333333"]
     assert (find_run(root, "a-111111").read("run.json") or {})["run_id"] == "a-111111"
     assert (root / "runs" / "a-111111").stat().st_mode & 0o077 == 0  # logs and code are the user's own
@@ -74,6 +77,25 @@ def test_finding_a_run(root: Path, reference: str, found: str) -> None:
     assert find_run(root, reference).run_id == found
 
 
+def test_a_name_means_its_newest_run_but_to_those_who_remove(tmp_path: Path) -> None:
+    for name in ("train-bbbbbb", "train-aaaaaa", "train2-cccccc", "train-dddddd.0", "train-dddddd.1", "train-eeeeee"):
+        create_run(tmp_path, name, {})
+    assert find_run(tmp_path, "train").run_id == "train-eeeeee"
+    assert find_sweep(tmp_path, "train") is None
+    assert [run.run_id for run in find_runs(tmp_path, "train")] == ["train-eeeeee"]  # as in a comparison
+    for find in (find_runs, find_run):
+        with pytest.raises(RunNotFoundError, match="6 runs start with 'train'"):
+            find(tmp_path, "train", newest=False)
+    with pytest.raises(RunNotFoundError, match="6 runs start with 'trai'"):
+        find_run(tmp_path, "trai")
+    remove_run(tmp_path, RunDir(tmp_path / "runs" / "train-eeeeee"))
+    assert find_sweep(tmp_path, "train") == "train-dddddd"
+    with pytest.raises(RunNotFoundError, match="train-dddddd is a sweep of 2 runs"):
+        find_run(tmp_path, "train")
+    create_run(tmp_path, "train", {})  # an id of its own
+    assert find_run(tmp_path, "train").run_id == "train"
+
+
 def test_a_whole_id_wins_over_a_longer_one(root: Path) -> None:
     create_run(root, "b-222222-more", {})
     assert find_run(root, "b-222222").run_id == "b-222222"
@@ -96,6 +118,7 @@ def test_what_is_not_one_run_is_said(root: Path, reference: str, message: str) -
 
 
 def test_no_runs_at_all(tmp_path: Path) -> None:
+    assert newest_ids(tmp_path / "none") == []
     assert newest_runs(tmp_path / "none") == live_runs(tmp_path / "none") == []
     with pytest.raises(RunNotFoundError, match="there are no runs yet"):
         find_run(tmp_path / "none", "last")
@@ -109,6 +132,7 @@ def test_a_lost_index_is_rebuilt_by_age(root: Path) -> None:
     for age, name in enumerate(["b-333333", "a-111111", "b-222222"]):
         os.utime(root / "runs" / name, (1000 - age, 1000 - age))
     assert ids(newest_runs(root)) == ["b-333333", "a-111111", "b-222222"]
+    assert newest_ids(root) == ids(newest_runs(root))
 
 
 @pytest.mark.parametrize("kept", range(0, 27, 3))
@@ -116,6 +140,7 @@ def test_a_cut_index_hides_no_run(root: Path, kept: int) -> None:
     whole = (root / "index").read_bytes()
     (root / "index").write_bytes(whole[:kept])
     assert sorted(ids(newest_runs(root))) == ["a-111111", "b-222222", "b-333333"]
+    assert newest_ids(root) == ids(newest_runs(root))
     create_run(root, "c-444444", {})
     assert ids(newest_runs(root, 1)) == ["c-444444"]
     assert len(newest_runs(root)) == 4
@@ -125,6 +150,7 @@ def test_garbage_in_the_index_is_no_run(root: Path) -> None:
     with open(root / "index", "ab") as file:
         file.write(b"\xff\xfe ghost-555555\n\n a-111111\n")
     assert sorted(ids(newest_runs(root))) == ["a-111111", "b-222222", "b-333333"]
+    assert newest_ids(root) == ids(newest_runs(root))
 
 
 def test_listing_ten_thousand_runs_opens_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +203,7 @@ def test_a_run_is_removed_while_others_write_to_it(root: Path, monkeypatch: pyte
     run, real = find_run(root, "a"), os.rmdir
 
     def late(*args: Any, **options: Any) -> None:
-        with pytest.raises(StoreError):
+        with pytest.raises(RunNotFoundError):
             run.write("verdict.json", {})
         real(*args, **options)
 

@@ -63,7 +63,7 @@ def test_ends_versions_and_hours() -> None:
     assert record["versions"]["nodes"][1] == {"node": 1, "host": "b", "python": "3.11.2", "torch": "2.15.0"}
     assert record["hours"] == {
         "rank_hours": round(4 * 20 / 3600, 6), "cpu_hours": round(2 * 36 * 8 / 3600, 6),
-        "gpu_hours": round(2 * 36 * 2 / 3600, 6),
+        "gpu_hours": round(2 * 36 * 2 / 3600, 6), "gpu_watt_hours": None,
     }  # fmt: skip
 
 
@@ -78,12 +78,12 @@ def test_a_host_with_two_agents_counts_once_and_a_live_run_counts_so_far() -> No
 
 def test_the_note_on_code_that_is_in_no_commit() -> None:
     assert code_note(EVENTS) == (
-        "note: the code is commit c0ffeec0f with uncommitted changes and 2 untracked files; "
-        "the run keeps a copy of what was sent"
+        "note: the code folder is commit c0ffeec0f with uncommitted changes and 2 untracked files; "
+        "a snapshot of it is stored with the run"
     )
     assert code_note([{**SNAPSHOT, "dirty": False}]) == ""
     assert code_note([]) == ""
-    assert "in no commit yet" in code_note([{**SNAPSHOT, "git": None, "diff": None}])
+    assert "has no git commit" in code_note([{**SNAPSHOT, "git": None, "diff": None}])
     code = code_of(EVENTS)
     assert code is not None
     assert code["sha256"] == "aa"

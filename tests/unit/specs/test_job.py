@@ -8,8 +8,9 @@ from typing import Any, get_args
 import pytest
 from pydantic import ValidationError
 
-from orchestrator.specs.job import Job, Mount, Training, program_of
+from orchestrator.specs.job import Job, Mount, Training
 from orchestrator.specs.profile import PROFILE, Host, LocalProfile, SlurmProfile, SshProfile
+from orchestrator.specs.program import program_of
 from orchestrator.specs.validation import check, fit, world_size
 from orchestrator.training import options as training_options
 from orchestrator.training.choices import NOT_TAKEN, STRATEGIES, not_taken
@@ -152,12 +153,14 @@ def test_a_job_and_the_entrypoint_know_the_same_options() -> None:
     values |= {"steps": 7, "lr": 0.5, "seed": 3, "eval_every": 4, "save_every": 5, "log_every": 6, "data": "d"}
     values["workers"] = 3
     values |= {"global_batch": 8, "accumulate": 2, "bucket_cap_mb": 9, "micro_batches": 11, "offline": "digits"}
-    values |= {"init_method": "tcp://h:1"}
+    values["offline_epochs"] = 8
+    values |= {"init_method": "tcp://h:1", "clip": 0.5, "warmup": 12, "timeout": 13, "step_timeout": 14}
+    values |= {"shard_ranks": 15, "tensor_ranks": 16}
     del values["strategy"]
     unset = Training.model_fields.keys() - values.keys()
     assert unset == {"epochs", "options", "strategy"}
     arrived = set()
-    for strategy in ("ddp", "pipeline"):  # each takes what the other does not
+    for strategy in ("ddp", "pipeline", "fsdp"):  # each takes what the others do not
         given = {"strategy": strategy, **values}
         given = {name: value for name, value in given.items() if name not in not_taken(strategy, given)}
         options = training_options.parse(program_of(job(script=None, training=given))[2])
@@ -173,7 +176,8 @@ def test_a_job_and_the_entrypoint_know_the_same_options() -> None:
 def test_an_option_is_refused_where_its_strategy_does_not_take_it(name: str) -> None:
     """At the submit and by the entrypoint, and nowhere else; what was left at its default is never refused."""
     other = {"gradient_as_bucket_view": False, "bucket_cap_mb": 9, "gradient_compression": "bf16", "micro_batches": 2,
-             "compile": "aot_eager"}.get(name, True)  # fmt: skip
+             "compile": "aot_eager", "compile_mode": "max-autotune", "reshard_after_forward": False, "shard_ranks": 2,
+             "tensor_ranks": 2}.get(name, True)  # fmt: skip
     assert set(NOT_TAKEN[name]) < set(STRATEGIES)
     for strategy in STRATEGIES:
         for value in (other, Training.model_fields[name].default):

@@ -6,26 +6,28 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import SpecError, UsageError
-from orchestrator.specs import loader as loading
-from orchestrator.specs import lookup
-from orchestrator.specs.loader import (
+from orchestrator.specs.documents import loader as loading
+from orchestrator.specs.documents import lookup
+from orchestrator.specs.documents.default_profile import default_profile
+from orchestrator.specs.documents.loader import (
     Loaded,
     job_path,
     load,
     load_job,
     load_profile,
     profile_path,
-    shadowed_profile,
 )
-from orchestrator.specs.lookup import known_profiles
+from orchestrator.specs.documents.lookup import known_profiles
+from orchestrator.specs.documents.paths import shadowed_profile
 from orchestrator.specs.profile import SshProfile
 from orchestrator.specs.validation import world_size
 
@@ -201,18 +203,18 @@ def test_credentials_are_never_code(place: Place, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("job", "profile", "message"),
     [
-        ("script: train.py\nmodul: a\n", "", "job.yaml:2:1: modul: is not a field; did you mean 'module'?"),
-        ("script: train.py\nnnodes: 2\n", "", "job.yaml:2:1: nnodes: is a field of the profile ('nodes'), not of the job"),
-        ("script: train.py\ntime: 2\n", "", "job.yaml:2:1: time: is not a field here; did you mean 'resources.time'?"),
-        ("script: train.py\nretry: {infr: 2}\n", "", "job.yaml:2:9: retry.infr: is not a field; did you mean 'infra'?"),
-        ("script: train.py\nzzz: 2\n", "", "zzz: is not a field; known here: version, name"),
+        ("script: train.py\nmodul: a\n", "", "job.yaml:2:1: 'modul' is not a field; did you mean 'module'?"),
+        ("script: train.py\nnnodes: 2\n", "", "job.yaml:2:1: 'nnodes' belongs in the profile, as 'nodes'"),
+        ("script: train.py\ntime: 2\n", "", "job.yaml:2:1: 'time' is not a field here; did you mean 'resources.time'?"),
+        ("script: train.py\nretry: {infr: 2}\n", "", "job.yaml:2:9: 'retry.infr' is not a field; did you mean 'infra'?"),
+        ("script: train.py\nzzz: 2\n", "", "'zzz' is not a field; known here: version, name"),
         ("script: 3\n", "", "job.yaml:1:9: script: expected text, found the number 3; put quotes around it"),
         ("script: train.py\nargs: --lr\n", "", "job.yaml:2:7: args: expected a list, found the text '--lr'; write [--lr]"),
-        ("script: train.py\nargs: [a, yes, true]\n", "", "job.yaml:2:16: args[2]: is a YAML boolean; put quotes"),
+        ("script: train.py\nargs: [a, yes, true]\n", "", "job.yaml:2:16: 'args[2]' is a YAML boolean; put quotes"),
         ("script: train.py\nargs: [a, {b: c}]\n", "", "job.yaml:2:11: args[1]: expected text, found a mapping"),
         ("script: train.py\nlauncher: frk\n", "", "found the text 'frk'; did you mean 'fork'?"),
         ("script: train.py\nmetric: {name: wer, better: lowr}\n", "", "found the text 'lowr'; did you mean 'lower'?"),
-        ("script: train.py\nmetrics: wer\n", "", "job.yaml:2:1: metrics: is not a field; did you mean 'metric'?"),
+        ("script: train.py\nmetrics: wer\n", "", "job.yaml:2:1: 'metrics' is not a field; did you mean 'metric'?"),
         ("script: train.py\nenv: {1A: x}\n", "", "job.yaml:2:7: env.1A: '1A' can't be the name"),
         ("script: train.py\nenv: [A]\n", "", "job.yaml:2:6: env: expected a mapping, found a list"),
         ("script: train.py\ncode: null\n", "", "job.yaml:2:7: code: expected a mapping, found nothing (null)"),
@@ -220,7 +222,7 @@ def test_credentials_are_never_code(place: Place, monkeypatch: pytest.MonkeyPatc
         ("script: train.py\ncode: {max_size: -1}\n", "", "code.max_size: expected more than 0, found the number -1"),
         ("training: {task: train.py, options: {a: [1]}}\n", "",
          "job.yaml:1:41: training.options.a: expected true or false or a whole number or a number or text, found a list"),
-        ("training: {epochs: 1}\n", "", "job.yaml:1:11: training.task: is missing: the task's Python file"),
+        ("training: {epochs: 1}\n", "", "job.yaml:1:11: 'training.task' is missing: the task's Python file"),
         ("training: {task: train.py, lr: .inf}\n", "", "training.lr: expected a number, found the number .inf"),
         ("name: x\n", "", "job.yaml:1:1: say what to run by exactly one of module, script, command, training (none is"),
         ("name: x\nscript: train.py\nmodule: m\n", "", "job.yaml:3:9: module: say what to run by exactly one"),
@@ -231,9 +233,9 @@ def test_credentials_are_never_code(place: Place, monkeypatch: pytest.MonkeyPatc
         ("script: train.py\n", "nproc_per_node: 0", "p.yaml:2:17: nproc_per_node: expected at least 1, found the number 0"),
         ("script: train.py\n", "nproc_per_node: [1, x]", "p.yaml:2:21: nproc_per_node[1]: expected a whole number"),
         ("script: train.py\n", "nodes: 2\nnproc_per_node: [1]", "p.yaml:3:17: nproc_per_node: nproc_per_node lists 1"),
-        ("script: train.py\n", "partition: x", "partition: is a field of slurm profiles ('partition'), not of this profile"),
-        ("script: train.py\n", "env: {}", "p.yaml:2:1: env: is a field of the job ('env'), not of the profile"),
-        ("script: train.py\n", "defaults: {cntainer: {}}", "p.yaml:2:12: cntainer: is not a field; did you mean 'contain"),
+        ("script: train.py\n", "partition: x", "'partition' belongs in slurm profiles, not in this profile"),
+        ("script: train.py\n", "args: []", "p.yaml:2:1: 'args' belongs in the job, not the profile"),
+        ("script: train.py\n", "defaults: {cntainer: {}}", "p.yaml:2:12: 'cntainer' is not a field; did you mean 'contain"),
         ("script: train.py\n", "runtime: dcoker", "did you mean 'docker'?"),
         ("script: train.py\n", "ports: 20-30", "p.yaml:2:8: ports: '20-30' is not a range of ports"),
         ("script: trian.py\n", "", "job.yaml:1:9: script: there is no 'trian.py' in the code folder"),
@@ -245,11 +247,11 @@ def test_credentials_are_never_code(place: Place, monkeypatch: pytest.MonkeyPatc
         ("command: [./train.py]\n", "", "job.yaml:1:11: command[0]: "),
         ("script: train.py\ncode: {dir: src}\n", "", "job.yaml:2:13: code.dir: the code folder src does not exist"),
         ("training: {task: train.py, global_batch: 97}\n", "nproc_per_node: 2\nnodes: 2",
-         "job.yaml:1:42: training.global_batch: 97 samples a step can't be shared equally by the 4 ranks"),
+         "job.yaml:1:42: training.global_batch: 97 samples per step can't be shared equally by the 4 ranks"),
         ("training: {task: train.py, global_batch: 97}\n", "nproc_per_node: 4", "use 96 or 100"),
         ("training: {task: train.py, global_batch: 2}\n", "nproc_per_node: 4", "; use 4"),
         ("training: {task: train.py, strategy: fsdp, bucket_cap_mb: 1}\n", "",
-         "job.yaml:1:59: training.bucket_cap_mb: is not for strategy fsdp: only ddp takes it"),
+         "job.yaml:1:59: 'training.bucket_cap_mb' is not for strategy fsdp: only ddp takes it"),
         ("script: train.py\n", "nproc_per_node: 1024\nnodes: 100", "asks for 102400 ranks, more than the 100000"),
         ("script: train.py\ncontainer: {image: i}\n", "", "container: the job names a container image, but profile 'p'"),
         ("script: train.py\n", "runtime: podman", "profile 'p' runs jobs in podman, but the job names no image"),
@@ -272,7 +274,7 @@ def test_min_nodes_needs_a_sampler_that_keeps_its_place(place: Place) -> None:
 def test_mistakes_in_hosts(place: Place) -> None:
     place.write("script: train.py\n", "kind: ssh\nhosts:\n - hst: a\n - 3\n - a:0\n - 'b@'\n")
     assert place.refusal().splitlines() == [
-        "p.yaml:3:4: hosts[0].hst: is not a field; did you mean 'host'?",
+        "p.yaml:3:4: 'hosts[0].hst' is not a field; did you mean 'host'?",
         "p.yaml:4:4: hosts[1]: expected text or a mapping, found the number 3",
         "p.yaml:5:4: hosts[2]: its port: expected at least 1, found the text 'a:0'",
         "p.yaml:6:4: hosts[3]: 'b@' is not a host; write host, user@host or user@host:port",
@@ -281,15 +283,26 @@ def test_mistakes_in_hosts(place: Place) -> None:
 
 def test_a_slurm_profile_without_gpus_refuses_a_job_with_gpus(place: Place) -> None:
     place.write("script: train.py\nresources: {gpus: 4}\n", "kind: slurm\n")
-    assert "job.yaml:2:19: resources.gpus: asks for 4 GPUs a node" in place.refusal()
+    assert "job.yaml:2:19: resources.gpus: asks for 4 GPUs per node" in place.refusal()
     for given_by in ("gpus_per_node=4", "gres='gpu:4'", "sbatch.gpus-per-task=1"):
         assert place.load(f"profile.{given_by}").job.resources.gpus == 4
+    assert "asks Slurm only for 2 (gres: gpu:a100:2)" in place.refusal("profile.gres='gpu:a100:2'")
+
+
+def test_what_this_machine_lacks_is_refused(place: Place) -> None:
+    place.write("script: train.py\nresources: {cpus: 1, mem: 1MB}\n", "kind: local\n")
+    assert place.load().job.resources.cpus == 1
+    place.write("script: train.py\nresources:\n  gpus: 9000\n  cpus: 99999\n  mem: 9000000GB\n", "kind: local\n")
+    first, second, third = place.refusal().splitlines()
+    assert re.fullmatch(r"job.yaml:3:9: resources.gpus: this machine has \d+ GPUs, and the job asks for 9000", first)
+    assert "job.yaml:4:9: resources.cpus: this machine has" in second
+    assert "job.yaml:5:8: resources.mem: this machine has" in third
 
 
 def test_mistakes_in_options(place: Place) -> None:
-    assert place.refusal("job.lanucher=fork").startswith("--set job.lanucher=fork: lanucher: is not a field; did you")
+    assert place.refusal("job.lanucher=fork").startswith("--set job.lanucher=fork: 'lanucher' is not a field; did you")
     assert place.refusal("job.env.A.b=1").startswith("--set job.env.A.b=1: env.A: expected text, found a mapping")
-    assert place.refusal("job.args=[a").startswith("--set job.args=[a: is not valid YAML")
+    assert place.refusal("job.args=[a").startswith("--set job.args=[a: not valid YAML")
     assert place.refusal("job.args=!!x [a]").startswith("--set job.args=!!x [a]: the tag")
     assert "the value is empty" in place.refusal("job.name=")
     assert "did you mean --set profile.nodes=...?" in place.refusal("nodes=3")
@@ -323,7 +336,7 @@ def test_an_installed_package_brings_its_profiles(place: Place, monkeypatch: pyt
     shipped = place.folder / "site" / "orchestrator" / "shipped" / "cluster_profiles"
     shipped.mkdir(parents=True)
     (shipped / "other.yaml").write_text("kind: local\n")
-    monkeypatch.setattr(lookup, "__file__", str(shipped.parents[1] / "specs" / "lookup.py"))
+    monkeypatch.setattr(lookup, "__file__", str(shipped.parents[1] / "specs" / "documents" / "lookup.py"))
     assert known_profiles(place.folder) == [("other", shipped / "other.yaml", "shipped with orch")]
 
 
@@ -361,6 +374,33 @@ def test_where_profiles_are_found(place: Place) -> None:
     assert found[0] == ("local", own, "./cluster_profiles")
     assert ("mine", users, "your profiles") in found
     assert ("ssh-3x4", ROOT / "cluster_profiles" / "ssh-3x4.yaml", "shipped with orch") in found
+
+
+def test_profiles_beside_the_job_are_found_after_the_users_own(place: Place, tmp_path: Path) -> None:
+    away = tmp_path / "away"
+    away.mkdir()
+    beside = place.folder / "cluster_profiles" / "lab.yaml"
+    beside.parent.mkdir()
+    beside.write_text("kind: local\n")
+    place.write("script: train.py\n", "")
+    assert load(place.folder / "job.yaml", "lab", cwd=away).profile_path == beside
+    with pytest.raises(UsageError, match="there is no profile 'lab'"):
+        profile_path("lab", away)
+    assert default_profile("lab", away, {}, place.folder / "lab.yaml").profile == "lab"
+    assert default_profile("job", away, {}, place.folder / "job.yaml").profile == "local"  # it is not one's own
+    in_jobs = place.folder / "jobs" / "job.yaml"
+    assert profile_path("lab", away, in_jobs) == beside
+    own = Path(lookup.platformdirs.user_config_dir("orch")) / "profiles" / "lab.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text("kind: local\n")
+    assert profile_path("lab", away, in_jobs) == own
+
+
+def test_two_missing_files_are_told_at_once(place: Place) -> None:
+    with pytest.raises(UsageError) as caught:
+        load("train.yml", "lbo", cwd=place.folder)
+    assert caught.value.message == "no such job file: train.yml; there is no profile 'lbo'"
+    assert "known profiles:" in caught.value.hint
 
 
 def test_what_is_not_found_is_suggested(place: Place) -> None:
@@ -425,6 +465,7 @@ FIELDS = [f"job.{name}" for name in loading.Job.model_fields] + [
 
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(FIELDS), JUNK)
+@example("job.training", [])
 def test_junk_in_any_field_is_never_a_traceback(field: str, junk: Any) -> None:
     with contextlib.suppress(UsageError):
         load("hello", "ssh-3x4", flags={field: junk}, cwd=ROOT)

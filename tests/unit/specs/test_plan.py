@@ -17,10 +17,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.cli.output import plan_json
 from orchestrator.cli.render import plans
 from orchestrator.protocol.gang import GANG_PORT_RANGE
+from orchestrator.runs.record import PlanRecord
+from orchestrator.specs.documents.loader import load
 from orchestrator.specs.job import Job
-from orchestrator.specs.loader import load
 from orchestrator.specs.plan import (
     LaunchPlan,
     Place,
@@ -95,7 +97,7 @@ def test_planning_touches_nothing(sealed, job_name: str, profile_name: str) -> N
         sealed(patch)
         first = planned(loaded.job, loaded.profile)
         again = planned(loaded.job, loaded.profile)
-        ranks = ranks_of(first)
+        ranks = [*ranks_of(first)]
         planned(loaded.job, rehearsal(loaded.profile))
         page = plans.plan_page(first, commands=True)
         with pytest.raises(ImpureError):  # the seal holds
@@ -112,15 +114,49 @@ def test_any_mix_of_nodes_partitions_the_world(counts: list[int], by_ssh: bool) 
     shape = profile("ssh", hosts=hosts) if by_ssh else profile(nodes=len(counts), nproc_per_node=counts)
     found = planned(a_profile=shape)
     assert found.world_size == sum(counts)
-    rows = ranks_of(found)
+    rows = [*ranks_of(found)]
     assert [row.rank for row in rows] == [int(row.environment["RANK"]) for row in rows] == list(range(sum(counts)))
     assert [row.local_rank for row in rows] == [local for count in counts for local in range(count)]
     assert [(b.nproc, b.node_rank) for b in bindings_of(found) or []] == [(c, n) for n, c in enumerate(counts)]
 
 
+def test_a_plan_of_many_nodes_grows_as_they_do() -> None:
+    sizes = []
+    for count in (1000, 2000):
+        found = planned(a_profile=profile("ssh", hosts=[f"n[1-{count}]"], nproc_per_node=8))
+        text = json.dumps(plan_json(found))
+        assert LaunchPlan.from_json(json.loads(json.dumps(found.to_json()))) == found
+        assert PlanRecord.from_json(found.to_json()).first.code_dir == PLACE.code_dir
+        sizes.append(len(text))
+    assert sizes[1] < 2.1 * sizes[0] < 2_000_000
+    page = plans.plan_page(found, commands=True)
+    assert "0-15999  0-1999  n[1-2000]  8" in page
+    assert len(page.splitlines()) < 100
+
+
+def test_a_page_of_many_nodes_on_one_machine_names_it_once() -> None:
+    page = plans.plan_page(planned(a_profile=profile(nodes=2000, nproc_per_node=8)), commands=False)
+    assert page.splitlines()[-1].split() == ["0-15999", "0-1999", "localhost", "8"]
+
+
+def test_ranks_are_shown_as_ranges_of_nodes_with_as_many() -> None:
+    found = planned(a_profile=profile(nodes=30, nproc_per_node=[2] * 10 + [4] * 20))
+    rows = [line.split() for line in plans.plan_page(found, commands=False).splitlines()[-2:]]
+    assert [(row[0], row[1], row[-1]) for row in rows] == [("0-19", "0-9", "2"), ("20-99", "10-29", "4")]
+
+
+def test_a_plan_of_the_first_form_is_read() -> None:
+    found = planned()
+    full = {**found.to_json(), "version": 1, "tasks": [task.to_json() for task in found.tasks]}
+    del full["shared"]
+    for task in full["tasks"]:
+        task["hosts"] = list(found.tasks[0].hosts)
+    assert LaunchPlan.from_json(full) == found
+
+
 def test_three_nodes_of_eight_are_24_ranks() -> None:
     found = planned(a_profile=profile("slurm", nodes=3, nproc_per_node=8))
-    rows = ranks_of(found)
+    rows = [*ranks_of(found)]
     assert (found.world_size, found.nnodes, len(rows)) == (24, 3, 24)
     assert (rows[17].node_rank, rows[17].local_rank, rows[17].host) == (2, 1, "slurm node 2")
 
@@ -131,7 +167,7 @@ def test_what_the_nodes_decide_shows_no_ranks() -> None:
         profile("ssh", hosts=["a", {"host": "b", "nproc_per_node": 2}], nproc_per_node="auto"),
     ):
         found = planned(a_profile=shape)
-        assert (found.world_size, ranks_of(found), bindings_of(found)) == (None, [], None)
+        assert (found.world_size, [*ranks_of(found)], bindings_of(found)) == (None, [], None)
         assert "decided on the nodes" in plans.plan_page(found, commands=True)
 
 

@@ -31,7 +31,7 @@ PLACE = Place("/home/a/.orch/runs/r-1", "/home/a/.orch/runs/r-1/code", "/home/a/
 RUN = PLACE.run_dir
 OWN = {
     f"{RUN}/node.pyz": True, PLACE.code_dir: False, f"{RUN}/outputs": False, f"{RUN}/nodes/0/attempt_0": False,
-    f"{RUN}/metrics.jsonl": False,
+    f"{RUN}/nodes/0/compiled": False, f"{RUN}/metrics.jsonl": False,
 }  # fmt: skip
 ALICE = NodeResources(user="1000:1001", name="alice", groups=(27, 44), host="n1")
 IMAGE = {"image": "ghcr.io/lab/train:1", "mounts": ["/data:/data:ro", "/scratch/a b:/out"]}
@@ -96,6 +96,12 @@ def test_only_what_an_interpreter_reads_at_its_start_goes_through_argv() -> None
     assert not {"PATH", "LD_PRELOAD", "PYTHONPATH"} & set(inside.env)  # the image's own, or given before
 
 
+def test_what_is_compiled_outlives_the_container() -> None:
+    inside = told(task(), ALICE, {"TORCHINDUCTOR_CACHE_DIR": "/node"}, 4).env
+    caches = [inside[name] for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH")]
+    assert caches == [f"{RUN}/nodes/0/compiled/{name}" for name in ("inductor", "triton", "cuda")]
+
+
 def test_the_jobs_own_words_win_over_the_scratch() -> None:
     env = {"HOME": "/data/home", "TORCHINDUCTOR_CACHE_DIR": "/data/cache", "OMP_NUM_THREADS": "1"}
     inside = {**told(task(env=env), ALICE, {}, 4).env, **start_environment(task(env=env), ALICE)}
@@ -153,7 +159,7 @@ def test_of_the_runs_folder_a_container_sees_only_what_its_ranks_need() -> None:
     assert seen == {**OWN, **mine, f"{RUN}/nodes/0/second_copy": True}
     seen = {mount.target: mount.read_only for mount in mounts(replace(first, node_rank=1), 4)}
     every = {f"{RUN}/node.pyz": True, PLACE.code_dir: False, f"{RUN}/outputs": False}
-    assert seen == {**every, **mine, f"{RUN}/nodes/1/attempt_4": False}
+    assert seen == {**every, **mine, f"{RUN}/nodes/1/attempt_4": False, f"{RUN}/nodes/1/compiled": False}
 
 
 def test_containers_of_one_run_have_different_names() -> None:

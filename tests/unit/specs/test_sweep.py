@@ -60,11 +60,16 @@ def test_values_are_kept_as_they_were_written() -> None:
         (["sed=0..4"], "'sed' is no field of training:"),
         (["profile.nodes=1,2"], "goes over fields of the job"),
         (["training.lr=1"], "did you mean --sweep job.training.lr=...?"),
+        (["args.lr=1"], "did you mean --sweep --lr=...?"),
+        (["nodes.3=1"], "write job.FIELD"),
+        (["--lr=1"], "did you mean --sweep lr=...?"),
+        (["--=1"], "'--' is no option of a program"),
+        (["--a b=1"], "'--a b' is no option of a program"),
         (["job.name=a,b"], "all points have one name"),
         (["job.code.dir=a,b"], "all points run one copy"),
         (["job="], "names no field"),
-        (["seed=0..1000"], "more than 1000 values"),
-        (["seed=0..99", "lr=1..11"], "has 1100 points"),
+        (["seed=0..5000"], "more than 5000 values"),
+        (["seed=0..499", "lr=1..11"], "has 5500 points"),
         (["lr=[1,2"], "] is missing"),
         (["lr='1,2"], "' is missing"),
     ],
@@ -83,6 +88,17 @@ def test_a_word_needs_a_training_section() -> None:
     assert axes("job.env.LR=1,2", trains=False)[0].field == "job.env.LR"
 
 
+def test_an_option_of_the_program_is_appended_to_its_arguments() -> None:
+    points = points_of(axes("--lr=0.1,'a b'", "-x=1..2", "job.env.LR=3", trains=False))
+    assert [point.args for point in points] == [
+        ("--lr=0.1", "-x", "1"), ("--lr=0.1", "-x", "2"), ("--lr=a b", "-x", "1"), ("--lr=a b", "-x", "2"),
+    ]  # fmt: skip
+    assert {point.sets for point in points} == {("job.env.LR=3",)}
+    assert points[0].words() == "--lr=0.1 -x=1 job.env.LR=3"
+    assert "--sweep --lr=1 sets the same field" in refused("--lr=1", "--lr=2", trains=False)
+    assert "did you mean --sweep --lr=..." in refused("lr=1", trains=False)
+
+
 def test_a_point_is_known_by_its_id() -> None:
     sweep = new_run_id("a.1")
     assert (sweep_of(point_id(sweep, 12)), sweep_of(sweep), sweep_of("a.1")) == (sweep, None, None)
@@ -99,7 +115,7 @@ def test_the_points_are_the_product(asked: dict[str, list[str]]) -> None:
     points = points_of(axes(*(f"{word}={','.join(values)}" for word, values in asked.items())))
     assert len(points) == math.prod(len(values) for values in asked.values())
     assert [tuple(value for _, value in point.values) for point in points] == list(product(*asked.values()))
-    assert len({point.sets for point in points}) == len(points)
+    assert len({(point.sets, point.args) for point in points}) == len(points)
 
 
 @given(st.text())

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import SpecError
-from orchestrator.specs.yaml_source import MAX_BYTES, Node, from_value, merge, nested, parse, plain, read_yaml
+from orchestrator.specs.documents.yaml_source import MAX_BYTES, Node, from_value, merge, nested, parse, plain, read_yaml
 
 
 def data(text: str) -> Any:
@@ -79,27 +79,27 @@ def test_numbers_keep_their_text_where_it_matters() -> None:
         ("---\n", "f.yaml:1:1: the job file is empty"),
         ("\n- 1\n", "f.yaml:2:1: a job file is a mapping of 'key: value' lines, but this one is a list"),
         ("a: 1\nb: 2\na: 3", "f.yaml:3:1: the key 'a' is given twice (first in line 1)"),
-        ("a:\n\tb: 1", "f.yaml:2:1: is not valid YAML: found character '\\t' that cannot start any token\nindent with"),
-        ("a: b: c", "f.yaml:1:5: is not valid YAML: mapping values are not allowed here\nput quotes around"),
+        ("a:\n\tb: 1", "f.yaml:2:1: not valid YAML: found character '\\t' that cannot start any token\nindent with"),
+        ("a: b: c", "f.yaml:1:5: not valid YAML: mapping values are not allowed here\nput quotes around"),
         ("a: [1", "f.yaml:1:"),
         ("hosts: [n[1-3]]", "put quotes around a host range"),
         ("a: !!python/object/apply:os.system [x]", "f.yaml:1:4: the tag 'tag:yaml.org,2002:python/object/apply:os"),
         ("a: !x b", "f.yaml:1:4: the tag '!x' is not allowed"),
         ("!!map a: 1", "the tag"),
         ("a: 1\n---\nb: 2", "f.yaml:2:1: a second document starts here; a job file holds one"),
-        ("a: " + "[" * 5000, "f.yaml:1:43: is nested more than 40 levels deep"),
-        ("a: " + "{a: " * 5000, "is nested more than 40 levels deep"),
+        ("a: " + "[" * 5000, "f.yaml:1:43: nested more than 40 levels deep"),
+        ("a: " + "{a: " * 5000, "nested more than 40 levels deep"),
         ("1: 2", "f.yaml:1:1: the key 1 is not allowed"),
         ("null: 2", "f.yaml:1:1: the key null is not allowed"),
         ("[a]: 2", "f.yaml:1:1: a list as a key is not allowed"),
         ("a: &x [*x]", "f.yaml:1:8: the alias *x stands inside what it refers to"),
         ("a: *.py", "f.yaml:1:"),
         ('a: "\\ud800"', "f.yaml:1:4: holds half of a surrogate pair"),
-        ('a: "\\U00110000"', "f.yaml:1:1: is not YAML that can be read"),
+        ('a: "\\U00110000"', "f.yaml:1:1: not valid YAML after this place"),
         ("a: \x00", "f.yaml:1:4: the control character '\\x00' is not allowed in YAML"),
         (b"a: 1\nb: \xff", "f.yaml:2:4: byte 9 (0xff) is not UTF-8"),
         ("a: 1".encode("utf-16"), "f.yaml:1:1: byte 1 (0xff) is not UTF-8"),
-        (b"#" * (MAX_BYTES + 1), "f.yaml: is larger than 1000 kB"),
+        (b"#" * (MAX_BYTES + 1), "f.yaml: larger than 1000 kB"),
         ("a: [" + "1," * 60_000 + "1]", "holds more than 50000 values"),
     ],
 )
@@ -115,7 +115,7 @@ def test_an_alias_bomb_is_refused_before_it_is_built(tmp_path: Path) -> None:
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
-    for path, message in ((tmp_path, "is a folder"), (tmp_path / "no.yaml", "there is no such job file")):
+    for path, message in ((tmp_path, "a folder, not"), (tmp_path / "no.yaml", "there is no such job file")):
         with pytest.raises(SpecError, match=message):
             read_yaml(path, "job")
     with pytest.raises(SpecError, match="not a regular file"):

@@ -39,6 +39,8 @@ GO = event(EventKind.GO, 0, attempt=0, world_size=2)
 RUNNING = (event(EventKind.SUBMITTED), *AGENTS, GO, *(event(EventKind.STARTED, n, ranks=[n, n + 1]) for n in (0, 1)))
 END = event(EventKind.GANG_ENDED, 0, outcome="succeeded", cause="", reason="", attempt=0)
 LOST = event(EventKind.GANG_ENDED, 0, outcome="failed", cause="infra", reason="node 1 was lost", attempt=0)
+FAILED = event(EventKind.GANG_ENDED, 0, outcome="failed", cause="user_error", reason="no", attempt=0)
+PREEMPTED = event(EventKind.GANG_ENDED, 0, outcome="preempted", cause="preempted", reason="", attempt=0)
 LEFT = tuple(event(EventKind.AGENT_ENDED, node, outcome="succeeded") for node in (0, 1))
 LOST_0 = event(
     EventKind.GAVE_UP, 1, outcome="failed", cause="infra", reason="node 1 lost node 0: no heartbeat for 10 s"
@@ -106,7 +108,14 @@ TABLE: list[tuple[str, Observation, tuple[Action, ...]]] = [
     ("it was decided", seen(*RUNNING, LOST, *LEFT, DECIDED, alive={}, relaunches=True, handle=HandleStatus.INTENT),
      (StartAgents(FIRST, is_new=False),)),
     ("its budget is used up", seen(DECIDED, *({**one, "start": 1} for one in AGENTS), GO, LOST, *LEFT, alive=GONE,
-     relaunches=True), (Finish(Verdict(Outcome.FAILED, Cause.INFRA, "node 1 was lost"), 5.0),)),
+     relaunches=True), (Finish(Verdict(Outcome.FAILED, Cause.INFRA, "node 1 was lost", attempt=1), 5.0),)),
+    ("it was given up before its next attempt", seen(*RUNNING, DECIDED, *({**one, "start": 1} for one in AGENTS),
+     {**LOST_0, "node": 0}, *LEFT, alive=GONE),
+     (Finish(Verdict(Outcome.FAILED, Cause.INFRA, LOST_0["reason"], attempt=1), 5.0),)),
+    ("a cancel came between two starts", seen(*RUNNING, LOST, *LEFT, CANCEL, alive=GONE, relaunches=True,
+     is_cancelled=True), (Finish(Verdict(Outcome.CANCELLED), 5.0),)),
+    ("a cancel came after a program had failed", seen(*RUNNING, FAILED, *LEFT, CANCEL, alive=GONE, relaunches=True,
+     is_cancelled=True), (Finish(Verdict(Outcome.FAILED, Cause.USER_ERROR, "no"), 5.0),)),
     # What a scheduler knows besides.
     ("its job waits", seen(event(EventKind.SUBMITTED), alive={0: None, 1: None}, scheduler=WAITING), ()),
     ("the run before it failed", seen(alive={0: None, 1: None}, scheduler=WAITING, wait=UNSATISFIABLE),
@@ -117,6 +126,9 @@ TABLE: list[tuple[str, Observation, tuple[Action, ...]]] = [
      scheduler=WAITING, is_quiet=True), ()),
     ("its job is over", seen(*RUNNING, alive=GONE, scheduler=ENDED),
      (Finish(Verdict(Outcome.FAILED, Cause.INFRA, "NODE_FAIL"), None),)),
+    ("its job was cancelled between two starts", seen(*RUNNING, PREEMPTED, *LEFT, CANCEL, alive=GONE,
+     scheduler=SchedulerStatus("ended", outcome="cancelled"), is_cancelled=True),
+     (Finish(Verdict(Outcome.CANCELLED), 5.0),)),
 ]  # fmt: skip
 
 

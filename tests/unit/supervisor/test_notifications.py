@@ -15,8 +15,8 @@ from pydantic import ValidationError
 
 from orchestrator.cli.render.runs import notify_lines
 from orchestrator.errors import UsageError
-from orchestrator.runs import notification_ledger
-from orchestrator.runs.notification_ledger import (
+from orchestrator.runs import marks
+from orchestrator.runs.notifications.ledger import (
     HIDDEN,
     LEDGER,
     Notification,
@@ -259,9 +259,9 @@ def test_damage_keeps_nobody_waiting(tmp_path: Path, capsys: pytest.CaptureFixtu
     worker.poll()
     assert not worker.has_work()
     assert "its notifications are not sent" in capsys.readouterr().err
-    (tmp_path / notification_ledger.MARKS / "long-gone").touch()
+    (tmp_path / marks.NOTIFY / "long-gone").touch()
     assert [each.run_id for each in watched(tmp_path)] == ["job-abc"]
-    assert not (tmp_path / notification_ledger.MARKS / "long-gone").exists()
+    assert not (tmp_path / marks.NOTIFY / "long-gone").exists()
     (run.path / LEDGER).write_bytes(b'\xff{"id": 3}\n[]\n{"id": "x"}\n{"id": "y", "state": "sent"}')
     assert [line["id"] for line in delivered(run)] == ["y"]
 

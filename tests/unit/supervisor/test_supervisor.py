@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import time
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from orchestrator.errors import StoreError
-from orchestrator.operations.delegate import find_pointer
+from orchestrator.node.system.processes import STOPPED, identify
+from orchestrator.node.system.processes import state_of as state_of_process
+from orchestrator.operations.debugging.shell import shell
 from orchestrator.operations.gc import collect_garbage
 from orchestrator.operations.runs import cancel, remove
-from orchestrator.operations.shell import shell
+from orchestrator.operations.submission.delegate import find_pointer
 from orchestrator.runs.store import create_run
 from orchestrator.runs.sweeps import make_sweep
+from orchestrator.supervisor import supervisor
 from orchestrator.supervisor.queue import start_here
 from orchestrator.supervisor.reconcile import reconcile, state_of
-from orchestrator.supervisor.supervisor import attended_root, prune, start_supervisor, supervise
+from orchestrator.supervisor.start import attended_root, start_supervisor, supervisor_lock
+from orchestrator.supervisor.supervisor import prune, supervise
 
 
 def children() -> set[int]:
@@ -34,6 +43,30 @@ def test_it_imports_nothing_from_the_state_folder(tmp_path: Path) -> None:
     _, status = os.waitpid(started, 0)
     assert (status, (tmp_path / "supervisor.log").read_text()) == (0, "")
     assert not (tmp_path / "ran").exists()
+
+
+def test_one_that_was_stopped_goes_on_with_the_next_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds the lock: without that no run would end any more, and `status` would show old numbers."""
+    create_run(tmp_path, "r-222222", {"run_id": "r-222222", "nnodes": 1, "kind": "local", "created": 1.0})
+    monkeypatch.setenv("ORCH_HOME", str(tmp_path))
+    with supervisor_lock(tmp_path) as is_ours, subprocess.Popen(["sleep", "60"]) as process:
+        found = identify(process.pid)
+        assert is_ours
+        assert found is not None
+        who = {"pid": found.pid, "started": found.started, "host": os.uname().nodename}
+        try:
+            process.send_signal(signal.SIGSTOP)
+            os.waitpid(process.pid, os.WUNTRACED)
+            for another in ({**who, "started": 1}, {**who, "host": "elsewhere"}):
+                (tmp_path / "supervisor.json").write_text(json.dumps(another))
+                attended_root()
+                assert state_of_process(process.pid) in STOPPED
+            (tmp_path / "supervisor.json").write_text(json.dumps(who))
+            attended_root()
+            os.waitpid(process.pid, os.WCONTINUED)
+            assert state_of_process(process.pid) not in STOPPED
+        finally:
+            process.kill()
 
 
 def test_nothing_is_started_ended_or_written_where_others_may_write(
@@ -94,3 +127,29 @@ def test_no_program_that_a_pointer_of_anothers_names_is_run(tmp_path: Path) -> N
     assert find_pointer(tmp_path, "r-222222") is not None
     tmp_path.chmod(0o777)
     assert find_pointer(tmp_path, "r-222222") is None
+
+
+def test_passes_over_a_large_run_leave_time_for_what_its_nodes_send(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is news all the time, and a pass over many nodes takes long."""
+    passes: list[tuple[float, float]] = []
+
+    class Slow:
+        def __init__(self, *_: object) -> None: ...
+
+        def record(self) -> SimpleNamespace:
+            return SimpleNamespace(kind="ssh", point=None)
+
+        def run_once(self) -> bool | None:
+            begun = time.monotonic()
+            time.sleep(0.05)
+            passes.append((begun, time.monotonic()))
+            return True if len(passes) == 3 else None
+
+    monkeypatch.setattr(supervisor, "Reconciler", Slow)
+    monkeypatch.setattr(supervisor, "backend", lambda _: SimpleNamespace(wait=lambda *_: None))
+    run = create_run(tmp_path, "r-222222", {"run_id": "r-222222", "nnodes": 1, "kind": "ssh", "created": 1.0})
+    supervisor._look_after(tmp_path, run)
+    for (begun, ended), (following, _) in pairwise(passes):
+        assert following - ended >= min(supervisor.LONGEST_REST, ended - begun) * 0.9

@@ -10,11 +10,12 @@ import threading
 import pytest
 import torch
 
-from orchestrator.protocol.checkpoint_dir import COMMIT, FORMAT, MANIFEST, STATE, Manifest
+from orchestrator.protocol.checkpoints.checkpoint_dir import COMMIT, FORMAT, MANIFEST, STATE, Manifest
 from orchestrator.training.checkpoint import format as checkpoints
 from orchestrator.training.checkpoint.resume import find
 from orchestrator.training.errors import CheckpointError, UserError
 from orchestrator.training.options import read_places
+from tests.unit.training.reads import reads_at_most
 
 STATE_OF = {step: {"weights": torch.full((1000,), float(step)), "step": step} for step in range(10)}
 
@@ -96,14 +97,21 @@ def test_what_is_no_plain_value_is_not_loaded(tmp_path):
         checkpoints.load(path)
 
 
-def test_older_ones_go_only_when_the_new_one_verifies(folder):
+def test_older_ones_go_only_when_the_new_one_is_whole(folder):
     checkpoints.save(folder, STATE_OF[4], Manifest(step=4), keep=2)
     assert [each.step for each in checkpoints.listing(folder)] == [3, 4]
     path = checkpoints.write(folder, STATE_OF[5], Manifest(step=5))
-    flip(path / STATE)
+    truncate(path / STATE)
     with pytest.raises(CheckpointError, match="Older checkpoints are kept"):
         checkpoints.prune(folder, path, keep=1)
     assert [each.step for each in checkpoints.listing(folder)] == [3, 4, 5]
+
+
+def test_a_save_reads_nothing_back(tmp_path):
+    weights = torch.zeros(2_000_000)
+    with reads_at_most(weights.nbytes // 4):
+        path = checkpoints.save(tmp_path, {"weights": weights}, Manifest(step=1))
+    assert checkpoints.check(path).problem is None
 
 
 def test_a_step_can_be_saved_again(folder):

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from orchestrator.errors import OrchError, UsageError
 from orchestrator.operations import export as exports
-from orchestrator.protocol.checkpoint_dir import Manifest
+from orchestrator.protocol.checkpoints.checkpoint_dir import Manifest
 from orchestrator.runs.store import RunDir
 from orchestrator.specs.job import Job
 from orchestrator.specs.plan import Place, plan
@@ -90,7 +90,7 @@ def planned(tmp_path: Path, nproc: object, **job: object) -> RunDir:
 def test_commands_by_hand_are_quoted_and_name_every_node(tmp_path: Path) -> None:
     text = exports.torchrun_commands(planned(tmp_path, [2, 1]), 23456)
     assert text.count("cd '/my code'") == 2
-    assert "'WORD=it'\"'\"'s'" in text
+    assert "WORD='it'\"'\"'s' " in text
     assert "--nnodes 2 --node-rank 0 --nproc-per-node 2 --master-addr 127.0.0.1 --master-port 23456" in text
     assert text.endswith("--nnodes 2 --node-rank 1 --nproc-per-node 1 --master-addr 127.0.0.1 --master-port 23456 "
                          "train.py --x 'a b'")  # fmt: skip

@@ -13,7 +13,7 @@ from orchestrator.training.data import loading
 from orchestrator.training.data.sampler import ExactSampler, Share, pick
 from orchestrator.training.data.samples import Data, count
 from orchestrator.training.data.task import Task, load_data
-from orchestrator.training.distributed.group import Ranks
+from orchestrator.training.distributed.ranks import Ranks
 from orchestrator.training.errors import DataError, UserError
 from orchestrator.training.options import parse
 

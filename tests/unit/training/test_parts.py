@@ -15,12 +15,13 @@ from torch import nn
 from orchestrator.training.checkpoint import random_state
 from orchestrator.training.data import samples as data
 from orchestrator.training.data.task import load_task
-from orchestrator.training.distributed import group, stop
-from orchestrator.training.distributed.group import Ranks
+from orchestrator.training.distributed import stop
+from orchestrator.training.distributed.devices import BOTH, choose
+from orchestrator.training.distributed.ranks import Ranks, read_ranks
 from orchestrator.training.errors import CheckpointError, UserError
 from orchestrator.training.options import check_batch, parse
 from orchestrator.training.progress.heartbeat import HEARTBEAT_BYTES, Heartbeat, HeartbeatFile, encode
-from orchestrator.training.progress.report import Reporter, duration, measure
+from orchestrator.training.progress.report import Reporter, duration, measure, numbers
 
 
 @pytest.mark.parametrize(
@@ -50,42 +51,42 @@ def test_a_wrong_command_line_is_refused(arguments, capsys):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_the_backend_is_chosen_or_refused_with_a_remedy():
-    assert group.choose("auto", Ranks(grouped=True)).backend == "gloo"
-    assert group.choose("auto", Ranks()).backend == ""
+    assert choose("auto", Ranks(grouped=True)).backend == "gloo"
+    assert choose("auto", Ranks()).backend == ""
     with pytest.raises(UserError, match=r"needs a GPU .* sees 0: choose ORCH_BACKEND=gloo"):
-        group.choose("nccl", Ranks(grouped=True))
+        choose("nccl", Ranks(grouped=True))
     if not torch.distributed.is_mpi_available():
         with pytest.raises(UserError, match="built without MPI: choose"):
-            group.choose("mpi", Ranks(grouped=True))
+            choose("mpi", Ranks(grouped=True))
     with pytest.raises(UserError, match=r"one of auto \| gloo \| nccl \| cpu:gloo,cuda:nccl \| mpi, not 'smoke'"):
-        group.choose("smoke", Ranks())
+        choose("smoke", Ranks())
     with pytest.raises(UserError, match=r"The cpu:gloo,cuda:nccl backend needs a GPU"):
-        group.choose(group.BOTH, Ranks(grouped=True))
+        choose(BOTH, Ranks(grouped=True))
 
 
 def test_the_choice_of_a_backend_explains_itself(monkeypatch):
     ranks = Ranks(local_rank=1, local_world_size=2, grouped=True)
     for devices, wanted, expected, reason in (
-        (2, "auto", ("nccl", "cuda:1"), "each rank has a GPU, and this process sees 2 GPUs for its node's 2 ranks"),
-        (1, "auto", ("gloo", "cpu"), "has a GPU, and this process sees 1 GPU for its node's 2 ranks"),
-        (2, group.BOTH, (group.BOTH, "cuda:1"), "ORCH_BACKEND asks for it"),
-        (2, "gloo", ("gloo", "cuda:1"), "ORCH_BACKEND asks for it"),
+        (2, "auto", (BOTH, "cuda:1"), "2 GPUs visible for 2 local ranks"),
+        (0, "auto", ("gloo", "cpu"), "0 GPUs visible for 2 local ranks"),
+        (2, BOTH, (BOTH, "cuda:1"), "set by ORCH_BACKEND"),
+        (2, "gloo", ("gloo", "cuda:1"), "set by ORCH_BACKEND"),
     ):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "device_count", lambda count=devices: count)
-        choice = group.choose(wanted, ranks)
+        choice = choose(wanted, ranks)
         assert (choice.backend, str(choice.device)) == expected
         assert reason in choice.reason
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: False)
-    assert "built without NCCL" in group.choose("auto", ranks).reason
+    assert "built without NCCL" in choose("auto", ranks).reason
 
 
 def test_ranks_that_contradict_are_refused():
-    assert group.read_ranks({}) == Ranks()
-    assert group.read_ranks({"RANK": "1", "WORLD_SIZE": "2"}).rank == 1
+    assert read_ranks({}) == Ranks()
+    assert read_ranks({"RANK": "1", "WORLD_SIZE": "2"}).rank == 1
     for environ in ({"WORLD_SIZE": "2"}, {"RANK": "2", "WORLD_SIZE": "2"}, {"RANK": "x"}):
         with pytest.raises(UserError):
-            group.read_ranks(environ)
+            read_ranks(environ)
 
 
 @pytest.mark.parametrize("loss", [0.1 + 0.2, float("nan"), float("inf"), -1e300, None])
@@ -96,13 +97,16 @@ def test_a_beat_is_one_line_of_512_bytes(loss):
     assert len(line) == HEARTBEAT_BYTES
     assert line.endswith(b" \n")
     saves = {"saves", "saves_failed", "unsaved"}
-    assert set(json.loads(line)) == {"step", "total", "epoch", "phase", "time", "loss", "rate", "eta", *saves}
+    known = {"step", "total", "epoch", "phase", "time", "loss", "rate", "eta", "waited"}
+    assert set(json.loads(line)) == {*known, *saves}
 
 
-def test_a_reason_however_long_leaves_a_beat_its_size(tmp_path):
+def test_a_reason_however_long_leaves_a_beat_its_size(tmp_path, monkeypatch):
     beats = HeartbeatFile(tmp_path / "beat")
     beats.saved()
     beats.saved('"\\\u20ac\t' * 500)
+    monkeypatch.setattr(time, "monotonic", iter([0.0, 1e12 / 7, 1e12 / 7, 1e12 / 7]).__next__)
+    assert list(beats.waiting([1])) == [1]
     beats.write(
         Heartbeat(step=10**12, total=10**12, epoch=10**6, phase="train", loss=-1.5e15 / 7, rate=1e9 / 7, eta=1e9 / 7)
     )
@@ -110,6 +114,25 @@ def test_a_reason_however_long_leaves_a_beat_its_size(tmp_path):
     line = (tmp_path / "beat").read_bytes()
     assert len(line) == HEARTBEAT_BYTES
     assert (json.loads(line)["saves"], json.loads(line)["saves_failed"]) == (2, 1)
+
+
+def test_a_beat_tells_how_long_the_data_was_waited_for_and_not_how_long_the_step_took(tmp_path, monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+
+    def loader():
+        for batch in range(3):
+            clock[0] += 2.0
+            yield batch
+
+    beats = HeartbeatFile(tmp_path / "beat")
+    beats.write(Heartbeat(phase="start"))
+    assert json.loads((tmp_path / "beat").read_text())["waited"] is None
+    for batch in beats.waiting(loader()):
+        clock[0] += 50.0
+        beats.write(Heartbeat(step=batch, phase="train"))
+    beats.close()
+    assert json.loads((tmp_path / "beat").read_text())["waited"] == 6.0
 
 
 def test_beats_are_rare_but_a_new_phase_is_told_at_once(tmp_path):
@@ -258,3 +281,23 @@ def test_a_checkpoint_of_something_else_is_a_sentence():
     assert random_state.part({"model": 1}, "model", "here") == 1
     with pytest.raises(CheckpointError, match="here holds no 'model', only weights"):
         random_state.part({"weights": 1}, "model", "here")
+
+
+def test_a_frameworks_metrics_are_its_numbers_under_names_of_its_own() -> None:
+    values = {
+        "loss": torch.tensor(0.5),
+        "lr": 0.1,
+        "done": 3,
+        "step": 7,
+        "kind": 1,
+        "matrix": torch.ones(2, 2),
+        "who": "me",
+    }
+    assert numbers(values) == {"loss": 0.5, "lr": 0.1, "done": 3}
+
+
+def test_why_mnist_could_not_be_downloaded_is_the_last_address_s_failure():
+    tried = "Error downloading t10k:\nTried https://a/, got:\n<urlopen error [Errno 101] Network is unreachable>\n"
+    last = "Tried http://b/, got:\n<urlopen error [Errno -2] Name or service not known>\n"
+    assert data._why_no_download(RuntimeError(tried + last)) == "Name or service not known"
+    assert data._why_no_download(RuntimeError("the disk is full.")) == "the disk is full"

@@ -1,13 +1,16 @@
 """fp16: refused where it can't be computed, and the scaling of gradients where it can."""
 
+from threading import Thread
+
 import pytest
 import torch
 from torch import nn
 
+from orchestrator.training import precision
 from orchestrator.training.data.sampler import Share
 from orchestrator.training.data.samples import Data
 from orchestrator.training.data.task import Task
-from orchestrator.training.distributed.group import Ranks
+from orchestrator.training.distributed.ranks import Ranks
 from orchestrator.training.errors import UserError
 from orchestrator.training.options import parse
 from orchestrator.training.strategies import Setup, find
@@ -152,3 +155,37 @@ def test_weights_that_are_no_numbers_are_noticed() -> None:
     assert made.is_finite()
     made.model.bias.data.fill_(float("inf"))
     assert not made.is_finite()
+
+
+def test_a_thread_of_dp_computes_in_the_precision_that_was_asked_for() -> None:
+    made, _ = strategy("--strategy", "dp", "--precision", "bf16")
+    plain, _ = strategy("--strategy", "dp")
+    inputs = torch.linspace(0, 1, 18).reshape(6, 3) + 1e-3
+    found: list[torch.Tensor] = []
+
+    def compute() -> None:
+        torch.set_autocast_dtype("cpu", torch.float16)  # what a GPU's threads begin with
+        found.append(made.network(inputs))
+
+    thread = Thread(target=compute)
+    thread.start()
+    thread.join()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        expected = made.model(inputs).float()
+    assert torch.equal(found[0], expected)
+    assert not torch.equal(found[0], plain.network(inputs))
+
+
+def test_auto_is_fp32_on_a_cpu() -> None:
+    assert precision.resolve("auto", CPU) == "fp32"
+    assert precision.resolve("bf16", CPU) == "bf16"
+
+
+def test_fp8_is_refused_where_it_can_not_be_computed() -> None:
+    with pytest.raises(UserError, match=r"--precision fp8 (needs torchao: pip install torchao|computes on GPUs of)"):
+        strategy("--precision", "fp8")
+
+
+def test_a_mode_is_the_compilers_that_has_it() -> None:
+    with pytest.raises(UserError, match="--compile-mode max-autotune is inductor's: add --compile inductor"):
+        strategy("--compile-mode", "max-autotune")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from orchestrator.protocol.checkpoint_dir import Manifest
+from orchestrator.protocol.checkpoints.checkpoint_dir import Manifest
 from orchestrator.training.checkpoint import format as checkpoints
 from orchestrator.training.checkpoint.saver import Saver
 from orchestrator.training.checkpoint.staging import Staging
@@ -55,6 +55,18 @@ def test_older_checkpoints_go_and_a_disk_that_refuses_ends_nothing(saver: Saver,
     saver.save({"w": torch.ones(3)}, Manifest(step=4))
     saver.close()
     assert "could not be written: File exists. Training goes on" in capsys.readouterr().err
+
+
+def test_the_best_by_the_jobs_metric_stays_too(tmp_path: Path) -> None:
+    places = read_places({
+        "ORCH_CHECKPOINT_DIR": str(tmp_path), "ORCH_CHECKPOINT_KEEP": "1", "ORCH_CHECKPOINT_KEEP_BEST": "fidelity",
+        "ORCH_CHECKPOINT_BETTER": "lower",
+    })  # fmt: skip
+    saver = Saver(places, Reporter(None, None, speaks=False, attempt=0), HeartbeatFile(None))
+    for step, value in enumerate((0.5, 0.2, 0.9, 0.4), 1):
+        saver.save({"w": torch.ones(3)}, Manifest(step=step, metric={"fidelity": value}))
+    saver.close()
+    assert [found.step for found in checkpoints.listing(tmp_path)] == [2, 4]
 
 
 def test_memory_is_taken_once() -> None:

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from orchestrator.protocol.checkpoint_dir import Manifest
+from orchestrator.protocol.checkpoints.checkpoint_dir import Manifest
 from orchestrator.training.checkpoint import format as checkpoints
 from orchestrator.training.checkpoint import sharded
 from orchestrator.training.errors import CheckpointError
+from tests.unit.training.reads import reads_at_most
 
 SHARDS = {"model.weight": torch.arange(6.0).reshape(2, 3), "optimizer.0.step": torch.tensor(4.0)}
 
@@ -34,6 +35,14 @@ def test_what_is_written_is_read_and_hashed(path: Path) -> None:
         file.seek(100)
         file.write(b"x")
     assert "__0_0.distcp does not match its sha256" in str(checkpoints.check(path).problem)
+
+
+def test_files_are_hashed_while_they_are_written(tmp_path: Path) -> None:
+    weights = torch.zeros(2_000_000)
+    with reads_at_most(weights.nbytes // 4):
+        path = sharded.write(tmp_path, {"model.weight": weights}, {}, Manifest(step=1))
+    found = checkpoints.check(path)
+    assert (found.problem, len(found.manifest.files if found.manifest else ())) == (None, 3)
 
 
 class Evil:

@@ -11,6 +11,7 @@ from orchestrator.training.data.task import load_task
 from orchestrator.training.errors import UserError
 from orchestrator.training.options import parse
 from orchestrator.training.strategies.layers import cut
+from orchestrator.training.train import _choose_algorithms
 
 JOBS = Path(__file__).parents[3] / "jobs"
 
@@ -89,3 +90,19 @@ def test_augmented_images_are_parts_of_their_padded_originals(tmp_path: Path) ->
         assert target == plain.train[1][7]
         assert any(torch.equal(image, place) or torch.equal(image, place.flip(2)) for place in places)
     assert any(not torch.equal(image, seen[0][0]) for image, _ in seen)
+
+
+@pytest.mark.parametrize(("deterministic", "tries"), [(False, True), (True, False)])
+def test_a_task_of_convolutions_has_cudnn_try_its_ways_unless_bits_count(
+    deterministic: bool, tries: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    before = torch.backends.cudnn.benchmark
+    try:
+        _choose_algorithms(deterministic, load_task(JOBS / "cifar10.py").cudnn_benchmark)
+        assert torch.backends.cudnn.benchmark is tries
+        _choose_algorithms(deterministic, load_task(JOBS / "gpt.py").cudnn_benchmark)
+        assert not torch.backends.cudnn.benchmark
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.backends.cudnn.benchmark = before

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import io
+import stat
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
-from orchestrator.transport.node_archive import node_archive
+import pytest
+
+from orchestrator.node.system import kept
+from orchestrator.transport import node_archive as archives
+from orchestrator.transport.node_archive import kept_archive, node_archive
 
 PACKAGE = Path(__file__).parents[3] / "orchestrator"
 
@@ -44,3 +49,25 @@ def test_it_runs_with_nothing_but_the_standard_library(tmp_path: Path) -> None:
     )
     done = subprocess.run([*bare, "-c", loads, path], capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_it_is_kept_until_a_source_changes_and_not_believed_where_it_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[bytes] = []
+
+    def archive() -> bytes:
+        made.append(b"zip %d" % len(made))
+        return made[-1]
+
+    monkeypatch.setattr(archives, "node_archive", archive)
+    assert [kept_archive(tmp_path), kept_archive(tmp_path)] == [b"zip 0", b"zip 0"]
+    path = tmp_path / "cache" / "node.pyz"
+    assert [stat.S_IMODE(each.stat().st_mode) for each in (path, path.parent)] == [0o600, 0o700]
+    path.write_bytes(path.read_bytes().replace(b"zip", b"rar"))
+    assert kept_archive(tmp_path) == b"zip 1"
+    monkeypatch.setattr(kept, "sources", lambda *_: [("node/agent/agent.py", 1, 1)])
+    assert kept_archive(tmp_path) == b"zip 2"
+    path.parent.chmod(0o777)
+    assert kept_archive(tmp_path) == b"zip 3"
+    assert b"zip 3" not in path.read_bytes()

@@ -16,12 +16,12 @@ from orchestrator.runs.store import RunDir
 from tests.unit.backends.remote.session import LocalSession
 
 
-def checkpoint(folder: Path, step: int, content: bytes) -> Path:
+def checkpoint(folder: Path, step: int, content: bytes, **metric: float) -> Path:
     path = folder / f"step_{step:08}"
     path.mkdir(parents=True)
     (path / "state.pt").write_bytes(content)
     files = {"state.pt": {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}}
-    manifest = json.dumps({"format": 1, "step": step, "files": files}).encode()
+    manifest = json.dumps({"format": 1, "step": step, "files": files, "metric": metric}).encode()
     (path / "manifest.json").write_bytes(manifest)
     (path / "COMMIT").write_text(hashlib.sha256(manifest).hexdigest() + "\n")
     return path
@@ -106,3 +106,17 @@ def test_the_copy_that_was_cut_off_and_has_no_original_any_more_does_not_stay(tm
     bring_newest(run, LocalSession(), str(there), [whole.name])  # type: ignore[arg-type]
     assert [path.name for path in (run.path / "checkpoints").iterdir()] == [whole.name]
     assert (run.path / "checkpoints" / whole.name / "COMMIT").exists()
+
+
+def test_the_copies_here_are_the_newest_and_the_best(tmp_path: Path) -> None:
+    run, there = RunDir(tmp_path / "here"), tmp_path / "there"
+    run.path.mkdir()
+    task = {"checkpoint_keep": 1, "checkpoint_best": "wer", "checkpoint_better": "lower"}
+    (run.path / "plan.json").write_text(json.dumps({"tasks": [task]}))
+    steps = []
+    for step, wer in ((1, 0.5), (2, 0.1), (3, 0.4)):
+        steps.append(checkpoint(there, step, b"x", wer=wer).name)
+        bring_newest(run, LocalSession(), str(there), steps[-1:], most=1)  # type: ignore[arg-type]
+    assert sorted(path.name for path in (run.path / "checkpoints").iterdir()) == ["step_00000002", "step_00000003"]
+    bring_newest(run, LocalSession(), str(there), steps)  # type: ignore[arg-type]
+    assert sorted(path.name for path in (run.path / "checkpoints").iterdir()) == ["step_00000002", "step_00000003"]

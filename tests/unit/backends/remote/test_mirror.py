@@ -86,6 +86,15 @@ def test_chosen_logs_come_at_least_once_and_nothing_else(run: RunDir, sources: l
     assert files == ["nodes/1/attempt_0/rank_1.log"]
 
 
+def test_nobody_waits_for_who_looks_at_another_log(run: RunDir) -> None:
+    """A person may follow rank 1's log for hours; a relaunch copies logs, and another person looks at rank 0's."""
+    sources = [machine("n1", 0), machine("n2", 1)]
+    with watching_logs(run, sources, [1]):
+        with watching_logs(run, sources, [0]):
+            pass
+        assert (run.node(0) / "attempt_0/rank_0.log").exists()
+
+
 class Machine(Follower):
     """Out of reach for so many looks; then it has one checkpoint, and the watching ends."""
 
@@ -114,6 +123,20 @@ def test_a_machine_out_of_reach_is_looked_at_again_until_it_answers(run: RunDir,
     assert follower.lost == ["n1: no route"] * 3
     assert pauses == [FIRST_PAUSE, 2 * FIRST_PAUSE, 4 * FIRST_PAUSE, 0.0]
     assert watcher.steps == ["step_00000001"]
+    watcher.stop()
+
+
+@pytest.mark.parametrize("is_news", [True, False])
+def test_the_run_is_looked_at_again_where_a_look_has_brought_news(run: RunDir, is_news: bool) -> None:
+    watcher = RunWatcher(run, [], list)
+
+    class Quiet(Machine):
+        def update(self) -> Update:
+            watcher.ended.set()
+            return Update(is_news=is_news)
+
+    watcher.follow(Quiet(0))
+    assert watcher.changed.is_set() == is_news
     watcher.stop()
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import resource
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -144,6 +146,53 @@ def test_a_copy_that_fills_the_disk_here_gives_its_room_back(run: RunDir) -> Non
     assert here(run) == {}
 
 
+class Changing(Machine):
+    """A machine on which something happens before each piece of a file is read there."""
+
+    def __init__(self, change: Callable[[int], None]) -> None:
+        super().__init__("n1")
+        self.change, self.pieces = change, 0
+
+    def ask(self, do: str, payload: bytes = b"", **values: Any) -> Any:
+        if do not in ("list_outputs", "hash_files"):
+            self.pieces += 1
+            self.change(self.pieces)
+        return super().ask(do, payload, **values)
+
+
+def test_a_file_that_grows_while_it_is_copied_comes_as_it_is_in_the_end(run: RunDir) -> None:
+    path = write(run, "model.pt", LARGE)
+
+    def grow(piece: int) -> None:
+        if piece == 2:
+            with open(path, "ab") as file:
+                file.write(b"more")
+
+    assert Outputs(run, 0).bring(Changing(grow), final=True) == Left()  # type: ignore[arg-type]
+    assert here(run) == {"model.pt": LARGE + b"more"}
+
+
+def test_a_file_that_never_stands_still_stays_there_and_is_named(run: RunDir) -> None:
+    path = write(run, "log", b"x")
+
+    def change(piece: int) -> None:
+        path.write_bytes(b"x" * (piece + 1))
+
+    left = Outputs(run, 0).bring(Changing(change), final=True)  # type: ignore[arg-type]
+    assert (left.files, left.reason) == (1, "changed while they were copied: log")
+
+
+def test_a_file_that_is_renamed_while_it_is_copied_comes_under_its_new_name(run: RunDir) -> None:
+    path = write(run, "model.pt.tmp", LARGE)
+
+    def rename(piece: int) -> None:
+        if piece == 2:
+            path.rename(path.with_name("model.pt"))
+
+    assert Outputs(run, 0).bring(Changing(rename), final=True) == Left()  # type: ignore[arg-type]
+    assert here(run) == {"model.pt": LARGE}
+
+
 def test_nothing_is_copied_twice(run: RunDir) -> None:
     write(run, "a", b"1")
     write(run, "model.pt", LARGE)
@@ -214,5 +263,5 @@ def test_of_another_node_only_what_differs_comes_and_apart(run: RunDir) -> None:
     write(run, "rank", b"0")
     bring(run)
     write(run, "rank", b"1")
-    Outputs(run, 1, (0,)).bring(Machine("n2"), final=True)  # type: ignore[arg-type]
+    Outputs(run, 1).bring(Machine("n2"), final=True)  # type: ignore[arg-type]
     assert here(run) == {"config": b"same", "rank": b"0", "node_1/rank": b"1"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.backends.remote.transfer import Copy
+from orchestrator.backends.remote.transfer import WRITING, Copy
 from orchestrator.errors import BackendError
+from orchestrator.node.server.files import _news
 from orchestrator.runs.store import RunDir
 from tests.unit.backends.remote.session import LocalSession
 
@@ -72,6 +74,23 @@ def test_a_log_that_was_rotated_between_two_looks_is_finished_first(tmp_path: Pa
     own = copy.run.path / "nodes/0/attempt_0"
     assert (own / "rank_0.log").read_bytes() == b"new"
     assert (own / "rank_0.log.1").read_bytes() == b"a" * 5000 + b"b" * (3 << 20)
+
+
+def test_samples_come_whole_with_what_was_rotated_and_make_no_answer_by_themselves(tmp_path: Path) -> None:
+    remote, copy = copy_of(tmp_path)
+    samples, own = remote / "nodes/0/samples.jsonl", copy.run.path / "nodes/0/samples.jsonl"
+    samples.write_bytes(b"a" * (2 << 20))
+    look(copy)
+    assert own.read_bytes() == samples.read_bytes()
+    with open(samples, "ab") as file:
+        file.write(b"b" * 100)
+    os.replace(samples, f"{samples}.1")
+    samples.write_bytes(b"new")
+    look(copy)
+    look(copy)
+    assert own.read_bytes() == b"new"
+    assert own.with_name("samples.jsonl.1").read_bytes() == b"a" * (2 << 20) + b"b" * 100
+    assert _news(str(remote), 0, {"have": {}}, beats=False) == ([], False)  # a supervisor need not wake up for them
 
 
 def test_only_the_chosen_ranks_logs_come_and_a_torn_copy_is_mended(tmp_path: Path) -> None:
@@ -174,3 +193,56 @@ def test_a_disk_here_without_room_is_an_error_and_not_the_nodes_end(tmp_path: Pa
     (copy.run.path / "nodes").write_text("in the way")
     with pytest.raises(BackendError, match=r"Not a directory|File exists"):
         copy.update(Told(b"x", files=[["nodes/0/agent.log", 1, 0, "", False]]), 0.0)  # type: ignore[arg-type]
+
+
+def test_a_disk_here_that_takes_no_lock_is_an_error_that_names_it(tmp_path: Path) -> None:
+    _, copy = copy_of(tmp_path)
+    (copy.run.path / WRITING).mkdir()
+    with pytest.raises(BackendError, match=rf"{WRITING}: Is a directory"):
+        copy.update(Told(), 0.0)  # type: ignore[arg-type]
+
+
+class Meanwhile(LocalSession):
+    """Answers once another process has brought the same, and what was written after the answer."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        super().__init__()
+        self.acts = [act]
+
+    def call(self, do: str, payload: bytes = b"", *, timeout: float | None = None, **values: Any) -> Any:
+        answer = super().call(do, payload, timeout=timeout, **values)
+        while self.acts:
+            self.acts.pop()()
+        return answer
+
+
+def test_what_another_process_has_brought_meanwhile_stays(tmp_path: Path) -> None:
+    remote, copy = copy_of(tmp_path)
+    log = remote / "nodes/0/attempt_0/rank_0.log"
+    log.write_bytes(b"one\n")
+    own = copy.run.path / "nodes/0/attempt_0/rank_0.log"
+
+    def another() -> None:
+        log.write_bytes(b"one\ntwo\n")
+        look(copy_of(tmp_path)[1])
+
+    copy.update(Meanwhile(another), 0.0)  # type: ignore[arg-type]
+    assert own.read_bytes() == b"one\ntwo\n"
+    look(copy)
+    assert own.read_bytes() == b"one\ntwo\n"
+
+
+def test_a_log_that_another_process_has_rotated_here_meanwhile_stays_as_it_is(tmp_path: Path) -> None:
+    remote, copy = copy_of(tmp_path)
+    log = remote / "nodes/0/attempt_0/rank_0.log"
+    log.write_bytes(b"one\n")
+    look(copy)
+    log.write_bytes(b"one\ntwo\n")
+    os.replace(log, f"{log}.1")
+    log.touch()
+    other = copy_of(tmp_path)[1]
+    copy.update(Meanwhile(lambda: look(other)), 0.0)  # type: ignore[arg-type]
+    look(copy)
+    own = copy.run.path / "nodes/0/attempt_0"
+    assert (own / "rank_0.log.1").read_bytes() == b"one\ntwo\n"
+    assert not (own / "rank_0.log").exists()

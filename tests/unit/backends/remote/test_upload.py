@@ -26,7 +26,8 @@ class OldMachine:
     def call(self, do: str, *_: Any, **values: Any) -> tuple[dict[str, Any], bytes]:
         if do != "hello":
             raise SentError
-        return {"time": 0.0, "gpus": 0, "free": 1 << 40, "workdir": "/w", "lacks_tls": "its Python has no ssl"}, b""
+        has = {"time": 0.0, "cores": 1, "gpus": 0, "memory": 1 << 30, "free": 1 << 40, "workdir": "/w"}
+        return {**has, "lacks_tls": "its Python has no ssl"}, b""
 
 
 def test_a_node_that_can_not_prove_itself_takes_part_only_alone(tmp_path: Path) -> None:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator.backends import backend
 from orchestrator.backends.slurm import client
 from orchestrator.backends.slurm.backend import SlurmBackend
-from orchestrator.errors import UsageError
+from orchestrator.backends.slurm.script import cores_per_node
+from orchestrator.errors import BackendError, UsageError
 from orchestrator.runs.scheduler_status import SchedulerStatus
 from orchestrator.runs.store import RunDir, create_run, remove_run
 from orchestrator.supervisor.reconcile import state_of
+
+from .test_script import launch
 
 SHOWN = "JobId=17 JobName=r-abc234 JobState=FAILED Reason=NonZeroExitCode Restarts=0 ExitCode=127:0 NodeList=n1"
 
@@ -72,6 +77,37 @@ def test_a_cancel_while_slurm_is_asked_is_not_taken_for_a_loss(site: Site, monke
     squeue.write_text(squeue.read_text().replace("cat <<", f"{cancel}\ncat <<"))
     monkeypatch.setattr(backend("slurm"), "slurm", site.backend.slurm)
     assert state_of(site.run).state == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("profile", "job", "takes", "cores"),
+    [
+        ({"gpus_per_node": 4}, {}, True, 24),  # Slurm's 48 for 8 GPUs
+        ({"gres": "gpu:2"}, {}, True, 12),
+        ({"gpus_per_node": 4}, {}, False, 4),  # more than sbatch would give: one a rank
+        ({"gpus_per_node": 4, "cpus_per_gpu": 3}, {}, True, 12),
+        ({"gpus_per_node": 4}, {"resources": {"cpus": 9}}, True, 9),
+        ({}, {}, True, 4),
+    ],
+)
+def test_gpus_bring_their_share_of_the_cores_along(
+    site: Site, profile: dict[str, Any], job: dict[str, Any], takes: bool, cores: int
+) -> None:
+    site.program("sinfo", "main*|up|infinite|2|0/2|64|4000|gpu:8")
+    site.program("scontrol", "PartitionName=main MaxCPUsPerNode=48")
+    site.program("sbatch", "sbatch: Job 18 to start at now" if takes else "allocation failure", code=int(not takes))
+    plan = launch(job=job, **profile)
+    made = site.backend.completed(plan)
+    assert cores_per_node(made) == cores
+    open_still = made == plan and bool(profile) and not job and "cpus_per_gpu" not in profile
+    run = create_run(site.bin.parent / "home", "q-abc234", {"kind": "slurm", "profile": made.profile, "job": made.job})
+    assert ("set cpus_per_gpu" in site.backend.unsaid(run)) is open_still is (not takes)
+
+
+def test_a_slurm_that_says_nothing_leaves_the_plan_as_it_is(site: Site) -> None:
+    plan = launch(gpus_per_node=4)
+    site.program("sinfo", "slurm_load_partitions: Unable to contact slurm controller", code=1)
+    assert site.backend.completed(plan) == plan
 
 
 def test_a_running_jobs_nodes_live(site: Site) -> None:
@@ -165,6 +201,24 @@ def test_a_controller_that_is_down_is_named_without_waiting_for_all_tries_of_squ
     site.program("scontrol", "Slurmctld(primary) at ctl is DOWN\nSlurmctld(backup) at ctl2 is DOWN")
     told = "Slurmctld(primary) at ctl is DOWN; Slurmctld(backup) at ctl2 is DOWN"
     assert site.scheduler_status() == SchedulerStatus("unknown", f"Slurm can't be asked: {told}")
+
+
+def test_a_controller_that_is_down_holds_status_up_for_two_seconds_at_most(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patience = []
+
+    def silent(argv: Sequence[str], _stdin: str, timeout: float) -> client.Answer:
+        patience.append(timeout)
+        if argv[0] == "scontrol":
+            return client.Answer(0, "Slurmctld(primary) at ctl is DOWN", "")
+        raise BackendError(f"{argv[0]} did not answer for {timeout:g} s", transient=True)
+
+    monkeypatch.setattr(site.backend.slurm.runner, "run", silent)
+    for _ in range(20):  # of so many runs, one asks
+        assert site.scheduler_status().phase == "unknown"
+    assert patience
+    assert sum(patience) <= 2.0
 
 
 def test_a_controller_that_is_only_slow_is_waited_for(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,11 @@ from typing import Any
 import pytest
 
 from orchestrator.backends import backend, kind_of
+from orchestrator.backends.settings import SlurmSettings
+from orchestrator.backends.slurm import doctor
 from orchestrator.backends.slurm.backend import pickled
-from orchestrator.backends.slurm.doctor import last_save, seconds_in, seconds_of, seen_there
+from orchestrator.backends.slurm.client import Client, LocalRunner
+from orchestrator.backends.slurm.doctor import gpus_there, last_save, seconds_in, seconds_of, seen_there
 from orchestrator.backends.slurm.login import LoginBackend
 from orchestrator.backends.slurm.recorded_status import SEEN, record_status
 from orchestrator.errors import UsageError
@@ -28,6 +31,7 @@ from orchestrator.specs.plan import plan
 from orchestrator.specs.profile import PROFILE
 from orchestrator.transport.address import Address, parse_address
 from orchestrator.transport.node_archive import submitit_archive
+from tests import nvml
 
 PLAIN: dict[str, Any] = {"patience": 30, "env": {}, "hide": ["SQUEUE_"]}
 
@@ -68,7 +72,7 @@ def test_its_task_becomes_the_agent_by_the_archive_that_travels(run: RunDir) -> 
     assert line.endswith("/env/python -u /w/runs/r-abc234/submitit.pyz /w/runs/r-abc234/slurm")
     task = pickle.loads(pickled(launch))  # noqa: S301 (our own)
     argv = ["/env/python", "/w/runs/r-abc234/node.pyz", "slurm", "/w/runs/r-abc234"]
-    assert (task.function, task.args) == (os.execv, ("/env/python", argv))
+    assert (task.function, task.args) == (os.execvp, ("/env/python", argv))
 
 
 def test_what_slurm_said_last_is_read_here(run: RunDir) -> None:
@@ -161,3 +165,29 @@ def test_what_a_node_sees(out: str, err: str, level: str, words: str) -> None:
     found = seen_there(out, err, "/w", "/py")
     assert (found[0], words in found[1]) == (level, True), found
     assert bool(found[2]) == (level != "ok")
+
+
+def test_a_nodes_gpus_are_tried_by_the_doctors_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """srun is a stand-in that runs its words here, on cards of a stand-in for NVIDIA's library."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    srun = programs / "srun"
+    srun.write_text(f'#!/bin/sh\necho "$*" >{tmp_path}/asked\nwhile [ "$1" != sh ]; do shift; done\nexec "$@"\n')
+    srun.chmod(0o755)
+    stub = nvml.describe(tmp_path / "cards", nvml.card(0), nvml.card(1, "volatile 2"))
+    for name, value in {**stub.environment, "PATH": f"{programs}:{os.environ['PATH']}"}.items():
+        monkeypatch.setenv(name, value)
+    settings = SlurmSettings(gpus_per_node=2, python=sys.executable)
+    found = doctor._on_node(Client(LocalRunner()), settings, str(tmp_path / "runs"))
+    assert "--gpus-per-node=2" in (tmp_path / "asked").read_text()
+    assert found["node"].level == "ok"
+    assert found["gpus"][:2] == ("ok", "2 NVIDIA H200")
+    assert found["gpu health"][:2] == ("fail", "GPU 1: 2 uncorrectable errors")
+    assert found["cuda"].level == "fail"  # torch has no such card
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_a_job_without_the_gpus_that_were_asked_for_is_told() -> None:
+    none = json.dumps({"said": {"gpus": []}, "tried": {}})
+    assert gpus_there([none], 4)["gpus"][:2] == ("fail", "the job has none of the 4 that the profile asks for")
+    assert gpus_there([none], None) == gpus_there([], 4) == {}

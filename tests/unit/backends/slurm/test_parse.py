@@ -13,16 +13,20 @@ from orchestrator.backends.slurm.parse import (
     ENDED,
     WAITING,
     JobLine,
+    cpu_seconds,
     exit_code,
     how_it_ended,
     job_id_of,
+    memory_in,
     parse_sacct,
     parse_scontrol,
     parse_squeue,
+    parse_use,
     state_word,
     wait_seconds,
     why_it_waits,
 )
+from orchestrator.runs.job_use import JobUse
 
 SQUEUE = """\
 101|PENDING|Resources|2026-03-01T10:00:00||train-abc234
@@ -47,6 +51,12 @@ SCONTROL_25 = (
     "ExitCode=0:0 DerivedExitCode=0:0 RunTime=00:00:00 StartTime=2026-03-01T09:02:00 EndTime=Unknown NodeList= "
     "BatchHost=n1 ReqTRES=cpu=3,mem=12G,node=3,billing=3 AllocTRES=(null) LicensesAlloc=(null) TresPerTask=cpu=1"
 )
+
+
+def test_a_requeued_job_says_when_it_may_start_again() -> None:
+    job = JobLine("7", "PENDING", reason="BeginTime", start="2026-03-01T04:26:13")
+    assert why_it_waits(job) == "Slurm job 7 pending: eligible from 2026-03-01 04:26:13 (BeginTime)"
+    assert why_it_waits(job, has_run=True).startswith("Slurm job 7 pending: requeued, eligible from 2026-03-01")
 
 
 def test_squeue_lists_the_jobs_that_are_whole() -> None:
@@ -138,7 +148,7 @@ def test_the_number_in_sbatchs_answer(answer: str, job: str | None) -> None:
     [
         ("Priority", "other jobs are ahead of it in the queue (Priority)"),
         ("Resources", "it is next, as soon as enough nodes are free (Resources)"),
-        ("", "Slurm has not looked at it yet"),
+        ("", "not considered by the scheduler yet"),
         ("ReqNodeNotAvail, UnavailableNodes:n[1-3]", "nodes that it needs are down or reserved (ReqNodeNotAvail, Un"),
         ("ReqNodeNotAvail,_May_be_reserved_for_other_job", "nodes that it needs are down or reserved"),
         ("QOSMaxCpuPerUserLimit", "you use as much as the qos gives one user"),
@@ -184,7 +194,9 @@ def test_how_long_until_it_may_start() -> None:
 
 def test_when_a_job_may_start() -> None:
     job = JobLine("5", "PENDING", reason="Priority", start="2026-03-01T10:00:00")
-    expected = "Slurm job 5 waits: other jobs are ahead of it in the queue (Priority); may start at 2026-03-01 10:00:00"
+    expected = (
+        "Slurm job 5 pending: other jobs are ahead of it in the queue (Priority); may start at 2026-03-01 10:00:00"
+    )
     assert why_it_waits(job) == expected
 
 
@@ -227,3 +239,43 @@ def test_a_controller_that_is_away_is_no_refusal() -> None:
     assert refusal(said, PROFILE, None).transient
     assert not is_unanswered(said)
     assert is_unanswered("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation")
+
+
+# A job of another name that had the number before; the memory of tasks together stands with their step.
+USED = """\
+17|COMPLETED|9|60|1|00:00:01|billing=1,cpu=1,mem=1G,node=1||other-abc234
+17|COMPLETED|100|60|8|04:32.500|billing=8,cpu=8,mem=8000M,node=2||train-abc|234
+17.batch|COMPLETED|100||4|00:01.000|cpu=4,mem=4000M,node=1|cpu=00:00:01,energy=0,mem=10M,pages=0|batch
+17.extern|COMPLETED|100||8|00:00.001|billing=8,cpu=8,mem=8000M,node=2|cpu=00:00:00,fs/disk=12,mem=0|extern
+17.0|COMPLETED|99||8|04:31.000|cpu=8,mem=8000M,node=2|cpu=00:04:31,energy=0,mem=1229M,vmem=9G|agent
+"""
+
+
+def test_what_a_job_has_used() -> None:
+    found = parse_use(USED, "train-abc|234")
+    assert found is not None
+    assert found == JobUse("17", "COMPLETED", 100.0, 3600.0, 8, 272.5, 1229 << 20, 8000 << 20)
+    assert found.core_share == pytest.approx(0.340625)
+    assert parse_use(USED, "third") is None
+    assert parse_use("sacct: error: Slurm accounting storage is disabled", "train") is None
+
+
+def test_what_slurm_has_not_measured_is_not_invented() -> None:
+    line = "17_3|CANCELLED by 1000|0|UNLIMITED|0||||train"
+    assert parse_use(line, "train") == JobUse("17_3", "CANCELLED", 0.0, None, 0, None, None, None)
+    assert JobUse("17_3", "CANCELLED", 0.0, None, 0, None, None, None).core_share is None
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("1-02:03:04", 93784.0), ("02:03:04", 7384.0), ("03:04.250", 184.25), ("", None), ("x", None)]
+)
+def test_times_of_cores(text: str, seconds: float | None) -> None:
+    assert cpu_seconds(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("cpu=8,mem=4000M", 4000 << 20), ("mem=1.5G", 3 << 29), ("vmem=9G", None), ("mem=5", 5)],
+)
+def test_memory_among_what_a_job_was_given(text: str, found: int | None) -> None:
+    assert memory_in(text) == found

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from orchestrator.backends.settings import SlurmSettings
-from orchestrator.backends.slurm.partitions import Partition, fits, parse_sinfo
+from orchestrator.backends.slurm.partitions import Partition, cores_per_gpu, fits, parse_sinfo
 from orchestrator.cli.render.results import partitions_page
 
 SINFO = """\
@@ -50,3 +50,24 @@ def test_the_page_of_partitions() -> None:
     assert lines[0].split() == ["PARTITION", "IDLE", "NODES", "CORES", "MEMORY", "GRES", "TIME", "LIMIT"]
     assert lines[1].split() == ["main", "(default)", "1", "of", "4", "8", "4000", "MiB", "gpu:4", "none"]
     assert lines[5].startswith("old (down)")
+
+
+@pytest.mark.parametrize(
+    ("profile", "shown", "cores"),
+    [
+        ({}, "", 2),  # the default partition's 8 cores and 4 GPUs
+        ({"partition": "big"}, "", 16),  # of its nodes with GPUs
+        ({"partition": "short,big"}, "", 2),  # a job may come to either
+        ({"partition": "big"}, "PartitionName=big MaxCPUsPerNode=48 JobDefaults=(null)", 6),
+        ({"partition": "big"}, "PartitionName=big MaxCPUsPerNode=UNLIMITED JobDefaults=DefCpuPerGPU=12", 12),
+        ({"partition": "old"}, "", None),
+        ({"partition": "nope"}, "", None),
+    ],
+)
+def test_a_gpus_share_of_a_nodes_cores(profile: dict[str, Any], shown: str, cores: int | None) -> None:
+    assert cores_per_gpu(SlurmSettings.of(profile), parse_sinfo(SINFO), shown) == cores
+
+
+def test_what_sinfo_says_of_sockets_is_no_number_of_gpus() -> None:
+    rows = parse_sinfo("main*|up|infinite|4|3/1|96|4000|gpu:h100:4(S:0-1),gpu:t4:4(S:1),nvme:2")
+    assert cores_per_gpu(SlurmSettings(), rows, "") == 12

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from orchestrator.backends.slurm.backend import SlurmBackend, _environment
-from orchestrator.backends.slurm.script import FOLDER, parameters, step, warning
+from orchestrator.backends.slurm.script import FOLDER, cores_per_node, parameters, step, warning
 from orchestrator.specs.job import Job
 from orchestrator.specs.plan import LaunchPlan, Place, plan
 from orchestrator.specs.profile import PROFILE
@@ -156,3 +156,21 @@ def test_sbatch_is_given_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     with _environment(()):  # from inside of another job, whose shape is none of this one's business
         assert not {"SBATCH_ACCOUNT", "SLURM_JOB_ID"} & set(os.environ)
     assert os.environ["SLURM_JOB_ID"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("profile", "cores"),
+    [
+        ({"nproc_per_node": 8, "gpus_per_node": 8}, 8),
+        ({"nproc_per_node": 8, "gpus_per_node": 8, "cpus_per_gpu": 12}, 96),
+        ({"nproc_per_node": "auto", "gpus_per_node": 8, "cpus_per_gpu": 12}, 96),
+        ({"nproc_per_node": "auto", "gres": "gpu:h100:4", "cpus_per_gpu": 7}, 28),
+        ({"nproc_per_node": "auto", "gres": "gpu", "cpus_per_gpu": 7}, 7),
+        ({"nproc_per_node": 16, "gpus_per_node": 1, "cpus_per_gpu": 2}, 16),
+        ({"nproc_per_node": 2, "cpus_per_gpu": 12}, 2),  # no GPU is asked for
+        ({"nproc_per_node": "auto"}, None),
+        ({"nproc_per_node": 8, "gpus_per_node": 8, "cpus_per_gpu": 12, "cpus_per_task": 20}, 20),
+    ],
+)
+def test_a_gpus_share_of_the_cores_is_asked_for(profile: dict[str, Any], cores: int | None) -> None:
+    assert cores_per_node(launch(**profile)) == cores

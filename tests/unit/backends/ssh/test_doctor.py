@@ -14,8 +14,8 @@ from orchestrator.specs.profile import PROFILE, SshProfile
 from orchestrator.transport.address import Address
 
 HELLO = {"host": "h", "python": "3.11.2", "uid": 1, "home": "/home/me", "workdir": "/home/me/.orch", "cores": 8,
-         "gpus": 0, "addresses": ["10.0.0.1", "127.0.0.1"], "time": 0.0, "free": 1 << 40, "shm": 1 << 33,
-         "lacks_tls": ""}  # fmt: skip
+         "gpus": 0, "addresses": ["10.0.0.1", "127.0.0.1"], "time": 0.0, "free": 1 << 40, "memory": 1 << 34,
+         "shm": 1 << 33, "lacks_tls": ""}  # fmt: skip
 
 
 class Machines:
@@ -23,6 +23,7 @@ class Machines:
 
     def __init__(self, torch: dict[str, str | None], hello: dict[str, Any], reaches: dict[str, bool]) -> None:
         self.torch, self.hello, self.reaches = torch, hello, reaches
+        self.environments: dict[str, dict[str, list[str | None]]] = {}
 
     def session(self, address: Address, workdir: str) -> Any:
         if address.host not in self.torch:
@@ -41,10 +42,15 @@ class Answers:
             return {**HELLO, "time": time.time(), **self.machines.hello}, b""
         if do == "interpreter":
             return {"python": "3.11.2", "torch": self.machines.torch[self.name]}, b""
+        if do == "hash_environments":
+            return {"environments": self.machines.environments.get(self.name, {})}, b""
         if do == "listen":
             return {"port": 20001}, b""
-        if do == "leases":
-            return {"places": {"gpu-0": {"user": "bob", "run": "r-1"}, "gpu-1": None}}, b""
+        if do == "examine_gpus":
+            return {"gpus": []}, b""
+        if do == "look_at_queue":
+            places = {"gpu-0": {"uid": 1001, "user": "bob", "run": "r-1", "since": 1}, "gpu-1": None}
+            return {"places": places, "tickets": [], "uid": 1000, "now": 1}, b""
         if self.machines.reaches.get(self.name, True):
             return {"addr": "10.0.0.1", "own": "10.0.0.2", "interface": "ib0"}, b""
         return {"addr": None, "problems": ["10.0.0.1: timed out"]}, b""
@@ -55,7 +61,8 @@ def found(machines: Machines, **profile: Any) -> dict[tuple[str, str], Check]:
     where = PROFILE.validate_python(values)
     assert isinstance(where, SshProfile)
     checks = doctor.examine(where, machines)  # type: ignore[arg-type]
-    assert len(checks) == 3 * len(doctor.CHECKS)
+    with_gpus = bool({**HELLO, **machines.hello}["gpus"])  # of which nothing more is told
+    assert len(checks) == 3 * (len(doctor.CHECKS) + bool(machines.environments) + with_gpus)
     return {(check.host, check.what): check for check in checks}
 
 
@@ -77,13 +84,30 @@ def test_each_failure_is_said_with_its_remedy() -> None:
     assert "fail  node 1 (b), training: python 3.11.2, torch missing\n      install torch for python3" in page
     assert "fail  node 1 (b), master: 10.0.0.1: timed out\n      open port 20001 to it, or set addr: of a" in page
     assert "fail  node 2 (c), ssh: c: no answer\n      try: ssh c" in page
-    assert page.endswith("3 of 27 checks failed")
+    assert page.endswith("3 of 30 checks failed")
 
 
 def test_a_torch_that_differs_from_the_others_is_found() -> None:
     checks = found(Machines({"a": "2.9", "b": "2.8", "c": "2.9"}, {}, {}))
     assert [checks[host, "same versions"].level for host in "abc"] == ["ok", "fail", "ok"]
     assert checks["b", "same versions"].hint == "the others have torch 2.9: install that"
+
+
+def test_an_environment_that_is_altered_or_differs_from_the_others_is_found() -> None:
+    machines = Machines(dict.fromkeys("abc", "2.9"), {}, {})
+    machines.environments = {
+        "a": {"k" * 64: ["1", None]},
+        "b": {"k" * 64: ["2", None]},
+        "c": {"k" * 64: ["1", None], "l" * 64: ["3", "l is not as it was installed: x.py"]},
+    }
+    checks = found(machines)
+    said = {host: checks[host, doctor.ENVIRONMENTS] for host in "abc"}
+    assert (said["a"].level, said["a"].value) == ("ok", "1, as installed")
+    assert (said["b"].level, "kkkkkkkkkkkk holds other files" in said["b"].value) == ("fail", True)
+    assert (said["c"].level, said["c"].value) == ("fail", "l is not as it was installed: x.py")
+    machines.environments = {"a": {"k" * 64: ["2", "k is not as it was installed: x.py"]}, "b": {"k" * 64: ["1", None]}}
+    checks = found(machines)
+    assert [checks[host, doctor.ENVIRONMENTS].level for host in "abc"] == ["fail", "ok", "-"]
 
 
 def test_a_python_that_can_not_prove_itself_is_found_where_nodes_are_several() -> None:

@@ -17,6 +17,12 @@ def test_a_handle_comes_back_and_a_damaged_one_still_knows_the_hosts(tmp_path: P
     handle = Handle(HandleState.SUBMITTED, 2, (Host(Address("a")), Host(Address("b"), python="p")), {1: (7, 9)}, (0, 2))
     handle.write(run)
     assert read_handle(run) == handle
+    again = Handle.of_start(handle, 3, (Host(Address("a")), Host(Address("c"))), (0, 1))
+    again.write(run)
+    assert read_handle(run) == again
+    assert again.former == (Host(Address("b"), python="p"),)
+    back = Handle.of_start(again, 4, (Host(Address("b"), python="p"), Host(Address("c"))), (0, 1))
+    assert back.former == (Host(Address("a")),)
     run.write("run.json", {"profile": {"hosts": [{"host": "a"}], "nodes": 1}})
     (tmp_path / "handle.json").write_text('{"state": "submitted", "sta')
     assert read_handle(run) == Handle(HandleState.SUBMITTED, 0, (Host(Address("a")),), {}, (0,))

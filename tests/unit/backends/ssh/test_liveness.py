@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.backends.base import HandleState
+from orchestrator.backends.remote import mirror
 from orchestrator.backends.settings import Host
 from orchestrator.backends.ssh.backend import SshBackend
 from orchestrator.backends.ssh.handle import Handle
@@ -105,6 +108,15 @@ def test_a_node_out_of_reach_is_waited_for_while_the_gang_goes_on(run: RunDir) -
     assert SshBackend().alive(run) == {0: True, 1: None}
 
 
+@pytest.mark.parametrize(("ago", "now", "gone"), [(20.0, False, False), (40.0, False, True), (1.0, True, True)])
+def test_the_only_machine_is_not_waited_for_after_a_cancel(run: RunDir, ago: float, now: bool, gone: bool) -> None:
+    run.write("run.json", {**(run.read("run.json") or {}), "grace": 30.0})
+    handle(0, N1).write(run)
+    Seen(0, N1, None, time.time() - LONG, "no route").write(run, 0)
+    (run.path / "events.jsonl").write_text(json.dumps({"kind": "cancel", "time": time.time() - ago, "now": now}) + "\n")
+    assert SshBackend().alive(run) == {0: False if gone else None}
+
+
 def test_who_waits_for_a_machine_looks_at_once_at_that_which_replaces_it(run: RunDir) -> None:
     watcher, pool = SshWatcher(run, ConnectionPool()), ConnectionPool()
     handle(0, N1, N2).write(run)
@@ -137,3 +149,69 @@ def test_an_agent_is_gone_only_when_all_that_it_has_left_is_here(run: RunDir) ->
     assert seen == [None, Seen(0, N1, None)]
     assert last_seen(run, 0) == Seen(0, N1, False)
     watcher.stop()
+
+
+class Answering:
+    """Machines that have nothing new to tell, and whose agents live; `held` has how long each look is held."""
+
+    def __init__(self) -> None:
+        self.held: list[float] = []
+        self.files: list[list[object]] = []
+
+    def session(self, *_: object) -> Answering:
+        return self
+
+    def call(self, *_: object, wait: float, **__: object) -> tuple[dict[str, object], bytes]:
+        self.held.append(wait)
+        return {"files": self.files, "alive": True, "steps": [], "more": False}, b""
+
+
+def test_a_log_that_is_looked_at_comes_from_the_machine_that_its_node_has_by_now(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page may show it for days; meanwhile the run is started again, with a spare."""
+    asked: list[str] = []
+    both = threading.Semaphore(0)
+
+    def session(_: ConnectionPool, address: Address, workdir: str) -> Answering:
+        if address.host not in asked:
+            asked.append(address.host)
+            both.release()
+        return Answering()
+
+    monkeypatch.setattr(mirror, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(ConnectionPool, "session", session)
+    handle(0, N1).write(run)
+    with SshBackend().bringing_logs(run, [1]):
+        assert both.acquire(timeout=60)
+        handle(1, N2, N3).write(run)
+        assert both.acquire(timeout=60)
+    assert asked[:2] == ["n1", "n2"]
+
+
+def test_looks_are_held_longer_the_more_nodes_there_are(run: RunDir) -> None:
+    many = [Host(Address(f"n{number}")) for number in range(1, 513)]
+    handle(0, *many).write(run)
+    machine = Answering()
+    for node in (0, 1, 511):
+        NodeFollower(run, node, machine).update()  # type: ignore[arg-type]
+    assert machine.held == [1.0, 4.0, 4.0]
+
+
+def test_what_only_tells_how_far_the_ranks_are_is_no_news(run: RunDir) -> None:
+    """Each pass over a run looks at all nodes: were it made for each node's beat, that would take the square."""
+    handle(0, N1).write(run)
+    machine = Answering()
+    follower = NodeFollower(run, 0, machine)  # type: ignore[arg-type]
+
+    def brings(*names: str) -> bool:
+        machine.files = [[name, 0, None, "1", False] for name in names]
+        return follower.update().is_news
+
+    assert brings()  # that its agent lives
+    assert not brings()
+    assert not brings(
+        "nodes/0/attempt_0/beat_0", "nodes/0/attempt_0/rank_0.log", "nodes/0/samples.jsonl", "metrics.jsonl"
+    )
+    assert brings("nodes/0/attempt_0/beat_0", "nodes/0/events.jsonl")
+    assert brings("rank0.done")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,38 +10,56 @@ from orchestrator.backends.base import HandleState
 from orchestrator.backends.settings import SshSettings
 from orchestrator.backends.ssh.handle import SECRETS, Handle
 from orchestrator.backends.ssh.relaunch import credentials_of, in_order, machines
+from orchestrator.backends.ssh.ways import blamed
 from orchestrator.errors import BackendError
+from orchestrator.protocol.restart import Progress
 from orchestrator.runs.relaunch import Relaunch
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.address import Address
 
 PROFILE: dict[str, Any] = {
-    "hosts": [{"host": "n1"}, {"host": "n2"}, {"host": "n3"}], "spares": [{"host": "n4"}, {"host": "n5"}],
+    "hosts": [{"host": f"n{number}", "addr": f"n{number}"} for number in (1, 2, 3)],
+    "spares": [{"host": f"n{number}", "addr": f"n{number}"} for number in (4, 5)],
     "node_wait": 900,
 }  # fmt: skip
 
 
 def test_node_0_of_another_start_is_where_the_newest_checkpoint_is() -> None:
-    assert in_order([0, 1, 2], {}, -1) == [0, 1, 2]
-    assert in_order([0, 1, 2], {0: 10, 1: 10, 2: 5}, 10) == [0, 1, 2]
-    assert in_order([0, 1, 2], {0: -1, 1: 10, 2: 5}, 10) == [1, 0, 2]
-    assert in_order([0, 2], {0: 5, 2: 10}, -1) == [2, 0]
-    assert in_order([0, 1, 2], {0: -1, 1: 10, 2: 5}, 15) == [0, 1, 2]  # node 0 is given it
+    none, five, ten = Progress(), Progress(5), Progress(10)
+    assert in_order([0, 1, 2], {}, none) == [0, 1, 2]
+    assert in_order([2, 1, 0], {0: none, 1: none}, none) == [0, 1, 2]
+    assert in_order([0, 1, 2], {0: ten, 1: ten, 2: five}, ten) == [0, 1, 2]
+    assert in_order([0, 1, 2], {0: none, 1: ten, 2: five}, ten) == [1, 0, 2]
+    assert in_order([0, 2], {0: five, 2: ten}, none) == [2, 0]
+    assert in_order([0, 1, 2], {0: none, 1: ten, 2: five}, Progress(15)) == [0, 1, 2]  # node 0 is given it
+    assert in_order([0, 1], {0: Progress(saved=1.0), 1: Progress(saved=2.0)}, none) == [1, 0]
 
 
 class Machines:
-    """A connection pool whose hosts answer, or are off."""
+    """A connection pool whose hosts answer, or are off; on ways that are `broken` nothing gets through."""
 
-    def __init__(self, *off: str) -> None:
-        self.off = set(off)
+    def __init__(self, *off: str, broken: set[tuple[str, str]] | None = None) -> None:
+        self.off, self.broken = set(off), broken or set()
 
-    def session(self, address: Address, workdir: str) -> Machines:
+    def session(self, address: Address, workdir: str) -> Machine:
         if address.host in self.off:
             raise BackendError(f"{address.host}: timed out", transient=True)
-        return self
+        return Machine(address.host, self.broken)
+
+
+@dataclass
+class Machine:
+    """One of them."""
+
+    name: str
+    broken: set[tuple[str, str]]
 
     def call(self, do: str, **values: Any) -> tuple[dict[str, Any], bytes]:
-        return {}, b""
+        if do == "probe":
+            (other,) = values["addrs"]
+            broken = {(self.name, other), (other, self.name)} & self.broken  # TCP needs both directions
+            return ({"addr": None, "problems": [f"{other}: timed out"]} if broken else {"addr": other}), b""
+        return {"hello": {"addresses": []}, "listen": {"port": 1}}[do], b""
 
 
 def test_a_replacement_is_recorded_once_while_another_node_is_waited_for(tmp_path: Path) -> None:
@@ -62,6 +81,74 @@ def test_a_replacement_is_recorded_once_while_another_node_is_waited_for(tmp_pat
     assert found is not None
     assert [host.name for host in found.values()] == ["n4", "n2", "n3"]
     assert replaced() == [("n1", "n4"), ("n1", "n5"), ("n1", "n4")]  # each time that it is another machine
+
+
+def machines_of(
+    folder: Path, broken: set[tuple[str, str]], **profile: Any
+) -> tuple[list[str] | None, list[dict[str, Any]]]:
+    """The machines of the next start, by name, where these ways are broken; and what has been recorded."""
+    folder.mkdir(exist_ok=True)
+    run, settings = RunDir(folder), SshSettings.of({**PROFILE, **profile})
+    Handle(HandleState.SUBMITTED, 0, settings.hosts, {}, (0, 1, 2)[: len(settings.hosts)]).write(run)
+    pool = Machines(broken=broken)
+    found = machines(run, pool, settings, Relaunch(1, 1, "infra", "lost"))  # type: ignore[arg-type]
+    return (None if found is None else [host.name for host in found.values()]), run.events()
+
+
+def test_a_machine_that_the_others_can_not_reach_is_replaced_like_one_that_is_off(tmp_path: Path) -> None:
+    found, _ = machines_of(tmp_path / "whole", set())
+    assert found == ["n1", "n2", "n3"]
+    found, events = machines_of(tmp_path / "n2", {("n1", "n2"), ("n3", "n2"), ("n4", "n2"), ("n5", "n2")})
+    assert found == ["n1", "n4", "n3"]
+    assert [(event["host"], event["by"]) for event in events] == [("n2", "n4")]
+
+
+def test_a_machine_whose_gpu_failed_is_replaced_if_a_spare_answers_and_else_takes_part_again(tmp_path: Path) -> None:
+    def found(name: str, message: str, *off: str, attempt: int = 0, **profile: Any) -> list[str]:
+        folder = tmp_path / name
+        folder.mkdir()
+        run, settings = RunDir(folder), SshSettings.of({**PROFILE, **profile})
+        Handle(HandleState.SUBMITTED, 0, settings.hosts, {}, (0, 1, 2)).write(run)
+        error = {"type": "torch.AcceleratorError", "message": message}
+        culprit = {"node": 1, "code": 1, "error": error, "tail": []}
+        run.append_event("attempt_failed", attempt=attempt, cause="infra", culprit=culprit)
+        chosen = machines(run, Machines(*off), settings, Relaunch(1, 1, "infra", "lost"))  # type: ignore[arg-type]
+        assert chosen is not None
+        return [host.name for host in chosen.values()]
+
+    broken = "CUDA error: uncorrectable ECC error encountered"
+    assert found("spare", broken) == ["n1", "n4", "n3"]
+    assert found("another", "CUDA error: device-side assert triggered") == ["n1", "n2", "n3"]
+    assert found("no spare", broken, spares=[]) == ["n1", "n2", "n3"]
+    assert found("spares are off", broken, "n4", "n5") == ["n1", "n2", "n3"]
+    assert found("long ago", broken, attempt=-1) == ["n1", "n2", "n3"]
+
+
+def test_of_two_machines_between_which_nothing_passes_the_spares_tell_which_is_cut_off(tmp_path: Path) -> None:
+    two = {"hosts": PROFILE["hosts"][:2]}
+    found, _ = machines_of(tmp_path / "either", {("n1", "n2")}, **two)
+    assert found == ["n1", "n4"]
+    found, _ = machines_of(tmp_path / "n1", {("n1", "n2"), ("n1", "n4"), ("n1", "n5")}, **two)
+    assert found == ["n4", "n2"]
+    found, _ = machines_of(tmp_path / "n4", {("n1", "n2"), ("n4", "n1"), ("n4", "n2")}, **two)
+    assert found == ["n1", "n5"]
+
+
+def test_without_a_spare_who_can_not_be_reached_is_waited_for_with_the_reason(tmp_path: Path) -> None:
+    alone = {"hosts": PROFILE["hosts"][:2], "spares": []}
+    found, (waits,) = machines_of(tmp_path, {("n1", "n2")}, **alone)
+    assert found is None
+    assert (waits["kind"], waits["hosts"]) == ("waiting_for_hosts", ["n2"])
+    assert waits["why"] == ["n2: it can't reach n1: n1: timed out"]
+    found, (_, left_out) = machines_of(tmp_path, {("n1", "n2")}, **alone, min_nodes=1)
+    assert (found, left_out["kind"], left_out["hosts"]) == (["n1"], "going_on_without", ["n2"])
+
+
+def test_as_few_machines_are_blamed_as_explain_all_broken_ways() -> None:
+    assert blamed([]) == {}
+    assert blamed([(0, 1), (1, 0)]) == {1: (1, 0)}
+    assert blamed([(1, 0), (2, 0), (3, 0)]) == {0: (1, 0)}
+    assert blamed([(1, 0), (2, 1), (0, 1), (3, 2)]) == {1: (1, 0), 3: (3, 2)}
 
 
 def test_each_start_has_credentials_of_its_own_and_one_that_was_cut_off_goes_on_with_them(tmp_path: Path) -> None:

@@ -259,7 +259,9 @@ def test_the_first_port_that_is_free_at_all_addresses_is_taken(held: list[int]) 
 
 @pytest.mark.parametrize("addr", ["127.0.0.1", ANYWHERE])
 def test_ports_that_are_all_taken_are_named(held: list[int], addr: str) -> None:
-    with pytest.raises(OSError, match=f"all of the gang's ports are taken: {held[0]}, {held[1]}, {held[2]}"):
+    with pytest.raises(
+        OSError, match=f"all of the agents' rendezvous ports are taken: {held[0]}, {held[1]}, {held[2]}"
+    ):
         listen((addr,), tuple(held))
 
 

@@ -323,6 +323,24 @@ def test_an_infrastructure_failure_is_started_again_until_its_budget_is_used() -
     assert [event["from_step"] for event in gang.recorded("restart")] == [0, 1]
 
 
+ECC = {**OWN, "error": {"type": "torch.AcceleratorError", "message": "CUDA error: uncorrectable ECC error encountered"}}
+
+
+def test_a_broken_gpu_is_started_again_and_elsewhere_where_there_is_a_spare() -> None:
+    gang = Gang()
+    gang.run()
+    gang.fail(ECC)
+    assert [event["cause"] for event in gang.recorded("restart")] == ["infra"]
+    gang = Gang(has_spares=True)
+    gang.run()
+    gang.fail(ECC)
+    assert (gang.recorded("restart"), gang.end["outcome"], gang.end["cause"]) == ([], "failed", "infra")
+    gang = Gang(has_spares=True)
+    gang.run()
+    gang.fail(KILLED)
+    assert len(gang.recorded("restart")) == 1
+
+
 def test_budgets_are_counted_by_cause() -> None:
     gang = Gang(retry={"infra": 1, "user_error": 1})
     gang.run()
@@ -381,6 +399,35 @@ def test_progress_starts_the_count_anew() -> None:
     gang.fail(KILLED)
     assert gang.end["cause"] == "no_progress"
     assert gang.end["attempt"] == 5
+
+
+def test_an_attempt_begins_when_all_nodes_have_what_it_goes_on_from() -> None:
+    gang = Gang(nnodes=3)
+    gang.join(0, 1, 2)
+    gang.everyone("path", error=None)
+    a, b, older = ["code/a", "5"], ["code/b", "10"], ["code/b", "5"]
+    for node, found in enumerate(([b, a], [older, a], [a, b])):
+        gang.say(node, "ready", attempt=0, port=4242, checkpoints=found)
+    ((node, asked),) = gang.told("hand_over")
+    assert (node, asked["checkpoint"], asked["to"]) == (0, "code/b", [(1, ("10.0.0.1",), 7001)])
+    gang.pass_time(400)  # longer than a launcher may take
+    assert gang.told("go") == []
+    gang.say(0, "handed_over", attempt=0, given=[1], failed=[])
+    assert [message["resume_from"] for _, message in gang.told("go")] == ["code/b"] * 3
+    assert gang.recorded("handed_over")[0]["to"] == [1]
+
+
+def test_a_node_that_can_not_be_given_it_ends_the_gang() -> None:
+    gang = Gang()
+    gang.join(0, 1)
+    gang.everyone("path", error=None)
+    for node in range(2):
+        gang.say(node, "ready", attempt=0, port=4242, checkpoints=[] if node else [["code/b", "5"]])
+    gang.say(0, "handed_over", attempt=0, given=[], failed=[[1, "can't be given code/b: No space left on device"]])
+    assert (gang.end["cause"], gang.end["reason"]) == (
+        "infra", "node 1 (n1) can't be given code/b: No space left on device",
+    )  # fmt: skip
+    assert gang.told("go") == []
 
 
 def test_words_of_an_old_attempt_are_not_heard() -> None:
@@ -498,6 +545,62 @@ def test_a_node_whose_connection_closes_is_lost_even_where_the_others_complain_f
     assert gang.recorded("restart") == []  # there is nobody to start it with
 
 
+def test_a_node_that_is_lost_after_its_last_rank_ended_well_takes_nothing_back() -> None:
+    gang = Gang()
+    gang.run()
+    gang.exit(2, {**FINE, "left": 1})
+    gang.exit(3, {**FINE, "left": 0})
+    gang.leader.left(1, "no heartbeat for 10 s", gang.now)
+    assert gang.told("stop") == []  # rank 0 may be saving
+    for rank, left in ((1, 1), (0, 0)):
+        gang.exit(rank, {**FINE, "left": left})
+    gang.say(0, "idle", attempt=0)
+    assert gang.end["outcome"] == "succeeded"
+    assert gang.codes == {0: 0}
+
+
+@pytest.mark.parametrize("last", [{**KILLED, "left": 0}, {**FINE, "left": 1}], ids=["killed", "one is left"])
+def test_a_node_that_is_lost_before_that_is_a_lost_node(last: dict[str, Any]) -> None:
+    gang = Gang()
+    gang.run()
+    gang.exit(2, last)
+    gang.leader.left(1, "no heartbeat for 10 s", gang.now)
+    for rank, left in ((1, 1), (0, 0)):
+        gang.exit(rank, {**FINE, "left": left})
+    gang.say(0, "idle", attempt=0)
+    assert (gang.end["outcome"], gang.end["cause"]) == ("failed", "infra")
+
+
+def test_a_rank_that_fails_after_another_node_was_lost_that_had_ended_well_is_to_blame() -> None:
+    gang = Gang()
+    gang.run()
+    for rank, left in ((2, 1), (3, 0)):
+        gang.exit(rank, {**FINE, "left": left})
+    gang.leader.left(1, "no heartbeat for 10 s", gang.now)
+    gang.exit(0, {**OWN, "left": 1})
+    gang.exit(1, {**FINE, "left": 0})
+    gang.say(0, "idle", attempt=0)
+    assert (gang.end["outcome"], gang.end["cause"]) == ("failed", "user_error")
+
+
+def test_the_term_that_srun_sends_for_a_lost_node_does_not_take_the_blame() -> None:
+    gang = Gang()
+    gang.run()
+    gang.leader.left(1, "its agent closed the connection", gang.now)
+    gang.say(0, "signal", name="SIGTERM", cancelled=False)
+    gang.say(0, "idle", attempt=0)
+    assert (gang.end["cause"], gang.end["reason"]) == ("infra", "node 1 (n1) was lost: its agent closed the connection")
+
+
+def test_a_cancel_after_the_loss_of_a_node_is_one() -> None:
+    gang = Gang()
+    gang.run()
+    gang.leader.left(1, "its agent closed the connection", gang.now)
+    gang.say(0, "signal", name="SIGTERM", cancelled=True)
+    gang.say(0, "idle", attempt=0)
+    assert gang.end["outcome"] == "cancelled"
+
+
 def test_a_node_lost_before_the_ranks_run_ends_the_gang_at_once() -> None:
     gang = Gang(nnodes=3)
     gang.join(0, 1)
@@ -521,6 +624,36 @@ def test_a_signal_stops_the_ranks_with_their_grace(cancelled: bool, outcome: str
     assert gang.end["outcome"] == outcome
     assert gang.codes == {0: code, 1: code}
     assert gang.recorded("restart") == []
+
+
+def test_a_run_counts_as_idle_once_all_its_nodes_are_and_only_while_they_are() -> None:
+    gang = Gang(idle={"after": 60, "do": "report"})
+    gang.run()
+    gang.say(0, "unused", attempt=0, seconds=60, use="GPU 3 %")
+    assert gang.recorded("unused") == []
+    gang.say(1, "unused", attempt=0, seconds=80, use="CPU 1 %")
+    assert gang.recorded("unused") == [{"kind": "unused", "attempt": 0, "seconds": 60, "use": "GPU 3 %, CPU 1 %"}]
+    gang.say(1, "used", attempt=0, seconds=0, use="GPU 90 %")
+    gang.say(0, "used", attempt=0, seconds=0, use="GPU 90 %")
+    assert gang.recorded("used") == [{"kind": "used", "attempt": 0, "by": 1}]
+    assert gang.told("stop") == []
+
+
+def test_an_idle_run_is_ended_where_the_job_says_so_and_not_started_again() -> None:
+    gang = Gang(idle={"after": 60, "do": "cancel"}, grace=30.0)
+    gang.run()
+    gang.say(0, "unused", attempt=0, seconds=1800, use="GPU 3 %")
+    gang.say(1, "unused", attempt=1, seconds=1800, use="GPU 3 %")  # of another attempt
+    assert gang.told("stop") == []
+    gang.say(1, "unused", attempt=0, seconds=1900, use="GPU 3 %")
+    assert [(node, message["grace"]) for node, message in gang.told("stop")] == [(0, 30.0), (1, 30.0)]
+    for rank in range(4):
+        gang.exit(rank, {"code": 95, "signal": None})
+    gang.idle()
+    assert gang.end["outcome"] == "cancelled"
+    assert gang.end["reason"] == "it was idle (GPU 3 %) on all nodes for 30 min, and the job says idle.do: cancel"
+    assert gang.recorded("restart") == []
+    assert gang.codes == {0: 1, 1: 1}
 
 
 def test_a_cancel_wins_over_a_preemption_and_an_impatient_one_over_both() -> None:
@@ -644,3 +777,51 @@ def test_a_random_walk_always_ends_with_at_most_one_bye_a_node(seed: int, nnodes
     assert set(told) == set(gang.leader.hellos) - set(gang.leader.lost)
     assert len(gang.recorded("gang_ended")) == 1
     assert [event["attempt"] for event in gang.recorded("go")] == list(range(len(gang.recorded("go"))))
+
+
+def test_nodes_that_are_silent_from_one_moment_on_are_named_together_before_the_ranks_start() -> None:
+    gang = Gang(nnodes=8)
+    gang.join(*range(8))
+    for node in range(8):
+        gang.now += 0.1  # no two are heard at the same moment
+        gang.say(node, "heartbeat")
+    silent_from = gang.now
+    while gang.leader.phase != "ended" and gang.now < silent_from + 20:
+        gang.now += 0.25
+        for node in (0, 6, 7):
+            gang.say(node, "heartbeat")
+        gang.leader.tick(gang.now)
+    assert gang.now <= silent_from + 10.5
+    assert [event["lost"] for event in gang.recorded("lost_node")] == [1, 2, 3, 4, 5]
+    assert gang.end["reason"] == "nodes 1-5 (n[1-5]) were lost: no heartbeat for 10 s"
+
+
+def test_ranks_do_not_start_without_a_node_that_is_lost_while_others_are_doubtful() -> None:
+    gang = Gang(nnodes=4)
+    gang.join(*range(4))
+    gang.everyone("path", error=None)
+    for node in range(4):
+        gang.say(node, "ready", attempt=0, port=4242) if node != 1 else None
+    gang.now += 6
+    for node in (0, 1):
+        gang.say(node, "heartbeat")
+    gang.leader.left(3, "gone", gang.now)
+    assert gang.leader.phase == "preparing"  # node 2 may be gone as well
+    gang.say(1, "ready", attempt=0, port=1)
+    assert gang.told("go") == []
+    gang.say(2, "heartbeat")
+    gang.leader.tick(gang.now)
+    assert gang.end["reason"] == "node 3 (n3) was lost: gone"
+
+
+def test_what_is_said_of_many_lost_nodes_grows_with_their_reasons_alone() -> None:
+    gang = Gang(nnodes=300)
+    gang.run()
+    for node in range(100, 200):
+        gang.leader.left(node, "no heartbeat for 10 s", gang.now)
+    gang.leader.left(250, "its agent closed the connection", gang.now)
+    gang.idle()
+    assert gang.end["reason"] == (
+        "nodes 100-199 (n[100-199]) were lost: no heartbeat for 10 s; "
+        "node 250 (n250) was lost: its agent closed the connection"
+    )

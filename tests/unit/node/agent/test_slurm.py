@@ -22,7 +22,7 @@ from orchestrator.node.agent.slurm import (
     word_path,
 )
 from orchestrator.protocol.ranks import EXIT_REQUEUE
-from orchestrator.protocol.restart import Progress
+from orchestrator.protocol.restart import Progress, Refusal
 from orchestrator.protocol.task import NodeTask, Program
 
 
@@ -126,7 +126,12 @@ USR2 = {"kind": "signal", "name": "SIGUSR2", "cancelled": False}
     ("events", "code", "cause"),
     [
         ([GO, PREEMPTED], EXIT_REQUEUE, "preempted"),
-        ([GO, USR2, PREEMPTED], EXIT_REQUEUE, "timeout"),
+        ([GO, USR2, {**PREEMPTED, "step": 3}], EXIT_REQUEUE, "timeout"),
+        ([GO, USR2, {**PREEMPTED, "step": None, "beat": 3}], EXIT_REQUEUE, "timeout"),
+        ([again(1, 3), GO, USR2, {**PREEMPTED, "step": 4}], EXIT_REQUEUE, "timeout"),
+        ([again(1, 3), GO, USR2, {**PREEMPTED, "step": 3}], EXIT_REQUEUE, Refusal.NO_PROGRESS),
+        ([GO, USR2, {**PREEMPTED, "step": None}], EXIT_REQUEUE, Refusal.NO_PROGRESS),
+        ([USR2, {**PREEMPTED, "step": None}], EXIT_REQUEUE, "timeout"),  # it had not begun
         ([GO, LOST], 1, "infra"),
         ([BEFORE], EXIT_REQUEUE, "preempted"),
         ([UNREACHABLE], 1, None),  # nothing has worked yet: another start is not likely to
@@ -140,7 +145,7 @@ def test_which_ends_ask_for_another_start(
 ) -> None:
     budget = {"infra": 1, "preempted": None, "timeout": None}
     found = wants_another(task(run_dir=str(tmp_path), retry=budget), tuple(events), code)
-    assert (found and found[0]) == cause
+    assert (found[0] if isinstance(found, tuple) else found) == cause
     (tmp_path / "cancel.json").write_text("{}")
     assert wants_another(task(run_dir=str(tmp_path), retry=budget), tuple(events), code) is None
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.node.agent.stall_detector import StallDetector, culprit_of_hang
+from orchestrator.node.agent.stall_detector import HeartbeatReader, StallDetector, culprit_of_hang
 
 
 def heartbeat(step: int, phase: str = "train", time: float = 0.0, **more: Any) -> dict[str, Any]:
@@ -86,3 +89,18 @@ def test_the_odd_one_out_is_to_blame(odd: dict[str, Any]) -> None:
 def test_the_fewest_steps_decide_where_stacks_do_not() -> None:
     stalls = [{"rank": rank, "step": 29 - (rank == 2)} for rank in range(4)]
     assert culprit_of_hang(stalls, {})["rank"] == 2
+
+
+def test_ranks_whose_folder_was_removed_under_them_are_not_said_to_stand_still(tmp_path: Path) -> None:
+    reader, folder = (
+        HeartbeatReader({"action": "auto", "train": 60, "medians": 10, "other": 1800}),
+        tmp_path / "attempt_0",
+    )
+    folder.mkdir()
+    (folder / "beat_0").write_text(json.dumps(heartbeat(1, time=1)))
+    reader.new_stalls(str(folder), [0], now=1)
+    (folder / "beat_0").write_text(json.dumps(heartbeat(2, time=2)))
+    reader.new_stalls(str(folder), [0], now=2)
+    assert [stall.is_full for stall in reader.new_stalls(str(folder), [0], now=63)] == [True]
+    shutil.rmtree(folder)
+    assert reader.new_stalls(str(folder), [0], now=700) == []

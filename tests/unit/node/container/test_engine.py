@@ -6,13 +6,24 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from orchestrator.node.container import engine
-from orchestrator.node.container.engine import EngineError, can_lift_limits, end_containers, in_words, recorded
-from orchestrator.node.container.prepare import OWN_CODES, node_resources, ranges, ready, refusal, visible_gpus
+from orchestrator.node.container import engine, prepare
+from orchestrator.node.container.argv import NodeResources, argv, told
+from orchestrator.node.container.engine import Engine, EngineError, can_lift_limits, end_containers, in_words, recorded
+from orchestrator.node.container.prepare import (
+    OWN_CODES,
+    ended_with,
+    node_resources,
+    ranges,
+    ready,
+    refusal,
+    visible_gpus,
+)
+from orchestrator.protocol.places.devices import Device
 from orchestrator.protocol.task import Container, Mount, NodeTask, Program
 
 BOX = Container("docker", "lab/train:1")
@@ -72,6 +83,8 @@ def test_the_engines_own_codes_are_not_taken_for_the_programs(code: int) -> None
         ({"SLURM_STEP_GPUS": "2,3", "CUDA_VISIBLE_DEVICES": "0,1"}, {}, ("2", "3")),  # the machine's own numbers
         ({"SLURM_JOB_GPUS": "4-6"}, {}, ("4", "5", "6")),
         ({}, {"CUDA_VISIBLE_DEVICES": "1"}, ("1",)),
+        ({"SLURM_STEP_GPUS": "0", "CUDA_VISIBLE_DEVICES": "MIG-a"}, {}, ("MIG-a",)),  # and not the whole card
+        ({"SLURM_STEP_GPUS": "0,1"}, {"CUDA_VISIBLE_DEVICES": "GPU-b"}, ("GPU-b",)),
         ({"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b"}, {}, ("GPU-a", "GPU-b")),
         ({"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, {}, ()),
         ({"CUDA_VISIBLE_DEVICES": ""}, {}, ()),
@@ -84,7 +97,44 @@ def test_only_the_gpus_of_the_allocation_or_the_lease_are_given(
 
 
 def test_ranks_that_train_on_the_cpu_are_given_no_gpu() -> None:
-    assert visible_gpus(NodeTask(**{**TASK.__dict__, "backend": "gloo"}), {"SLURM_STEP_GPUS": "0"}) == ()
+    assert visible_gpus(NodeTask(**{**TASK.__dict__, "uses_gpus": False}), {"SLURM_STEP_GPUS": "0"}) == ()
+
+
+def test_without_a_word_of_anybody_all_cards_are_given_by_their_uuids(monkeypatch: pytest.MonkeyPatch) -> None:
+    cards = (Device("GPU-a", 0, "GPU-a"), Device("MIG-b", 1, "GPU-c"))
+    monkeypatch.setattr(prepare, "machine_devices", lambda: cards)
+    assert visible_gpus(TASK, {}) == ("GPU-a", "MIG-b")
+    box = replace(TASK.container, gpu_flag="cdi") if TASK.container else None
+    by_cdi = node_resources(replace(TASK, container=box), Engine("podman", "5"), {})
+    assert by_cdi.gpus == ("0", "MIG-b")  # a toolkit may know cards by number alone
+    monkeypatch.setattr(prepare, "machine_devices", tuple)
+    assert visible_gpus(TASK, {}) == ()
+
+
+def test_a_runtime_that_empties_the_environment_is_told_the_jobs_gpus() -> None:
+    site = {"CUDA_VISIBLE_DEVICES": "2,3", "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "TORCH_NCCL_TRACE": "1",
+            "CUDA_HOME": "/c", "PYTORCH_CUDA_ALLOC_CONF": "a", "MLX5_SINGLE_THREADED": "1"}  # fmt: skip
+    box = replace(TASK.container, runtime="apptainer") if TASK.container else None
+    env = told(replace(TASK, container=box), NodeResources(), site, 4).env
+    assert {name: env.get(name) for name in site} == {**site, "CUDA_HOME": None}
+    own = replace(TASK, container=box, env={"CUDA_VISIBLE_DEVICES": "GPU-a"})
+    assert told(own, NodeResources(), site, 4).env["CUDA_VISIBLE_DEVICES"] == "GPU-a"  # the lease's word
+    by_engine = told(TASK, NodeResources(gpus=("2", "3")), site, 4).env
+    assert by_engine["CUDA_VISIBLE_DEVICES"] == "0,1"  # it sees no others
+
+
+def test_what_a_fast_network_needs_is_taken_along_where_the_node_has_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    own, missing = tmp_path / "nccl.conf", str(tmp_path / "none")
+    own.touch()
+    monkeypatch.setattr(prepare, "FAST_DEVICES", (str(own), missing))
+    monkeypatch.setattr(prepare, "SITE_FILES", (str(own), missing))
+    found = node_resources(TASK, Engine("docker", "27"), {})
+    assert (found.devices, found.files) == ((str(own),), (str(own),))
+    words = argv(TASK, found, 0, "image", cidfile="/id")
+    assert words[words.index(str(own)) - 1] == "--device"
+    assert f"type=bind,source={own},target={own},readonly" in words
 
 
 def test_slurms_cores_and_memory_become_the_containers() -> None:
@@ -103,6 +153,12 @@ def test_slurms_cores_and_memory_become_the_containers() -> None:
 @pytest.mark.parametrize(("cores", "text"), [({0}, "0"), ({0, 1, 2, 8}, "0-2,8"), ({3, 5, 6}, "3,5-6"), (set(), "")])
 def test_cores_are_written_as_cpusets(cores: set[int], text: str) -> None:
     assert ranges(cores) == text
+
+
+@pytest.mark.parametrize(("code", "meant"), [(137, -9), (143, -15), (1, 1), (0, 0), (128, 128), (255, 255), (-9, -9)])
+def test_a_launcher_that_a_signal_ended_in_its_container_is_known_as_such(code: int, meant: int) -> None:
+    assert ended_with(TASK, code) == meant
+    assert ended_with(NodeTask(**{**TASK.__dict__, "container": None}), code) == code
 
 
 def test_a_missing_mount_is_named_before_the_engine_is_asked(tmp_path: Path) -> None:

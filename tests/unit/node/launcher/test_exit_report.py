@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.node.agent import channel
-from orchestrator.node.launcher.exit_report import failure_report, last_lines, looks_like_victim
-from orchestrator.node.launcher.rank import RankStart
+from orchestrator.node.launcher.rank.exit_report import failure_report, last_lines, looks_like_victim
+from orchestrator.node.launcher.rank.forked import RankStart
+from orchestrator.runs.verdict import memory_in_words
 
 GLOO = "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:54321"
 NCCL = (
@@ -189,7 +190,7 @@ def test_the_tail_of_a_progress_bar(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"\r".join(f"{n}%".encode() for n in range(1000)) + b"\r\n\n\xff end")
     found = last_lines(str(path))
-    assert (len(found), found[-2:]) == (25, ["999%", "\ufffd end"])
+    assert found == ["999%", "\ufffd end"]
     assert last_lines(str(tmp_path / "none")) == []
 
 
@@ -205,3 +206,19 @@ def test_a_report_always_fits_into_one_line_of_the_gang(
     if error:
         Path(start.error_file).write_text(json.dumps(error))
     assert len(json.dumps({"kind": "exit", "rank": 1, **failure_report(start, 1)})) < channel.MAX_LINE
+
+
+def test_what_a_gpu_held_when_it_ran_out_of_memory_is_told(start: RankStart) -> None:
+    held = {"allocated": 131 << 30, "reserved": 137 << 30, "total": 140 << 30, "more": "x"}
+    found = report(start, 1, error={"type": "OutOfMemoryError", "message": "CUDA out of memory.", "memory": held})
+    assert memory_in_words(found["error"]) == [
+        "at its peak torch had 131.0 GiB in tensors, and 137.0 GiB of the GPU's 140.0 GiB reserved"
+    ]
+    error = {"type": "OutOfMemoryError", "message": "", "memory": held, "snapshot": "memory_rank_1.pickle"}
+    assert (
+        memory_in_words(report(start, 1, error=error)["error"])[1]
+        == "orch outputs has a snapshot of it, memory_rank_1.pickle"
+    )
+    for damaged in (None, {}, {"allocated": "many", "reserved": 1, "total": True}, 7):
+        found = report(start, 1, error={"type": "OutOfMemoryError", "message": "", "memory": damaged})
+        assert memory_in_words(found["error"]) == []

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.node.launcher.rank import RankStart
-from orchestrator.node.launcher.rank_argv import foreign_argv, plan_ranks
+from orchestrator.node.launcher.rank.argv import foreign_argv, plan_ranks
+from orchestrator.node.launcher.rank.forked import RankStart
 from orchestrator.protocol.ranks import bind
 from orchestrator.protocol.task import NodeTask, Program
 
@@ -32,6 +32,7 @@ def test_torchrun_is_given_node_and_address() -> None:
 
 def test_accelerate_counts_all_processes() -> None:
     argv = foreign_argv(task("accelerate"), bind([2, 2])[1], "10.0.0.1", 4242)
+    assert "--multi_gpu" not in foreign_argv(task("accelerate"), bind([1])[0], "10.0.0.1", 4242)
     assert argv == [
         "/env/python", "-m", "accelerate.commands.launch", "--num_machines", "2", "--machine_rank", "1",
         "--num_processes", "4", "--main_process_ip", "10.0.0.1", "--main_process_port", "4242",
@@ -45,6 +46,8 @@ def test_another_launcher_is_one_process_and_makes_the_rank_variables_itself(lau
     (start,) = starts(launcher)
     assert (start.rank, start.argv) == (2, tuple(foreign_argv(task(launcher), bind([2, 2])[1], "10.0.0.1", 4242)))
     assert all(name.startswith("ORCH_") for name in start.environment)
+    assert (start.members, start.setup["folder"]) == ((2, 3), "/run/nodes/1/attempt_3")  # its ranks answer there
+    assert start.defaults["TORCH_FR_DUMP_TEMP_FILE"] == "/run/nodes/1/attempt_3/flight_"
     assert "ORCH_BEAT_FILE" not in start.environment  # it would be the same one for all its ranks
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.node.launcher.rank_log import MIN_LIMIT, RankLog
+from orchestrator.node.launcher.rank.log import MIN_LIMIT, RankLog
 
 NOTE = re.compile(rb"\[orch: rank_0\.log reached its limit of \d+ bytes; the (\d+) bytes before this are in "
                   rb"rank_0\.log\.1(?:, and (\d+) bytes before those are gone)?\]\n")  # fmt: skip
@@ -51,11 +51,24 @@ def test_no_byte_is_dropped_before_the_limit(tmp_path: Path) -> None:
     assert _written(tmp_path, data) == (data, b"")
 
 
+@pytest.mark.parametrize("last", [b"", b"0123"], ids=["after a line", "in a line"])
+def test_a_short_line_is_never_cut_in_two_nor_an_empty_one_added(tmp_path: Path, last: bytes) -> None:
+    """The reader of the rank's pipe may get the pieces of a line one after the other."""
+    lines = b"%015d\n" * (MIN_LIMIT // 16) % tuple(range(MIN_LIMIT // 16))
+    log = RankLog(str(tmp_path / "rank_0.log"), MIN_LIMIT)
+    for data in (lines, last, b"456", b"789\n", b"the next\n"):
+        assert log.write(data) is None
+    log.close()
+    older, newest = ((tmp_path / name).read_bytes() for name in ("rank_0.log.1", "rank_0.log"))
+    assert older + NOTE.sub(b"", newest) == lines + last + b"456789\nthe next\n"
+    assert older.endswith(b"\n")
+
+
 def test_a_log_that_cant_be_rotated_counts_what_it_lost_and_goes_on(tmp_path: Path) -> None:
     log = RankLog(str(tmp_path / "rank_0.log"), MIN_LIMIT)
     log.write(b"a" * MIN_LIMIT)
     (tmp_path / "rank_0.log.1").mkdir()
-    error = log.write(b"b" * 10)
+    error = log.write(b"b" * 10_000)
     log.close()
     assert error is not None
     assert (tmp_path / "rank_0.log").read_bytes().endswith(b"b" * 10)

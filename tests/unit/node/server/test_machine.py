@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from orchestrator.node.server import machine
+from orchestrator.node.server import files, machine
 from orchestrator.node.server.request import RefusedError
+from orchestrator.node.system.processes import identify
 
 
 def test_a_folder_that_others_may_write_is_refused_with_what_to_do(tmp_path: Path) -> None:
@@ -38,3 +42,30 @@ def test_a_file_is_written_anew_and_through_no_link(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="symbolic links"):
         machine.write_file({"path": str(path), "offset": 4}, b"evil")
     assert elsewhere.read_text() == "mine"
+
+
+def test_an_agent_whose_folder_was_removed_under_it_is_known_by_what_the_asker_has_recorded(tmp_path: Path) -> None:
+    """Else nobody could tell whether it lives: its run would never end, and the agent would stay."""
+    with subprocess.Popen(["sleep", "60"]) as process:
+        try:
+            found = identify(process.pid)
+            assert found is not None
+            asked = {"run_id": "gone", "run_dir": str(tmp_path / "gone"), "node": 1}
+            agent = [found.pid, found.started]
+            look = {**asked, "have": {}, "ranks": [], "alive": True}
+            assert files.poll_changes({**look, "alive": None}, b"")[0]["alive"] is None
+            assert files.poll_changes({**look, "agent": agent}, b"")[0]["alive"] is True
+            assert files.poll_changes({**look, "agent": [0, 0]}, b"")[0]["alive"] is None  # its start was cut off
+            assert machine.clean_up({**asked, "agent": agent}, b"")[0]["ended"] == 1
+            assert process.wait(10) == -signal.SIGKILL
+            assert files.poll_changes({**look, "agent": agent}, b"")[0]["alive"] is False
+        finally:
+            process.kill()
+
+
+def test_a_start_loads_nothing_of_containers_on_a_node() -> None:
+    """Each host of a start reads and compiles what its server loads."""
+    loads = "import sys, orchestrator.node.server.machine, orchestrator.node.server.leases; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", loads], capture_output=True, text=True, timeout=30, check=True)
+    assert "orchestrator.node.server.machine" in done.stdout.split()
+    assert [name for name in done.stdout.split() if name.startswith("orchestrator.node.container")] == []

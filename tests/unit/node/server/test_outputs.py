@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.node.server import outputs
-from orchestrator.node.server.outputs import Found, baseline, find, write_baseline
+from orchestrator.node.server.outputs import Found, baseline, find
+from orchestrator.protocol.code_baseline import write_baseline
 from orchestrator.protocol.outputs import OutputRules
 
 

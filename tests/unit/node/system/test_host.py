@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import socket
+from dataclasses import replace
 
 import pytest
 
 from orchestrator.node.system import host
+from orchestrator.node.system.gpus import devices
 from orchestrator.node.system.host import addresses, listening_addresses, network_environment, nproc_here
+from orchestrator.protocol.places.devices import Device
+from orchestrator.protocol.task import NodeTask, Program
 
-ETH0 = {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "eth0"}
+ETH0 = {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "=eth0"}
 
 
 @pytest.fixture
@@ -41,7 +45,7 @@ def machine(monkeypatch: pytest.MonkeyPatch):
         ("172.17.0.1", "10.0.0.1", "10.0.0.2", ETH0),  # docker's bridge
         (None, "10.0.0.1", "10.0.0.2", ETH0),  # no name at all
         ("127.0.1.1", "127.0.0.1", "127.0.0.1", {}),  # all on this machine: any own address will do
-        (None, "127.0.0.1", "127.0.0.1", {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}),
+        (None, "127.0.0.1", "127.0.0.1", {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}),
         ("127.0.1.1", "10.0.0.1", None, {}),  # no route: the gang's own check says so
         ("127.0.1.1", "10.0.0.1", "10.9.9.9", {}),  # an address of no interface
     ],
@@ -53,7 +57,25 @@ def test_the_interface_is_set_only_where_the_guess_is_wrong(machine, guess, mast
 
 def test_a_named_interface_is_taken_as_it_is(machine) -> None:
     machine("10.0.0.2", "10.0.0.2")
-    assert network_environment("10.0.0.1", "ib0") == {"GLOO_SOCKET_IFNAME": "ib0", "NCCL_SOCKET_IFNAME": "ib0"}
+    assert network_environment("10.0.0.1", "ib0") == {"GLOO_SOCKET_IFNAME": "ib0", "NCCL_SOCKET_IFNAME": "=ib0"}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "infiniband", "master", "expected"),
+    [
+        ("0,1", False, "10.0.0.1", {"NCCL_SOCKET_IFNAME": "=eth0"}),
+        ("0,1", True, "10.0.0.1", {"NCCL_SOCKET_IFNAME": host.NOT_BETWEEN_NODES}),
+        ("", False, "10.0.0.1", {}),
+        ("0,1", False, "127.0.0.1", {}),  # one machine, or its own address on the way back
+    ],
+)
+def test_the_sockets_of_nccl_keep_to_the_way_to_the_master_also_where_gloo_needs_no_help(
+    machine, monkeypatch: pytest.MonkeyPatch, gpus: str, infiniband: bool, master: str, expected: dict[str, str]
+) -> None:
+    machine("10.0.0.2", "10.0.0.2")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
+    monkeypatch.setattr(host, "_has_infiniband", lambda: infiniband)
+    assert network_environment(master, None) == expected
 
 
 def test_addresses_have_loopback_last(machine) -> None:
@@ -68,32 +90,30 @@ def test_this_machine_has_addresses_and_a_way_to_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("visible", "listed", "nproc"),
+    ("shell", "own", "there", "nproc"),
     [
-        (None, None, 6),
-        (None, [], 6),
-        (None, ["0000:01:00.0", "0000:02:00.0"], 2),
-        ("0,1,3", ["a", "b", "c", "d"], 3),
-        ("GPU-5a, MIG-77", None, 2),
-        ("", ["a", "b"], 6),
-        ("-1", ["a", "b"], 6),
-        ("NoDevFiles", ["a", "b"], 6),
+        (None, None, 0, 6),
+        (None, None, 2, 2),
+        ("0,1,3", None, 4, 3),
+        ("GPU-5a, MIG-77", None, 0, 2),
+        ("", None, 2, 6),
+        ("-1", None, 2, 6),
+        ("NoDevFiles", None, 2, 6),
+        ("0,1,2", "GPU-5a", 4, 1),  # what the job, or its lease, says comes before the shell's word
     ],
 )
-def test_nproc_is_the_gpus_else_the_cores(monkeypatch: pytest.MonkeyPatch, visible, listed, nproc) -> None:
-    def listdir(folder: str) -> list[str]:
-        assert folder == "/proc/driver/nvidia/gpus"
-        if listed is None:
-            raise FileNotFoundError(folder)
-        return listed
-
+def test_nproc_is_the_gpus_else_the_cores(monkeypatch: pytest.MonkeyPatch, shell, own, there, nproc) -> None:
+    cards = tuple(Device(f"gpu-{number}", number, f"gpu-{number}") for number in range(there))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
-    monkeypatch.setattr(os, "listdir", listdir)
+    monkeypatch.setattr(devices, "machine_devices", lambda: cards)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert nproc_here(None) == nproc
-    assert nproc_here(5) == 5
+    if shell is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shell)
+    task = NodeTask("r-1", 0, 1, ("a",), None, "/r", "/c", Program("script", "x"), "auto", "auto", "python", (), (1, 2),
+                    env={} if own is None else {"CUDA_VISIBLE_DEVICES": own})  # fmt: skip
+    assert nproc_here(task) == nproc
+    assert nproc_here(replace(task, nproc=5)) == 5
+    assert nproc_here(replace(task, uses_gpus=False)) == 6
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,268 @@
+"""The environment of a run on its machines: the wheels sent that they lack, installed once a machine, and used."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+from orchestrator.backends.base import Finding
+from orchestrator.backends.remote.contents import Machine, missing_on
+from orchestrator.backends.remote.hosts import all_of, on_all
+from orchestrator.backends.settings import CACHE_DAYS
+from orchestrator.errors import BackendError, OrchError
+from orchestrator.node.environments.folder import interpreter as interpreter_of
+from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.task import NodeTask
+from orchestrator.runs.store import RunDir
+
+if TYPE_CHECKING:  # most jobs have no lock
+    from orchestrator.environments.interpreter import Interpreter
+    from orchestrator.environments.lock import Lock
+    from orchestrator.environments.packages import Packages
+    from orchestrator.environments.wheels import WheelStore
+
+BATCH: Final = 8 << 20
+LOOK_SECONDS: Final = 600.0  # at all files of an environment, which may be on a slow network
+M = TypeVar("M")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be installed on a machine."""
+
+    interpreter: Interpreter
+    packages: Packages
+
+    @property
+    def key(self) -> str:
+        """Return the environment's name."""
+        return self.packages.key(self.interpreter)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A machine's environment: its folder, whether it is whole, whether it had to be made, and how long that took."""
+
+    folder: str
+    is_whole: bool
+    made: bool = False
+    seconds: float = 0.0
+
+
+class Receiver(Machine, Protocol):
+    """A machine that many bytes may be sent to."""
+
+    def for_bytes(self, count: int) -> contextlib.AbstractContextManager[Machine]:
+        """Yield the way on which so many bytes should go."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """An answer that nobody has to wait for."""
+
+    answer: tuple[dict[str, Any], bytes]
+
+    def wait(self, timeout: float | None = None) -> tuple[dict[str, Any], bytes]:
+        """Return it."""
+        return self.answer
+
+
+class ThisMachine:
+    """This machine, asked as another one would be: by the same requests, without a connection."""
+
+    host = socket.gethostname()
+
+    def call(
+        self, do: str, payload: bytes = b"", *, timeout: float | None = None, most: int = 0, **values: Any
+    ) -> tuple[dict[str, Any], bytes]:
+        """Return the answer; BackendError where it is refused."""
+        from orchestrator.node.server.request import RefusedError  # noqa: PLC0415 (most runs have no lock)
+        from orchestrator.node.server.server import HOME  # noqa: PLC0415 (as above)
+
+        try:
+            verb = getattr(import_module(f"orchestrator.node.server.{HOME[do]}"), do)
+            answer: tuple[dict[str, Any], bytes] = verb({"do": do, **values}, payload)
+        except RefusedError as error:
+            raise BackendError(f"{self.host}: {error}") from error
+        except OSError as error:
+            raise BackendError(f"{self.host}: {error.filename or do}: {error.strerror or error}") from error
+        return answer
+
+    def ask(self, do: str, payload: bytes = b"", *, most: int = 0, **values: Any) -> Done:
+        """Return the answer, which is here already."""
+        return Done(self.call(do, payload, **values))
+
+    @contextlib.contextmanager
+    def for_bytes(self, count: int) -> Iterator[ThisMachine]:
+        """Yield itself: nothing is faster."""
+        yield self
+
+
+def with_environment(
+    run: RunDir, tasks: tuple[NodeTask, ...], machines: Mapping[int, Receiver], workdir: str, *, shared: bool = False
+) -> tuple[NodeTask, ...]:
+    """Return the tasks with the interpreter of the run's environment, which is on all machines by then.
+
+    BackendError names each machine that can't have it; nothing is installed while one can't. With `shared` the machines
+    have one workdir, and it is installed once. A single machine stands for all tasks.
+    """
+    if run.record().job.get("environment") is None:
+        return tasks
+    try:
+        return _with_environment(run, tasks, machines, workdir, shared=shared)
+    except BackendError:
+        raise
+    except OrchError as error:  # its wheels can't be had here
+        raise BackendError(error.message, error.hint) from error
+
+
+def _with_environment(
+    run: RunDir, tasks: tuple[NodeTask, ...], machines: Mapping[int, Receiver], workdir: str, *, shared: bool
+) -> tuple[NodeTask, ...]:
+    from orchestrator.environments.packages import recorded_lock  # noqa: PLC0415 (most jobs have no lock)
+    from orchestrator.environments.wheels import WheelStore  # noqa: PLC0415 (as above)
+
+    lock = recorded_lock(run)
+    if lock is None:
+        raise BackendError(f"run {run.run_id} has lost its lock", "submit the job file instead")
+    wanted = _packages(run, lock, tasks, machines)
+    found = _on_all(lambda node, machine: _find(machine, workdir, wanted[node]), machines)
+    lacking = [node for node in sorted(found) if not found[node].is_whole]
+    if lacking:
+        uvs = _supplies(run, [wanted[node] for node in lacking])
+        store = WheelStore(run.path.parent.parent)
+
+        def install(node: int, machine: Receiver) -> Found:
+            want = wanted[node]
+            return _install(machine, workdir, store, want, uvs[want.interpreter.key])
+
+        # Where they share the folder, the first one's is everybody's: the others only look at it.
+        for group in [lacking[:1], lacking[1:]] if shared else [lacking]:
+            found |= _on_all(install, {node: machines[node] for node in group})
+    for node, each in sorted(found.items()):
+        run.append_event(EventKind.ENVIRONMENT, of=node, start=tasks[0].start, host=machines[node].host, **asdict(each))
+    alone = found[min(found)]
+    folders = [found.get(task.node_rank, alone).folder for task in tasks]
+    return tuple(
+        replace(task, environment=folder, python=interpreter_of(folder))
+        for task, folder in zip(tasks, folders, strict=True)
+    )
+
+
+def _on_all(work: Callable[[int, M], T], machines: Mapping[int, M]) -> dict[int, T]:
+    """Do the work on every machine; BackendError names those where it failed."""
+    done, failed = on_all(work, machines)
+    if failed:
+        raise all_of(failed)
+    return done
+
+
+def _packages(
+    run: RunDir, lock: Lock, tasks: tuple[NodeTask, ...], machines: Mapping[int, Machine]
+) -> dict[int, Wanted]:
+    """Return what is to be installed on each machine, by what its interpreter is."""
+    from orchestrator.environments.interpreter import Interpreter  # noqa: PLC0415 (most jobs have no lock)
+    from orchestrator.environments.packages import packages_for  # noqa: PLC0415 (as above)
+
+    def ask(node: int, machine: Machine) -> Interpreter:
+        answer, _ = machine.call(
+            "find_interpreter", python=tasks[node].python, version=lock.python, system_packages=lock.system_packages
+        )
+        try:
+            return Interpreter.of(answer["found"])
+        except ValueError as error:
+            raise BackendError(f"{machine.host}: its interpreter can't be told: {error}") from error
+
+    interpreters, failed = on_all(ask, machines)
+    chosen: dict[str, Packages | OrchError] = {}
+    for node, interpreter in sorted(interpreters.items()):
+        if interpreter.key not in chosen:
+            try:
+                chosen[interpreter.key] = packages_for(run, lock, interpreter)
+            except OrchError as error:
+                chosen[interpreter.key] = error
+        found = chosen[interpreter.key]
+        if isinstance(found, OrchError):
+            failed[node] = BackendError(f"{machines[node].host}: {found.message}", found.hint)
+    if failed:
+        raise all_of(failed)
+    kinds = {key: packages for key, packages in chosen.items() if not isinstance(packages, OrchError)}
+    return {node: Wanted(interpreter, kinds[interpreter.key]) for node, interpreter in interpreters.items()}
+
+
+def _find(machine: Machine, workdir: str, want: Wanted) -> Found:
+    answer, _ = machine.call("find_environment", timeout=LOOK_SECONDS, workdir=workdir, key=want.key)
+    return Found(answer["folder"], is_whole=answer["whole"])
+
+
+def _supplies(run: RunDir, wanted: Iterable[Wanted]) -> dict[str, str]:
+    """Have all that is to be sent here; return the uv for each kind of interpreter. WheelError, LockError."""
+    from orchestrator.environments.program import uv_for  # noqa: PLC0415 (only what is not there is installed)
+    from orchestrator.environments.wheels import WheelStore  # noqa: PLC0415 (as above)
+
+    store, uvs = WheelStore(run.path.parent.parent), dict[str, str]()
+    for want in {each.interpreter.key: each for each in wanted}.values():
+        store.have(want.packages.choices)
+        uvs[want.interpreter.key] = uv_for(store, want.interpreter)
+    return uvs
+
+
+def _install(machine: Receiver, workdir: str, store: WheelStore, want: Wanted, uv: str) -> Found:
+    """Send what the machine lacks, and have the environment made there."""
+    begun, choices = time.monotonic(), want.packages.choices
+    _send(machine, workdir, store, {uv, *(each.sha256 for each in choices)})
+    order = {
+        "key": want.key, "requirements": want.packages.requirements, "uv": uv, "base": want.interpreter.base,
+        "wheels": {each.file: each.sha256 for each in choices}, "paths": want.interpreter.paths,
+    }  # fmt: skip
+    done, _ = machine.call("install_environment", json.dumps(order).encode(), timeout=None, workdir=workdir)
+    return Found(done["folder"], is_whole=True, made=done["made"], seconds=round(time.monotonic() - begun, 3))
+
+
+def _send(machine: Receiver, workdir: str, store: WheelStore, digests: Collection[str]) -> None:
+    """Send the contents that the machine lacks: the small ones many at a time, a large one in pieces."""
+    absent = missing_on(machine, workdir, digests, "wheels")
+    sizes = {digest: os.stat(store.path(digest)).st_size for digest in absent}
+    with machine.for_bytes(sum(sizes.values())) as fast:
+        batch: list[bytes] = []
+        for digest in sorted(absent, key=lambda each: sizes[each]):
+            if sizes[digest] > BATCH:
+                _send_large(fast, workdir, store.path(digest), digest)
+                continue
+            batch.append(store.path(digest).read_bytes())
+            if sum(map(len, batch)) >= BATCH:
+                _unpack(fast, workdir, batch)
+                batch = []
+        if batch:
+            _unpack(fast, workdir, batch)
+
+
+def _unpack(machine: Machine, workdir: str, batch: list[bytes]) -> None:
+    machine.call("unpack", b"".join(batch), workdir=workdir, cache="wheels", sizes=[len(each) for each in batch])
+
+
+def _send_large(machine: Machine, workdir: str, source: Path, digest: str) -> None:
+    from orchestrator.backends.remote.checkpoints import give_file  # noqa: PLC0415 (loads fabric)
+
+    name = f".{digest}.{secrets.token_hex(4)}.tmp"  # of this sender: another one may be sending the same
+    give_file(machine, source, f"{workdir}/cache/wheels/{name}")
+    machine.call("adopt_wheel", workdir=workdir, partial=name, sha256=digest)
+
+
+def tidy_cache(machine: Machine, workdir: str) -> list[Finding]:
+    """Remove what of a machine's cache nothing has used for long: code, wheels, environments."""
+    tidied, _ = machine.call("tidy_cache", workdir=workdir, days=CACHE_DAYS)
+    if not tidied["removed"]:
+        return []
+    what = f"{machine.host}: {tidied['removed']} files and environments of the cache"
+    return [Finding("file", what, "removed", f"unused for {CACHE_DAYS} days, {tidied['freed'] >> 20} MiB")]

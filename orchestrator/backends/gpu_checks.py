@@ -1,0 +1,215 @@
+"""Are the GPUs of a profile's machines fit to train? What each machine says of its own, judged.
+
+The rows are shown for machines that have GPUs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from orchestrator.backends.base import Check, CheckResult, Level
+from orchestrator.errors import BackendError
+
+OK, WARN, FAIL = Level.OK, Level.WARN, Level.FAIL
+CHECKS: Final = ("gpus", "driver", "cuda", "gpu health", "gpu use", "topology", "nccl", "infiniband", "ipc")
+TRY_SECONDS: Final = 60.0  # torch is imported, and a context is made on each card
+GIB: Final = 1 << 30
+SLOWED: Final = ("hardware slowdown", "software thermal", "hardware thermal", "power brake")
+Rows = dict[str, CheckResult]
+
+
+class Session(Protocol):
+    """A machine that answers as orch's server does."""
+
+    def call(self, do: str, payload: bytes = b"", *, timeout: float | None = None, **values: Any) -> tuple[Any, bytes]:
+        """Return its answer; BackendError with its sentence."""
+
+
+def rows_of(said: Mapping[str, Any], tried: Mapping[str, Any] | str) -> Rows:
+    """Return the rows of one machine; `tried` is what its training interpreter found, or why it found nothing."""
+    gpus: Sequence[Mapping[str, Any]] = said["gpus"]
+    rows = {
+        "gpus": _cards(gpus),
+        "driver": _driver(said, tried),
+        "cuda": _kernels(gpus, tried),
+        "gpu health": _health(gpus),
+        "gpu use": _use(gpus, said["used"]),
+        "topology": _ways(gpus, str(said["topology"]), tried),
+        "infiniband": _infiniband(said),
+        "ipc": _shared_memory(said),
+    }
+    if isinstance(tried, Mapping) and tried.get("nccl"):
+        rows["nccl"] = CheckResult(OK, str(tried["nccl"]))
+    return {what: row for what, row in rows.items() if row is not None}
+
+
+def ask(session: Session, python: str | None) -> Rows:
+    """Return the rows of the machine at the other end; `python` is what trains there, None where an image has it."""
+    try:
+        said = session.call("examine_gpus")[0]
+    except BackendError as error:
+        return {"gpus": CheckResult(FAIL, error.message, error.hint)}
+    if not said["gpus"]:
+        hint = "install NVIDIA's driver there whole; in a container, with the capability utility"
+        return {"gpus": CheckResult(WARN, "neither libnvidia-ml.so.1 nor nvidia-smi tells of them", hint)}
+    if python is None:
+        return rows_of(said, {})
+    try:
+        tried = session.call("try_gpus", python=python, seconds=TRY_SECONDS, timeout=TRY_SECONDS + 10)[0]
+    except BackendError as error:
+        return rows_of(said, error.message)
+    return rows_of(said, tried)
+
+
+def as_checks(by_node: Mapping[int, Rows], names: Mapping[int, str]) -> list[Check]:
+    """Return the rows of all machines, check by check; none where no machine has GPUs."""
+    made = [what for what in CHECKS if any(what in rows for rows in by_node.values())]
+    unknown = CheckResult(Level.UNKNOWN)
+    return [
+        Check(node, names[node], what, *by_node.get(node, {}).get(what, unknown))
+        for what in made
+        for node in sorted(names)
+    ]
+
+
+def compare(by_node: Mapping[int, Rows]) -> None:
+    """Hold what has to be the same on all machines against what most of them have."""
+    for what, level, why in (("nccl", FAIL, "they don't join"), ("driver", WARN, "failures will be one machine's own")):
+        known = {node: rows[what].value for node, rows in by_node.items() if what in rows and rows[what].level == OK}
+        usual = Counter(known.values()).most_common(1)
+        for node, value in known.items():
+            if value != usual[0][0]:
+                hint = f"the others have {usual[0][0]}, and with different ones {why}: install the same"
+                by_node[node][what] = CheckResult(level, value, hint)
+
+
+def _cards(gpus: Sequence[Mapping[str, Any]]) -> CheckResult:
+    names = Counter(each["name"] or "?" for each in gpus)
+    parts = sum(len(each["instances"]) for each in gpus if each["mig"])
+    value = ", ".join(f"{count} {name}" for name, count in names.items())
+    empty = [each["index"] for each in gpus if each["mig"] and not each["instances"]]
+    closed = [each["index"] for each in gpus if each["compute_mode"] == "prohibited"]
+    if empty:
+        return CheckResult(
+            FAIL, f"{value}; MIG is on and has made nothing of GPU {_listed(empty)}", "nvidia-smi mig -cgi, or -mig 0"
+        )
+    if closed:
+        return CheckResult(FAIL, f"{value}; GPU {_listed(closed)} refuses to compute", "nvidia-smi -c DEFAULT")
+    return CheckResult(OK, f"{value}{f'; {parts} instances of MIG' if parts else ''}")
+
+
+def _driver(said: Mapping[str, Any], tried: Mapping[str, Any] | str) -> CheckResult:
+    value = f"{said['driver'] or 'its version is not told'}"
+    if isinstance(tried, str) or not tried.get("cuda"):
+        return CheckResult(OK, value)
+    needs, runs = str(tried["cuda"]), said["cuda"]
+    if runs and int(needs.partition(".")[0]) > runs[0]:
+        hint = f"install a driver for CUDA {needs}, or a torch for CUDA {runs[0]}"
+        return CheckResult(FAIL, f"{value} runs CUDA {runs[0]}.{runs[1]}, torch needs {needs}", hint)
+    return CheckResult(OK, f"{value}, for torch's CUDA {needs}")
+
+
+def _kernels(gpus: Sequence[Mapping[str, Any]], tried: Mapping[str, Any] | str) -> CheckResult | None:
+    if not tried:
+        return None
+    if isinstance(tried, str):
+        return CheckResult(FAIL, tried, "see the training row")
+    if tried.get("cuda") is None:
+        return CheckResult(
+            FAIL, f"torch {tried.get('torch')} is built for CPUs alone", "install a torch with CUDA there"
+        )
+    answers: Sequence[str] = tried["gpus"]
+    broken = [f"GPU {number}: {said}" for number, said in enumerate(answers) if said]
+    if broken:
+        return CheckResult(FAIL, "; ".join(broken), "dmesg | grep -i -e xid -e nvrm, there; nvidia-smi -q")
+    whole = sum(not each["mig"] for each in gpus)
+    if len(answers) < (whole or 1):
+        value = f"torch sees {len(answers)} of {len(gpus)} GPUs"
+        return CheckResult(FAIL, value, "CUDA_VISIBLE_DEVICES of the login shell, or the fabric manager: nvidia-smi -q")
+    return CheckResult(OK, f"a kernel ran on {len(answers)} of {len(answers)}")
+
+
+def _health(gpus: Sequence[Mapping[str, Any]]) -> CheckResult:
+    worn = [f"GPU {each['index']} has no spare rows left" for each in gpus if each["remap_failed"]]
+    wrong = [
+        f"GPU {each['index']}: {each['ecc_volatile']} uncorrectable errors" for each in gpus if each["ecc_volatile"]
+    ]
+    if worn or wrong:
+        return CheckResult(
+            FAIL, "; ".join([*worn, *wrong]), "leave the host out; reset the GPU (nvidia-smi -r), or have it replaced"
+        )
+    pending = [each["index"] for each in gpus if each["pending_retirement"]]
+    if pending:
+        return CheckResult(
+            WARN, f"GPU {_listed(pending)} has memory to retire", "reset it when it is idle: nvidia-smi -r"
+        )
+    slow = {each["index"]: [why for why in each["throttle_reasons"] or () if why in SLOWED] for each in gpus}
+    told = [f"GPU {index}: {', '.join(whys)}" for index, whys in slow.items() if whys]
+    if told:
+        return CheckResult(WARN, "; ".join(told), "look after its cooling and power; it computes more slowly")
+    before = sum(each["ecc_aggregate"] or 0 for each in gpus)
+    return CheckResult(OK, f"no errors{f' now, {before} uncorrectable ones in their lives' if before else ''}")
+
+
+def _use(gpus: Sequence[Mapping[str, Any]], used: Mapping[str, Mapping[str, Any]]) -> CheckResult:
+    names = {part["uuid"]: each["index"] for each in gpus for part in (each, *each["instances"])}
+    told = []
+    for uuid, each in used.items():
+        told.append(f"GPU {names.get(uuid, uuid)}: {each['program']}, of {each['user'] or 'another user'}")
+    if told:
+        return CheckResult(
+            WARN, "; ".join(told), "runs that need it wait; orch nodes shows which of them are runs of orch"
+        )
+    return CheckResult(OK, "nothing runs on them")
+
+
+def _ways(gpus: Sequence[Mapping[str, Any]], topology: str, tried: Mapping[str, Any] | str) -> CheckResult | None:
+    if len(gpus) < 2:
+        return None
+    copies = tried.get("copies", ()) if isinstance(tried, Mapping) else ()
+    bad = [f"GPU {each['one']} to {each['other']}: {each['said']}" for each in copies if each["said"]]
+    if bad:
+        hint = "NCCL_P2P_DISABLE=1 in the profile's env goes round it; ACS and IOMMU of the machine are the usual cause"
+        return CheckResult(FAIL, "; ".join(bad), hint)
+    kinds = Counter(_pairs(topology))
+    ways = ", ".join(f"{count} pairs {kind}" for kind, count in kinds.most_common())
+    direct = sum(each["direct"] for each in copies)
+    copied = f"{direct} of {len(copies)} neighbours copy directly" if copies else ""
+    return CheckResult(OK, "; ".join(filter(None, [ways, copied])) or "not told")
+
+
+def _pairs(topology: str) -> list[str]:
+    """Return how each two GPUs are joined, by the matrix of `nvidia-smi topo -m`: NV18, PIX, SYS, ..."""
+    found = []
+    for line in topology.splitlines():
+        words = line.split()
+        if words and words[0].startswith("GPU") and words[0][3:].isdigit():
+            found += [word for word in words[1 : int(words[0][3:]) + 1] if word != "X"]
+    return found
+
+
+def _infiniband(said: Mapping[str, Any]) -> CheckResult | None:
+    ports: Sequence[Mapping[str, Any]] = said["hcas"]
+    if not ports:
+        return None
+    active = [each for each in ports if each["state"] == "ACTIVE"]
+    rate = f", {active[0]['rate']}" if active else ""
+    value = f"{len(active)} of {len(ports)} ports active{rate}"
+    limit = said["memlock"]
+    if limit is not None and limit < GIB:
+        hint = "memlock unlimited in /etc/security/limits.d, and LimitMEMLOCK=infinity for sshd"
+        return CheckResult(FAIL, f"{value}; only {limit >> 20} MiB of memory may be locked", hint)
+    return CheckResult(OK if active else WARN, value, "" if active else "ibstat shows why; NCCL will use TCP")
+
+
+def _shared_memory(said: Mapping[str, Any]) -> CheckResult:
+    if said["removes_ipc"]:
+        hint = "RemoveIPC=no in /etc/systemd/logind.conf, or loginctl enable-linger"
+        return CheckResult(WARN, "logind removes NCCL's shared memory when the last session ends", hint)
+    return CheckResult(OK, "shared memory stays")
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))

@@ -1,0 +1,177 @@
+"""The queue of a run: a ticket on each of its hosts, kept for as long as it waits, and removed.
+
+Tickets are ordered and believed as orchestrator.protocol.places.tickets says. What a look has shown is recorded with
+the run, so that `orch status` asks no machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar
+
+from orchestrator.backends.remote.hosts import all_of, on_all
+from orchestrator.backends.settings import Host, SshSettings, profile_of
+from orchestrator.errors import BackendError
+from orchestrator.protocol.places import tickets
+from orchestrator.protocol.places.holders import why_reserved, why_taken
+from orchestrator.protocol.places.tickets import HostQueue
+from orchestrator.runs.dependencies import QUEUE, queue_place
+from orchestrator.runs.shared_hosts import host_queue, queue_record
+from orchestrator.runs.store import RunDir
+from orchestrator.transport.address import Address
+
+LOOK_SECONDS: Final = 15.0  # a host that takes longer counts as out of reach: who cancels the run waits for it
+T = TypeVar("T")
+
+
+class Session(Protocol):
+    """A machine that answers as orch's server does."""
+
+    def call(self, do: str, payload: bytes = b"", *, timeout: float | None = None, **values: Any) -> tuple[Any, bytes]:
+        """Return its answer; BackendError with its sentence."""
+
+
+class Machines(Protocol):
+    """The connections to machines; this one needs none."""
+
+    def session(self, address: Address, workdir: str) -> Session:
+        """Return the session with one of them."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """What one node's ranks hold of its machine."""
+
+    count: int = 0
+    among: tuple[str, ...] | None = None  # the only places that they may have; None: any
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """One run and its hosts; `needs` says which places of each, by the host's number."""
+
+    pool: Machines
+    run: RunDir
+    settings: SshSettings
+    needs: Mapping[int, Need]
+
+    @staticmethod
+    def recorded(pool: Machines, run: RunDir) -> Waiting | None:
+        """Return what a run waits for by its own record; None for one that is in no queue."""
+        place = queue_place(run) or {}
+        counts, among = place.get("counts"), place.get("among")
+        if not isinstance(counts, dict) or not all(each.isdecimal() for each in counts):
+            return None
+        only = among if isinstance(among, dict) else {}
+        known = {
+            int(number): Need(count, tuple(map(str, only[number])) if isinstance(only.get(number), list) else None)
+            for number, count in counts.items()
+            if type(count) is int
+        }
+        return Waiting(pool, run, SshSettings.of(profile_of(run)), known)
+
+    @property
+    def hosts(self) -> dict[int, Host]:
+        """Return the hosts of which it needs places."""
+        return {number: host for number, host in enumerate(self.settings.hosts) if self.needs.get(number, Need()).count}
+
+    def obstacle(self) -> str:
+        """Return why it is not the run's turn, a sentence about one host; empty where it is.
+
+        What a host does not have at all, its own server refuses.
+        """
+        for number, answer in sorted(self._look().items()):
+            queue, count = host_queue(answer, self.run.run_id), self.needs[number].count
+            if queue.total < count or tickets.has_room(queue, self.run.run_id, count):
+                continue
+            reserved = why_reserved(answer["places"], queue.free, tickets.before(queue, self.run.run_id))
+            said = why_taken(answer["places"], count) if queue.free < count else reserved
+            return f"{self.hosts[number].name}: {said}"
+        return ""
+
+    def join(self) -> bool:
+        """Put the run into the queue, or keep its place there; tell whether its turn has come.
+
+        All its tickets are renewed or none, so that it holds up nobody while one of its hosts is out of reach. Where
+        one is missing, or claims too much, all are laid anew.
+        """
+        if not (self.run.path / QUEUE).exists():  # recorded before it is done
+            self._record({"position": None, "before": [], "held_by": [], "why": "waits for a free place"})
+        try:
+            seen = self._look()
+            mine = [each for queue in self._queues(seen).values() for each in tickets.own(queue, self.run.run_id)]
+            is_whole = len(mine) == len(seen) and len({each.number for each in mine}) == 1
+            if not is_whole or any(each.is_early for each in mine):
+                self._draw(max(answer["now"] for answer in seen.values()))
+                seen = self._look()
+            elif max(abs(each.age) for each in mine) > tickets.RENEW_SECONDS:
+                self.renew()
+        except BackendError as error:
+            why = f"its turn can't come, its place in the queue is kept: {error.message}"
+            self._record({**(queue_place(self.run) or {}), "why": why})
+            raise
+        hosts = self.hosts
+        self._record(queue_record(self.run.run_id, {hosts[number].name: seen[number] for number in sorted(seen)}))
+        return self._may_start(seen)
+
+    def renew(self) -> None:
+        """Say on every host that the run still waits."""
+        self._on_all(lambda _, session: self._ask(session, "renew_ticket"))
+
+    def leave(self) -> None:
+        """Take the run out of the queue; its ticket on a host that is out of reach is passed over within a minute."""
+        with contextlib.suppress(BackendError):
+            self._on_all(lambda _, session: self._ask(session, "drop_ticket"))
+            (self.run.path / QUEUE).unlink(missing_ok=True)
+
+    def _draw(self, number: int) -> None:
+        """Lay a ticket on every host, with one number for all."""
+
+        def one(node: int, session: Session) -> None:
+            self._ask(session, "take_ticket", count=self.needs[node].count, number=number)
+
+        self._on_all(one)
+
+    def _look(self) -> dict[int, Any]:
+        """Return what each host says, of its places only those that this run may have."""
+
+        def one(number: int, session: Session) -> Any:
+            answer = self._ask(session, "look_at_queue", slots=self.settings.slots)
+            among = self.needs[number].among
+            if among is None:
+                return answer
+            return {**answer, "places": {name: held for name, held in answer["places"].items() if name in among}}
+
+        return self._on_all(one)
+
+    def _queues(self, seen: Mapping[int, Any]) -> dict[int, HostQueue]:
+        return {number: host_queue(answer, self.run.run_id) for number, answer in seen.items()}
+
+    def _may_start(self, seen: Mapping[int, Any]) -> bool:
+        asked = [(queue, self.needs[number].count) for number, queue in self._queues(seen).items()]
+        return tickets.may_start(asked, self.run.run_id)
+
+    def _ask(self, session: Session, do: str, **values: Any) -> dict[str, Any]:
+        answer: dict[str, Any] = session.call(do, run_id=self.run.run_id, timeout=LOOK_SECONDS, **values)[0]
+        return answer
+
+    def _on_all(self, work: Callable[[int, Session], T]) -> dict[int, T]:
+        """Do the work on each host; BackendError names those on which it failed."""
+
+        def one(number: int, host: Host) -> T:
+            return work(number, self.pool.session(host.address, self.settings.workdir))
+
+        done, failed = on_all(one, self.hosts)
+        if failed:
+            raise all_of(failed)
+        return done
+
+    def _record(self, record: Mapping[str, Any]) -> None:
+        """Keep what is known of its wait, where that has changed."""
+        only = {str(number): list(need.among) for number, need in self.needs.items() if need.among is not None}
+        counts = {str(number): need.count for number, need in self.needs.items()}
+        kept = {**record, "counts": counts, **({"among": only} if only else {})}
+        if queue_place(self.run) != kept:
+            self.run.write(QUEUE, kept)

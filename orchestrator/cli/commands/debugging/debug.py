@@ -1,0 +1,95 @@
+"""orch debug: a run of which one rank waits for a debugger."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import click
+
+from orchestrator.cli import complete
+from orchestrator.cli.group import orch, say
+from orchestrator.cli.request import TakesArguments, profile_or_default, request, request_options
+from orchestrator.errors import EXIT_INTERRUPTED, OrchError, UsageError
+
+
+@orch.command(cls=TakesArguments, epilog="Example: orch debug train.yaml -p lab --rank 3")
+@click.argument("what", metavar="JOB|RUN", shell_complete=complete.jobs)
+@click.option("--rank", required=True, type=click.IntRange(0), metavar="N", help="The rank that waits.")
+@click.option(
+    "--profile", "-p", metavar="PROFILE", shell_complete=complete.profiles, help="Profile of a JOB; a RUN has its own."
+)
+@click.option(
+    "--port", default=0, type=click.IntRange(0, 65535), metavar="N", help="Local port (default: any free one)."
+)
+@click.option("--allow-local-users", is_flag=True, help="Let other users of this machine attach.")
+@request_options
+def debug(
+    what: str, rank: int, profile: str | None, port: int, allow_local_users: bool, as_json: bool, **shared: Any
+) -> int:
+    """Start a job with one rank waiting for a debugger.
+
+    Of a RUN, its record is started once more. The rank waits before its first line.
+    """
+    from orchestrator.operations import runs
+    from orchestrator.operations.debugging import debug as debugging
+    from orchestrator.operations.submission import delegate, submit
+    from orchestrator.prepare import prepare
+    from orchestrator.runs.store import state_root
+    from orchestrator.specs.documents.lookup import known_jobs
+    from orchestrator.transport.forwarding import listen_here
+
+    root = state_root()
+    if profile is not None or Path(what).is_file() or what in dict(known_jobs(Path.cwd())):
+        asked = request(what, profile_or_default(profile, what), shared)
+    else:
+        asked = request("", "", shared, again=what)
+    prepared = prepare.prepare(root, debugging.debug_request(asked, rank))
+    debugging.check_debug(prepared)
+    if delegate.is_elsewhere(prepared):
+        raise UsageError("this profile's runs are looked after by another machine", "debug there, or: supervisor: here")
+    listening = listen_here(port, any_user=allow_local_users)
+    for number in (signal.SIGTERM, signal.SIGHUP):  # a closed window leaves no run that waits for ever
+        signal.signal(number, signal.default_int_handler)
+    run = submit.submit(root, prepared)
+    say(f"submitted {run.run_id}; Ctrl-C ends it")
+    try:
+        node = debugging.wait_for_node(run, rank, say)
+        if node is not None:
+            with debugging.forward_debugger(run, rank, node, say, listening, any_user=allow_local_users) as way:
+                _show(run, debugging.attach(run, prepared, way), as_json=as_json)
+                runs.wait(run)
+    except KeyboardInterrupt:
+        say(f"ending {run.run_id}")
+        runs.cancel(root, run, now=True)
+        return EXIT_INTERRUPTED
+    except OrchError:  # nobody else would end a run that waits
+        runs.cancel(root, run, now=True)
+        raise
+    return _end(run)
+
+
+def _show(run: Any, found: dict[str, Any] | None, *, as_json: bool) -> None:
+    if found is None:
+        return
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    where = found["connect"]
+    click.echo(f"{where['host']}:{where['port']}")
+    say(f"{found['name']} waits there for a debugger. For VS Code, {run.path / 'launch.json'} has:")
+    say(json.dumps(found, indent=2))
+
+
+def _end(run: Any) -> int:
+    from orchestrator.cli.group import style
+    from orchestrator.cli.render import runs as render
+    from orchestrator.operations import runs
+
+    state = runs.wait(run)
+    say(f"{run.run_id} {state.state}")
+    if state.state == "failed":
+        say(render.verdict_page(state, style))
+    return runs.exit_code(state)

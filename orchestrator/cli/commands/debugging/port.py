@@ -1,0 +1,38 @@
+"""orch port: a port of a node of a run, on this machine."""
+
+from __future__ import annotations
+
+import click
+
+from orchestrator.cli import complete
+from orchestrator.cli.group import orch, say
+
+
+@orch.command(epilog="Example: orch port last 8888")
+@click.argument("run", shell_complete=complete.runs)
+@click.argument("port", metavar="PORT[:NODE]")
+@click.option(
+    "--here", default=0, type=click.IntRange(0, 65535), metavar="N", help="Local port (default: any free one)."
+)
+@click.option("--allow-local-users", is_flag=True, help="Let other users of this machine connect.")
+def port(run: str, port: str, here: int, allow_local_users: bool) -> int:
+    """Forward a local port to a port of a live run's node.
+
+    Until Ctrl-C or the run's end.
+    """
+    from orchestrator.operations.debugging.port import forward, parse_port
+    from orchestrator.operations.debugging.shell import host_of
+    from orchestrator.operations.runs import wait
+    from orchestrator.runs.store import find_run, state_root
+
+    folder, (there, node) = find_run(state_root(), run), parse_port(port)
+    with forward(folder, there, node, say, here=here, any_user=allow_local_users) as forwarding:
+        forwarding.reach()
+        click.echo(f"127.0.0.1:{forwarding.port}")
+        say(f"it is port {there} of node {node} ({host_of(folder, node)}) of {folder.run_id}; Ctrl-C ends it")
+        try:
+            wait(folder)
+        except KeyboardInterrupt:
+            return 0
+    say(f"{folder.run_id} has ended")
+    return 0

@@ -1,0 +1,1 @@
+"""Commands about a run from its start to its removal."""

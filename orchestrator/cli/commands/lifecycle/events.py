@@ -1,0 +1,85 @@
+"""orch events: what happened in a run, in the order of time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from orchestrator.cli import complete
+from orchestrator.cli.delegated import delegated
+from orchestrator.cli.group import orch, say, show
+from orchestrator.errors import EXIT_INTERRUPTED
+from orchestrator.protocol.events import KINDS
+
+if TYPE_CHECKING:
+    from orchestrator.runs.store import Record, RunDir
+
+
+@orch.command(epilog="Example: orch events last --kind restart --kind lost_node")
+@click.argument("run", shell_complete=complete.runs)
+@click.option("--follow", "-f", is_flag=True, help="Stream until the run ends; Ctrl-C detaches.")
+@click.option("--node", type=click.IntRange(0), metavar="N", help="Only the events of this node.")
+@click.option(
+    "--kind",
+    "kinds",
+    multiple=True,
+    type=click.Choice(sorted(KINDS)),
+    metavar="KIND",
+    help="Only events of this kind (repeatable).",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
+@delegated
+def events(run: str, follow: bool, node: int | None, kinds: tuple[str, ...], as_json: bool) -> int:
+    """List what happened in a run, in the order of time."""
+    from orchestrator.operations import runs as run_operations
+    from orchestrator.runs.store import find_run
+    from orchestrator.supervisor.start import attended_root
+
+    found, printer = find_run(attended_root(), run), _Printer(node, kinds, as_json=as_json)
+    if follow:
+        try:
+            for _ in run_operations.states(found):
+                printer.print_new(found)
+        except KeyboardInterrupt:
+            say(f"\ndetached; {found.run_id} goes on")
+            return EXIT_INTERRUPTED
+    printer.print_new(found)
+    return 0
+
+
+class _Printer:
+    """Prints each event once, those that a look finds in the order of time; of each node a look adds to the last."""
+
+    def __init__(self, node: int | None, kinds: Collection[str], *, as_json: bool) -> None:
+        self.node, self.kinds, self.as_json = node, kinds, as_json
+        self.printed = Counter[object]()
+
+    def print_new(self, run: RunDir) -> None:
+        """Print the events that were not there at the last look."""
+        seen, new = Counter[object](), list[Any]()
+        for event in run.events():
+            source = event.get("node")
+            seen[source] += 1
+            if seen[source] > self.printed[source] and self._is_asked_for(event):
+                new.append(event)
+        self.printed = seen
+        self._print(sorted(new, key=_time))
+
+    def _is_asked_for(self, event: Record) -> bool:
+        return (self.node is None or event.get("node") == self.node) and (not self.kinds or event["kind"] in self.kinds)
+
+    def _print(self, found: list[Record]) -> None:
+        import json
+
+        from orchestrator.cli.render.events import event_lines
+
+        for line in map(json.dumps, found) if self.as_json else event_lines(found):
+            show(line)
+
+
+def _time(event: Record) -> float:
+    when = event.get("time")
+    return float(when) if isinstance(when, int | float) else 0.0

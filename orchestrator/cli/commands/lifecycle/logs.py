@@ -1,0 +1,89 @@
+"""orch logs: what the ranks have printed."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from orchestrator.cli import complete
+from orchestrator.cli.delegated import delegated
+from orchestrator.cli.follow import follow as follow_run
+from orchestrator.cli.group import orch, say
+from orchestrator.cli.output import print_logs
+from orchestrator.errors import OrchError, UsageError
+
+if TYPE_CHECKING:
+    from orchestrator.runs.state import RunState
+
+
+@orch.command(epilog="Example: orch logs -f last")
+@click.argument("run", shell_complete=complete.runs_and_sweeps)
+@click.option("--follow", "-f", is_flag=True, help="Stream until the run ends; Ctrl-C detaches.")
+@click.option("--rank", type=click.IntRange(0), metavar="N", help="This rank instead of rank 0.")
+@click.option("--node", type=click.IntRange(0), metavar="N", help="All ranks of this node.")
+@click.option("--all", "-a", "everything", is_flag=True, help="All ranks of all nodes.")
+@click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines of each log.")
+@click.option("--since", metavar="TIME", help="Only lines since then: 10m, 14:30 or 2026-11-22T14:30.")
+@click.option("--grep", metavar="REGEX", help="Only lines that match, as Python's re has it.")
+@click.option(
+    "--level", type=click.Choice(["debug", "info", "warning", "error", "critical"]), metavar="LEVEL",
+    help="Only lines that say this level or a graver one: warning, error, ...",
+)  # fmt: skip
+@click.option("--raw", is_flag=True, help="Print the bytes as written, terminal sequences too.")
+@delegated
+def logs(
+    run: str, follow: bool, rank: int | None, node: int | None, everything: bool, tail: int | None, since: str | None,
+    grep: str | None, level: str | None, raw: bool,
+) -> int:  # fmt: skip
+    """Print the log of rank 0, or of the ranks you name.
+
+    Of a sweep, the logs of each of its runs.
+    """
+    from orchestrator.cli.logs.options import line_filter
+    from orchestrator.cli.sweeps import logs_of
+    from orchestrator.operations import runs as run_operations
+    from orchestrator.runs.files.logs import Selection, log_files
+    from orchestrator.runs.store import find_run
+    from orchestrator.runs.sweeps import find_sweep, points_in
+    from orchestrator.supervisor.reconcile import state_of
+    from orchestrator.supervisor.start import attended_root
+
+    if everything and (rank is not None or node is not None):
+        raise UsageError("--all excludes --rank and --node", "leave it out")
+    wanted = line_filter(since, grep, level, time.time())
+    if wanted is not None and raw:
+        raise UsageError("--raw prints every byte, and --since, --grep and --level some lines", "leave --raw out")
+    root, selection = attended_root(), Selection(rank, node, everything)
+    if (sweep := find_sweep(root, run)) is not None:
+        if follow:
+            raise UsageError("--follow follows one run", f"name a point of the sweep: {sweep}.0")
+        return logs_of(points_in(root, sweep), selection, tail, raw=raw, wanted=wanted)
+    folder = find_run(root, run)
+    if rank is not None or node is not None:
+        _check(state_of(folder), rank, node)
+    if follow:
+        return follow_run(folder, selection=selection, tail=tail, raw=raw, wanted=wanted)
+    with run_operations.bringing_logs(folder, selection):
+        pass
+    if not log_files(folder, selection):
+        state = state_of(folder)
+        which = f"rank {rank} has" if rank is not None else f"node {node} has" if node is not None else "there is"
+        raise OrchError(f"{which} no log: the run is {state.state}", f"see: orch status {folder.run_id}")
+    print_logs(folder, selection, tail, raw=raw, wanted=wanted)
+    if wanted is not None and wanted.logs_without_times:
+        say("note: these logs' lines say no times; --since shows all of a log that was written to since then")
+    return 0
+
+
+def _check(state: RunState, rank: int | None, node: int | None) -> None:
+    """Raise OrchError for a rank or a node that the run has not."""
+    if rank is not None and state.world_size is not None and rank >= state.world_size:
+        raise OrchError(f"no rank {rank}: the run has {_span('rank', state.world_size)}")
+    if node is not None and node >= len(state.nodes):
+        raise OrchError(f"no node {node}: the run has {_span('node', len(state.nodes))}")
+
+
+def _span(what: str, count: int) -> str:
+    return f"{what}s 0-{count - 1}" if count > 1 else f"{what} 0 alone"

@@ -1,0 +1,98 @@
+"""orch rm: remove runs that have ended."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from orchestrator.cli import complete
+from orchestrator.cli.group import orch, say, show, style
+from orchestrator.errors import UsageError
+
+if TYPE_CHECKING:
+    from orchestrator.runs.store import RunDir
+
+
+@orch.command(epilog="Example: orch rm --keep 50")
+@click.argument("runs", nargs=-1, metavar="RUN...", shell_complete=complete.runs_and_sweeps)
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice(["succeeded", "failed", "cancelled"]),
+    help="Only runs that ended so; of all runs where none is named.",
+)
+@click.option("--older", metavar="TIME", help="Only runs that ended longer ago: 7d, 12h.")
+@click.option("--keep", type=click.IntRange(1), metavar="N", help="All finished runs but the newest N.")
+@click.option("--dry-run", "--dryrun", "dry_run", is_flag=True, help="Only list what would go.")
+@click.option("--yes", "-y", is_flag=True, help="Don't ask.")
+def rm(
+    runs: tuple[str, ...], states: tuple[str, ...], older: str | None, keep: int | None, dry_run: bool, yes: bool
+) -> int:
+    """Remove finished runs with their logs and checkpoints.
+
+    Their outputs go too. Asks first at a terminal.
+
+    ORCH_KEEP_RUNS=N does so after every run.
+    """
+    from orchestrator.cli.render.runs import removals_page, removed_outputs
+    from orchestrator.cli.render.tables import size
+    from orchestrator.cli.terminal import asks, is_wanted
+    from orchestrator.operations import runs as run_operations
+    from orchestrator.operations.removal import removal_of
+    from orchestrator.runs.store import state_root
+
+    root = state_root()
+    removals = [removal_of(folder) for folder in _meant(root, runs, states, older, keep)]
+    if dry_run or (removals and asks(yes=yes)):
+        show(removals_page(removals, time.time(), style) if removals else "no run would be removed", err=not dry_run)
+    total = f"{len(removals)} run{'s' * (len(removals) != 1)} ({size(sum(each.bytes for each in removals))})"
+    if dry_run or (removals and not is_wanted(f"remove {total}?", yes=yes)):
+        say("nothing was removed")
+        return 0
+    for each in removals:
+        run_operations.remove(root, each.run)
+        for line in removed_outputs(each):
+            say(line)
+    say(f"removed {', '.join(each.run.run_id for each in removals) or 'nothing'}")
+    return 0
+
+
+def _meant(
+    root: Path, names: tuple[str, ...], states: tuple[str, ...], older: str | None, keep: int | None
+) -> list[RunDir]:
+    """Return the runs that are named, or all, as far as they are such as the options say."""
+    from orchestrator.operations.removal import select
+    from orchestrator.runs.state import RunStatus
+    from orchestrator.runs.store import newest_runs
+    from orchestrator.runs.sweeps import find_runs
+
+    named = [folder for reference in names for folder in find_runs(root, reference, newest=False)]
+    named = list({folder.run_id: folder for folder in named}.values())
+    if not (states or older or keep):
+        if not named:
+            raise UsageError("nothing to remove was named", "orch rm RUN..., or orch rm --keep 50")
+        return named
+    ids = {folder.run_id for folder in named}
+    candidates = [folder for folder in newest_runs(root) if not named or folder.run_id in ids]
+    meant, holding = select(
+        candidates,
+        states=[RunStatus(word) for word in states],
+        before=None if older is None else time.time() - _seconds(older),
+        keep=keep or 0,
+    )
+    for folder in holding:
+        say(f"{folder.run_id} stays: its machines hold outputs that are not here (orch status {folder.run_id})")
+    return meant
+
+
+def _seconds(text: str) -> int:
+    from orchestrator.specs.units import seconds
+
+    try:
+        return seconds(text)
+    except ValueError as error:
+        raise UsageError(f"--older: {error}") from error

@@ -1,0 +1,161 @@
+"""orch status: all runs, or everything about one."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from orchestrator.cli import complete
+from orchestrator.cli.delegated import delegated
+from orchestrator.cli.group import orch, say, show, style, width_of
+from orchestrator.cli.render import escapes
+from orchestrator.cli.request import profile_option, profile_or_default
+from orchestrator.errors import UsageError
+
+if TYPE_CHECKING:
+    from orchestrator.runs.store import RunDir
+
+WATCH_SECONDS = 1.0
+MOST_OTHERS = 5
+
+
+@orch.command(epilog="Example: orch status last")
+@click.argument("run", required=False, shell_complete=complete.runs_and_sweeps)
+@click.option("--all", "-a", "everything", is_flag=True, help="Show all runs, not only the newest.")
+@click.option(
+    "--number", "-n", default=20, show_default=True, type=click.IntRange(1), metavar="N", help="Show the newest N runs."
+)
+@click.option("--watch", "-w", is_flag=True, help="Refresh every second until Ctrl-C.")
+@click.option("--all-users", is_flag=True, help="List everybody's runs on the hosts of --profile (ssh).")
+@profile_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@delegated
+def status(
+    run: str | None, everything: bool, number: int, watch: bool, all_users: bool, profile: str | None, as_json: bool
+) -> int:
+    """List runs, or show everything about one run or sweep.
+
+    RUN is an id, a unique prefix of one, or last. Aliases: ls, ps, describe.
+    """
+    if watch and as_json:
+        raise UsageError("--watch is for people, --json for programs", "leave one of them out")
+    if profile is not None and not all_users:
+        raise UsageError("--profile belongs to --all-users", "orch status shows your runs of all profiles")
+    if all_users:
+        from orchestrator.cli.shared_runs import show_shared_runs
+
+        if run is not None or watch:
+            raise UsageError("--all-users shows the runs of a profile's hosts, once", "leave RUN and --watch out")
+        return show_shared_runs(profile_or_default(profile), as_json=as_json)
+    if watch:
+        return _watch(lambda: _status_text(run, everything, number, as_json))
+    (click.echo if as_json else show)(_status_text(run, everything, number, as_json))
+    return 0
+
+
+def _status_text(run: str | None, everything: bool, number: int, as_json: bool) -> str:
+    from orchestrator.supervisor.start import attended_root
+
+    root = attended_root()
+    if run is None:
+        return _overview(root, everything, number, as_json)
+    from orchestrator.runs.sweeps import find_sweep
+
+    if (sweep := find_sweep(root, run)) is not None:
+        from orchestrator.cli.sweeps import status_of
+
+        return status_of(root, sweep, as_json=as_json)
+    return _page(root, run, as_json=as_json)
+
+
+def _page(root: Path, run: str, *, as_json: bool) -> str:
+    """Return everything about one run."""
+    from orchestrator.cli.busy import findings_of, found_in
+    from orchestrator.cli.render import runs as render
+    from orchestrator.operations import runs as run_operations
+    from orchestrator.runs.files.logs import beat_of, last_line, result_of
+    from orchestrator.runs.notifications import ledger
+    from orchestrator.runs.store import find_run
+    from orchestrator.supervisor.reconcile import state_of
+
+    folder = find_run(root, run)
+    state, result = state_of(folder), result_of(folder)
+    heartbeat, last = beat_of(folder, state.attempt), last_line(folder, state.attempt)
+    if as_json:
+        whole = {**state.to_json(), "progress": heartbeat, "last_line": last, "result": result}
+        whole |= {"folder": str(folder.path), "findings": [each.to_json() for each in found_in(folder)]}
+        whole |= {"record": run_operations.record_of(folder), "notifications": ledger.delivered(folder)}
+        whole |= {"trackers": _trackers(folder)}
+        return json.dumps(whole, indent=1)
+    page = render.status_page(
+        state, heartbeat, result, str(folder.path), time.time(), style, last_line=last, width=width_of(sys.stdout)
+    )
+    said = [
+        *findings_of(folder, state),
+        *render.notify_lines(ledger.delivered(folder)),
+        *render.tracker_lines(_trackers(folder)),
+    ]
+    return "\n".join([page, *(f"  {line}" for line in said)])
+
+
+def _trackers(run: RunDir) -> list[dict[str, Any]]:
+    if not run.record().job.get("track"):
+        return []
+    from orchestrator.trackers.ledger import tracked
+
+    return tracked(run)
+
+
+def _name_the_others(root: Path) -> None:
+    """Name runs that other machines look after, unasked: a table waits for no network."""
+    if not (root / "elsewhere").is_dir():
+        return
+    from orchestrator.operations.submission.delegate import pointers
+
+    for pointer in pointers(root)[-MOST_OTHERS:]:
+        say(f"{pointer.host} looks after {pointer.run_id}: orch status {pointer.run_id}")
+
+
+def _overview(root: Path, everything: bool, number: int, as_json: bool) -> str:
+    """Return the table of the newest runs, a sweep as one line; as JSON each run by itself."""
+    from orchestrator.cli.render import runs as render
+    from orchestrator.operations.points import grouped
+    from orchestrator.runs.files.logs import beat_of, last_line
+    from orchestrator.runs.run_id import sweep_of
+
+    now, lines, rows = time.time(), [], []
+    for group in grouped(root, everything=everything, limit=number):
+        sweep = sweep_of(group[0][0].run_id)
+        if sweep is not None and not as_json:
+            from orchestrator.cli.render import sweeps
+
+            lines.append(sweeps.sweep_line(sweep, [state for _, state in group], now))
+            continue
+        for folder, state in group:
+            heartbeat = None if state.is_final else beat_of(folder, state.attempt)
+            last = "" if state.is_final or heartbeat else last_line(folder, state.attempt)
+            if as_json:
+                rows.append({**state.to_json(), "sweep": sweep, "progress": heartbeat, "last_line": last})
+            else:
+                lines.append(render.status_line(state, heartbeat, now, last))
+    if as_json:
+        return json.dumps(rows, indent=1)
+    _name_the_others(root)
+    return render.status_lines(lines, style, width_of(sys.stdout))
+
+
+def _watch(text: Callable[[], str]) -> int:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(console=Console(), screen=sys.stdout.isatty(), auto_refresh=False) as live:
+        while True:
+            live.update(Text.from_ansi(escapes.page(text())), refresh=True)
+            time.sleep(WATCH_SECONDS)  # the refresh rate of a screen

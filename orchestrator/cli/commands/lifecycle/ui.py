@@ -1,0 +1,112 @@
+"""orch ui: the runs as a page in a browser, served from this machine to this user alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from orchestrator.cli.group import orch, say
+from orchestrator.errors import UsageError
+
+if TYPE_CHECKING:
+    from orchestrator.web.files import Server
+
+
+@orch.command(epilog="Example: orch ui --detach")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Port at 127.0.0.1 (default: a free one)."
+)
+@click.option("--detach", "-d", is_flag=True, help="Serve in the background, until --stop.")
+@click.option("--stop", is_flag=True, help="End the server.")
+@click.option("--no-open", is_flag=True, help="Start no browser; print how the page is opened.")
+@click.option("--export", type=click.Path(path_type=Path), metavar="DIR", help="Write static pages to DIR instead.")
+@click.argument("runs", nargs=-1, metavar="[RUN]...")
+def ui(port: int, detach: bool, stop: bool, no_open: bool, export: Path | None, runs: tuple[str, ...]) -> int:
+    """Serve a page of all runs at 127.0.0.1, and open it.
+
+    It ends with this command (Ctrl-C). RUN... are the runs that --export writes (default: the newest 20).
+    """
+    from orchestrator.cli.opening import check_packages
+    from orchestrator.supervisor.start import attended_root
+
+    check_packages()
+    if sum((detach, stop, export is not None)) > 1:
+        raise UsageError("--detach, --stop and --export exclude each other", "leave all but one out")
+    if runs and export is None:
+        raise UsageError("RUN belongs to --export", "the page shows all runs")
+    root = attended_root()
+    if export is not None:
+        return _export(root, export, runs)
+    if stop:
+        return _stop(root)
+    return _serve(root, port, detach=detach, opens=not no_open)
+
+
+def _serve(root: Path, port: int, *, detach: bool, opens: bool) -> int:
+    from orchestrator.cli.opening import PROGRAM
+    from orchestrator.cli.render.runs import note
+    from orchestrator.web import files
+    from orchestrator.web.server import bind, new_code, serve, serve_detached
+
+    if (found := files.server_of(root)) is not None:
+        return _open_anothers(root, found[0], port, opens=opens)
+    with bind(port) as listener:
+        if detach:
+            server = serve_detached(root, listener, PROGRAM)
+            own = listener.getsockname()[1]
+            listener.close()
+            if server.port != own:  # it was started at the same time, and was faster
+                return _open_anothers(root, server, port, opens=opens)
+            _open(root, server, new_code(server), opens=opens)
+            say("it stays until: orch ui --stop")
+            return 0
+        serve(
+            root, note, listener, lambda server, access: _open(root, server, access.new_code(), opens=opens, ends=True)
+        )
+    return 0
+
+
+def _open_anothers(root: Path, server: Server, port: int, *, opens: bool) -> int:
+    """Open the page of a server that is there; UsageError where it has another port than was asked for."""
+    from orchestrator.web.server import new_code
+
+    if port not in (0, server.port):
+        raise UsageError(f"the page is served at port {server.port} already", "end it first: orch ui --stop")
+    say(f"the page is served by process {server.pid} already; orch ui --stop ends it")
+    _open(root, server, new_code(server), opens=opens)
+    return 0
+
+
+def _open(root: Path, server: Server, code: str, *, opens: bool, ends: bool = False) -> None:
+    from orchestrator.cli.opening import open_page
+
+    for line in open_page(root, server, code, opens=opens):
+        say(line)
+    if ends:
+        say("Ctrl-C ends it")
+
+
+def _stop(root: Path) -> int:
+    from orchestrator.web import files
+    from orchestrator.web.server import stop
+
+    found = files.server_of(root)
+    if found is None:
+        say("no server of the page is running on this machine")
+        return 0
+    stop(found[1])
+    say(f"the page's server (pid {found[0].pid}) has ended")
+    return 0
+
+
+def _export(root: Path, folder: Path, runs: tuple[str, ...]) -> int:
+    from orchestrator.cli.render.runs import note
+    from orchestrator.node.system.private import as_the_user
+    from orchestrator.web.export import export_pages
+
+    with as_the_user():
+        count = export_pages(root, note, folder, runs)
+    say(f"wrote {count} run{'s' * (count != 1)}: open {folder / 'index.html'}")
+    return 0

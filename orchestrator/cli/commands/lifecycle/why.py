@@ -1,0 +1,34 @@
+"""orch why: why a run ended as it did."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import click
+
+from orchestrator.cli import complete
+from orchestrator.cli.delegated import delegated
+from orchestrator.cli.group import orch, print_json, show, style, width_of
+
+
+@orch.command(epilog="Example: orch why last")
+@click.argument("run", shell_complete=complete.runs)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@delegated
+def why(run: str, as_json: bool) -> int:
+    """Explain how a run ended: rank, host, traceback, remedy."""
+    from orchestrator.cli.busy import findings_of
+    from orchestrator.cli.render import runs as render
+    from orchestrator.runs.store import find_run, state_root
+    from orchestrator.supervisor.reconcile import state_of
+
+    folder = find_run(state_root(), run)
+    state = state_of(folder)
+    if as_json:
+        print_json(state.verdict.to_json() if state.verdict else None)
+    else:
+        said = findings_of(folder, state)
+        page = render.verdict_page(state, style, time.time(), width_of(sys.stdout))
+        show("\n".join([page, *(["", *(f"  {line}" for line in said)] if said else [])]))
+    return 0

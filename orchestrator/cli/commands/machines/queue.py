@@ -1,0 +1,20 @@
+"""orch queue: everybody's runs on the hosts of a profile."""
+
+from __future__ import annotations
+
+import click
+
+from orchestrator.cli.group import orch
+from orchestrator.cli.request import profile_option, profile_or_default
+from orchestrator.cli.shared_runs import show_shared_runs
+
+
+@orch.command(epilog="Example: orch queue -p lab")
+@profile_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def queue(profile: str | None, as_json: bool) -> int:
+    """List all users' runs on a profile's hosts, in their order.
+
+    Of an ssh profile: who holds GPUs or slots, since when, and who waits for them.
+    """
+    return show_shared_runs(profile_or_default(profile), as_json=as_json)

@@ -1,0 +1,50 @@
+"""orch bundle: an archive of a run for a bug report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from orchestrator.cli import complete
+from orchestrator.cli.group import orch, print_json, say, show
+
+
+@orch.command(epilog="Example: orch bundle last")
+@click.argument("run", shell_complete=complete.runs)
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Archive to write (default: ./RUN-bundle.tar.gz).",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def bundle(run: str, output: Path | None, as_json: bool) -> int:
+    """Pack a run's records and logs for a bug report.
+
+    Logs are cut to their ends; secrets, code and weights are left out.
+    """
+    from orchestrator.cli.render import results
+    from orchestrator.operations.bundle import bundle as write_bundle
+    from orchestrator.operations.bundle import unknown_secrets
+    from orchestrator.runs.store import find_run, state_root
+
+    folder = find_run(state_root(), run)
+    path = output or Path(f"{folder.run_id}-bundle.tar.gz")
+    members = write_bundle(folder, path)
+    if unknown := unknown_secrets(folder):
+        say(f"{', '.join(unknown)}: not set here, so what the run printed of it can't be taken out")
+        say(f"  export {unknown[0]} and bundle again, or look for it in the logs before you send them")
+    if as_json:
+        print_json(
+            {
+                "file": str(path),
+                "unknown_secrets": unknown,
+                "members": [{"path": name, "bytes": count} for name, count in members],
+            }
+        )
+    else:
+        show(results.members_page(members))
+        say(f"wrote {path}; look into it before you send it: a log holds whatever the program printed")
+    return 0

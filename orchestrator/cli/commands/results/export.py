@@ -1,0 +1,56 @@
+"""orch export: a run for torchrun, accelerate or safetensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from orchestrator.cli import complete
+from orchestrator.cli.group import orch, say
+
+
+@orch.command(epilog="Example: orch export torchrun last")
+@click.argument("what", type=click.Choice(["torchrun", "accelerate", "safetensors"]))
+@click.argument("run", shell_complete=complete.runs)
+@click.option("--node", default=0, show_default=True, metavar="N", help="accelerate: node number of the config file.")
+@click.option("--port", default=29500, show_default=True, metavar="N", help="Rendezvous port on node 0.")
+@click.option(
+    "--checkpoint",
+    default="latest",
+    show_default=True,
+    metavar="best|latest|STEP",
+    help="safetensors: which checkpoint.",
+)
+@click.option(
+    "--output", "-o", type=click.Path(path_type=Path), metavar="FILE", help="Write to FILE instead of stdout."
+)
+def export(what: str, run: str, node: int, port: int, checkpoint: str, output: Path | None) -> int:
+    """Write torchrun commands, an accelerate config, or weights.
+
+    The weights are a safetensors file.
+    """
+    from orchestrator.errors import UsageError
+    from orchestrator.node.system.private import as_the_user
+    from orchestrator.operations import export as exports
+    from orchestrator.runs.store import find_run, state_root, write_durably
+
+    folder = find_run(state_root(), run)
+    if what == "safetensors":
+        if checkpoint not in ("best", "latest") and not checkpoint.isdigit():
+            raise UsageError(f"--checkpoint {checkpoint} is not a checkpoint", "write best, latest or a step's number")
+        with as_the_user():
+            path, which = exports.safetensors(folder, checkpoint, output)
+        say(f"wrote {path}: the weights of {which}")
+        return 0
+    if what == "torchrun":
+        text = exports.torchrun_commands(folder, port)
+    else:
+        text = exports.accelerate_config(folder, node, port)
+    if output is None:
+        click.echo(text)
+    else:
+        with as_the_user():
+            write_durably(output, f"{text}\n".encode())
+        say(f"wrote {output}")
+    return 0

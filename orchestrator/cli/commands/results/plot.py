@@ -1,0 +1,56 @@
+"""orch plot: a metric of runs, by step, in the terminal."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Final
+
+import click
+
+from orchestrator.cli import complete
+from orchestrator.cli.group import colour_is_wanted, orch, print_json, say, show, style
+from orchestrator.cli.terminal import speaks_utf8
+from orchestrator.errors import UsageError
+
+MOST_CURVES: Final = 8
+TALLEST: Final = 24
+
+
+@orch.command(epilog="Example: orch plot last loss")
+@click.argument("words", nargs=-1, required=True, metavar="RUN... [METRIC]", shell_complete=complete.runs_and_sweeps)
+@click.option("--metric", "-m", metavar="NAME", help="Instead of the last word; eval.loss: of that kind of line.")
+@click.option("--ascii", "plain", is_flag=True, help="No braille; the default where the locale has none.")
+@click.option("--json", "as_json", is_flag=True, help="Print the points as JSON.")
+def plot(words: tuple[str, ...], metric: str | None, plain: bool, as_json: bool) -> int:
+    """Plot a metric of one or several runs by step.
+
+    The values are those of metrics.jsonl. Of one word alone, the metric is the job's, else the loss.
+    """
+    from orchestrator.cli.render.plot import Curve, plot_page
+    from orchestrator.operations.ranking import runs_meant
+    from orchestrator.runs.files import metrics
+    from orchestrator.supervisor.start import attended_root
+
+    names, metric = (words[:-1], words[-1]) if metric is None and len(words) > 1 else (words, metric)
+    _, runs = runs_meant(attended_root(), names)
+    of_job = next(filter(None, (metrics.metric_of_job(run.read("run.json")) for run in runs)), None)
+    metric = metric or (of_job.name if of_job is not None else "loss")
+    found = [(run.run_id, metrics.series(run, metric)) for run in runs]
+    curves = [Curve(name, tuple(points)) for name, points in found if points]
+    if not curves:
+        there = sorted({name for run in runs for name in metrics.names_of_series(run)})
+        hint = f"they have: {', '.join(there)}" if there else "none of them has written a metric yet"
+        raise UsageError(f"no run of these has a metric '{metric}' in metrics.jsonl", hint)
+    if as_json:
+        print_json([{"run_id": curve.name, "metric": metric, "points": curve.points} for curve in curves])
+        return 0
+    if len(curves) > MOST_CURVES:
+        say(f"the first {MOST_CURVES} of {len(curves)} runs are shown; orch best ranks them all")
+        curves = curves[:MOST_CURVES]
+    for name in (name for name, points in found if not points):
+        say(f"{name} has no {metric} yet")
+    size = shutil.get_terminal_size()
+    is_telling = len(curves) == 1 or colour_is_wanted()  # braille has no marks by which curves are told apart
+    braille = is_telling and not plain and speaks_utf8()
+    show(plot_page(metric, curves, (size.columns, min(size.lines, TALLEST)), braille=braille, style=style))
+    return 0

@@ -1,0 +1,62 @@
+"""orch pull: a run's logs, metrics, result and a checkpoint, copied to a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from orchestrator.cli import complete
+from orchestrator.cli.group import orch, print_json, say, show
+from orchestrator.errors import UsageError
+
+if TYPE_CHECKING:
+    from orchestrator.runs.store import RunDir
+
+
+@orch.command(epilog="Example: orch pull last --checkpoint best --to results")
+@click.argument("run", shell_complete=complete.runs_and_sweeps)
+@click.option(
+    "--checkpoint", metavar="best|latest|none|STEP", help="Which checkpoint (default: latest; with --best: best)."
+)
+@click.option("--best", is_flag=True, help="Copy the best run of a sweep.")
+@click.option("--metric", "-m", metavar="NAME", help="The metric of --best (default: the job's).")
+@click.option("--outputs", is_flag=True, help="First copy the outputs still on its nodes, of any size.")
+@click.option("--to", type=click.Path(path_type=Path), metavar="DIR", help="Destination (default: ./RUN).")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def pull(
+    run: str, checkpoint: str | None, best: bool, metric: str | None, outputs: bool, to: Path | None, as_json: bool
+) -> int:
+    """Copy logs, results, outputs and a checkpoint to a folder.
+
+    Repeated, it copies only what is new.
+    """
+    from orchestrator.cli.render import results
+    from orchestrator.node.system.private import as_the_user
+    from orchestrator.operations import pull as collect
+    from orchestrator.runs.store import find_run, state_root
+
+    if metric is not None and not best:
+        raise UsageError("--metric belongs to --best", "a run's best checkpoint goes by checkpoint.keep_best or metric")
+    folder = _best_of(run, metric) if best else find_run(state_root(), run)
+    if outputs:
+        collect.bring_outputs(folder)
+    with as_the_user():
+        pulled = collect.pull(folder, to or Path(folder.run_id), checkpoint or ("best" if best else "latest"), say)
+    if as_json:
+        print_json(pulled.to_json())
+    else:
+        show(results.pulled_page(pulled))
+    return 0
+
+
+def _best_of(reference: str, metric: str | None) -> RunDir:
+    from orchestrator.operations.ranking import rank, runs_meant
+    from orchestrator.runs.store import state_root
+
+    title, runs = runs_meant(state_root(), [reference])
+    ranking = rank(title, runs, metric, None)
+    best = ranking.rows[0]
+    say(f"{best.run_id} is the best of {title}: {ranking.metric} {best.value:.6g}")
+    return next(run for run in runs if run.run_id == best.run_id)

@@ -1,0 +1,43 @@
+"""orch tensorboard: TensorBoard on runs."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from pathlib import Path
+
+import click
+
+from orchestrator.cli import complete
+from orchestrator.cli.group import orch, say
+from orchestrator.errors import EXIT_INTERRUPTED, OrchError
+
+
+@orch.command(epilog="Example: orch tensorboard last")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...", shell_complete=complete.runs_and_sweeps)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), metavar="N",
+    help="Listen on this port; 0 is any (default: 6006, or a free one after it).",
+)  # fmt: skip
+def tensorboard(runs: tuple[str, ...], port: int | None) -> int:
+    """Start TensorBoard on runs, until Ctrl-C.
+
+    It listens on this machine alone, at 127.0.0.1, and asks nobody who he is.
+    """
+    from orchestrator.operations import tensorboard as operation
+    from orchestrator.operations.ranking import runs_meant
+    from orchestrator.supervisor.start import attended_root
+
+    argv = operation.program()
+    _, found = runs_meant(attended_root(), runs)
+    with tempfile.TemporaryDirectory(prefix="orch-") as folder:
+        for run in operation.lay_out(found, Path(folder)):
+            say(f"{run.run_id} stays as it is now: its job does not say track: tensorboard")
+        argv += ["--logdir", folder, "--host", "127.0.0.1", *(["--port", str(port)] if port else [])]
+        try:
+            code = subprocess.run(argv, check=False, stdin=subprocess.DEVNULL).returncode
+        except KeyboardInterrupt:
+            return EXIT_INTERRUPTED
+    if code != 0:
+        raise OrchError(f"TensorBoard has ended with code {code}", "it says why above")
+    return 0

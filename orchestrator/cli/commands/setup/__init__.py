@@ -1,0 +1,1 @@
+"""Commands that write or list the files and lines that one begins with."""

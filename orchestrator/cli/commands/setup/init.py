@@ -1,0 +1,129 @@
+"""orch init: a first job and profile from a launch line."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+import click
+
+from orchestrator.cli.group import orch, say
+from orchestrator.errors import OrchError, UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from orchestrator.operations.submission.init import Draft
+
+
+class BeforeLaunchLine(click.Command):
+    """A command whose options stand before its launch line, before or after its name."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the options and the name; what follows them is the launch line."""
+        takes_value = {option for each in self.params if not getattr(each, "is_flag", True) for option in each.opts}
+        options, names, rest = list[str](), list[str](), list(args)
+        while rest and rest[0] != "--" and (rest[0].startswith("-") or not names):
+            word = rest.pop(0)
+            (options if word.startswith("-") else names).append(word)
+            if word in takes_value and rest:
+                options.append(rest.pop(0))
+        return super().parse_args(ctx, [*options, "--", *names, *rest[rest[:1] == ["--"] :]])
+
+
+@orch.command(
+    cls=BeforeLaunchLine,
+    context_settings={"allow_interspersed_args": False},
+    epilog="Example: orch init train torchrun --nproc_per_node 4 train.py",
+)
+@click.option(
+    "--host", "hosts", multiple=True, metavar="USER@HOST", help="Write an ssh profile for this host (n[1-3])."
+)
+@click.option("--slurm", is_flag=True, help="Write a slurm profile from what sinfo says here.")
+@click.option("--force", is_flag=True, help="Overwrite a file that is there.")
+@click.argument("name")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def init(hosts: tuple[str, ...], slurm: bool, force: bool, name: str, command: tuple[str, ...]) -> int:
+    """Write a job or profile from a command, script or hosts.
+
+    From a launch line (torchrun, srun, accelerate, python) or a batch script with #SBATCH lines it writes the job
+    NAME.yaml and the profile that these imply; from --host or --slurm the profile cluster_profiles/NAME.yaml.
+    """
+    from pathlib import Path
+
+    from orchestrator.node.system.private import as_the_user
+    from orchestrator.operations.submission import init as initialise
+    from orchestrator.runs.store import write_durably
+
+    if bool(hosts) + slurm + bool(command) != 1:
+        raise UsageError(
+            "say what to start from: --host, --slurm, or a launch line",
+            "orch init --host me@n[1-3] lab, orch init --slurm big, or orch init mine torchrun train.py",
+        )
+    if not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
+        raise UsageError(f"'{name}' is not a name", "letters, digits, '_', '.' and '-'")
+    profile = Path("cluster_profiles") / f"{name}.yaml"
+    files: dict[Path, str] = {}
+    notes: tuple[str, ...] = ()
+    if command:
+        draft = _draft(command, name)
+        files[Path(f"{name}.yaml")] = draft.job
+        if draft.profile is not None:
+            files[profile] = draft.profile
+        notes = draft.notes
+    else:
+        files[profile] = initialise.profile_from_hosts(hosts) if hosts else initialise.profile_from_sinfo(_sinfo())
+    taken = [str(path) for path in files if path.exists() and not force]
+    if taken:
+        raise UsageError(f"{', '.join(taken)} exists already", "give another name, or --force")
+    for path, text in files.items():
+        with as_the_user():
+            path.parent.mkdir(exist_ok=True)
+            write_durably(path, text.encode())
+        say(f"wrote {path}")
+    for note in notes:
+        say(f"  note: {note}")
+    where = f" -p {name}" if profile in files else ""
+    say(f"next: orch submit {name}.yaml{where} -f" if command else f"next: orch doctor{where}")
+    return 0
+
+
+def _draft(command: tuple[str, ...], name: str) -> Draft:
+    """Return what is written for a launch line, or for the batch or shell script that it names."""
+    from pathlib import Path
+
+    from orchestrator.operations.submission import init as initialise
+
+    line = shlex.join(command) if len(command) > 1 else command[0]
+    if (script := initialise.script_in(command)) is None:
+        return initialise.job_from_command(line, name)
+    try:
+        text = Path(script).read_text(errors="replace")
+    except OSError as error:
+        raise UsageError(
+            f"{script} can't be read: {error.strerror}", "name the script that starts the training"
+        ) from error
+    try:
+        return initialise.job_from_script(text, name)
+    except UsageError:
+        if command[0] not in ("bash", "sh") or "#SBATCH" in text:
+            raise
+        return initialise.job_from_command(line, name)  # it starts no training that can be seen, and runs as it is
+
+
+def _sinfo() -> str:
+    """Return what sinfo says of the partitions here."""
+    import subprocess
+
+    try:
+        done = subprocess.run(
+            ["sinfo", "-h", "-o", "%P|%D|%c|%m|%G|%l"], capture_output=True, text=True, timeout=30, check=False
+        )
+    except FileNotFoundError as error:
+        raise UsageError("sinfo is not on this machine's PATH", "run this on a login node of the cluster") from error
+    except subprocess.TimeoutExpired as error:
+        raise OrchError("sinfo did not answer for 30 s", "see whether Slurm is up: scontrol ping") from error
+    if done.returncode != 0:
+        said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise OrchError(f"sinfo failed: {said.removeprefix('sinfo: ')}", "run this on a login node of the cluster")
+    return done.stdout

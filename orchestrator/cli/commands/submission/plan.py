@@ -1,0 +1,50 @@
+"""orch plan: the ranks of a job under a profile, or what differs between two."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from orchestrator.cli import complete
+from orchestrator.cli.group import orch, show
+from orchestrator.cli.output import plan_json
+from orchestrator.cli.request import TakesArguments, profile_or_default, request, request_options
+from orchestrator.errors import UsageError
+
+
+@orch.command(cls=TakesArguments, epilog="Example: orch plan train.yaml -p local -p lab")
+@click.argument("job", shell_complete=complete.jobs)
+@click.option(
+    "--profile",
+    "-p",
+    "profiles",
+    multiple=True,
+    metavar="PROFILE",
+    shell_complete=complete.profiles,
+    help="One or two; else the default one.",
+)
+@request_options
+def plan(job: str, profiles: tuple[str, ...], as_json: bool, **shared: Any) -> int:
+    """Show every rank of a job, or what differs in two profiles."""
+    from orchestrator.cli.render import plans
+    from orchestrator.prepare import prepare
+    from orchestrator.runs.store import state_root
+    from orchestrator.specs.plan import differences
+
+    if len(profiles) > 2:
+        raise UsageError(f"{len(profiles)} profiles were given", "compare two at a time")
+    profiles = profiles or (profile_or_default(None, job),)
+    root = state_root()
+    prepared = [prepare.prepare(root, request(job, profile, shared)) for profile in profiles]
+    launches, masked = [prepare.shown_plan(root, each) for each in prepared], prepared[0].environment.masked
+    if as_json:
+        found = [plan_json(launch) for launch in launches]
+        click.echo(masked(json.dumps(found if len(found) > 1 else found[0], indent=1)))
+        return 0
+    for launch in launches:
+        show(f"{masked(plans.plan_page(launch, commands=False))}\n")
+    if len(launches) == 2:
+        show(masked(plans.differences_page(profiles[0], profiles[1], differences(*launches))))
+    return 0

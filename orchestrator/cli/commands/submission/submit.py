@@ -1,0 +1,127 @@
+"""orch submit: from two YAML documents to a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from orchestrator.cli import complete
+from orchestrator.cli.group import orch
+from orchestrator.cli.request import TakesArguments, profile_option, profile_or_default, request, request_options
+from orchestrator.cli.start import start
+from orchestrator.errors import UsageError
+
+if TYPE_CHECKING:
+    from orchestrator.operations.submission.sweep import SearchOptions
+
+
+@orch.command(cls=TakesArguments, epilog="Example: orch submit train.yaml -p lab -- --lr 0.1")
+@click.argument("job", required=False, shell_complete=complete.jobs)
+@profile_option
+@request_options
+@click.option(
+    "--from",
+    "again",
+    metavar="RUN",
+    shell_complete=complete.runs,
+    help="Repeat a run: same job, profile and code (no JOB).",
+)
+@click.option("--follow", "-f", is_flag=True, help="Print rank 0's log until the end; Ctrl-C detaches.")
+@click.option("--detach", "-d", is_flag=True, help="Return at once (the default).")
+@click.option("--dry-run", "--dryrun", "dry_run", is_flag=True, help="Print what would be sent; start nothing.")
+@click.option("--check", is_flag=True, help="With --dry-run: also validate with sbatch --test-only.")
+@click.option("--rehearse", is_flag=True, help="Run the profile's nodes and ranks on this machine.")
+@click.option(
+    "--after",
+    metavar="RUN[:ok|:any]",
+    shell_complete=complete.runs_and_sweeps,
+    help="Start when that run or sweep has succeeded (:any: ended).",
+)
+@click.option(
+    "--sweep",
+    "sweep",
+    multiple=True,
+    metavar="KEY=V,V|A..B",
+    help="Grid sweep: one run per combination.",
+)
+@click.option(
+    "--search",
+    type=click.Choice(["tpe", "random"]),
+    help="Adaptive search of the job's search.space (needs --trials).",
+)
+@click.option("--trials", type=click.IntRange(1), metavar="N", help="Number of runs of the search.")
+@click.option("--stop", "stop_by", type=click.Choice(["asha"]), help="Stop bad trials of the search early.")
+@click.option("--parallel", type=click.IntRange(1), metavar="N", help="At most N runs of the sweep at a time.")
+@click.option(
+    "--notify-on",
+    multiple=True,
+    type=click.Choice(["failed", "succeeded", "cancelled", "restarted", "hung"]),
+    metavar="EVENT",
+    help="Notify of failed, succeeded, cancelled, restarted or hung (repeatable).",
+)
+@click.option("--no-wait", is_flag=True, help="Refuse where GPUs or slots are in use, instead of queueing.")
+def submit(job: str | None, profile: str | None, as_json: bool, again: str | None, follow: bool, detach: bool,
+           dry_run: bool, check: bool, rehearse: bool, after: str | None, sweep: tuple[str, ...],
+           search: str | None, trials: int | None, stop_by: str | None, parallel: int | None,
+           notify_on: tuple[str, ...], no_wait: bool, **shared: Any) -> int:  # fmt: skip
+    """Submit a job (a YAML file, or a shipped job's name).
+
+    The command returns at once; --follow prints rank 0's log. Words after -- are appended to the job's args.
+    """
+    from orchestrator.runs.store import state_root
+
+    if check and not dry_run:
+        raise UsageError("--check belongs to --dry-run", "a submit asks Slurm anyway")
+    _check(job, again, follow=follow, detach=detach, sweeps=bool(sweep) or search is not None, parallel=parallel)
+    _check_search(search, trials, stop_by, sweeps=bool(sweep))
+    if job is not None:
+        profile = profile_or_default(profile, job)
+    root = state_root()
+    asked = request(job or "", profile or "", shared, rehearse=rehearse, again=again, waits=not no_wait, after=after)
+    if notify_on:
+        asked = replace(asked, notify_on=tuple(dict.fromkeys(notify_on)))
+    if sweep or search is not None:
+        from orchestrator.cli.sweeps import submit_points
+
+        wanted = sweep or _search(search, trials, stop_by)
+        return submit_points(root, asked, wanted, parallel, dry_run=dry_run, as_json=as_json)
+    return start(root, asked, follow=follow, as_json=as_json, dry_run=dry_run, check=check)
+
+
+def _check(
+    job: str | None, again: str | None, *, follow: bool, detach: bool, sweeps: bool,
+    parallel: int | None,
+) -> None:  # fmt: skip
+    """Raise UsageError for options that don't go together."""
+    if follow and detach:
+        raise UsageError("--follow and --detach exclude each other", "leave one of them out")
+    if (job is None) == (again is None):
+        raise UsageError(
+            "missing JOB (or --from RUN)" if job is None else "JOB and --from RUN exclude each other",
+            "orch submit JOB -p PROFILE",
+        )
+    if sweeps and follow:
+        raise UsageError("--follow follows one run", "follow a point of the sweep: orch logs -f SWEEP.0")
+    if parallel is not None and not sweeps:
+        raise UsageError("--parallel is for a sweep", "add --sweep KEY=VALUES")
+
+
+def _search(sampler: str | None, trials: int | None, stop_by: str | None) -> SearchOptions:
+    from orchestrator.operations.submission.sweep import SearchOptions
+    from orchestrator.runs.searches import Sampler, Stop
+
+    return SearchOptions(Sampler(str(sampler)), trials or 1, Stop(stop_by) if stop_by is not None else None)
+
+
+def _check_search(search: str | None, trials: int | None, stop_by: str | None, *, sweeps: bool) -> None:
+    """Raise UsageError for options of a search that don't go together."""
+    if search is None:
+        if trials is not None or stop_by is not None:
+            raise UsageError(f"{'--trials' if trials is not None else '--stop'} is for a search", "add --search tpe")
+        return
+    if sweeps:
+        raise UsageError("--sweep and --search exclude each other", "put the key's values into search.space: choices")
+    if trials is None:
+        raise UsageError("--search needs the number of its trials", "add --trials 40")

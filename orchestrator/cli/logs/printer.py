@@ -1,0 +1,90 @@
+"""Logs on a screen or in a file: lines as they are finished, and on a terminal the one that is being written."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from orchestrator.cli.group import style, width_of
+from orchestrator.cli.render import escapes
+from orchestrator.cli.render.tables import columns, cut
+
+if TYPE_CHECKING:
+    from orchestrator.runs.files.logs import LogFile, Tail
+
+CLEAR_LINE: Final = "\r\x1b[K"
+
+
+class LogPrinter:
+    """Prints log lines: rank 0's as they are, several ranks' with a label, and a line where an attempt begins.
+
+    On a terminal the last line is live: the progress bar of the first rank that has one. Others' bars come when they
+    have ended. raw: the bytes as the programs wrote them, and nothing else than the labels and the attempts' lines.
+    """
+
+    def __init__(self, out: Any, *, labelled: bool, raw: bool) -> None:
+        self.out, self.labelled, self.raw, self.attempt = out, labelled, raw, 0
+        self._live = "" if not raw and os.environ.get("TERM") != "dumb" and width_of(out) else None
+        self._unended: dict[LogFile, bytes] = {}  # the raw beginning of a labelled line
+
+    def print_new(self, reader: Tail, *, ended: bool) -> None:
+        """Print what is new, and all that is left where the run has `ended`."""
+        if self.raw:
+            self._print_bytes(reader, ended=ended)
+            return
+        for log, line in reader.read(ended=ended):
+            self._begin(log)
+            click.echo(f"{self._label(log)}{escapes.log_line(line)}", file=self.out)
+        if self._live is not None:
+            self._show(None if ended else reader.open_line())
+
+    def pause(self) -> None:
+        """Take the live line away, so that something else can be printed; the next look shows it again."""
+        if self._live:
+            self.out.write(CLEAR_LINE)
+            self.out.flush()
+            self._live = ""
+
+    def leave(self) -> None:
+        """Leave the live line as it is, and begin another one."""
+        if self._live:
+            click.echo(file=self.out)
+            self._live = ""
+
+    def _show(self, found: tuple[LogFile, str] | None) -> None:
+        text, label = (escapes.log_line(found[1]), self._label(found[0])) if found else ("", "")
+        room = (width_of(self.out) or 0) - 1 - columns(escapes.plain(label))  # a full line would wrap
+        if columns(plain := escapes.plain(text)) > room:
+            text = cut(plain, room)
+        if (line := label + text) != self._live:
+            self.out.write(f"{CLEAR_LINE}{line}")
+            self.out.flush()
+            self._live = line
+
+    def _begin(self, log: LogFile) -> None:
+        self.pause()
+        if log.attempt != self.attempt:
+            self.attempt = log.attempt
+            click.echo(style(f"--- attempt {log.attempt} ---", "magenta"), file=self.out)
+
+    def _label(self, log: LogFile) -> str:
+        return style(f"n{log.node}/r{log.rank} ", "blue") if self.labelled else ""
+
+    def _print_bytes(self, reader: Tail, *, ended: bool) -> None:
+        for log, data in reader.read_bytes():
+            self._begin(log)
+            if not self.labelled:
+                self._write(data)
+                continue
+            *lines, self._unended[log] = (self._unended.get(log, b"") + data).split(b"\n")
+            for line in lines:
+                self._write(self._label(log).encode() + line + b"\n")
+        for log, rest in self._unended.items() if ended else ():
+            self._write(self._label(log).encode() + rest + b"\n" if rest else b"")
+
+    def _write(self, data: bytes) -> None:
+        self.out.flush()
+        self.out.buffer.write(data)
+        self.out.buffer.flush()

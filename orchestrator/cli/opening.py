@@ -1,0 +1,71 @@
+"""Opening the page of `orch ui`: its server in the background, the browser, and the words that say how else."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.errors import OrchError
+
+if TYPE_CHECKING:
+    from orchestrator.web.files import Server
+
+PROGRAM = "orchestrator.cli.ui_process"
+
+
+def check_packages() -> None:
+    """Raise OrchError where the packages of the page are not installed."""
+    if find_spec("starlette") is None or find_spec("uvicorn") is None:
+        raise OrchError("the page needs packages that are not installed", "pip install 'orchrun[ui]'")
+
+
+def detached_server(root: Path) -> tuple[Server, str]:
+    """Return the page's server, started in the background where there is none, and a code that opens one session."""
+    check_packages()
+    from orchestrator.web import files
+    from orchestrator.web.server import bind, new_code, serve_detached
+
+    found = files.server_of(root)
+    if found is not None:
+        return found[0], new_code(found[0])
+    with bind(0) as listener:
+        server = serve_detached(root, listener, PROGRAM)
+    return server, new_code(server)
+
+
+def open_page(root: Path, server: Server, code: str, place: str = "", *, opens: bool = True) -> list[str]:
+    """Have a browser open the page, and return what else opens it; the code is told to a terminal alone."""
+    from orchestrator.web import files
+
+    address = files.address_of(server.port, code, place)
+    path = files.write_opening(root, address)
+    is_remote = "SSH_CONNECTION" in os.environ
+    said = []
+    if is_remote:
+        host = os.environ["SSH_CONNECTION"].split()[2:3] or [server.host]
+        tunnel = f"{server.port}:127.0.0.1:{server.port} {getpass.getuser()}@{host[0]}"
+        said.append(f"on your own machine: ssh -N -L {tunnel}")
+    if sys.stderr.isatty():
+        said.append(f"then open there, once: {address}" if is_remote else f"open, once: {address}")
+    else:
+        said.append(f"open, once: {path}")
+    if opens and not is_remote and any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")):
+        _start_browser(path)
+    return said
+
+
+def _start_browser(path: Path) -> None:
+    """Start the user's browser with the file, whose name tells nothing; it takes its time, and writes nowhere."""
+    import subprocess
+
+    devnull = subprocess.DEVNULL
+    argv = [sys.executable, "-P", "-m", "webbrowser", path.as_uri()]
+    try:
+        child = subprocess.Popen(argv, stdin=devnull, stdout=devnull, stderr=devnull, start_new_session=True)
+    except OSError as error:
+        raise OrchError(f"no browser could be started: {error.strerror}", f"open {path}") from error
+    child.returncode = 0  # nobody waits for it here

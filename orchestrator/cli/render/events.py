@@ -1,0 +1,41 @@
+"""A run's events for people: a line for each, with its time, its node, its kind and what else it holds."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from orchestrator.cli.render.escapes import one_line
+
+_SHOWN_BEFORE: Final = frozenset({"kind", "time", "node"})
+_UNSHOWN: Final = frozenset({"mono", "seq"})
+
+
+def event_lines(events: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a line for each event; those of the controlling side, which belong to no node, have a dash for it."""
+    for event in events:
+        node = event.get("node")
+        where = "-" if node is None else f"node {node}"
+        yield one_line(f"{_clock(event.get('time'))}  {where:<8}  {event['kind']:<18}  {_details(event)}").rstrip()
+
+
+def _clock(when: object) -> str:
+    """Return a time of day in this machine's zone, with the date and milliseconds; dashes for what is no time."""
+    if not isinstance(when, int | float):
+        return "-"
+    try:
+        return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(when))}.{int(when % 1 * 1000):03d}"
+    except (OverflowError, ValueError, OSError):
+        return "-"
+
+
+def _details(event: Mapping[str, Any]) -> str:
+    values = {name: value for name, value in event.items() if name not in _SHOWN_BEFORE | _UNSHOWN}
+    return "  ".join(f"{name}={_word(value)}" for name, value in values.items())
+
+
+def _word(value: object) -> str:
+    is_one_word = isinstance(value, str) and value != "" and not any(char.isspace() or char in "\"'=" for char in value)
+    return str(value) if is_one_word else json.dumps(value, ensure_ascii=False)

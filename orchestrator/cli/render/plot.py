@@ -1,0 +1,94 @@
+"""Curves over each other as text: braille dots in colours, or a mark of ASCII for each curve. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from orchestrator.cli.render.escapes import one_line
+from orchestrator.cli.render.tables import Style, plain
+
+COLOURS: Final = ("cyan", "yellow", "green", "magenta", "red", "blue")
+MARKS: Final = "*+xo#@%&"
+_DOTS: Final = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # of a braille cell, by column and row
+LEAST: Final = (20, 5)  # cells
+Point = tuple[float, float]
+Cell = tuple[int, int]  # column, row from above
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One run's values by step."""
+
+    name: str
+    points: tuple[Point, ...]  # by x
+
+
+def plot_page(
+    metric: str, curves: Sequence[Curve], size: tuple[int, int], *, braille: bool, style: Style = plain, x: str = "step"
+) -> str:
+    """Return the curves within `size` (columns, lines), with the range of both axes and a line for each curve.
+
+    Braille has no marks: several curves are told apart by `style`'s colours, so without colours take ASCII.
+    """
+    xs, ys = ([point[axis] for curve in curves for point in curve.points] for axis in (0, 1))
+    low, high = min(ys), max(ys)
+    middle = (low + high) / 2
+    labels = [f"{value:.4g}" for value in (high, middle, low)]
+    margin = max(map(len, labels))
+    width = max(LEAST[0], size[0] - margin - 3)
+    height = max(LEAST[1], size[1] - len(curves) - 4)
+    dots = (2, 4) if braille else (1, 1)
+    box = (min(xs), max(xs), low, high)
+    layers = [_layer(curve.points, box, (width, height), dots) for curve in curves]
+    said = {0: labels[0], height // 2: labels[1], height - 1: labels[2]}
+    edge, corner, floor = ("│", "└", "─") if braille else ("|", "+", "-")
+    lines = [one_line(metric)]
+    for row in range(height):
+        cells = "".join(_cell(layers, (column, row), braille, style) for column in range(width))
+        lines.append(f"{said.get(row, ''):>{margin}} {edge}{cells}".rstrip())
+    first, last = f"{box[0]:g}", f"{box[1]:g}"
+    lines.append(f"{'':>{margin}} {corner}{floor * width}")
+    lines.append(f"{'':>{margin}}  {first}{x:^{max(0, width - len(first) - len(last))}}{last}")
+    return "\n".join([*lines, *_legend(curves, braille, style)])
+
+
+def _layer(points: Iterable[Point], box: tuple[float, float, float, float], size: Cell, dots: Cell) -> dict[Cell, int]:
+    """Return the cells that a curve goes through, each with its dots."""
+    left, right, low, high = box
+    columns, rows = size[0] * dots[0] - 1, size[1] * dots[1] - 1
+    found: dict[Cell, int] = {}
+    before: Cell | None = None
+    for x, y in points:
+        column = round((x - left) / (right - left) * columns) if right > left else 0
+        row = round((high - y) / (high - low) * rows) if high > low else rows // 2
+        for dot in _line(before or (column, row), (column, row)):
+            cell = (dot[0] // dots[0], dot[1] // dots[1])
+            found[cell] = found.get(cell, 0) | _DOTS[dot[0] % dots[0]][dot[1] % dots[1]]
+        before = (column, row)
+    return found
+
+
+def _line(start: Cell, end: Cell) -> Iterator[Cell]:
+    steps = max(abs(end[0] - start[0]), abs(end[1] - start[1]), 1)
+    for step in range(steps + 1):
+        yield tuple(round(a + (b - a) * step / steps) for a, b in zip(start, end, strict=True))  # type: ignore[misc]
+
+
+def _cell(layers: Sequence[dict[Cell, int]], cell: Cell, braille: bool, style: Style) -> str:
+    """Return what is seen of a cell: the first of the curves that go through it lies above the others."""
+    number = next((number for number, layer in enumerate(layers) if cell in layer), None)
+    if number is None:
+        return " "
+    char = chr(0x2800 + layers[number][cell]) if braille else MARKS[number % len(MARKS)]
+    return style(char, COLOURS[number % len(COLOURS)])
+
+
+def _legend(curves: Sequence[Curve], braille: bool, style: Style) -> Iterator[str]:
+    width = max(len(curve.name) for curve in curves)
+    for number, curve in enumerate(curves):
+        mark = style("━" if braille else MARKS[number % len(MARKS)], COLOURS[number % len(COLOURS)])
+        values = [y for _, y in curve.points]
+        facts = f"last {values[-1]:.6g}  lowest {min(values):.6g}  highest {max(values):.6g}"
+        yield f"{mark} {one_line(curve.name):<{width}}  {facts}"

@@ -1,0 +1,23 @@
+"""Everybody's runs on the hosts of a profile, as `orch queue` and `orch status --all-users` print them."""
+
+from __future__ import annotations
+
+from orchestrator.cli.group import print_json, say, show
+from orchestrator.errors import EXIT_ORCH_FAILED
+
+
+def show_shared_runs(profile: str, *, as_json: bool) -> int:
+    """Print them; return the exit code."""
+    from orchestrator.cli.render.shared_hosts import shared_runs_page
+    from orchestrator.cli.render.tables import clock
+    from orchestrator.operations.shared_hosts import shared_runs
+    from orchestrator.specs.documents.loader import load_profile
+
+    runs, problems = shared_runs(load_profile(profile))
+    if as_json:
+        print_json([each.to_json() for each in runs])
+    else:
+        show(shared_runs_page(runs, clock()))
+    for problem in problems:
+        say(problem)
+    return EXIT_ORCH_FAILED if problems else 0

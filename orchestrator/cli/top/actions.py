@@ -1,0 +1,36 @@
+"""What the pages do to a run: what changes it is asked for first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import quote
+
+from orchestrator.cli.output import lines_on_proofs
+from orchestrator.cli.top.page import Act, Confirm
+from orchestrator.operations import runs as operations
+from orchestrator.runs.store import RunDir
+
+
+def browse(root: Path, run: RunDir) -> Act:
+    """Open the page of a run in a browser, or say how that is done from another machine."""
+
+    def act() -> str:
+        from orchestrator.cli import opening
+
+        server, code = opening.detached_server(root)
+        return "; ".join([*opening.open_page(root, server, code, f"/run/{quote(run.run_id, safe='')}"),
+                          "the server stays until: orch ui --stop"])  # fmt: skip
+
+    return Act(act)
+
+
+def cancel_of(root: Path, run: RunDir) -> Confirm:
+    """Ask whether a run is to be cancelled."""
+
+    def act() -> str:
+        state, proofs = operations.cancel(root, run, now=False)
+        if not proofs:
+            return f"{run.run_id} already finished ({state.state})"
+        return f"{run.run_id} {state.state}; {'; '.join(lines_on_proofs(proofs))}"
+
+    return Confirm(f"cancel {run.run_id}? scripts that use orchestrator.training save first (y/N)", act)

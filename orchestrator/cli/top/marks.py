@@ -1,0 +1,127 @@
+"""The characters that pages are drawn with: blocks and braille, or ASCII where the locale has no more. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+from rich.text import Text
+
+from orchestrator.cli.render.escapes import one_line
+from orchestrator.cli.render.tables import GAP, columns, cut
+from orchestrator.views.run import RankRow, RankStatus
+
+
+@dataclass(frozen=True)
+class Marks:
+    """One set of characters."""
+
+    levels: str  # of a cell of a heat map, from little to much
+    braille: bool  # of curves; without it all is ASCII
+
+
+UNICODE: Final = Marks("▁▂▃▄▅▆▇█", braille=True)
+ASCII: Final = Marks(".:-=+*#@", braille=False)
+
+RANK_LETTERS: Final = {
+    RankStatus.WAITING: "w", RankStatus.RUNNING: "r", RankStatus.DONE: "d", RankStatus.STOPPED: "s",
+    RankStatus.FAILED: "F", RankStatus.LOST: "L",
+}  # fmt: skip
+RANK_COLOURS: Final = {
+    RankStatus.DONE: "green",
+    RankStatus.FAILED: "red",
+    RankStatus.LOST: "red",
+    RankStatus.STOPPED: "yellow",
+}
+_WORST_FIRST: Final = (
+    RankStatus.FAILED, RankStatus.LOST, RankStatus.RUNNING, RankStatus.WAITING, RankStatus.STOPPED, RankStatus.DONE
+)  # fmt: skip
+
+
+def level(value: float, usual: float) -> int:
+    """Return 0 to 7: how much slower than usual something is; 1 as usual, 5 twice, 7 and above three times as slow."""
+    if value <= 0 or usual <= 0:
+        return 0
+    return min(7, max(0, 1 + round(4 * math.log2(value / usual))))
+
+
+def heat(value: float | None, usual: float, marks: Marks) -> Text:
+    """Return one cell."""
+    if value is None:
+        return Text(" ")
+    number = level(value, usual)
+    return Text(marks.levels[number], "red" if number >= 5 else "yellow" if number >= 3 else "cyan")
+
+
+def share(percent: float | None, marks: Marks) -> Text:
+    """Return one cell for how much of something is used, from 0 to 100 % and more."""
+    if percent is None:
+        return Text(" ")
+    return Text(marks.levels[min(7, max(0, int(percent * 8 / 100)))], "yellow" if percent < 5 else "cyan")
+
+
+def rank_cell(ranks: Sequence[RankRow], usual: float, marks: Marks) -> Text:
+    """Return one cell for neighbouring ranks: the worst of them, and of those that run the slowest."""
+    worst = min((rank.state for rank in ranks), key=_WORST_FIRST.index)
+    slowest = max((rank.step_time or 0.0 for rank in ranks if rank.state is RankStatus.RUNNING), default=0.0)
+    if worst is RankStatus.RUNNING and slowest > 0:
+        return heat(slowest, usual, marks)
+    return Text(RANK_LETTERS[worst], RANK_COLOURS.get(worst, ""))
+
+
+def strip(ranks: Sequence[RankRow], width: int, rows: int, marks: Marks) -> list[Text]:
+    """Return all ranks as cells on at most so many rows, each row with the ranks that it shows."""
+    if not ranks:
+        return []
+    margin = len(f"{ranks[-1].rank}-{ranks[-1].rank}") + 1
+    cells = max(8, width - margin - 1)
+    each = -(-len(ranks) // (cells * max(1, rows)))  # ranks a cell
+    usual = usual_of(rank.step_time for rank in ranks)
+    made = []
+    for first in range(0, len(ranks), cells * each):
+        row = ranks[first : first + cells * each]
+        line = Text(f"{row[0].rank}-{row[-1].rank}".ljust(margin))
+        for start in range(0, len(row), each):
+            line.append_text(rank_cell(row[start : start + each], usual, marks))
+        made.append(line)
+    return made
+
+
+def usual_of(values: Iterable[float | None]) -> float:
+    """Return the median of what is known; 0 where nothing is."""
+    known = [value for value in values if value is not None]
+    return median(known) if known else 0.0
+
+
+def cells(header: Sequence[str], rows: Sequence[Sequence[str]], width: int, spare: Sequence[str] = ()) -> list[Text]:
+    """Return a header and rows as lines, each cell on one line; the last column has what room is left, and is cut.
+
+    `spare` columns are left out, in that order, until the last one has room.
+    """
+    lines = [[one_line(cell) for cell in line] for line in (header, *rows)]
+    kept = list(range(len(header)))
+    widths = {column: max(columns(line[column]) for line in lines) for column in kept}
+
+    def room() -> int:
+        return width - sum(widths[column] + len(GAP) for column in kept[:-1])
+
+    for name in spare:
+        if room() < min(24, widths[len(header) - 1]):
+            kept.remove(header.index(name))
+    made = []
+    for line in lines:
+        parts = [line[column] + " " * (widths[column] - columns(line[column])) for column in kept[:-1]]
+        made.append(Text(GAP.join([*parts, cut(line[kept[-1]], max(0, room()))])))
+    made[0].stylize("bold")
+    return made
+
+
+def paint(line: Text, word: str, colour: str) -> Text:
+    """Colour the first place of a word in a line."""
+    at = line.plain.find(word)
+    if colour and word and at >= 0:
+        line.stylize(colour, at, at + len(word))
+    return line

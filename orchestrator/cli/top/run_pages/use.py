@@ -1,0 +1,89 @@
+"""Page 7: how busy the ranks and GPUs are over time, and the newest numbers of each node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from rich.text import Text
+
+from orchestrator.cli.render.escapes import one_line
+from orchestrator.cli.render.sparklines import gpu_text, rank_text
+from orchestrator.cli.render.tables import cut, duration, size
+from orchestrator.cli.top.marks import share
+from orchestrator.cli.top.page import Again, Look, Press, Scroll, Step
+from orchestrator.cli.top.run_pages.base import OfRun
+from orchestrator.runs.store import RunDir
+from orchestrator.views.heat import HeatMap
+from orchestrator.views.reader import Reader
+from orchestrator.views.run import RunView
+from orchestrator.views.use import NodeUse, UseView
+
+
+class UsePage(OfRun[UseView]):
+    """A map of cells above, the newest numbers below."""
+
+    name, number = "use", 7
+    keys: ClassVar = (("m", "of what"), ("up down", "move"), ("1-7", "pages"), ("w", "why"), ("c", "cancel"))
+
+    def __init__(self, reader: Reader, run: RunDir) -> None:
+        super().__init__(reader, run)
+        self.measure: str | None = None  # the first that the run has
+        self.scroll = Scroll()
+        self._size = (60, 10)  # columns and rows of the map, as it was drawn last
+
+    def look_at(self, view: RunView) -> UseView:
+        """Read the samples."""
+        columns, rows = self._size
+        return self.reader.use(self.run, self.measure, columns=columns, rows=rows)
+
+    def lines(self, body: UseView, look: Look) -> list[Text]:
+        """Return the map, the newest on the right, and as many of the numbers as there is room for."""
+        if not body.nodes:
+            return [Text("this run has no samples: a first one takes 2 s, and none is taken with sampling: false")]
+        margin = max((len(_name(row.first, row.last)) for row in body.map.rows), default=3) + 1
+        self._size = (max(8, look.width - margin - 1), max(1, look.height // 2 - 3))
+        above = [*_map(body.map, margin, look), Text("")]
+        hosts = {node.node: node.host for node in self.data.view.nodes} if self.data is not None else {}
+        numbers = [cut(line, look.width) for node in body.nodes for line in _numbers(node, hosts.get(node.node, "?"))]
+        window = self.scroll.window(len(numbers), max(1, look.height - len(above)))
+        return [*above, *(Text(numbers[at], "" if numbers[at].startswith(" ") else "bold") for at in window)]
+
+    def own_presses(self) -> dict[str, Press]:
+        """Return the keys that choose what the map is of, and move below it."""
+        return {**self.scroll.presses(), "m": self._next}
+
+    def _next(self) -> Step:
+        if self.data is not None and self.data.body.measures:
+            names = list(self.data.body.measures)
+            self.measure = names[(names.index(self.data.body.measure) + 1) % len(names)]
+        return Again()
+
+
+def _map(found: HeatMap, margin: int, look: Look) -> list[Text]:
+    if not found.rows:
+        return [Text("no rank and no GPU has been measured yet")]
+    made = [Text(f"{found.of}s by time: {found.what} in {found.unit}, {found.low or 0:.0f} to {found.high or 0:.0f}")]
+    for row in found.rows[: max(1, look.height // 2 - 2)]:
+        line = Text(_name(row.first, row.last).ljust(margin))
+        for value in row.values:
+            line.append_text(share(value, look.marks))
+        made.append(line)
+    return [*made, Text(f"{'':{margin}}{duration(look.now - found.times[0])} ago ... now")]
+
+
+def _name(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def _numbers(node: NodeUse, host: str) -> Iterator[str]:
+    newest = node.newest
+    memory = 100 * newest.memory / newest.memory_total if newest.memory_total else 0.0
+    yield (
+        f"node {node.node} ({one_line(host)})  CPU {newest.cpu:.1f} of {newest.cores} cores  memory {memory:.0f} % of "
+        f"{size(newest.memory_total)}  net {size(newest.received)}/s in, {size(newest.sent)}/s out"
+    )
+    for gpu in newest.gpus:
+        yield f"  GPU {gpu.index}   {gpu_text(gpu)}"
+    for rank in newest.ranks:
+        yield f"  rank {rank.rank}  {rank_text(rank)}"

@@ -1,0 +1,111 @@
+"""The list of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar
+
+from rich.text import Text
+
+from orchestrator.cli.render.tables import COLOURS, ago, duration
+from orchestrator.cli.top.actions import browse, cancel_of
+from orchestrator.cli.top.marks import cells, paint
+from orchestrator.cli.top.page import Again, Ask, Cursor, Look, Open, Page, Press, Say, Step, pointed
+from orchestrator.cli.top.run_pages import LogPage, Overview, Why
+from orchestrator.runs.store import RunDir
+from orchestrator.views.reader import Reader
+from orchestrator.views.runs import RunFilter, RunRow, RunsView
+
+HEADER = ("RUN", "STATE", "PROFILE", "RANKS", "SUBMITTED", "TOOK", "NOTE")
+SPARE = ("PROFILE", "RANKS", "SUBMITTED")
+
+
+class RunsPage(Page[RunsView]):
+    """All runs, the newest first; one is chosen."""
+
+    keys: ClassVar = (("enter", "look"), ("/", "filter"), ("f", "follow"), ("w", "why"), ("c", "cancel"))
+
+    def __init__(self, reader: Reader) -> None:
+        super().__init__()
+        self.reader, self.cursor, self.words = reader, Cursor(), ""
+        self._chosen = ""  # stays under the cursor when newer runs come
+
+    @property
+    def wants_more(self) -> bool:
+        """Tell whether there are runs that were not read yet."""
+        return self.data is not None and self.data.unread > 0
+
+    def title(self, look: Look) -> Text:
+        """Return how many there are, and which are shown."""
+        if self.data is None:
+            return Text("orch top: reading the runs")
+        states = ", ".join(f"{count} {state}" for state, count in sorted(self.data.states.items()))
+        said = [f"{self.data.total} run{'s' * (self.data.total != 1)}", states]
+        if self.words:
+            said.append(f"{self.data.found} with '{self.words}'")
+        if self.data.unread:
+            said.append(f"{self.data.unread} are still being read")
+        return Text(f"orch top  {'; '.join(filter(None, said))}")
+
+    def read(self) -> RunsView:
+        """Look at the runs."""
+        return self.reader.runs(RunFilter(text=self.words))
+
+    def draw(self, look: Look) -> list[Text]:
+        """Return the table around the cursor."""
+        if self.data is None:
+            return []
+        rows = self.data.rows
+        if not rows:
+            none = "no runs yet; start one: orch submit JOB --profile PROFILE"
+            return [Text(f"no run has '{self.words}'; an empty filter shows all" if self.words else none)]
+        self._keep_chosen(rows)
+        window = self.cursor.window(len(rows), look.height - 1)
+        shown = [rows[number] for number in window]
+        header, *lines = cells(HEADER, [_cells(row, look.now) for row in shown], look.width - 2, SPARE)
+        for line, row in zip(lines, shown, strict=True):
+            paint(line, row.state, COLOURS.get(row.state, ""))
+        return pointed([header, *lines], self.cursor.at - window.start + 1)
+
+    def _keep_chosen(self, rows: tuple[RunRow, ...]) -> None:
+        found = next((number for number, row in enumerate(rows) if row.run_id == self._chosen), None)
+        if found is not None:
+            self.cursor.at = found
+        self.cursor.window(len(rows), self.cursor.rows)
+        self._chosen = rows[self.cursor.at].run_id
+
+    def presses(self) -> dict[str, Press]:
+        """Return the keys of the list."""
+        moves = {key: lambda move=move: self._moved(move) for key, move in self.cursor.presses().items()}
+        return {
+            **moves, "enter": lambda: self._open(Overview), "right": lambda: self._open(Overview),
+            "f": lambda: self._open(LogPage), "w": lambda: self._open(Why),
+            "o": lambda: self._with_run(browse), "c": lambda: self._with_run(cancel_of),
+            "/": lambda: Ask("filter: ", self._filter, self.words),
+        }  # fmt: skip
+
+    def _moved(self, move: Press) -> Step:
+        step = move()
+        self._chosen = ""
+        return step
+
+    def _run(self) -> RunDir | None:
+        rows = self.data.rows if self.data is not None else ()
+        return self.reader.folder_of(rows[self.cursor.at].run_id) if self.cursor.at < len(rows) else None
+
+    def _open(self, page: type[Overview | LogPage | Why]) -> Step:
+        run = self._run()
+        return Open(page(self.reader, run)) if run is not None else Say("there is no run here")
+
+    def _filter(self, words: str) -> None:
+        self.words, self._chosen, self.cursor.at = words, "", 0
+
+    def _with_run(self, act: Callable[[Path, RunDir], Step]) -> Step:
+        run = self._run()
+        return act(self.reader.root, run) if run is not None else Again()
+
+
+def _cells(row: RunRow, now: float) -> list[str]:
+    took = duration((row.ended or now) - row.started) if row.started else "-"
+    return [row.run_id, row.state, row.profile, str(row.world_size or "?"), ago(row.created, now), took, row.note]

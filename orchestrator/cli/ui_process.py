@@ -1,0 +1,38 @@
+"""The background process of `orch ui --detach`, told over stdin what to serve."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+
+from orchestrator.cli.render.runs import note
+from orchestrator.errors import OrchError
+from orchestrator.node.system.private import hold_umask
+from orchestrator.web.server import Detached, serve
+
+
+def main() -> int:
+    """Serve the page until a signal ends this process; say `ready` on stdout as soon as it is answered."""
+    hold_umask()
+    told = Detached(**json.load(sys.stdin))
+
+    def ready(*_: object) -> None:
+        os.write(1, b"ready\n")
+        devnull = os.open(os.devnull, os.O_RDWR)
+        os.dup2(devnull, 0)
+        os.dup2(devnull, 1)
+        os.close(devnull)
+
+    try:
+        serve(Path(told.root), note, socket.socket(fileno=told.fd), ready)
+    except OrchError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

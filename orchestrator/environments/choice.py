@@ -1,0 +1,157 @@
+"""Which file of each package a node's interpreter is given; pure. What it can't be given is named."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from orchestrator.environments.interpreter import Interpreter
+from orchestrator.environments.lock import Lock
+
+if TYPE_CHECKING:
+    from packaging.pylock import Package, Pylock
+
+MOST_NAMED: Final = 5
+
+
+class NoChoiceError(Exception):
+    """The lock has nothing for this interpreter; the message names the packages."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A package, and the one file of it that is installed; a built one has no address any more."""
+
+    name: str
+    version: str
+    file: str
+    sha256: str
+    url: str = ""
+    is_sdist: bool = False
+
+    @property
+    def requirement(self) -> str:
+        """Return its line of a requirements file."""
+        return f"{self.name}=={self.version} --hash=sha256:{self.sha256}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON types."""
+        return asdict(self)
+
+
+def choose(
+    lock: Lock, pylock: str, interpreter: Interpreter, allowed: Mapping[str, frozenset[str]]
+) -> tuple[Choice, ...]:
+    """Return what is to be installed for the interpreter, by name; NoChoiceError.
+
+    `allowed` are the sha256s that a requirements file has for its packages; none where it has none.
+    Of packages that stay visible, those that are of the lock's version already are left out.
+    """
+    from packaging.pylock import Pylock, PylockSelectError, PylockValidationError  # noqa: PLC0415 (only a lock needs it)
+
+    try:
+        document = _restricted(_beside(Pylock.from_dict(tomllib.loads(pylock)), interpreter), allowed)
+        if lacking := list(_without_file(document, interpreter, lock)):
+            more = f"; and {len(lacking) - MOST_NAMED} more" if len(lacking) > MOST_NAMED else ""
+            raise NoChoiceError("; ".join(lacking[:MOST_NAMED]) + more)
+        groups = None if lock.groups is None else [*(document.default_groups or ()), *lock.groups]
+        chosen = list(
+            document.select(
+                environment=interpreter.environment(), tags=interpreter.tags(), extras=lock.extras,
+                dependency_groups=groups,
+            )
+        )  # fmt: skip
+    except (PylockSelectError, PylockValidationError, ValueError) as error:
+        raise NoChoiceError(str(error)) from error
+    found = [_choice(package, source, interpreter, lock.folder) for package, source in chosen]
+    return tuple(sorted(found, key=lambda each: each.name))
+
+
+def _beside(document: Pylock, interpreter: Interpreter) -> Pylock:
+    """Return the document without the packages that stay visible, and are of its version already."""
+    from packaging.utils import canonicalize_name  # noqa: PLC0415 (only a lock needs it)
+
+    there = {canonicalize_name(name): _release(version) for name, version in interpreter.packages}
+    left = [each for each in document.packages if each.name not in there or there[each.name] != _release(each.version)]
+    return replace(document, packages=left)
+
+
+def _release(version: object) -> str:
+    """Return a version without what a builder has added to it: a cluster's 2.5.0+cu124.site is 2.5.0."""
+    from packaging.version import InvalidVersion, Version  # noqa: PLC0415 (only a lock needs it)
+
+    try:
+        return Version(str(version)).public
+    except InvalidVersion:
+        return str(version)
+
+
+def _restricted(document: Pylock, allowed: Mapping[str, frozenset[str]]) -> Pylock:
+    """Return the document with no other files than the hashes allow: uv holds its own result against none of them."""
+    if not any(allowed.values()):
+        return document
+    packages = []
+    for package in document.packages:
+        hashes = allowed.get(package.name, frozenset())
+        if not hashes:
+            raise NoChoiceError(f"{package.name} {package.version} is needed, and has no line with a hash in the lock")
+        wheels = [wheel for wheel in package.wheels or () if wheel.hashes.get("sha256") in hashes]
+        sdist = package.sdist if package.sdist and package.sdist.hashes.get("sha256") in hashes else None
+        archive = package.archive if package.archive and package.archive.hashes.get("sha256") in hashes else None
+        if not wheels and sdist is None and archive is None:
+            raise NoChoiceError(f"{package.name} {package.version}: no file has a hash that the lock allows")
+        packages.append(replace(package, wheels=wheels or None, sdist=sdist, archive=archive))
+    return replace(document, packages=packages)
+
+
+def _without_file(document: Pylock, interpreter: Interpreter, lock: Lock) -> Iterator[str]:
+    """Yield for each package of which the lock has no file that this interpreter takes what it has."""
+    tags = set(interpreter.tags())
+    wants: dict[str, str | frozenset[str]] = {
+        **interpreter.markers,
+        "extras": frozenset(lock.extras),
+        "dependency_groups": frozenset((*(document.default_groups or ()), *(lock.groups or ()))),
+    }
+    for package in document.packages:
+        if package.marker is not None and not package.marker.evaluate(wants, context="lock_file"):
+            continue
+        if (
+            package.wheels
+            and package.sdist is None
+            and not any(_fits(wheel.filename, tags) for wheel in package.wheels)
+        ):
+            names = ", ".join(wheel.filename for wheel in package.wheels[:2])
+            more = f", and {len(package.wheels) - 2} others" if len(package.wheels) > 2 else ""
+            yield f"{package.name} {package.version} has no wheel for it, only {names}{more}"
+
+
+def _fits(name: str, tags: set[Any]) -> bool:
+    from packaging.utils import InvalidWheelFilename, parse_wheel_filename  # noqa: PLC0415 (only a lock needs it)
+
+    try:
+        return bool(parse_wheel_filename(name)[3] & tags)
+    except InvalidWheelFilename:
+        return False
+
+
+def _choice(package: Package, source: Any, interpreter: Interpreter, folder: str) -> Choice:
+    from packaging.pylock import PackageArchive, PackageSdist, PackageWheel  # noqa: PLC0415 (only a lock needs it)
+
+    version = str(package.version or "")
+    if not isinstance(source, PackageWheel | PackageSdist | PackageArchive):
+        raise NoChoiceError(
+            f"{package.name} comes from a folder or a repository, which no hash tells; lock a wheel of it"
+        )
+    url = source.url or (Path(folder) / (source.path or "")).as_uri()
+    if (sha256 := source.hashes.get("sha256")) is None:
+        raise NoChoiceError(f"{package.name}: the lock has no sha256 of {url}")
+    file = url.partition("#")[0].partition("?")[0].rpartition("/")[2]
+    if not isinstance(source, PackageArchive):
+        file = source.filename
+    is_sdist = not file.endswith(".whl")
+    if not is_sdist and not _fits(file, set(interpreter.tags())):
+        raise NoChoiceError(f"{package.name} {version} has no wheel for it, only {file}")
+    return Choice(package.name, version, file, sha256, url, is_sdist=is_sdist)

@@ -1,0 +1,143 @@
+"""The lock file of a job, as its run records it: read, checked as far as no node has to be asked."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from orchestrator.environments.uv import UvError, run_uv
+from orchestrator.errors import UsageError
+
+if TYPE_CHECKING:  # what only looks at runs must not wait for pydantic
+    from orchestrator.specs.python_environment import PythonEnvironment
+
+MOST_BYTES: Final = 64 << 20
+_OPTION: Final = re.compile(r"\s--?[a-z]")
+_HASH: Final = re.compile(r"--hash[= ]+sha256:([0-9a-f]{64})")
+_INCLUDES: Final = ("-r", "--requirement", "-c", "--constraint", "-e", "--editable")
+
+
+@dataclass(frozen=True)
+class Lock:
+    """A lock, and what the job wants of it: `pylock` is its text as pylock.toml, "" of a requirements file."""
+
+    name: str
+    text: str
+    pylock: str
+    folder: str  # that its paths are relative to
+    python: str | None = None
+    system_packages: str | None = None
+    extras: tuple[str, ...] = ()
+    groups: tuple[str, ...] | None = None  # None: those that a pylock.toml has by default
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the lock as JSON types."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Lock:
+        """Return the lock that `to_json` gave."""
+        groups = data["groups"]
+        return Lock(**{**data, "extras": tuple(data["extras"]), "groups": None if groups is None else tuple(groups)})
+
+
+def read_lock(asked: PythonEnvironment, code_dir: Path) -> Lock:
+    """Return the lock of a job; UsageError where it can't be read, or is none."""
+    path = code_dir / asked.lock
+    if not path.resolve().is_relative_to(code_dir.resolve()):
+        raise UsageError(
+            f"{path}: the lock lies outside the code folder {code_dir}", "set code.dir to a folder that has it"
+        )
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise UsageError(f"{path} is larger than any lock", "name a lock file in environment.lock")
+        text = path.read_text("utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"{path}: the lock can't be read: {error.strerror}",
+            "environment.lock is relative to the code folder; `uv lock` makes a uv.lock",
+        ) from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: the lock is no UTF-8 text") from None
+    lock = Lock(path.name, text, "", str(path.parent), asked.python, asked.system_packages)
+    if path.name.endswith(".txt"):
+        hashes_of(lock, str(path))
+        return lock
+    if path.name != "uv.lock":
+        _check_toml(text, path)
+        return Lock(
+            path.name, text, text, str(path.parent), asked.python, asked.system_packages, asked.extras,
+            asked.groups or None,
+        )  # fmt: skip
+    return Lock(path.name, text, _exported(asked, path), str(path.parent), asked.python, asked.system_packages)
+
+
+def _exported(asked: PythonEnvironment, path: Path) -> str:
+    """Return a uv.lock as pylock.toml, without the project itself: its code travels anyway."""
+    wants = [word for name in asked.extras for word in ("--extra", name)]
+    wants += [word for name in asked.groups for word in ("--group", name)]
+    try:
+        return run_uv(
+            "export", "--frozen", "--offline", "--format", "pylock.toml", "--no-emit-workspace", "--no-default-groups",
+            "--no-header", "--no-annotate", *wants, cwd=path.parent,
+        )  # fmt: skip
+    except UvError as error:
+        raise UsageError(
+            f"{path}: uv can't read it:\n{error}", "write it anew with `uv lock`, beside pyproject.toml"
+        ) from None
+
+
+def _check_toml(text: str, path: Path) -> None:
+    from packaging.pylock import Pylock, PylockValidationError  # noqa: PLC0415 (only a lock needs it)
+
+    try:
+        Pylock.from_dict(tomllib.loads(text))
+    except (ValueError, PylockValidationError) as error:
+        raise UsageError(f"{path} is no pylock.toml: {error}", "uv export --format pylock.toml writes one") from None
+
+
+def hashes_of(lock: Lock, path: str) -> dict[str, frozenset[str]]:
+    """Return the sha256s that a requirements file allows for each of its packages; none where it has no hashes.
+
+    UsageError for a line that pins nothing: the file would be no lock.
+    """
+    from packaging.requirements import InvalidRequirement, Requirement  # noqa: PLC0415 (only a lock needs it)
+    from packaging.utils import canonicalize_name  # noqa: PLC0415 (as above)
+
+    hint = "make a lock of it: uv pip compile requirements.in --generate-hashes -o requirements.txt"
+    found: dict[str, frozenset[str]] = {}
+    for number, line in _lines(lock.text):
+        if line.startswith(_INCLUDES):
+            raise UsageError(f"{path}:{number}: '{line}' names another file or folder, and a lock is one file", hint)
+        if line.startswith("-"):
+            continue
+        option = _OPTION.search(line)
+        try:
+            wanted = Requirement(line[: option.start()] if option else line)
+        except InvalidRequirement as error:
+            said = str(error).splitlines()[0]
+            raise UsageError(f"{path}:{number}: '{line}' is no requirement that can be locked: {said}", hint) from None
+        pins = [each for each in wanted.specifier if each.operator in ("==", "===") and "*" not in each.version]
+        if wanted.url is None and not pins:
+            raise UsageError(f"{path}:{number}: '{line}' names no single version, so it is no lock", hint)
+        name = canonicalize_name(wanted.name)
+        found[name] = found.get(name, frozenset()) | frozenset(_HASH.findall(line))
+    return found
+
+
+def _lines(text: str) -> list[tuple[int, str]]:
+    """Return the file's lines by their numbers, those that go on joined and comments left out."""
+    found, begun, held = [], 0, ""
+    for number, line in enumerate(text.splitlines(), 1):
+        bare = re.sub(r"(^|\s)#.*", "", line).strip()
+        begun = begun or number
+        if bare.endswith("\\"):
+            held += bare[:-1] + " "
+            continue
+        if whole := (held + bare).strip():
+            found.append((begun, whole))
+        begun, held = 0, ""
+    return found

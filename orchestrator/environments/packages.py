@@ -1,0 +1,117 @@
+"""What is installed for a node: the lock's wheels for its interpreter, chosen once a run and recorded with it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from orchestrator.environments.choice import Choice, NoChoiceError, choose
+from orchestrator.environments.interpreter import Interpreter
+from orchestrator.environments.lock import Lock, hashes_of
+from orchestrator.environments.uv import UvError, run_uv
+from orchestrator.environments.wheels import WheelStore
+from orchestrator.errors import OrchError
+from orchestrator.protocol.files import write_json
+from orchestrator.protocol.json_text import parse_json
+from orchestrator.runs.store import RunDir
+
+ENVIRONMENT: Final = "environment.json"  # the lock, by the submit
+PACKAGES: Final = "packages.json"  # by the interpreters' keys
+
+
+class LockError(OrchError):
+    """The lock can't be installed for an interpreter."""
+
+
+@dataclass(frozen=True)
+class Packages:
+    """The wheels for one kind of interpreter."""
+
+    choices: tuple[Choice, ...]
+
+    @property
+    def requirements(self) -> str:
+        """Return them as a requirements file, each with the hash of the one file that was chosen."""
+        return "".join(f"{each.requirement}\n" for each in self.choices)
+
+    def key(self, interpreter: Interpreter) -> str:
+        """Return the name of the environment: what is in it, and what it is over."""
+        parts = ["1", self.requirements, interpreter.key, interpreter.base, interpreter.paths]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def record_lock(run: RunDir, lock: Lock, repeats: RunDir | None = None) -> None:
+    """Record a run's lock, and, where it repeats a run with the same one, the packages that this had."""
+    run.write(ENVIRONMENT, lock.to_json(), private=True)
+    if repeats is not None and recorded_lock(repeats) == lock and (before := repeats.read(PACKAGES)) is not None:
+        run.write(PACKAGES, before, private=True)
+
+
+def recorded_lock(run: RunDir) -> Lock | None:
+    """Return the run's lock; None where its job has none."""
+    data = run.read(ENVIRONMENT)
+    return Lock.from_json(data) if data is not None else None
+
+
+def packages_for(run: RunDir, lock: Lock, interpreter: Interpreter) -> Packages:
+    """Return what is installed for an interpreter; LockError or WheelError.
+
+    What has been chosen for the run stays, and so does what was chosen here before for the same lock.
+    """
+    store = WheelStore(run.path.parent.parent)
+    known = run.read(PACKAGES) or {}
+    if interpreter.key not in known:
+        known[interpreter.key] = [each.to_json() for each in chosen(store, lock, interpreter)]
+        run.write(PACKAGES, known, private=True)
+    return Packages(tuple(Choice(**each) for each in known[interpreter.key]))
+
+
+def chosen(store: WheelStore, lock: Lock, interpreter: Interpreter) -> tuple[Choice, ...]:
+    """Return the wheels of a lock, by what was chosen here before where the same was: LockError, WheelError.
+
+    So a requirements file without hashes stays what it was resolved to first.
+    """
+    settings = {name: text for name, text in os.environ.items() if name.startswith("UV_")}
+    where = None if lock.pylock else [lock.folder, settings]
+    parts = [lock.text, lock.pylock, where, lock.extras, lock.groups, interpreter.key]
+    name = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    place = store.folder.parent / "chosen" / f"{name}.json"
+    with contextlib.suppress(OSError, ValueError, TypeError):  # never chosen, or damaged
+        before = tuple(Choice(**each) for each in _rows(parse_json(place.read_bytes())))
+        if all(each.url or store.is_whole(each.sha256) for each in before):
+            return before
+    allowed = {} if lock.pylock else hashes_of(lock, lock.name)
+    try:
+        found = choose(lock, lock.pylock or _compiled(lock, interpreter), interpreter, allowed)
+    except NoChoiceError as error:
+        raise LockError(f"{lock.name} does not fit ({interpreter.words}): {error}") from None
+    found = tuple(store.built(each, interpreter) if each.is_sdist else each for each in found)
+    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_json(place, [each.to_json() for each in found], mode=0o600)
+    return found
+
+
+def _rows(value: Any) -> list[dict[str, Any]]:
+    if not isinstance(value, list):
+        raise TypeError
+    return value
+
+
+def _compiled(lock: Lock, interpreter: Interpreter) -> str:
+    """Return a requirements file as pylock.toml; over packages that stay, nothing is added to its own lines."""
+    folder, version = Path(lock.folder), ".".join(map(str, interpreter.minor))
+    alone = ["--no-deps"] if interpreter.paths else []
+    try:
+        return run_uv(
+            "pip", "compile", "-", "--format", "pylock.toml", "--universal", "--python-version", version, "--no-header",
+            "--no-annotate", *alone, cwd=folder if folder.is_dir() else None, given=lock.text,
+        )  # fmt: skip
+    except UvError as error:
+        raise LockError(
+            f"{lock.name} does not resolve for Python {version}:\n{error}", "lock it anew where it can be installed"
+        ) from None

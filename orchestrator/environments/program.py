@@ -1,0 +1,40 @@
+"""The uv that a node runs: this machine's own where it runs there too, else the one of the index for that platform."""
+
+from __future__ import annotations
+
+import platform
+import sysconfig
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Final
+
+from orchestrator.environments.interpreter import Interpreter, libc_of
+from orchestrator.environments.lock import Lock
+from orchestrator.environments.packages import chosen
+from orchestrator.environments.uv import find_uv, run_uv
+from orchestrator.environments.wheels import WheelStore
+
+OLDEST_GLIBC: Final = (2, 17)  # of uv's own wheels
+
+
+def uv_for(store: WheelStore, interpreter: Interpreter) -> str:
+    """Return the sha256 of a uv that runs beside this interpreter, and is among the wheels here by then.
+
+    LockError or WheelError where it can't be had.
+    """
+    if _runs_there(interpreter):
+        return store.keep(find_uv())
+    version = run_uv("--version").split()[1]
+    (choice,) = chosen(store, Lock("uv", f"uv=={version}\n", "", ""), interpreter)
+    store.have([choice])
+    with tempfile.TemporaryDirectory(prefix="orch-") as folder, zipfile.ZipFile(store.path(choice.sha256)) as wheel:
+        name = next(each for each in wheel.namelist() if each.endswith("/scripts/uv"))
+        return store.keep(Path(wheel.extract(name, folder)))
+
+
+def _runs_there(interpreter: Interpreter) -> bool:
+    there = libc_of(interpreter.libc)
+    if interpreter.platform != sysconfig.get_platform() or platform.libc_ver()[0] != "glibc" or there is None:
+        return False
+    return there[0] == "glibc" and there[1] >= OLDEST_GLIBC

@@ -1,0 +1,49 @@
+"""uv on this machine: what turns locks into wheels here, and what installs them on the nodes."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from orchestrator.errors import UsageError
+
+LAST_LINES: Final = 12
+_CREDENTIALS: Final = re.compile(r"(?<=://)[^/\s@]+@")
+
+
+class UvError(Exception):
+    """uv failed; the message is its last lines."""
+
+
+@cache
+def find_uv() -> Path:
+    """Return the program; UsageError where there is none."""
+    beside = Path(sys.executable).absolute().parent / "uv"
+    if os.access(beside, os.X_OK):
+        return beside
+    if (found := shutil.which("uv")) is not None:
+        return Path(found)
+    raise UsageError("there is no uv here, which environment: needs", "install it beside orch: pip install uv")
+
+
+def run_uv(*args: str, cwd: Path | None = None, given: str = "") -> str:
+    """Return what a command of uv prints; UvError with its last lines where it fails."""
+    argv = [str(find_uv()), *args, "--no-python-downloads"]
+    try:
+        done = subprocess.run(argv, cwd=cwd, input=given, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise UvError(f"uv can't be started: {error.strerror}") from error
+    if done.returncode != 0:
+        raise UvError(last_lines(done.stderr or done.stdout))
+    return done.stdout
+
+
+def last_lines(said: str) -> str:
+    """Return the end of what a program said, without what opens a door."""
+    return _CREDENTIALS.sub("", "\n".join(said.strip().splitlines()[-LAST_LINES:]))

@@ -1,0 +1,143 @@
+"""The wheels that are kept here, each under its sha256: fetched once by the lock's own addresses, or built once."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Final
+from urllib.parse import urlsplit
+
+from orchestrator.environments.choice import Choice
+from orchestrator.environments.interpreter import Interpreter
+from orchestrator.environments.uv import UvError, run_uv
+from orchestrator.errors import OrchError
+from orchestrator.node.environments.install import wheels_folder
+from orchestrator.node.system.hashing import digest_of
+from orchestrator.node.system.private import make_private
+from orchestrator.protocol.files import replacing, write_json
+
+AT_ONCE: Final = 8
+SILENCE_SECONDS: Final = 60
+
+
+class WheelError(OrchError):
+    """A wheel can't be had; the message names the package."""
+
+
+class WheelStore:
+    """The wheels of this machine, in the cache of a state folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.folder = Path(wheels_folder(str(root / "cache")))
+        make_private(str(self.folder), exist_ok=True)
+
+    def path(self, sha256: str) -> Path:
+        """Return where a content is, or belongs."""
+        return self.folder / sha256
+
+    def is_whole(self, sha256: str) -> bool:
+        """Return whether a content is here and is what its name says; it counts as used now."""
+        try:
+            with self.path(sha256).open("rb") as file:
+                found = digest_of(file) == sha256
+                os.utime(file.fileno())
+        except OSError:
+            return False
+        return found
+
+    def keep(self, source: Path) -> str:
+        """Keep a copy of a file; return its sha256."""
+        with source.open("rb") as file:
+            sha256 = digest_of(file)
+        if not self.is_whole(sha256):
+            with replacing(self.path(sha256)) as partial, source.open("rb") as file, open(partial, "xb") as copy:
+                shutil.copyfileobj(file, copy, 1 << 20)
+        return sha256
+
+    def have(self, choices: Iterable[Choice]) -> None:
+        """Fetch what is missing of these files, several at a time; WheelError for the first that can't be had."""
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            for done in [pool.submit(self._have, each) for each in choices]:
+                done.result()
+
+    def _have(self, choice: Choice) -> None:
+        if self.is_whole(choice.sha256):
+            return
+        if not choice.url:
+            raise WheelError(
+                f"{choice.file}, which was built here for this run, is not here any more",
+                "submit the job file instead: it is built anew",
+            )
+        where = urlsplit(choice.url)
+        try:
+            with replacing(self.path(choice.sha256)) as partial, _open(choice.url) as source:
+                with open(partial, "xb") as copy:
+                    found = digest_of(source, copy)
+                if found != choice.sha256:
+                    raise WheelError(
+                        f"{choice.name} {choice.version}: {choice.file} from {where.hostname or where.path} "
+                        f"has the sha256 {found}, the lock says {choice.sha256}"
+                    )
+        except (OSError, ValueError) as error:  # of http.client too: its errors are OSErrors or ValueErrors by then
+            said = f"{choice.name} {choice.version}: {choice.file} can't be fetched from {where.hostname or where.path}"
+            raise WheelError(f"{said}: {error}", "the lock's addresses have to be reached from this machine") from None
+
+    def built(self, choice: Choice, interpreter: Interpreter) -> Choice:
+        """Return the wheel of a source distribution, which is built here once for such interpreters; WheelError."""
+        key = f"{choice.sha256}-{'.'.join(map(str, interpreter.minor))}-{interpreter.platform}.json"
+        record = self.folder.parent / "built" / key
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            known = json.loads(record.read_bytes())
+            if self.is_whole(known["sha256"]):
+                return replace(choice, file=known["file"], sha256=known["sha256"], url="", is_sdist=False)
+        self._have(choice)
+        with tempfile.TemporaryDirectory(prefix="orch-") as folder:
+            source, out = Path(folder) / choice.file, Path(folder) / "out"
+            shutil.copyfile(self.path(choice.sha256), source)
+            version = ".".join(map(str, interpreter.minor))
+            try:
+                run_uv("build", "--wheel", "--python", version, "--out-dir", str(out), str(source), cwd=Path(folder))
+            except UvError as error:
+                raise WheelError(
+                    f"{choice.name} {choice.version} can't be built from {choice.file} for Python {version}:\n{error}",
+                    "lock a version that has a wheel, or build one where that works",
+                ) from None
+            wheel = next(out.glob("*.whl"))
+            sha256 = self.keep(wheel)
+            make_private(str(record.parent), exist_ok=True)
+            write_json(record, {"file": wheel.name, "sha256": sha256})
+        return replace(choice, file=wheel.name, sha256=sha256, url="", is_sdist=False)
+
+
+def _open(url: str) -> IO[bytes]:
+    """Open an address; OSError or ValueError where that fails. Credentials are the address's own, or of ~/.netrc."""
+    import base64  # noqa: PLC0415 (only what is missing is fetched)
+    import netrc  # noqa: PLC0415 (as above)
+    import urllib.request  # noqa: PLC0415 (as above)
+    from http.client import HTTPException  # noqa: PLC0415 (as above)
+    from urllib.parse import unquote  # noqa: PLC0415 (as above)
+
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https", "file"):
+        raise ValueError(f"{parts.scheme} is no address that orch fetches from")
+    user, password = unquote(parts.username or ""), unquote(parts.password or "")
+    if not user and parts.hostname:
+        with contextlib.suppress(OSError, netrc.NetrcParseError):
+            user, _, password = netrc.netrc().authenticators(parts.hostname) or ("", "", "")
+    plain = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    request = urllib.request.Request(plain)  # noqa: S310 (schemes are checked above)
+    if user:
+        word = base64.b64encode(f"{user}:{password}".encode()).decode()
+        request.add_unredirected_header("Authorization", f"Basic {word}")
+    try:
+        response: IO[bytes] = urllib.request.urlopen(request, timeout=SILENCE_SECONDS)  # noqa: S310 (as above)
+    except HTTPException as error:
+        raise OSError(str(error)) from error
+    return response

@@ -1,0 +1,74 @@
+"""What a run has saved on this node, in whoever's format: what it goes on from, and by what it is known to get on."""
+
+from __future__ import annotations
+
+import glob
+import os
+
+from orchestrator.node.agent.stall_detector import read_heartbeat
+from orchestrator.protocol.checkpoints.checkpoint_dir import newest_step
+from orchestrator.protocol.checkpoints.formats import Format
+from orchestrator.protocol.checkpoints.of_run import Places
+from orchestrator.protocol.checkpoints.search import AUTO, Saved, at
+from orchestrator.protocol.layout import given_folder, node_folder
+from orchestrator.protocol.restart import Progress
+from orchestrator.protocol.task import NodeTask
+
+GIVEN = "given"
+
+
+def progress(task: NodeTask) -> Progress:
+    """Return how far the run has come, by what lies on this node.
+
+    Where no framework's checkpoint tells it, every file that it writes counts, and every step of its heartbeats.
+    """
+    places = Places.of(task)
+    sought, found = places.sought, places.look()
+    own = newest_step(places.checkpoints) if sought.takes(Format.ORCH) and not sought.glob else None
+    steps = [each.step for each in found.saved if each.is_counted]
+    if steps or own is not None:
+        return Progress(max([*steps, -1 if own is None else own]))
+    if sought.format in (AUTO, Format.FILES):
+        return Progress(beat=_last_beat(task), saved=found.changed)
+    return Progress(saved=max((each.time for each in found.saved), default=0.0))
+
+
+def _last_beat(task: NodeTask) -> int:
+    """Return the highest step that a heartbeat of this node's ranks has told, of all attempts; -1 where none has."""
+    node, highest = node_folder(task.run_dir, task.node_rank), -1
+    for path in glob.iglob(f"{glob.escape(node)}/attempt_*/beat_*"):
+        step = (read_heartbeat(path) or {}).get("step")
+        highest = max(highest, step) if type(step) is int else highest
+    return highest
+
+
+def mark_of(saved: Saved) -> str:
+    """Return what tells whether two nodes have the same checkpoint under a name that is written again and again."""
+    if saved.is_counted:
+        return str(saved.step)
+    try:
+        info = os.stat(saved.path)
+    except OSError:
+        return ""
+    return f"{info.st_mtime_ns}-{info.st_size}"
+
+
+def place_of(task: NodeTask, name: str) -> str:
+    """Return where a checkpoint of this name lies here, or would; ValueError for a name that leads elsewhere."""
+    root, _, below = name.partition("/")
+    if root == GIVEN and below and "/" not in below and below not in (".", ".."):
+        return f"{given_folder(task.run_dir)}/{below}"
+    return Places.of(task).path(name)
+
+
+def resumable(task: NodeTask, attempt: int) -> dict[str, Saved]:
+    """Return what an attempt may go on from, the newest first, by names that are the same on all nodes.
+
+    The run's own, else what it was given to start from; a run that only begins, and was given nothing, has none.
+    """
+    given = "" if task.resume in ("auto", "never") else os.path.join(task.code_dir, os.path.expanduser(task.resume))
+    if not (attempt or task.start or given):
+        return {}
+    found = Places.of(task).own()
+    start = at(given) if given and not found else None
+    return {f"{GIVEN}/{os.path.basename(start.path)}": start} if start is not None else found

@@ -1,0 +1,91 @@
+"""Which rank has not entered the collective that the others wait in: pure, from the flight recorders of all ranks.
+
+A recorder's groups are those of orchestrator.node.launcher.flight_recorder. A rank that waits is itself waited for only
+where no other is left to blame: it may wait in another group for the one that is missing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.protocol.hostlist import in_words
+
+DEFAULT_GROUP = "default_pg"  # the description of the group of all ranks
+MOST_NAMED = 8
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A rank that others wait for, and in which words."""
+
+    rank: int
+    words: str
+
+
+@dataclass(frozen=True)
+class _Wait:
+    rank: int
+    number: int
+    operation: str
+
+
+def missing_rank(recorders: Mapping[int, Mapping[str, Any]]) -> Missing | None:
+    """Return the rank that the others' collectives wait for; None where the recorders don't tell.
+
+    recorders: of each rank its process groups by name; empty for a rank that left no dump.
+    """
+    groups = sorted(_by_group(recorders).items())
+    found = [each for name, known in groups for each in _missing_in(name, known, recorders)]
+    waits = {rank for rank, groups in recorders.items() if any(group["waits"] for group in groups.values())}
+    return min(found, key=lambda each: (each.rank in waits, each.rank), default=None)
+
+
+def _by_group(recorders: Mapping[int, Mapping[str, Any]]) -> dict[str, dict[int, Any]]:
+    """Return what each rank says of a group, by the group's name."""
+    found: dict[str, dict[int, Any]] = {}
+    for rank, groups in recorders.items():
+        for name, group in groups.items():
+            found.setdefault(name, {})[rank] = group
+    return found
+
+
+def _missing_in(name: str, known: dict[int, Any], recorders: Mapping[int, Mapping[str, Any]]) -> list[Missing]:
+    """Return those of a group who have not entered what others wait in, or have entered something else there."""
+    waiting = [_Wait(rank, *group["waits"]) for rank, group in sorted(known.items()) if group["waits"]]
+    if not waiting:
+        return []
+    if any(group["desc"] == DEFAULT_GROUP for group in known.values()):  # all ranks are its members
+        known.update({rank: {"entered": 0} for rank, groups in recorders.items() if groups and rank not in known})
+    first = min(wait.number for wait in waiting)
+    late = [rank for rank, group in known.items() if group["entered"] < first]
+    there = [wait for wait in waiting if wait.number == first]
+    if late:
+        wait = f"{_ranks(there)} of process group {name} wait{'' if len(there) > 1 else 's'}"
+        words = f"it never entered {there[0].operation} {first}, in which {wait}"
+        return [Missing(rank, words) for rank in late]
+    return _mismatch(there, name)
+
+
+def _mismatch(there: list[_Wait], name: str) -> list[Missing]:
+    """Return who calls another collective than most; nobody where all call the same: then nothing here tells."""
+    counts = Counter(wait.operation for wait in there)
+    usual = max(counts, key=lambda operation: (counts[operation], operation == there[0].operation))
+    others = _ranks([wait for wait in there if wait.operation == usual])
+    return [
+        Missing(
+            wait.rank,
+            f"it called {wait.operation} as collective {wait.number} of process group {name}, "
+            f"where {others} called {usual}",
+        )
+        for wait in there
+        if wait.operation != usual
+    ]
+
+
+def _ranks(waits: list[_Wait]) -> str:
+    names = [str(wait.rank) for wait in waits[:MOST_NAMED]]
+    more = [f"{len(waits) - MOST_NAMED} others"] if len(waits) > MOST_NAMED else []
+    return f"rank{'s' if len(waits) > 1 else ''} {in_words([*names, *more])}"

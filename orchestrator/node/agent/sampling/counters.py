@@ -1,0 +1,160 @@
+"""The kernel's counters of this machine and of single processes, read from below a root folder and parsed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+
+from orchestrator.node.system.cgroup import memory_limits, memory_used
+
+TICKS = os.sysconf("SC_CLK_TCK")
+PAGE = os.sysconf("SC_PAGE_SIZE")
+SECTOR = 512  # bytes, in /proc/diskstats whatever the disk's own are
+WORD = 4  # bytes, in which InfiniBand counts
+CHUNK = 1 << 16
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the machine has done since its boot, and how much of its memory can't be had any more; in bytes, seconds."""
+
+    cpu: float
+    memory: float
+    memory_total: float
+    read: float
+    written: float
+    received: float
+    sent: float
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What one process has used since its start, which with its number is its identity; `memory` is what it has."""
+
+    started: int
+    cpu: float
+    memory: float
+    read: float
+    written: float
+
+
+def read_bytes(path: str) -> bytes:
+    """Return what is in a file of /proc or /sys; empty where there is none, or it may not be read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        data = piece = os.read(descriptor, CHUNK)
+        while piece:
+            piece = os.read(descriptor, CHUNK)
+            data += piece
+        return data
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
+
+
+class MachineReader:
+    """Reads the counters of a machine whose disks and network cards are those that it had at first."""
+
+    def __init__(self, root: str = "") -> None:
+        self.root = root
+        self.disks = frozenset(name.encode() for name in _names(f"{root}/sys/block") if self._is_real("block", name))
+        cards = [name for name in _names(f"{root}/sys/class/net") if name != "lo"]
+        real = [name for name in cards if self._is_real("class/net", name)]  # the others lead to these
+        self.cards = frozenset(name.encode() for name in real or cards)
+        base = f"{root}/sys/class/infiniband"
+        self.limits = memory_limits(f"{root}/proc/self/cgroup", f"{root}/sys/fs/cgroup")
+        self.ports = [
+            f"{base}/{card}/ports/{port}/counters" for card in _names(base) for port in _names(f"{base}/{card}/ports")
+        ]
+
+    def _is_real(self, kind: str, name: str) -> bool:
+        return os.path.exists(f"{self.root}/sys/{kind}/{name}/device")
+
+    def read(self) -> Machine:
+        """Return the counters as they are now."""
+        memory, total = memory_of(read_bytes(f"{self.root}/proc/meminfo"))
+        for folder, limit in self.limits:  # what is fuller counts: a job's own share, or the machine
+            if limit < total and (used := memory_used(folder)) / limit > memory / total:
+                memory, total = float(used), float(limit)
+        read, written = disk_bytes(read_bytes(f"{self.root}/proc/diskstats"), self.disks)
+        received, sent = network_bytes(read_bytes(f"{self.root}/proc/net/dev"), self.cards)
+        for port in self.ports:
+            received += WORD * _number(read_bytes(f"{port}/port_rcv_data"))
+            sent += WORD * _number(read_bytes(f"{port}/port_xmit_data"))
+        return Machine(cpu_seconds(read_bytes(f"{self.root}/proc/stat")), memory, total, read, written, received, sent)
+
+
+def cpu_seconds(stat: bytes) -> float:
+    """Return from /proc/stat how many seconds all cores together have worked."""
+    fields = [int(each) for each in stat.partition(b"\n")[0].split()[1:9]]
+    if len(fields) < 5:
+        return 0.0
+    return (sum(fields) - fields[3] - fields[4]) / TICKS  # without idle, and without waiting for a disk
+
+
+def memory_of(meminfo: bytes) -> tuple[float, float]:
+    """Return from /proc/meminfo (bytes that can't be had, all bytes)."""
+    found = {}
+    for line in meminfo.split(b"\n")[:8]:
+        name, _, value = line.partition(b":")
+        if name in (b"MemTotal", b"MemAvailable", b"MemFree"):
+            found[name] = 1024.0 * _number(value)
+    total = found.get(b"MemTotal", 0.0)
+    return total - found.get(b"MemAvailable", found.get(b"MemFree", 0.0)), total
+
+
+def disk_bytes(diskstats: bytes, disks: frozenset[bytes]) -> tuple[float, float]:
+    """Return from /proc/diskstats how many bytes were (read, written) of these disks, partitions not twice."""
+    read = written = 0
+    for line in diskstats.split(b"\n"):
+        fields = line.split()
+        if len(fields) >= 10 and fields[2] in disks:
+            read, written = read + int(fields[5]), written + int(fields[9])
+    return float(SECTOR * read), float(SECTOR * written)
+
+
+def network_bytes(dev: bytes, cards: frozenset[bytes]) -> tuple[float, float]:
+    """Return from /proc/net/dev how many bytes were (received, sent) by these network cards."""
+    received = sent = 0
+    for line in dev.split(b"\n"):
+        name, _, rest = line.partition(b":")
+        fields = rest.split()
+        if name.strip() in cards and len(fields) >= 9:
+            received, sent = received + int(fields[0]), sent + int(fields[8])
+    return float(received), float(sent)
+
+
+def usage_of(pid: int, root: str = "") -> Usage | None:
+    """Return what a process has used; None where it is gone. What it reads and writes only its own user is told."""
+    folder = f"{root}/proc/{pid}"
+    fields = read_bytes(f"{folder}/stat").rpartition(b")")[2].split()
+    if len(fields) < 22 or fields[0] in b"ZX":
+        return None
+    cpu = (int(fields[11]) + int(fields[12])) / TICKS
+    pages = read_bytes(f"{folder}/statm").split()
+    own = int(pages[1]) - int(pages[2]) if len(pages) > 2 else int(fields[21])
+    read = written = 0
+    for line in read_bytes(f"{folder}/io").split(b"\n"):
+        if line.startswith(b"read_bytes:"):
+            read = _number(line[11:])
+        elif line.startswith(b"write_bytes:"):
+            written = _number(line[12:])
+    return Usage(int(fields[19]), cpu, float(PAGE * max(0, own)), float(read), float(written))
+
+
+def _number(text: bytes) -> int:
+    with contextlib.suppress(ValueError, IndexError):
+        return int(text.split()[0])
+    return 0
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []

@@ -1,0 +1,43 @@
+"""The GPUs that a run may use, as its samples have them: asked of NVIDIA's library, none where that is missing."""
+
+from __future__ import annotations
+
+from orchestrator.node.system.gpus.inventory import Gpu
+from orchestrator.node.system.gpus.nvml import open_nvml
+from orchestrator.protocol.samples import GpuSample
+
+
+def gpu_samples(visible: str | None) -> tuple[GpuSample, ...]:
+    """Return the GPUs as they are now; `visible` are those of CUDA_VISIBLE_DEVICES, None for all."""
+    library = open_nvml()
+    return tuple(sample_of(gpu) for gpu in chosen(library.levels(), visible)) if library is not None else ()
+
+
+def chosen(gpus: tuple[Gpu, ...], visible: str | None) -> tuple[Gpu, ...]:
+    """Return those of the GPUs that are meant by CUDA_VISIBLE_DEVICES: numbers, or UUIDs and beginnings of them.
+
+    An instance of a divided card is none of them: the library does not tell how busy that is.
+    """
+    if visible is None:
+        return gpus
+    words = [word.strip() for word in visible.split(",")]
+    return tuple(gpu for gpu in gpus if any(_means(word, gpu) for word in words))
+
+
+def _means(word: str, gpu: Gpu) -> bool:
+    return int(word) == gpu.index if word.isdecimal() else word.startswith("GPU-") and gpu.uuid.startswith(word)
+
+
+def sample_of(gpu: Gpu) -> GpuSample:
+    """Return a GPU's sample."""
+    return GpuSample(
+        index=gpu.index,
+        use=gpu.utilization,
+        memory=gpu.memory_used,
+        memory_total=gpu.memory_total,
+        power=gpu.power,
+        temperature=gpu.temperature,
+        clock=gpu.sm_clock,
+        throttled=", ".join(gpu.throttle_reasons or ()),
+        ecc=gpu.ecc_volatile,
+    )

@@ -1,0 +1,64 @@
+"""For how long a node has done next to nothing: a pure count over its samples, by the job's `idle`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.protocol.samples import Sample
+
+LONGEST_WINDOW, WINDOWS = 60.0, 10
+
+
+@dataclass
+class IdleWatch:
+    """Counts windows, a minute or a tenth of the time asked for, in which the mean use was below the job's limit.
+
+    So neither one busy moment ends an idle hour, nor does a busy hour hide the idle one that follows.
+    """
+
+    gpu: float | None = None  # percent, the mean of the node's GPUs
+    cpu: float | None = None  # percent of a core for each rank, where no GPU tells
+    after: float = 1800.0
+    seconds: float = 0.0  # that the node has been idle
+    what: str = ""  # and how busy in the last window, in words
+    used: float = 0.0
+    window: float = 0.0
+
+    @staticmethod
+    def of(asked: Mapping[str, Any]) -> IdleWatch | None:
+        """Return the watch that a job asks for; None where it asks for none."""
+        if not asked:
+            return None
+        return IdleWatch(asked.get("gpu"), asked.get("cpu"), float(asked.get("after", 1800.0)))
+
+    def add(self, sample: Sample) -> bool:
+        """Count a sample in; tell whether the node has been idle for so long as the job allows."""
+        found = use_of(sample, gpu=self.gpu, cpu=self.cpu)
+        if found is None:
+            self.reset()
+            return False
+        name, use, limit = found
+        self.used, self.window = self.used + use * sample.seconds, self.window + sample.seconds
+        if self.window >= min(LONGEST_WINDOW, self.after / WINDOWS):
+            mean = self.used / self.window
+            self.seconds = self.seconds + self.window if mean < limit else 0.0
+            self.what, self.used, self.window = f"{name} {mean:.0f} %", 0.0, 0.0
+        return self.seconds > 0 and self.seconds >= self.after
+
+    def reset(self) -> None:
+        """Begin anew: other ranks, or none."""
+        self.seconds = self.used = self.window = 0.0
+
+
+def use_of(sample: Sample, *, gpu: float | None, cpu: float | None) -> tuple[str, float, float] | None:
+    """Return (what, the percentage in use, the limit) that a sample is judged by; None where nothing can be told."""
+    known = [each.use for each in sample.gpus if each.use is not None]
+    if not sample.ranks:
+        return None
+    if known and gpu is not None:
+        return "GPU", sum(known) / len(known), gpu
+    if not known and cpu is not None:
+        return "CPU", 100 * sum(rank.cpu for rank in sample.ranks) / len(sample.ranks), cpu
+    return None

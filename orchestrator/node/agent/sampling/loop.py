@@ -1,0 +1,131 @@
+"""Sampling beside the agent's loop: look every 2 s, keep what was seen in the node's file, watch whether it is idle."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Callable
+
+from orchestrator.node.agent.sampling.counters import MachineReader
+from orchestrator.node.agent.sampling.gpus import gpu_samples
+from orchestrator.node.agent.sampling.idle import IdleWatch
+from orchestrator.node.agent.sampling.ring_file import SampleFile
+from orchestrator.node.agent.sampling.sampler import Moment, Sampler
+from orchestrator.node.agent.sampling.trees import RankTrees, on_host
+from orchestrator.node.agent.stall_detector import read_heartbeat
+from orchestrator.node.system.processes import marked
+from orchestrator.node.system.threads import in_thread
+from orchestrator.protocol.layout import attempt_folder, node_folder, samples_file
+from orchestrator.protocol.samples import FINE_SECONDS, Sample, merged, seconds_per_line
+from orchestrator.protocol.task import NodeTask
+
+
+@dataclass(frozen=True)
+class Started:
+    """The ranks of the running attempt, and the processes that the launcher has started for them."""
+
+    attempt: int = 0
+    pids: dict[int, int] = field(default_factory=dict)  # as the launcher knows them, by rank
+
+    @staticmethod
+    def of(report: Mapping[str, Any]) -> Started:
+        """Return what the launcher reports."""
+        return Started(int(report["attempt"]), {int(rank): int(pid) for rank, pid in report["pids"].items()})
+
+    def without(self, rank: int) -> Started:
+        """Return the same without a rank that has ended."""
+        return Started(self.attempt, {each: pid for each, pid in self.pids.items() if each != rank})
+
+
+class Sampling:
+    """The samples of one node, from its agent's start to its end.
+
+    `started` tells of the ranks, `tell` takes what the leader is to know of, `record` writes an event.
+    """
+
+    def __init__(
+        self,
+        task: NodeTask,
+        started: Callable[[], Started],
+        tell: Callable[[dict[str, Any]], None],
+        record: Callable[..., None],
+    ) -> None:
+        self.task, self.started, self.tell, self.record = task, started, tell, record
+        self.node_dir = node_folder(task.run_dir, task.node_rank)
+        self.file = SampleFile(samples_file(self.node_dir))
+        visible = task.env.get("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES"))
+        self.sampler = Sampler(MachineReader(), os.cpu_count() or 1, lambda: gpu_samples(visible))
+        self.trees = RankTrees()
+        self.pending: list[Sample] = []
+        self.begun = time.monotonic()
+        self.seen = Started()  # of the last look
+        self.hosts: dict[int, int] = {}  # its processes by this machine's numbers
+        self.idle = IdleWatch.of(task.idle)
+        self.idle_attempt, self.is_idle = task.attempt, False
+        self.problem = ""
+
+    async def run(self) -> None:
+        """Sample until the agent ends; a disk that hangs is waited for by nobody else."""
+        while True:
+            started = self.started()
+            try:
+                sample = await in_thread(self.look, started)
+            except (OSError, ValueError) as error:  # full, gone: the training does not need this
+                sample = None
+                self._complain(error)
+            if sample is not None and self.idle is not None:
+                self._watch(self.idle, sample)
+            await asyncio.sleep(FINE_SECONDS)
+
+    def look(self, started: Started) -> Sample | None:
+        """Take one sample, and write a line where one is due; OSError where the disk takes it not."""
+        if started != self.seen:
+            self.seen, self.hosts = started, self._on_this_machine(started)
+        trees = self.trees.of(self.hosts, ask_for_rank=self.task.launcher in ("torchrun", "accelerate"))
+        folder = attempt_folder(self.node_dir, started.attempt)
+        beats = {rank: read_heartbeat(f"{folder}/beat_{rank}") for rank in trees}
+        moment = Moment(time.monotonic(), time.time(), self.task.start, started.attempt)
+        sample = self.sampler.take(moment, trees, beats)
+        if sample is not None:
+            self.pending.append(sample)
+            due = seconds_per_line(moment.now - self.begun) - FINE_SECONDS / 2
+            if sum(each.seconds for each in self.pending) >= due:
+                self.flush()
+        return sample
+
+    def _on_this_machine(self, started: Started) -> dict[int, int]:
+        if self.task.container is None:
+            return started.pids
+        return on_host(started.pids, (each.pid for each in marked(self.task.run_id, self.task.node_rank)))
+
+    def flush(self) -> None:
+        """Write what has been seen since the last line; OSError where the disk takes it not."""
+        pending, self.pending = self.pending, []  # a look may still be under way in its thread as the agent ends
+        if pending:
+            self.file.append(merged(pending))
+
+    def end(self) -> float | None:
+        """Write the last line; return the joules that the GPUs have taken, None where no GPU tells."""
+        try:
+            self.flush()
+        except OSError as error:
+            self._complain(error)
+        return self.sampler.joules
+
+    def _complain(self, error: Exception) -> None:
+        if str(error) != self.problem:
+            self.problem = str(error)
+            self.record("sampling_failed", reason=self.problem)
+
+    def _watch(self, idle: IdleWatch, sample: Sample) -> None:
+        if sample.attempt != self.idle_attempt:  # the leader has forgotten what was said of the one before
+            idle.reset()
+            self.idle_attempt, self.is_idle = sample.attempt, False
+        is_idle = idle.add(sample)
+        if is_idle != self.is_idle:
+            self.is_idle = is_idle
+            said = {"attempt": sample.attempt, "seconds": round(idle.seconds), "use": idle.what}
+            self.tell({"kind": "unused" if is_idle else "used", **said})

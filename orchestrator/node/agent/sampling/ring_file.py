@@ -1,0 +1,50 @@
+"""The file of a node's samples: two halves, of which the older one is dropped when the newer one is full."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from orchestrator.protocol.files import open_own
+from orchestrator.protocol.samples import Sample
+
+HALF_BYTES = 2 << 20
+
+
+class SampleFile:
+    """Appends samples, one a line; a line that was cut off by a crash or a full disk takes no other with it."""
+
+    def __init__(self, path: str, half: int = HALF_BYTES) -> None:
+        self.path, self.half = path, half
+        self.is_torn = _is_torn(path)
+
+    def append(self, sample: Sample) -> None:
+        """Append a sample; OSError where the disk takes it not."""
+        line = (json.dumps(sample.to_json(), separators=(",", ":")) + "\n").encode()
+        if (size := _size(self.path)) and size + len(line) > self.half:
+            os.replace(self.path, f"{self.path}.1")
+            self.is_torn = False
+        if self.is_torn:
+            line = b"\n" + line
+        descriptor = open_own(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        try:
+            self.is_torn = os.write(descriptor, line) < len(line)
+        finally:
+            os.close(descriptor)
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
+def _is_torn(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(0, end - 1))
+            return file.read(1) not in (b"", b"\n")
+    except OSError:
+        return False

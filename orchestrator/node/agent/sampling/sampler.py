@@ -1,0 +1,119 @@
+"""From counters to samples: what this node and its ranks have used between two looks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Callable
+
+from orchestrator.node.agent.sampling.counters import Machine, MachineReader, Usage, usage_of
+from orchestrator.protocol.samples import GpuSample, RankSample, Sample
+
+LEAST_SECONDS = 0.05  # between two looks of which a rate can be told
+
+
+@dataclass
+class _Known:
+    """What was seen of a rank at the last look: its processes' counters, how long it had waited for data, its step."""
+
+    processes: dict[int, Usage] = field(default_factory=dict)
+    waited: float | None = None
+    stepped: tuple[int, float] | None = None  # the number of its last step, and when that was told, by its clock
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When a look takes place: by the monotonic clock and the wall clock, in which start and attempt."""
+
+    now: float
+    wall: float
+    start: int = 0
+    attempt: int = 0
+
+
+class Sampler:
+    """Takes samples of one node; `gpus` gives its GPUs as they are now, `usage` what a process has used."""
+
+    def __init__(
+        self,
+        machine: MachineReader,
+        cores: int,
+        gpus: Callable[[], tuple[GpuSample, ...]] = tuple,
+        usage: Callable[[int], Usage | None] = usage_of,
+    ) -> None:
+        self.machine, self.cores, self.gpus, self.usage = machine, cores, gpus, usage
+        self.before: tuple[float, Machine] | None = None
+        self.ranks: dict[int, _Known] = {}
+        self.joules: float | None = None
+
+    def take(
+        self, moment: Moment, trees: Mapping[int, list[int]], heartbeats: Mapping[int, Mapping[str, Any] | None]
+    ) -> Sample | None:
+        """Return what was used since the last look; None at the first one, and right after another."""
+        machine = self.machine.read()
+        before, self.before = self.before, (moment.now, machine)
+        seconds = moment.now - before[0] if before is not None else 0.0
+        self.ranks = {rank: self.ranks.get(rank, _Known()) for rank in trees}
+        ranks = tuple(self._rank(rank, pids, heartbeats.get(rank), seconds) for rank, pids in sorted(trees.items()))
+        gpus = self.gpus()
+        if before is None or seconds < LEAST_SECONDS:
+            return None
+        watts = [gpu.power for gpu in gpus if gpu.power is not None]
+        if watts:
+            self.joules = (self.joules or 0.0) + sum(watts) * seconds
+        old = before[1]
+        return Sample(
+            time=moment.wall, seconds=seconds, start=moment.start, attempt=moment.attempt,
+            cpu=_rate(old.cpu, machine.cpu, seconds), cores=self.cores,
+            memory=machine.memory, memory_total=machine.memory_total,
+            read=_rate(old.read, machine.read, seconds), written=_rate(old.written, machine.written, seconds),
+            received=_rate(old.received, machine.received, seconds), sent=_rate(old.sent, machine.sent, seconds),
+            joules=self.joules, ranks=ranks, gpus=gpus,
+        )  # fmt: skip
+
+    def _rank(self, rank: int, pids: list[int], heartbeat: Mapping[str, Any] | None, seconds: float) -> RankSample:
+        """Return one rank's part; a process counts from the first look at it on."""
+        known, processes = self.ranks[rank], {}
+        cpu = read = written = memory = 0.0
+        for pid in pids:
+            usage = self.usage(pid)
+            if usage is None:
+                continue
+            processes[pid] = usage
+            before = known.processes.get(pid)
+            if before is not None and before.started == usage.started:
+                cpu, read = cpu + usage.cpu - before.cpu, read + usage.read - before.read
+                written += usage.written - before.written
+            memory += usage.memory
+        known.processes = processes
+        told = heartbeat or {}
+        waited, known.waited = known.waited, _number(told.get("waited"))
+        share = None
+        if waited is not None and known.waited is not None and seconds > 0:
+            share = min(1.0, max(0.0, (known.waited - waited) / seconds))
+        scale = 1 / seconds if seconds > 0 else 0.0
+        step = told.get("step")
+        return RankSample(
+            rank, cpu * scale, memory, read * scale, written * scale,
+            phase=str(told.get("phase") or "")[:20], step=step if type(step) is int else -1, waited=share,
+            step_seconds=_step_seconds(known, told),
+        )  # fmt: skip
+
+
+def _step_seconds(known: _Known, told: Mapping[str, Any]) -> float | None:
+    """Return how long a step has taken since the last one that was seen, and remember this one; None for no new one."""
+    step, time = told.get("step"), _number(told.get("time"))
+    if type(step) is not int or time is None or (known.stepped is not None and step == known.stepped[0]):
+        return None
+    before, known.stepped = known.stepped, (step, time)
+    if before is None or step < before[0] or time <= before[1]:  # the first one, or it was resumed from an earlier one
+        return None
+    return (time - before[1]) / (step - before[0])
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _rate(before: float, now: float, seconds: float) -> float:
+    return max(0.0, now - before) / seconds  # a counter that was reset has no rate

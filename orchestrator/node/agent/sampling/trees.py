@@ -1,0 +1,74 @@
+"""Which processes belong to which rank: the rank's own and all below it, looked for as seldom as that is dear."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+
+from orchestrator.node.agent.sampling.counters import read_bytes
+from orchestrator.node.system.processes import parent_of, variable_of
+
+SCAN_SECONDS = 10.0
+SHARE = 1000  # a look through all processes takes at most one part in so many of the time
+
+
+class RankTrees:
+    """The processes of the ranks, by rank."""
+
+    def __init__(self) -> None:
+        self.roots: dict[int, int] = {}
+        self.found: dict[int, list[int]] = {}
+        self.due = 0.0
+
+    def of(self, roots: Mapping[int, int], *, ask_for_rank: bool) -> dict[int, list[int]]:
+        """Return the processes of each rank, given the one that was started for it.
+
+        ask_for_rank: a launcher of somebody else's was started, whose processes know their rank themselves.
+        """
+        now = time.monotonic()
+        if roots != self.roots or now >= self.due:
+            trees = trees_below(roots, _parents())
+            self.roots = dict(roots)
+            self.found = _by_own_rank(trees) if ask_for_rank else trees
+            took = time.monotonic() - now
+            self.due = now + max(SCAN_SECONDS, SHARE * took)
+        return self.found
+
+
+def _parents() -> list[tuple[int, int]]:
+    return [(int(name), parent_of(int(name))) for name in os.listdir("/proc") if name.isdecimal()]
+
+
+def trees_below(roots: Mapping[int, int], parents: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
+    """Return for each root it and all below it; `parents` are pairs of a process and its parent."""
+    children: dict[int, list[int]] = {}
+    for pid, parent in parents:
+        children.setdefault(parent, []).append(pid)
+    found = {}
+    for rank, root in roots.items():
+        tree = [root]
+        for pid in tree:  # it grows meanwhile
+            tree += children.get(pid, [])
+        found[rank] = tree
+    return found
+
+
+def _by_own_rank(trees: Mapping[int, list[int]]) -> dict[int, list[int]]:
+    """Return the processes by the rank that their environment names; the launcher itself is nobody's."""
+    found: dict[int, list[int]] = {}
+    for pid in (pid for tree in trees.values() for pid in tree):
+        rank = variable_of(pid, "RANK")
+        if rank.isdecimal():
+            found.setdefault(int(rank), []).append(pid)
+    return found
+
+
+def on_host(pids: Mapping[int, int], candidates: Iterable[int]) -> dict[int, int]:
+    """Return the numbers that this machine gives to processes of a container, which calls them `pids`."""
+    inside = {}
+    for candidate in candidates:
+        for line in read_bytes(f"/proc/{candidate}/status").split(b"\n"):
+            if line.startswith(b"NSpid:"):
+                inside[int(line.split()[-1])] = candidate
+    return {rank: inside[pid] for rank, pid in pids.items() if pid in inside}

@@ -1,0 +1,74 @@
+"""`python3 node.pyz profile RUN_DIR NODE RUN BOUNDARY STEPS SECONDS`: have this node's ranks profile their next steps.
+
+A rank looks for the order beside its heartbeat, and leaves what it has recorded there. That is printed, in a line of
+JSON, and taken away.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import secrets
+import time
+from typing import Any
+
+from orchestrator.node.debug.stacks import Started, started_last
+from orchestrator.protocol.debugging.profiling import Order, order_file, parts_of
+from orchestrator.protocol.files import write_atomic
+from orchestrator.protocol.layout import attempt_folder, node_folder
+
+LOOK_SECONDS = 0.1  # a rank on another's storage, or in a container, can tell nobody that a file is there
+
+
+def print_profile(run_dir: str, node_rank: str, run_id: str, boundary: str, steps: str, seconds: str) -> int:
+    """Print the boundary and what the node's ranks have recorded, in one line."""
+    found = record(os.path.expanduser(run_dir), int(node_rank), int(steps), float(seconds))
+    print(boundary, json.dumps(found), flush=True)
+    return 0
+
+
+def record(run_dir: str, node_rank: int, steps: int, seconds: float) -> list[dict[str, Any]]:
+    """Return of each rank that this node has started its files by name, in base64, or why it has recorded none."""
+    folder = node_folder(run_dir, node_rank)
+    started = started_last(f"{folder}/events.jsonl")
+    if started is None:
+        return []
+    attempt = attempt_folder(folder, started.attempt)
+    order = Order(secrets.token_hex(8), steps)
+    write_atomic(order_file(attempt), order.to_bytes(), durable=False)
+    try:
+        return _answers(f"{folder}/events.jsonl", attempt, order, time.monotonic() + seconds)
+    finally:
+        os.unlink(order_file(attempt))
+
+
+def _answers(events: str, attempt: str, order: Order, end: float) -> list[dict[str, Any]]:
+    """Wait for all ranks that go on; a rank's files are complete once the last of them has its name."""
+    while True:
+        started = started_last(events)
+        assert started is not None
+        left = [rank for rank in started.pids if rank not in started.exits and not _is_done(attempt, order, rank)]
+        if not left or time.monotonic() >= end:
+            return [_answer(attempt, order, rank, started) for rank in sorted(started.pids)]
+        time.sleep(LOOK_SECONDS)  # torch writes the trace in the rank, and tells nobody that it has
+
+
+def _is_done(attempt: str, order: Order, rank: int) -> bool:
+    return os.path.exists(f"{attempt}/{parts_of(order, rank).trace}")
+
+
+def _answer(attempt: str, order: Order, rank: int, started: Started) -> dict[str, Any]:
+    if not _is_done(attempt, order, rank):
+        ended = started.exits.get(rank)
+        why = f"it has ended: {ended}" if ended else "it has not taken that many steps meanwhile, or tells of none"
+        return {"rank": rank, "files": {}, "why_not": why}
+    files = {}
+    for name, path in parts_of(order, rank).named():
+        try:
+            with open(f"{attempt}/{path}", "rb") as file:
+                files[name] = base64.b64encode(file.read()).decode()
+            os.unlink(f"{attempt}/{path}")
+        except FileNotFoundError:  # a rank without a GPU has no snapshot
+            continue
+    return {"rank": rank, "files": files, "why_not": ""}

@@ -1,0 +1,99 @@
+"""The stacks of a Python program that orch has not started itself, by py-spy where it is installed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pwd
+import shutil
+import subprocess
+
+from orchestrator.node.launcher.stacks import Frame, Thread
+
+DUMP_SECONDS = 20.0
+SYS_PTRACE = 19  # the number of the capability
+SCOPES = {
+    "1": "only a parent may look into a process",
+    "2": "only root may look into a process",
+    "3": "nobody may look into a process until the next boot",
+}
+
+
+class NotSeenError(Exception):
+    """A process can't be looked into; its text says what refuses, and what to do."""
+
+
+def dump(pid: int) -> tuple[Thread, ...]:
+    """Return a process's threads; NotSeenError where they can't be had."""
+    program = _program(pid)
+    if program is None:
+        raise NotSeenError("orch has not started this program itself, and there is no py-spy: pip install py-spy")
+    try:
+        done = subprocess.run(
+            [program, "dump", "--json", "--pid", str(pid)],
+            stdin=subprocess.DEVNULL, capture_output=True, timeout=DUMP_SECONDS, check=False,
+        )  # fmt: skip
+        if done.returncode == 0:
+            return tuple(_thread(each) for each in json.loads(done.stdout))
+    except (OSError, subprocess.TimeoutExpired, ValueError, KeyError, TypeError) as error:
+        raise NotSeenError(f"{program} fails: {error}") from error
+    said = done.stderr.decode("utf-8", "replace").strip()
+    if "Permission" in said or "not permitted" in said or "EPERM" in said:
+        raise NotSeenError(_why_refused(pid) or f"this machine refuses ptrace to {program}: {said[-300:]}")
+    raise NotSeenError(f"{program} says: {said[-300:]}")
+
+
+def _program(pid: int) -> str | None:
+    """Return py-spy: of the PATH, or beside the interpreter that the process was started with."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
+        python = os.fsdecode(file.read().split(b"\0")[0])
+        beside = f"{os.path.dirname(python)}/py-spy"
+        if python.startswith("/") and os.access(beside, os.X_OK):
+            return beside
+    return shutil.which("py-spy") or shutil.which("py-spy", path=os.path.expanduser("~/.local/bin"))
+
+
+def _thread(values: dict[str, object]) -> Thread:
+    frames = values["frames"]
+    assert isinstance(frames, list)
+    found = tuple(Frame(str(each["name"]), str(each["filename"]), int(each["line"])) for each in frames)
+    return Thread(values.get("thread_name") == "MainThread" or values.get("os_thread_id") == values["pid"], found)
+
+
+def _why_refused(pid: int) -> str:
+    """Return what refuses to let this process look into that one; "" where nothing is known to."""
+    try:
+        owner = os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return "it has just ended"
+    with contextlib.suppress(OSError), open("/proc/sys/kernel/yama/ptrace_scope", encoding="ascii") as file:
+        return why_refused(owner, os.geteuid(), _bounding_set(), file.read().strip())
+    return why_refused(owner, os.geteuid(), _bounding_set(), "0")
+
+
+def why_refused(owner: int, me: int, capabilities: int, scope: str) -> str:
+    """Return which setting refuses ptrace, in words; "" where none of these does.
+
+    capabilities: the most that this process could ever have; scope: kernel.yama.ptrace_scope, "0" where there is none.
+    """
+    if me not in (owner, 0):
+        return f"it runs as {_name(owner)}: only that user or root may look into it"
+    if scope in SCOPES:
+        remedy = "" if scope == "3" else "; root can allow it: sysctl kernel.yama.ptrace_scope=0"
+        return f"kernel.yama.ptrace_scope is {scope} on this machine: {SCOPES[scope]}{remedy}"
+    if not capabilities >> SYS_PTRACE & 1:
+        return "this container has no SYS_PTRACE: start it with --cap-add SYS_PTRACE"
+    return ""
+
+
+def _bounding_set() -> int:
+    with open("/proc/self/status", encoding="utf-8", errors="replace") as status:
+        return next(int(line.split()[1], 16) for line in status if line.startswith("CapBnd:"))
+
+
+def _name(uid: int) -> str:
+    try:
+        return f"user {pwd.getpwuid(uid).pw_name}"
+    except KeyError:
+        return f"the user with number {uid}"

@@ -1,0 +1,209 @@
+"""`python3 node.pyz stacks RUN_DIR NODE RUN BOUNDARY`: where every rank of this node stands now, as a line of JSON.
+
+A rank that orch has started answers a signal; other Python programs are looked into by py-spy.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from orchestrator.node.debug.py_spy import NotSeenError, dump
+from orchestrator.node.launcher.stacks import STACK_SIGNAL, Thread, begins_a_rank, ranks_below, threads_of, would_answer
+from orchestrator.node.system.processes import Process, descendants, identify, marked, send_signal, variable_of
+from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.layout import attempt_folder, node_folder
+
+ANSWER_SECONDS = 3.0
+LAUNCHERS = "/node.pyz/orchestrator/node/launcher/rank/forked.py"
+LOOK_SECONDS = 0.02  # a file tells nobody that a dump in it has ended: it has, when a look finds nothing new
+
+
+@dataclass(frozen=True)
+class RankStacks:
+    """Where one rank stands, or why that is not known."""
+
+    rank: int
+    pid: int
+    threads: tuple[Thread, ...] = ()
+    why_not: str = ""
+
+
+@dataclass(frozen=True)
+class Started:
+    """The ranks that the node's launcher has started last, by the node's own record."""
+
+    attempt: int
+    pids: dict[int, int]  # rank -> pid, as the launcher's container counts them
+    exits: dict[int, str]  # rank -> how it has ended
+    in_container: bool
+
+
+def print_stacks(run_dir: str, node_rank: str, run_id: str, boundary: str) -> int:
+    """Print the boundary and the node's answer, in one line."""
+    found = look(os.path.expanduser(run_dir), int(node_rank), run_id)
+    print(boundary, json.dumps([asdict(each) for each in found]), flush=True)
+    return 0
+
+
+def look(run_dir: str, node_rank: int, run_id: str) -> list[RankStacks]:
+    """Return the stacks of all ranks of a node; empty where none has been started."""
+    folder = node_folder(run_dir, node_rank)
+    started = started_last(f"{folder}/events.jsonl")
+    if started is None:
+        return []
+    own = {_inner_pid(each.pid) if started.in_container else each.pid: each for each in marked(run_id, node_rank)}
+    asked: list[_Answer] = []
+    found: list[RankStacks] = []
+    for rank, pid in started.pids.items():
+        process = own.get(pid)
+        if rank in started.exits:
+            found.append(RankStacks(rank, pid, why_not=f"it has ended: {started.exits[rank]}"))
+        elif process is None:
+            found.append(RankStacks(rank, pid, why_not=_why_hidden(pid, started)))
+        elif answering := _who_answers(rank, process):
+            attempt = attempt_folder(folder, started.attempt)
+            asked += [_Answer.ask(number, each, f"{attempt}/stacks_{number}.txt") for number, each in answering.items()]
+        else:
+            found += _foreign(rank, process)
+    end = time.monotonic() + ANSWER_SECONDS
+    for answer in asked:
+        threads = answer.wait(end)
+        found += [RankStacks(answer.rank, answer.process.pid, threads)] if threads else _foreign(
+            answer.rank, answer.process
+        )  # fmt: skip
+    return sorted(found, key=lambda each: each.rank)
+
+
+def _who_answers(rank: int, process: Process) -> dict[int, Process]:
+    """Return who is asked by a signal: the rank, or all those of another launcher; empty where one would not answer."""
+    if would_answer(process.pid):
+        return {rank: process}
+    below = {number: identify(pid) for number, pid in ranks_below(process.pid).items()}
+    answering = {number: each for number, each in below.items() if each is not None and would_answer(each.pid)}
+    return answering if len(answering) == len(below) else {}
+
+
+def started_last(path: str) -> Started | None:
+    """Return what the node's events tell of its newest attempt."""
+    newest, in_container = None, False
+    for event in _events(path):
+        if event.get("kind") == EventKind.CONTAINER:
+            in_container = True
+        elif event.get("kind") == EventKind.LAUNCHER_STARTED:
+            pids = {int(rank): int(pid) for rank, pid in event["pids"].items()}
+            newest = Started(int(event["attempt"]), pids, {}, in_container)
+        elif event.get("kind") == EventKind.RANK_EXIT and newest is not None and event["attempt"] == newest.attempt:
+            newest.exits[int(event["rank"])] = event["signal"] or f"exit code {event['code']}"
+    return newest
+
+
+def _events(path: str) -> Iterator[dict[str, Any]]:
+    try:
+        with open(path, "rb") as file:
+            lines = file.read().splitlines()
+    except FileNotFoundError:
+        return
+    for line in lines:
+        try:
+            event = parse_json(line)
+        except ValueError:  # cut by a full disk
+            continue
+        if isinstance(event, dict):
+            yield event
+
+
+def _inner_pid(pid: int) -> int:
+    """Return a process's number in its own container."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as status:
+            for line in status:
+                if line.startswith("NSpid:"):
+                    return int(line.split()[-1])
+    except OSError:
+        pass
+    return pid
+
+
+def _why_hidden(pid: int, started: Started) -> str:
+    """Return why a rank that has been started is not among this user's processes."""
+    if started.in_container:
+        return "its container's processes are another user's (container.user): only that user or root may look at them"
+    try:
+        owner = os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return "it has just ended"
+    return f"it runs as the user with number {owner}: only that user or root may look at it"
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """A rank that has been asked for its stacks; they come into a file, behind what is there already."""
+
+    rank: int
+    process: Process
+    path: str
+    offset: int
+
+    @staticmethod
+    def ask(rank: int, process: Process, path: str) -> _Answer:
+        answer = _Answer(rank, process, path, os.path.getsize(path) if os.path.exists(path) else 0)
+        send_signal(process, STACK_SIGNAL)
+        return answer
+
+    def wait(self, end: float) -> tuple[Thread, ...]:
+        """Return the threads once the dump is there; none where it does not come in time."""
+        text, before = "", None
+        while time.monotonic() < end and (not text or text != before):
+            before = text
+            time.sleep(LOOK_SECONDS)  # a signal handler writes the dump, and tells nobody that it has
+            try:
+                with open(self.path, encoding="utf-8", errors="replace") as file:
+                    file.seek(self.offset)
+                    text = file.read()
+            except OSError:  # the run has ended meanwhile, and its folder is gone
+                return ()
+        return tuple(map(_own_frames, threads_of(text)))
+
+
+def _own_frames(thread: Thread) -> Thread:
+    """Return the thread without the launcher's frames below the program's."""
+    ours = (number for number, frame in enumerate(thread.frames) if frame.file.endswith(LAUNCHERS))
+    return replace(thread, frames=thread.frames[: next(ours, len(thread.frames))])
+
+
+def _foreign(rank: int, process: Process) -> list[RankStacks]:
+    """Return the stacks of what a launcher of its own, or a command, has started, by py-spy."""
+    if _state(process.pid) in ("T", "t"):
+        return [RankStacks(rank, process.pid, why_not="it is stopped (SIGSTOP)")]
+    family = [process, *descendants(process.pid)]
+    ranks = [each for each in family if begins_a_rank(each.pid)]
+    found = []
+    for each in ranks or [next(filter(_is_python, family), process)]:
+        number = variable_of(each.pid, "RANK") if ranks else ""
+        own = int(number) if number.isdigit() else rank
+        try:
+            found.append(RankStacks(own, each.pid, dump(each.pid)))
+        except NotSeenError as error:
+            found.append(RankStacks(own, each.pid, why_not=str(error)))
+    return found
+
+
+def _is_python(process: Process) -> bool:
+    try:
+        return "python" in os.path.basename(os.readlink(f"/proc/{process.pid}/exe"))
+    except OSError:
+        return False
+
+
+def _state(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
+            return stat.read().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""

@@ -1,0 +1,128 @@
+"""An installed environment: a folder that is whole or absent, known again by what its files were when it was made."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from orchestrator.node.system.hashing import digest_of
+from orchestrator.protocol.files import open_own, write_json
+
+MANIFEST = "orch-environment.json"
+PASSED_OVER = ("__pycache__", MANIFEST)  # bytecode is written by whoever imports first
+# What says where and when a package was installed, not what it is.
+OF_THE_PLACE = ("pyvenv.cfg", "uv_cache.json", "RECORD")
+
+
+class BrokenEnvironmentError(Exception):
+    """An environment can't be used; the message says which, and why."""
+
+
+def interpreter(folder: str) -> str:
+    """Return the environment's own interpreter."""
+    return f"{folder}/bin/python"
+
+
+def seal(folder: str, about: dict[str, Any]) -> None:
+    """Record what has been installed; what the folder is found to be later is held against this."""
+    write_json(f"{folder}/{MANIFEST}", {**about, "files": listing(folder)}, durable=False)
+
+
+def listing(folder: str) -> dict[str, Any]:
+    """Return size and times of each file of the environment, and where each link leads."""
+    return {path: _stamp(entry) for path, entry in _walk(folder)}
+
+
+def _walk(folder: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    folders = [""]
+    while folders:
+        inside = folders.pop()
+        with os.scandir(f"{folder}/{inside}") as entries:
+            for entry in entries:
+                if entry.name in PASSED_OVER:
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(f"{inside}{entry.name}/")
+                else:
+                    yield inside + entry.name, entry
+
+
+def _stamp(entry: os.DirEntry[str]) -> Any:
+    if entry.is_symlink():
+        return os.readlink(entry.path)
+    info = entry.stat(follow_symlinks=False)
+    return [info.st_size, info.st_mtime_ns, info.st_ctime_ns]
+
+
+def why_unusable(folder: str) -> str | None:
+    """Return why an environment is not what was installed; None where it is. "" where there is none.
+
+    Nothing is read but sizes and times, among them the one that no program can set.
+    """
+    try:
+        with open(open_own(f"{folder}/{MANIFEST}", os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            files = json.load(file)["files"]
+        here = listing(folder)
+    except FileNotFoundError:
+        return "" if not os.path.isdir(folder) else f"{folder} was never finished"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"{folder} can't be read: {error}"
+    changed = sorted(path for path in {*files, *here} if files.get(path) != here.get(path))
+    if not changed:
+        return None
+    more = f", and {len(changed) - 1} more" if len(changed) > 1 else ""
+    return f"{folder} is not as it was installed: {changed[0]}{more}"
+
+
+def content_hash(folder: str) -> str:
+    """Return the sha256 of what is installed, whichever machine it is on."""
+    whole = hashlib.sha256()
+    for path, entry in sorted(_walk(folder), key=lambda each: each[0]):
+        if entry.name in OF_THE_PLACE or entry.is_symlink() or not entry.is_file(follow_symlinks=False):
+            continue
+        with open(open_own(entry.path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            whole.update(b"%s\0%s\0" % (os.fsencode(path), digest_of(file).encode()))
+    return whole.hexdigest()
+
+
+def hold(folder: str) -> int:
+    """Keep an environment from being removed for as long as the descriptor is open, which a kill closes.
+
+    BrokenEnvironmentError where it is not what was installed, or not there any more.
+    """
+    try:
+        descriptor = open_own(f"{folder}/{MANIFEST}", os.O_RDONLY | os.O_NONBLOCK)
+        with contextlib.suppress(OSError):  # a file system without locks: then its age alone keeps it
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+        os.utime(descriptor)
+    except OSError as error:
+        raise BrokenEnvironmentError(
+            f"the environment {folder} can't be used: {error.strerror}; submit again"
+        ) from error
+    why = why_unusable(folder)
+    if why is not None:
+        os.close(descriptor)
+        raise BrokenEnvironmentError(f"the environment {why or f'{folder} was removed'}; submit again")
+    return descriptor
+
+
+@contextlib.contextmanager
+def unused(folder: str) -> Iterator[bool]:
+    """Yield whether no agent holds the environment; none can begin to meanwhile."""
+    try:
+        descriptor = os.open(f"{folder}/{MANIFEST}", os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        yield True  # never finished
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield True
+    except BlockingIOError:
+        yield False
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,141 @@
+"""An environment made of wheels that are here already: by uv, without a network, beside its place and then renamed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.node.environments.folder import interpreter, seal, why_unusable
+from orchestrator.node.system.hashing import digest_of
+from orchestrator.protocol.files import locked, open_own, temporary_name
+
+LAST_LINES = 12
+STRANGE = (
+    "UV_",
+    "PIP_",
+    "PYTHON",
+    "VIRTUAL_ENV",
+    "CONDA_",
+)  # of whoever started this process: not for this environment
+PTH = "orch-system-packages.pth"
+
+
+class InstallError(Exception):
+    """The environment can't be made; the message has the last lines of what uv said."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to be installed: requirements that name one hash each, and the wheels that have them."""
+
+    key: str
+    requirements: str
+    wheels: dict[str, str]  # file name -> sha256
+    uv: str  # sha256 of the program
+    base: str  # the interpreter that it is over
+    paths: tuple[str, ...] = ()  # folders of packages that stay visible under it
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Order:
+        """Return the order of its JSON types; ValueError or TypeError where it is none."""
+        if len(data["key"]) != 64 or not set(data["key"]) <= set("0123456789abcdef"):
+            raise ValueError(f"{data['key']!r} is no key of an environment")
+        if any(os.path.basename(name) != name or name.startswith(".") for name in data["wheels"]):
+            raise ValueError("a wheel's name leads out of its folder")
+        return Order(**{**data, "paths": tuple(data["paths"])})
+
+
+def environments_folder(cache: str) -> str:
+    """Return where the environments of a cache are."""
+    return f"{cache}/env"
+
+
+def wheels_folder(cache: str) -> str:
+    """Return where the wheels of a cache are, each under its sha256."""
+    return f"{cache}/wheels"
+
+
+def place_of(cache: str, key: str) -> str:
+    """Return the folder of an environment."""
+    return f"{environments_folder(cache)}/{key}"
+
+
+def install(cache: str, order: Order) -> bool:
+    """Make the environment, once: whoever asks meanwhile waits for it. Return whether it had to be made; InstallError.
+
+    What is not as it was installed is made anew.
+    """
+    os.makedirs(environments_folder(cache), mode=0o700, exist_ok=True)
+    folder = place_of(cache, order.key)
+    with locked(f"{folder}.lock"):
+        if why_unusable(folder) is None:
+            return False
+        partial = temporary_name(folder)
+        os.mkdir(partial, 0o700)
+        try:
+            _build(cache, partial, order)
+            if os.path.lexists(folder):  # altered, and perhaps still in use: who has a file open keeps it
+                os.rename(folder, f"{partial}/altered")
+            os.rename(f"{partial}/env", folder)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    return True
+
+
+def _build(cache: str, partial: str, order: Order) -> None:
+    links, target = f"{partial}/links", f"{partial}/env"
+    os.mkdir(links)
+    for name, sha256 in order.wheels.items():
+        os.symlink(os.path.abspath(f"{wheels_folder(cache)}/{sha256}"), f"{links}/{name}")
+    with open(f"{partial}/requirements.txt", "w", encoding="utf-8") as file:
+        file.write(order.requirements)
+    uv = _verified_copy(f"{wheels_folder(cache)}/{order.uv}", order.uv, f"{partial}/uv")
+    common = ("--offline", "--no-config", "--no-python-downloads", "--quiet", "--cache-dir", f"{partial}/cache")
+    _run([uv, "venv", *common, "--no-project", "--relocatable", "--python", order.base, target])
+    if order.wheels:
+        _run([
+            uv, "pip", "sync", *common, "--no-index", "--find-links", links, "--require-hashes", "--link-mode", "copy",
+            "--python", interpreter(target), f"{partial}/requirements.txt",
+        ])  # fmt: skip
+    if order.paths:
+        _show(target, order.paths)
+    seal(target, {"key": order.key, "requirements": order.requirements, "base": order.base})
+
+
+def _verified_copy(source: str, sha256: str, target: str) -> str:
+    """Return a copy of a program whose very bytes were hashed; InstallError where they are others."""
+    try:
+        new = open_own(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700)
+        with open(new, "wb") as copy, open(open_own(source, os.O_RDONLY | os.O_NONBLOCK), "rb") as kept:
+            found = digest_of(kept, copy)
+    except FileNotFoundError as error:
+        raise InstallError("uv was removed from the cache meanwhile; submit again") from error
+    if found != sha256:
+        raise InstallError(f"{source} is not what its name says: somebody else writes there")
+    return target
+
+
+def _show(target: str, paths: tuple[str, ...]) -> None:
+    """Let the packages of these folders be seen under the environment's own, with what their .pth files add."""
+    for name in os.listdir(f"{target}/lib"):
+        with open(f"{target}/lib/{name}/site-packages/{PTH}", "w", encoding="utf-8") as file:
+            file.writelines(f"import site; site.addsitedir({path!r})\n" for path in paths)
+
+
+def _run(argv: list[str]) -> None:
+    """Run uv, and wait for it; InstallError with its last lines where it fails."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(STRANGE)}
+    try:
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment,
+            cwd=os.path.dirname(argv[0]), check=False,
+        )  # fmt: skip
+    except OSError as error:
+        raise InstallError(f"uv can't be started here: {error.strerror}") from error
+    if done.returncode != 0:
+        lines = done.stdout.decode("utf-8", "replace").strip().splitlines()[-LAST_LINES:]
+        what = " ".join(each for each in argv[1:3] if not each.startswith("-"))
+        raise InstallError("\n".join([f"uv {what} fails here:", *lines]))

@@ -1,0 +1,135 @@
+"""The Python interpreters of this machine: one of an asked version found, and what decides which wheels it takes."""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+from orchestrator.node.system.interpreter import InterpreterError, ask_interpreter
+
+# Where a Python is that is not on PATH: a command over SSH lacks what only a login shell adds to it.
+PLACES = (
+    "/usr/bin", "/usr/local/bin", "~/.local/bin", "~/.pyenv/versions/*/bin", "~/.local/share/uv/python/*/bin",
+    "/opt/*/bin", "/opt/python/*/bin", "~/*conda*/bin", "~/*conda*/envs/*/bin", "~/*forge*/bin", "~/*forge*/envs/*/bin",
+)  # fmt: skip
+# Its own absolute path: a shim such as pyenv's is no interpreter, and only the real one knows where it is.
+ASK = """
+import json, os, platform, site, sys, sysconfig
+def libc():
+    try:
+        return os.confstr("CS_GNU_LIBC_VERSION") or ""
+    except (AttributeError, ValueError, OSError):
+        return ""
+def musl():
+    import subprocess
+    try:
+        said = subprocess.run(["ldd"], capture_output=True, text=True).stderr.split("\\n")
+    except OSError:
+        return ""
+    return "musl " + said[1].split()[-1] if "musl" in said[0] and len(said) > 1 else ""
+found = {
+    "base": os.path.abspath(getattr(sys, "_base_executable", sys.executable)),
+    "version": platform.python_version(),
+    "free_threaded": bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
+    "platform": sysconfig.get_platform(),
+    "libc": libc() or musl(),
+    "markers": {
+        "implementation_name": sys.implementation.name,
+        "implementation_version": platform.python_version(),
+        "os_name": os.name,
+        "platform_machine": platform.machine(),
+        "platform_python_implementation": platform.python_implementation(),
+        "platform_release": platform.release(),
+        "platform_system": platform.system(),
+        "platform_version": platform.version(),
+        "python_full_version": platform.python_version(),
+        "python_version": "%d.%d" % sys.version_info[:2],
+        "sys_platform": sys.platform,
+    },
+    "paths": [],
+    "packages": {},
+}
+if sys.argv[1:] == ["packages"]:
+    import re
+    found["paths"] = [path for path in site.getsitepackages() if os.path.isdir(path)]
+    seen = dict.fromkeys([*found["paths"], *filter(os.path.isdir, sys.path)])  # .pth files may have added more
+    for name in (name for path in seen for name in os.listdir(path)):
+        one = re.match("(.+?)-([^-]+)(-py[0-9.]+)?[.](dist|egg)-info$", name)
+        if one:
+            found["packages"].setdefault(one[1], one[2])
+print("\\n" + json.dumps(found))
+"""
+
+
+class NoInterpreterError(Exception):
+    """There is no interpreter as it was asked for; the message says which there are."""
+
+
+def find(python: str, version: str | None, system_packages: str | None) -> dict[str, Any]:
+    """Return what is to be known of the interpreter to install for; NoInterpreterError where there is none.
+
+    It is that of `system_packages`, else `python`, else, where these are not of the asked version, another that is.
+    """
+    if system_packages is not None:
+        found = ask(system_packages, packages=True)
+        if not _fits(found["version"], version):
+            raise NoInterpreterError(
+                f"system_packages: {system_packages} is Python {found['version']}, and the job asks for {version}"
+            )
+        return found
+    if version is None:
+        return ask(python)
+    seen: dict[str, str] = {}
+    for path in _candidates(python, version):
+        try:
+            found = ask(path)
+        except NoInterpreterError:
+            continue
+        if _fits(found["version"], version):
+            return found
+        seen.setdefault(found["base"], found["version"])
+    known = ", ".join(f"{number} ({path})" for path, number in sorted(seen.items(), key=lambda each: each[1]))
+    raise NoInterpreterError(f"it has no Python {version}; found: {known or 'none'}")
+
+
+def ask(python: str, *, packages: bool = False) -> dict[str, Any]:
+    """Return what an interpreter says of itself, with the packages that it has where asked; NoInterpreterError."""
+    argv = ["-I", "-c", ASK, *(["packages"] if packages else [])]
+    try:
+        return ask_interpreter(os.path.expanduser(python), *argv)
+    except InterpreterError as error:
+        raise NoInterpreterError(f"its interpreter {python} {error}") from error
+
+
+def _fits(found: str, asked: str | None) -> bool:
+    return asked is None or found == asked or found.startswith(f"{asked}.")
+
+
+def _candidates(python: str, version: str) -> Iterator[str]:
+    """Yield interpreters, those first that should be of the version; each real one once."""
+    minor = ".".join(version.split(".")[:2])
+    folders = [*os.environ.get("PATH", os.defpath).split(os.pathsep), *_places()]
+    named = [f"{folder}/python{minor}" for folder in folders]
+    others = [
+        path for folder in dict.fromkeys(folders) for path in sorted(glob.glob(f"{glob.escape(folder)}/python3*"))
+    ]
+    real = set()
+    for path in [shutil.which(os.path.expanduser(python)) or "", *named, *others]:
+        if "/shims" in path or not os.access(path, os.X_OK) or not _is_python(os.path.basename(path), python):
+            continue
+        if (target := os.path.realpath(path)) not in real:
+            real.add(target)
+            yield path
+
+
+def _places() -> list[str]:
+    return [folder for place in PLACES for folder in sorted(glob.glob(os.path.expanduser(place)))]
+
+
+def _is_python(name: str, python: str) -> bool:
+    """Return whether a file is called as an interpreter is, and not python3-config."""
+    digits = name[len("python") :].replace(".", "")
+    return name == os.path.basename(python) or (name.startswith("python3") and digits.isdigit())

@@ -1,0 +1,105 @@
+"""What each rank of a node is started as, for every launcher; pure."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from orchestrator.node.launcher.flight_recorder import recorder_settings
+from orchestrator.node.launcher.rank.exec_hook import files_of
+from orchestrator.node.launcher.rank.forked import RankStart
+from orchestrator.protocol.layout import archive_file, attempt_folder, debugger_file, node_folder
+from orchestrator.protocol.ranks import DEFAULTS, Binding, rank_argv, rank_environment
+from orchestrator.protocol.task import NodeTask
+
+
+def plan_ranks(
+    task: NodeTask,
+    binding: Binding,
+    attempt: int,
+    master_addr: str,
+    master_port: int,
+    *,
+    serves_store: bool,
+    resume_from: str = "",
+    torch_version: str = "",
+) -> list[RankStart]:
+    """Return the processes of one node: one a rank, or one for them all under torchrun or accelerate."""
+    foreign = task.launcher in ("torchrun", "accelerate")
+    folder = attempt_folder(node_folder(task.run_dir, task.node_rank), attempt)
+    starts = []
+    for local_rank in range(1 if foreign else binding.nproc):
+        environment = rank_environment(
+            task,
+            binding,
+            local_rank,
+            attempt=attempt,
+            master_addr=master_addr,
+            master_port=master_port,
+            serves_store=serves_store and not foreign,
+            resume_from=resume_from,
+        )
+        rank = binding.rank_offset + local_rank
+        defaults = {name: environment.pop(name) for name in DEFAULTS if name in environment}
+        values: dict[str, Any] = {"argv": None, "debugged": debugged(task, rank, folder), **files_of(folder, rank)}
+        if foreign:
+            environment = {key: value for key, value in environment.items() if key.startswith("ORCH_")}
+            del environment["ORCH_BEAT_FILE"]
+            if task.backend == "gloo":
+                environment["ACCELERATE_USE_CPU"] = "true"
+            values["argv"] = tuple(foreign_argv(task, binding, master_addr, master_port))
+            values["archive"] = archive_file(task.run_dir)
+            values["members"] = tuple(range(binding.rank_offset, binding.rank_offset + binding.nproc))
+        elif task.launcher == "exec" or task.program.kind == "command":
+            values["argv"] = tuple(rank_argv(task))
+            if is_python(values["argv"][0]):
+                values["archive"] = archive_file(task.run_dir)
+        starts.append(
+            RankStart(
+                rank=rank,
+                kind=task.program.kind,
+                target=task.program.target,
+                args=task.program.args,
+                environment=environment,
+                defaults={**defaults, **recorder_settings(folder, torch_version)},
+                cwd=task.code_dir,
+                **values,
+            )
+        )
+    return starts
+
+
+def debugged(task: NodeTask, rank: int, folder: str) -> dict[str, Any] | None:
+    """Return what a rank is to do in a run of which one is debugged; None in any other."""
+    if task.debug is None:
+        return None
+    if task.debug.rank != rank:
+        return {}
+    return {
+        "name": f"{task.run_id}/{rank}", "announce": debugger_file(folder, rank), "user": task.debug.user,
+        "archive": archive_file(task.run_dir),
+    }  # fmt: skip
+
+
+def is_python(program: str) -> bool:
+    """Tell whether a program is a Python interpreter, by its name."""
+    return re.fullmatch(r"python[\d.]*", os.path.basename(program)) is not None
+
+
+def foreign_argv(task: NodeTask, binding: Binding, master_addr: str, master_port: int) -> list[str]:
+    """Return the argv by which torchrun or accelerate takes over one node, with ranks and addresses filled in."""
+    program = task.program
+    module = ["-m"] if program.kind == "module" else []
+    if task.launcher == "torchrun":
+        head = [task.python, "-m", "torch.distributed.run", "--nnodes", str(binding.nnodes)]
+        head += ["--node-rank", str(binding.node_rank), "--nproc-per-node", str(binding.nproc)]
+        head += ["--master-addr", master_addr, "--master-port", str(master_port)]
+        return [*head, *module, program.target, *program.args]
+    head = [task.python, "-m", "accelerate.commands.launch", "--num_machines", str(binding.nnodes)]
+    head += ["--machine_rank", str(binding.node_rank), "--num_processes", str(binding.world_size)]
+    head += ["--main_process_ip", master_addr, "--main_process_port", str(master_port)]
+    head += ["--mixed_precision", "no", "--dynamo_backend", "no"]
+    if binding.world_size > 1:  # which it refuses for a single process
+        head += ["--multi_gpu"]  # one process a rank, also without GPUs; --cpu would start a single one
+    return [*head, *(["--module"] if module else []), program.target, *program.args]

@@ -1,0 +1,78 @@
+"""A rank's error file: the exception that ended it, and for one of memory what its GPU held, and a snapshot of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+import traceback
+from types import TracebackType
+from typing import Any
+
+from orchestrator.node.system.private import as_orch
+
+
+def write_error(path: str, error: BaseException, frames: TracebackType | None, mode: int = 0o666) -> None:
+    """Write where the launcher looks for it which exception has ended this process."""
+    text = "".join(traceback.format_exception(type(error), error, frames))
+    record: dict[str, Any] = {
+        "type": type(error).__name__,
+        "message": str(error)[:4000],
+        "traceback": text[-20_000:],
+        "time": time.time(),
+    }
+    if "out of memory" in str(error) or "ALLOC_FAILED" in str(error):
+        record["memory"] = gpu_memory()
+        if snapshot := memory_snapshot():
+            record["snapshot"] = snapshot
+    # A full disk must not hide the traceback, which is in the log.
+    with contextlib.suppress(OSError), as_orch():
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            json.dump(record, file)
+
+
+def write_error_at_end(path: str, mode: int) -> None:
+    """Have an exception that nobody catches written to a file of this mode, besides what is done with it anyway."""
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:
+        if not issubclass(kind, KeyboardInterrupt):
+            write_error(path, error, frames, mode)
+        before(kind, error, frames)
+
+    sys.excepthook = hook
+
+
+def gpu_memory() -> dict[str, int]:
+    """Return what this process's torch has held of its GPU, in bytes; empty where it has used none.
+
+    allocated: by tensors at the most; reserved: from the driver at the most; total: the GPU's.
+    """
+    torch = sys.modules.get("torch")
+    try:
+        if torch is None or not torch.cuda.is_initialized():
+            return {}
+        device = torch.cuda.current_device()
+        return {
+            "allocated": int(torch.cuda.max_memory_allocated(device)),
+            "reserved": int(torch.cuda.max_memory_reserved(device)),
+            "total": int(torch.cuda.get_device_properties(device).total_memory),
+        }
+    except Exception:  # noqa: BLE001 (a GPU that has failed; the error itself is what counts)
+        return {}
+
+
+def memory_snapshot() -> str:
+    """Write torch's history of the GPU's memory to the run's outputs; its name there, "" where none is recorded."""
+    torch, folder = sys.modules.get("torch"), os.environ.get("ORCH_OUTPUT_DIR")
+    try:
+        if torch is None or not folder or not torch._C._cuda_isHistoryEnabled():
+            return ""
+        name = f"memory_rank_{os.environ.get('RANK', '0')}.pickle"
+        torch.cuda.memory._dump_snapshot(f"{folder}/{name}")
+    except Exception:  # noqa: BLE001 (a torch without it, a full disk; the error itself is what counts)
+        return ""
+    return name

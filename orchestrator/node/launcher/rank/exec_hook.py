@@ -1,0 +1,72 @@
+"""What a rank that is exec'd needs as soon as its interpreter is up: what a forked one is given in its own process.
+
+Python imports a module `sitecustomize` as it starts. The launcher puts the folder of ours in front of PYTHONPATH for
+the rank's own interpreter alone: the first thing it does is to restore the path, and the last to import the user's own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+from typing import Any
+
+from orchestrator.node.launcher.rank.error_file import write_error_at_end
+from orchestrator.node.launcher.rank.setup import set_up
+from orchestrator.node.system.private import file_mode
+
+VARIABLE = "ORCH_EXEC_RANK"
+NAME = "sitecustomize"
+
+
+def with_hook(environment: Mapping[str, str], archive: str, setup: Mapping[str, Any]) -> dict[str, str]:
+    """Return the variables with which this process, once it is an interpreter, begins with the set-up.
+
+    Where the set-up is that of another launcher, which starts the ranks, its children begin so.
+    """
+    path, hook = environment.get("PYTHONPATH"), f"{archive}/orchestrator/node/launcher/rank/site"
+    order = json.dumps({"setup": setup, "pid": os.getpid(), "hook": hook, "path": path, "mode": file_mode()})
+    return {**environment, VARIABLE: order, "PYTHONPATH": os.pathsep.join([hook, *filter(None, [path])])}
+
+
+def begin() -> None:
+    """Undo what brought this interpreter here, set the rank up, then import the user's own module, if any."""
+    order = json.loads(os.environ[VARIABLE])
+    setup, is_started_by_orch = order["setup"], order["pid"] == os.getpid()
+    sys.path[:] = [folder for folder in sys.path if folder != order["hook"]]
+    if not (is_started_by_orch and setup["folder"]):
+        _restore_environment(order["path"])
+    if is_started_by_orch and not setup["folder"]:  # the rank itself, not a program that its command has started
+        _set_up_rank(setup, order["mode"])
+    elif order["pid"] == os.getppid() and setup["folder"] and os.environ.get("RANK", "").isdigit():
+        _set_up_rank({**setup, **files_of(setup["folder"], int(os.environ["RANK"]))}, order["mode"])
+        os.environ["ORCH_BEAT_FILE"] = f"{setup['folder']}/beat_{os.environ['RANK']}"
+    _import_users_own()
+
+
+def files_of(folder: str, rank: int) -> dict[str, str]:
+    """Return the files in which a rank of this attempt answers."""
+    return {"stack_file": f"{folder}/stacks_{rank}.txt", "error_file": f"{folder}/error_{rank}.json"}
+
+
+def _restore_environment(path: str | None) -> None:
+    del os.environ[VARIABLE]
+    if path is None:
+        del os.environ["PYTHONPATH"]
+    else:
+        os.environ["PYTHONPATH"] = path
+
+
+def _set_up_rank(setup: Mapping[str, Any], mode: int) -> None:
+    write_error_at_end(setup["error_file"], mode)
+    set_up(setup)
+
+
+def _import_users_own() -> None:
+    spec = PathFinder.find_spec(NAME)
+    if spec is not None and spec.loader is not None:
+        sys.modules[NAME] = module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[NAME])

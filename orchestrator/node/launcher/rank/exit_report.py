@@ -1,0 +1,150 @@
+"""What a rank's end tells: code or signal, traceback, last lines, and whether it was a victim."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.terminal_lines import lines_of
+
+if TYPE_CHECKING:  # the agent, which reads reports, needs nothing of what a rank loads
+    from orchestrator.node.launcher.rank.forked import RankStart
+
+TAIL_BYTES = 16_384
+TAIL_LINES = 25
+# A report is one line to the leader, and there a character may take 12 bytes.
+MESSAGE_CHARS = 2_000
+TRACEBACK_CHARS = 8_000
+_TRACEBACK = "Traceback (most recent call last):"
+_RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")  # torch's excepthook puts it in front of every line
+# The types in which torch reports a peer's end; the user's own sockets raise others with the same words.
+_TORCH_ERRORS = re.compile(r"(RuntimeError|(torch\.distributed\.)?Dist\w*Error|\S*SignalException)")
+# What torch says on a rank whose peer went away first.
+_VICTIM = re.compile(
+    r"connection closed by peer|connection reset by peer|broken pipe|NCCL.{0,80}(abort|remote)"
+    r"|ncclRemoteError|Socket closed|connection was likely closed|recvBytes|DistNetworkError"
+    r"|DistStoreError|Timed out waiting .{0,40}(send|recv)|store.{0,40}(closed|reset)"
+    r"|peer .{0,40}(exited|terminated|closed)|remote process exited|SignalException: Process \d+ got signal: 15",
+    re.IGNORECASE,
+)
+
+
+def failure_report(start: RankStart, code: int) -> dict[str, Any]:
+    """Return code, signal name, error and last lines of an ended rank; all JSON types."""
+    report: dict[str, Any] = {"code": code if code >= 0 else None, "signal": None}
+    if code < 0:
+        report["signal"] = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+    if code == 0:
+        return report
+    lines = _lines_of(os.path.join(os.path.dirname(start.error_file), f"rank_{start.rank}.log"))
+    tail = lines[-TAIL_LINES:]
+    failed, error = _first_error(start)
+    if failed != start.rank:
+        report["failed_rank"] = failed
+    error = error or _traceback_in(lines, killed=code in (-signal.SIGKILL, -signal.SIGTERM))
+    # NCCL's watchdog and gloo's threads abort a rank whose peer has gone; what else kills a rank is its own end.
+    if code > 0:
+        victim = looks_like_victim(error, tail[-5:])
+    else:
+        victim = report["signal"] == "SIGABRT" and looks_like_victim(error, tail)  # a native stack follows the words
+    report.update(tail=tail, error=error, victim=victim)
+    return report
+
+
+def looks_like_victim(error: dict[str, Any] | None, tail: list[str]) -> bool:
+    """Return whether the rank complains of a peer that went away, rather than of something of its own.
+
+    A Python error counts only if it is of a type that torch raises: a program's own sockets may say the same words.
+    """
+    if error is None:
+        return _VICTIM.search("\n".join(tail)) is not None
+    if _TORCH_ERRORS.fullmatch(str(error.get("type"))) is None:
+        return False
+    return _VICTIM.search(f"{error.get('type')}: {error.get('message')}") is not None
+
+
+def last_lines(path: str) -> list[str]:
+    """Return the last lines of a log, of a progress bar its last state; [] when there is no log."""
+    return _lines_of(path)[-TAIL_LINES:]
+
+
+def _lines_of(path: str) -> list[str]:
+    try:
+        with open(path, "rb") as log:
+            size = log.seek(0, os.SEEK_END)
+            log.seek(max(0, size - TAIL_BYTES))
+            text = log.read().decode("utf-8", "replace")
+    except OSError:
+        return []
+    return [line[:MESSAGE_CHARS] for line in lines_of(text) if line.strip()]
+
+
+def _first_error(start: RankStart) -> tuple[int, dict[str, Any] | None]:
+    """Return whose error file is the oldest, and what is in it: of another launcher's ranks each may have one."""
+    written = []
+    for rank in start.members or (start.rank,):
+        path = f"{start.folder}/error_{rank}.json"
+        with contextlib.suppress(OSError):
+            written.append((os.stat(path).st_mtime_ns, rank, path))
+    return next(((rank, error) for _, rank, path in sorted(written) if (error := _error_of(path))), (start.rank, None))
+
+
+def _error_of(path: str) -> dict[str, Any] | None:
+    """Return the error that the rank wrote down itself: orch's record, or torchelastic's under @record."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            data = parse_json(file.read())
+    except (OSError, ValueError):
+        return None
+    if not isinstance(data, dict):
+        return None
+    message = data.get("message")
+    if isinstance(message, dict):
+        info = message.get("extraInfo") or {}
+        words = str(message.get("message", ""))
+        kind, _, rest = words.partition(": ")
+        return {
+            "type": kind,
+            "message": rest[:MESSAGE_CHARS],
+            "traceback": str(info.get("py_callstack", ""))[-TRACEBACK_CHARS:],
+        }
+    return {
+        "type": data.get("type") and str(data["type"])[:200],
+        "message": str(data.get("message") or "")[:MESSAGE_CHARS],
+        "traceback": str(data.get("traceback") or "")[-TRACEBACK_CHARS:],
+        **({"memory": memory} if (memory := _numbers(data.get("memory"))) else {}),
+        **({"snapshot": str(data["snapshot"])[:200]} if data.get("snapshot") else {}),
+    }
+
+
+def _numbers(value: Any) -> dict[str, int]:
+    """Return what an error file says of a GPU's memory, in bytes."""
+    given = value if isinstance(value, dict) else {}
+    return {name: given[name] for name in ("allocated", "reserved", "total") if type(given.get(name)) is int}
+
+
+def _traceback_in(lines: list[str], *, killed: bool) -> dict[str, Any] | None:
+    """Return the traceback with which a log ends, for programs that write no error file.
+
+    After one, torch and C++ may still print a little; but a program that was killed ended by its traceback only if
+    nothing came after that. torchrun's own traceback at the end tells less than the one of its rank before it.
+    """
+    lines = [_RANK_PREFIX.sub("", line) for line in lines]
+    found = []
+    for start, line in enumerate(lines):
+        if line.startswith(_TRACEBACK):
+            end = next((i for i in range(start + 1, len(lines)) if not lines[i].startswith(" ")), len(lines) - 1)
+            found.append((end, lines[start : end + 1]))
+    if found and "ChildFailedError" in found[-1][1][-1]:
+        found = found[-2:-1] or found
+    elif found and len(lines) - found[-1][0] > (1 if killed else TAIL_LINES):
+        return None
+    if not found:
+        return None
+    text = found[-1][1]
+    kind, _, message = text[-1].partition(": ")
+    return {"type": kind[:200], "message": message, "traceback": "\n".join(text)[-TRACEBACK_CHARS:]}

@@ -1,0 +1,208 @@
+"""The child's side of a fork: from a copy of the launcher to a process as `python script` starts it."""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import contextlib
+import ctypes
+import gc
+import io
+import os
+import random
+import signal
+import sys
+import threading
+import traceback
+import types
+from dataclasses import dataclass, field
+from importlib.machinery import SourceFileLoader
+from typing import Any
+
+from orchestrator.node.launcher.rank.error_file import write_error
+from orchestrator.node.launcher.rank.exec_hook import files_of, with_hook
+from orchestrator.node.launcher.rank.setup import set_up
+from orchestrator.node.system.private import as_orch, give_back_umask
+
+PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class RankStart:
+    """What one rank is to do; `argv` is exec'd, otherwise the program runs in this very process."""
+
+    rank: int
+    kind: str
+    target: str
+    args: tuple[str, ...]
+    environment: dict[str, str]
+    cwd: str
+    error_file: str
+    stack_file: str
+    argv: tuple[str, ...] | None = None
+    archive: str = ""  # of this code, where the argv is Python: it is set up as a forked rank is
+    members: tuple[int, ...] = ()  # the ranks that this process starts, where it is another launcher
+    defaults: dict[str, str] = field(default_factory=dict)  # variables that the job or the node may set otherwise
+    debugged: dict[str, Any] | None = None  # how, in a run of which one rank is; without `announce`, another one is
+
+    @property
+    def setup(self) -> dict[str, Any]:
+        """Return what the rank's interpreter does before its program."""
+        folder = self.folder if self.members else ""
+        return {"stack_file": self.stack_file, "error_file": self.error_file, "folder": folder,
+                "debugged": self.debugged}  # fmt: skip
+
+    @property
+    def folder(self) -> str:
+        """Return the attempt's folder."""
+        return os.path.dirname(self.error_file)
+
+
+def become_rank(start: RankStart, output: int, parent: int) -> None:
+    """Cut this fork off from the launcher: output, session, signals, environment, death with the parent."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before the line above
+        os._exit(1)
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    signal.set_wakeup_fd(-1)
+    for number in (
+        signal.SIGTERM,
+        signal.SIGINT,
+        signal.SIGCHLD,
+        signal.SIGHUP,
+        signal.SIGPIPE,
+    ):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as Python starts up
+    # A scheduler sends it to every process before the time limit; the agent makes a TERM of it. Workers inherit this.
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    give_back_umask()
+    for name, value in start.defaults.items():
+        os.environ.setdefault(name, value)
+    os.environ.update(start.environment)
+    os.chdir(start.cwd)
+
+
+def run_rank(start: RankStart) -> int:
+    """Run the program to its end; returns only the exit code of a program that can't be exec'd.
+
+    A forked rank ends without the interpreter's teardown: gloo's threads may abort a run that has gone well
+    while that destroys them (pytorch #179291). What a program may rely on is done before: other threads are
+    waited for, atexit handlers run, open files are flushed.
+    """
+    if start.argv is None or start.archive:
+        for rank in start.members or (start.rank,):
+            with as_orch(), open(files_of(start.folder, rank)["stack_file"], "ab"):
+                pass
+    if start.argv is not None:
+        return _exec(start)
+    set_up(start.setup)
+    code = _run_program(start)
+    for thread in threading.enumerate():
+        if not thread.daemon and thread is not threading.current_thread():
+            thread.join()
+    atexit._run_exitfuncs()
+    _flush_open_files()
+    os._exit(code)
+
+
+def _flush_open_files() -> None:
+    for found in gc.get_objects():
+        if type(found) in (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom):
+            with contextlib.suppress(OSError, ValueError):  # closed, or its disk is full: as at any exit
+                found.flush()
+
+
+def _run_program(start: RankStart) -> int:
+    _reseed()
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # as PYTHONUNBUFFERED would
+    try:
+        _run_as_main(start)
+    except SystemExit as stop:
+        return _exit_code(stop)
+    except KeyboardInterrupt:
+        return 130
+    except BaseException as error:  # noqa: BLE001 (a rank's last words, whatever they are)
+        _print_error(error)
+        write_error(start.error_file, error, _own_frames(error))
+        return 1
+    return 0
+
+
+def _exec(start: RankStart) -> int:
+    assert start.argv is not None
+    for number in (signal.SIGINT, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_DFL)
+    environment = with_hook(os.environ, start.archive, start.setup) if start.archive else os.environ
+    try:
+        os.execvpe(start.argv[0], start.argv, environment)  # noqa: S606
+    except OSError as error:
+        code = 127 if isinstance(error, FileNotFoundError) else 126
+        print(f"orch: can't start {start.argv[0]!r}: {error.strerror}", file=sys.stderr, flush=True)
+        return code
+
+
+def _run_as_main(start: RankStart) -> None:
+    """Run the program as the interpreter itself would: `__main__`, sys.argv, sys.path[0]."""
+    main, own = types.ModuleType("__main__"), sys.modules["__main__"]
+    main.__dict__["__builtins__"] = builtins
+    if "__annotations__" in vars(own):  # not from Python 3.14 on
+        vars(main)["__annotations__"] = {}
+    sys.modules["__main__"] = main
+    if start.kind == "module":
+        import runpy  # noqa: PLC0415 (only this branch)
+
+        sys.path[0] = os.getcwd()
+        sys.argv = ["-m", *start.args]
+        # Private, but the very function that `python -m` calls; run_module() restores __main__ too early.
+        runpy._run_module_as_main(start.target, alter_argv=True)  # type: ignore[attr-defined]
+        return
+    sys.argv = [start.target, *start.args]
+    sys.path[0] = os.path.dirname(os.path.abspath(start.target))
+    loader = SourceFileLoader("__main__", start.target)
+    main.__dict__.update(__file__=os.path.abspath(start.target), __loader__=loader, __cached__=None)
+    with open(start.target, "rb") as source:
+        code = compile(source.read(), start.target, "exec", dont_inherit=True)
+    exec(code, main.__dict__)  # noqa: S102 (running the user's program is what a launcher is for)
+
+
+def _reseed() -> None:
+    """Undo that every fork holds the same generators: separate processes start from separate seeds."""
+    random.seed()
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed()
+    if torch := sys.modules.get("torch"):
+        torch.default_generator.seed()  # not torch.seed(), which would wake CUDA
+
+
+def _exit_code(stop: SystemExit) -> int:
+    if stop.code is None:
+        return 0
+    if isinstance(stop.code, int):
+        return stop.code & 0xFF
+    print(stop.code, file=sys.stderr)
+    return 1
+
+
+def _print_error(error: BaseException) -> None:
+    """Print the traceback without the launcher's frames."""
+    sys.stdout.flush()
+    text = "".join(traceback.format_exception(type(error), error, _own_frames(error)))
+    print(text, end="", file=sys.stderr, flush=True)
+
+
+def _own_frames(error: BaseException) -> types.TracebackType | None:
+    frames = error.__traceback__
+    while frames is not None and _is_ours(frames.tb_frame.f_code.co_filename):
+        frames = frames.tb_next
+    return frames
+
+
+def _is_ours(filename: str) -> bool:
+    return filename == __file__ or filename.startswith("<frozen ")

@@ -1,0 +1,86 @@
+"""One rank's output on disk: every byte until the stated limit; beyond it, the newest."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from orchestrator.protocol.files import open_own
+
+MIN_LIMIT = 1 << 16
+LINE_ENDS = b"\n\r"
+LONG_LINE = 1 << 12  # bytes past the limit for which the end of a line is waited for
+
+
+class RankLog:
+    """An append-only log that keeps at most two files of `limit` bytes: PATH and, before it, PATH.1."""
+
+    def __init__(self, path: str, limit: int) -> None:
+        self.path, self.limit = path, max(limit, MIN_LIMIT)
+        self.descriptor = open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self.size = os.fstat(self.descriptor).st_size
+        self.output = self.size  # of these bytes the rank's own, without what is noted here
+        self.older = 0  # the same of PATH.1
+        self.dropped = 0  # bytes that were rotated away for good
+        self.lost = 0  # bytes that the disk did not take
+        self.is_in_line = False  # is the last line on disk unfinished?
+
+    def write(self, data: bytes) -> OSError | None:
+        """Append; return the error of a disk that doesn't take it, which must not end the training.
+
+        A log is rotated after the end of a line, so that it may grow past its limit by less than one write; where a
+        long line does not end, at the limit itself.
+        """
+        room = max(0, self.limit - self.size)
+        end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1 if len(data) > room else 0
+        if len(data) <= room + (0 if end else LONG_LINE):
+            return self._append(data)
+        error = self._append(data[: end or room]) or self._rotate()
+        return self._append(data[end or room :]) or error
+
+    def _append(self, data: bytes) -> OSError | None:
+        view = memoryview(data)
+        try:
+            while view:
+                written = os.write(self.descriptor, view)
+                self.is_in_line = view[written - 1] not in LINE_ENDS
+                self.size += written
+                self.output += written
+                view = view[written:]
+        except OSError as error:
+            self.lost += len(view)
+            return error
+        return None
+
+    def _rotate(self) -> OSError | None:
+        """Go on in a fresh file, which says first where the bytes before it are."""
+        try:  # a disk that has no room for another file leaves the old one as it is
+            fresh = open_own(f"{self.path}.new", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        except OSError as error:
+            return error
+        try:
+            os.replace(self.path, f"{self.path}.1")
+            os.replace(f"{self.path}.new", self.path)
+        except OSError as error:
+            os.close(fresh)
+            return error
+        if self.is_in_line:  # a reader joins the two files: the note must not go on with the program's line
+            with contextlib.suppress(OSError):
+                os.write(self.descriptor, b"\n")
+        os.dup2(fresh, self.descriptor, inheritable=False)
+        os.close(fresh)
+        self.dropped, self.older, self.output, self.size = self.dropped + self.older, self.output, 0, 0
+        self.is_in_line = False
+        name = os.path.basename(self.path)
+        before = f"the {self.older} bytes before this are in {name}.1"
+        gone = f", and {self.dropped} bytes before those are gone" if self.dropped else ""
+        note = f"[orch: {name} reached its limit of {self.limit} bytes; {before}{gone}]\n".encode()
+        with contextlib.suppress(OSError):  # a disk that does not take this is told of with the rank's own bytes
+            self.size = os.write(self.descriptor, note)
+        return None
+
+    def close(self) -> None:
+        """Close it; also in a forked child, which has no business with it."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1

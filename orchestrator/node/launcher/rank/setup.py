@@ -1,0 +1,32 @@
+"""What is done in a rank's own interpreter before its program: with a fork and an exec alike."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.node.launcher.stacks import answer_with_stacks
+from orchestrator.protocol.ranks import EXIT_NO_RETRY
+
+
+def set_up(setup: Mapping[str, Any]) -> None:
+    """Let the rank answer with its stacks, and in a run that is debugged be patient, or wait for its debugger.
+
+    `setup` is RankStart's. A rank that can't be debugged ends here, with a sentence.
+    """
+    answer_with_stacks(setup["stack_file"])
+    if setup["debugged"] is None:
+        return
+    from orchestrator.node.launcher.rank.patience import stretch_timeouts  # noqa: PLC0415 (only where it is debugged)
+
+    stretch_timeouts()
+    if "announce" in setup["debugged"]:
+        from orchestrator.node.launcher.rank.debugger import NoDebuggerError, wait_for_debugger  # noqa: PLC0415 (as above)
+
+        try:
+            wait_for_debugger(setup["debugged"])
+        except NoDebuggerError as error:
+            print(f"orch: {error}", file=sys.stderr, flush=True)
+            os._exit(EXIT_NO_RETRY)

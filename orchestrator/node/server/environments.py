@@ -1,0 +1,74 @@
+"""Environments as the controlling side asks for them: what interpreter is here, is one installed, install it."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from orchestrator.node.environments import folder, interpreters
+from orchestrator.node.environments.install import (
+    InstallError,
+    Order,
+    environments_folder,
+    install,
+    place_of,
+    wheels_folder,
+)
+from orchestrator.node.server.request import Answer, RefusedError, Request, at_user
+from orchestrator.node.system.hashing import digest_of
+from orchestrator.protocol.files import open_own
+
+
+def find_interpreter(request: Request, _: bytes) -> Answer:
+    """Return what is to be known of the interpreter to install for; RefusedError names those that are here."""
+    try:
+        return {"found": interpreters.find(request["python"], request["version"], request["system_packages"])}, b""
+    except interpreters.NoInterpreterError as error:
+        raise RefusedError(str(error)) from error
+
+
+def find_environment(request: Request, _: bytes) -> Answer:
+    """Return whether an environment is here and is what was installed, and its folder; it counts as used now."""
+    path = place_of(_cache(request), request["key"])
+    is_whole = folder.why_unusable(path) is None
+    if is_whole:
+        os.utime(f"{path}/{folder.MANIFEST}")
+    return {"whole": is_whole, "folder": path}, b""
+
+
+def install_environment(request: Request, payload: bytes) -> Answer:
+    """Make an environment of the wheels that are here (the payload is an Order), unless it is; return its folder."""
+    order = Order.from_json(json.loads(payload))
+    try:
+        made = install(_cache(request), order)
+    except InstallError as error:
+        raise RefusedError(str(error)) from error
+    return {"made": made, "folder": place_of(_cache(request), order.key)}, b""
+
+
+def adopt_wheel(request: Request, _: bytes) -> Answer:
+    """Keep a wheel that was sent in pieces under another name, where it is what it should be."""
+    top = wheels_folder(_cache(request))
+    partial, sha256 = f"{top}/{os.path.basename(request['partial'])}", request["sha256"]
+    with open(open_own(partial, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        found = digest_of(file)
+    if found != sha256:
+        os.unlink(partial)
+        raise RefusedError(f"what came as {sha256} has the sha256 {found}")
+    os.replace(partial, f"{top}/{sha256}")
+    return {}, b""
+
+
+def hash_environments(request: Request, _: bytes) -> Answer:
+    """Return the hash of all that each environment here holds, and of those that are altered, why."""
+    top, found = environments_folder(_cache(request)), dict[str, Any]()
+    for name in sorted(os.listdir(top)) if os.path.isdir(top) else ():
+        if os.path.isdir(f"{top}/{name}") and not name.startswith("."):
+            why = folder.why_unusable(f"{top}/{name}")
+            found[name] = [folder.content_hash(f"{top}/{name}"), why]
+    return {"environments": found}, b""
+
+
+def _cache(request: Request) -> str:
+    return f"{os.path.abspath(at_user(request['workdir']))}/cache"

@@ -1,0 +1,157 @@
+"""`python3 node.pyz fault RUN_DIR NODE FAULT SECONDS`: kill or freeze processes of one run on this node, for a drill.
+
+Only this user's are touched: the agent that the run has recorded, and what carries the run's mark for this node.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.node.server.machine import agent_of
+from orchestrator.node.system.processes import Process, identify, is_alive, marked_processes, send_signal
+from orchestrator.protocol.debugging.fault import Fault
+from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.layout import node_folder
+
+ROUNDS = 100  # of looks for what was forked while others were stopped
+ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+
+
+class NoTargetError(Exception):
+    """There is no such process; its text is a sentence without the host."""
+
+
+@dataclass(frozen=True)
+class Targets:
+    """The processes that a fault is for; `rank` where it is one rank's."""
+
+    processes: tuple[Process, ...]
+    rank: int | None = None
+
+
+def inject(run_dir: str, node: int, fault: Fault, seconds: float) -> int:
+    """Do it, and tell before, in a line of JSON, to whom; the exit code."""
+    folder = os.path.expanduser(run_dir)
+    try:
+        targets = find_targets(folder, node, fault)
+    except NoTargetError as error:
+        print(json.dumps({"error": str(error)}), flush=True)
+        return 1
+    names = [f"{process.pid} ({process.command})" for process in targets.processes]
+    print(json.dumps({"host": socket.gethostname(), "processes": names, "rank": targets.rank}), flush=True)
+    if fault == Fault.FREEZE:
+        _freeze(folder, node, targets, seconds)
+        return 0
+    if fault == Fault.NODE:  # none of them is to see another one's end, as when a machine goes off
+        _send(targets, signal.SIGSTOP)
+    _send(targets, signal.SIGKILL)
+    return 0
+
+
+def find_targets(run_dir: str, node: int, fault: Fault) -> Targets:
+    """Return the processes of the run on this node that the fault is for; NoTargetError where there are none."""
+    agents, marked = _agents(run_dir, node), _marked(os.path.basename(run_dir), node)
+    found: dict[Fault, list[Process]] = {Fault.AGENT: agents, Fault.NODE: [*agents, *marked]}
+    found[Fault.FREEZE] = found[Fault.NODE]
+    if fault in found:
+        if not found[fault]:
+            raise NoTargetError(f"no {fault if fault == Fault.AGENT else 'process'} of node {node} is here")
+        return Targets(tuple(found[fault]))
+    ranks = _ranks(run_dir, node, marked)
+    if not ranks:
+        raise NoTargetError(f"no rank of node {node} is here that its launcher has recorded")
+    rank = max(ranks)
+    if fault == Fault.RANK:
+        return Targets((ranks[rank],), rank)
+    parent = _status(ranks[rank], "PPid")
+    launchers = tuple(process for process in marked if [process.pid] == parent)
+    if not launchers:
+        raise NoTargetError(f"no launcher of node {node} is here")
+    return Targets(launchers)
+
+
+def _agents(run_dir: str, node: int) -> list[Process]:
+    recorded = agent_of(run_dir, node)
+    if recorded is None or not is_alive(recorded) or os.stat(f"/proc/{recorded.pid}").st_uid != os.getuid():
+        return []
+    found = identify(recorded.pid)  # with its command, for the report
+    return [found] if found is not None and found.started == recorded.started else []
+
+
+def _marked(run_id: str, node: int) -> list[Process]:
+    found = (each for each in marked_processes() if each.owner == os.getuid())
+    return [each.process for each in found if (each.run_id, each.node_rank) == (run_id, str(node))]
+
+
+def _ranks(run_dir: str, node: int, marked: list[Process]) -> dict[int, Process]:
+    """Return the ranks that the node's launcher has started last, by their numbers.
+
+    A launcher in a container knows them by the numbers that its container has for them.
+    """
+    inside = {(_status(process, "NSpid") or [process.pid])[-1]: process for process in marked}
+    recorded = _recorded_pids(f"{node_folder(run_dir, node)}/events.jsonl")
+    return {rank: inside[pid] for rank, pid in recorded.items() if pid in inside}
+
+
+def _recorded_pids(path: str) -> dict[int, int]:
+    """Return the ranks' process numbers in the newest event that has some."""
+    found: dict[int, int] = {}
+    try:
+        with open(path, "rb") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return found
+    for line in lines:
+        event = _event(line)
+        if event.get("kind") == EventKind.LAUNCHER_STARTED and isinstance(event.get("pids"), dict):
+            found = {int(rank): pid for rank, pid in event["pids"].items()}
+    return found
+
+
+def _event(line: bytes) -> dict[str, Any]:
+    try:
+        event = parse_json(line)
+    except ValueError:
+        return {}
+    return event if isinstance(event, dict) else {}
+
+
+def _status(process: Process, name: str) -> list[int]:
+    """Return the numbers of a line of /proc/PID/status; none where the process is gone."""
+    try:
+        with open(f"/proc/{process.pid}/status", encoding="utf-8", errors="replace") as file:
+            lines = [line.split() for line in file]
+    except OSError:
+        return []
+    return next((list(map(int, words[1:])) for words in lines if words[:1] == [f"{name}:"]), [])
+
+
+def _freeze(run_dir: str, node: int, targets: Targets, seconds: float) -> None:
+    """Stop them, and what they fork meanwhile, for so long; also where this process is told to end."""
+    for number in ENDS:
+        signal.signal(number, lambda *_: sys.exit(1))
+    stopped: set[Process] = set()
+    found = set(targets.processes)
+    try:
+        for _ in range(ROUNDS):
+            if not found - stopped:
+                break
+            _send(Targets(tuple(found - stopped)), signal.SIGSTOP)
+            stopped |= found
+            found = {*_agents(run_dir, node), *_marked(os.path.basename(run_dir), node)}
+        time.sleep(seconds)  # how long they are stopped is the fault itself
+    finally:
+        _send(Targets(tuple(stopped | found)), signal.SIGCONT)
+
+
+def _send(targets: Targets, number: int) -> None:
+    for process in targets.processes:
+        send_signal(process, number)

@@ -1,0 +1,140 @@
+"""What this machine says of its GPUs: their state, their users, the ways between them, and that they compute."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import resource
+import shutil
+import subprocess
+from typing import Any
+
+from orchestrator.node.server.request import Answer, RefusedError, Request, at_user
+from orchestrator.node.system.abstract_sockets import user_name
+from orchestrator.node.system.gpus.devices import used_by_others
+from orchestrator.node.system.gpus.nvml import look
+from orchestrator.node.system.interpreter import InterpreterError, ask_interpreter
+from orchestrator.node.system.orphans import run
+
+ANSWER_SECONDS = 20.0
+HCAS = "/sys/class/infiniband"
+LOGIND = ("/etc/systemd/logind.conf", "/etc/systemd/logind.conf.d", "/run/systemd/logind.conf.d")
+LINGER = "/var/lib/systemd/linger"
+# Each card is asked apart, so that one that is broken is named and the others are tried.
+TRY = """
+import json, sys, torch
+found = {"torch": torch.__version__, "cuda": torch.version.cuda, "gpus": [], "copies": []}
+try:
+    found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+except Exception:  # a build of torch without NCCL says so in several ways
+    found["nccl"] = None
+def attempt(work):
+    try:
+        work()
+    except Exception as error:
+        return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+    return ""
+def compute(number):
+    ones = torch.ones(1 << 18, device=f"cuda:{number}")
+    if (ones + 1).sum().item() != 2 << 18:
+        raise RuntimeError("it computes a wrong sum")
+def copy(one, other):
+    sent = torch.arange(1 << 18, device=f"cuda:{one}")
+    if not torch.equal(sent.to(f"cuda:{other}").cpu(), sent.cpu()):
+        raise RuntimeError("what arrives is not what was sent")
+count = torch.cuda.device_count()
+found["gpus"] = [attempt(lambda: compute(number)) for number in range(count)]
+if not any(found["gpus"]):
+    for one in range(count):
+        other = (one + 1) % count
+        if one != other:
+            direct = torch.cuda.can_device_access_peer(one, other)
+            said = attempt(lambda: copy(one, other))
+            found["copies"].append({"one": one, "other": other, "direct": direct, "said": said})
+print(json.dumps(found))
+"""
+
+
+def examine_gpus(request: Request, _: bytes) -> Answer:
+    """Return the state of every card, who uses it, how they are joined, and what fast networks need."""
+    inventory = look()
+    limits = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    return {
+        **dataclasses.asdict(inventory),
+        "used": used_by_others() if inventory.gpus else {},
+        "topology": _say("nvidia-smi", "topo", "-m") if inventory.gpus else "",
+        "hcas": _hcas(HCAS),
+        "memlock": None if limits[0] == resource.RLIM_INFINITY else limits[0],
+        "removes_ipc": _removes_ipc(LOGIND) and not os.path.exists(f"{LINGER}/{user_name(os.getuid())}"),
+    }, b""
+
+
+def try_gpus(request: Request, _: bytes) -> Answer:
+    """Return what the training interpreter finds when it computes on each GPU, and copies from each to the next."""
+    python = at_user(request["python"])
+    try:
+        return ask_interpreter(python, "-c", TRY, seconds=float(request["seconds"])), b""
+    except InterpreterError as error:
+        raise RefusedError(f"its training interpreter {python} {error}") from error
+
+
+def print_gpus(python: str, seconds: float) -> int:
+    """Print, as one line of JSON, what `examine_gpus` says, and what `try_gpus` finds, or in words why nothing."""
+    said, _ = examine_gpus({}, b"")
+    tried: Any = {}
+    if said["gpus"]:
+        try:
+            tried, _ = try_gpus({"python": python, "seconds": seconds}, b"")
+        except RefusedError as error:
+            tried = str(error)
+    print(json.dumps({"said": said, "tried": tried}))
+    return 0
+
+
+def _say(*argv: str) -> str:
+    if shutil.which(argv[0]) is None:
+        return ""
+    try:
+        done = run(argv, ANSWER_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+def _hcas(folder: str) -> list[dict[str, Any]]:
+    """Return the ports of InfiniBand and RoCE: the adapter, the port, its state and rate."""
+    found = []
+    for name in _names(folder):
+        for port in _names(f"{folder}/{name}/ports"):
+            state, rate = (_read(f"{folder}/{name}/ports/{port}/{what}") for what in ("state", "rate"))
+            found.append({"hca": name, "port": port, "state": state.partition(": ")[2], "rate": rate})
+    return found
+
+
+def _removes_ipc(places: tuple[str, ...]) -> bool:
+    """Tell whether logind removes a user's shared memory when the last session ends; it does unless told otherwise."""
+    if not os.path.isdir("/run/systemd/seats"):
+        return False  # no logind here
+    files = [place for place in places if os.path.isfile(place)]
+    files += [f"{place}/{name}" for place in places if os.path.isdir(place) for name in _names(place)]
+    said = [
+        match[1] for path in files for match in re.finditer(r"^\s*RemoveIPC\s*=\s*(\w+)", _read(path), re.MULTILINE)
+    ]
+    return not said or said[-1].lower() in ("yes", "true", "1", "on")
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return ""

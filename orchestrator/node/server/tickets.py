@@ -1,0 +1,140 @@
+"""The tickets of runs that wait for places of this machine, as all of its users see them.
+
+A ticket is a folder in the one that root has made for everybody's temporary files, with a folder `renewed` in it. Its
+name says the run and what it needs. Whose it is, when it was made and when it was renewed last is the kernel's word:
+the owner and the times of change (ctime), which nobody but root can set. Nothing is read but names and these, no link
+is followed, and of folders there are no hard links; the folder is sticky, so nobody removes or renames another's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from orchestrator.node.server import leases
+from orchestrator.node.server.request import Answer, RefusedError, Request
+from orchestrator.node.system.abstract_sockets import user_name
+from orchestrator.protocol.places.tickets import MOST_OF_USER, Ticket
+
+SHARED = ("/var/tmp", "/tmp")  # noqa: S108 (the first of them that is sticky and root's is every user's)
+EVERYBODYS = stat.S_ISVTX | stat.S_IWOTH
+RENEWED = "renewed"
+FORGOTTEN_SECONDS = 30 * 86400.0  # after that its own user's next ticket removes one
+MOST_TOLD = 4 * MOST_OF_USER  # of one user: an answer is not long, whatever lies there
+_NAME = re.compile(r"orch-queue\.[0-9a-f]{16}\.(\d{1,6})\.(\d{1,20})\.([A-Za-z0-9][A-Za-z0-9_.-]{0,99})", re.ASCII)
+
+
+class _Found(NamedTuple):
+    path: str
+    ticket: Ticket
+
+
+def look_at_queue(request: Request, _: bytes) -> Answer:
+    """Return every place of this machine and who holds it, and the tickets; `uid` is the asker's, `now` the time."""
+    found = [each.ticket for each in _bounded(_tickets(_shared()))]
+    shown = [{**each._asdict(), "user": user_name(each.uid)} for each in found]
+    places = leases.holders_of_all(request.get("slots"))
+    return {"places": places, "tickets": shown, "uid": os.getuid(), "now": time.time_ns()}, b""
+
+
+def take_ticket(request: Request, _: bytes) -> Answer:
+    """Lay a run's ticket, in the place of the one that it had; RefusedError where users share no folder."""
+    folder, run_id = _shared(), request["run_id"]
+    if folder is None:
+        raise RefusedError(f"none of {' and '.join(SHARED)} is a sticky folder of root's, in which a ticket could lie")
+    name = f"orch-queue.{os.urandom(8).hex()}.{int(request['count'])}.{int(request['number'])}.{run_id}"
+    if not _NAME.fullmatch(name):
+        raise RefusedError(f"no ticket can be called {name}")
+    for each in _own(folder):
+        if each.ticket.run == run_id or each.ticket.age > FORGOTTEN_SECONDS:
+            _remove(each.path)
+    path = f"{folder}/{name}"
+    os.mkdir(path, 0o700)
+    os.mkdir(f"{path}/{RENEWED}", 0o700)
+    os.chmod(path, 0o711)  # noqa: S103 (whole from here on: others may see when it was renewed)
+    return {"taken": True}, b""
+
+
+def renew_ticket(request: Request, _: bytes) -> Answer:
+    """Say that the run still waits; false where it has no ticket."""
+    mine = [each for each in _own(_shared()) if each.ticket.run == request["run_id"]]
+    for each in mine:
+        os.utime(f"{each.path}/{RENEWED}")
+    return {"renewed": bool(mine)}, b""
+
+
+def drop_ticket(request: Request, _: bytes) -> Answer:
+    """Remove the run's ticket."""
+    mine = [each for each in _own(_shared()) if each.ticket.run == request["run_id"]]
+    for each in mine:
+        _remove(each.path)
+    return {"dropped": len(mine)}, b""
+
+
+def _shared() -> str | None:
+    """Return the folder in which all users' tickets lie; None where there is none that could be trusted."""
+    for path in SHARED:
+        with contextlib.suppress(OSError):
+            info = os.stat(path)
+            if stat.S_ISDIR(info.st_mode) and info.st_uid == 0 and info.st_mode & EVERYBODYS == EVERYBODYS:
+                return path
+    return None
+
+
+def _tickets(folder: str | None) -> Iterator[_Found]:
+    """Yield the tickets that lie there."""
+    if folder is None:
+        return
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in entries if entry.name.startswith("orch-queue.")]
+    now = time.time()
+    for name in names:
+        match, path = _NAME.fullmatch(name), f"{folder}/{name}"
+        times = _times(path) if match else None
+        if match and times is not None:
+            uid, made, renewed = times
+            yield _Found(path, Ticket(uid, match[3], int(match[1]), int(match[2]), made, now - renewed))
+
+
+def _times(path: str) -> tuple[int, int, float] | None:
+    """Return a ticket's owner, when it was made and when it was renewed; None where it is none, or is gone."""
+    try:
+        folder = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        outer, inner = os.fstat(folder), os.stat(RENEWED, dir_fd=folder, follow_symlinks=False)
+    except OSError:
+        return None
+    finally:
+        os.close(folder)
+    if not stat.S_ISDIR(inner.st_mode) or inner.st_uid != outer.st_uid:
+        return None
+    return outer.st_uid, outer.st_ctime_ns, inner.st_ctime
+
+
+def _own(folder: str | None) -> list[_Found]:
+    return [each for each in _tickets(folder) if each.ticket.uid == os.getuid()]
+
+
+def _bounded(found: Iterator[_Found]) -> list[_Found]:
+    """Return no more than so many of each user, those that are renewed first."""
+    kept: list[_Found] = []
+    of_user: dict[int, int] = {}
+    for each in sorted(found, key=lambda one: (not one.ticket.is_fresh, one.ticket.order)):
+        of_user[each.ticket.uid] = of_user.get(each.ticket.uid, 0) + 1
+        if of_user[each.ticket.uid] <= MOST_TOLD:
+            kept.append(each)
+    return kept
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.rmdir(f"{path}/{RENEWED}")
+    with contextlib.suppress(OSError):
+        os.rmdir(path)

@@ -1,0 +1,1 @@
+"""The GPUs of this machine: which there are, what they do, and who may use them."""

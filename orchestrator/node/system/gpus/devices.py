@@ -1,0 +1,125 @@
+"""The GPUs of this machine as places for ranks, and which of them programs of nobody's run use."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.node.system.abstract_sockets import user_name
+from orchestrator.node.system.gpus.inventory import Gpu, GpuInventory, GpuProcess
+from orchestrator.node.system.gpus.nvml import look
+from orchestrator.protocol.places.devices import VISIBLE, Device, words_of
+
+BY_DRIVER = "/proc/driver/nvidia/gpus"
+DEV = "/dev"
+USED_BYTES = 2 << 30  # more than a driver, a desktop or a display server's own takes of a card
+SERVICES = ("nvidia-cuda-mps", "nvidia-persiste", "nv-hostengine", "dcgm")  # they are there on behalf of others
+
+
+@functools.lru_cache(maxsize=1)
+def machine_devices() -> tuple[Device, ...]:
+    """Return the GPUs of this machine that this process may open, in PCI order; looked for once."""
+    found = devices_of(look()) or _by_driver(BY_DRIVER) or _by_device_files(DEV)
+    return tuple(found) or tuple(_by_variable(os.environ.get(VISIBLE, "")))
+
+
+def devices_of(inventory: GpuInventory) -> list[Device]:
+    """Return what can be given of these cards: each, or the instances of one that MIG has divided."""
+    found: list[Device] = []
+    for gpu in inventory.gpus:
+        names = [each.uuid for each in gpu.instances] if gpu.mig else [gpu.uuid]
+        found += [Device(name, gpu.index, gpu.uuid) for name in names]
+    return found
+
+
+def _by_driver(folder: str) -> list[Device]:
+    """Return the cards as the kernel's driver lists them."""
+    try:
+        buses = sorted(os.listdir(folder))
+    except OSError:
+        return []
+    found = []
+    for index, bus in enumerate(buses):
+        said = ""
+        with contextlib.suppress(OSError), open(f"{folder}/{bus}/information", encoding="utf-8") as file:
+            said = file.read()
+        uuid = re.search(r"GPU UUID:\s*(GPU-[0-9a-f-]+)\s*$", said, re.MULTILINE)
+        name = uuid[1] if uuid else f"gpu-{index}"
+        found.append(Device(name, index, name))
+    return found
+
+
+def _by_device_files(folder: str) -> list[Device]:
+    """Return the cards by their device files; under WSL2 they have one in common."""
+    names = [name for name in _names(folder) if re.fullmatch(r"nvidia\d+", name)] or [
+        name for name in _names(folder) if name == "dxg"
+    ]
+    return [Device(f"gpu-{index}", index, f"gpu-{index}") for index in range(len(names))]
+
+
+def _by_variable(visible: str) -> list[Device]:
+    """Return what a shell says of a machine that tells nothing itself."""
+    words = words_of(visible)
+    names = [f"gpu-{word}" if word.isdigit() else word for word in words]
+    numbers = [int(word) if word.isdigit() else place for place, word in enumerate(words)]
+    return [Device(name, number, name) for name, number in zip(names, numbers)]
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def used_by_others() -> dict[str, dict[str, Any]]:
+    """Return the devices on which programs compute now, or of which memory is taken; ranks of runs are among them.
+
+    The user is the kernel's word; null where this process can't see the program, as in a container.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for gpu in look().gpus:
+        for name, processes, used in _parts(gpu):
+            computing = [each for each in processes if not each.draws and _command(each.pid) not in SERVICES]
+            if computing:
+                found[name] = _holder(computing[0].pid)
+            elif used is not None and used > USED_BYTES and not processes:
+                found[name] = {**_holder(None), "program": f"a program that is not seen here ({used >> 20} MiB)"}
+    return found
+
+
+def _parts(gpu: Gpu) -> list[tuple[str, tuple[GpuProcess, ...], int | None]]:
+    """Return each device of a card, its processes and the memory that is taken of it."""
+    processes = gpu.processes or ()
+    if not gpu.mig:
+        return [(gpu.uuid, processes, gpu.memory_used)]
+    return [
+        (each.uuid, tuple(p for p in processes if p.gpu_instance == each.gpu_instance
+                          and p.compute_instance == each.compute_instance), each.memory_used)
+        for each in gpu.instances
+    ]  # fmt: skip
+
+
+def _holder(pid: int | None) -> dict[str, Any]:
+    uid = None
+    if pid is not None:
+        with contextlib.suppress(OSError):
+            uid = os.stat(f"/proc/{pid}").st_uid
+    program = f"{_command(pid) or 'a program'}, pid {pid}"
+    return {"uid": uid, "user": user_name(uid), "run": None, "since": None, "program": program}
+
+
+def _command(pid: int | None) -> str:
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+        return "".join(each for each in file.read().strip() if each.isprintable())
+    return ""
+
+
+def gpus(environ: Mapping[str, str] = os.environ) -> int:
+    """Return how many NVIDIA GPUs this process may use, without waking CUDA; its environment's word comes first."""
+    visible = environ.get(VISIBLE)
+    return len(machine_devices()) if visible is None else len(words_of(visible))

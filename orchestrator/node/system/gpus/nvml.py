@@ -1,0 +1,245 @@
+"""NVIDIA's management library by ctypes: the GPUs of this machine without CUDA, and without a process for each look.
+
+Nothing here raises for what a card, a driver or this process' rights don't give: that field is None.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from orchestrator.node.system.gpus.inventory import Gpu, GpuInventory, GpuProcess, MigInstance
+
+LIBRARIES = (
+    "libnvidia-ml.so.1",
+    "/usr/lib/wsl/lib/libnvidia-ml.so.1",
+    "/run/opengl-driver/lib/libnvidia-ml.so.1",  # NixOS
+)
+INSUFFICIENT_SIZE, UNINITIALIZED = 7, 1
+NOT_AVAILABLE = (1 << 64) - 1
+NO_INSTANCE = 0xFFFFFFFF
+TEXT_BYTES = 96
+MOST_PROCESSES = 4096
+UNCORRECTED, VOLATILE, AGGREGATE = 1, 0, 1
+SM_CLOCK, GPU_SENSOR = 1, 0
+COMPUTE_MODES = ("default", "exclusive-thread", "prohibited", "exclusive-process")
+# The bits that say what slows a card down; being idle, or told to by an application's or synchronised clocks, is none.
+THROTTLES = {
+    0x4: "power cap", 0x8: "hardware slowdown", 0x20: "software thermal", 0x40: "hardware thermal",
+    0x80: "power brake",
+}  # fmt: skip
+
+
+def look() -> GpuInventory:
+    """Return this machine's GPUs, by the library or else by nvidia-smi; empty where there are neither or no GPUs."""
+    from orchestrator.node.system.gpus.nvidia_smi import look_by_program  # noqa: PLC0415 (only without the library)
+
+    library = open_nvml()
+    return library.read() if library is not None else look_by_program()
+
+
+@functools.lru_cache(maxsize=1)
+def open_nvml() -> Nvml | None:
+    """Return the library, made ready once a process; None where it is not there, or its driver does not answer."""
+    try:
+        import ctypes  # noqa: PLC0415 (a small Python may lack it)
+    except ImportError:
+        return None
+    for name in LIBRARIES:
+        try:
+            library = ctypes.CDLL(name)
+        except OSError:
+            continue
+        nvml = Nvml(library)
+        if nvml.start():
+            return nvml
+    return None
+
+
+class Nvml:
+    """The loaded library. A forked child has to open one of its own: handles are of the process."""
+
+    def __init__(self, library: Any) -> None:
+        import ctypes  # noqa: PLC0415 (as in open_nvml)
+
+        self._library, self._c = library, ctypes
+        self._known: tuple[tuple[int, str, Any], ...] = ()
+
+    def start(self) -> bool:
+        """Initialise it; False where there is no driver that answers."""
+        return self._call("nvmlInit_v2") == 0
+
+    def read(self) -> GpuInventory:
+        """Return what the library tells now."""
+        c = self._c
+        version = c.c_int()
+        cuda = version.value if self._call("nvmlSystemGetCudaDriverVersion_v2", c.byref(version)) == 0 else 0
+        return GpuInventory(
+            tuple(self._gpus()),
+            self._text("nvmlSystemGetDriverVersion"),
+            (cuda // 1000, cuda % 1000 // 10) if cuda else None,
+        )
+
+    def levels(self) -> tuple[Gpu, ...]:
+        """Return of each card what changes from moment to moment, and no more: this is asked every 2 s."""
+        self._known = self._known or tuple(self._devices())
+        return tuple(self._levels(index, uuid, device) for index, uuid, device in self._known)
+
+    def _gpus(self) -> Iterator[Gpu]:
+        for index, uuid, device in self._devices():
+            yield self._gpu(index, uuid, device)
+
+    def _devices(self) -> Iterator[tuple[int, str, Any]]:
+        for index in range(self._number("nvmlDeviceGetCount_v2") or 0):
+            device = self._c.c_void_p()
+            if self._call("nvmlDeviceGetHandleByIndex_v2", self._c.c_uint(index), self._c.byref(device)) != 0:
+                continue  # a card that this process may not use, or that has fallen off the bus
+            uuid = self._text("nvmlDeviceGetUUID", device)
+            if uuid is not None:
+                yield index, uuid, device
+
+    def _levels(self, index: int, uuid: str, device: Any) -> Gpu:
+        total, used = self._memory(device)
+        power = self._number("nvmlDeviceGetPowerUsage", device)
+        use = self._numbers("nvmlDeviceGetUtilizationRates", device, count=2, packed=True)
+        return Gpu(
+            index=index,
+            uuid=uuid,
+            memory_total=total,
+            memory_used=used,
+            utilization=use[0] if use else None,
+            power=power / 1000 if power is not None else None,
+            temperature=self._number("nvmlDeviceGetTemperature", device, self._c.c_int(GPU_SENSOR)),
+            sm_clock=self._number("nvmlDeviceGetClockInfo", device, self._c.c_int(SM_CLOCK)),
+            throttle_reasons=self._throttles(device),
+            ecc_volatile=self._errors(device, VOLATILE),
+        )
+
+    def _gpu(self, index: int, uuid: str, device: Any) -> Gpu:
+        mig = self._numbers("nvmlDeviceGetMigMode", device, count=2)
+        remapped = self._numbers("nvmlDeviceGetRemappedRows", device, count=4)
+        retired = self._number("nvmlDeviceGetRetiredPagesPendingStatus", device)
+        pending = [bool(each) for each in (retired, remapped and remapped[2]) if each is not None]
+        limit = self._number("nvmlDeviceGetEnforcedPowerLimit", device)
+        mode = self._number("nvmlDeviceGetComputeMode", device)
+        persistence = self._number("nvmlDeviceGetPersistenceMode", device)
+        return replace(
+            self._levels(index, uuid, device),
+            name=self._text("nvmlDeviceGetName", device),
+            bus_id=self._bus_id(device),
+            power_limit=limit / 1000 if limit is not None else None,
+            ecc_aggregate=self._errors(device, AGGREGATE),
+            pending_retirement=any(pending) if pending else None,
+            remap_failed=bool(remapped[3]) if remapped else None,
+            compute_mode=COMPUTE_MODES[mode] if mode is not None and mode < len(COMPUTE_MODES) else None,
+            persistence=bool(persistence) if persistence is not None else None,
+            mig=bool(mig[0]) if mig else None,
+            instances=tuple(self._instances(device)) if mig and mig[0] else (),
+            processes=self._processes(device),
+        )
+
+    def _instances(self, device: Any) -> Iterator[MigInstance]:
+        c = self._c
+        for index in range(self._number("nvmlDeviceGetMaxMigDeviceCount", device) or 0):
+            part = c.c_void_p()
+            if self._call("nvmlDeviceGetMigDeviceHandleByIndex", device, c.c_uint(index), c.byref(part)) != 0:
+                continue  # a place where no instance was made
+            if (uuid := self._text("nvmlDeviceGetUUID", part)) is not None:
+                yield MigInstance(
+                    uuid,
+                    self._text("nvmlDeviceGetName", part),
+                    *self._memory(part),
+                    self._number("nvmlDeviceGetGpuInstanceId", part),
+                    self._number("nvmlDeviceGetComputeInstanceId", part),
+                )
+
+    def _processes(self, device: Any) -> tuple[GpuProcess, ...] | None:
+        computing = self._list_processes("nvmlDeviceGetComputeRunningProcesses", device)
+        drawing = self._list_processes("nvmlDeviceGetGraphicsRunningProcesses", device)
+        if computing is None and drawing is None:
+            return None
+        found = {(each.pid, each.gpu_instance, each.compute_instance): each for each in computing or ()}
+        for each in drawing or ():
+            found[each.pid, each.gpu_instance, each.compute_instance] = GpuProcess(each.pid, each.memory, draws=True)
+        return tuple(found.values())
+
+    def _list_processes(self, name: str, device: Any) -> list[GpuProcess] | None:
+        """Return what one of the lists has; it may grow between the question how long it is and the answer."""
+        c = self._c
+
+        class Process(c.Structure):  # type: ignore[name-defined,misc] # as _v2 and _v3 have it
+            _fields_ = (("pid", c.c_uint), ("memory", c.c_ulonglong), ("gi", c.c_uint), ("ci", c.c_uint))
+
+        for version in ("_v3", "_v2"):
+            if not hasattr(self._library, f"{name}{version}"):
+                continue
+            length = 64
+            while length <= MOST_PROCESSES:
+                count, room = c.c_uint(length), (Process * length)()  # type: ignore[operator]
+                code = self._call(f"{name}{version}", device, c.byref(count), room)
+                if code == 0:
+                    return [_process(each) for each in room[: count.value]]
+                if code != INSUFFICIENT_SIZE:
+                    return None
+                length *= 4
+        return None
+
+    def _bus_id(self, device: Any) -> str | None:
+        c = self._c
+
+        class Pci(c.Structure):  # type: ignore[name-defined,misc]
+            _fields_ = (
+                ("legacy", c.c_char * 16), ("domain", c.c_uint), ("bus", c.c_uint), ("device", c.c_uint),
+                ("ids", c.c_uint), ("subsystem", c.c_uint), ("bus_id", c.c_char * 32),
+            )  # fmt: skip
+
+        found = Pci()
+        if self._call("nvmlDeviceGetPciInfo_v3", device, c.byref(found)) != 0:
+            return None
+        return str(found.bus_id.decode("ascii", "replace"))
+
+    def _memory(self, device: Any) -> tuple[int | None, int | None]:
+        """Return bytes (in all, used)."""
+        found = (self._c.c_ulonglong * 3)()
+        return (found[0], found[2]) if self._call("nvmlDeviceGetMemoryInfo", device, found) == 0 else (None, None)
+
+    def _errors(self, device: Any, counter: int) -> int | None:
+        c, found = self._c, self._c.c_ulonglong()
+        arguments = (c.c_int(UNCORRECTED), c.c_int(counter), c.byref(found))
+        return int(found.value) if self._call("nvmlDeviceGetTotalEccErrors", device, *arguments) == 0 else None
+
+    def _throttles(self, device: Any) -> tuple[str, ...] | None:
+        found = self._c.c_ulonglong()
+        for name in ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"):
+            if self._call(name, device, self._c.byref(found)) == 0:
+                return tuple(word for bit, word in THROTTLES.items() if found.value & bit)
+        return None
+
+    def _text(self, name: str, *before: Any) -> str | None:
+        room = self._c.create_string_buffer(TEXT_BYTES)
+        code = self._call(name, *before, room, self._c.c_uint(TEXT_BYTES))
+        return str(room.value.decode("utf-8", "replace")) if code == 0 else None
+
+    def _number(self, name: str, *before: Any) -> int | None:
+        found = self._numbers(name, *before, count=1)
+        return found[0] if found else None
+
+    def _numbers(self, name: str, *before: Any, count: int, packed: bool = False) -> list[int] | None:
+        """Return the unsigned numbers that a function writes; packed: all into one structure."""
+        room = (self._c.c_uint * count)()
+        size = self._c.sizeof(self._c.c_uint)
+        places = [room] if packed else [self._c.byref(room, size * each) for each in range(count)]
+        return list(room) if self._call(name, *before, *places) == 0 else None
+
+    def _call(self, name: str, *arguments: Any) -> int:
+        """Return the code of a call; that of a library never made ready where it has no such function."""
+        function = getattr(self._library, name, None)
+        return UNINITIALIZED if function is None else int(function(*arguments))
+
+
+def _process(found: Any) -> GpuProcess:
+    gi, ci = (None if number == NO_INSTANCE else int(number) for number in (found.gi, found.ci))
+    memory = None if found.memory == NOT_AVAILABLE else int(found.memory)
+    return GpuProcess(int(found.pid), memory, gpu_instance=gi, compute_instance=ci)

@@ -1,0 +1,33 @@
+"""Another Python interpreter of this machine, asked with a short program of ours."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import Any
+
+ASK_SECONDS = 30.0
+
+
+class InterpreterError(Exception):
+    """An interpreter does not answer; its text goes on from the interpreter's name."""
+
+
+def ask_interpreter(python: str, *argv: str, seconds: float = ASK_SECONDS) -> dict[str, Any]:
+    """Return the JSON object that is the last line of what `python ARGV` prints; InterpreterError where there is none.
+
+    It is started in /, for `-c` imports from the folder that it is started in.
+    """
+    try:
+        done = subprocess.run(
+            [python, *argv], capture_output=True, timeout=seconds, check=False, stdin=subprocess.DEVNULL, text=True,
+            cwd="/",
+        )  # fmt: skip
+        found = json.loads(done.stdout.strip().rpartition("\n")[2] or "null")  # it may have printed more before
+    except OSError as error:
+        raise InterpreterError(f"can't be started: {error.strerror}") from error
+    except (subprocess.TimeoutExpired, ValueError) as error:
+        raise InterpreterError(f"does not answer as a Python would: {error}") from error
+    if not isinstance(found, dict):
+        raise InterpreterError(f"fails: {done.stderr.strip()[-300:]}")
+    return found

@@ -1,0 +1,46 @@
+"""What this machine's kernel has said of its GPUs: the lines with which NVIDIA's driver reports a fault (Xid)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Iterable
+
+MOST_LINES = 5
+MOST_CHARS = 300
+RECENT_SECONDS = 600.0
+RECORD_BYTES = 8192
+_RECORD = re.compile(r"\d+,\d+,(\d+),[^;]*;(NVRM: .*(?:Xid|fallen off|GPU).*)")
+
+
+def words_on_gpus() -> list[str]:
+    """Return the driver's newest lines on GPUs, of the last minutes; none where this user may not read the log."""
+    records: list[str] = []
+    try:
+        log = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return []
+    try:
+        while record := _next(log):
+            records.append(record)
+    except OSError:  # BlockingIOError after the last one
+        pass
+    finally:
+        os.close(log)
+    return lines_on_gpus(records, time.clock_gettime(time.CLOCK_BOOTTIME))
+
+
+def lines_on_gpus(records: Iterable[str], now: float) -> list[str]:
+    """Return of the log's records what is to be told; `now` is in seconds since the machine's boot. Pure."""
+    found = [match for record in records if (match := _RECORD.match(record))]
+    recent = [match[2] for match in found if int(match[1]) / 1e6 >= now - RECENT_SECONDS]
+    return [line[:MOST_CHARS] for line in recent[-MOST_LINES:]]
+
+
+def _next(log: int) -> str:
+    """Return the log's next record: each read gives one."""
+    while True:
+        with contextlib.suppress(BrokenPipeError):  # it was overwritten meanwhile; the next read goes on after it
+            return os.read(log, RECORD_BYTES).decode("utf-8", "replace")

@@ -1,0 +1,64 @@
+"""Who is at the other end of a TCP connection on this machine: the user of that socket, by the kernel's word."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+
+from orchestrator.node.system.abstract_sockets import (
+    ANSWER_SECONDS,
+    ERROR,
+    HEAD,
+    NETLINK_SOCK_DIAG,
+    SOCK_DIAG_BY_FAMILY,
+)
+
+REQUEST = 1  # NLM_F_REQUEST: this one socket
+ANY_COOKIE = 0xFFFFFFFF
+QUESTION, ENDS = "=BBBBI", "=HH16s16sIII"  # sock_diag(7): inet_diag_req_v2, and the inet_diag_sockid in it
+UID_AND_INODE = struct.calcsize("=BBBB") + struct.calcsize(ENDS) + struct.calcsize("=III")
+ESTABLISHED_STATES = 0xFFF
+
+
+def owner_of_peer(connection: socket.socket) -> int | None:
+    """Return the user of the socket that a connection on this machine comes from; None where that can't be told.
+
+    It can't of a socket that its program has closed already, of one in another network namespace, and on a kernel that
+    does not answer such questions.
+    """
+    try:
+        own, peer = connection.getsockname(), connection.getpeername()
+        return _owner(connection.family, peer[:2], own[:2])
+    except OSError:
+        return None
+
+
+def can_tell_owners() -> bool:
+    """Tell whether this machine's kernel says whose a connection is."""
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
+        connection, _ = server.accept()
+        with connection:
+            return owner_of_peer(connection) == os.geteuid()
+
+
+def _owner(family: int, here: tuple[str, int], there: tuple[str, int]) -> int | None:
+    ends = struct.pack(
+        ENDS, socket.htons(here[1]), socket.htons(there[1]), _packed(family, here[0]), _packed(family, there[0]),
+        0, ANY_COOKIE, ANY_COOKIE,
+    )  # fmt: skip
+    question = struct.pack(QUESTION, family, socket.IPPROTO_TCP, 0, 0, ESTABLISHED_STATES) + ends
+    head = struct.pack(HEAD, struct.calcsize(HEAD) + len(question), SOCK_DIAG_BY_FAMILY, REQUEST, 1, 0)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as kernel:
+        kernel.settimeout(ANSWER_SECONDS)
+        kernel.send(head + question)
+        answer = kernel.recv(1 << 14)
+    size, kind, *_ = struct.unpack_from(HEAD, answer)
+    if kind == ERROR or size < struct.calcsize(HEAD) + UID_AND_INODE + 8:
+        return None
+    uid, inode = struct.unpack_from("=II", answer, struct.calcsize(HEAD) + UID_AND_INODE)
+    return uid if inode else None  # a socket without a file is nobody's any more, and said to be root's
+
+
+def _packed(family: int, address: str) -> bytes:
+    return socket.inet_pton(family, address.partition("%")[0])

@@ -1,0 +1,126 @@
+"""A run of which one rank waits for a debugger, and the way to it from here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from socket import socket
+from types import MappingProxyType
+from typing import Any, Final
+
+from orchestrator.errors import BackendError, UsageError
+from orchestrator.node.launcher.rank.argv import is_python
+from orchestrator.operations.debugging.on_node import node_command
+from orchestrator.operations.runs import states
+from orchestrator.prepare.prepare import Prepared, Request
+from orchestrator.runs.state import RunState
+from orchestrator.runs.store import RunDir
+from orchestrator.specs.plan import nproc_by_node
+from orchestrator.specs.program import program_of
+from orchestrator.supervisor.reconcile import state_of
+from orchestrator.transport.forwarding import LOOPBACK, Forwarding
+
+LAUNCH_FILE: Final = "launch.json"
+SETTINGS: Final[Mapping[str, Any]] = MappingProxyType(
+    {
+        "job.hang": "off",
+        "job.limits.link": 600,
+        **{f"job.retry.{cause}": 0 for cause in ("user_error", "infra", "preempted", "timeout")},
+    }
+)
+"""What a run has that is debugged: who stands still is not hung, and one attempt."""
+
+
+def debug_request(asked: Request, rank: int) -> Request:
+    """Return the request of a run in which this rank waits for a debugger."""
+    return replace(asked, flags={**asked.flags, **SETTINGS}, debug_rank=rank)
+
+
+def check_debug(prepared: Prepared) -> None:
+    """Raise UsageError where the rank can't be debugged."""
+    job, rank = prepared.loaded.job, prepared.debug_rank
+    counts = nproc_by_node(prepared.profile)
+    known = [count for count in counts if count is not None]
+    if rank is not None and len(known) == len(counts) and rank >= sum(known):
+        raise UsageError(f"the run has no rank {rank}", f"its ranks are 0 to {sum(known) - 1}: --rank N")
+    if job.launcher in ("torchrun", "accelerate"):
+        raise UsageError(
+            f"{job.launcher} starts the ranks itself, and orch can't have one of them wait",
+            "let orch start them: --set job.launcher=exec",
+        )
+    kind, target, _ = program_of(job)
+    if kind == "command" and not is_python(target):
+        raise UsageError(
+            f"the job runs the command {target}, and only a Python program can be debugged",
+            "name its script: or module: in the job",
+        )
+
+
+def node_of_rank(state: RunState, rank: int) -> int | None:
+    """Return the node that has started the rank; None before one has."""
+    return next((node.node for node in state.nodes if node.ranks and node.ranks[0] <= rank < node.ranks[1]), None)
+
+
+def wait_for_node(run: RunDir, rank: int, say: Callable[[str], None]) -> int | None:
+    """Return the node of the rank once that has been started; None where the run ends before.
+
+    `say` is told what it waits for. UsageError where the nodes have decided on fewer ranks.
+    """
+    said = ""
+    for state in states(run):
+        if state.is_final:
+            return None
+        if (node := node_of_rank(state, rank)) is not None:
+            return node
+        if state.world_size is not None and rank >= state.world_size:
+            raise UsageError(f"the run has no rank {rank}", f"its ranks are 0 to {state.world_size - 1}: --rank N")
+        if state.detail and state.detail != said:
+            said = state.detail
+            say(f"{state.state}: {said}")
+    return None
+
+
+def forward_debugger(
+    run: RunDir, rank: int, node: int, say: Callable[[str], None], listening: socket, *, any_user: bool = False
+) -> Forwarding:
+    """Return a forwarding of the rank's debugger, which begins when it is entered, to the socket that listens here."""
+    return Forwarding(
+        lambda boundary: node_command(run, node, "relay", str(node), boundary, f"rank:{rank}"), say, listening,
+        any_user=any_user,
+    )  # fmt: skip
+
+
+def configuration(run: RunDir, prepared: Prepared, port: int, folder: str) -> dict[str, Any]:
+    """Return VS Code's configuration for the rank, of which this is the folder on its node.
+
+    The sources here are the job's; of a repeated run, the copy that it was sent.
+    """
+    local = run.path / "code" if prepared.repeats is not None else prepared.loaded.code_dir
+    return {
+        "name": f"rank {prepared.debug_rank} of {run.run_id}", "type": "debugpy", "request": "attach",
+        "connect": {"host": LOOPBACK, "port": port},
+        "pathMappings": [{"localRoot": str(local), "remoteRoot": folder}], "justMyCode": False,
+    }  # fmt: skip
+
+
+def keep_launch_file(run: RunDir, found: Mapping[str, Any]) -> Path:
+    """Keep a launch.json with the run, and return its path."""
+    run.write(LAUNCH_FILE, {"version": "0.2.0", "configurations": [dict(found)]})
+    return run.path / LAUNCH_FILE
+
+
+def attach(run: RunDir, prepared: Prepared, way: Forwarding) -> dict[str, Any] | None:
+    """Return the configuration once the rank waits, kept with the run too; None where the run ends before."""
+    assert prepared.debug_rank is not None
+    try:
+        found = way.reach(lambda: state_of(run).is_final)
+    except BackendError:
+        if not state_of(run).is_final:
+            raise
+        found = None
+    if found is None:
+        return None
+    made = configuration(run, prepared, way.port, str(found.get("folder", "")))
+    keep_launch_file(run, made)
+    return made

@@ -1,0 +1,324 @@
+"""orch drill: something is done to a run of the shipped job, and what follows is held against what is promised.
+
+Only processes of that run are touched: its nodes find them by what the run has recorded, and by its mark.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from orchestrator.backends import backend
+from orchestrator.backends.base import Scheduler
+from orchestrator.errors import BackendError, OrchError, UsageError
+from orchestrator.node.system.processes import send_signal, wait_gone
+from orchestrator.operations import runs
+from orchestrator.operations.debugging.drill_promises import (
+    Account,
+    Promise,
+    Where,
+    account,
+    differences,
+    length_of,
+    promise_of,
+)
+from orchestrator.operations.submission import delegate, submit
+from orchestrator.prepare.prepare import Prepared, plan_for
+from orchestrator.protocol.checkpoints.checkpoint_dir import newest
+from orchestrator.protocol.debugging.fault import KILLS, Fault
+from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.layout import archive_file
+from orchestrator.runs.files.checkpoints import checkpoint_folder
+from orchestrator.runs.files.logs import result_of
+from orchestrator.runs.state import NodeState, RunState, RunStatus
+from orchestrator.runs.store import RunDir, live_runs
+from orchestrator.specs.documents.lookup import shipped
+from orchestrator.specs.plan import LaunchPlan
+from orchestrator.specs.units import seconds as seconds_in
+from orchestrator.supervisor.reconcile import state_of
+from orchestrator.supervisor.start import attend, supervisor_of
+
+ANSWER_SECONDS: Final = 60.0  # in which a node tells its targets
+UNATTENDED_SECONDS: Final = 2.0  # that the run goes on without a supervisor
+END_SECONDS: Final = 900.0  # after the fault, in which the run has to end
+LONG: Final = 2.0  # of limits.link: a freeze that is sure to be noticed
+WHERE: Final = {"local": Where.LOCAL, "ssh": Where.SSH, "slurm": Where.SLURM, "slurm-login": Where.SLURM}
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to be done; `target` is a host or the number of a node, else the last node is meant."""
+
+    fault: Fault
+    target: str = ""
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        if self.fault is Fault.FREEZE:
+            return f"freeze of {self.target or 'the last node'} for {self.seconds:g} s"
+        return f"kill of {self.fault}"
+
+
+@dataclass(frozen=True)
+class Injection:
+    """What was done: when, where, to which processes, and what there goes on with it."""
+
+    at: float
+    hosts: tuple[str, ...]
+    processes: tuple[str, ...]
+    rank: int | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """One fault and what followed; as promised where there are no `differences`."""
+
+    order: str
+    run_id: str
+    injection: Injection
+    promise: Promise
+    account: Account
+    within: float
+    differences: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON types."""
+        return asdict(self)
+
+
+# -- what to do
+
+
+def job_file() -> Path:
+    """Return the job that is drilled."""
+    return shipped("jobs") / "drill.yaml"
+
+
+def freeze_of(text: str) -> Order:
+    """Return what HOST:TIME asks for; UsageError where it asks for nothing."""
+    target, colon, time_ = text.rpartition(":")
+    hint = "write it like --freeze n2:20s"
+    if not (colon and target):
+        raise UsageError(f"--freeze {text} names no host, or no time", hint)
+    try:
+        length = seconds_in(time_)
+    except ValueError as error:
+        raise UsageError(f"--freeze {text}: {error}", hint) from error
+    if not length:
+        raise UsageError(f"--freeze {text} is for no time at all", hint)
+    return Order(Fault.FREEZE, target, length)
+
+
+def orders_for(root: Path, prepared: Prepared, tell: Tell) -> list[Order]:
+    """Return all that makes sense on a profile."""
+    launch = plan_for(root, prepared)
+    orders = [Order(fault) for fault in KILLS]
+    if live_runs(root):
+        tell("without the supervisor: it looks after other runs as well")
+        orders.remove(Order(Fault.SUPERVISOR))
+    if launch.nnodes > 1:
+        orders.append(Order(Fault.FREEZE, seconds=LONG * launch.tasks[0].link_timeout))
+    return orders
+
+
+def check(root: Path, prepared: Prepared, orders: list[Order]) -> None:
+    """Raise UsageError where one of them can't be carried out here."""
+    if delegate.is_elsewhere(prepared):
+        host = getattr(prepared.profile, "supervisor", "another machine")
+        raise UsageError(f"{host} looks after the runs of this profile", f"drill it there: ssh {host} orch drill")
+    if any(order.fault is Fault.SUPERVISOR for order in orders):
+        _check_alone(root)
+
+
+def _check_alone(root: Path, own: RunDir | None = None) -> None:
+    others = [run.run_id for run in live_runs(root) if own is None or run.run_id != own.run_id]
+    if others:
+        hint = "wait for their end, or drill with a state folder of its own: ORCH_HOME=~/drill orch drill ..."
+        raise UsageError(f"the supervisor is not killed: it looks after {', '.join(others[:3])} as well", hint)
+
+
+# -- one fault
+
+
+def drill(root: Path, prepared: Prepared, order: Order, tell: Tell) -> Report:
+    """Do it to a run of its own, and wait for what follows. Nothing of the run stays, unless there is a difference.
+
+    BackendError where the run ended before, or there is no target.
+    """
+    run = submit.submit(root, prepared)
+    try:
+        tell(f"{order}: {run.run_id} is submitted")
+        state = _until_it_trains(run, tell)
+        with _injected(root, run, state, order) as (injection, promise):
+            tell(f"  {_in_words(order, injection)}")
+            end = _until_the_end(root, run, order)
+        return _judge(root, run, order, injection, promise, end)
+    except BaseException:  # also Ctrl-C
+        with contextlib.suppress(OrchError):
+            runs.cancel(root, run, now=True)
+            runs.remove(root, run)
+        raise
+
+
+def _until_it_trains(run: RunDir, tell: Tell) -> RunState:
+    """Return when its ranks train and a checkpoint is here; a queue may take its time."""
+    told = ""
+    for state in runs.states(run):
+        if state.is_final:
+            reason = state.verdict.reason if state.verdict else ""
+            raise BackendError(
+                f"{run.run_id} {state.state} before anything was done to it{f': {reason}' if reason else ''}",
+                f"try it undisturbed: orch submit {job_file().stem} --profile {state.profile} --follow",
+            )
+        if state.state is RunStatus.RUNNING and newest(checkpoint_folder(run)) is not None:
+            return state
+        if state.state is RunStatus.PENDING and state.detail not in ("", told):
+            told = state.detail
+            tell(f"  {told}")
+    raise AssertionError("states() goes on until the run has ended")
+
+
+def _until_the_end(root: Path, run: RunDir, order: Order) -> RunState:
+    if order.fault is Fault.SUPERVISOR:
+        time.sleep(UNATTENDED_SECONDS)  # it is the absence that is tried
+        attend(root)
+    stop = time.monotonic() + END_SECONDS
+    state = runs.wait(run, timeout=END_SECONDS)
+    while run.ending() is None and time.monotonic() < stop:  # the supervisor ends what is left, and brings it all here
+        time.sleep(runs.POLL_SECONDS)  # the verdict is a file; on a network file system it sends no event
+    return state_of(run) if state.is_final else state
+
+
+@contextlib.contextmanager
+def _injected(root: Path, run: RunDir, state: RunState, order: Order) -> Iterator[tuple[Injection, Promise]]:
+    """Do it, and yield what was done and what is promised for it; what still goes on of it is ended after that."""
+    launch, where = LaunchPlan.from_json(run.read("plan.json") or {}), WHERE[run.record().kind]
+    if order.fault is Fault.SUPERVISOR:
+        yield _kill_supervisor(root, run), promise_of(order.fault, where)
+        return
+    nodes, freeze = _nodes(state, order), None
+    if order.fault is Fault.FREEZE:
+        link = launch.tasks[0].link_timeout
+        freeze = length_of(order.seconds, link, is_everything=len(nodes) == len(state.nodes))
+        if freeze is None:
+            hint = f"freeze it for {link / 2:g} s at most, or for {link + 5:g} s at least"
+            raise UsageError(f"{order.seconds:g} s may or may not count as lost, with limits.link: {link:g} s", hint)
+    promise = promise_of(order.fault, where, freeze, alone=len(state.nodes) == 1)
+    with ExitStack() as going_on:
+        injections = [going_on.enter_context(_injected_on(run, node, launch, order)) for node in nodes]
+        hosts = tuple(each.hosts[0] for each in injections)
+        processes = tuple(process for each in injections for process in each.processes)
+        yield Injection(injections[0].at, hosts, processes, injections[0].rank), promise
+
+
+def _nodes(state: RunState, order: Order) -> list[NodeState]:
+    """Return the nodes that are meant; UsageError where the run has none of this name."""
+    if not order.target:
+        return [state.nodes[-1]]
+    found = [node for node in state.nodes if order.target in (node.host, str(node.node))]
+    if not found:
+        known = ", ".join(dict.fromkeys(node.host for node in state.nodes))
+        raise UsageError(f"{order.target} is no host of the run", f"its hosts are {known}")
+    return found
+
+
+def _kill_supervisor(root: Path, run: RunDir) -> Injection:
+    _check_alone(root, run)
+    process = supervisor_of(root)
+    if process is None or not send_signal(process, signal.SIGKILL) or wait_gone([process], ANSWER_SECONDS):
+        raise BackendError("no supervisor is here that could be killed", "orch status starts one; then try again")
+    return Injection(time.time(), ("this machine",), (f"{process.pid} ({process.command})",))
+
+
+@contextlib.contextmanager
+def _injected_on(run: RunDir, node: NodeState, launch: LaunchPlan, order: Order) -> Iterator[Injection]:
+    """Have a node do it to its part of the run; BackendError in its own words where it can't."""
+    task = launch.tasks[0]
+    python = launch.commands[0][0].removeprefix("~/")
+    archive = archive_file(task.run_dir).removeprefix("~/")  # a command on a node begins in the home folder there
+    words = [python, "-I", "-S", archive, "fault", task.run_dir, str(node.node), str(order.fault), str(order.seconds)]
+    argv = backend(run.record().kind).reach(run, node.node, words, terminal=False)
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
+            start_new_session=True,  # a Ctrl-C at the terminal is for this process, which ends the run
+        )  # fmt: skip
+        try:
+            answer, at = _answer(process), time.time()
+            if (why := answer.get("error")) is not None or not answer:
+                errors.seek(0)
+                said = errors.read(4096).decode("utf-8", "replace").strip().splitlines()[-1:]
+                raise BackendError(f"{node.host}: nothing was done to the run there: {why or ''.join(said)}")
+            yield Injection(at, (node.host,), tuple(map(str, answer["processes"])), answer.get("rank"))
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(order.seconds + ANSWER_SECONDS)  # what it has stopped goes on before it ends
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def _answer(process: subprocess.Popen[bytes]) -> Mapping[str, Any]:
+    """Return the node's line; empty where none has come. What a shell's start-up file prints stands before it."""
+    assert process.stdout is not None
+    end, data, stream = time.monotonic() + ANSWER_SECONDS, b"", process.stdout.fileno()
+    while (left := end - time.monotonic()) > 0 and select.select([stream], [], [], left)[0]:
+        data += (part := os.read(stream, 1 << 16))
+        for line in data.split(b"\n")[:-1]:
+            with contextlib.suppress(ValueError):
+                if isinstance(answer := json.loads(line), dict) and answer.keys() & {"processes", "error"}:
+                    return answer
+        if not part:
+            break
+    return {}
+
+
+# -- what followed
+
+
+def _judge(root: Path, run: RunDir, order: Order, injection: Injection, promise: Promise, end: RunState) -> Report:
+    """Hold what happened against the promise; the run is removed where nothing differs, else kept to be looked at."""
+    launch = LaunchPlan.from_json(run.read("plan.json") or {})
+    link = launch.tasks[0].link_timeout
+    if not end.is_final:
+        runs.cancel(root, run, now=True)
+    left = _left(run)
+    seen = account(end, run.events(), result_of(run), injection.at, time.time(), left)
+    wrong = differences(promise, seen, link)
+    if not wrong:
+        runs.remove(root, run)
+    return Report(str(order), run.run_id, injection, promise, seen, promise.seconds(link), tuple(wrong))
+
+
+def _left(run: RunDir) -> tuple[str, ...]:
+    """Return what is left of a run that has ended: looked for once more, after it was said to be gone."""
+    machine = backend(run.record().kind)
+    found = []
+    for proof in machine.clean_up(run):
+        found += [f"{name} on {proof.host}" for name in proof.survivors]
+        if proof.is_unreachable:
+            found.append(f"{proof.host} is out of reach")
+        elif proof.ended and not isinstance(machine, Scheduler):  # whose agents count what they have ended themselves
+            found.append(f"{proof.ended} processes on {proof.host}, which are ended now")
+    folders = [event for event in run.events() if event["kind"] == EventKind.LEFT_BEHIND]
+    return (*found, *(f"the run's folder on {event.get('host')}" for event in folders))
+
+
+def _in_words(order: Order, injection: Injection) -> str:
+    done = "stopped" if order.fault is Fault.FREEZE else "killed"
+    where = " and ".join(dict.fromkeys(injection.hosts))
+    rank = "" if injection.rank is None else f"rank {injection.rank}, "
+    return f"{done} on {where}: {rank}process{'es' * (len(injection.processes) > 1)} {', '.join(injection.processes)}"

@@ -1,0 +1,214 @@
+"""What is promised of a run to which a drill does something, and whether that held: one table, which is pure.
+
+docs/failures.md has a row for each of its entries.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from orchestrator.protocol.debugging.fault import Fault
+from orchestrator.protocol.events import EventKind
+from orchestrator.runs.state import Event, Outcome, RunState
+from orchestrator.runs.verdict import culprit_in_words
+
+KILL_SECONDS: Final = 10.0  # in which a process that was killed is noticed
+WAKING_SECONDS: Final = 5.0  # in which a silence that was too long is noticed: two heartbeats and more
+SHORT: Final = 0.5  # of limits.link: a freeze that costs nothing
+
+
+class Where(StrEnum):
+    """The kinds of cluster that differ in what follows a lost node."""
+
+    LOCAL = "local"
+    SSH = "ssh"
+    SLURM = "slurm"
+
+
+class Freeze(StrEnum):
+    """How long a machine of the run stands still, against `limits.link`; or that all of them do."""
+
+    SHORT = "for less than half of limits.link"
+    LONG = "for longer than limits.link"
+    ALL = "all machines of the run, for any time"
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What follows a fault on some kinds of cluster; `says` is a pattern of the sentence that names it.
+
+    One of a run of one node alone (`alone`) goes before one of any run.
+    """
+
+    fault: Fault
+    where: tuple[Where, ...]
+    outcome: Outcome
+    restarts: int
+    does: str
+    says: str = ""
+    freeze: Freeze | None = None
+    alone: bool = False
+
+    @property
+    def what(self) -> str:
+        """Return the fault in words."""
+        if self.freeze is not None:
+            return f"{self.fault} {self.freeze}"
+        return f"KILL of {_ARTICLES[self.fault]}{', the only one' if self.alone else ''}"
+
+    def seconds(self, link: float) -> float:
+        """Return in how many seconds it is noticed."""
+        return link + WAKING_SECONDS if self.freeze is Freeze.LONG else KILL_SECONDS
+
+
+_ARTICLES: Final = {
+    Fault.RANK: "a rank",
+    Fault.LAUNCHER: "a launcher",
+    Fault.AGENT: "an agent",
+    Fault.NODE: "all of the run's processes on a node",
+    Fault.SUPERVISOR: "the supervisor",
+}
+_ALL: Final = (Where.LOCAL, Where.SSH, Where.SLURM)
+_AGAIN: Final = (Where.SSH, Where.SLURM)
+_LOST: Final = r"node \d+ \(.+\) was lost: its agent closed the connection|vanished without a word"
+_SILENT: Final = r"(was lost|lost node 0): no heartbeat for \d+ s"
+
+_NOBODY_ASKS: Final = "no other agent is there to ask Slurm for another start; the run ends"
+_ENDED: Final = r"Slurm job \d+: its batch script failed with exit code 137"
+
+PROMISES: Final = (
+    Promise(
+        Fault.RANK, _ALL, Outcome.SUCCEEDED, 1, "the same agents start all ranks again, from the newest checkpoint",
+        r"rank \d+ on node \d+ \(.+\) ended with SIGKILL$",
+    ),
+    Promise(
+        Fault.LAUNCHER, _ALL, Outcome.SUCCEEDED, 1, "its ranks die with it; the rest as above",
+        r"ended with SIGKILL: LauncherLost: the launcher of this node was killed by SIGKILL",
+    ),
+    Promise(Fault.AGENT, (Where.LOCAL,), Outcome.FAILED, 0, "its launcher and ranks die; the run ends", _LOST),
+    Promise(
+        Fault.AGENT, _AGAIN, Outcome.SUCCEEDED, 1,
+        "its launcher and ranks die; new agents go on from the newest checkpoint", _LOST,
+    ),
+    Promise(Fault.NODE, (Where.LOCAL,), Outcome.FAILED, 0, "the run ends", _LOST),
+    Promise(Fault.NODE, _AGAIN, Outcome.SUCCEEDED, 1, "new agents go on from the newest checkpoint", _LOST),
+    Promise(Fault.AGENT, (Where.SLURM,), Outcome.FAILED, 0, _NOBODY_ASKS, _ENDED, alone=True),
+    Promise(Fault.NODE, (Where.SLURM,), Outcome.FAILED, 0, _NOBODY_ASKS, _ENDED, alone=True),
+    Promise(Fault.SUPERVISOR, _ALL, Outcome.SUCCEEDED, 0, "the run goes on; the next command starts another"),
+    Promise(Fault.FREEZE, _ALL, Outcome.SUCCEEDED, 0, "the run goes on where it was", freeze=Freeze.SHORT),
+    Promise(Fault.FREEZE, _ALL, Outcome.SUCCEEDED, 0, "the run goes on where it was", freeze=Freeze.ALL),
+    Promise(Fault.FREEZE, (Where.LOCAL,), Outcome.FAILED, 0, "the run ends", _SILENT, Freeze.LONG),
+    Promise(
+        Fault.FREEZE, _AGAIN, Outcome.SUCCEEDED, 1, "new agents go on from the newest checkpoint", _SILENT, Freeze.LONG
+    ),
+)  # fmt: skip
+
+
+def promise_of(fault: Fault, where: Where, freeze: Freeze | None = None, *, alone: bool = False) -> Promise:
+    """Return what is promised of a run there, of one node alone or of several."""
+    found = [each for each in PROMISES if (each.fault, each.freeze) == (fault, freeze) and where in each.where]
+    return next(each for wanted in (alone, False) for each in found if each.alone is wanted)
+
+
+def length_of(seconds: float, link: float, *, is_everything: bool) -> Freeze | None:
+    """Return what a freeze of so many seconds is; None where it may or may not cost a restart."""
+    if is_everything:
+        return Freeze.ALL
+    if seconds <= SHORT * link:
+        return Freeze.SHORT
+    return Freeze.LONG if seconds >= link + WAKING_SECONDS else None
+
+
+@dataclass(frozen=True)
+class Account:
+    """What happened to a run after a fault; times in seconds since then."""
+
+    outcome: Outcome | None  # None: it had not ended when the drill gave up waiting
+    restarts: int
+    noticed: float | None
+    said: str
+    went_on_from: int | None
+    took: float
+    ledger: tuple[int, int] | None = None  # of the result: how many steps, and what they add up to
+    left: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON types."""
+        return asdict(self)
+
+
+_NOTICED: Final = (EventKind.ATTEMPT_FAILED, EventKind.LOST_NODE, EventKind.GAVE_UP, EventKind.FOUND_LOST)
+
+
+def account(
+    state: RunState, events: Iterable[Event], result: Mapping[str, Any] | None, at: float, now: float,
+    left: tuple[str, ...] = (),
+) -> Account:  # fmt: skip
+    """Return what a run's events tell of what followed a fault at this time."""
+    after = [event for event in events if event.get("time", 0.0) >= at - 1.0]  # clocks of nodes are that far off
+    ends = (*_NOTICED, EventKind.RELAUNCH)
+    noticed = min((event["time"] for event in after if event["kind"] in ends), default=None)
+    ended = state.ended if state.ended and state.ended > at else now
+    if noticed is None and state.verdict and state.verdict.outcome is Outcome.FAILED:
+        noticed = ended  # nobody was left to say so but who looked after the run
+    again = [event for event in after if event["kind"] in (EventKind.RESTART, EventKind.RELAUNCH)]
+    steps = [event.get("from_step", event.get("step")) for event in again]
+    counted = result if result is not None and {"steps", "ledger"} <= result.keys() else None
+    return Account(
+        outcome=state.verdict.outcome if state.verdict else None,
+        restarts=len(again),
+        noticed=None if noticed is None else max(0.0, noticed - at),
+        said=_said(state, after),
+        went_on_from=steps[-1] if steps and type(steps[-1]) is int else None,
+        took=ended - at,
+        ledger=(int(counted["steps"]), int(counted["ledger"])) if counted is not None else None,
+        left=left,
+    )
+
+
+def _said(state: RunState, after: list[Event]) -> str:
+    """Return the first sentence that gave a reason: of another start of the agents, of the ranks, or of the end."""
+    for event in after:
+        if event["kind"] == EventKind.RELAUNCH:
+            return str(event.get("reason", ""))
+    for event in after:
+        if event["kind"] == EventKind.ATTEMPT_FAILED and isinstance(event.get("culprit"), dict):
+            return culprit_in_words(event["culprit"])
+    return state.verdict.reason if state.verdict else state.detail
+
+
+def ledger_of(steps: int) -> int:
+    """Return what the ledger of jobs/drill.py holds after so many steps, each done once and in order."""
+    ledger = 0
+    for step in range(1, steps + 1):
+        ledger = (ledger * 31 + step) % 1_000_003
+    return ledger
+
+
+def differences(promise: Promise, found: Account, link: float) -> list[str]:
+    """Return how what happened differs from what was promised, a sentence each."""
+    if found.outcome is None:
+        return [f"it had not ended {found.took:.0f} s after the fault; promised: {promise.outcome}"]
+    wrong = []
+    if found.outcome != promise.outcome:
+        wrong.append(f"it ended as {found.outcome}, and not as {promise.outcome}")
+    if found.restarts != promise.restarts:
+        wrong.append(f"it was started again {found.restarts} times, and not {promise.restarts}")
+    if promise.says and re.search(promise.says, found.said) is None:
+        wrong.append(f"what was said names something else: '{found.said}'")
+    limit = promise.seconds(link)
+    if promise.says and (found.noticed is None or found.noticed > limit):
+        how = "was not noticed" if found.noticed is None else f"was noticed after {found.noticed:.1f} s"
+        wrong.append(f"it {how}; promised: within {limit:.0f} s")
+    if promise.restarts and found.restarts and not found.went_on_from:
+        wrong.append("it began anew, and not from a checkpoint")
+    if promise.outcome is Outcome.SUCCEEDED and found.outcome is Outcome.SUCCEEDED:
+        if found.ledger is None:
+            wrong.append("its result has not come")
+        elif found.ledger[1] != ledger_of(found.ledger[0]):
+            wrong.append(f"of its {found.ledger[0]} steps one was lost or done twice: its ledger says so")
+    return [*wrong, *(f"left behind: {each}" for each in found.left)]

@@ -1,0 +1,74 @@
+"""orch's own program on a node of a run that goes on: by which command it is started from here."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import subprocess
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from orchestrator.backends import backend
+from orchestrator.errors import BackendError, UsageError
+from orchestrator.operations.debugging.shell import host_of
+from orchestrator.operations.export import plan_of
+from orchestrator.protocol.layout import archive_file
+from orchestrator.runs.store import RunDir, check_own
+from orchestrator.supervisor.reconcile import state_of
+
+T = TypeVar("T")
+
+AT_ONCE: Final = 8  # a login node's sshd drops those of many that begin at once
+MOST_WORDS: Final = 300
+
+
+def check_going_on(run: RunDir) -> None:
+    """Raise UsageError where the run has ended, StoreError for another's run."""
+    check_own(run.path.parent.parent, run)
+    state = state_of(run)
+    if state.is_final:
+        raise UsageError(
+            f"run {run.run_id} has ended ({state.state}): none of it runs any more", f"see: orch why {run.run_id}"
+        )
+
+
+def node_command(run: RunDir, node: int, verb: str, *args: str) -> list[str]:
+    """Return what to start here for a verb of node.pyz on a node; its folder is the first of the arguments.
+
+    UsageError where the run has no such node, BackendError where it can't be reached.
+    """
+    host_of(run, node)
+    launch = plan_of(run)
+    folder = launch.tasks[0].run_dir
+    # A command on a node begins in the home folder there.
+    argv = [launch.commands[0][0], "-I", "-S", archive_file(folder).removeprefix("~/"), verb, folder, *args]
+    return backend(run.record().kind).reach(run, node, argv, terminal=False)
+
+
+def ask(
+    run: RunDir, node: int, verb: str, seconds: float, read: Callable[[Mapping[str, Any]], T], *args: str
+) -> list[T]:
+    """Return what a verb of node.pyz answers on a node, in a line of JSON, each of its ranks' read by `read`.
+
+    Raises BackendError where it can't be asked, or answers otherwise.
+    """
+    boundary = secrets.token_hex(8)
+    argv = node_command(run, node, verb, str(node), run.run_id, boundary, *args)
+    try:
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=seconds,
+            check=False, start_new_session=True,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise BackendError(f"no answer within {seconds:.0f} s", transient=True) from error
+    except OSError as error:
+        raise BackendError(f"{argv[0]} can't be started: {error.strerror}") from error
+    # What a login prints stands before the answer.
+    answer = next((line for line in done.stdout.splitlines() if line.startswith(f"{boundary} ")), None)
+    if answer is None:
+        said = done.stderr.strip()[-MOST_WORDS:] or f"it ended with code {done.returncode}"
+        raise BackendError(f"it can't be asked: {said}")
+    try:
+        return [read(values) for values in json.loads(answer.partition(" ")[2])]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise BackendError(f"it does not answer as orch would: {error!r}") from error

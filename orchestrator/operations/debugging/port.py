@@ -1,0 +1,37 @@
+"""A port of a node of a run, on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from orchestrator.errors import UsageError
+from orchestrator.operations.debugging.on_node import check_going_on, node_command
+from orchestrator.operations.debugging.shell import host_of
+from orchestrator.runs.store import RunDir
+from orchestrator.transport.forwarding import Forwarding, listen_here
+
+
+def parse_port(text: str) -> tuple[int, int]:
+    """Return (port, node) of `8888` or `8888:1`; UsageError where it is neither."""
+    port, colon, node = text.partition(":")
+    numbers = (port, node) if colon else (port, "0")
+    if not all(each.isascii() and each.isdigit() for each in numbers) or not 0 < int(port) < 1 << 16:
+        raise UsageError(
+            f"'{text}' is no port", "write a number up to 65535, and a node after it if it isn't node 0's: 8888:1"
+        )
+    return int(port), int(numbers[1])
+
+
+def forward(
+    run: RunDir, port: int, node: int, say: Callable[[str], None], *, here: int = 0, any_user: bool = False
+) -> Forwarding:
+    """Return a forwarding of a node's port, which begins when it is entered; `here` is the port here, 0 for any.
+
+    UsageError where the run has ended or has no such node, or the port can't be had.
+    """
+    check_going_on(run)
+    host_of(run, node)
+    return Forwarding(
+        lambda boundary: node_command(run, node, "relay", str(node), boundary, f"port:{port}"), say,
+        listen_here(here, any_user=any_user), any_user=any_user,
+    )  # fmt: skip

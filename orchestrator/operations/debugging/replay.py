@@ -1,0 +1,150 @@
+"""One rank of a run once more: its code, environment and command, by itself, here or on its node."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from orchestrator.backends import backend, kind_of
+from orchestrator.backends.remote.checkpoints import newest_checkpoint
+from orchestrator.errors import UsageError
+from orchestrator.node.environments.folder import interpreter
+from orchestrator.operations.debugging.shell import Way, environment_of, host_of
+from orchestrator.operations.export import by_hand, launch_of, where_its_code_is
+from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.ranks import Binding, rank_argv, rank_environment
+from orchestrator.protocol.task import NodeTask
+from orchestrator.runs.files.checkpoints import checkpoint_folder
+from orchestrator.runs.store import RunDir, check_own
+from orchestrator.specs.plan import LaunchPlan
+
+ALONE = Binding(node_rank=0, nnodes=1, nproc=1, rank_offset=0, world_size=1)
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Rank:
+    """A rank as its run started it last."""
+
+    run: RunDir
+    launch: LaunchPlan
+    task: NodeTask
+    binding: Binding
+    rank: int
+    master_addr: str
+    master_port: int
+    attempt: int
+
+    @property
+    def local_rank(self) -> int:
+        """Its number on its node."""
+        return self.rank - self.binding.rank_offset
+
+
+def recall(run: RunDir, rank: int) -> Rank:
+    """The rank; UsageError where the run has none of this number, or has not decided on its ranks yet."""
+    launch, bindings, address = launch_of(run)
+    world_size = bindings[0].world_size
+    if not 0 <= rank < world_size:
+        raise UsageError(f"run {run.run_id} has no rank {rank}", f"its ranks are 0 to {world_size - 1}: --rank N")
+    binding = next(each for each in bindings if each.rank_offset <= rank < each.rank_offset + each.nproc)
+    started = [event for event in run.events() if event["kind"] == EventKind.STARTED]
+    last: Mapping[str, Any] = started[-1] if started else {}
+    task = launch.tasks[binding.node_rank]
+    if folder := environment_of(run, binding.node_rank):
+        task = replace(task, environment=folder, python=interpreter(folder))
+    return Rank(
+        run, launch, task, binding, rank, address,
+        int(last.get("master_port") or 0), int(last.get("attempt") or 0),
+    )  # fmt: skip
+
+
+def as_it_was(one: Rank) -> str:
+    """The shell lines that start the rank with every variable as its run gave it, but for the secrets."""
+    task, before = where_its_code_is(one.run, replace(one.task, attempt=one.attempt))
+    variables = rank_environment(
+        task,
+        one.binding,
+        one.local_rank,
+        attempt=one.attempt,
+        master_addr=one.master_addr,
+        master_port=one.master_port,
+        serves_store=one.task.launcher not in ("torchrun", "accelerate"),
+    )
+    head = [
+        f"# rank {one.rank} of {one.run.run_id}: node {one.task.node_rank} ({host_of(one.run, one.task.node_rank)})"
+    ]
+    head.append("# it writes where its run did: results, metrics, checkpoints")
+    if one.launch.secret_names:
+        head.append(f"# set these before, they are kept nowhere: {', '.join(one.launch.secret_names)}")
+    return "\n".join([*before, *head, by_hand(task, rank_argv(task), variables)])
+
+
+def replay(one: Rank, shell: Mapping[str, str], *, here: bool, alone: bool, afresh: bool, terminal: bool) -> Way:
+    """Lay out what the rank needs, on its node or here, and return what starts it; secrets come from this shell.
+
+    Whatever it writes goes into a folder of its own, which is gone after it. UsageError or BackendError where it can't
+    be started.
+    """
+    check_own(one.run.path.parent.parent, one.run)
+    missing = [name for name in one.launch.secret_names if name not in shell]
+    if missing:
+        raise UsageError(
+            f"rank {one.rank} needs {', '.join(missing)}, which this shell doesn't have",
+            "export it: a run's secrets are kept nowhere",
+        )
+    kind = kind_of(one.launch.profile)
+    machine = backend("local" if here else kind)
+    name = f"{one.run.run_id}.replay-{secrets.token_hex(3)}"
+    checkpoint = None if afresh else newest_checkpoint(checkpoint_folder(one.run))
+    task = replace(one.task, run_id=name, secrets={key: shell[key] for key in one.launch.secret_names}, launcher="exec")
+    if here and kind != "local":  # the set-up lines are the nodes', and the interpreter, unless the image has it
+        python = sys.executable if task.container is None else task.python
+        task = replace(
+            task, python=python, environment="", setup=(), inputs_dir=str(one.run.path.parent.parent / "inputs")
+        )
+
+    def order(folder: str, resume: str) -> bytes:
+        return _order(one, _moved(task, folder, resume), alone=alone)
+
+    node = one.task.node_rank
+    machine.reach(one.run, node, (), terminal=terminal)  # refuses before anything is laid out
+    argv = machine.stage_replay(one.run, node, name, checkpoint, order)
+    argv = machine.reach(one.run, node, argv, terminal=terminal)
+    return Way(tuple(argv), _words(one, here=here, alone=alone, checkpoint=checkpoint))
+
+
+def _moved(task: NodeTask, folder: str, resume: str) -> NodeTask:
+    """The task with all that its rank writes in the replay's own folder."""
+    return replace(
+        task, run_dir=folder, code_dir=f"{folder}/code", checkpoint_dir=f"{folder}/checkpoints", resume=resume
+    )
+
+
+def _order(one: Rank, task: NodeTask, *, alone: bool) -> bytes:
+    order = {
+        "task": task.to_json(), "rank": one.rank, "gpu": one.local_rank,
+        "binding": asdict(ALONE if alone else one.binding), "local_rank": 0 if alone else one.local_rank,
+        "master_addr": LOOPBACK if alone else one.master_addr, "master_port": 0 if alone else one.master_port,
+    }  # fmt: skip
+    return json.dumps(order).encode()
+
+
+def _words(one: Rank, *, here: bool, alone: bool, checkpoint: Path | None) -> str:
+    where = (
+        f"on {os.uname().nodename}"
+        if here
+        else f"on node {one.task.node_rank} ({host_of(one.run, one.task.node_rank)})"
+    )
+    how = "RANK=0 of 1" if alone else f"RANK={one.rank} of {one.binding.world_size}"
+    start = f"from {checkpoint.name}" if checkpoint else "from the beginning"
+    line = f"rank {one.rank} of {one.run.run_id} {where}, as {how}, {start}; what it writes is not kept"
+    if alone:
+        return line
+    return f"{line}\nit must not call init_process_group: the other ranks are not there, and it would wait for them"

@@ -1,0 +1,83 @@
+"""What is done with all runs of a sweep at once: look at them, wait for them, cancel them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from orchestrator.backends import backend
+from orchestrator.backends.base import BatchSubmitter
+from orchestrator.errors import EXIT_CANCELLED, EXIT_NOT_FINISHED, EXIT_RUN_FAILED
+from orchestrator.operations import runs as operations
+from orchestrator.operations.runs import POLL_SECONDS
+from orchestrator.protocol.events import EventKind
+from orchestrator.runs import dependencies
+from orchestrator.runs.run_id import sweep_of
+from orchestrator.runs.state import RunState
+from orchestrator.runs.store import RunDir, check_own, live_runs, newest_groups
+from orchestrator.supervisor.reconcile import state_of
+
+if TYPE_CHECKING:
+    from orchestrator.backends.base import NodeProof
+
+AT_ONCE: Final = 16  # cancelled at a time
+
+
+def grouped(root: Path, *, everything: bool, limit: int) -> list[list[tuple[RunDir, RunState]]]:
+    """The newest runs and all live ones, newest first; those of a sweep together, as one of so many."""
+    groups = newest_groups(root, None if everything else limit)
+    seen = {run.run_id for group in groups for run in group}
+    rest: dict[str, list[RunDir]] = {}
+    for run in live_runs(root):
+        if run.run_id not in seen:
+            rest.setdefault(sweep_of(run.run_id) or run.run_id, []).append(run)
+    looked = [[(run, operations.state_or_why_not(run)) for run in group] for group in [*groups, *rest.values()]]
+    there = [[each for each in group if each[0].path.exists()] for group in looked]  # some were removed meanwhile
+    return [group for group in there if group]
+
+
+def wait_all(runs: Sequence[RunDir], timeout: float | None = None) -> list[RunState]:
+    """The states of the runs once all have ended, or after `timeout` seconds."""
+    end = None if timeout is None else time.monotonic() + timeout
+    known: dict[str, RunState] = {}
+    while True:
+        for run in runs:
+            if run.run_id not in known or not known[run.run_id].is_final:
+                known[run.run_id] = state_of(run)
+        if all(state.is_final for state in known.values()) or (end is not None and time.monotonic() >= end):
+            return [known[run.run_id] for run in runs]
+        time.sleep(max(POLL_SECONDS, len(runs) / 100))  # files on a network file system send no events
+
+
+def exit_code(states: Sequence[RunState]) -> int:
+    """The exit code of `wait` for a sweep: of the worst of its runs."""
+    codes = {operations.exit_code(state) for state in states if not state.is_stopped_early}
+    order = (EXIT_NOT_FINISHED, EXIT_RUN_FAILED, EXIT_CANCELLED)
+    return next((code for code in order if code in codes), 0)
+
+
+def cancel_all(
+    root: Path, runs: Sequence[RunDir], *, now: bool, on_end: Callable[[RunState, list[NodeProof]], Any]
+) -> None:
+    """Stop the runs, those first that wait; `on_end` is told of each, and what is left of it."""
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 (a table of runs does without)
+
+    from orchestrator.supervisor import queue  # noqa: PLC0415 (as above)
+
+    live = [run for run in runs if not state_of(run).is_final]
+    check_own(root)
+    for run in live:
+        run.write("cancel.json", {"now": now, "time": time.time()})
+        run.append_event(EventKind.CANCEL, now=now)
+    left = [run for run in live if not queue.drop(run, dependencies.CANCELLED)]
+    kinds = {run.run_id: run.record().kind for run in left}
+    for kind in set(kinds.values()):
+        machine = backend(kind)
+        if isinstance(machine, BatchSubmitter):
+            machine.cancel_waiting([run for run in left if kinds[run.run_id] == kind])
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        ends = pool.map(lambda run: operations.cancel(root, run, now=now), live)
+        for state, proofs in ends:
+            on_end(state, proofs)

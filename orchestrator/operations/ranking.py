@@ -1,0 +1,101 @@
+"""Runs compared by a metric: which ones are meant, which is the best, and what sets them apart."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from orchestrator.errors import RunNotFoundError, UsageError
+from orchestrator.operations.runs import state_or_why_not
+from orchestrator.protocol.metric import Better, better_of
+from orchestrator.runs.files import metrics
+from orchestrator.runs.files.metrics import Ranked
+from orchestrator.runs.run_id import sweep_of
+from orchestrator.runs.store import RunDir, newest_runs
+from orchestrator.runs.sweeps import find_runs, newest_sweep, points_in
+
+MOST_COLUMNS: Final = 4  # of what sets runs apart
+_NO_SETTING: Final = ("version", "name", "code", "env", "secrets", "notify", "track", "pass_env")
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Runs by a metric, the best first; those without it come last."""
+
+    title: str
+    metric: str
+    better: Better
+    rows: tuple[Ranked, ...]
+
+
+def runs_meant(root: Path, references: Sequence[str], name: str | None = None) -> tuple[str, list[RunDir]]:
+    """Return (what they are called, the runs and points of sweeps that are named, or all whose name this is).
+
+    The newest sweep where nothing is named; RunNotFoundError for none.
+    """
+    if not references and name is None:
+        sweep = newest_sweep(root)
+        return sweep, points_in(root, sweep)
+    found = [run for each in references for run in find_runs(root, each)]
+    if name is not None:
+        of_name = re.compile(rf"{re.escape(name)}-[a-z2-9]{{6}}")
+        found += [run for run in newest_runs(root) if of_name.fullmatch(sweep_of(run.run_id) or run.run_id)]
+    runs = list({run.run_id: run for run in found}.values())
+    if not runs:
+        raise RunNotFoundError(f"no run has the name '{name}'", "orch status -a lists all runs")
+    sweeps = {sweep_of(run.run_id) for run in runs}
+    one_sweep = sweeps.pop() if len(sweeps) == 1 else None
+    return one_sweep or (runs[0].run_id if len(runs) == 1 else f"{len(runs)} runs"), runs
+
+
+def rank(title: str, runs: Sequence[RunDir], metric: str | None, order: Better | None) -> Ranking:
+    """Rank the runs by a metric, else by the first one that any of their jobs names; UsageError where none has it."""
+    found = [metrics.metrics_of(run) for run in runs]
+    of_job = next(filter(None, (metrics.metric_of_job(run.read("run.json")) for run in runs)), None)
+    if metric is None and of_job is None:
+        raise UsageError(f"the job of {title} names no metric", f"name one: --metric NAME; {metrics.names_of(found)}")
+    name = metric or (of_job.name if of_job is not None else "")
+    metrics.check_metric(name, found)
+    better = order or better_of(name, of_job)
+    apart = settings_apart(runs)
+    rows = [
+        Ranked(run.run_id, state_or_why_not(run).state, values, its.get(name))
+        for run, its, values in zip(runs, found, apart, strict=True)
+    ]
+    return Ranking(title, name, better, tuple(metrics.ranked(rows, better=better)))
+
+
+def settings_apart(runs: Sequence[RunDir]) -> list[dict[str, str]]:
+    """Return what sets each of the runs apart: its point's values in one sweep, else the job's fields that differ."""
+    records = [run.record() for run in runs]
+    sweeps = {sweep_of(run.run_id) for run in runs}
+    if len(sweeps) == 1 and None not in sweeps:
+        return [dict(record.values) for record in records]
+    jobs = [_fields(record.job) for record in records]
+    names = list(dict.fromkeys(name for job in jobs for name in job))
+    apart = [name for name in names if len({job.get(name, "-") for job in jobs}) > 1][:MOST_COLUMNS]
+    return [{_short(name, apart): job.get(name, "-") for name in apart} for job in jobs]
+
+
+def _fields(job: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in job.items():
+        if not prefix and name in _NO_SETTING:
+            continue
+        if isinstance(value, Mapping):
+            found.update(_fields(value, f"{prefix}{name}."))
+        elif isinstance(value, list):
+            found[f"{prefix}{name}"] = shlex.join(map(str, value))
+        elif value is not None:
+            found[f"{prefix}{name}"] = str(value)
+    return found
+
+
+def _short(name: str, names: Sequence[str]) -> str:
+    """Return the last part of a field's name, where no other one ends so."""
+    last = name.rpartition(".")[2]
+    return last if sum(each.rpartition(".")[2] == last for each in names) == 1 else name

@@ -1,0 +1,98 @@
+"""What a removal of runs takes with it: which runs are meant, how large they are, and what of them is nowhere else."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.errors import StoreError, UsageError
+from orchestrator.operations.pull import folders_pulled_to
+from orchestrator.operations.runs import state_or_why_not
+from orchestrator.protocol.checkpoints import checkpoint_dir
+from orchestrator.protocol.checkpoints.checkpoint_dir import COMMIT
+from orchestrator.protocol.files import folder_size
+from orchestrator.runs.files.checkpoints import checkpoint_folder
+from orchestrator.runs.files.outputs import Output, outputs_of
+from orchestrator.runs.reducer import left_outputs
+from orchestrator.runs.state import LeftOutputs, RunState, RunStatus
+from orchestrator.runs.store import RunDir
+
+
+@dataclass(frozen=True)
+class Removal:
+    """One run's: how many bytes go, and what of its checkpoints and outputs no pull has copied."""
+
+    run: RunDir
+    state: RunState
+    bytes: int
+    outputs: int = 0
+    output_bytes: int = 0
+    only_outputs: int = 0
+    only_checkpoints: int = 0
+    left: tuple[LeftOutputs, ...] = ()  # on machines that nothing here knows of after it
+
+
+def select(
+    runs: Iterable[RunDir], *, states: Collection[RunStatus], before: float | None, keep: int
+) -> tuple[list[RunDir], list[RunDir]]:
+    """Return (of these runs, the newest first, those that are meant, those that would be but for what is elsewhere).
+
+    Meant is what has ended in one of the `states` (any where there are none) before the time `before`, but for the
+    newest `keep`. One whose machines hold outputs that are not here stays: nobody would know of them any more.
+    """
+    found = []
+    for run in runs:
+        state = state_or_why_not(run)
+        is_old = before is None or (state.ended or state.created) < before
+        if state.is_final and is_old and (not states or state.state in states):
+            found.append(run)
+    holding = [run for run in found[keep:] if any(each.files for each in left_outputs(run.events()))]
+    return [run for run in found[keep:] if run not in holding], holding
+
+
+def removal_of(run: RunDir) -> Removal:
+    """Return what goes with a run; UsageError for one that is still going on, no details of one that is damaged."""
+    state = state_or_why_not(run)
+    if not state.is_final and state.state is not RunStatus.UNREADABLE:
+        raise UsageError(f"run {run.run_id} is {state.state}", f"cancel it first: orch cancel {run.run_id}")
+    size = folder_size(run.path.resolve())
+    try:
+        own = [each for each in outputs_of(run) if each.file.resolve().is_relative_to(run.path.resolve())]
+        copies = folders_pulled_to(run)
+        return Removal(
+            run, state, size,
+            outputs=len(own),
+            output_bytes=sum(each.bytes for each in own),
+            only_outputs=sum(not _is_output_in(each, copies) for each in own),
+            only_checkpoints=sum(not _is_checkpoint_in(path, copies) for path in _checkpoints_within(run)),
+            left=left_outputs(run.events()),
+        )  # fmt: skip
+    except (StoreError, OSError):
+        return Removal(run, state, size)
+
+
+def _checkpoints_within(run: RunDir) -> list[Path]:
+    """Return the committed checkpoints that are deleted with the run's folder."""
+    folder = checkpoint_folder(run)
+    if not folder.resolve().is_relative_to(run.path.resolve()):
+        return []
+    return [folder / name for name in checkpoint_dir.committed(folder)]
+
+
+def _is_output_in(output: Output, folders: Sequence[Path]) -> bool:
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            if (folder / "outputs" / output.path).stat().st_size == output.bytes:
+                return True
+    return False
+
+
+def _is_checkpoint_in(path: Path, folders: Sequence[Path]) -> bool:
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            copy = folder / "checkpoints" / path.name / COMMIT
+            if copy.read_bytes().strip() == (path / COMMIT).read_bytes().strip():
+                return True
+    return False

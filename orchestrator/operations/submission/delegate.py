@@ -1,0 +1,220 @@
+"""Runs that orch on another machine looks after: handed over to it, and asked about, through the system's ssh.
+
+That machine reaches the nodes with its own keys, and must have orch; no key is copied there. What is here is a pointer.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shlex
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from orchestrator.errors import BackendError, StoreError, UsageError
+from orchestrator.node.system.private import make_private
+from orchestrator.runs.run_id import is_run_id, run_id_from, sweep_of
+from orchestrator.runs.store import RunDir, check_own, newest_runs
+from orchestrator.transport.address import gateway_of
+from orchestrator.transport.openssh import NO_CONNECTION, ssh_argv
+
+if TYPE_CHECKING:
+    from orchestrator.prepare.prepare import Prepared
+
+FORMAT: Final = 1
+WITH_POINTS: Final = 2  # a sweep: an orch that knows none must not take it for one run
+FOLDER: Final = "elsewhere"
+NO_PROGRAM: Final = (126, 127)
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """A run or sweep of another machine's: its id, the machine, the orch there, and when it was handed over."""
+
+    run_id: str
+    host: str
+    orch: str
+    time: float
+
+
+def is_elsewhere(prepared: Prepared) -> bool:
+    """Is the run to be looked after by another machine?"""
+    return getattr(prepared.profile, "supervisor", "here") != "here"
+
+
+def hand_over(root: Path, prepared: Prepared, points: Mapping[str, Any] | None = None) -> Pointer:
+    """Have the other machine submit the run, or a sweep's `points`.
+
+    BackendError with its own words where it can't, and nothing is started.
+    """
+    import tempfile  # noqa: PLC0415 (a table of runs does without)
+
+    from orchestrator.prepare.prepare import plan_for  # noqa: PLC0415 (loads pydantic)
+
+    check_own(root)
+    profile = prepared.profile
+    assert profile.kind == "ssh", "no other profile names a supervisor"
+    host, program = profile.supervisor, profile.supervisor_orch
+    launch = plan_for(root, prepared)
+    if prepared.repeats is not None or prepared.after or Path(launch.tasks[0].resume).is_absolute():
+        raise UsageError(
+            f"what a run left on this machine can't be handed over to {host}", "submit there, or with supervisor: here"
+        )
+    head = {
+        "format": FORMAT if points is None else WITH_POINTS,
+        "points": points,
+        "job": {**launch.job, "code": {**launch.job["code"], "dir": "code"}},
+        "profile": {**launch.profile, "supervisor": "here"},
+        "given": [name.rstrip("=") for name in prepared.given],
+        "shell": {**prepared.environment.env, **prepared.environment.secrets, **prepared.hidden},
+        "waits": prepared.waits,
+    }
+    with tempfile.TemporaryDirectory(prefix="orch-") as folder:
+        payload = json.dumps(head).encode() + b"\n" + _packed(prepared, Path(folder) / "code")
+    done = subprocess.run(_argv(host, [program, "accept"]), input=payload, capture_output=True, check=False)
+    if done.returncode != 0:
+        raise _refusal(host, program, done.returncode, done.stderr.decode("utf-8", "replace"))
+    pointer = Pointer(
+        run_id_from(_told(done.stdout), f"{host}, which is to look after the run,"), host, program, time.time()
+    )
+    make_private(str(root / FOLDER), exist_ok=True)
+    RunDir(root / FOLDER).write(f"{pointer.run_id}.json", asdict(pointer))
+    return pointer
+
+
+def _told(answer: bytes) -> object:
+    """Return the run id of the other machine's answer; None where it is no such answer."""
+    try:
+        told = json.loads(answer)
+    except ValueError:
+        return None
+    return told.get("run_id") if isinstance(told, dict) else None
+
+
+def _packed(prepared: Prepared, folder: Path) -> bytes:
+    import tarfile  # noqa: PLC0415 (only a submit needs it)
+
+    from orchestrator.runs.files.code_snapshot import take  # noqa: PLC0415 (as above)
+
+    code = prepared.loaded.job.code
+    take(prepared.loaded.code_dir, folder, code.ignore, code.max_size)
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        tar.add(folder, "code")
+    return buffer.getvalue()
+
+
+def _argv(host: str, command: list[str]) -> list[str]:
+    address = gateway_of(host)
+    return [*ssh_argv(address), "--", address.host, shlex.join(command)]
+
+
+def _refusal(host: str, program: str, code: int, said: str) -> BackendError:
+    words = said.strip()
+    if code == NO_CONNECTION:
+        return BackendError(f"{host}, which is to look after the run, can't be reached: {words}", f"try: ssh {host}")
+    if code in NO_PROGRAM or "No such command 'accept'" in words:
+        return BackendError(
+            f"{host} is to look after the run, and has no {program} that can: {words}",
+            "install this orch there, or set supervisor_orch: in the profile to its path",
+        )
+    return BackendError(f"{host}, which is to look after the run, says: {words.removeprefix('orch: ')}")
+
+
+def accept(root: Path, stream: IO[bytes]) -> str:
+    """Submit what another machine's `hand_over` sends, with the variables of its shell; the run's or sweep's id."""
+    import tempfile  # noqa: PLC0415 (only a submit needs it)
+
+    from orchestrator.operations.submission import submit  # noqa: PLC0415 (the controller's own commands load it)
+    from orchestrator.prepare import prepare  # noqa: PLC0415 (the controller's own commands load it)
+
+    try:
+        head = json.loads(stream.readline())
+    except ValueError:
+        head = None
+    if not isinstance(head, dict) or head.get("format") not in (FORMAT, WITH_POINTS):
+        raise UsageError("this is not what this version of orch takes over", "install the same orch on both machines")
+    os.environ.update(head["shell"])
+    with tempfile.TemporaryDirectory(prefix="orch-") as folder:
+        _unpack(stream, Path(folder).resolve())
+        paths = {}
+        for what in ("job", "profile"):
+            paths[what] = Path(folder) / f"{what}.yaml"
+            paths[what].write_text(json.dumps(head[what]))  # JSON is YAML
+        request = prepare.Request(
+            str(paths["job"]), str(paths["profile"]), env=tuple(head["given"]), waits=head["waits"]
+        )
+        if head["format"] == FORMAT:
+            return submit.submit(root, prepare.prepare(root, request)).run_id
+        from orchestrator.operations.submission import sweep  # noqa: PLC0415 (most runs are no points)
+
+        return str(sweep_of(sweep.submit_sweep(root, sweep.prepare_asked(root, request, head["points"]))[0].run_id))
+
+
+def _unpack(stream: IO[bytes], folder: Path) -> None:
+    """Unpack the code that was sent; UsageError for what would be written elsewhere, also through a link in it."""
+    import tarfile  # noqa: PLC0415 (only a submit needs it)
+
+    try:
+        with tarfile.open(fileobj=stream, mode="r|gz") as tar:
+            for member in tar:
+                path, target = PurePosixPath(member.name), folder / member.name
+                is_plain = member.isfile() or member.isdir() or member.issym()
+                is_inside = ".." not in path.parts and target.parent.resolve().is_relative_to(folder)
+                if not is_plain or not is_inside or target.is_symlink():
+                    raise UsageError(f"the code that was sent holds {member.name}, which leads elsewhere")
+                tar.extract(member, folder)
+    except (tarfile.TarError, EOFError) as error:
+        raise UsageError(f"the code that was sent is cut short: {error}", "submit again") from error
+
+
+def pointers(root: Path) -> list[Pointer]:
+    """All runs that were handed over, the newest last; none where others may write: a pointer names a program."""
+    found: list[Pointer] = []
+    try:
+        check_own(root)
+    except StoreError:
+        return found
+    for path in (root / FOLDER).glob("*.json"):
+        try:
+            kept = RunDir(root / FOLDER).read(path.name)
+            pointer = Pointer(**kept) if kept is not None else None
+        except (StoreError, TypeError):  # half written; the run itself is whole, where it is
+            continue
+        if pointer is not None and is_run_id(pointer.run_id):
+            found.append(pointer)
+    return sorted(found, key=lambda pointer: pointer.time)
+
+
+def find_pointer(root: Path, reference: str) -> Pointer | None:
+    """The handed-over run that this id, unique prefix or `last` names; None where it names one of this machine's.
+
+    A point's id names its sweep.
+    """
+    known = pointers(root)
+    if reference == "last" and known:
+        newest = next(iter(newest_runs(root, 1)), None)
+        created = newest.record().created if newest is not None else 0.0
+        return known[-1] if known[-1].time > created else None
+    found = [each for each in known if each.run_id in (reference, sweep_of(reference))] or [
+        each for each in known if reference and each.run_id.startswith(reference)
+    ]
+    return found[0] if len(found) == 1 and not (root / "runs" / reference).exists() else None
+
+
+def reach(pointer: Pointer, reference: str, words: list[str]) -> int:
+    """Run the same command on the machine that looks after the run; its exit code."""
+    name = reference if sweep_of(reference) == pointer.run_id else pointer.run_id
+    argv = [pointer.orch, *(name if word == reference else word for word in words)]
+    code = subprocess.run(_argv(pointer.host, argv), stdin=subprocess.DEVNULL, check=False).returncode
+    if code == NO_CONNECTION:
+        raise BackendError(
+            f"{pointer.host} looks after run {pointer.run_id} and can't be reached; the run goes on",
+            f"try: ssh {pointer.host}", transient=True,
+        )  # fmt: skip
+    return code

@@ -1,0 +1,262 @@
+"""What `orch init` writes: first job and profile files, from a launch line, host names or sinfo's output."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from orchestrator.errors import UsageError
+from orchestrator.operations.submission.batch_script import SUFFIXES, read_script
+from orchestrator.operations.submission.launch_line import Pasted, job_of, read_command, words
+from orchestrator.protocol.hostlist import in_words
+from orchestrator.specs.launchers import launcher_in
+from orchestrator.specs.profile import SshProfile
+from orchestrator.specs.sbatch_options import FIELDS, OPTIONS, OURS
+from orchestrator.specs.units import seconds, size
+
+_SAFE = re.compile(r"-{0,2}[A-Za-z0-9_./][A-Za-z0-9_./+=@%^~-]*")
+# Without quotes these would be read as something other than text, here or by another YAML reader.
+_NOT_TEXT = re.compile(
+    r"(?i)null|true|false|yes|no|on|off|y|n|[-+]?[0-9][0-9_]*(\.[0-9_]*)?(e[-+]?[0-9]+)?|[-+]?\.[0-9_]+(e[-+]?[0-9]+)?"
+    r"|0[xo][0-9a-f_]+|[-+]?\.(inf|nan)|[0-9]{4}-[0-9-]+.*|-+|\.+|0b[01_]+"
+)
+_GPUS = re.compile(r"gpu(?::[^:,()]+)?:(\d{1,5})(?:\([^)]*\))?")
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A job file, the profile that its launch line implies (if any), and what could not be carried over."""
+
+    job: str
+    profile: str | None
+    notes: tuple[str, ...]
+
+
+def text_value(text: str, *, number_is_text: bool = False) -> str:
+    """Return a text as a YAML scalar for any place; number_is_text where a bare number is read as text anyway."""
+    is_number = number_is_text and re.fullmatch(r"[0-9]{1,15}|[0-9]{1,15}\.[0-9]{1,15}|[0-9]{1,5}e-?[0-9]{1,3}", text)
+    if is_number or (_SAFE.fullmatch(text) and not _NOT_TEXT.fullmatch(text)):
+        return text
+    return f'"{"".join(map(_escaped, text))}"'
+
+
+def _escaped(char: str) -> str:
+    if char in '"\\':
+        return f"\\{char}"
+    if char == " " or (char.isprintable() and not char.isspace()):
+        return char
+    number = ord(char)
+    if char == "\0" or 0xD800 <= number <= 0xDFFF:
+        raise UsageError(f"the character {char!r} can't be written to a YAML file", "leave it out of the command")
+    if number < 0x100:
+        return f"\\x{number:02x}"
+    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+
+
+def profile_from_hosts(hosts: Sequence[str], *, nproc_per_node: int | str = "auto") -> str:
+    """Return an ssh profile for `n[1-3]` or `user@n1:2222`; UsageError where a host can't be read."""
+    try:
+        profile = SshProfile(kind="ssh", name="ssh", hosts=tuple(hosts))  # type: ignore[arg-type]
+    except ValidationError as error:
+        message = str(error.errors(include_url=False)[0]["msg"]).removeprefix("Value error, ")
+        raise UsageError(f"the hosts can't be read: {message}", "write them like n[1-3] or user@n1:22") from None
+    return _lines(
+        "# Machines reached over SSH; each needs python3 (3.9 or newer) and torch.",
+        "kind: ssh",
+        f"hosts: {_flow(hosts)} # {in_words(host.host for host in profile.hosts)}",
+        f"nproc_per_node: {nproc_per_node} # ranks per node; auto: its GPUs, else its cores",
+        "# python: ~/venv/bin/python   # the interpreter that has torch; python3 by default",
+        "# shared: true                # when all hosts see the same home folder",
+    )
+
+
+def profile_from_sinfo(text: str) -> str:
+    """Return a slurm profile from `sinfo -h -o '%P|%D|%c|%m|%G|%l'`; UsageError where it has no partition."""
+    rows = [parts for line in text.splitlines() if len(parts := [p.strip() for p in line.split("|")]) == 6]
+    rows = [row for row in rows if re.fullmatch(r"[A-Za-z0-9_.+-]+\*?", row[0]) and row[1].isdecimal()]
+    if not rows:
+        hint = "expected the output of: sinfo -h -o '%P|%D|%c|%m|%G|%l'"
+        raise UsageError("sinfo's output names no partition", hint)
+    partition, nodes, cores, _, gres, limit = next((row for row in rows if row[0].endswith("*")), rows[0])
+    gpus = sum(int(count) for count in _GPUS.findall(gres))
+    ranks = gpus or min(4, _leading_number(cores) or 1)
+    name = partition.rstrip("*")
+    others = sorted({row[0].rstrip("*") for row in rows} - {name})
+    return _lines(
+        f"# Partition {name}: {nodes} nodes of {_comment(cores)} cores, {gpus or 'no'} GPUs.",
+        "kind: slurm",
+        f"partition: {text_value(name)}",
+        *([f"# other partitions: {', '.join(others)}"] if others else []),
+        f"nodes: {min(2, max(1, int(nodes)))}",
+        f"nproc_per_node: {min(ranks, 1024)}",
+        *([f"gpus_per_node: {gpus}", f"cpus_per_gpu: {max(1, _leading_number(cores) // gpus)}"] if gpus else []),
+        f"time: {_first_time(limit)} # the partition's limit is {_comment(limit)}",
+        "shared: true # login and compute nodes see the same workdir",
+    )
+
+
+def _leading_number(text: str) -> int:
+    found = re.match(r"[0-9]{1,6}", text)
+    return int(found[0]) if found else 0
+
+
+def _first_time(limit: str) -> str:
+    """Return an hour, or the partition's limit where that is less."""
+    most = slurm_seconds(limit)
+    return "1h" if most is None or most >= 3600 else f"{max(1, most)}s"
+
+
+def slurm_seconds(text: str) -> int | None:
+    """Return the seconds of a time as Slurm reads it (`30` is minutes, `10:00` minutes:seconds), None if it is none."""
+    if re.fullmatch(r"[0-9]{1,9}", text):
+        return int(text) * 60
+    if short := re.fullmatch(r"([0-9]{1,9}):([0-9]{2})", text):
+        return int(short[1]) * 60 + int(short[2])
+    try:
+        return seconds(text) if re.fullmatch(r"[0-9:-]+", text) else None
+    except ValueError:
+        return None
+
+
+def job_from_command(command: str, name: str | None = None, folder: Path | None = None) -> Draft:
+    """Return a job file, called `name` or after its program, for a launch line, with the profile that it implies.
+
+    UsageError where the line can't be read, or starts a script of this folder that starts a launcher itself.
+    """
+    pasted = read_command(command)
+    if pasted.kind == "command" and (inside := launcher_in([pasted.target, *pasted.args], folder or Path.cwd())):
+        hint = "give the line that starts the training; orch starts its ranks itself"
+        raise UsageError(
+            f"the command starts {inside}: on each rank of orch it would train the whole over",
+            f"{hint}: orch init {name or 'NAME'} {inside.text}" if inside.text else hint,
+        )
+    return _draft(pasted, name)
+
+
+def job_from_script(text: str, name: str | None = None) -> Draft:
+    """Return the same for a batch or shell script with a launch line in it; its #SBATCH lines become the profile's."""
+    return _draft(read_script(text), name)
+
+
+def script_in(command: Sequence[str]) -> str | None:
+    """Return the file that `job.sbatch`, `sbatch job.sbatch` or `bash run.sh` names; None for any other command."""
+    words = list(command[1:] if len(command) > 1 and command[0] in ("sbatch", "bash", "sh") else command)
+    if len(words) == 1 and (words[0].endswith(SUFFIXES) or command[0] == "sbatch"):
+        return words[0]
+    return None
+
+
+def _draft(pasted: Pasted, name: str | None) -> Draft:
+    notes = list(pasted.notes)
+    if any("$" in word for word in (*pasted.args, *pasted.env.values(), pasted.target)):
+        notes.append("a '$' is passed on as it is: orch starts programs without a shell")
+    profile = _implied_profile(pasted, notes)
+    return Draft(_job(pasted, name), profile, tuple(dict.fromkeys(notes)))
+
+
+def _job(pasted: Pasted, name: str | None) -> str:
+    lines: list[str] = []
+    if pasted.launcher:
+        lines.append(f"# Was started by {pasted.launcher}; the numbers of nodes and ranks are the profile's.")
+    for key, value in job_of(pasted, name).items():
+        lines += _entry(key, value, number_is_text=key == "env")
+    return _lines(*lines)
+
+
+def _entry(key: str, value: Any, *, number_is_text: bool) -> list[str]:
+    """Return the lines of one field: a text, a list, or a mapping of these."""
+    if isinstance(value, dict):
+        inner = [line for name, each in value.items() for line in _entry(name, each, number_is_text=number_is_text)]
+        return [f"{key}:", *(f"  {line}" for line in inner)]
+    return [f"{key}: {_flow(value) if isinstance(value, list) else text_value(value, number_is_text=number_is_text)}"]
+
+
+_SLURM_TEXT: Final = ("partition", "account", "qos", "gres", "constraint", "exclude")
+# What orch or its job file says itself, and options of srun that sbatch has not.
+_SLURM_OWN: Final = words(
+    "nodes ntasks ntasks_per_node gpus_per_node cpus_per_task mem time job_name nodelist export mpi output error input "
+    "chdir label unbuffered kill_on_bad_exit wait pty overlap quiet verbose cpu_bind exact no_kill container_image "
+    "container_mounts container_workdir container_name no_container_mount_home container_mount_home "
+    "container_writable container_remap_root no_container_remap_root multi_prog jobid job_num_nodes"
+)
+
+
+def _implied_profile(pasted: Pasted, notes: list[str]) -> str | None:
+    if pasted == replace(pasted, slurm=None, nodes=None, nproc=None, python=None, setup=[]):
+        return None
+    nodes = max(1, min(pasted.nodes or 1, 100_000))
+    nproc = min(pasted.nproc, 1024) if isinstance(pasted.nproc, int) else pasted.nproc or "auto"
+    values: dict[str, Any] = {"kind": "local", "nodes": nodes, "nproc_per_node": nproc}
+    if pasted.python:
+        values["python"] = pasted.python
+    if pasted.setup:
+        values["setup"] = pasted.setup
+    if pasted.slurm is not None:
+        values |= {"kind": "slurm", "shared": True} | _slurm_values(pasted.slurm, notes)
+    elif nodes > 1:
+        notes.append(f"the command does not name its {nodes} nodes; `orch init --host` writes a profile with them")
+    return _lines(*(f"{key}: {_value(value)}".replace(": \n", ":\n") for key, value in values.items()))
+
+
+def _slurm_values(options: Mapping[str, str], notes: list[str]) -> dict[str, Any]:
+    values: dict[str, Any] = {name: options[name] for name in _SLURM_TEXT if options.get(name)}
+    for name in ("gpus_per_node", "cpus_per_task"):
+        if text := options.get(name):
+            if re.fullmatch(r"[1-9][0-9]{0,4}", text):
+                values[name] = int(text)
+            elif name == "gpus_per_node" and re.fullmatch(r"[\w.-]+:[1-9][0-9]{0,4}", text):
+                values["gres"] = f"gpu:{text}"
+            else:
+                notes.append(f"--{name.replace('_', '-')} {text} was left out")
+    if text := options.get("time"):
+        limit = slurm_seconds(text)
+        values |= {"time": f"{limit}s"} if limit is not None else {}
+    if text := options.get("mem"):
+        values |= _memory(text, notes)
+    if "container_image" in options:
+        values["runtime"] = "pyxis"
+    rest = {}
+    for name in sorted(options.keys() - _SLURM_OWN - set(_SLURM_TEXT)):
+        option = name.replace("_", "-")
+        if option in OPTIONS:
+            rest[option] = options[name] or True
+        elif option not in OURS and option not in FIELDS:
+            notes.append(f"--{option} {options[name]}".rstrip() + " was left out")
+    return values | ({"sbatch": rest} if rest else {})
+
+
+def _memory(text: str, notes: list[str]) -> dict[str, Any]:
+    """Return memory as Slurm means it: a bare number is megabytes; 0 (all of it) only sbatch understands."""
+    try:
+        return {"mem": f"{text}M" if text.isdecimal() else text} if size(text) else {"sbatch": {"mem": "0"}}
+    except ValueError:
+        notes.append(f"--mem {text} was left out")
+        return {}
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list):
+        return "".join(f"\n  - {text_value(each)}" for each in value)
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{text_value(k)}: {_value(v)}' for k, v in value.items())}}}"
+    return text_value(value) if isinstance(value, str) else str(value).lower()
+
+
+def _flow(items: Iterable[str]) -> str:
+    """Return a YAML list, in one line where it fits."""
+    shown = [text_value(item, number_is_text=True) for item in items]
+    line = f"[{', '.join(shown)}]"
+    return line if len(line) <= 90 else "\n" + "\n".join(f"  - {item}" for item in shown)
+
+
+def _comment(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9:+-]", "", text) or "unknown"
+
+
+def _lines(*lines: str) -> str:
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,58 @@
+"""orch run: a launch line becomes a job that stands in no file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from orchestrator.operations.submission.launch_line import Pasted, job_of, read_words
+from orchestrator.specs.documents.loader import Document, document_of
+
+CALLED: Final = "command line"
+
+
+@dataclass(frozen=True)
+class Typed:
+    """The job of a launch line, what the line says of the profile, and what was not taken over from it."""
+
+    job: Document
+    nodes: int | None
+    nproc_per_node: int | str | None
+    python: str | None
+    notes: tuple[str, ...]
+
+
+def read_line(words: Sequence[str], cwd: Path) -> Typed:
+    """Read the words of `orch run -- WORDS`; UsageError where they start no program.
+
+    The code is this folder; that of a script which lies elsewhere is the script's own folder.
+    """
+    pasted = read_words(words)
+    folder, fields = _placed(job_of(pasted), cwd)
+    return Typed(
+        job=document_of(fields, folder, CALLED),
+        nodes=pasted.nodes,
+        nproc_per_node=None if pasted.nproc_is_default else pasted.nproc,
+        python=os.path.normpath(cwd / pasted.python) if pasted.python else None,
+        notes=_notes(pasted),
+    )
+
+
+def _placed(fields: dict[str, Any], cwd: Path) -> tuple[Path, dict[str, Any]]:
+    """Return the code folder, and the fields with the script relative to it."""
+    script = fields.get("script")
+    if script is None or not (cwd / script).is_file():
+        return cwd, fields  # what is not here the job's own checks tell
+    path = Path(os.path.normpath(cwd / script))
+    folder = cwd if path.is_relative_to(cwd) else path.parent
+    return folder, {**fields, "script": str(path.relative_to(folder))}
+
+
+def _notes(pasted: Pasted) -> tuple[str, ...]:
+    notes = list(pasted.notes)
+    if pasted.slurm is not None:
+        notes.append("of srun's options only the nodes and tasks were taken; orch init NAME srun ... keeps the others")
+    return tuple(dict.fromkeys(notes))

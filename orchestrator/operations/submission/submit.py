@@ -1,0 +1,140 @@
+"""orch submit: start a run, or leave its start to the supervisor; and what to say of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.backends import backend, kind_of
+from orchestrator.backends.base import Backend, Scheduler
+from orchestrator.errors import (
+    OrchError,
+    PlacesTakenError,
+)
+from orchestrator.prepare.prepare import Prepared, plan_for
+from orchestrator.prepare.record import record_run, snapshot_code
+from orchestrator.protocol.events import EventKind
+from orchestrator.runs import dependencies
+from orchestrator.runs.notifications.ledger import forget
+from orchestrator.runs.record import Dependency
+from orchestrator.runs.run_id import new_run_id
+from orchestrator.runs.store import RunDir, remove_run
+from orchestrator.runs.sweeps import runs_named
+from orchestrator.supervisor.start import start_supervisor
+from orchestrator.transport.credentials import credentials_for, entrusted
+
+if TYPE_CHECKING:  # what only looks at runs must not wait for pydantic
+    from orchestrator.specs.plan import LaunchPlan
+
+
+def submit(root: Path, prepared: Prepared) -> RunDir:
+    """Start a run and return when its agents are on their way; what follows needs neither this process nor a terminal.
+
+    The run is recorded before anything is started. One that is refused is none: it leaves no trace.
+    """
+    loaded = prepared.loaded
+    machine = backend(kind_of(dict(prepared.profile)))
+    run_id = new_run_id(loaded.job.name)
+    launch = machine.completed(plan_for(root, prepared, run_id))
+    queued = as_queued(root, machine, launch, prepared.after)
+    run = record_run(root, prepared, launch)
+    try:
+        snapshot_code(prepared, run)
+    except OrchError:
+        remove_run(root, run)  # nothing was started: it leaves no trace
+        raise
+    if queued is None:
+        enqueue(root, run, prepared)
+        return run
+    launch = queued
+    tasks = entrusted(launch.tasks, credentials_for(launch.nnodes), prepared.environment.secrets)
+    try:
+        machine.submit(launch, tasks, run)
+    except PlacesTakenError:
+        enqueue(root, run, prepared)
+        return run
+    except OrchError as error:
+        withdraw(root, run, error)
+        raise
+    run.append_event(EventKind.SUBMITTED)
+    start_supervisor(root, without=prepared.environment.secrets)
+    return run
+
+
+def withdraw(root: Path, run: RunDir, error: OrchError) -> None:
+    """End what was started of a run that was refused, and remove it; one of which something is left stays as failed."""
+    from orchestrator.operations.runs import have_it_told  # noqa: PLC0415 (what a submit that works does without)
+    from orchestrator.supervisor.reconcile import reconcile  # noqa: PLC0415 (as above)
+
+    run.append_event(EventKind.SUBMIT_FAILED, reason=error.message)
+    verdict = reconcile(root, run)
+    swept = [event for event in run.events() if event["kind"] == EventKind.CLEANED_UP and "node" not in event]
+    if verdict is None or any(event.get("survivors") or event.get("away") for event in swept):
+        have_it_told(root)
+        return
+    forget(root, run)  # its submitter has been told
+    remove_run(root, run)
+
+
+def enqueue(root: Path, run: RunDir, prepared: Prepared) -> None:
+    """Leave the start of a recorded run to the supervisor, until what it waits for has come."""
+    from orchestrator.supervisor import queue  # noqa: PLC0415 (few runs have to wait)
+
+    run.append_event(EventKind.QUEUED)
+    run.write(dependencies.QUEUED, queue.keep(os.environ, prepared.environment.secrets), private=True)
+    start_supervisor(root, without=prepared.environment.secrets)
+
+
+def as_queued(root: Path, machine: Backend, launch: LaunchPlan, after: Dependency | None) -> LaunchPlan | None:
+    """The plan as it is handed over now, where it may be: its scheduler can wait itself for runs of its own.
+
+    None where orch has to wait.
+    """
+    if after is None:
+        return launch
+    before = [run for run in runs_named(root, after.run) if not (run.path / "verdict.json").exists()]
+    if not before or not isinstance(machine, Scheduler) or not all(_is_there(run, launch.profile) for run in before):
+        return None
+    waits = machine.waiting_for(before, succeeds=after.succeeds)
+    if waits is None:
+        return None
+    own = launch.profile["sbatch"].get("dependency")
+    sbatch = {**launch.profile["sbatch"], "dependency": f"{own},{waits}" if own else waits}
+    return replace(launch, profile={**launch.profile, "sbatch": sbatch})
+
+
+def _is_there(run: RunDir, profile: Mapping[str, Any]) -> bool:
+    """Has the run been handed to the same scheduler as this profile's runs?"""
+    record = run.record()
+    is_same = record.kind == kind_of(profile) and record.login == profile.get("login")
+    return is_same and not dependencies.is_queued(run)
+
+
+def slurm_job(run: RunDir) -> str | None:
+    """Return the number of the Slurm job that the run has become; None where it is none."""
+    return backend(run.record().kind).slurm_job(run)
+
+
+def wait_for_places(run: RunDir) -> str:
+    """What a run that has just been queued waits for, as far as that is places of shared hosts; else empty."""
+    kept = dependencies.queue_place(run) if dependencies.is_queued(run) else None
+    return str(kept["why"]) if kept is not None else ""
+
+
+def note_on_profile(run: RunDir) -> str:
+    """What the run's profile leaves open that it should say, in one line; empty where that is nothing."""
+    machine = backend(run.record().kind)
+    said = machine.unsaid(run) if isinstance(machine, Scheduler) else ""
+    return f"note: {said}" if said else ""
+
+
+def note_on_queue(run: RunDir) -> str:
+    """What may keep a run in its queue for ever, in one line; empty where nothing is known to."""
+    machine = backend(run.record().kind)
+    if not isinstance(machine, Scheduler) or not (status := machine.scheduler_status(run)).is_stuck:
+        return ""
+    excess = machine.excess(run)
+    return f"note: {status.detail}; it may never start{f': {excess}' if excess else ''}"

@@ -1,0 +1,260 @@
+"""orch submit --sweep and --search: a run for each point, recorded together, then queued or handed to Slurm.
+
+A sweep is one array there; the trials of a search have their values when they are started, and are jobs of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from orchestrator.backends import backend, kind_of
+from orchestrator.backends.base import Backend, BatchSubmitter
+from orchestrator.errors import OrchError, SpecError, UsageError
+from orchestrator.operations.submission import submit
+from orchestrator.prepare.prepare import Prepared, Request, plan_for, prepare
+from orchestrator.prepare.record import copy_code, record_run
+from orchestrator.protocol.events import EventKind
+from orchestrator.runs import dependencies
+from orchestrator.runs.record import SweepPoint
+from orchestrator.runs.run_id import new_run_id, point_id
+from orchestrator.runs.searches import Sampler, Search, Stop, write_search
+from orchestrator.runs.store import (
+    RunDir,
+    append_lines,
+    remove_run,
+    remove_sweep,
+    write_durably,
+)
+from orchestrator.runs.sweeps import Point, make_sweep, share
+from orchestrator.specs.sweep import Axis
+from orchestrator.supervisor import queue
+from orchestrator.supervisor.start import start_supervisor
+from orchestrator.transport.credentials import credentials_for, entrusted
+
+if TYPE_CHECKING:  # what only looks at runs must not wait for pydantic
+    from concurrent.futures import ThreadPoolExecutor
+
+    from orchestrator.specs.plan import LaunchPlan
+
+AT_ONCE: Final = 16  # files are synced: several runs at a time share the disk's work
+PARALLEL: Final = {"local": 1, "ssh": 1, "slurm": 16}  # where nobody says it: a run of a machine's takes all of it
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep that has been read and checked: nothing is written or started yet."""
+
+    axes: tuple[Axis, ...]
+    points: tuple[Point, ...]
+    prepared: tuple[Prepared, ...]  # of each point
+    parallel: int | None
+    plain: Prepared  # without any point's values
+    options: tuple[str, ...] | SearchOptions
+    search: Search | None = None  # which gives the points their values
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what another machine has to be asked for the same points."""
+        if isinstance(self.options, SearchOptions):
+            return {"search": asdict(self.options), "parallel": self.parallel}
+        return {"sweep": self.options, "parallel": self.parallel}
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """What a command line says of a search."""
+
+    sampler: Sampler
+    trials: int
+    stop: Stop | None = None
+
+
+def prepare_asked(root: Path, request: Request, asked: Mapping[str, Any]) -> Sweep:
+    """Read and check what another machine's `Sweep.to_json` asks for."""
+    if "sweep" in asked:
+        return prepare_sweep(root, request, asked["sweep"], asked["parallel"])
+    search = asked["search"]
+    stop = Stop(search["stop"]) if search["stop"] is not None else None
+    options = SearchOptions(Sampler(search["sampler"]), search["trials"], stop)
+    return prepare_search(root, request, options, asked["parallel"])
+
+
+def prepare_sweep(root: Path, request: Request, options: Sequence[str], parallel: int | None) -> Sweep:
+    """Read and check every point before anything is written; UsageError names the point that can't be run."""
+    from orchestrator.specs.job import Training  # noqa: PLC0415 (loads pydantic)
+    from orchestrator.specs.sweep import points_of, read_axes  # noqa: PLC0415 (beside its only use)
+
+    plain = prepare(root, request)
+    trains = plain.loaded.job.training is not None
+    axes = read_axes(options, Training.model_fields, request.sets, trains=trains)
+    points = points_of(axes)
+    prepared = [_prepare_at(root, request, point, "--sweep") for point in points]
+    _check_checkpoints(prepared, "--sweep")
+    return Sweep(tuple(axes), tuple(points), tuple(prepared), parallel, plain, tuple(options))
+
+
+def prepare_search(root: Path, request: Request, options: SearchOptions, parallel: int | None) -> Sweep:
+    """Read and check a search, at the ends of its ranges and at each choice; UsageError where one can't be run."""
+    from orchestrator.specs.job import Training  # noqa: PLC0415 (loads pydantic)
+    from orchestrator.specs.search import axes_of, extremes, search_of  # noqa: PLC0415 (as above)
+
+    plain = prepare(root, request)
+    search = search_of(
+        plain.loaded.job, options.sampler, options.trials, options.stop, request.sets, Training.model_fields
+    )
+    for point in extremes(search):
+        _prepare_at(root, request, point, "search.space")
+    points, prepared = [Point(index, (), ()) for index in range(search.trials)], [plain] * search.trials
+    _check_checkpoints(prepared, "--search")
+    return Sweep(tuple(axes_of(search)), tuple(points), tuple(prepared), parallel, plain, options, search)
+
+
+def _prepare_at(root: Path, request: Request, point: Point, where: str) -> Prepared:
+    try:
+        return prepare(root, _at(request, point))
+    except UsageError as error:
+        message = error.message
+        if isinstance(error, SpecError) and error.where.startswith("--set"):
+            message = message.removeprefix(f"{error.where}: ")  # the point has been named
+        raise UsageError(f"{where}, {point.words()}: {message}", error.hint) from error
+
+
+def _check_checkpoints(prepared: Sequence[Prepared], where: str) -> None:
+    """Raise UsageError where several points would write into one folder."""
+    folders = Counter(each.loaded.job.checkpoint.dir for each in prepared)
+    if shared := next((name for name, points in folders.items() if name and points > 1), None):
+        raise UsageError(
+            f"{where}: several points would write their checkpoints to {shared}",
+            "leave checkpoint.dir out: each run has a folder of its own",
+        )
+
+
+def _at(request: Request, point: Point) -> Request:
+    """Return what is asked for at one point of the sweep."""
+    return replace(request, sets=(*request.sets, *point.sets), args=(*request.args, *point.args))
+
+
+def submit_sweep(root: Path, asked: Sweep) -> list[RunDir]:
+    """Record every point, then start them: as one array where the backend has such, else by the supervisor.
+
+    What can't be recorded leaves no trace; a sweep that is refused is none.
+    """
+    if asked.search is not None:
+        from orchestrator.supervisor.study import check_installed  # noqa: PLC0415 (beside its only use)
+
+        check_installed()
+    first = asked.prepared[0]
+    sweep = new_run_id(first.loaded.job.name)
+    names = [point_id(sweep, point.index) for point in asked.points]
+    launches = [plan_for(root, each, name) for each, name in zip(asked.prepared, names, strict=True)]
+    machine = backend(kind_of(launches[0].profile))
+    launches = _completed(machine, launches)
+    queued = submit.as_queued(root, machine, launches[0], first.after)
+    is_array = isinstance(machine, BatchSubmitter) and queued is not None and asked.search is None
+    parallel = asked.parallel or (None if is_array else PARALLEL[first.profile.kind])
+    if isinstance(machine, BatchSubmitter) and is_array:
+        machine.check_alike(launches)
+    folder, runs = _record(root, sweep, asked, launches, parallel)
+    secrets = first.environment.secrets
+    if isinstance(machine, BatchSubmitter) and is_array and queued is not None:
+        _submit_array(root, machine, [queued, *launches[1:]], runs, folder, secrets, parallel)
+    else:
+        _enqueue(folder, runs, secrets)
+    start_supervisor(root, without=secrets)
+    return runs
+
+
+def _completed(machine: Backend, launches: list[LaunchPlan]) -> list[LaunchPlan]:
+    """Return the plans with what the scheduler knows of their machines; asked once for all that ask for the same."""
+    first = machine.completed(launches[0])
+    same = (launches[0].profile, launches[0].job.get("resources"))
+    return [
+        replace(each, profile=first.profile)
+        if (each.profile, each.job.get("resources")) == same
+        else machine.completed(each)
+        for each in launches
+    ]
+
+
+def _record(
+    root: Path, sweep: str, asked: Sweep, launches: list[LaunchPlan], parallel: int | None
+) -> tuple[Path, list[RunDir]]:
+    """Make the sweep's folder, with the one copy of the code, and all runs; the real folder, and the runs."""
+    first = asked.prepared[0]
+    machine = backend(kind_of(launches[0].profile))
+    elsewhere = machine.shared_folder(launches[0])
+    place = str(Path(elsewhere).parent.parent / "sweeps" / sweep) if elsewhere is not None else None
+    record = {
+        "sweep": sweep,
+        "created": time.time(),
+        "fields": {axis.word: axis.field for axis in asked.axes},
+        "points": [dict(point.values) for point in asked.points],
+        "parallel": parallel,
+    }
+    folder, runs = make_sweep(root, sweep, place, record), list[RunDir]()
+    try:
+        if asked.search is not None:
+            write_search(folder, asked.search)
+        facts = copy_code(first, RunDir(folder))
+        write_durably(folder / "code.json", json.dumps({"files": facts.pop("listing")}).encode())
+
+        def one(point: Point, prepared: Prepared, launch: LaunchPlan) -> RunDir:
+            place = SweepPoint(sweep, point.index, dict(point.values), parallel, asked.search is not None)
+            run = record_run(root, prepared, launch, place, indexed=False)
+            runs.append(run)
+            share(folder, run, ("code", "code.json", "code.baseline.json"))
+            run.append_event(EventKind.SNAPSHOT, **facts)
+            return run
+
+        with _threads() as pool:
+            runs = list(pool.map(one, asked.points, asked.prepared, launches))
+        append_lines(root / "index", [run.run_id for run in runs])
+    except OrchError:
+        for run in runs:
+            remove_run(root, run)
+        remove_sweep(root, sweep)
+        raise
+    return folder, runs
+
+
+def _threads() -> ThreadPoolExecutor:
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 (a table of runs does without)
+
+    return ThreadPoolExecutor(AT_ONCE)
+
+
+def _enqueue(folder: Path, runs: Sequence[RunDir], secrets: dict[str, str]) -> None:
+    """Leave all starts to the supervisor; what these need of this shell is one file with a name in each run."""
+    for run in runs:
+        run.append_event(EventKind.QUEUED)
+    kept = json.dumps(queue.keep(os.environ, secrets)).encode()
+    write_durably(folder / dependencies.QUEUED, kept, private=True)
+    for run in runs:
+        share(folder, run, (dependencies.QUEUED,))
+    (folder / dependencies.QUEUED).unlink()
+
+
+def _submit_array(
+    root: Path,
+    machine: BatchSubmitter,
+    launches: Sequence[LaunchPlan],
+    runs: Sequence[RunDir],
+    folder: Path,
+    secrets: dict[str, str],
+    parallel: int | None,
+) -> None:
+    tasks = [entrusted(launch.tasks, credentials_for(launch.nnodes), secrets) for launch in launches]
+    try:
+        machine.submit_all(launches, tasks, runs, folder, parallel)
+    except OrchError as error:
+        for run in runs:
+            submit.withdraw(root, run, error)
+        raise
+    for run in runs:
+        run.append_event(EventKind.SUBMITTED)

@@ -1,0 +1,105 @@
+"""What runs have used, summed by who submitted them, by profile or by job."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from orchestrator.backends import backend
+from orchestrator.backends.base import Scheduler
+from orchestrator.errors import OrchError
+from orchestrator.operations.runs import record_of
+from orchestrator.runs.job_use import JobUse
+from orchestrator.runs.store import RunDir, newest_runs
+from orchestrator.supervisor.reconcile import state_of
+
+HOUR: Final = 3600.0
+
+
+@dataclass(frozen=True)
+class Used:
+    """What one run has used, or several together; hours of ranks and GPUs count each of them."""
+
+    runs: int = 0
+    hours: float = 0.0  # from the start of the ranks to the end
+    rank_hours: float = 0.0
+    gpu_hours: float = 0.0  # of the GPUs of the nodes, while the run had these
+    gpu_watt_hours: float | None = None  # None where no GPU has told
+
+    def plus(self, other: Used) -> Used:
+        """Return both together."""
+        watts = [each for each in (self.gpu_watt_hours, other.gpu_watt_hours) if each is not None]
+        return Used(
+            self.runs + other.runs, self.hours + other.hours, self.rank_hours + other.rank_hours,
+            self.gpu_hours + other.gpu_hours, sum(watts) if watts else None,
+        )  # fmt: skip
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the sums as JSON types."""
+        return {name: round(value, 4) if isinstance(value, float) else value for name, value in asdict(self).items()}
+
+
+def owner_of(run: RunDir) -> str:
+    """Return who has submitted the run: the owner of its folder."""
+    number = os.stat(run.path).st_uid
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
+
+
+KEYS: Final[dict[str, Callable[[RunDir], str]]] = {
+    "user": owner_of,
+    "profile": lambda run: run.record().profile_name,
+    "job": lambda run: run.record().name,
+}
+"""What runs are summed by."""
+
+
+def usage(root: Path, by: str, since: float | None) -> tuple[dict[str, Used], list[str]]:
+    """Return what the runs submitted within the last `since` seconds have used, and the runs that can't be read."""
+    found: dict[str, Used] = {}
+    unreadable = []
+    now = time.time()
+    for run in newest_runs(root):
+        try:
+            if since is not None and run.record().created < now - since:
+                continue
+            key, used = KEYS[by](run), used_by(run, now)
+        except (OrchError, OSError):
+            unreadable.append(run.run_id)
+            continue
+        found[key] = found.get(key, Used()).plus(used)
+    return dict(sorted(found.items(), key=lambda item: (-item[1].gpu_hours, -item[1].hours, item[0]))), unreadable
+
+
+def usage_of(runs: Iterable[RunDir]) -> dict[str, Used]:
+    """Return what each of these runs has used."""
+    now = time.time()
+    return {run.run_id: used_by(run, now) for run in runs}
+
+
+def job_use(run: RunDir) -> JobUse | None:
+    """Return what the scheduler has measured of a run's job; None where it has none. BackendError."""
+    machine = backend(run.record().kind)
+    return machine.used(run) if isinstance(machine, Scheduler) else None
+
+
+def used_by(run: RunDir, now: float) -> Used:
+    """Return what one run has used so far."""
+    state, hours = state_of(run), record_of(run)["hours"]
+    took = ((state.ended or now) - state.started) / HOUR if state.started else 0.0
+    return Used(1, max(0.0, took), hours["rank_hours"], hours["gpu_hours"], hours["gpu_watt_hours"])
+
+
+def total(rows: Iterable[Used]) -> Used:
+    """Return all rows together."""
+    whole = Used()
+    for row in rows:
+        whole = whole.plus(row)
+    return whole

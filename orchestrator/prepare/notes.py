@@ -1,0 +1,78 @@
+"""What the user may not expect of a request, in lines to be said before it is submitted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from orchestrator.prepare.prepare import Prepared
+from orchestrator.prepare.time_limit import note_on_time_limit
+from orchestrator.runs.redaction import looks_secret
+from orchestrator.specs.documents.paths import shadowed_profile
+
+
+def notes_on_request(prepared: Prepared, profile: str) -> list[str]:
+    """Return what the user may not expect of a request, a line each; `profile` is what it was asked for by."""
+    job = prepared.loaded.job
+    notes = [f"note: {each}" for each in prepared.loaded.notes]
+    if (own := shadowed_profile(profile, Path.cwd())) is not None:
+        notes.append(f"note: {prepared.loaded.profile_path} is taken, and not your own profile of that name ({own})")
+    if passed := [name for name in prepared.environment.passed if looks_secret(name)]:
+        names = ", ".join(passed)
+        notes.append(
+            f"note: pass_env takes {names} along, into the run's plan as well; as secrets: they are kept nowhere"
+        )
+    told = [("notify", each.webhook or prepared.hidden.get(each.webhook_env or "", "")) for each in job.notify]
+    if job.track:
+        from orchestrator.trackers.ledger import URI  # noqa: PLC0415 (most jobs name none)
+
+        told.append(("track", prepared.hidden.get(URI, "")))
+    hosts = [(field, urlsplit(address).hostname) for field, address in told if address.startswith("http://")]
+    for field, host in dict.fromkeys(hosts):
+        if host not in ("localhost", "127.0.0.1", "::1"):
+            what = "the address" if field == "notify" else "a token or password"
+            notes.append(f"note: {field} tells {host} by http: who is on the way reads it, and {what}; write https://")
+    if note := note_on_time_limit(prepared.loaded.job, prepared.profile, prepared.loaded.code_dir):
+        notes.append(note)
+    if note := note_on_gpus(prepared):
+        notes.append(note)
+    return notes
+
+
+def note_on_gpus(prepared: Prepared) -> str:
+    """Say that several nodes here find too few GPUs, in one line; empty where each rank has one, or there are none."""
+    profile = prepared.profile
+    if profile.kind != "local" or profile.nodes == 1 or not profile.leases or "nccl" in profile.backend:
+        return ""
+    from orchestrator.node.system.gpus.devices import gpus  # noqa: PLC0415 (only for several nodes here)
+    from orchestrator.specs.plan import nproc_by_node  # noqa: PLC0415 (as above)
+
+    there, shared = gpus(), prepared.loaded.job.resources.gpus
+    asked = sum(shared or count or 1 for count in nproc_by_node(profile))
+    if not 0 < there < asked or profile.backend == "gloo":
+        return ""
+    few = "GPU is" if there == 1 else "GPUs are"
+    return f"note: this machine's {there} {few} too few for {asked} on {profile.nodes} nodes: they train on its CPUs"
+
+
+def note_on_wait() -> str:
+    """What keeps the place of a run that waits for its turn on shared hosts, in one line."""
+    return "note: this machine keeps the run's place in the queue and starts it: leave it on until then"
+
+
+def note_on_supervisor(prepared: Prepared, *, starts_later: bool = False) -> str:
+    """What waits while this machine is off, in one line; empty where nothing does.
+
+    `starts_later`: this machine has runs to start, those of a sweep or one after another.
+    """
+    if starts_later and prepared.profile.kind != "local":
+        return "note: this machine starts what waits: while it is off, nothing new begins; what runs goes on"
+    if getattr(prepared.profile, "login", None):
+        return (
+            "note: you can close or shut down this machine, the run continues; its logs and checkpoints "
+            "are copied when it is back"
+        )
+    if prepared.profile.kind != "ssh":
+        return ""
+    what = "replacing a lost node by a spare" if prepared.profile.spares else "a restart after a lost node"
+    return f"note: you can close or shut down this machine, the run continues; only {what} needs it online"

@@ -1,0 +1,289 @@
+"""A folder of checkpoints as everybody reads it: rank 0, the agents, the controlling side. Python 3.9, no torch.
+
+FOLDER/step_00000123/state.pt        what torch saved
+                     manifest.json   Manifest: the step, and of each file the sha256 and the size
+                     COMMIT          the manifest's sha256, written last
+                     __R_0.distcp, .metadata   where the ranks wrote the weights in parts
+FOLDER/.tmp-step_..., .old-, .gone-  a writer's own: being written, being replaced, being deleted
+
+Most readers ask only what is committed; `check` looks into a checkpoint, and hashes it where it is told to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import secrets
+import shutil
+import socket
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.metric import Better, JobMetric, better_of
+from orchestrator.protocol.str_enum import StrEnum
+
+FORMAT = 1
+STATE, MANIFEST, COMMIT = "state.pt", "manifest.json", "COMMIT"
+_STEP_NAME = re.compile(r"step_(\d{8,})")
+_TEMPORARY_NAME = re.compile(r"\.(tmp|old|gone)-(step_\d{8,})-(\d+)-[0-9a-f]+@(.+)")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_PLAIN: dict[str, tuple[type, ...]] = {
+    "epoch": (int,),
+    "world_size": (int,),
+    "time": (int, float),
+    "run": (str,),
+    "torch": (str,),
+}
+BLOCK_BYTES = 8 << 20
+
+
+# -- what is there, by names alone
+
+
+def name_of(step: int) -> str:
+    """Return the name of a step's folder."""
+    return f"step_{step:08d}"
+
+
+def step_of(name: str) -> int | None:
+    """Return the step that a folder's name speaks of; None where it is no checkpoint's name."""
+    match = _STEP_NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def step_folders(folder: str | Path) -> list[str]:
+    """Return the names of all checkpoints of a folder, whole or not, by step; none where it can't be read."""
+    try:
+        with os.scandir(folder) as entries:
+            found = {entry.name: step_of(entry.name) for entry in entries if entry.is_dir()}
+    except OSError:
+        return []
+    steps = {name: step for name, step in found.items() if step is not None}
+    return sorted(steps, key=lambda name: (steps[name], name))
+
+
+def is_committed(path: str | Path) -> bool:
+    """Return whether one checkpoint's folder has its last file; what is in it may still be damaged."""
+    return os.path.exists(os.path.join(path, COMMIT))
+
+
+def committed(folder: str | Path) -> list[str]:
+    """Return the names of the committed checkpoints of a folder, by step."""
+    return [name for name in step_folders(folder) if is_committed(os.path.join(folder, name))]
+
+
+def newest(folder: str | Path) -> str | None:
+    """Return the name of the newest committed checkpoint; None where there is none."""
+    return next(reversed(committed(folder)), None)
+
+
+def newest_step(folder: str | Path) -> int | None:
+    """Return the step of the newest committed checkpoint; None where there is none."""
+    name = newest(folder)
+    return None if name is None else step_of(name)
+
+
+def surplus(names: Sequence[str], keep: int, best: Collection[str] = ()) -> Sequence[str]:
+    """Return which of these checkpoints, oldest first, are to be deleted: not the newest `keep`, nor the best."""
+    return [name for name in names[: -max(1, keep)] if name not in best]
+
+
+def best_of(folder: str | Path, names: Sequence[str], by: JobMetric | None) -> frozenset[str]:
+    """Return the best of these checkpoints, oldest first, by a metric: of all, and of the newest's run.
+
+    What has no such metric, and what can't be read, is none; of equals the newest is taken.
+    """
+    if by is None:
+        return frozenset()
+    found: dict[str, tuple[float, str]] = {}  # oldest first
+    for name in names:
+        with contextlib.suppress(BadCheckpointError):
+            manifest, _ = read_manifest(Path(folder, name))
+            if (value := manifest.metric.get(by.name)) is not None and value == value:  # noqa: PLR0124 (not NaN)
+                found[name] = (value if better_of(by.name, by) is Better.HIGHER else -value), manifest.run
+    if not found:
+        return frozenset()
+    newest_run = next(reversed(found.values()))[1]
+    of_run = {name: value for name, (value, run) in found.items() if run == newest_run}
+    of_all = {name: value for name, (value, _) in found.items()}
+    return frozenset(max(reversed(each), key=each.__getitem__) for each in (of_run, of_all))
+
+
+# -- what a writer does under names that are no checkpoint's
+
+
+def temporary_name(kind: str, name: str) -> str:
+    """Return a hidden name for a checkpoint that is being written (tmp), replaced (old) or deleted (gone)."""
+    return f".{kind}-{name}-{os.getpid()}-{secrets.token_hex(4)}@{socket.gethostname()}"
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """A temporary folder, of which checkpoint it is, and who made it."""
+
+    kind: str  # tmp | old | gone
+    name: str
+    pid: int
+    host: str
+
+
+def leftover_of(name: str) -> Leftover | None:
+    """Return what a temporary folder's name says; None where it is another name."""
+    match = _TEMPORARY_NAME.fullmatch(name)
+    return Leftover(match[1], match[2], int(match[3]), match[4]) if match else None
+
+
+def delete(path: str | Path) -> None:
+    """Delete one checkpoint, aside first: a kill must not leave half of it under its name; OSError when it can't."""
+    folder, name = os.path.split(path)
+    aside = os.path.join(folder, temporary_name("gone", name))
+    os.rename(path, aside)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+# -- what is in one
+
+
+class CheckpointState(StrEnum):
+    """What was found of one checkpoint."""
+
+    COMMITTED = "ok"
+    """All is there, as far as was looked; it may be resumed from."""
+    INCOMPLETE = "incomplete"
+    """A file is missing or has not its size: a copy stopped half way."""
+    CORRUPT = "corrupt"
+    """A hash does not match, or the manifest is of another step or format."""
+    UNREADABLE = "unreadable"
+    """The disk or the permissions keep it from being read, so nothing is known of it."""
+
+
+class BadCheckpointError(Exception):
+    """One checkpoint is not what it should be: its state, and the reason in words that follow a colon."""
+
+    def __init__(self, state: CheckpointState, reason: str) -> None:
+        super().__init__(reason)
+        self.state, self.reason = state, reason
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a checkpoint says of itself; `files` maps a name to its "sha256" and "bytes"; `time` is Unix seconds."""
+
+    step: int
+    epoch: int = 0
+    world_size: int = 1
+    time: float = 0.0
+    metric: Mapping[str, float] = field(default_factory=dict)
+    run: str = ""
+    torch: str = ""
+    format: int = FORMAT
+    files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One checkpoint's folder and what was found: `reason` is empty and `manifest` there where it is committed."""
+
+    path: Path
+    step: int  # -1 where neither the name nor the manifest tells
+    state: CheckpointState
+    reason: str = ""
+    manifest: Manifest | None = None
+    commit: str = ""  # the manifest's sha256
+
+
+def check(path: Path, *, verify: bool) -> Checked:
+    """Return what one checkpoint is, by the files' sizes or (`verify`) by every byte; raises for nothing in it."""
+    step = step_of(path.name)
+    try:
+        manifest, commit = read_manifest(path)
+        for name, entry in manifest.files.items():
+            if (path / name).stat().st_size != entry["bytes"]:
+                raise BadCheckpointError(CheckpointState.INCOMPLETE, f"{name} has not the size that its manifest says")
+            if verify and sha256_of(path / name) != entry["sha256"]:
+                raise BadCheckpointError(CheckpointState.CORRUPT, f"{name} does not match its sha256")
+    except (BadCheckpointError, OSError) as error:
+        bad = _as_bad(error)
+        return Checked(path, -1 if step is None else step, bad.state, bad.reason)
+    return Checked(path, manifest.step, CheckpointState.COMMITTED, manifest=manifest, commit=commit)
+
+
+def _as_bad(error: BadCheckpointError | OSError) -> BadCheckpointError:
+    if isinstance(error, BadCheckpointError):
+        return error
+    if isinstance(error, FileNotFoundError):
+        return BadCheckpointError(CheckpointState.INCOMPLETE, f"it has no {os.path.basename(str(error.filename))}")
+    return BadCheckpointError(CheckpointState.UNREADABLE, f"it can't be read: {error.strerror or error}")
+
+
+def read_manifest(path: Path) -> tuple[Manifest, str]:
+    """Return a checkpoint's manifest, held against COMMIT and the folder's name, and its sha256; BadCheckpointError."""
+    try:
+        content, commit = (path / MANIFEST).read_bytes(), (path / COMMIT).read_bytes()
+    except OSError as error:
+        raise _as_bad(error) from error
+    digest = hashlib.sha256(content).hexdigest()
+    if commit.strip() != digest.encode():
+        raise BadCheckpointError(CheckpointState.CORRUPT, f"its manifest does not match its {COMMIT}")
+    manifest = manifest_of(content)
+    if step_of(path.name) not in (None, manifest.step):
+        raise BadCheckpointError(
+            CheckpointState.CORRUPT, f"it is mixed up: its manifest is that of step {manifest.step}"
+        )
+    return manifest, digest
+
+
+def manifest_of(content: bytes | str) -> Manifest:
+    """Return the manifest that these bytes are, every name in it a plain file's; BadCheckpointError for others."""
+    try:
+        values = parse_json(content)
+        if values["format"] != FORMAT:
+            said = f"its format is {values['format']}; this version reads format {FORMAT}"
+            raise BadCheckpointError(CheckpointState.CORRUPT, said)
+        files = values["files"]
+        if STATE not in files or not all(_is_plain(name) and _is_entry(entry) for name, entry in files.items()):
+            raise ValueError("its list of files makes no sense")
+        if type(values["step"]) is not int:
+            raise ValueError(f"its step is {values['step']!r}")
+        known = {name: values[name] for name in _PLAIN if name in values}
+        if odd := [name for name, value in known.items() if not isinstance(value, _PLAIN[name])]:
+            raise ValueError(f"its {odd[0]} is {known[odd[0]]!r}")
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise BadCheckpointError(CheckpointState.CORRUPT, f"its manifest is of another kind: {error}") from error
+    return Manifest(values["step"], metric=_numbers(values.get("metric")), files=files, **known)
+
+
+def _is_plain(name: str) -> bool:
+    return os.path.basename(name) == name and name not in ("", ".", "..", MANIFEST, COMMIT)
+
+
+def _is_entry(entry: Mapping[str, Any]) -> bool:
+    return type(entry["bytes"]) is int and entry["bytes"] >= 0 and _SHA256.fullmatch(entry["sha256"]) is not None
+
+
+def _numbers(metric: Any) -> dict[str, float]:
+    values = metric.items() if isinstance(metric, dict) else ()
+    return {str(name): value for name, value in values if isinstance(value, (int, float))}
+
+
+def sha256_of(path: str | Path) -> str:
+    """Return the sha256 of a file in hex, read in blocks."""
+    digest = hashlib.sha256()
+    with open(path, "rb", buffering=0) as file:
+        while block := file.read(BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def size_on_disk(path: Path, names: Iterable[str]) -> int:
+    """Return how many bytes these files of a checkpoint take; what is missing takes none."""
+    total = 0
+    for name in names:
+        with contextlib.suppress(OSError):
+            total += (path / name).stat().st_size
+    return total

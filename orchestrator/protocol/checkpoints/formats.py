@@ -1,0 +1,203 @@
+"""The formats of checkpoints: which one a folder or a file has, is it whole, which step and metric does it tell.
+
+Nothing is unpickled and nothing trusted: a step comes out of a name, a JSON file or the opcodes of a file's header, and
+a file counts as whole where its container says so (see weight_files). Python 3.9, no torch.
+
+    checkpoint-500/trainer_state.json         Hugging Face Trainer
+    epoch=3-step=400.ckpt                     Lightning, a file or (of a sharding strategy) a folder
+    .../.metadata, __0_0.distcp               torch.distributed.checkpoint
+    latest, global_step50/*_states.pt         DeepSpeed
+    random_states_0.pkl, model.safetensors    accelerate's save_state, a folder of files
+    model.pt, epoch_3.safetensors             a file of weights, with or without a number in its name
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from orchestrator.protocol.checkpoints import checkpoint_dir
+from orchestrator.protocol.checkpoints.stat_cache import cached_by_stat
+from orchestrator.protocol.checkpoints.weight_files import SUFFIXES, global_step, is_whole
+from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.str_enum import StrEnum
+
+STATE_OF_TRAINER = "trainer_state.json"
+MAX_TEXT = 64 << 20  # which holds the log of all steps
+
+_HF_NAME = re.compile(r"checkpoint-\d+")
+_OF_TRAINER = re.compile(
+    r"trainer_state\.json|training_args\.bin|optimizer\.(pt|bin)|scheduler\.pt|rng_state.*\.pth|"
+    r"(adapter_)?model.*\.safetensors|pytorch_model.*\.bin"
+)
+_OF_ACCELERATE = re.compile(r"random_states_\d+\.pkl")
+_PART_OF_DCP = re.compile(rb"__\d+_\d+\.distcp")
+_IN_NAME = re.compile(r"(?:^|-)([^=-]+)=(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?=-|$)")
+_LAST_NUMBER = re.compile(r"(\d+)(?!.*\d)", re.DOTALL)
+_NO_METRIC = ("runtime", "samples_per_second", "steps_per_second", "jit_compilation_time")
+
+Sizes = Mapping[str, int]  # of the files of a folder, by their paths in it
+
+
+class Format(StrEnum):
+    """Whose layout a checkpoint has."""
+
+    ORCH = "orch"
+    """`orchestrator.training`: step_00000100/COMMIT."""
+    HF = "hf"
+    """Hugging Face Trainer: checkpoint-100/trainer_state.json."""
+    LIGHTNING = "lightning"
+    """Lightning: one .ckpt file, or a folder of that name."""
+    DCP = "dcp"
+    """torch.distributed.checkpoint: a folder with .metadata."""
+    DEEPSPEED = "deepspeed"
+    """DeepSpeed: a folder for each tag, beside `latest`."""
+    FILES = "files"
+    """Any other file of weights, accelerate's folder, and what a job's glob names."""
+
+
+def format_of(folder: str, files: Collection[str], folders: Collection[str]) -> Format | None:
+    """Return whose checkpoint a folder with these entries is, also where it is torn; None where it is none."""
+    name = os.path.basename(folder)
+    if checkpoint_dir.step_of(name) is not None:
+        return Format.ORCH
+    if name.endswith(".ckpt") and (files or folders):
+        return Format.LIGHTNING
+    if _HF_NAME.fullmatch(name) and any(_OF_TRAINER.fullmatch(each) for each in files):
+        return Format.HF
+    if any(each.endswith("_model_states.pt") for each in files):
+        return Format.DEEPSPEED
+    if any(each == ".metadata" or each.endswith(".distcp") for each in files):
+        return Format.DCP
+    return Format.FILES if any(_OF_ACCELERATE.fullmatch(each) for each in files) else None
+
+
+def step_of_folder(folder: str, kind: Format) -> int:
+    """Return the step that a folder's name tells; -1 where it tells none."""
+    name = os.path.basename(folder)
+    return _step_in(name[: -len(".ckpt")]) if kind is Format.LIGHTNING else _number_in(name)
+
+
+def is_whole_folder(folder: str, kind: Format, sizes: Sizes) -> bool:
+    """Return whether all is there of a checkpoint that is a folder with these files."""
+    if kind is Format.ORCH:
+        return checkpoint_dir.COMMIT in sizes
+    weights = [name for name in sizes if name.endswith(SUFFIXES)]
+    if not weights or not all(sizes[name] and is_whole(f"{folder}/{name}") for name in weights):
+        return False
+    if kind is Format.HF:
+        is_told = _trained_steps(f"{folder}/{STATE_OF_TRAINER}") == step_of_folder(folder, kind)
+        return is_told and _has_all_shards(folder, sizes)
+    if kind is Format.DEEPSPEED:
+        return _is_finished(folder)
+    if kind is Format.LIGHTNING:  # of its strategies FSDP writes as torch.distributed.checkpoint, DeepSpeed as itself
+        inside = sorted({os.path.dirname(name) for name in weights})
+        return _has_all_parts(folder, sizes) or any(_is_finished(f"{folder}/{name}") for name in inside if name)
+    return kind is Format.FILES or _has_all_parts(folder, sizes)
+
+
+def _has_all_parts(folder: str, files: Collection[str]) -> bool:
+    """Are all files here that torch.distributed.checkpoint's metadata, a pickle that is written last, names?"""
+    try:
+        with open(f"{folder}/.metadata", "rb") as file:
+            metadata = file.read(MAX_TEXT)
+    except OSError:
+        return False
+    return metadata.endswith(b".") and {os.fsdecode(each) for each in _PART_OF_DCP.findall(metadata)} <= set(files)
+
+
+def _is_finished(folder: str) -> bool:
+    """Tell whether DeepSpeed has written `latest` for this tag or for a later one: it does so when all is there."""
+    try:
+        with open(f"{os.path.dirname(folder)}/latest", encoding="utf-8") as file:
+            latest = file.read(4096).strip()
+    except (OSError, ValueError):
+        return False
+    name = os.path.basename(folder)
+    return latest == name or 0 <= _number_in(name) < _number_in(latest)
+
+
+def _has_all_shards(folder: str, files: Collection[str]) -> bool:
+    """Are all files here that an index of shards names?"""
+    for name in files:
+        if name.endswith(".index.json"):
+            shards = _json_in(f"{folder}/{name}").get("weight_map")
+            if not isinstance(shards, dict) or not set(map(str, shards.values())) <= set(files):
+                return False
+    return True
+
+
+def step_of_file(path: str, kind: Format) -> int:
+    """Return the step of a whole file: Lightning's own, else what its name tells; -1 where nothing does."""
+    name = os.path.splitext(os.path.basename(path))[0]
+    if kind is not Format.LIGHTNING:
+        return _number_in(name)
+    step = global_step(path)
+    return _step_in(name) if step is None else step
+
+
+def _step_in(name: str) -> int:
+    """Return the step that Lightning has put into a name, else the epoch; else as `_number_in`."""
+    told = dict(_IN_NAME.findall(name))
+    number = told.get("step", told.get("epoch"))
+    if number is None:
+        return -1 if told else _number_in(name)
+    return int(number) if number.isdecimal() and len(number) <= 15 else -1
+
+
+def _number_in(name: str) -> int:
+    """Return the last number of a name; -1 where it has none, or one that is no step's."""
+    match = _LAST_NUMBER.search(name)
+    return int(match[1]) if match and len(match[1]) <= 15 else -1
+
+
+# -- how good it is
+
+
+def metric_of(path: str, kind: Format) -> dict[str, float]:
+    """Return what a text file of a checkpoint, or its name, tells of how good it is."""
+    name = os.path.basename(path)
+    if kind is Format.HF:
+        return _metric_of_trainer(name, _json_in(f"{path}/{STATE_OF_TRAINER}"))
+    told = _IN_NAME.findall(name[: -len(".ckpt")]) if kind is Format.LIGHTNING else ()
+    return _numbers({key.strip(): float(value) for key, value in told if key.strip() not in ("epoch", "step")})
+
+
+def _metric_of_trainer(name: str, state: Mapping[str, Any]) -> dict[str, float]:
+    """Return the last evaluation's numbers, else the best metric, where this is the checkpoint that has it."""
+    log = state.get("log_history")
+    for entry in reversed(log if isinstance(log, list) else []):
+        found = _numbers(entry, "eval_") if isinstance(entry, dict) else {}
+        if found:
+            return found
+    best, where = state.get("best_metric"), state.get("best_model_checkpoint")
+    is_this = isinstance(where, str) and os.path.basename(where) == name
+    return _numbers({"best_metric": best}) if is_this else {}
+
+
+def _numbers(entry: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    found = {}
+    for name, value in entry.items():
+        if name.startswith(prefix) and type(value) in (int, float) and not name.endswith(_NO_METRIC):
+            with contextlib.suppress(OverflowError):
+                found[name] = float(value)
+    return found
+
+
+@cached_by_stat
+def _trained_steps(path: str) -> object:
+    """Return the step that Hugging Face's Trainer has recorded in its state; None where that is missing or torn."""
+    return _json_in(path).get("global_step")
+
+
+def _json_in(path: str) -> Mapping[str, Any]:
+    """Return the object of a JSON file; empty where it can't be read."""
+    try:
+        with open(path, "rb") as file:
+            value = parse_json(file.read(MAX_TEXT))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,73 @@
+"""The checkpoints of one run on one machine: where they may lie, and which are its own. Python 3.9."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from orchestrator.protocol.checkpoints.search import Found, Saved, Sought, look, newest_first
+from orchestrator.protocol.code_baseline import read_baseline
+from orchestrator.protocol.layout import output_folder
+from orchestrator.protocol.outputs import CHECKPOINTS, CODE, OUTPUTS
+from orchestrator.protocol.restart import Progress
+from orchestrator.protocol.task import NodeTask
+
+
+@dataclass(frozen=True)
+class Places:
+    """The folders of a run in which its checkpoints may lie, and what its job says of them."""
+
+    run_dir: str
+    code_dir: str
+    checkpoints: str
+    sought: Sought
+
+    @staticmethod
+    def of(task: NodeTask) -> Places:
+        """Return those of a node's task; the ranks run in the code folder."""
+        folder = os.path.normpath(os.path.join(task.code_dir, task.checkpoint_dir)) if task.checkpoint_dir else ""
+        return Places(task.run_dir, task.code_dir, folder, Sought(task.checkpoint_format, task.checkpoint_glob))
+
+    @property
+    def folders(self) -> dict[str, str]:
+        """Return the folders by their names in protocol.outputs."""
+        found = {OUTPUTS: output_folder(self.run_dir), CODE: self.code_dir, CHECKPOINTS: self.checkpoints}
+        return {name: folder for name, folder in found.items() if folder}
+
+    def look(self) -> Found:
+        """Return what the run has saved: not what came with the code, nor what lay in a folder of others' before."""
+        folders = self.folders
+        code, made = read_baseline(self.code_dir)
+        before = {f"{self.code_dir}/{path}": facts for path, facts in code.items()}
+        found = look((folders[OUTPUTS], self.code_dir), sought=self.sought, before=before)
+        is_own = f"{self.checkpoints}/".startswith((f"{self.run_dir}/", f"{self.code_dir}/"))
+        beside = look((self.checkpoints,), 0.0 if is_own else made / 1e9, self.sought, before)
+        paths = {each.path: each for each in (*found.saved, *beside.saved)}
+        return Found(list(paths.values()), max(found.changed, beside.changed))
+
+    def own(self) -> dict[str, Saved]:
+        """Return the run's checkpoints, the newest first, by names that are the same on all nodes.
+
+        What the points of a sweep write into the working folder that they share is nobody's own.
+        """
+        folders = self.folders
+        if os.path.islink(self.code_dir):
+            del folders[CODE]
+        found: dict[str, Saved] = {}
+        for saved in newest_first(self.look().saved):
+            name = next((name for name, folder in folders.items() if saved.path.startswith(f"{folder}/")), None)
+            if name is not None:
+                found.setdefault(f"{name}/{os.path.relpath(saved.path, folders[name])}", saved)
+        return found
+
+    def path(self, name: str) -> str:
+        """Return where the checkpoint of this name lies here, or would; ValueError for a name that leads elsewhere."""
+        root, _, below = name.partition("/")
+        if root not in self.folders or not below or any(part in ("", ".", "..") for part in below.split("/")):
+            raise ValueError(f"{name} is no checkpoint's name")
+        return f"{self.folders[root]}/{below}"
+
+
+def progress_of_saved(saved: Saved) -> Progress:
+    """Return how far a run has come that has saved this one."""
+    return Progress(saved.step) if saved.is_counted else Progress(saved=saved.time)

@@ -1,0 +1,85 @@
+"""Files of weights: is one whole, by what its own container says, and which step does one tell. Python 3.9, no torch.
+
+Nothing is unpickled: a zip's directory, which torch.save writes last, and safetensors' header say how long a file is,
+and of a pickle only the opcodes are read.
+"""
+
+from __future__ import annotations
+
+import os
+import pickletools
+import zipfile
+
+from orchestrator.protocol.checkpoints.stat_cache import cached_by_stat
+from orchestrator.protocol.json_text import parse_json
+
+SUFFIXES = (".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".npz", ".h5", ".msgpack", ".pkl", ".joblib", ".distcp")
+MAX_HEADER = 100 << 20  # as safetensors itself limits it
+FIRST_OPCODES = 4096  # bytes of a pickle, in which Lightning has its epoch and its step
+
+_INTS = ("BININT", "BININT1", "BININT2", "LONG1")
+_MEMOS = ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE")
+_ZIPPED = (".pt", ".pth", ".ckpt", ".npz", ".distcp")
+
+
+@cached_by_stat
+def is_whole(path: str) -> bool:
+    """Return whether a file of weights ends where its own container says; True for one that doesn't say.
+
+    torch.save's older format (not a zip) and plain pickles don't say; a zip's directory is written last.
+    """
+    try:
+        with open(path, "rb") as file:
+            head = file.read(8)
+            if path.endswith(".safetensors"):
+                return _ends_as_told(path, head)
+    except OSError:
+        return False
+    if path.endswith(_ZIPPED) and head[:1] == b"P":
+        return zipfile.is_zipfile(path)
+    return head != b""
+
+
+def _ends_as_told(path: str, head: bytes) -> bool:
+    """Is a safetensors file as long as its header says?"""
+    size, count = os.path.getsize(path), int.from_bytes(head, "little")
+    if len(head) < 8 or not 0 < count <= min(MAX_HEADER, size - 8):
+        return False
+    with open(path, "rb") as file:
+        file.seek(8)
+        try:
+            entries = parse_json(file.read(count))
+        except ValueError:
+            return False
+    if not isinstance(entries, dict):
+        return False
+    ends = [_end_of(entry) for name, entry in entries.items() if name != "__metadata__"]
+    return bool(entries) and size == 8 + count + max(ends, default=0)
+
+
+def _end_of(entry: object) -> int:
+    """Return where a tensor's bytes end, by its entry in the header; -1 where that doesn't say."""
+    offsets = entry.get("data_offsets") if isinstance(entry, dict) else None
+    return offsets[1] if isinstance(offsets, list) and [type(each) for each in offsets] == [int, int] else -1
+
+
+@cached_by_stat
+def global_step(path: str) -> int | None:
+    """Return the `global_step` that Lightning has written into a file of torch.save; None where there is none."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            name = next(each for each in archive.namelist() if each.rpartition("/")[2] == "data.pkl")
+            with archive.open(name) as file:
+                return _int_after("global_step", file.read(FIRST_OPCODES))
+    except Exception:  # noqa: BLE001 (zipfile and pickletools raise whatever they find in what is no such file)
+        return None
+
+
+def _int_after(key: str, pickled: bytes) -> int | None:
+    """Return the number that follows a text among the opcodes of a pickle, which are read and never run."""
+    is_next = False
+    for opcode, value, _ in pickletools.genops(pickled):
+        if is_next and opcode.name in _INTS:
+            return value if type(value) is int else None
+        is_next = value == key or (is_next and opcode.name in _MEMOS)
+    return None

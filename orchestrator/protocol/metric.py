@@ -1,0 +1,76 @@
+"""Which way a metric is better: the one rule by which runs are ranked, and checkpoints kept. Python 3.9, pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from orchestrator.protocol.str_enum import StrEnum
+
+
+class Better(StrEnum):
+    """Which of two values of a metric is the better one."""
+
+    LOWER = "lower"
+    HIGHER = "higher"
+
+
+@dataclass(frozen=True)
+class JobMetric:
+    """The metric by which a job's runs are judged; without `better`, the words of its name decide."""
+
+    name: str
+    better: Better | None = None
+
+
+_LOWER: Final = frozenset((
+    "loss", "losses", "error", "errors", "err", "errs", "perplexity", "ppl", "nll", "entropy", "crossentropy",
+    "xent", "bce", "kl", "kld", "divergence", "penalty", "cost", "regret", "residual", "uncertainty", "distance",
+    "wer", "cer", "ter", "der", "eer", "mae", "mse", "msle", "mape", "smape", "rmse", "rmsle", "nrmse", "brier",
+    "ece", "fid", "kid", "fvd", "lpips", "bpb", "bpc", "bpd", "bits", "fpr", "fnr", "false", "time", "duration",
+    "latency", "seconds", "ms", "memory",
+))  # fmt: skip
+# A name without a known word is better higher: these are for names that hold one of the others too (`wer_confidence`).
+_HIGHER: Final = frozenset((
+    "accuracy", "acc", "confidence", "certainty", "power", "f1", "auc", "auroc", "bleu", "rouge", "map", "ap",
+    "miou", "iou", "dice", "precision", "recall", "score", "reward", "likelihood", "psnr", "ssim", "r2",
+    "throughput",
+))  # fmt: skip
+_NEGATED: Final = ("neg", "negative")
+_WORD: Final = re.compile(r"[A-Z]+(?![a-z])[0-9]*|[A-Z]?[a-z]+[0-9]*|[0-9]+")
+_JOINED: Final = re.compile(r".+(loss|error|perplexity|entropy)")  # valloss, logloss
+
+
+def better_of(metric: str, of_job: JobMetric | None = None) -> Better:
+    """Return which way a metric is better: as the job says of this very name, else by the name's words.
+
+    Words are parted by `_`, `-`, `.`, `/` and a change of case, and the last one that is known decides; what follows
+    `per` is a unit, and `neg` or `negative` in front turns the meaning round. Without a known word, higher is better.
+    """
+    if of_job is not None and of_job.better is not None and of_job.name == metric:
+        return of_job.better
+    words = [word.lower() for word in _WORD.findall(metric)]
+    for position, word in reversed(list(enumerate(words))):
+        known = _meaning(word)
+        if known is None or (position and words[position - 1] == "per"):
+            continue
+        is_negated = any(before in _NEGATED for before in words[:position])
+        return (Better.HIGHER if known is Better.LOWER else Better.LOWER) if is_negated else known
+    return Better.HIGHER
+
+
+def _meaning(word: str) -> Better | None:
+    for spelt in (word, word.rstrip("0123456789")):
+        if spelt in _LOWER or _JOINED.fullmatch(spelt):
+            return Better.LOWER
+        if spelt in _HIGHER:
+            return Better.HIGHER
+    return None
+
+
+def kept_by(name: str, better: str) -> JobMetric | None:
+    """Return the metric whose best checkpoint is kept, from the words that a task or a rank is told; None for none."""
+    if not name:
+        return None
+    return JobMetric(name, Better(better) if better in tuple(Better) else None)

@@ -1,0 +1,45 @@
+"""The GPUs or slots of a host and who holds them, in words: said on the host and by who asks it. Pure. Python 3.9."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from orchestrator.protocol.places.devices import is_gpu
+from orchestrator.protocol.places.tickets import Ticket
+
+Holder = Mapping[str, Any]  # uid, user, run, since, of no run a program; null where that is not known
+
+
+def kind(names: Iterable[str]) -> str:
+    """Return what such names are names of."""
+    return "GPUs" if is_gpu(next(iter(names), "")) else "slots"
+
+
+def why_taken(places: Mapping[str, Holder | None], count: int) -> str:
+    """Return who holds what, in a sentence, where fewer than `count` are free."""
+    by_holder: dict[str, list[str]] = {}
+    for name, holder in places.items():
+        if holder is not None:
+            by_holder.setdefault(_holder_in_words(holder), []).append(name)
+    free = len(places) - sum(map(len, by_holder.values()))
+    told = "; ".join(f"{', '.join(theirs)} {holder}" for holder, theirs in by_holder.items())
+    return f"only {free} of {len(places)} {kind(places)} are free, {count} are needed: {told}"
+
+
+def why_reserved(places: Mapping[str, Holder | None], free: int, first: Iterable[Ticket]) -> str:
+    """Return who was there before, in a sentence, where enough is free but not besides what these wait for."""
+    told = ", ".join(f"run {each.run} of uid {each.uid} ({each.needs})" for each in first)
+    return f"{free} of {len(places)} {kind(places)} are free, and others have waited longer for them: {told}"
+
+
+def _holder_in_words(holder: Holder) -> str:
+    """Return `held by user bob (uid 1001), run NAME since ...`: the user is the kernel's word, the rest that user's."""
+    uid, run, since = holder["uid"], holder["run"], holder["since"]
+    who = "a user whom its kernel does not tell" if uid is None else f"user {holder['user'] or '?'} (uid {uid})"
+    if holder.get("program"):
+        return f"used by {holder['program']}, of {who}: a program of no run of orch"
+    if run is None:
+        return f"held by {who}, who names no run"
+    return f"held by {who}, run {run} since {time.strftime('%Y-%m-%d %H:%M', time.localtime(since))}"

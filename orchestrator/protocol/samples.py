@@ -1,0 +1,199 @@
+"""How busy a node is: one Sample is a line of nodes/N/samples.jsonl. Python 3.9, pure.
+
+Rates are means over the sample's seconds, what is a level (memory, temperature) is its highest value, and a count
+(steps, errors) its last one; None stands for what the machine does not tell.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Callable, TypeVar
+
+MOST_CHARS = 80  # of a text
+MOST_NUMBER = 1e18
+FINE_SECONDS, MIDDLE_SECONDS, COARSE_SECONDS = 2.0, 10.0, 60.0
+FINE_UNTIL, MIDDLE_UNTIL = 300.0, 3600.0
+
+
+def seconds_per_line(age: float) -> float:
+    """Return how many seconds one line covers, `age` seconds after the first: short runs are seen closely."""
+    return FINE_SECONDS if age < FINE_UNTIL else MIDDLE_SECONDS if age < MIDDLE_UNTIL else COARSE_SECONDS
+
+
+def lasting(seconds: float) -> str:
+    """Return how long something has lasted, as sentences say it: `45 s`, `20 min`, `3 h`."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
+
+
+@dataclass(frozen=True)
+class RankSample:
+    """One rank: the process that runs it, and all below."""
+
+    rank: int = 0
+    cpu: float = 0.0  # cores
+    memory: float = 0.0  # bytes in memory that are no file's
+    read: float = 0.0  # bytes a second from disks
+    written: float = 0.0
+    phase: str = ""  # of its last heartbeat
+    step: int = -1
+    waited: float | None = None  # the share of the time in which it waited for its data
+    step_seconds: float | None = None  # that a step took, of those that its heartbeats have told of since the last look
+
+
+@dataclass(frozen=True)
+class GpuSample:
+    """One GPU, as its driver tells."""
+
+    index: int = 0
+    use: float | None = None  # percent of the time in which it computed
+    memory: float | None = None  # bytes
+    memory_total: float | None = None
+    power: float | None = None  # watts
+    temperature: float | None = None  # degrees Celsius
+    clock: float | None = None  # MHz
+    throttled: str = ""  # why its clock is held back, beside the limits that are set
+    ecc: int | None = None  # memory errors that could not be corrected
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One node over `seconds` that end at `time` by its wall clock."""
+
+    time: float = 0.0
+    seconds: float = 0.0
+    start: int = 0  # of the run's agents
+    attempt: int = 0
+    cpu: float = 0.0  # cores that were busy, with whatever
+    cores: int = 0
+    memory: float = 0.0  # bytes that can't be had any more
+    memory_total: float = 0.0
+    read: float = 0.0  # bytes a second: of the disks
+    written: float = 0.0
+    received: float = 0.0  # of the network
+    sent: float = 0.0
+    joules: float | None = None  # that its GPUs have taken since this start of the agent
+    ranks: tuple[RankSample, ...] = ()
+    gpus: tuple[GpuSample, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the sample as JSON types, without what it says nothing of."""
+        parts = {name: [_to_json(each) for each in getattr(self, name)] for name in ("ranks", "gpus")}
+        whole = _to_json(dataclasses.replace(self, ranks=(), gpus=()))
+        return {**whole, "time": round(self.time, 3), **{name: found for name, found in parts.items() if found}}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Sample:
+        """Return what `to_json` gave; a field that can't be what was written counts as not said."""
+        ranks = tuple(RankSample(**_known(RankSample, each)) for each in _mappings(data.get("ranks")))
+        gpus = tuple(GpuSample(**_known(GpuSample, each)) for each in _mappings(data.get("gpus")))
+        return Sample(**_known(Sample, data), ranks=ranks, gpus=gpus)
+
+
+def _to_json(part: Any) -> dict[str, Any]:
+    values = {field.name: (getattr(part, field.name), field.default) for field in dataclasses.fields(part)}
+    return {name: _rounded(value) for name, (value, default) in values.items() if value != default or name in _NAMES}
+
+
+def _rounded(value: Any) -> Any:
+    if not isinstance(value, float):
+        return value
+    return round(value) if abs(value) >= 1e4 else round(value, 3) if abs(value) >= 1 else float(f"{value:.3g}")
+
+
+def _mappings(value: Any) -> list[Mapping[str, Any]]:
+    return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
+
+
+def _known(kind: Any, data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the numbers and texts of `data` that are fields of this kind."""
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(kind):
+        value, default = data.get(field.name), field.default
+        if default == ():  # its parts are read by themselves
+            continue
+        if isinstance(default, str):
+            if isinstance(value, str):
+                found[field.name] = value[:MOST_CHARS]
+        elif isinstance(value, (int, float)) and not isinstance(value, bool) and -MOST_NUMBER < value < MOST_NUMBER:
+            found[field.name] = int(value) if field.type in _WHOLE else float(value)
+    return found
+
+
+_WHOLE = ("int", "int | None")
+_NAMES = ("rank", "index")
+
+# -- thinning
+
+Part = TypeVar("Part", RankSample, GpuSample)
+
+
+def merged(samples: Sequence[Sample]) -> Sample:
+    """Return samples that follow one another as one: no CPU time, no byte and no step is lost by that."""
+    last, seconds = samples[-1], sum(each.seconds for each in samples)
+    if len(samples) == 1:
+        return last
+
+    means: dict[str, Any] = {
+        name: _mean([(getattr(each, name), each.seconds) for each in samples], seconds)
+        for name in ("cpu", "read", "written", "received", "sent")
+    }
+    return dataclasses.replace(
+        last,
+        seconds=seconds,
+        memory=max(each.memory for each in samples),
+        ranks=_merged_parts(samples, "ranks", lambda part: part.rank, _merged_rank),
+        gpus=_merged_parts(samples, "gpus", lambda part: part.index, _merged_gpu),
+        **means,
+    )
+
+
+def _merged_parts(
+    samples: Sequence[Sample],
+    name: str,
+    key: Callable[[Part], int],
+    merge: Callable[[list[tuple[Part, float]], float], Part],
+) -> tuple[Part, ...]:
+    seconds = sum(each.seconds for each in samples)
+    found: dict[int, list[tuple[Part, float]]] = {}
+    for sample in samples:
+        for part in getattr(sample, name):
+            found.setdefault(key(part), []).append((part, sample.seconds))
+    return tuple(merge(parts, seconds) for _, parts in sorted(found.items()))
+
+
+def _merged_rank(parts: list[tuple[RankSample, float]], seconds: float) -> RankSample:
+    rates: dict[str, Any] = {
+        name: _mean([(getattr(part, name), each) for part, each in parts], seconds)
+        for name in ("cpu", "read", "written")
+    }
+    means: dict[str, Any] = {
+        name: _mean([(getattr(part, name), each) for part, each in parts]) for name in ("waited", "step_seconds")
+    }
+    memory = max(part.memory for part, _ in parts)
+    return dataclasses.replace(parts[-1][0], memory=memory, **means, **rates)
+
+
+def _merged_gpu(parts: list[tuple[GpuSample, float]], _: float) -> GpuSample:
+    values: dict[str, Any] = {
+        name: _mean([(getattr(part, name), each) for part, each in parts]) for name in ("use", "power", "clock")
+    }
+    values |= {name: _highest(getattr(part, name) for part, _ in parts) for name in ("memory", "temperature")}
+    throttled = next((part.throttled for part, _ in reversed(parts) if part.throttled), "")
+    return dataclasses.replace(parts[-1][0], **values, throttled=throttled)
+
+
+def _mean(values: list[tuple[float | None, float]], seconds: float | None = None) -> float | None:
+    """Return the mean by weight, over `seconds` where given; None where there is no value."""
+    known = [(value, weight) for value, weight in values if value is not None]
+    whole = sum(weight for _, weight in known) if seconds is None else seconds
+    if not known:
+        return None
+    return sum(value * weight for value, weight in known) / whole if whole > 0 else known[-1][0]
+
+
+def _highest(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)

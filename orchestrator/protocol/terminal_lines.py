@@ -1,0 +1,120 @@
+"""What a program prints becomes the lines that a terminal would be left with: a progress bar is its last state. Pure.
+
+A carriage return lets the next text replace the line, a backspace its last characters; tqdm's nested bars go down
+a line and up again. What follows a return replaces all that stood there, so that a bar that shrinks leaves nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+MAX_LINE = 1 << 16  # a longer line is given in pieces
+MOST_HELD = 8  # bars above the cursor: more of them have scrolled away
+_TOKENS = re.compile(r"[\n\r\b]|\x1b\[[0-9]*[AK]|[^\n\r\b\x1b]+|\x1b")
+_UNFINISHED = re.compile(r"\x1b(\[[0-9]*)?\Z")
+_CONTROLS = re.compile(r"[\r\b\x1b]")
+
+
+@dataclass
+class _Row:
+    text: str = ""
+    is_bar: bool = False  # its text was replaced, or may be
+
+
+def lines_of(text: str) -> list[str]:
+    """Return the lines that a whole text leaves on a terminal."""
+    reader = TerminalLines()
+    return [*reader.feed(text), *reader.end()]
+
+
+class TerminalLines:
+    """Takes text as it comes, and gives lines once nothing can change them any more.
+
+    A bar that has ended its line may still be gone up to; it is given when a line of another kind follows.
+    """
+
+    def __init__(self) -> None:
+        self._rows = [_Row()]  # those that may change; the last one has no end yet
+        self._at = 0  # the row that is written to
+        self._keep: int | None = None  # so much of it stays when text comes; None: all
+        self._pending = ""  # the beginning of a sequence
+
+    def feed(self, text: str) -> list[str]:
+        """Return the lines that are finished by this text, without their ends."""
+        text = self._pending + text
+        begun = _UNFINISHED.search(text)
+        self._pending = begun[0] if begun else ""
+        text = text[: begun.start()] if begun else text
+        lines: list[str] = []
+        if len(self._rows) == 1 and self._keep is None and not self._rows[0].is_bar and not _CONTROLS.search(text):
+            *ended, rest = text.split("\n")
+            for line in ended:
+                self._write(line, lines)
+                lines.append(self._rows[0].text)
+                self._rows = [_Row()]
+            self._write(rest, lines)
+            return lines
+        for piece in _TOKENS.findall(text):
+            self._take(piece, lines)
+        return lines
+
+    def end(self) -> list[str]:
+        """Return what is still on the screen, as nothing follows."""
+        lines: list[str] = []
+        if self._pending:
+            self._write(self._pending, lines)
+        if not self._rows[-1].text:
+            self._rows.pop()
+        lines += _given(self._rows)
+        self._rows, self._at, self._keep, self._pending = [_Row()], 0, None, ""
+        return lines
+
+    @property
+    def open_line(self) -> str:
+        """Return the line that is being written now, or else the last bar that may still change; "" for none."""
+        written = [self._rows[self._at], *reversed(self._rows)]
+        return next((row.text.rstrip() for row in written if row.text.strip()), "")
+
+    def _take(self, piece: str, lines: list[str]) -> None:
+        row = self._rows[self._at]
+        if piece == "\r":
+            self._keep = 0
+        elif piece == "\b":
+            self._keep = max(0, (len(row.text) if self._keep is None else self._keep) - 1)
+        elif piece == "\n":
+            self._end_row(lines)
+        elif piece.startswith("\x1b[") and piece.endswith("A"):
+            self._at = max(0, self._at - max(1, int(piece[2:-1] or 1)))
+            self._keep = None
+        elif piece.startswith("\x1b[") and piece.endswith("K"):
+            row.text = "" if piece[2:-1] == "2" else row.text[: self._keep]
+        else:
+            self._write(piece, lines)
+
+    def _write(self, text: str, lines: list[str]) -> None:
+        row = self._rows[self._at]
+        if text and self._keep is not None:
+            is_cleared = bool(row.text) and not row.text.strip()  # with spaces, for a line of another kind
+            row.text, row.is_bar = row.text[: self._keep], not is_cleared
+            self._keep = None
+        row.text += text
+        while len(row.text) > MAX_LINE:
+            lines.append(row.text[:MAX_LINE])
+            row.text = row.text[MAX_LINE:]
+
+    def _end_row(self, lines: list[str]) -> None:
+        self._at, self._keep = self._at + 1, None
+        if self._at < len(self._rows):
+            self._keep = 0
+        else:
+            self._rows.append(_Row())
+        above = self._rows[: self._at]
+        if len(above) > MOST_HELD or not above[0].is_bar or any(row.text.strip() and not row.is_bar for row in above):
+            lines += _given(above)
+            self._rows, self._at = self._rows[self._at :], 0
+
+
+def _given(rows: list[_Row]) -> list[str]:
+    """Return the lines of rows that can't change any more: a bar that was taken away leaves none."""
+    return [row.text.rstrip() if row.is_bar else row.text for row in rows if row.text.strip() or not row.is_bar]

@@ -1,0 +1,167 @@
+"""The checkpoints of a run for the controlling side: each with its state, its metric and its size, without torch.
+
+orch's own lie in one folder and are copied by themselves; those of other formats are among the run's outputs.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.errors import StoreError
+from orchestrator.protocol.checkpoints import checkpoint_dir
+from orchestrator.protocol.checkpoints.checkpoint_dir import COMMIT, MANIFEST, STATE, CheckpointState
+from orchestrator.protocol.layout import output_folder
+from orchestrator.protocol.metric import Better, JobMetric, better_of
+from orchestrator.protocol.outputs import CHECKPOINTS
+from orchestrator.runs.store import RunDir
+
+if TYPE_CHECKING:
+    from orchestrator.protocol.checkpoints.search import Saved
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One checkpoint, what its manifest or its framework's files say, and the verdict on it."""
+
+    path: Path
+    step: int
+    verdict: CheckpointState
+    reason: str = ""
+    hashed: bool = False  # was every byte read?
+    epoch: int | None = None
+    time: float | None = None
+    world_size: int | None = None
+    metric: Mapping[str, float] = field(default_factory=dict)
+    run: str = ""
+    bytes: int = 0  # on the disk
+    files: Mapping[str, str] = field(default_factory=dict)  # name -> sha256, COMMIT excepted; of orch's own
+    format: str = "orch"
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether it may be resumed from, as far as was looked."""
+        return self.verdict is CheckpointState.COMMITTED
+
+    @property
+    def order(self) -> tuple[int, float]:
+        """Return what is greater for a newer one; a number in the name of any file of weights may be a year."""
+        return (-1 if self.format == "files" else self.step, self.time or 0.0)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the checkpoint as JSON types."""
+        metric = {name: value if math.isfinite(value) else None for name, value in self.metric.items()}
+        step = self.step if self.step >= 0 else None  # nothing tells it
+        return {**asdict(self), "step": step, "path": str(self.path), "metric": metric, "files": dict(self.files)}
+
+
+def checkpoint_folder(run: RunDir) -> Path:
+    """Return where the run's checkpoints are here: as planned; copies from other machines are in its own folder."""
+    if run.record().is_elsewhere:
+        return run.path / "checkpoints"
+    task = run.plan().first
+    planned = Path(task.checkpoint_dir or run.path / "checkpoints").expanduser()
+    return planned if planned.is_absolute() else Path(task.code_dir or run.path) / planned
+
+
+def listing(folder: Path, *, verify: bool) -> list[Checkpoint]:
+    """Return all checkpoints of a folder, oldest first; `verify` reads and hashes every byte, else sizes must do."""
+    found = [check(folder / name, verify=verify) for name in checkpoint_dir.step_folders(folder)]
+    # A run that goes on deletes its oldest: what has vanished meanwhile was not torn.
+    return [each for each in found if each.path.is_dir()]
+
+
+def check(path: Path, *, verify: bool) -> Checkpoint:
+    """Return one checkpoint with its verdict; never raises for what it finds there."""
+    found = checkpoint_dir.check(path, verify=verify)
+    manifest = found.manifest
+    if manifest is None:
+        size = checkpoint_dir.size_on_disk(path, (STATE, MANIFEST, COMMIT))
+        return Checkpoint(path, found.step, found.state, found.reason, hashed=verify, bytes=size)
+    return Checkpoint(
+        path,
+        manifest.step,
+        found.state,
+        hashed=verify,
+        epoch=manifest.epoch,
+        time=manifest.time,
+        world_size=manifest.world_size,
+        metric=manifest.metric,
+        run=manifest.run,
+        bytes=checkpoint_dir.size_on_disk(path, (*manifest.files, MANIFEST, COMMIT)),
+        files={name: entry["sha256"] for name, entry in manifest.files.items()} | {MANIFEST: found.commit},
+    )
+
+
+def all_of(run: RunDir, *, verify: bool = False) -> list[Checkpoint]:
+    """Return all checkpoints of a run that are here, oldest first; of other formats than orch's only those whole."""
+    from orchestrator.protocol.checkpoints.formats import Format  # noqa: PLC0415 (`orch status` does without)
+
+    own = listing(checkpoint_folder(run), verify=verify)
+    known = {each.path for each in own}
+    others = [
+        check(Path(each.path), verify=verify) if each.format is Format.ORCH else _of_other_format(each)
+        for each in reversed(saved_by(run))
+        if Path(each.path) not in known
+    ]
+    return [*own, *others]
+
+
+def saved_by(run: RunDir) -> list[Saved]:
+    """Return the run's whole checkpoints that are here, of any format, the newest first."""
+    from orchestrator.protocol.checkpoints.of_run import Places  # noqa: PLC0415 (as above)
+    from orchestrator.protocol.checkpoints.search import Sought, find_saved, newest_first  # noqa: PLC0415 (as above)
+
+    task = run.plan().first
+    sought = Sought(task.checkpoint_format, task.checkpoint_glob)
+    if not run.record().is_elsewhere:
+        code = task.code_dir or str(run.path / "code")
+        return list(Places(str(run.path), code, str(checkpoint_folder(run)), sought).own().values())
+    outputs = output_folder(str(run.path))
+    found = find_saved((outputs, f"{outputs}/{CHECKPOINTS}"), sought=sought)
+    try:
+        lacking = (run.read("nodes/0/outputs.json") or {}).get("lacking", [])
+    except StoreError:
+        lacking = None
+    if not isinstance(lacking, list):  # damaged: which of them are whole is not known
+        return []
+    return newest_first(each for each in found if _is_here(os.path.relpath(each.path, outputs), lacking))
+
+
+def _is_here(name: str, lacking: Iterable[object]) -> bool:
+    """Tell whether all of a checkpoint of node 0 has come; what other nodes wrote differently lies apart."""
+    return not re.match(r"node_\d+/", name) and not any(f"{each}/".startswith(f"{name}/") for each in lacking)
+
+
+def _of_other_format(saved: Saved) -> Checkpoint:
+    from orchestrator.protocol.checkpoints.search import files_of  # noqa: PLC0415 (as above)
+
+    return Checkpoint(
+        Path(saved.path), saved.step, CheckpointState.COMMITTED, time=saved.time, metric=saved.metric,
+        bytes=sum(files_of(saved).values()), format=saved.format,
+    )  # fmt: skip
+
+
+def best(checkpoints: Iterable[Checkpoint], of_job: JobMetric | None = None) -> tuple[Checkpoint, str] | None:
+    """Return (the best whole checkpoint, why in words); None where none has a metric.
+
+    It goes by the metric that the job names, else by accuracy, else by the first one. Of equals the newest is taken.
+    """
+    whole = [each for each in checkpoints if each.is_whole and each.metric]
+    if not whole:
+        return None
+    names = [name for each in reversed(whole) for name in each.metric]
+    name = next((name for name in (of_job.name if of_job else "", "accuracy") if name in names), names[0])
+    better = better_of(name, of_job)
+    rated = [each for each in whole if each.metric.get(name) == each.metric.get(name) and name in each.metric]  # no NaN
+    if not rated:
+        return None
+    chosen = max(rated, key=lambda each: ((-1 if better is Better.LOWER else 1) * each.metric[name], each.step))
+    word = "smallest" if better is Better.LOWER else "largest"
+    why = f"{name} {chosen.metric[name]:.4g} is the {word} of {len(rated)}"
+    return chosen, why if of_job is None or of_job.name == name else f"{why}, as none has a metric '{of_job.name}'"

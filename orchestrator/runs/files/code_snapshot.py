@@ -1,0 +1,347 @@
+"""A copy of the code folder, made when a run is submitted: what the ranks run is what was there then."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from orchestrator.errors import UsageError
+from orchestrator.protocol.outputs import Matcher, OutputRules
+
+DEFAULT_IGNORE: Final = (
+    ".git", "__pycache__/", "*.pyc", ".venv/", "venv/", "node_modules/",
+    ".mypy_cache/", ".ruff_cache/", ".pytest_cache/", ".ipynb_checkpoints/",
+)  # fmt: skip
+# Of the home folder: what is in there opens other doors, and is no code.
+_CREDENTIALS: Final = (".ssh", ".gnupg", ".aws", ".azure", ".config/gcloud", ".kube", ".docker")
+_GIT: Final = ("git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.quotePath=false")
+_GIT_SECONDS: Final = 10
+_MAX_UNTRACKED: Final = 100
+_CHUNK: Final = 1 << 20
+
+
+@dataclass(frozen=True)
+class Git:
+    """What git says about a folder; `diff` is the hash of the uncommitted changes to tracked files."""
+
+    commit: str | None = None
+    dirty: bool = False
+    diff: str | None = None
+    untracked: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What was copied, and the state of git when it was; the hash covers paths, kinds, executable bits and contents."""
+
+    files: int
+    bytes: int
+    sha256: str
+    git: str | None
+    dirty: bool
+    diff: str | None
+    untracked: tuple[str, ...]
+    listing: dict[str, tuple[str, str]] = field(default_factory=dict)  # path -> (kind d | l | x | f, sha256)
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """Something to copy: a folder, a link (with its target inside the folder), or a file."""
+
+    path: str
+    size: int = 0
+    executable: bool = False
+    is_folder: bool = False
+    link: str | None = None
+
+
+def why_never_shipped(path: Path) -> str:
+    """Return why a folder or file is never taken for code, whoever asks for it; empty where it may be."""
+    home, path = Path(os.path.expanduser("~")).resolve(), path.resolve()
+    if home.is_relative_to(path):
+        return f"{path} holds your whole home folder"
+    inside = next((name for name in _CREDENTIALS if path.is_relative_to(home / name)), None)
+    return f"{path} is where credentials are kept (~/{inside})" if inside else ""
+
+
+def measure(code_dir: Path, ignore_file: str, max_size: int) -> tuple[int, int]:
+    """Return how many files, and bytes, `take` would copy; UsageError where it would refuse."""
+    entries = _survey(code_dir.resolve(), None, ignore_file, max_size)
+    return sum(not entry.is_folder for entry in entries), sum(entry.size for entry in entries)
+
+
+def take(code_dir: Path, destination: Path, ignore_file: str, max_size: int) -> Snapshot:
+    """Copy the folder into `destination`, which must not exist or be empty; UsageError before anything is copied.
+
+    Links to files outside the folder become copies of them. Sockets, pipes, devices and dangling links are left out.
+    """
+    code_dir = code_dir.resolve()
+    entries = _survey(code_dir, destination.resolve(), ignore_file, max_size)
+    total = sum(entry.size for entry in entries)
+    git = git_state(code_dir)
+    fresh = not destination.exists()
+    try:
+        digest, listing = _copy_all(entries, code_dir, destination)
+    except BaseException:
+        if fresh:
+            shutil.rmtree(destination, ignore_errors=True)
+        raise
+    files = sum(not entry.is_folder for entry in entries)
+    return Snapshot(files, total, digest, git.commit, git.dirty, git.diff, git.untracked, listing)
+
+
+def _survey(code_dir: Path, destination: Path | None, ignore_file: str, max_size: int) -> list[_Entry]:
+    """Return all that is to be copied, in the order of its hash; UsageError where it can't be, or must not."""
+    if not code_dir.is_dir():
+        raise UsageError(f"{code_dir}: the code folder does not exist or is not a folder", "set code.dir in the job")
+    if why := why_never_shipped(code_dir):
+        raise UsageError(f"{why}, and is never shipped", "put job and code into a folder of their own")
+    ignored = _ignored(code_dir, ignore_file)
+    entries = sorted(_walk(code_dir, destination, ignored), key=lambda e: os.fsencode(e.path))
+    total = sum(entry.size for entry in entries)
+    if total > max_size:
+        raise _too_large(code_dir, entries, total, max_size, ignore_file)
+    return entries
+
+
+def retake(snapshot: Path, destination: Path, listing: Mapping[str, Sequence[str]]) -> None:
+    """Copy the files that an earlier `take` has listed, and no others; UsageError names those that have changed since.
+
+    What its ranks wrote beside their code is not copied.
+    """
+    fresh = not destination.exists()
+    entries = []
+    for path, (kind, _) in listing.items():
+        link = os.readlink(snapshot / path) if kind == "l" and (snapshot / path).is_symlink() else None
+        entries.append(_Entry(path, executable=kind == "x", is_folder=kind == "d", link=link))
+    try:
+        _, found = _copy_all(entries, snapshot, destination)
+        if changed := [path for path, entry in listing.items() if found[path] != tuple(entry)]:
+            raise UsageError(
+                f"{snapshot}: {', '.join(changed[:5])}: not what was sent to the ranks any more",
+                "the run itself has changed its code; submit the job file instead",
+            )
+    except BaseException:
+        if fresh:
+            shutil.rmtree(destination, ignore_errors=True)
+        raise
+
+
+def _ignored(code_dir: Path, ignore_file: str) -> Callable[[str], bool]:
+    """Whether a path is left out: by the built-in patterns, then the ignore file's, the last match winning."""
+    chosen = code_dir / ignore_file
+    if not chosen.is_file():
+        if ignore_file != ".orchignore":
+            raise UsageError(f"{chosen}: there is no such ignore file", "create it, or take code.ignore out of the job")
+        chosen = code_dir / ".gitignore"
+    try:
+        if not chosen.is_file():
+            return _ignored_by_default
+        import pathspec  # noqa: PLC0415 (20 ms that a folder without an ignore file saves)
+
+        lines = chosen.read_text("utf-8", "surrogateescape").splitlines()
+        spec = pathspec.GitIgnoreSpec.from_lines([*DEFAULT_IGNORE, *lines])
+    except OSError as error:
+        raise _unreadable(chosen, error) from None
+    except ValueError as error:
+        raise UsageError(f"{chosen}: holds a pattern that can't be read: {error}") from None
+    return lambda path: bool(spec.match_file(path))
+
+
+def _ignored_by_default(path: str) -> bool:
+    """Tell whether a path, all folders above which are not left out, is by the built-in patterns."""
+    rules = _built_in()
+    return not (rules.enters(path[:-1]) if path.endswith("/") else rules.takes(path))
+
+
+@cache
+def _built_in() -> Matcher:
+    return Matcher(OutputRules(exclude=DEFAULT_IGNORE), built_in=False)
+
+
+def _walk(top: Path, destination: Path | None, ignored: Callable[[str], bool]) -> Iterator[_Entry]:
+    folders = [""]
+    while folders:
+        folder = folders.pop()
+        try:
+            found = list(os.scandir(top / folder))
+        except OSError as error:
+            raise _unreadable(top / folder, error) from None
+        for item in found:
+            path = f"{folder}{item.name}"
+            real_folder = item.is_dir(follow_symlinks=False)
+            if ignored(f"{path}/" if real_folder else path) or (top / path) == destination:
+                continue
+            if real_folder:
+                yield _Entry(path, is_folder=True)
+                folders.append(f"{path}/")
+            elif item.is_symlink():
+                yield from _link(top, path, ignored)
+            elif item.is_file(follow_symlinks=False):
+                yield _file(top, path)
+
+
+def _file(top: Path, path: str) -> _Entry:
+    try:
+        info = (top / path).stat()
+    except OSError as error:
+        raise _unreadable(top / path, error) from None
+    if not os.access(top / path, os.R_OK):
+        raise _unreadable(top / path, PermissionError(13, "Permission denied"))
+    return _Entry(path, info.st_size, bool(info.st_mode & stat.S_IXUSR))
+
+
+def _link(top: Path, path: str, ignored: Callable[[str], bool]) -> Iterator[_Entry]:
+    source = top / path
+    try:
+        target = source.resolve(strict=True)
+    except (OSError, RuntimeError):
+        return  # dangling or running in a circle: an editor's lock file, say
+    if target.is_relative_to(top) and not _left_out(target.relative_to(top), ignored, target.is_dir()):
+        yield _Entry(path, link=os.path.relpath(target, source.parent.resolve()))
+    elif target.is_file():
+        if why := why_never_shipped(target):
+            raise UsageError(f"{source} is a link, and {why}", "name it in .orchignore, or remove it")
+        yield _file(top, path)
+    elif target.is_dir():
+        hint = f"name it in .orchignore, and reach the folder by its own path: {target}"
+        raise UsageError(f"{source} is a link to a folder that is not shipped", hint)
+
+
+def _left_out(path: Path, ignored: Callable[[str], bool], is_folder: bool) -> bool:
+    parts = path.parts
+    parents = ("/".join(parts[:i]) + "/" for i in range(1, len(parts)))
+    return any(map(ignored, parents)) or bool(parts and ignored(path.as_posix() + ("/" if is_folder else "")))
+
+
+def _too_large(code_dir: Path, entries: list[_Entry], total: int, max_size: int, ignore_file: str) -> UsageError:
+    sizes: dict[str, int] = {}
+    for entry in entries:
+        top, slash, _ = entry.path.partition("/")
+        sizes[top + slash] = sizes.get(top + slash, 0) + entry.size
+    largest = sorted(sizes.items(), key=lambda item: -item[1])[:3]
+    listed = ", ".join(f"{name} ({_megabytes(size)})" for name, size in largest)
+    hint = f"leave them out in {code_dir / ignore_file}, or raise code.max_size in the job"
+    message = f"{code_dir}: the code folder is {_megabytes(total)}, more than the {_megabytes(max_size)} allowed"
+    return UsageError(f"{message}; largest: {listed}", hint)
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1024**2:.1f} MB" if size >= 100_000 else f"{size} bytes"
+
+
+def _copy_all(entries: list[_Entry], code_dir: Path, destination: Path) -> tuple[str, dict[str, tuple[str, str]]]:
+    """(the hash of everything, what was copied with its hash)."""
+    whole, listing = hashlib.sha256(), {}
+    try:
+        destination.mkdir(parents=True, exist_ok=True)
+        if any(destination.iterdir()):
+            raise UsageError(f"{destination}: the folder for the snapshot is not empty")
+    except OSError as error:
+        raise UsageError(f"{destination}: the snapshot can't be written: {error.strerror}") from None
+    for entry in entries:
+        digest = _copy(entry, code_dir / entry.path, destination / entry.path)
+        kind = "d" if entry.is_folder else "l" if entry.link is not None else "x" if entry.executable else "f"
+        listing[entry.path] = (kind, digest)
+        whole.update(b"%s %s\0%s\0" % (kind.encode(), os.fsencode(entry.path), digest.encode()))
+    return whole.hexdigest(), listing
+
+
+def _copy(entry: _Entry, source: Path, target: Path) -> str:
+    try:
+        if entry.is_folder:
+            target.mkdir()
+            return ""
+        if entry.link is not None:
+            target.symlink_to(entry.link)
+            return hashlib.sha256(os.fsencode(entry.link)).hexdigest()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        digest = hashlib.sha256()
+        with source.open("rb") as reading, os.fdopen(os.open(target, flags, 0o600), "wb") as writing:
+            while chunk := reading.read(_CHUNK):
+                digest.update(chunk)
+                writing.write(chunk)
+            if entry.executable:
+                os.fchmod(writing.fileno(), 0o700)
+    except OSError as error:
+        where = error.filename or source
+        raise UsageError(f"{where} can't be copied into the snapshot: {error.strerror}") from None
+    return digest.hexdigest()
+
+
+def _unreadable(path: Path, error: OSError) -> UsageError:
+    return UsageError(f"{path} can't be read: {error.strerror}", "make it readable, or leave it out in .orchignore")
+
+
+def git_state(folder: Path) -> Git:
+    """Return the commit and what differs from it in this folder; nothing where git or a repository is missing.
+
+    Submodules are not looked into: their own configuration names programs as well. A commit of theirs that differs
+    from the recorded one counts as a change.
+    """
+    options = ("--porcelain=v2", "--branch", "-z", "--untracked-files=normal", "--ignore-submodules=dirty")
+    harmless = _without_filters(folder)
+    status = _git(folder, *harmless, "status", *options, "--", ".") if harmless is not None else None
+    if harmless is None or status is None:
+        return Git()
+    fields = iter(os.fsdecode(status).split("\0"))
+    commit: str | None = None
+    changed = False
+    untracked: list[str] = []
+    for line in fields:
+        if line.startswith("# branch.oid "):
+            commit = None if "(initial)" in line else line.split()[2]
+        elif line.startswith("? "):
+            untracked.append(line[2:])
+        elif line and not line.startswith("#"):
+            changed = True
+            if line.startswith("2 "):
+                next(fields, "")  # a rename names its origin too
+    diff: str | None = None
+    if changed and commit:
+        options = ("--no-ext-diff", "--no-textconv", "--binary", "--no-color", "--ignore-submodules=dirty")
+        patch = _git(folder, *harmless, "diff", "HEAD", *options, "--", ".")
+        diff = hashlib.sha256(patch).hexdigest() if patch is not None else None
+    return Git(commit, changed or bool(untracked), diff, tuple(sorted(untracked)[:_MAX_UNTRACKED]))
+
+
+def _without_filters(folder: Path) -> list[str] | None:
+    """Return git's options that switch off the programs which the repository's own configuration calls filters.
+
+    The user's own filters (git-lfs) stay. None where the filters can't be told, or not be switched off.
+    """
+    listing = ("--includes", "--null", "--list")
+    found = _git(folder, "config", "--local", *listing)
+    if found is not None and b"\0extensions.worktreeconfig\n" in b"\0" + found:
+        more = _git(folder, "config", "--worktree", *listing)
+        found = found + more if more is not None else None
+    if found is None:
+        return None
+    keys = [os.fsdecode(entry.partition(b"\n")[0]) for entry in found.split(b"\0")]
+    names = sorted({key.rpartition(".")[0] for key in keys if key.startswith("filter.")})
+    if any("=" in name for name in names):  # `-c` would take what follows for the value
+        return None
+    fields = ("clean=", "smudge=", "process=", "required=false")
+    return [word for name in names for field in fields for word in ("-c", f"{name}.{field}")]
+
+
+def _git(folder: Path, *args: str) -> bytes | None:
+    """Return a git command's output, None where it failed; it asks nothing, takes no lock, fetches and runs nothing."""
+    env = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    env |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": "none", "LC_ALL": "C"}
+    try:
+        done = subprocess.run(
+            [*_GIT, *args], cwd=folder, env=env, stdin=subprocess.DEVNULL, capture_output=True,
+            timeout=_GIT_SECONDS, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None

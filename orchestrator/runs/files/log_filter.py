@@ -1,0 +1,150 @@
+"""Which lines of a log are wanted: by a pattern, by their level, by their time; as far as lines say such things.
+
+A log is what a program has printed, and orch adds no times to it. A line that says no time has that of the line before
+it; in a log whose beginning says none at all, nothing is known but when it was written to last.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import IntEnum
+from pathlib import Path
+from typing import Final
+
+from orchestrator.runs.files.logs import LogFile
+
+_BEGINNING: Final = 1 << 16  # of a log, in which a first time is looked for
+_HEAD: Final = 120  # characters of a line in which it says its time and its level
+_DATE: Final = re.compile(
+    r"(?<!\d)(\d{4})[-/](\d\d)[-/](\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?\d*(Z|[+-]\d\d:?\d\d)?"
+)
+_GLOG: Final = re.compile(r"(?:^|[\s\[\]:])([DIWEFC])(\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{1,6})")
+_LEVEL: Final = re.compile(r"(?:^|[\s\[|:(<-])(DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL)(?=[\s\])>|:,-]|$)")
+_LOWER: Final = re.compile(r"(?:^|\[)(debug|info|warn(?:ing)?|error|critical|fatal)(?=[:\]])", re.IGNORECASE | re.ASCII)
+_PYTHON_WARNING: Final = re.compile(r":\d+: \w*Warning: ")
+_TRACEBACK: Final = "Traceback (most recent call last):"
+
+
+class Level(IntEnum):
+    """How grave a line is, in the words of Python's logging."""
+
+    DEBUG = 10
+    INFO = 20
+    WARNING = 30
+    ERROR = 40
+    CRITICAL = 50
+
+
+_WORDS: Final = {
+    "DEBUG": Level.DEBUG, "INFO": Level.INFO, "WARN": Level.WARNING, "WARNING": Level.WARNING, "ERROR": Level.ERROR,
+    "CRITICAL": Level.CRITICAL, "FATAL": Level.CRITICAL, "D": Level.DEBUG, "I": Level.INFO, "W": Level.WARNING,
+    "E": Level.ERROR, "F": Level.CRITICAL, "C": Level.CRITICAL,
+}  # fmt: skip
+
+
+@dataclass
+class _Position:
+    """What holds for the next line of a log."""
+
+    time: float | None = None
+    level: Level | None = None
+    is_traceback: bool = False
+
+
+@dataclass
+class LineFilter:
+    """Tells line by line what is wanted; lines of each log come in their order."""
+
+    pattern: re.Pattern[str] | None = None
+    level: Level | None = None
+    since: float | None = None
+    logs_without_times: set[LogFile] = field(default_factory=set)
+    _positions: dict[LogFile, _Position] = field(default_factory=dict)
+
+    def takes(self, log: LogFile, line: str) -> bool:
+        """Tell whether this line of a log, the next one, is wanted."""
+        position = self._positions.get(log) or self._begin(log)
+        if self.since is not None and not self._is_new(position, line):
+            return False
+        if self.level is not None and not self._is_grave(position, line):
+            return False
+        return self.pattern is None or self.pattern.search(line) is not None
+
+    def may_take(self, log: LogFile) -> bool:
+        """Tell whether anything of a log can be wanted: not where it was written to last before `since`."""
+        if self.since is None or log in self._positions:
+            return True
+        try:
+            return os.stat(log.path).st_mtime >= self.since
+        except OSError:
+            return True
+
+    def _begin(self, log: LogFile) -> _Position:
+        first = _first_time(log.path) if self.since is not None else None
+        if self.since is not None and first is None:
+            self.logs_without_times.add(log)
+        return self._positions.setdefault(log, _Position(first))
+
+    def _is_new(self, position: _Position, line: str) -> bool:
+        if (said := time_of(line)) is not None:
+            position.time = said
+        return position.time is None or self.since is None or position.time >= self.since
+
+    def _is_grave(self, position: _Position, line: str) -> bool:
+        """By its own level, or that of the line it belongs to: indented ones, and a traceback to its end."""
+        if line.startswith(_TRACEBACK):
+            position.level, position.is_traceback = Level.ERROR, True
+        elif (said := level_of(line)) is not None:
+            position.level, position.is_traceback = said, False
+        elif not line.startswith((" ", "\t")):
+            level = position.level if position.is_traceback else None
+            position.level, position.is_traceback = None, False
+            return level is not None and self.level is not None and level >= self.level
+        return position.level is not None and self.level is not None and position.level >= self.level
+
+
+def level_of(line: str) -> Level | None:
+    """Return the level that a line says in its beginning; None for none."""
+    head = line[:_HEAD]
+    found = _LEVEL.search(head) or _LOWER.search(head) or _GLOG.search(head)
+    if found is not None:
+        return _WORDS[found[1].upper()]
+    return Level.WARNING if _PYTHON_WARNING.search(line[: 4 * _HEAD]) else None
+
+
+def time_of(line: str, now: float | None = None) -> float | None:
+    """Return the time that a line says in its beginning; None for none. Without a zone it is this machine's."""
+    head = line[:_HEAD]
+    if (found := _DATE.search(head)) is not None:
+        year, month, day, hour, minute, second = (int(found[number]) for number in range(1, 7))
+        zone = (found[8] or "").replace("Z", "+00:00")
+        text = (
+            f"{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{(found[7] or '0').ljust(6, '0')}{zone}"
+        )
+    elif (short := _GLOG.search(head)) is not None:  # as torch's C++ writes it: without the year
+        moment = datetime.fromtimestamp(now if now is not None else time.time())
+        year = moment.year - (f"{short[2]}{short[3]}" > f"{moment:%m%d}")
+        text = f"{year:04}-{short[2]}-{short[3]}T{short[4]}:{short[5]}:{short[6]}.{short[7].ljust(6, '0')}"
+    else:
+        return None
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _first_time(path: Path) -> float | None:
+    """Return the first time that the beginning of a log says; of a log that was rotated, of what is left of it."""
+    for name in (path.with_name(f"{path.name}.1"), path):
+        try:
+            with open(name, "rb") as file:
+                text = file.read(_BEGINNING).decode("utf-8", "replace")
+        except OSError:
+            continue
+        if (found := next(filter(None, map(time_of, text.splitlines())), None)) is not None:
+            return found
+    return None

@@ -1,0 +1,236 @@
+"""Reading a run's logs, metrics and progress from its directory, also while they grow."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from codecs import IncrementalDecoder, getincrementaldecoder
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.errors import StoreError
+from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.terminal_lines import TerminalLines
+from orchestrator.runs.store import RunDir
+
+if TYPE_CHECKING:
+    from orchestrator.runs.files.log_filter import LineFilter
+
+CHUNK = 1 << 18
+LAST_BYTES = 1 << 15  # of a log, in which its last line is looked for
+_PATH = re.compile(r"nodes/(\d+)/attempt_(\d+)/rank_(\d+)\.log")
+
+
+@dataclass(frozen=True)
+class LogFile:
+    """The output of one rank in one attempt."""
+
+    attempt: int
+    rank: int
+    node: int
+    path: Path
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which ranks to read; rank 0 when nothing is chosen."""
+
+    rank: int | None = None
+    node: int | None = None
+    everything: bool = False
+
+    @property
+    def takes_several(self) -> bool:
+        """Tell whether it may be more than one rank's."""
+        return self.everything or self.node is not None
+
+    def takes(self, log: LogFile) -> bool:
+        """Tell whether this log is among those to read."""
+        if self.everything:
+            return True
+        if self.node is not None:
+            return log.node == self.node and self.rank in (None, log.rank)
+        return log.rank == (self.rank or 0)
+
+
+def log_files(run: RunDir, selection: Selection) -> list[LogFile]:
+    """Return the chosen logs that exist, by attempt and rank."""
+    found = []
+    for path in run.path.glob("nodes/*/attempt_*/rank_*.log"):
+        match = _PATH.fullmatch(str(path.relative_to(run.path)))
+        if match:
+            log = LogFile(int(match[2]), int(match[3]), int(match[1]), path)
+            if selection.takes(log):
+                found.append(log)
+    return sorted(found, key=lambda log: (log.attempt, log.rank))
+
+
+@dataclass
+class _Reading:
+    """How far one log has been read, and what of it is still to be said."""
+
+    offset: int = 0
+    inode: int | None = None
+    decoder: IncrementalDecoder = field(default_factory=lambda: getincrementaldecoder("utf-8")("replace"))
+    lines: TerminalLines = field(default_factory=TerminalLines)
+
+
+@dataclass
+class Tail:
+    """Reads what has been added to the chosen logs since the last look."""
+
+    run: RunDir
+    selection: Selection
+    wanted: LineFilter | None = None  # of their lines
+    last: int | None = None  # of the wanted lines, at the first look
+    readings: dict[Path, _Reading] = field(default_factory=dict)
+
+    def skip_to_last(self, lines: int) -> None:
+        """Begin `lines` lines before the end of each log, of the wanted ones if not all are."""
+        if self.wanted is not None:
+            self.last = lines
+            return
+        for log in log_files(self.run, self.selection):
+            self._reading(log).offset = offset_of_last(log.path, lines)
+
+    def read(self, *, ended: bool = False) -> Iterator[tuple[LogFile, str]]:
+        """Return new lines, without their ends; a progress bar is one, and comes when it can't change any more.
+
+        The unfinished last lines come too when the run has `ended`, or that attempt of it.
+        """
+        logs = log_files(self.run, self.selection)
+        for log in logs:
+            lines = self._lines(log, is_whole=ended or log.attempt < logs[-1].attempt)
+            if (wanted := self.wanted) is not None:
+                lines = (line for line in lines if wanted.takes(log, line)) if wanted.may_take(log) else iter(())
+            for line in lines if self.last is None else deque(lines, self.last):
+                yield log, line
+        self.last = None
+
+    def _lines(self, log: LogFile, *, is_whole: bool) -> Iterator[str]:
+        reading = self._reading(log)
+        for chunk in _chunks(log.path, reading):
+            yield from reading.lines.feed(reading.decoder.decode(chunk))
+        if is_whole:
+            yield from reading.lines.feed(reading.decoder.decode(b"", final=True))
+            yield from reading.lines.end()
+
+    def read_bytes(self) -> Iterator[tuple[LogFile, bytes]]:
+        """Return what is new as the programs wrote it."""
+        for log in log_files(self.run, self.selection):
+            for chunk in _chunks(log.path, self._reading(log)):
+                yield log, chunk
+
+    def open_line(self) -> tuple[LogFile, str] | None:
+        """Return the line that the first rank which has begun one is writing now: its progress bar, most often.
+
+        None where not all lines are wanted.
+        """
+        if self.wanted is not None:
+            return None
+        for log in log_files(self.run, self.selection):
+            if line := self._reading(log).lines.open_line:
+                return log, line
+        return None
+
+    def _reading(self, log: LogFile) -> _Reading:
+        return self.readings.setdefault(log.path, _Reading())
+
+
+def _chunks(path: Path, reading: _Reading) -> Iterator[bytes]:
+    """What is new in a log, and before it the rest of the file that was rotated away meanwhile."""
+    with open(path, "rb") as file:
+        inode, known = os.fstat(file.fileno()).st_ino, reading.inode
+        older = path.with_name(f"{path.name}.1")
+        if reading.offset == 0 if known is None else known != inode:
+            with contextlib.suppress(FileNotFoundError), open(older, "rb") as rotated:
+                rotated.seek(reading.offset)
+                yield from iter(lambda: rotated.read(CHUNK), b"")
+            reading.offset = 0
+        file.seek(reading.offset)
+        yield from iter(lambda: file.read(CHUNK), b"")
+        reading.inode, reading.offset = inode, file.tell()
+
+
+def offset_of_last(path: Path, lines: int) -> int:
+    """Return the offset at which the last `lines` lines of a file begin; reads it from its end."""
+    with open(path, "rb") as file:
+        position = end = file.seek(0, os.SEEK_END)
+        if lines == 0:
+            return end
+        left = lines
+        while position > 0:
+            step = min(CHUNK, position)
+            position -= step
+            file.seek(position)
+            chunk = file.read(step)
+            found = len(chunk) - (position + step == end)  # what ends the last line begins none
+            while (found := chunk.rfind(b"\n", 0, found)) >= 0:
+                left -= 1
+                if left == 0:
+                    return position + found + 1
+    return 0
+
+
+def last_line(run: RunDir, attempt: int) -> str:
+    """Return the last line that rank 0 has printed in an attempt, or its progress bar as it is; "" where none is."""
+    try:
+        with open(f"{run.path}/nodes/0/attempt_{attempt}/rank_0.log", "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_BYTES))
+            text = file.read(LAST_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return ""
+    reader = TerminalLines()
+    lines = [line for line in reader.feed(text) if line.strip()]
+    return reader.open_line or next(reversed(lines), "")
+
+
+def beat_of(run: RunDir, attempt: int, rank: int = 0) -> dict[str, Any] | None:
+    """Return the last beat of a rank: step, total, phase, loss, rate, eta; None when it has written none."""
+    for path in run.path.glob(f"nodes/{'*' if rank else 0}/attempt_{attempt}/beat_{rank}"):
+        try:
+            data = parse_json(path.read_bytes())
+        except (OSError, ValueError):  # caught in the middle of a write: the next look finds it whole
+            return None
+        return data if isinstance(data, dict) else None
+    return None
+
+
+def beats_of(run: RunDir, attempt: int) -> dict[int, dict[str, Any]]:
+    """Return the last beat of every rank that has written one in an attempt."""
+    found: dict[int, dict[str, Any]] = {}
+    for folder in _folders(f"{run.path}/nodes", f"attempt_{attempt}"):
+        with contextlib.suppress(OSError):
+            for name in os.listdir(folder):
+                if name.startswith("beat_") and name[5:].isdecimal():
+                    with contextlib.suppress(OSError, ValueError), open(f"{folder}/{name}", "rb") as file:
+                        data = parse_json(file.read())
+                        if isinstance(data, dict):
+                            found[int(name[5:])] = data
+    return found
+
+
+def _folders(nodes: str, name: str) -> list[str]:
+    """Return the folder of this name of every node; plain strings, for there may be a thousand files to open."""
+    try:
+        return [f"{nodes}/{node}/{name}" for node in os.listdir(nodes) if node.isdecimal()]
+    except OSError:
+        return []
+
+
+def result_of(run: RunDir) -> dict[str, Any] | None:
+    """Return what the program itself reported as its result (accuracy, data, ...); None when that is no JSON object."""
+    try:
+        return run.read("result.json")
+    except StoreError:  # the program's own file: how it was written is no reason to refuse a look at the run
+        return None
+
+
+def age(moment: float | None) -> float | None:
+    """Return seconds since a moment of the wall clock."""
+    return None if moment is None else max(0.0, time.time() - moment)

@@ -1,0 +1,183 @@
+"""Which metric a job is judged by, and which run of several has the best value of one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, NamedTuple, TypeGuard
+
+from orchestrator.errors import StoreError, UsageError
+from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.metric import Better, JobMetric, kept_by
+from orchestrator.runs.files.logs import result_of
+from orchestrator.runs.store import RunDir, read_lines
+
+_NO_METRICS: Final = frozenset({"step", "attempt", "time"})
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A run and its value; rank 1 is the best, None has none."""
+
+    run_id: str
+    state: str
+    values: Mapping[str, str]  # of its point
+    value: float | None
+    rank: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the row as JSON types."""
+        return asdict(self)
+
+
+def metric_of_job(record: Mapping[str, Any] | None) -> JobMetric | None:
+    """Return the metric by which the runs of a recorded job are judged: `metric`, else `checkpoint.keep_best`."""
+    return _named(record) or _keeps_best_by(record)
+
+
+def metric_of_checkpoints(record: Mapping[str, Any] | None) -> JobMetric | None:
+    """Return the metric that `best` means among a run's checkpoints: `checkpoint.keep_best`, else `metric`."""
+    return _keeps_best_by(record) or _named(record)
+
+
+def _named(record: Mapping[str, Any] | None) -> JobMetric | None:
+    metric = _mapping(_mapping(record).get("job")).get("metric")
+    name, better = (_mapping(metric).get(key) for key in ("name", "better"))
+    return kept_by(name, str(better)) if isinstance(name, str) else None
+
+
+def _keeps_best_by(record: Mapping[str, Any] | None) -> JobMetric | None:
+    name = _mapping(_mapping(_mapping(record).get("job")).get("checkpoint")).get("keep_best")
+    if not isinstance(name, str):
+        return None
+    named = _named(record)
+    return named if named is not None and named.name == name else JobMetric(name)
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+# -- which run is best
+
+
+def metrics_of(run: RunDir) -> dict[str, float]:
+    """Return the numbers that a run has left: those of its result, else the newest of each name among its metrics."""
+    found: dict[str, float] = {}
+    try:
+        lines = [*read_lines(run.path / "metrics.jsonl"), result_of(run) or {}]
+    except StoreError:
+        return {}
+    for line in lines:
+        found.update({name: float(value) for name, value in line.items() if is_number(value)})
+    return found
+
+
+class Value(NamedTuple):
+    """One value of a metric, and when it was written by the wall clock."""
+
+    step: float
+    time: float | None
+    value: float
+
+
+class Series:
+    """What a run has written to metrics.jsonl by step; a second look reads only what was appended since."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._path = f"{run.path}/metrics.jsonl"
+        self._offset, self._inode = 0, -1
+        self._columns: dict[tuple[str, str], dict[float, Value]] = {}  # by the kind of line and the name
+
+    def look(self) -> None:
+        """Read what is new; nothing of a file that can't be read."""
+        with contextlib.suppress(OSError), open(self._path, "rb") as file:
+            found = os.fstat(file.fileno())
+            if found.st_ino != self._inode or found.st_size < self._offset:
+                self._offset, self._inode, self._columns = 0, found.st_ino, {}
+            file.seek(self._offset)
+            for line in file:
+                self._take(line)
+                self._offset += len(line) if line.endswith(b"\n") else 0  # else it is read again, whole
+
+    def values(self, metric: str) -> list[Value]:
+        """Return the values of a metric; `kind.metric` are those of one kind of line, else of the most frequent.
+
+        Of steps that a restart has done again, the later values.
+        """
+        asked_kind, _, rest = metric.partition(".")
+        columns = [
+            column
+            for (kind, name), column in self._columns.items()
+            if name == metric or (rest and (kind, name) == (asked_kind, rest))
+        ]
+        most = max(columns, key=len, default={})
+        return [most[step] for step in sorted(most)]
+
+    def names(self) -> set[str]:
+        """Return the metrics that are there."""
+        return {name for _, name in self._columns}
+
+    def _take(self, line: bytes) -> None:
+        try:
+            found = parse_json(line) if line.strip() else None
+        except ValueError:
+            return
+        if not isinstance(found, dict) or not is_number(step := found.get("step")):
+            return
+        time, kind = found.get("time"), str(found.get("kind"))
+        written = float(time) if is_number(time) else None
+        for name, value in found.items():
+            if name not in _NO_METRICS and is_number(value):
+                column = self._columns.setdefault((kind, name), {})
+                column[float(step)] = Value(float(step), written, float(value))
+
+
+def series(run: RunDir, metric: str) -> list[tuple[float, float]]:
+    """Return the values of a metric by step, as `Series` does."""
+    return [(value.step, value.value) for value in _whole_series(run).values(metric)]
+
+
+def names_of_series(run: RunDir) -> set[str]:
+    """Return the metrics that a run has written by step."""
+    return _whole_series(run).names()
+
+
+def _whole_series(run: RunDir) -> Series:
+    found = Series(run)
+    found.look()
+    return found
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Tell whether a value is a number that a float can be."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return -sys.float_info.max <= value <= sys.float_info.max  # a number in JSON may have any length
+
+
+def ranked(rows: Iterable[Ranked], *, better: Better) -> list[Ranked]:
+    """Return the rows by their value, the best first; equal values share a rank, and those without one come last."""
+    rows = list(rows)
+    with_value = [row for row in rows if row.value is not None]
+    found: list[Ranked] = []
+    in_order = sorted(with_value, key=lambda row: row.value or 0.0, reverse=better is Better.HIGHER)
+    for position, row in enumerate(in_order, 1):
+        same = found and found[-1].value == row.value
+        found.append(Ranked(row.run_id, row.state, row.values, row.value, found[-1].rank if same else position))
+    return [*found, *(row for row in rows if row.value is None)]
+
+
+def check_metric(metric: str, found: Sequence[Mapping[str, float]]) -> None:
+    """Raise UsageError where no run has the metric; it names those that are there."""
+    if not any(metric in each for each in found):
+        raise UsageError(f"no run of these has a metric '{metric}'", names_of(found))
+
+
+def names_of(found: Sequence[Mapping[str, float]]) -> str:
+    """Return which metrics the runs have, as a hint."""
+    names = sorted({name for each in found for name in each})
+    return f"they have: {', '.join(names)}" if names else "none of them has left a number yet"

@@ -1,0 +1,70 @@
+"""The outputs of a run as they are here: brought from its machines, or where its ranks wrote them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.protocol.layout import output_folder
+from orchestrator.protocol.outputs import home_names
+from orchestrator.runs.files.checkpoints import checkpoint_folder
+from orchestrator.runs.store import RunDir
+
+if TYPE_CHECKING:
+    from orchestrator.node.server.outputs import Found
+
+
+@dataclass(frozen=True)
+class Output:
+    """One file: its path among the run's outputs, where it lies, and the node that wrote it (0 where nodes share)."""
+
+    path: str
+    file: Path
+    bytes: int
+    node: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the file as JSON types."""
+        return {"path": self.path, "file": str(self.file), "bytes": self.bytes, "node": self.node}
+
+
+def outputs_of(run: RunDir) -> tuple[Output, ...]:
+    """Return all files that the run has written and that are here, by their paths."""
+    found = _brought(run) if run.record().is_elsewhere else _written(run)
+    return tuple(sorted(found, key=lambda each: each.path))
+
+
+def passed_over(run: RunDir) -> list[str]:
+    """Return what of a run's outputs is never copied, as its machine calls it: links out of the folder, sockets."""
+    if not run.record().is_elsewhere:
+        return _found(run).passed_over
+    records = [run.read(str(path.relative_to(run.path))) or {} for path in run.path.glob("nodes/*/outputs.json")]
+    return [str(path) for record in records for path in record.get("passed_over", ())]
+
+
+def _brought(run: RunDir) -> Iterator[Output]:
+    folder = Path(output_folder(str(run.path)))
+    for above, _, names in os.walk(folder):
+        for name in names:
+            file = Path(above, name)
+            path = file.relative_to(folder)
+            first, _, number = path.parts[0].partition("node_")
+            is_apart = not first and number.isdecimal() and len(path.parts) > 1
+            if not (name.startswith(".") and name.endswith((".partial", ".tmp"))):  # a copy that is under way
+                yield Output(str(path), file, file.stat().st_size, int(number) if is_apart else 0)
+
+
+def _written(run: RunDir) -> Iterator[Output]:
+    found = _found(run)
+    for name, entry in home_names(found.files).items():
+        yield Output(name, Path(found.roots[entry.root], entry.path), entry.size)
+
+
+def _found(run: RunDir) -> Found:
+    from orchestrator.node.server.outputs import find  # noqa: PLC0415 (`orch status` does without)
+
+    plan, code_dir = run.plan(), str(run.path / "code")
+    return find(str(run.path), plan.first.code_dir or code_dir, str(checkpoint_folder(run)), plan.outputs)

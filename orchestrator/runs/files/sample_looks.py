@@ -1,0 +1,96 @@
+"""A run's samples, looked at again and again: the first look reads the newest, each later one what is new."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass, field
+from typing import Final
+
+from orchestrator.protocol.layout import samples_file
+from orchestrator.protocol.samples import Sample, merged
+from orchestrator.runs.files.file_cache import signature_of
+from orchestrator.runs.files.samples import NodeSamples, node_numbers, sample_of
+from orchestrator.runs.store import RunDir
+
+FIRST_BYTES: Final = 1 << 19  # that the first look reads, of all nodes together
+LEAST_BYTES, MOST_BYTES = 4 << 10, 1 << 18  # of one node
+KEPT: Final = 20_000  # samples, of all nodes together
+LEAST_KEPT, MOST_KEPT = 50, 1200  # of one node
+
+
+class SampleLooks:
+    """Remembers the samples of a run's nodes; where they become many, the older ones are joined and none is lost."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+        self._nodes: dict[int, _NodeFile] = {}
+
+    def look(self) -> tuple[NodeSamples, ...]:
+        """Read what is new, and return the samples of each node that has any, the newest last."""
+        numbers = node_numbers(self._run)
+        first = max(LEAST_BYTES, min(MOST_BYTES, FIRST_BYTES // max(1, len(numbers))))
+        kept = max(LEAST_KEPT, min(MOST_KEPT, KEPT // max(1, len(numbers))))
+        for number in numbers:
+            if number not in self._nodes:
+                self._nodes[number] = _NodeFile(samples_file(f"{self._run.path}/nodes/{number}"))
+            self._nodes[number].look(first, kept)
+        found = ((number, self._nodes[number].samples) for number in numbers)
+        return tuple(NodeSamples(number, tuple(samples)) for number, samples in found if samples)
+
+
+@dataclass
+class _NodeFile:
+    """How far one node's file has been read: a line that is not whole yet is read by the next look."""
+
+    path: str
+    samples: list[Sample] = field(default_factory=list)
+    _inode: int = -1
+    _offset: int = 0
+
+    def look(self, first: int, kept: int) -> None:
+        with contextlib.suppress(OSError):
+            found = os.stat(self.path)
+            if self._inode < 0:
+                if first > found.st_size:
+                    self._take(f"{self.path}.1", found.st_size - first)
+                self._offset = max(0, found.st_size - first)
+                self._inode = found.st_ino
+            elif found.st_ino != self._inode:
+                self._follow()
+                self._inode, self._offset = found.st_ino, 0
+            elif found.st_size < self._offset:
+                self.samples, self._offset = [], 0
+            if found.st_size > self._offset:
+                self._offset = self._take(self.path, self._offset)
+        if len(self.samples) > kept:
+            older = len(self.samples) // 2
+            self.samples = [*_joined(self.samples[:older]), *self.samples[older:]]
+
+    def _follow(self) -> None:
+        """Read the rest of the half that was full and is the older one now; begin anew where it is another file."""
+        older = signature_of(f"{self.path}.1")
+        if older is not None and older[2] == self._inode:
+            self._take(f"{self.path}.1", self._offset)
+        else:
+            self.samples = []
+
+    def _take(self, path: str, start: int) -> int:
+        """Add the whole lines from an offset on, which counts from the end below 0; return where they end."""
+        with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            start = file.seek(max(0, size + start) if start < 0 else min(start, size))
+            data = file.read()
+            whole = data[: data.rfind(b"\n") + 1]
+            self.samples += filter(None, map(sample_of, whole.split(b"\n")))
+            return start + len(whole)
+        return start
+
+
+def _joined(samples: list[Sample]) -> list[Sample]:
+    """Return half as many samples; those of two attempts stay apart."""
+    made: list[Sample] = []
+    for one, other in zip(samples[::2], samples[1::2], strict=False):
+        is_same = (one.start, one.attempt) == (other.start, other.attempt)
+        made += [merged([one, other])] if is_same else [one, other]
+    return [*made, *samples[len(samples) - len(samples) % 2 :]]

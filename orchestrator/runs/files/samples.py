@@ -1,0 +1,86 @@
+"""How busy a run's nodes were: what their agents have measured, read from the run's folder. Nothing is asked of a node.
+
+for node in read_samples(run):
+    for sample in node.samples:  # one after another, the newest last
+        sample.cpu, [rank.cpu for rank in sample.ranks], [gpu.use for gpu in sample.gpus]
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.layout import samples_file
+from orchestrator.protocol.samples import Sample
+from orchestrator.runs.store import RunDir
+
+MOST_OF_A_LOOK: Final = 1 << 20  # bytes, of all nodes together: a look at a run must not wait for its samples
+TAILS: Final = (4 << 10, 1 << 17)  # of one node: the newest lines, and half an hour of a node with eight GPUs
+
+
+@dataclass(frozen=True)
+class NodeSamples:
+    """The samples of one node, the newest last."""
+
+    node: int
+    samples: tuple[Sample, ...]
+
+
+def read_samples(run: RunDir, tail: int | None = None, only: int | None = None) -> tuple[NodeSamples, ...]:
+    """Return the samples of each node that has any, or of `only` one; with `tail`, what so many last bytes of it hold.
+
+    A line that is torn, or that no agent has written, is left out, and so is a file that can't be read.
+    """
+    asked = [number for number in node_numbers(run) if only in (None, number)]
+    found = (NodeSamples(number, tuple(_samples_in(run, number, tail))) for number in asked)
+    return tuple(each for each in found if each.samples)
+
+
+def node_numbers(run: RunDir) -> list[int]:
+    """Return the numbers of the nodes that have a folder."""
+    return sorted(int(name) for name in _names(f"{run.path}/nodes") if name.isdecimal())
+
+
+def sample_of(line: bytes) -> Sample | None:
+    """Return the sample that a line has; None for one that is torn or empty."""
+    with contextlib.suppress(ValueError):
+        data = parse_json(line) if line.strip() else None
+        if isinstance(data, dict):
+            return Sample.from_json(data)
+    return None
+
+
+def newest_samples(run: RunDir) -> tuple[NodeSamples, ...]:
+    """Return the newest samples of all nodes: of a few nodes about half an hour, of many a few lines each."""
+    nodes = max(1, len(_names(f"{run.path}/nodes")))
+    return read_samples(run, max(TAILS[0], min(TAILS[1], MOST_OF_A_LOOK // nodes)))
+
+
+def _samples_in(run: RunDir, node: int, tail: int | None) -> Iterator[Sample]:
+    path = samples_file(f"{run.path}/nodes/{node}")
+    newer = _last_bytes(path, tail)
+    older = _last_bytes(f"{path}.1", tail if tail is None else tail - len(newer))
+    yield from filter(None, map(sample_of, (older + newer).split(b"\n")))
+
+
+def _last_bytes(path: str, most: int | None) -> bytes:
+    if most is not None and most <= 0:
+        return b""
+    try:
+        with open(path, "rb") as file:
+            if most is not None:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - most))
+            return file.read()
+    except OSError:
+        return b""
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []

@@ -1,0 +1,47 @@
+"""Marks of runs of which something may still have to be told: an empty file of the run's name in a folder of ROOT."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from orchestrator.errors import StoreError
+from orchestrator.runs.store import RunDir
+
+NOTIFY: Final = "notify"  # notifications
+TRACK: Final = "track"  # trackers
+
+
+def mark(root: Path, folder: str, run: RunDir) -> None:
+    """Have the supervisor watch this run; StoreError where it can't be marked."""
+    try:
+        (root / folder).mkdir(mode=0o700, exist_ok=True)
+        (root / folder / run.run_id).touch()
+    except OSError as error:
+        raise StoreError(f"{root / folder} can't be written: {error.strerror}") from error
+
+
+def marked(root: Path, folder: str) -> list[RunDir]:
+    """Return the runs that are marked, by name; a mark whose run was removed, or never recorded, is taken away."""
+    try:
+        names = [entry.name for entry in os.scandir(root / folder)]
+    except FileNotFoundError:
+        return []
+    found = []
+    for name in sorted(names):
+        if (root / "runs" / name / "run.json").exists():
+            found.append(RunDir(root / "runs" / name))
+        elif not (root / "live" / name).exists():
+            (root / folder / name).unlink(missing_ok=True)
+    return found
+
+
+def unmark(root: Path, folder: str, run: RunDir) -> None:
+    """Take away the mark of a run."""
+    (root / folder / run.run_id).unlink(missing_ok=True)
+
+
+def is_any_to_tell(root: Path) -> bool:
+    """Tell whether a supervisor has anything to tell of any run."""
+    return any(marked(root, folder) for folder in (NOTIFY, TRACK))

@@ -1,0 +1,1 @@
+"""What is to be told of runs, where, and what was."""

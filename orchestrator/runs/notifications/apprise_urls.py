@@ -1,0 +1,38 @@
+"""Apprise, the package that knows mail, chats and push services by their URLs; an extra, loaded where a job names it.
+
+These URLs hold passwords: no message of ours repeats one, and apprise's own log is silent.
+"""
+
+from __future__ import annotations
+
+import logging
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
+
+from orchestrator.errors import UsageError
+
+if TYPE_CHECKING:
+    from apprise import Apprise
+
+INSTALL: Final = "pip install 'orchrun[notify]'"
+EXAMPLE: Final = "as in ntfy://topic or mailtos://user:password@example.org; see apprise's list of services"
+
+
+def check_urls(variable: str, text: str, *, is_here: bool) -> None:
+    """Raise UsageError for URLs that apprise does not know; only where they are looked at `is_here`."""
+    if is_here and find_spec("apprise") is None:
+        raise UsageError("notify: apprise_env needs apprise beside orch, which isn't installed", INSTALL)
+    if is_here:
+        _, refused = channels(text)
+        if refused or not text.split():
+            which = f"URL {refused[0]} of {len(text.split())} in {variable}" if refused else variable
+            raise UsageError(f"notify: {which} is none that apprise knows", EXAMPLE)
+
+
+def channels(text: str) -> tuple[Apprise, list[int]]:
+    """Return where URLs with spaces between them lead, and the numbers of those that apprise does not know."""
+    import apprise  # noqa: PLC0415 (an extra)
+
+    logging.getLogger("apprise").disabled = True
+    found = apprise.Apprise()
+    return found, [number for number, url in enumerate(text.split(), 1) if not found.add(url)]

@@ -1,0 +1,95 @@
+"""What a run that has lost machines does next, while it does it: who is lost since when, and what follows. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.hostlist import in_words
+from orchestrator.runs.record import RunRecord
+from orchestrator.runs.reducer import whole
+from orchestrator.runs.relaunch import Relaunch, newest_start, next_start
+from orchestrator.runs.state import Cause, Event, Recovery, RunState
+from orchestrator.runs.verdict import items
+
+
+@dataclass(frozen=True)
+class Reserves:
+    """What a profile has for the loss of a machine."""
+
+    spares: tuple[str, ...] = ()
+    min_nodes: int | None = None
+    node_wait: float = 0.0
+
+
+def recovery_of(record: RunRecord, events: Iterable[Event], state: RunState, has: Reserves) -> Recovery | None:
+    """Return what is lost and what follows; None for a run that has ended, or whose newest attempt goes its way.
+
+    Before the next start is decided on, it is what will be decided if nothing changes.
+    """
+    events = whole(events)
+    attempt = max((event["attempt"] for event in events if event["kind"] == EventKind.GO), default=-1)
+    relaunch = next((event for event in events if _opens(event) and event["attempt"] > attempt), None)
+    said = [event for event in events if relaunch is not None and event.get("start") == relaunch["start"]]
+    away = {node.host: node.unreachable.since for node in state.nodes if node.unreachable is not None}
+    if not (lost := _losses(events) or (away if relaunch is not None or _has_given_up(events) else {})):
+        lost = {host: float(relaunch.get("time", 0.0)) for host in _hosts_in(said)} if relaunch is not None else {}
+    if state.is_final or not lost or _of(events, EventKind.CANCEL):
+        return None
+    since = min(lost.values())
+    plan = relaunch or next_start(record.retry, events, Cause.INFRA, "it was lost", lost=True)
+    if plan is None or isinstance(plan, str):
+        return Recovery(tuple(lost), since, plan or "no restart is left", restarts=False)
+    step = plan.step if isinstance(plan, Relaunch) else plan.get("step")
+    where = _where(record.hosts, sorted(lost.keys() & away.keys()), said, has)
+    return Recovery(
+        tuple(lost), since, f"{where} {f'from step {step}' if step is not None else 'without a checkpoint'}"
+    )
+
+
+def _losses(events: Sequence[Event]) -> dict[str, float]:
+    """Return the hosts that the newest attempt has lost, and when, as its leader said."""
+    found: dict[str, float] = {}
+    for event in (event for event in events if event.get("node") == 0):
+        if event["kind"] == EventKind.GO:
+            found = {}
+        elif event["kind"] == EventKind.LOST_NODE and event.get("host"):
+            found.setdefault(str(event["host"]), float(event.get("time", 0.0)))
+    return found
+
+
+def _where(hosts: Sequence[str], away: Sequence[str], said: Sequence[Event], has: Reserves) -> str:
+    """Return what is done on which machines: as it was decided, or as it will be with those `away` now."""
+    if waits := _of(said, EventKind.WAITING_FOR_HOSTS):
+        names = in_words(map(str, items(waits[-1].get("hosts"))))
+        return f"waiting for {names}, at most {has.node_wait:g} s, then restarting"
+    taken = [str(event.get("by")) for event in _of(said, EventKind.REPLACED)]
+    gone = _hosts_in(said) or list(away)
+    if not taken and not _of(said, EventKind.GOING_ON_WITHOUT):
+        known = set(hosts)
+        taken = [spare for spare in has.spares if spare not in known][: len(gone)]
+    away_now, spares = set(gone), set(has.spares)
+    on = list(dict.fromkeys([*(host for host in hosts if host not in away_now), *taken]))
+    if len(on) < min(len(hosts), has.min_nodes or len(hosts)):
+        return f"waiting for {in_words(gone)}, at most {has.node_wait:g} s, then restarting"
+    return f"restarting on {in_words(f'spare {host}' if host in spares else host for host in on)}"
+
+
+def _hosts_in(said: Sequence[Event]) -> list[str]:
+    """Return the hosts that the next start does without."""
+    replaced = [str(event.get("host")) for event in _of(said, EventKind.REPLACED)]
+    left_out = [str(host) for event in _of(said, EventKind.GOING_ON_WITHOUT) for host in items(event.get("hosts"))]
+    return [*replaced, *left_out]
+
+
+def _has_given_up(events: Sequence[Event]) -> bool:
+    return any(event["kind"] == EventKind.GAVE_UP and event.get("node") for event in newest_start(events))
+
+
+def _opens(event: Event) -> bool:
+    return event["kind"] == EventKind.RELAUNCH and "node" not in event
+
+
+def _of(events: Sequence[Event], kind: str) -> list[Event]:
+    return [event for event in events if event["kind"] == kind]

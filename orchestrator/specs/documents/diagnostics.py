@@ -1,0 +1,339 @@
+"""What is wrong with a document, in sentences: pydantic's errors with file:line:column and did-you-mean."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from orchestrator.errors import SpecError, printable
+from orchestrator.specs.documents.problem import Problem
+from orchestrator.specs.documents.yaml_source import Node, kind_of
+from orchestrator.specs.job import Job
+from orchestrator.specs.profile import ProfileBase, SlurmProfile, SshProfile
+
+MAX_PROBLEMS: Final = 10
+IN_LISTS: Final = ("inputs", "hosts", "spares", "notify")
+MAX_LENGTH: Final = 600
+
+_EXPECTED: Final = {
+    "string_type": "text",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "int_parsing_size": "a smaller whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "tuple_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+    "none_required": "nothing (null)",
+    "finite_number": "a finite number",
+}
+
+_PHRASES: Final = {
+    "literal_error": "{expected}",
+    "greater_than_equal": "at least {ge}",
+    "greater_than": "more than {gt}",
+    "less_than_equal": "at most {le}",
+    "string_too_short": "text that is not empty",
+    "too_short": "a list of at least {min_length}",
+    "string_pattern_mismatch": "text that matches {pattern}",
+}
+
+# Names that other launchers use, and what they are called here.
+_ELSEWHERE: Final = {
+    "nnodes": "nodes",
+    "num_nodes": "nodes",
+    "num_machines": "nodes",
+    "nproc": "nproc_per_node",
+    "num_processes": "nproc_per_node",
+    "tasks_per_node": "nproc_per_node",
+    "ntasks_per_node": "nproc_per_node",
+    "dist_backend": "backend",
+    "environment": "env",
+    "entrypoint": "command",
+    "image": "container.image",
+    "batch": "training.global_batch",
+    "batch_size": "training.global_batch",
+    "learning_rate": "training.lr",
+    "max_epochs": "training.epochs",
+    "num_epochs": "training.epochs",
+    "max_steps": "training.steps",
+    "num_workers": "training.workers",
+    "random_seed": "training.seed",
+}
+# Names that are another field's, by the kind of profile that has that.
+_OF_KIND: Final = {
+    ("gpus", "slurm"): "gpus_per_node (their number) or gres (gpu:a100:4)",
+    ("gpus", "ssh"): "nproc_per_node (a rank for each GPU, with auto all of them)",
+    ("gpus", "local"): "nproc_per_node (a rank for each GPU, with auto all of them)",
+}
+
+
+# What `user@host:port` and `source:target` are read into.
+_SHORT_FORM_PARTS: Final = frozenset(("host", "user", "port", "source", "target"))
+
+
+@dataclass(frozen=True)
+class _Finding:
+    """A pydantic error, its path without the names of union branches."""
+
+    path: tuple[str | int, ...]
+    union: tuple[str | int, ...] | None
+    error: ErrorDetails
+    inside: str = ""
+
+    @property
+    def group(self) -> tuple[str | int, ...]:
+        return self.path if self.union is None else self.union
+
+
+def raise_problems(problems: Iterable[Problem], root: Node, name: str) -> None:
+    """Raise one SpecError that lists the problems, one a line; none, no error."""
+    found = sorted({(_sort_key(p, root), place(p, root, name), sentence(p)) for p in problems})
+    if not found:
+        return
+    lines = [(where, text) for _, where, text in found]
+    rest = [f"{where}: {text}" for where, text in lines[1:MAX_PROBLEMS]]
+    if len(lines) > MAX_PROBLEMS:
+        rest.append(f"and {len(lines) - MAX_PROBLEMS} more")
+    raise SpecError(lines[0][0], "\n".join([lines[0][1], *rest]))
+
+
+def sentence(problem: Problem) -> str:
+    """Return the problem with its field in front, in one line that no terminal takes for a command."""
+    says = re.match(r"(is|belongs) ", problem.message)  # of the field itself
+    text = problem.message
+    if problem.path:
+        text = f"'{problem.dotted}' {text}" if says else f"{problem.dotted}: {text}"
+    shown = printable(text[:MAX_LENGTH], keep="")
+    return shown if len(text) <= MAX_LENGTH else f"{shown}..."
+
+
+def place(problem: Problem, root: Node, name: str) -> str:
+    """Return file:line:column of a problem, or the option that brought the value in."""
+    node = root
+    where = root.where or name
+    for i, part in enumerate(problem.path):
+        child = _child(node, part)
+        if child is None:
+            break
+        last = i == len(problem.path) - 1
+        where = child.key_where if last and problem.at_key and child.key_where else child.where
+        node = child
+    return where
+
+
+def _sort_key(problem: Problem, root: Node) -> tuple[str, tuple[int, ...]]:
+    name, *numbers = re.split(r":(?=\d+(?::\d+)?$)", place(problem, root, ""))
+    return name, tuple(int(n) for part in numbers for n in part.split(":"))
+
+
+def _child(node: Node, part: str | int) -> Node | None:
+    if isinstance(node.value, list) and isinstance(part, int):
+        return node.value[part] if part < len(node.value) else None
+    return node.get(str(part))
+
+
+def explain(error: ValidationError, root: Node, model: type[BaseModel]) -> list[Problem]:
+    """Return a problem for each place that pydantic complained about, unions and follow-up errors joined."""
+    findings = [_locate(e, root) for e in error.errors(include_url=False)]
+    paths = {f.path for f in findings}
+    groups: dict[tuple[str | int, ...], list[_Finding]] = {}
+    for finding in findings:
+        follows = any(len(p) > len(finding.path) and p[: len(finding.path)] == finding.path for p in paths)
+        if not (follows and finding.error["type"] == "too_short"):
+            groups.setdefault(finding.group, []).append(finding)
+    problems = [_problem(group, root, model) for group in groups.values()]
+    suggested = {p.message.rpartition("did you mean '")[2][:-2] for p in problems if p.at_key}
+    return [
+        p for p in problems if not (p.message.startswith("is missing") and str(p.path[-1]) in suggested)
+    ] or problems
+
+
+def _locate(error: ErrorDetails, root: Node) -> _Finding:
+    path: list[str | int] = []
+    union: tuple[str | int, ...] | None = None
+    node: Node | None = root
+    inside = ""
+    for i, part in enumerate(error["loc"]):
+        child = _child(node, part) if node is not None else None
+        if child is not None:
+            path.append(part)
+            node = child
+        elif error["type"] == "missing" and i == len(error["loc"]) - 1:
+            path.append(part)
+        elif part in _SHORT_FORM_PARTS:
+            inside = f"its {part}: "
+        elif part != "[key]" and union is None:
+            union = tuple(path)
+    return _Finding(tuple(path), union, error, inside)
+
+
+def _problem(group: list[_Finding], root: Node, model: type[BaseModel]) -> Problem:
+    deepest = max(len(f.path) for f in group)
+    telling = [f for f in group if len(f.path) == deepest]
+    telling = [f for f in telling if f.error["type"] not in (*_EXPECTED, "literal_error")] or telling
+    first = telling[0]
+    kind = first.error["type"]
+    at_key = kind == "extra_forbidden" or "[key]" in first.error["loc"]
+    if kind == "extra_forbidden":
+        return Problem(first.path, _unknown(first.path, model), at_key=True)
+    if kind == "missing":
+        return Problem(first.path, "is missing" + _described(first.path, model))
+    if kind == "value_error":
+        return _from_validator(first, root, at_key)
+    node = _at(first.path, root)
+    expected = " or ".join(dict.fromkeys(_expectation(f.error) for f in telling))
+    message = f"{first.inside}expected {expected}, found {kind_of(node)}"
+    return Problem(first.path, message + _hint(telling, node), at_key)
+
+
+def _at(path: tuple[str | int, ...], root: Node) -> Node:
+    node = root
+    for part in path:
+        node = _child(node, part) or node
+    return node
+
+
+def _from_validator(finding: _Finding, root: Node, at_key: bool) -> Problem:
+    cause: Any = finding.error.get("ctx", {}).get("error")
+    path = finding.path
+    if isinstance(cause, ValidationError):  # a short form, such as host:port, was read into a model
+        inner = cause.errors(include_url=False)[0]
+        part = ".".join(str(p) for p in inner["loc"])
+        return Problem(path, f"its {part}: {inner['msg'].removeprefix('Value error, ').lower()}", at_key)
+    message = str(cause)
+    if not path:  # a rule about several fields: point at the first one that it names
+        named = (word for word in re.findall(r"\w+", message) if root.get(word) is not None)
+        return Problem((word,), message) if (word := next(named, "")) else Problem((), message)
+    return Problem(path, message, at_key)
+
+
+def _expectation(error: ErrorDetails) -> str:
+    kind, context = error["type"], error.get("ctx", {})
+    phrase = _PHRASES.get(kind) or _EXPECTED.get(kind) or error["msg"].removeprefix("Input should be ")
+    if kind == "model_type" and context.get("class_name") in ("Host", "Mount"):
+        phrase = "text or a mapping"
+    return phrase.format(**context) if kind in _PHRASES else phrase
+
+
+def _hint(findings: list[_Finding], node: Node) -> str:
+    kinds = {f.error["type"] for f in findings}
+    if kinds & {"string_type"} and isinstance(node.value, int | float):
+        return "; put quotes around it to pass it as text"
+    if kinds & {"tuple_type"} and len(kinds) == 1 and isinstance(node.value, str):
+        return f"; write [{node.value}]" if re.fullmatch(r"[\w./@-]+", node.value) else "; put it in [ ]"
+    if "literal_error" in kinds and isinstance(node.value, str):
+        words = re.findall(r"'([^']*)'", " ".join(_expectation(f.error) for f in findings))
+        return did_you_mean(node.value, words)
+    return ""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return `; did you mean 'x'?` for the nearest of the known words, or nothing."""
+    close = difflib.get_close_matches(word.lower().replace("-", "_"), list(known), n=1, cutoff=0.6)
+    return f"; did you mean '{close[0]}'?" if close else ""
+
+
+def fields_at(path: tuple[str | int, ...], model: type[BaseModel]) -> type[BaseModel] | None:
+    """Return the model that a path of keys leads to, None where it leads out of the models."""
+    current: type[BaseModel] | None = model
+    for part in path:
+        if isinstance(part, int):
+            continue
+        if current is None or part not in current.model_fields:
+            return None
+        current = _model_in(current.model_fields[part].annotation)
+    return current
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((m for arg in get_args(annotation) if (m := _model_in(arg))), None)
+
+
+def _unknown(path: tuple[str | int, ...], model: type[BaseModel]) -> str:
+    name = str(path[-1])
+    holder = fields_at(path[:-1], model) or model
+    same = name.lower().replace("-", "_")
+    renamed = _ELSEWHERE.get(same, same)
+    if (here := renamed.removeprefix(".".join([*map(str, path[:-1]), ""]))) in holder.model_fields:
+        return f"is not a field; did you mean '{here}'?"
+    if (kind := holder.model_fields.get("kind")) and (meant := _OF_KIND.get((same, *get_args(kind.annotation)))):
+        return f"is not a field; did you mean {meant}?"
+    if found := _one_level_down(same, holder) or _other_document(same, renamed, model, top=len(path) == 1):
+        return found
+    if hint := did_you_mean(name, holder.model_fields):
+        return f"is not a field{hint}"
+    return f"is not a field; known here: {', '.join(holder.model_fields)}"
+
+
+def near_field(dotted: str) -> str:
+    """Return the field that was probably meant, as --set takes it: `job.training.lr` for learning_rate; or nothing."""
+    name = dotted.lower().replace("-", "_")
+    name = name.removeprefix("job.").removeprefix("profile.")
+    known: dict[str, str] = {}
+    for document, model in (("job", Job), ("profile", SlurmProfile), ("profile", SshProfile)):
+        known |= {path: f"{document}.{path}" for path in _paths(model) if path not in known}
+    ends: dict[str, list[str]] = {}
+    for path in known:
+        ends.setdefault(path.rpartition(".")[2], []).append(path)
+    renamed = _ELSEWHERE.get(name, name)
+    if renamed in known or _is_in_mapping(renamed):
+        return known.get(renamed, f"job.{renamed}")
+    if len(ends.get(name, ())) == 1:
+        return known[ends[name][0]]
+    near = difflib.get_close_matches(name, [*known, *(end for end in ends if len(ends[end]) == 1)], n=1, cutoff=0.75)
+    return known.get(near[0]) or known[ends[near[0]][0]] if near else ""
+
+
+def _paths(model: type[BaseModel]) -> Iterator[str]:
+    """Return the fields of a document, those of its mappings too; not those in lists, which --set replaces whole."""
+    for key, info in model.model_fields.items():
+        yield key
+        inner = _model_in(info.annotation)
+        if inner is not None and key not in IN_LISTS:
+            yield from (f"{key}.{name}" for name in inner.model_fields)
+
+
+def _is_in_mapping(dotted: str) -> bool:
+    """Tell whether it names a variable or an option of the task, of which there may be any."""
+    return bool(re.fullmatch(r"(env|training\.options)\.[^.]+", dotted))
+
+
+def _one_level_down(name: str, holder: type[BaseModel]) -> str:
+    for key, info in holder.model_fields.items():
+        inner = _model_in(info.annotation)
+        if inner and name in inner.model_fields and key not in IN_LISTS:
+            return f"is not a field here; did you mean '{key}.{name}'?"
+    return ""
+
+
+def _other_document(written: str, name: str, model: type[BaseModel], *, top: bool) -> str:
+    """Say so where the field exists, but in the other document or in another kind of profile."""
+    if not top:
+        return ""
+    if name.partition(".")[0] in Job.model_fields:
+        where = "belongs in the job, not the profile"
+        return f"is not a field; did you mean '{name}'?" if model is Job else where
+    if model is Job and name in ProfileBase.model_fields:
+        return "belongs in the profile, not the job" if name == written else f"belongs in the profile, as '{name}'"
+    this = "job" if model is Job else "profile"
+    for other, kind in ((SlurmProfile, "slurm"), (SshProfile, "ssh")):
+        if name in other.model_fields:
+            return f"belongs in {kind} profiles, not in this {this}"
+    return ""
+
+
+def _described(path: tuple[str | int, ...], model: type[BaseModel]) -> str:
+    holder = fields_at(path[:-1], model)
+    info = holder.model_fields.get(str(path[-1])) if holder else None
+    return f": {info.description}" if info and info.description else ""

@@ -1,0 +1,161 @@
+"""What documents say, kept between commands: another submit of the same files loads neither pydantic nor ruamel.
+
+Kept is only what follows from the files, the options and orch's own source: these are its key. What the machine and
+the code folder have to give is looked at each time, and whatever is wrong is said by the loader, from the files anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+from orchestrator.errors import OrchError
+from orchestrator.node.system import kept
+from orchestrator.protocol.files import read_regular
+from orchestrator.specs.documents.loaded import Loaded, code_dir_of
+from orchestrator.specs.documents.paths import both_paths
+from orchestrator.specs.here import check_here
+
+if TYPE_CHECKING:  # what this module is there to do without
+    from orchestrator.specs.documents.yaml_source import Document
+    from orchestrator.specs.job import Job
+    from orchestrator.specs.profile import AnyProfile
+
+FOLDER: Final = "cache/documents"
+SLOTS: Final = 64  # files: what comes takes the place of what was there, so that they never become more
+PACKAGE: Final = str(Path(__file__).parents[2])
+SOURCES: Final = ("specs", "protocol")  # of orch: what decides how a document is read
+
+
+class Values:
+    """A checked document without its model: frozen, with the same fields and what is asked of a model besides."""
+
+    def __init__(self, fields: Mapping[str, Any], given: Iterable[str]) -> None:
+        vars(self).update(fields, _given=frozenset(given))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"{name} can't be set: a document is frozen")
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        """Yield the fields with their values, as a model does."""
+        return ((name, value) for name, value in vars(self).items() if name != "_given")
+
+    def given(self) -> dict[str, Any]:
+        """Return the fields whose values are not the defaults."""
+        return {name: value for name, value in self if name in vars(self)["_given"]}
+
+    def model_copy(self, *, update: Mapping[str, Any]) -> Values:
+        """Return the document with other values in some fields."""
+        return Values({**dict(self), **update}, {*vars(self)["_given"], *update})
+
+    def model_dump(self, *, mode: str = "python") -> dict[str, Any]:
+        """Return the fields as mappings; with mode `json` lists in the place of tuples."""
+        return {name: _dumped(value, mode) for name, value in self}
+
+
+def _dumped(value: Any, mode: str) -> Any:
+    if hasattr(value, "model_dump"):  # also a model, which may have been put in
+        return value.model_dump(mode=mode)
+    if isinstance(value, dict):
+        return {name: _dumped(each, mode) for name, each in value.items()}
+    if isinstance(value, tuple):
+        return (list if mode == "json" else tuple)(_dumped(each, mode) for each in value)
+    return value
+
+
+class _Asked(NamedTuple):
+    """Two documents, and what is laid over them."""
+
+    job_file: Path
+    profile_file: Path
+    sets: tuple[str, ...]
+    flags: Mapping[str, Any]
+
+    def key(self) -> str:
+        """Return the hash of all that decides what the documents say; OSError where a file can't be read."""
+        read = [hashlib.sha256(_bytes_of(path)).hexdigest() for path in (self.job_file, self.profile_file)]
+        ours = [sys.version, kept.sources(PACKAGE, SOURCES), str(Path.cwd())]  # places are told from that folder
+        return kept.key_of(*ours, str(self.job_file), str(self.profile_file), read, self.sets, dict(self.flags))
+
+
+def _bytes_of(path: Path) -> bytes:
+    """Return what is in a file; OSError for what is no document, such as a pipe, a device or a checkpoint."""
+    return read_regular(os.path.realpath(path), kept.MOST_BYTES)
+
+
+def load(
+    root: Path,
+    job: str | Document,
+    profile: str,
+    *,
+    sets: tuple[str, ...],
+    flags: Mapping[str, Any],
+    allow_code_dir: bool,
+) -> Loaded:
+    """Return what the loader would, by what is kept in the state folder `root` where nothing has changed since."""
+    asked, key = None, ""
+    if isinstance(job, str):
+        with contextlib.suppress(OrchError, OSError, ValueError, TypeError):  # the loader says what is wrong
+            asked = _Asked(*both_paths(job, profile, Path.cwd()), sets, flags)
+            key = asked.key()
+            if (found := _read(_path(root, key), key, asked, allow_code_dir=allow_code_dir)) is not None:
+                return found
+    from orchestrator.specs.documents.loader import load as load_files  # noqa: PLC0415 (loads pydantic and ruamel)
+
+    loaded = load_files(job, profile, sets=sets, flags=flags, allow_code_dir=allow_code_dir)
+    if key and asked is not None and root.is_dir():
+        with contextlib.suppress(OSError, ValueError, TypeError):  # the next submit reads the files again
+            if asked.key() == key:  # nobody has changed the files meanwhile
+                _write(_path(root, key), key, loaded)
+    return loaded
+
+
+def _path(root: Path, key: str) -> str:
+    return f"{root / FOLDER}/{int(key, 16) % SLOTS}.json"
+
+
+def _read(path: str, key: str, asked: _Asked, *, allow_code_dir: bool) -> Loaded | None:
+    """Return what is kept under the key, if this machine and the code folder have what it asks for."""
+    body = kept.take(path, key)
+    if body is None:
+        return None
+    found = json.loads(body)
+    job, profile = cast("Job", _decoded(found["job"])), cast("AnyProfile", _decoded(found["profile"]))
+    code_dir = code_dir_of(job, asked.job_file)
+    if check_here(job, profile, code_dir, asked.job_file, allowed=allow_code_dir):
+        return None  # the loader tells what is missing, with its place
+    return Loaded(job, profile, asked.job_file, asked.profile_file, code_dir, tuple(found["notes"]))
+
+
+def _write(path: str, key: str, loaded: Loaded) -> None:
+    found = {"job": _encoded(loaded.job), "profile": _encoded(loaded.profile), "notes": loaded.notes}
+    kept.keep(path, key, json.dumps(found).encode())
+
+
+def _encoded(value: Any) -> Any:
+    """Return a value of a document as JSON; a list is a tuple there, and an object says whether it is a model."""
+    if hasattr(value, "model_dump"):
+        return {"model": {name: _encoded(each) for name, each in value}, "given": list(value.given())}
+    if isinstance(value, dict):
+        return {"mapping": {name: _encoded(each) for name, each in value.items()}}
+    if isinstance(value, tuple):
+        return [_encoded(each) for each in value]
+    if value is not None and not isinstance(value, str | int | float):
+        raise TypeError(f"{type(value).__name__} is nothing that can be kept")
+    return value
+
+
+def _decoded(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(map(_decoded, value))
+    if not isinstance(value, dict):
+        return value
+    if "mapping" in value:
+        return {name: _decoded(each) for name, each in value["mapping"].items()}
+    return Values({name: _decoded(each) for name, each in value["model"].items()}, value["given"])

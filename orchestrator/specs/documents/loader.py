@@ -1,0 +1,244 @@
+"""From YAML files, --set and flags to a Job and a Profile; every mistake is a SpecError with file:line:column."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from orchestrator.errors import SpecError, UsageError
+from orchestrator.specs.documents.diagnostics import did_you_mean, explain, near_field, raise_problems
+from orchestrator.specs.documents.loaded import Loaded, code_dir_of
+from orchestrator.specs.documents.paths import both_paths, job_path, profile_path, shown
+from orchestrator.specs.documents.yaml_source import (
+    Document,
+    Node,
+    from_value,
+    kind_of,
+    merge,
+    nested,
+    parse,
+    plain,
+    read_yaml,
+)
+from orchestrator.specs.here import check_code, check_here
+from orchestrator.specs.job import Job, Training
+from orchestrator.specs.profile import AnyProfile, LocalProfile, SlurmProfile, SshProfile
+from orchestrator.specs.validation import check, fit
+
+__all__ = [
+    "Document",
+    "Loaded",
+    "check",
+    "document_of",
+    "job_path",
+    "load",
+    "load_job",
+    "load_profile",
+    "profile_path",
+    "read_yaml",
+    "schema",
+]
+
+KINDS: Final[dict[str, type[BaseModel]]] = {
+    "local": LocalProfile,
+    "ssh": SshProfile,
+    "slurm": SlurmProfile,
+}
+# Arguments and variables are handed on as they were written: 1e-3 stays 1e-3, not 0.001.
+_VERBATIM: Final = frozenset(("args", "command", "env"))
+BARE_SECONDS: Final = 3600
+AFTER_DASHES: Final = "arguments of the job's own program come last, after --: orch submit JOB -- --lr 0.1"
+_EMPTY: Final = Node({}, "")
+_NONE_GIVEN: Final[Mapping[str, Any]] = MappingProxyType({})
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def load(
+    job: str | Path | Document,
+    profile: str | Path,
+    *,
+    sets: Iterable[str] = (),
+    flags: Mapping[str, Any] = _NONE_GIVEN,
+    cwd: Path | None = None,
+    allow_code_dir: bool = False,
+) -> Loaded:
+    """Read both documents, lay --set and flags over them, and check them; SpecError or UsageError tells what is wrong.
+
+    A job may be a Document that was made rather than read; its path tells the code folder.
+    Built-in values < the profile's `defaults` < the job < `sets` < `flags` (dotted path -> value, None: not given).
+    A code folder that is not the job's own needs `allow_code_dir`, or the user's own word in `sets`.
+    """
+    cwd = cwd or Path.cwd()
+    for_job, for_profile = _overrides(sets, flags)
+    job_file, where = both_paths(job, profile, cwd)
+    profile_root = merge(_read(where, "profile", cwd), for_profile)
+    loaded_profile = _profile(profile_root, where)
+    written = job if isinstance(job, Document) else Document(job_file, _read(job_file, "job", cwd))
+    document = merge(written.root, for_job)
+    defaults = profile_root.get("defaults") or _EMPTY
+    if (training := for_job.get("training")) and not (written.root.get("training") or defaults.get("training")):
+        _refuse_training(training)
+    root = merge(defaults, document)
+    loaded_job = _validate(_named(root, job_file), Job, shown(job_file, cwd))
+    loaded_profile = fit(loaded_job, loaded_profile)
+    code_dir = code_dir_of(loaded_job, job_file)
+    allowed = allow_code_dir or (for_job.get("code") or _EMPTY).get("dir") is not None
+    problems = [
+        *check(loaded_job, loaded_profile),
+        *check_here(loaded_job, loaded_profile, code_dir, job_file, allowed=allowed),
+    ]
+    raise_problems(problems, root, shown(job_file, cwd))
+    notes = _notes_on_times([profile_root.get("time"), (root.get("resources") or _EMPTY).get("time")])
+    return Loaded(
+        loaded_job, loaded_profile, job_file, where, code_dir, notes if loaded_profile.kind == "slurm" else ()
+    )
+
+
+def _notes_on_times(times: Iterable[Node | None]) -> tuple[str, ...]:
+    """Return how time limits without a unit are read, where they are so short that Slurm's minutes may be meant."""
+    bare = [each for each in times if each is not None and type(each.value) is int and each.value < BARE_SECONDS]
+    return tuple(
+        f"{each.where}: time: {each.value} is {each.value} seconds; write {each.value}m for minutes" for each in bare
+    )
+
+
+def load_job(
+    job: str | Path,
+    *,
+    sets: Iterable[str] = (),
+    flags: Mapping[str, Any] = _NONE_GIVEN,
+    cwd: Path | None = None,
+) -> Job:
+    """Read and check a job file alone; SpecError or UsageError tells what is wrong."""
+    cwd = cwd or Path.cwd()
+    for_job, _ = _overrides(sets, flags)
+    path = job_path(job, cwd)
+    root = merge(_read(path, "job", cwd), for_job)
+    loaded = _validate(_named(root, path), Job, shown(path, cwd))
+    raise_problems(check_code(loaded, code_dir_of(loaded, path)), root, shown(path, cwd))
+    return loaded
+
+
+def load_profile(
+    profile: str | Path,
+    *,
+    sets: Iterable[str] = (),
+    flags: Mapping[str, Any] = _NONE_GIVEN,
+    cwd: Path | None = None,
+) -> AnyProfile:
+    """Read and check a profile alone, its `defaults` too; SpecError or UsageError tells what is wrong."""
+    cwd = cwd or Path.cwd()
+    _, for_profile = _overrides(sets, flags)
+    path = profile_path(profile, cwd)
+    root = merge(_read(path, "profile", cwd), for_profile)
+    loaded = _profile(root, path)
+    if defaults := root.get("defaults"):
+        _check_defaults(defaults, path)
+    return loaded
+
+
+def _check_defaults(defaults: Node, path: Path) -> None:
+    """Report what is wrong with the fields that are there; a whole job they need not be."""
+    try:
+        Job.model_validate_json(json.dumps(plain(_named(defaults, path), _VERBATIM)))
+    except ValidationError as error:
+        found = explain(error, defaults, Job)
+        raise_problems((p for p in found if p.path and " is missing" not in f" {p.message}"), defaults, str(path))
+
+
+def _read(path: Path, what: str, cwd: Path) -> Node:
+    """Read the file under the name that its user would call it by."""
+    name = Path(shown(path, cwd))
+    return read_yaml(name if name.is_absolute() or Path.cwd() == cwd else path, what).root
+
+
+def _named(root: Node, path: Path) -> Node:
+    """Name a document after its file where it has no name."""
+    if not isinstance(root.value, dict) or "name" in root.value:
+        return root
+    stem = re.sub(r"[^A-Za-z0-9_.-]+", "-", path.stem).lstrip("_.-")[:40] or "unnamed"
+    return Node({"name": Node(stem, root.where), **root.value}, root.where)
+
+
+def _profile(root: Node, path: Path) -> AnyProfile:
+    kind = root.get("kind")
+    kinds = ", ".join(KINDS)
+    if kind is None:
+        raise SpecError(root.where, "kind is missing", f"say what kind of profile it is: {kinds}")
+    if not isinstance(kind.value, str) or kind.value not in KINDS:
+        guess = did_you_mean(kind.value, KINDS) if isinstance(kind.value, str) else ""
+        raise SpecError(kind.where, f"kind: expected one of {kinds}, found {kind_of(kind)}{guess}")
+    loaded = _validate(_named(root, path), KINDS[kind.value], str(path))
+    assert isinstance(loaded, LocalProfile | SshProfile | SlurmProfile)
+    return loaded
+
+
+def _validate(root: Node, model: type[_Model], name: str) -> _Model:
+    """Validate as JSON does, and turn what is wrong into one SpecError."""
+    verbatim = _VERBATIM if model is Job else frozenset[str]()
+    try:
+        return model.model_validate_json(json.dumps(plain(root, verbatim)))
+    except ValidationError as error:
+        raise_problems(explain(error, root, model), root, name)
+        raise AssertionError("pydantic reported an error without a place") from error
+
+
+def _overrides(sets: Iterable[str], flags: Mapping[str, Any]) -> tuple[Node, Node]:
+    """Return the job's and the profile's overrides as trees; flags come last and win."""
+    trees = {"job": _EMPTY, "profile": _EMPTY}
+    for text in sets:
+        document, path, leaf = _set(text)
+        trees[document] = merge(trees[document], nested(path, leaf))
+    for dotted, value in flags.items():
+        if value is not None:
+            document, *path = dotted.split(".")
+            leaf = from_value(value, f"{dotted} (command line)")
+            trees[document] = merge(trees[document], nested(path, leaf))
+    # The document itself stays where it was written.
+    return replace(trees["job"], where=""), replace(trees["profile"], where="")
+
+
+def _refuse_training(given: Node) -> None:
+    """Raise UsageError for a field of the training that was given with a job which has none."""
+    fields = given.value.values() if isinstance(given.value, dict) else ()  # what is no mapping is no training either
+    where = next((node.where for node in fields), given.where)
+    raise UsageError(f"{where}: sets a field of training:, which this job doesn't have", AFTER_DASHES)
+
+
+def _set(text: str) -> tuple[str, list[str], Node]:
+    """Read `job.a.b=VALUE`, or `lr=VALUE` for a field of the training; the value is YAML."""
+    where = f"--set {text if len(text) <= 120 else text[:117] + '...'}"
+    dotted, equals, value = text.partition("=")
+    document, *path = dotted.strip().split(".")
+    if document in Training.model_fields and not path:
+        document, path = "job", ["training", document]
+    if not equals or document not in ("job", "profile") or not path or not all(path):
+        hint = "write job.FIELD=VALUE or profile.FIELD=VALUE, as in --set job.resources.time=2h"
+        if equals and (near := near_field(dotted.strip())):
+            hint = f"did you mean --set {near.removeprefix('job.training.')}=...?"
+        if equals and dotted.strip().startswith(("-", "args.")):
+            hint = AFTER_DASHES
+        raise UsageError(f"{where}: the option can't be read", hint)
+    leaf = parse(value, where, "--set", fixed_place=True)
+    if leaf is None or (leaf.value is None and not leaf.text):
+        raise UsageError(f"{where}: the value is empty", "write null for no value, '' for an empty text")
+    return document, path, leaf
+
+
+def document_of(fields: Mapping[str, Any], folder: Path, called: str) -> Document:
+    """Return a job that is in no file, with its code in `folder`; mistakes in it are told as those of `called`."""
+    return Document(folder / f"{fields.get('name', 'job')}.yaml", from_value(fields, called))
+
+
+def schema(what: str) -> dict[str, Any]:
+    """Return the JSON Schema of a `job` or `profile` document, for editors."""
+    from orchestrator.specs.json_schema import job_schema, profile_schema  # noqa: PLC0415  (only editors need it)
+
+    return job_schema() if what == "job" else profile_schema()

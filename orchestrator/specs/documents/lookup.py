@@ -1,0 +1,65 @@
+"""Where jobs and profiles are found by name: in this folder, among the user's own, and shipped with orch.
+
+Loads no pydantic: a shell that completes a name waits for it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import platformdirs
+
+SUFFIXES: Final = (".yaml", ".yml", ".json")
+SHELL_SUFFIXES: Final = (".sh", ".sbatch", ".slurm")
+
+
+def known_profiles(cwd: Path, job_file: Path | None = None) -> list[tuple[str, Path, str]]:
+    """Return (name, path, where from) of every profile, each file once; of equal names the first is the one found.
+
+    Those beside a job come after the user's own, for who has written the job may be somebody else.
+    """
+    places = [("./cluster_profiles", cwd / "cluster_profiles"), ("your profiles", users_profiles())]
+    if job_file is not None:
+        folder = job_file.parent
+        beside = [folder, folder.parent] if folder.name == "jobs" else [folder]
+        places += [("beside the job", each / "cluster_profiles") for each in beside]
+    places.append(("shipped with orch", shipped("cluster_profiles")))
+    found = [(path.stem, path, where) for where, folder in places for path in documents(folder)]
+    first = {entry[1]: entry for entry in reversed(found)}
+    return list(reversed(first.values()))
+
+
+def own_profiles(cwd: Path) -> dict[str, Path]:
+    """Return the profiles of this folder and the user's own ones by name, without those shipped with orch."""
+    found: dict[str, Path] = {}
+    for name, path, where in known_profiles(cwd):
+        if where != "shipped with orch":
+            found.setdefault(name, path)
+    return found
+
+
+def users_profiles() -> Path:
+    """Return the folder of the user's own profiles."""
+    return Path(platformdirs.user_config_dir("orch")) / "profiles"
+
+
+def known_jobs(cwd: Path) -> list[tuple[str, Path]]:
+    """Return (name, path) of every job that a name finds; of equal names the first counts."""
+    found = [(path.stem, path) for folder in (cwd / "jobs", shipped("jobs")) for path in documents(folder)]
+    return list(reversed(dict(reversed(found)).items()))
+
+
+def documents(folder: Path) -> list[Path]:
+    """Return the YAML and JSON files of a folder by name; none where it can't be read."""
+    try:
+        return sorted((p for p in folder.iterdir() if p.suffix in SUFFIXES and p.is_file()), key=lambda p: p.stem)
+    except OSError:
+        return []
+
+
+def shipped(folder: str) -> Path:
+    """Return the folder of what is shipped: beside the package in a checkout, inside it in a wheel."""
+    package = Path(__file__).parents[2]
+    inside = package / "shipped" / folder
+    return inside if inside.is_dir() else package.parent / folder

@@ -1,0 +1,108 @@
+"""Which file a name or a path means, of a job or a profile; where there is none, what is near. Loads no pydantic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.errors import UsageError
+from orchestrator.specs.documents.lookup import (
+    SHELL_SUFFIXES,
+    SUFFIXES,
+    documents,
+    known_profiles,
+    shipped,
+    users_profiles,
+)
+
+if TYPE_CHECKING:  # a submit of files that were read before must not wait for ruamel
+    from orchestrator.specs.documents.yaml_source import Document
+
+
+def both_paths(job: str | Path | Document, profile: str | Path, cwd: Path) -> tuple[Path, Path]:
+    """Return the files of the job and of the profile; where neither is there, UsageError says both."""
+    try:
+        job_file = job_path(job, cwd) if isinstance(job, str | Path) else job.path
+    except UsageError as error:
+        try:
+            profile_path(profile, cwd)
+        except UsageError as other:
+            hint = "\n".join(filter(None, [error.hint, other.hint]))
+            raise UsageError(f"{error.message}; {other.message}", hint) from error
+        raise
+    return job_file, profile_path(profile, cwd, job_file)
+
+
+def shown(path: Path, cwd: Path) -> str:
+    """Return the name under which a user calls a file from this folder."""
+    return str(path.relative_to(cwd)) if path.is_relative_to(cwd) else str(path)
+
+
+def job_path(ref: str | Path, cwd: Path) -> Path:
+    """Return the job file of a path, or of a name in ./jobs or among the shipped; UsageError suggests near names."""
+    path = cwd / Path(ref).expanduser()
+    name = str(ref)
+    if path.suffix == ".py":
+        hint = f"run it without one: orch run -- {name}; or write one for it: orch init {path.stem} python {name}"
+        raise UsageError(f"{name} is a Python script; submit expects a job file (YAML)", hint)
+    if path.suffix in SHELL_SUFFIXES:
+        raise UsageError(
+            f"{name} is a shell script; submit expects a job file (YAML)",
+            f"write one from it: orch init {path.stem} {name}",
+        )
+    if path.is_file() or (path.suffix in SUFFIXES and path.is_dir()):
+        return path
+    named = path.suffix not in SUFFIXES and "/" not in name
+    places = [cwd / "jobs", shipped("jobs")] if named else []
+    for folder in places:
+        for suffix in SUFFIXES:
+            if (folder / f"{name}{suffix}").is_file():
+                return folder / f"{name}{suffix}"
+    if path.exists():
+        raise UsageError(f"{name} is not a job file", "give the path of a YAML file")
+    ours = shipped("jobs")
+    near = _near(path.stem, [p for folder in (path.parent, *places, ours) for p in documents(folder)], 3)
+    names = dict.fromkeys(p.stem if p.parent == ours else p.name for p in near)
+    hint = f"did you mean {' or '.join(names)}?" if near else "give the path of a YAML file (orch init writes one)"
+    raise UsageError(f"no such job file: {name}", hint)
+
+
+def profile_path(ref: str | Path, cwd: Path, job_file: Path | None = None) -> Path:
+    """Return the profile file of a path, or of a name where `known_profiles` looks."""
+    name = str(ref)
+    if "/" in name or name.endswith(SUFFIXES):
+        path = cwd / Path(name).expanduser()
+        if not path.exists():
+            near = _near(path.stem, documents(path.parent), 1)
+            hint = f"did you mean {shown(near[0], cwd)}?" if near else _known_names(known_profiles(cwd, job_file))
+            raise UsageError(f"{name}: there is no such profile file", hint)
+        return path
+    listed = known_profiles(cwd, job_file)
+    known = {known_name: path for known_name, path, _ in reversed(listed)}
+    if name in known:
+        return known[name]
+    from orchestrator.specs.documents.diagnostics import did_you_mean  # noqa: PLC0415 (loads pydantic)
+
+    guess = did_you_mean(name, sorted(known)).removeprefix("; ")
+    raise UsageError(f"there is no profile '{name}'", " ".join(filter(None, (guess, _known_names(listed)))))
+
+
+def _known_names(profiles: Iterable[tuple[str, Path, str]]) -> str:
+    return f"known profiles: {', '.join(dict.fromkeys(name for name, _, _ in profiles)) or 'none'}"
+
+
+def shadowed_profile(ref: str, cwd: Path) -> Path | None:
+    """Return the user's own profile that one of the current folder hides, by its name; None where it hides none."""
+    if "/" in ref or ref.endswith(SUFFIXES):
+        return None
+    own = [path for path in documents(users_profiles()) if path.stem == ref]
+    return own[0] if own and profile_path(ref, cwd) != own[0] else None
+
+
+def _near(stem: str, files: list[Path], most: int) -> list[Path]:
+    """Return the files whose names are nearest, the suffix aside."""
+    import difflib  # noqa: PLC0415 (only for a name that is none)
+
+    close = difflib.get_close_matches(stem, {p.stem for p in files}, n=most, cutoff=0.6)
+    return [path for name in close for path in files if path.stem == name]

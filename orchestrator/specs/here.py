@@ -1,0 +1,147 @@
+"""What a job needs of this machine and of its code folder: looked at for each submit. Loads no pydantic."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.node.system.host import cores, memory
+from orchestrator.runs.files.code_snapshot import why_never_shipped
+from orchestrator.specs.documents.problem import Problem
+from orchestrator.specs.launchers import launcher_in
+from orchestrator.specs.resources import Has, lacking
+
+if TYPE_CHECKING:  # a submit of files that were read before must not wait for pydantic
+    from orchestrator.specs.job import Job, Training
+    from orchestrator.specs.profile import AnyProfile
+
+
+def check_here(job: Job, profile: AnyProfile, code_dir: Path, job_file: Path, *, allowed: bool) -> list[Problem]:
+    """Return what the job asks for and this machine or the code folder lacks; `allowed`: whatever folder that is."""
+    place = check_code_place(code_dir, job_file, allowed=allowed)
+    return [
+        *check_this_machine(job, profile),
+        *(place or check_code(job, code_dir) or check_launcher(job, profile, code_dir)),
+    ]
+
+
+def check_this_machine(job: Job, profile: AnyProfile) -> list[Problem]:
+    """Return what the job asks of each node and this machine lacks, where this is what it is to run on."""
+    if profile.kind != "local":
+        return []
+    there = 0
+    if job.resources.gpus:
+        from orchestrator.node.system.gpus.devices import gpus  # noqa: PLC0415 (most jobs don't ask)
+
+        there = gpus()
+    lacks = lacking(dict(job.resources), Has(cores(), there, memory()))
+    return [Problem(("resources", field), f"this machine {why}") for field, why in lacks.items()]
+
+
+def check_code_place(code_dir: Path, job_file: Path, *, allowed: bool) -> list[Problem]:
+    """Return what is wrong with shipping this folder for this job: it must be the job's own, or be allowed by the user.
+
+    Its own are the job file's folder, its repository, and, where the folder is called jobs, the one around it.
+    """
+    if why := why_never_shipped(code_dir):
+        return [Problem(("code", "dir"), f"{why}, and is never shipped; put job and code into a folder of their own")]
+    own = job_file.resolve().parent
+    roots = [own, *([own.parent] if own.name == "jobs" else [])]
+    roots += [folder for folder in (own, *own.parents) if (folder / ".git").exists()][:1]
+    if allowed or any(code_dir.is_relative_to(root) for root in roots if not why_never_shipped(root)):
+        return []
+    said = f"{code_dir} lies outside of the job file's folder and repository"
+    return [Problem(("code", "dir"), f"{said}; to ship it all the same, add --allow-code-dir")]
+
+
+def check_launcher(job: Job, profile: AnyProfile, code_dir: Path) -> list[Problem]:
+    """Refuse a command that starts a launcher on each of several ranks of a node; with one it is as good as any."""
+    if job.command is None or _has_one_rank_a_node(profile):
+        return []
+    if (launcher := launcher_in([*job.command, *job.args], code_dir)) is None:
+        return []
+    name = launcher.name.partition(" ")[0]
+    message = (
+        f"starts {launcher} on every rank, and profile '{profile.name}' may have several on a node: each would train "
+        f"the whole over; have orch start the ranks (orch init NAME {name} ...), or set nproc_per_node: 1"
+    )
+    return [Problem(("command",), message)]
+
+
+def _has_one_rank_a_node(profile: AnyProfile) -> bool:
+    counts = profile.nproc_per_node if isinstance(profile.nproc_per_node, tuple) else (profile.nproc_per_node,)
+    own = [host.nproc_per_node for host in profile.hosts] if profile.kind == "ssh" else []
+    return {*counts, *(count for count in own if count is not None)} == {1}
+
+
+def check_code(job: Job, code_dir: Path) -> list[Problem]:
+    """Return what the job names and its code folder does not hold."""
+    if not code_dir.is_dir():
+        what = "is not a folder" if code_dir.exists() else "does not exist"
+        return [Problem(("code", "dir"), f"the code folder {code_dir} {what}")]
+    if job.script is not None:
+        return _check_file(("script",), job.script, code_dir)
+    if job.training is not None:
+        return _check_file(("training", "task"), job.training.task, code_dir) or _check_options(job.training, code_dir)
+    if job.command is not None and job.command[0].startswith(("./", "../")):
+        program = code_dir / job.command[0]
+        if problems := _check_file(("command", 0), job.command[0], code_dir):
+            return problems
+        if not os.access(program, os.X_OK):
+            return [Problem(("command", 0), f"{program} is not executable; run: chmod +x {program}")]
+    return []
+
+
+def _check_options(training: Training, code_dir: Path) -> list[Problem]:
+    """Return the options that the task never reads: its runs would be alike, whatever they say."""
+    if not training.options:
+        return []
+    import difflib  # noqa: PLC0415 (as below)
+
+    from orchestrator.specs.documents.diagnostics import near_field  # noqa: PLC0415 (loads pydantic, for few jobs)
+    from orchestrator.specs.task_options import words_of_task  # noqa: PLC0415 (as above)
+
+    words = words_of_task(code_dir / training.task)
+    problems = []
+    for name in training.options:
+        if words is None or name in words:
+            continue
+        near = [field for field in [near_field(name)] if field.startswith("job.training.")]
+        near += difflib.get_close_matches(name, words, n=1, cutoff=0.8)
+        guess = f"; did you mean {near[0]}?" if near else ""
+        message = f"the task {training.task} reads no option '{name}'{guess}"
+        problems.append(Problem(("training", "options", name), message, at_key=True))
+    return problems
+
+
+def _check_file(path: tuple[str | int, ...], name: str, code_dir: Path) -> list[Problem]:
+    if os.path.isabs(name):
+        if Path(name).is_relative_to(code_dir):
+            inside = Path(name).relative_to(code_dir)
+            return [Problem(path, f"write it relative to the code folder: {inside}")]
+        return []  # a file of the nodes or of the image, which only they can tell
+    if os.path.normpath(name).startswith(".."):
+        hint = "set code.dir to a folder that holds it"
+        return [Problem(path, f"'{name}' lies outside the code folder {code_dir}, so it is not shipped; {hint}")]
+    if (code_dir / name).is_file():
+        return []
+    if (code_dir / name).is_dir():
+        return [Problem(path, f"'{name}' is a folder, not a file")]
+    program, *arguments = name.split()
+    if arguments and (code_dir / program).is_file():
+        return [Problem(path, f"'{name}' is no file; put the arguments into args: [{', '.join(arguments)}]")]
+    return [Problem(path, f"there is no '{name}' in the code folder {code_dir}{_nearest(name, code_dir)}")]
+
+
+def _nearest(name: str, folder: Path) -> str:
+    """Suggest a file by its name, two levels down at most."""
+    try:
+        found = [p.relative_to(folder).as_posix() for pattern in ("*", "*/*") for p in folder.glob(pattern)][:2000]
+    except OSError:
+        return ""
+    import difflib  # noqa: PLC0415 (only for a file that is missing)
+
+    same = [p for p in found if Path(p).name == Path(name).name]
+    close = same or difflib.get_close_matches(name, found, n=1, cutoff=0.6)
+    return f"; did you mean '{close[0]}'?" if close else ""

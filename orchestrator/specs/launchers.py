@@ -1,0 +1,75 @@
+"""Launchers of ranks that a job's own command starts: on each of several ranks they would train as often over."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+SHELLS: Final = ("sh", "bash", "dash", "ksh", "zsh")
+MOST_BYTES: Final = 1 << 16  # of a script that is looked through
+# At the beginning of a command: of a line, after `;`, `&&` or `|`, or after words that start what follows them.
+_LAUNCHER: Final = re.compile(
+    r"(?:^|[;&|(]|\b(?:exec|time|nohup|then|do|run|env)\s)\s*(?:[A-Za-z_]\w*=\S*\s+)*(?:[\w.~/$\{\}-]*/)?"
+    r"(torchrun|srun|mpirun|mpiexec|deepspeed|horovodrun|accelerate\s+launch"
+    r"|python[\d.]*\s+-m\s+(?:torch\.distributed\.(?:run|launch)|accelerate\.commands\.launch))\b(?!\s*=)"
+)
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """A launcher that a command starts, and the script and line that do, where it is in one."""
+
+    name: str
+    script: str = ""
+    line: int = 0
+    text: str = ""  # the whole line
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.script}:{self.line})" if self.script else self.name
+
+
+def launcher_in(command: Sequence[str], folder: Path) -> Launcher | None:
+    """Return the launcher that a command starts, by itself or in a shell script in this folder; None for none."""
+    words = list(command)
+    while words and (words[0] in ("env", "nohup", "exec", "time") or re.match(r"[A-Za-z_]\w*=", words[0])):
+        words = words[1:]
+    if not words:
+        return None
+    if found := _LAUNCHER.match(" ".join([PurePosixPath(words[0]).name, *words[1:3]])):
+        return Launcher(_in_words(found))
+    if PurePosixPath(words[0]).name not in SHELLS:
+        return _in_script(words[0], folder)
+    options = [word for word in words[1:] if word.startswith("-")]
+    rest = [word for word in words[1:] if not word.startswith("-")]
+    if not rest:
+        return None
+    if any("c" in option.lstrip("-") for option in options if not option.startswith("--")):
+        found = _LAUNCHER.search(rest[0])
+        return Launcher(_in_words(found)) if found else None
+    return _in_script(rest[0], folder)
+
+
+def _in_script(name: str, folder: Path) -> Launcher | None:
+    """Return the first launcher in a text file that looks like a shell script."""
+    if not (folder / name).is_file():
+        return None
+    try:
+        with (folder / name).open("rb") as file:
+            text = file.read(MOST_BYTES).decode()
+    except (OSError, ValueError):  # it is on the nodes alone, or no text
+        return None
+    first = text.partition("\n")[0]
+    if first.startswith("#!") and not re.search(rf"\b({'|'.join(SHELLS)})\b", first):
+        return None
+    for number, line in enumerate(text.splitlines(), 1):
+        bare = line.partition(" #")[0]
+        if not bare.lstrip().startswith("#") and (found := _LAUNCHER.search(bare)):
+            return Launcher(_in_words(found), name, number, line.strip().removesuffix("\\").strip())
+    return None
+
+
+def _in_words(found: re.Match[str]) -> str:
+    return " ".join(found[1].split())

@@ -1,0 +1,203 @@
+"""A search's trials: given values when they are started, told of when they have ended, stopped when others are better.
+
+The trials are points of a sweep, queued as any others. What has happened stands in the search's journal, which several
+processes append to; what follows from it is `study`'s to say. Each step may be done twice.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from orchestrator.backends import backend, kind_of
+from orchestrator.errors import OrchError, StoreError
+from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.files import locked
+from orchestrator.runs.dependencies import QUEUED
+from orchestrator.runs.files.metrics import Series
+from orchestrator.runs.record import RunRecord
+from orchestrator.runs.searches import (
+    SEARCH,
+    Asked,
+    Search,
+    Seen,
+    Trial,
+    append,
+    entries_from,
+    journal,
+    newest_value,
+    news_of,
+    read_search,
+    trials_of,
+)
+from orchestrator.runs.store import RunDir, check_own
+
+if TYPE_CHECKING:  # `orch status` must not wait for what it does not need
+    from orchestrator.supervisor.study import Halving
+
+GROWTH: Final = 1.1  # of the step, between two values that are looked at: rungs are a factor of 4 apart
+
+
+def folder_of(root: Path, sweep: str) -> Path:
+    """Return the folder of a sweep."""
+    return root / "sweeps" / sweep
+
+
+# -- values
+
+
+def give_values(root: Path, run: RunDir) -> None:
+    """Have a trial that is to be started ask for its values, and record it with them; nothing for one that has them.
+
+    To be called under the run's lock, in the environment of its submit. The values stand in the journal first: a start
+    that was cut off asks for no others.
+    """
+    point = run.record().point
+    if point is None or not point.is_trial or point.values:
+        return
+    from orchestrator.supervisor import study  # noqa: PLC0415 (only a trial needs it)
+
+    folder = folder_of(root, point.sweep)
+    try:
+        with locked(folder / SEARCH, create=False):
+            search = read_search(folder)
+            trials = _told(root, point.sweep, search)
+            values = next((trial.values for trial in trials if trial.number == point.index), None)
+            if values is None:
+                values = study.ask(search, trials, point.index)
+                append(folder, Asked(point.index, values))
+    except OSError as error:
+        raise StoreError(f"{folder / SEARCH} can't be used: {error.strerror}", "submit the search again") from error
+    _record(root, run, [each.text(values[each.word]) for each in search.space], search)
+
+
+def _record(root: Path, run: RunDir, values: list[str], search: Search) -> None:
+    """Plan a trial anew with its values, and record both; the record comes last, and says that it is done."""
+    from orchestrator.prepare.prepare import Request, plan_for, prepare  # noqa: PLC0415 (loads pydantic)
+    from orchestrator.specs.search import point_of  # noqa: PLC0415 (as above)
+
+    record, queued = run.record(), run.read(QUEUED) or {}
+    assert record.point is not None
+    point = point_of(search, record.point.index, values)
+    secrets = tuple(f"{name}={value}" for name, value in queued.get("secrets", {}).items())  # as of --env
+    asked = Request("", "", sets=point.sets, env=secrets, args=point.args, waits=record.waits, again=run.run_id)
+    launch = plan_for(root, prepare(root, asked), run.run_id)
+    launch = backend(kind_of(launch.profile)).completed(launch)
+    kept = run.read("run.json") or {}
+    place = {**record.point.to_json(), "values": dict(point.values)}
+    run.write("plan.json", launch.to_json())
+    run.write("run.json", {**kept, "job": launch.job, "world_size": launch.world_size, "sweep": place})
+
+
+# -- ends
+
+
+def tell(root: Path, sweep: str) -> None:
+    """Tell a search of its trials that have ended since."""
+    folder = folder_of(root, sweep)
+    try:
+        with locked(folder / SEARCH, create=False):
+            _told(root, sweep, read_search(folder))
+    except FileNotFoundError:  # removed meanwhile
+        return
+
+
+def _told(root: Path, sweep: str, search: Search) -> list[Trial]:
+    """Return the trials, after the journal has been told of those that have ended; under the search's lock."""
+    folder = folder_of(root, sweep)
+    entries = journal(folder, search)
+    news = news_of(root, sweep, search, trials_of(entries))
+    for entry in news:
+        append(folder, entry)
+    return trials_of([*entries, *news])
+
+
+# -- early stopping
+
+
+class SearchStopper:
+    """Stops the trials of all searches by their rule."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._rules: dict[str, _Rule | None] = {}  # by sweep; None where there is none, or it can't be read
+        self._thread: threading.Thread | None = None
+
+    def poll(self, going: Iterable[tuple[RunDir, RunRecord]]) -> None:
+        """Look at the trials among the runs that go on, in a thread: to ask optuna takes its time."""
+        trials: dict[str, list[tuple[RunDir, int]]] = {}
+        for run, record in going:
+            if record.point is not None and record.point.is_trial:
+                trials.setdefault(record.point.sweep, []).append((run, record.point.index))
+        if trials and (self._thread is None or not self._thread.is_alive()):
+            self._thread = threading.Thread(target=self._look, args=(trials,), daemon=True)
+            self._thread.start()
+
+    def _look(self, trials: Mapping[str, list[tuple[RunDir, int]]]) -> None:
+        for sweep in self._rules.keys() - trials.keys():
+            del self._rules[sweep]
+        for sweep, runs in trials.items():
+            try:
+                if sweep not in self._rules:
+                    self._rules[sweep] = _rule_of(folder_of(self._root, sweep))
+                if (rule := self._rules[sweep]) is not None:
+                    check_own(self._root)
+                    rule.look(runs)
+            except OrchError as error:
+                print(f"{sweep}: its trials are not stopped early: {error}", file=sys.stderr, flush=True)
+                self._rules[sweep] = None
+
+
+def _rule_of(folder: Path) -> _Rule | None:
+    search = read_search(folder)
+    return _Rule(folder, search) if search.stop is not None else None
+
+
+class _Rule:
+    """The rule of one search, and how far its journal has been read."""
+
+    def __init__(self, folder: Path, search: Search) -> None:
+        from orchestrator.supervisor.study import Halving  # noqa: PLC0415 (only a search needs it)
+
+        self._folder, self._search = folder, search
+        self._halving: Halving = Halving(search)
+        self._offset = 0
+        self._series: dict[int, Series] = {}
+
+    def look(self, runs: Iterable[tuple[RunDir, int]]) -> None:
+        """Take down what the trials have said since, and stop those that the rule ends."""
+        self._catch_up()
+        going = [(run, number) for run, number in runs if not (run.path / "cancel.json").exists()]
+        for run, number in going:
+            seen = newest_value(self._series.setdefault(number, Series(run)), self._search, number)
+            if seen is not None and seen.step >= self._next_step(number):
+                append(self._folder, seen)
+        self._catch_up()
+        for run, number in going:
+            if (seen := self._halving.stopped.get(number)) is not None:
+                stop(run, self._search, seen)
+
+    def _next_step(self, number: int) -> float:
+        last = self._halving.last.get(number, -1)
+        return max(last + 1, last * GROWTH)
+
+    def _catch_up(self) -> None:
+        entries, self._offset = entries_from(self._folder, self._search, self._offset)
+        for entry in entries:
+            self._halving.take(entry)
+
+
+def stop(run: RunDir, search: Search, seen: Seen) -> None:
+    """Cancel a trial as its user would, with a checkpoint first, and say that the search did it.
+
+    Whoever looks after the run passes it on.
+    """
+    reason = (
+        f"stopped by its search at step {seen.step}: with {search.metric} {seen.value:.6g} it was not among the best"
+    )
+    run.append_event(EventKind.CANCEL, now=False, reason=reason)  # who was killed after this does it once more
+    run.write("cancel.json", {"now": False, "time": time.time()})

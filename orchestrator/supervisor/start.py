@@ -1,0 +1,94 @@
+"""Starting the supervisor where runs are live and none looks after them; loads nothing of what it does."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from orchestrator.errors import StoreError
+from orchestrator.node.system.private import users_umask
+from orchestrator.node.system.processes import STOPPED, Process, identify, send_signal, state_of
+from orchestrator.protocol.files import locked_if_free
+from orchestrator.runs.store import RunDir, check_own, is_any_live, live_runs, state_root
+
+RECORD = "supervisor.json"
+
+
+def supervisor_lock(root: Path) -> contextlib.AbstractContextManager[bool]:
+    """Hold what a supervisor holds while it is at work, and tell whether that was free."""
+    return locked_if_free(root / "supervisor.lock")
+
+
+def attended_root() -> Path:
+    """Return the folder of all runs; the live ones are looked after, also where a supervisor was killed or stopped.
+
+    Another user's runs may be looked at all the same, and nothing is started for them.
+    """
+    root = state_root()
+    attend(root)
+    return root
+
+
+def attend(root: Path) -> None:
+    """Start a supervisor where runs are live and none looks after them; one that was stopped goes on."""
+    if is_any_live(root):
+        with contextlib.suppress(PermissionError, StoreError):
+            check_own(root)
+            with supervisor_lock(root) as is_free:
+                pass
+            if is_free:
+                start_supervisor(root, without=_secret_names(root))
+            else:
+                continue_supervisor(root)
+
+
+def supervisor_of(root: Path) -> Process | None:
+    """Return the process that looks after the runs, where it lives and is on this machine."""
+    with contextlib.suppress(StoreError):
+        record = RunDir(root).read(RECORD) or {}
+        found = identify(record["pid"]) if type(record.get("pid")) is int else None
+        if found and (found.started, os.uname().nodename) == (record.get("started"), record.get("host")):
+            return found
+    return None
+
+
+def continue_supervisor(root: Path) -> None:
+    """Let a supervisor go on that was stopped (SIGSTOP): it holds the lock, and nobody else would end a run."""
+    process = supervisor_of(root)
+    if process is not None and state_of(process.pid) in STOPPED:
+        send_signal(process, signal.SIGCONT)
+
+
+def _secret_names(root: Path) -> set[str]:
+    """What the live runs call secret: their supervisor is to know nothing of it."""
+    names: set[str] = set()
+    for run in live_runs(root):
+        with contextlib.suppress(StoreError):
+            names.update(run.plan().secret_names)
+    return names
+
+
+def start_supervisor(root: Path, without: Iterable[str] = ()) -> None:
+    """Start the background process, unless one runs; it outlives the terminal, and needs nobody's secrets."""
+    import subprocess  # noqa: PLC0415 (who only looks at runs starts nothing)
+
+    check_own(root)
+    continue_supervisor(root)
+    hidden = set(without)
+    environment = {name: value for name, value in os.environ.items() if name not in hidden} | {"ORCH_HOME": str(root)}
+    with open(root / "supervisor.log", "ab") as log:
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-m", "orchestrator.supervisor"],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            cwd="/",
+            umask=users_umask(),
+            start_new_session=True,
+        )
+    child.returncode = 0  # nobody waits for it here

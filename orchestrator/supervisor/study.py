@@ -1,0 +1,133 @@
+"""Optuna asked: the values of a search's next trial, and which trials are to be stopped. Decides by the journal alone.
+
+Nothing of a study is kept: it is made again from the journal, and the sampler's seed follows from the trial's number.
+So the same journal always gives the same answer.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from typing import Any
+
+from orchestrator.errors import StoreError, UsageError
+from orchestrator.protocol.metric import Better
+from orchestrator.runs.searches import Asked, Dimension, End, Entry, Sampler, Search, Seen, Trial, Value
+
+
+def check_installed() -> None:
+    """Raise UsageError where optuna is not installed."""
+    from importlib.util import find_spec  # noqa: PLC0415 (only a search needs it)
+
+    if find_spec("optuna") is None:
+        raise UsageError("a search needs the package optuna, which is not installed", "pip install 'orchrun[search]'")
+
+
+def ask(search: Search, trials: Iterable[Trial], number: int) -> dict[str, Value]:
+    """Return the values of a trial that is to be started, after what these have shown."""
+    try:
+        study = _study(search, _sampler(search, number))
+        for trial in trials:
+            study.add_trial(_frozen(search, trial))
+        asked = study.ask(_distributions(search))
+    except (ArithmeticError, TypeError, ValueError) as error:  # a search can't go on, and says so in its trials
+        raise StoreError(f"optuna has no values for trial {number}: {error}", "submit another search.space") from error
+    return {each.word: each.rounded(asked.params[each.word]) for each in search.space}
+
+
+class Halving:
+    """Asynchronous successive halving (ASHA): of the trials at a rung, those go on that are among its best quarter.
+
+    Takes the journal's entries one after another; `stopped` are the trials to be stopped, each by what it said.
+    """
+
+    def __init__(self, search: Search) -> None:
+        self._search = search
+        self._study = _study(search, _optuna().samplers.RandomSampler(0))  # it is not asked
+        self._numbers: dict[int, int] = {}  # of the study, by our trials
+        self._ended: set[int] = set()
+        self.last: dict[int, int] = {}  # the newest step of each trial
+        self.stopped: dict[int, Seen] = {}
+
+    def take(self, entry: Entry) -> None:
+        """Take the next entry of the journal."""
+        if isinstance(entry, Asked):
+            if entry.trial not in self._numbers:
+                self._numbers[entry.trial] = len(self._numbers)
+                self._study.add_trial(_frozen(self._search, Trial(entry.trial, entry.values)))
+        elif entry.trial not in self._numbers or entry.trial in self._ended:
+            return
+        elif isinstance(entry, Seen):
+            self._see(entry)
+        else:
+            self._ended.add(entry.trial)
+            value = entry.value if entry.end is End.COMPLETE else None
+            self._study.tell(self._numbers[entry.trial], value, state=_state(entry.end))
+
+    def _see(self, entry: Seen) -> None:
+        if entry.step <= self.last.get(entry.trial, -1):
+            return
+        self.last[entry.trial] = entry.step
+        optuna = _optuna()
+        frozen = self._study.get_trials(deepcopy=False)[self._numbers[entry.trial]]
+        trial = optuna.trial.Trial(self._study, frozen._trial_id)
+        trial.report(entry.value, entry.step)
+        if trial.should_prune():
+            self.stopped.setdefault(entry.trial, entry)
+
+
+def _optuna() -> Any:
+    check_installed()
+    try:
+        import optuna  # noqa: PLC0415 (half a second that only a search needs)
+    except ImportError as error:
+        raise UsageError(f"optuna can't be used: {error}", "pip install 'orchrun[search]'") from error
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna
+
+
+def _study(search: Search, sampler: Any) -> Any:
+    optuna = _optuna()
+    direction = "minimize" if search.better is Better.LOWER else "maximize"
+    return optuna.create_study(
+        sampler=sampler, direction=direction, pruner=optuna.pruners.SuccessiveHalvingPruner(), study_name="search"
+    )
+
+
+def _sampler(search: Search, number: int) -> Any:
+    """Return the sampler of one trial: each has a seed of its own, for what an earlier one has drawn is forgotten."""
+    samplers = _optuna().samplers
+    seed = random.Random(f"{search.seed}/{number}").getrandbits(32)  # noqa: S311 (nothing secret)
+    return samplers.RandomSampler(seed) if search.sampler is Sampler.RANDOM else samplers.TPESampler(seed=seed)
+
+
+def _distributions(search: Search) -> dict[str, Any]:
+    return {each.word: _distribution(each) for each in search.space}
+
+
+def _distribution(dimension: Dimension) -> Any:
+    kinds = _optuna().distributions
+    if dimension.low is None or dimension.high is None:
+        return kinds.CategoricalDistribution(dimension.choices)
+    if dimension.is_whole:
+        return kinds.IntDistribution(int(dimension.low), int(dimension.high), log=dimension.is_log)
+    return kinds.FloatDistribution(dimension.low, dimension.high, log=dimension.is_log)
+
+
+def _frozen(search: Search, trial: Trial) -> Any:
+    """Return the trial as optuna has it."""
+    return _optuna().trial.create_trial(
+        state=_state(trial.end),
+        params=dict(trial.values),
+        distributions=_distributions(search),
+        intermediate_values=dict(trial.seen),
+        value=trial.value if trial.end is End.COMPLETE else None,
+    )
+
+
+def _state(end: End | None) -> Any:
+    states = _optuna().trial.TrialState
+    if end is None:
+        return states.RUNNING
+    return {End.COMPLETE: states.COMPLETE, End.STOPPED: states.PRUNED, End.FAILED: states.FAIL}[end]

@@ -1,0 +1,108 @@
+"""TensorBoard's event files, as bytes: protobuf messages in TFRecord frames, without any package. Pure.
+
+The numbers are those of TensorFlow's event.proto, summary.proto and tensor.proto.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Final
+
+VERSION: Final = "brain.Event:2"  # the first event of every file; readers go by it
+_DT_STRING: Final = 7
+_DATA_CLASS_TENSOR: Final = 2
+_START: Final = 1  # of a session: what is there of its first step and later ones is void
+_POLYNOMIAL: Final = 0x82F63B78  # CRC-32C (Castagnoli), reflected
+_MASK: Final = 0xA282EAD8
+_FLOAT32_MAX: Final = 3.4028234663852886e38
+
+
+def _table() -> tuple[int, ...]:
+    rows = []
+    for value in range(256):
+        for _ in range(8):
+            value = value >> 1 ^ (_POLYNOMIAL if value & 1 else 0)  # noqa: PLW2901 (a register that is shifted)
+        rows.append(value)
+    return tuple(rows)
+
+
+_TABLE: Final = _table()
+
+
+def crc32c(data: bytes) -> int:
+    """Return the CRC-32C of some bytes."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = _TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
+    return crc ^ 0xFFFFFFFF
+
+
+def framed(data: bytes) -> bytes:
+    """Return the bytes as one TFRecord: length, checksum of it, data, checksum of them."""
+    length = struct.pack("<Q", len(data))
+    return length + _masked(length) + data + _masked(data)
+
+
+def _masked(data: bytes) -> bytes:
+    crc = crc32c(data)
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF)
+
+
+def header(time: float) -> bytes:
+    """Return the record that begins a file."""
+    return framed(_double(1, time) + _text(3, VERSION))
+
+
+def scalars(values: Iterable[tuple[str, float]], step: int, time: float) -> bytes:
+    """Return a record of numbers by their tags; one that a float32 can't hold becomes infinite."""
+    summary = b"".join(_message(1, _text(1, tag) + _float(2, value)) for tag, value in values)
+    return _event(step, time, _message(5, summary))
+
+
+def text(tag: str, markdown: str, time: float) -> bytes:
+    """Return a record of a text for TensorBoard's page of texts."""
+    tensor = _number(1, _DT_STRING) + _message(2, _message(2, _number(1, 1))) + _text(8, markdown)
+    metadata = _message(1, _text(1, "text")) + _number(4, _DATA_CLASS_TENSOR)
+    value = _text(1, f"{tag}/text_summary") + _message(8, tensor) + _message(9, metadata)
+    return _event(0, time, _message(5, _message(1, value)))
+
+
+def restart(step: int, time: float) -> bytes:
+    """Return a record after which the steps from this one on are taken anew."""
+    return _event(step, time, _message(7, _number(1, _START)))
+
+
+def _event(step: int, time: float, what: bytes) -> bytes:
+    return framed(_double(1, time) + _number(2, step) + what)
+
+
+def _varint(value: int) -> bytes:
+    value &= 0xFFFFFFFFFFFFFFFF
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*found, value])
+
+
+def _number(field: int, value: int) -> bytes:
+    return _varint(field << 3) + _varint(value)
+
+
+def _double(field: int, value: float) -> bytes:
+    return _varint(field << 3 | 1) + struct.pack("<d", value)
+
+
+def _float(field: int, value: float) -> bytes:
+    if abs(value) > _FLOAT32_MAX:
+        value = float("inf") if value > 0 else float("-inf")
+    return _varint(field << 3 | 5) + struct.pack("<f", value)
+
+
+def _message(field: int, data: bytes) -> bytes:
+    return _varint(field << 3 | 2) + _varint(len(data)) + data
+
+
+def _text(field: int, value: str) -> bytes:
+    return _message(field, value.encode("utf-8", "replace"))

@@ -1,0 +1,89 @@
+"""Telling one tracker what is new of a run: once more after any kill, and nothing twice."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Protocol
+
+from orchestrator.errors import BackendError
+from orchestrator.runs.files.logs import result_of
+from orchestrator.runs.record import RunRecord
+from orchestrator.runs.state import Ending
+from orchestrator.runs.store import RunDir
+from orchestrator.trackers.history import MetricLine, new_lines
+from orchestrator.trackers.ledger import MLFLOW, TENSORBOARD, Progress, hidden_of, progress_of, save_progress
+
+
+class Tracker(Protocol):
+    """Takes what is known of a run; what it is told again, it takes once. BackendError where it can't."""
+
+    def begin(self, progress: Progress) -> Progress:
+        """Take the run and its parameters."""
+
+    def send(self, progress: Progress, lines: Iterable[MetricLine]) -> Progress:
+        """Take metrics, in their order."""
+
+    def end(self, progress: Progress, ending: Ending, result: Mapping[str, object]) -> Progress:
+        """Take how the run ended; all metrics were sent."""
+
+
+def tracker(name: str, run: RunDir, record: RunRecord) -> Tracker:
+    """Return the tracker of this name; it is loaded here."""
+    if name == TENSORBOARD:
+        from orchestrator.trackers.tensorboard import TensorBoard  # noqa: PLC0415 (what a run does not name)
+
+        return TensorBoard(run, record)
+    if name == MLFLOW:
+        from orchestrator.trackers.mlflow import Mlflow  # noqa: PLC0415 (as above)
+
+        return Mlflow(run, record, hidden_of(run))
+    from orchestrator.trackers.wandb import Wandb  # noqa: PLC0415 (as above)
+
+    return Wandb(run, record)
+
+
+def has_news(run: RunDir, progress: Progress, *, has_ended: bool) -> bool:
+    """Tell whether there is anything to be told; looks at one file's size."""
+    if progress.is_done:
+        return False
+    if not progress.is_begun or has_ended or progress.problem:
+        return True
+    return _size(run) != progress.offset
+
+
+def _size(run: RunDir) -> int:
+    try:
+        return os.stat(f"{run.path}/metrics.jsonl").st_size
+    except OSError:
+        return 0
+
+
+def feed(run: RunDir, name: str) -> Progress:
+    """Tell one tracker all that is new; how far it has been told, with the problem where one stands in the way."""
+    record, progress = run.record(), progress_of(run, name)
+    try:
+        target = tracker(name, run, record)
+        if not progress.is_begun:
+            progress = _kept(run, name, target.begin(progress))
+        while True:
+            ending = run.ending()  # before its metrics are read: after a verdict none come any more
+            at = progress.offset if progress.offset <= _size(run) else 0  # a program has begun its file anew
+            lines, end = new_lines(run.path / "metrics.jsonl", at, has_ended=ending is not None)
+            if end == at:
+                break
+            progress = _kept(run, name, replace(target.send(progress, lines), offset=end))
+        if ending is not None:
+            progress = replace(target.end(progress, ending, result_of(run) or {}), is_done=True)
+        return _kept(run, name, progress) if ending is not None or progress.problem else progress
+    except BackendError as error:
+        progress = replace(progress, problem=error.message, is_done=not error.transient)
+        save_progress(run, name, progress)
+        return progress
+
+
+def _kept(run: RunDir, name: str, progress: Progress) -> Progress:
+    progress = replace(progress, problem="")
+    save_progress(run, name, progress)
+    return progress

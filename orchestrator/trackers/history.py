@@ -1,0 +1,145 @@
+"""What trackers are told of a run: its metrics line by line, its parameters, how it ended. Pure but for `new_lines`.
+
+A number is called by the kind of its line and its name: `train/loss`, `eval/accuracy`; one of the result `result/...`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeGuard
+
+from orchestrator.protocol.json_text import parse_json
+from orchestrator.runs.record import RunRecord
+from orchestrator.runs.redaction import Redaction
+from orchestrator.runs.state import Ending
+
+MOST_BYTES: Final = 1 << 20  # of metrics.jsonl in one portion
+MOST_TEXT: Final = 500  # of a parameter or a tag: what older servers take
+_NO_METRICS: Final = frozenset({"kind", "step", "attempt", "time"})
+_INT64: Final = 2**63
+
+
+@dataclass(frozen=True)
+class MetricLine:
+    """One line of metrics.jsonl: the numbers by their names, and where they belong."""
+
+    values: Mapping[str, float]
+    step: int
+    attempt: int
+    time: float
+
+
+def new_lines(path: Path, offset: int, *, has_ended: bool) -> tuple[list[MetricLine], int]:
+    """Return the lines behind an offset and where they end; an unfinished last one only of a run that has ended."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(offset)
+            data = file.read(MOST_BYTES)
+            is_all = not file.read(1)
+    except FileNotFoundError:
+        return [], offset
+    end = data.rfind(b"\n") + 1
+    if has_ended and is_all:
+        end = len(data)
+    elif not end and not is_all:
+        end = len(data)  # a line longer than any portion is no line of metrics
+    return [line for each in data[:end].split(b"\n") if (line := metric_line(each)) is not None], offset + end
+
+
+def metric_line(data: bytes) -> MetricLine | None:
+    """Return what a line says; None for one without a step, without a number, or that is no JSON object."""
+    try:
+        line = parse_json(data) if data.strip() else None
+    except ValueError:
+        return None
+    if not isinstance(line, dict) or not _is_number(step := line.get("step")):
+        return None
+    kind, attempt, time = line.get("kind"), line.get("attempt"), line.get("time")
+    values = numbers_of(line, f"{kind}/" if isinstance(kind, str) and kind else "", _NO_METRICS)
+    if not values or abs(step) >= _INT64:
+        return None
+    return MetricLine(values, int(step), attempt if type(attempt) is int else 0, float(time) if _is_time(time) else 0.0)
+
+
+def numbers_of(values: Mapping[str, Any], prefix: str = "", without: frozenset[str] = frozenset()) -> dict[str, float]:
+    """Return those values that are numbers, with a prefix before their names."""
+    return {
+        f"{prefix}{name}": float(value) for name, value in values.items() if name not in without and _is_number(value)
+    }
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    try:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # an integer beyond every float
+        return False
+
+
+def _is_time(value: object) -> TypeGuard[float]:
+    return _is_number(value) and 0 <= value < 1e11
+
+
+def parameters_of(record: RunRecord) -> dict[str, str]:
+    """Return what the run was started with, as words: what is secret by its name or its form is masked."""
+    job = record.job
+    program = next((kind for kind in ("training", "module", "script", "command") if job.get(kind)), "")
+    found: dict[str, Any] = {"job": record.name, "profile": record.profile_name, "nodes": record.nnodes}
+    if record.world_size is not None:
+        found["world_size"] = record.world_size
+    _flatten(program, job.get(program), found)
+    _flatten("args", job.get("args"), found)
+    found |= _options_in(job.get("args"))
+    for name, value in record.values.items():
+        found[f"sweep.{name}"] = value
+    cleaned = Redaction().json({name: value for name, value in found.items() if value not in (None, "", [], ())})
+    return {name: shortened(_words(value)) for name, value in cleaned.items()}
+
+
+def _flatten(name: str, value: object, found: dict[str, Any]) -> None:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            _flatten(f"{name}.{key}", item, found)
+    elif name and value is not None:
+        found[name] = list(value) if isinstance(value, tuple) else value
+
+
+def _options_in(args: object) -> dict[str, str]:
+    """Return `--name value`, `--name=value` and `--name` among words, each by its name: what one compares runs by."""
+    words = [str(word) for word in args] if isinstance(args, list | tuple) else []
+    found = {}
+    for position, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if not name.startswith("--") or len(name) == 2:
+            continue
+        after = words[position + 1] if position + 1 < len(words) else "--"
+        is_value = not equals and (not after.startswith("-") or _is_negative(after))
+        found[f"args.{name[2:]}"] = value if equals else after if is_value else "true"
+    return found
+
+
+def _is_negative(word: str) -> bool:
+    try:
+        return float(word) < 0
+    except ValueError:
+        return False
+
+
+def _words(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def shortened(text: str) -> str:
+    """Return a text as short as every tracker takes it."""
+    return text if len(text) <= MOST_TEXT else f"{text[: MOST_TEXT - 3]}..."
+
+
+def ending_in_words(ending: Ending) -> dict[str, str]:
+    """Return how the run ended: outcome, cause, reason, host and rank, as far as they are known; without secrets."""
+    verdict = ending.verdict
+    values = {"outcome": str(verdict.outcome), "cause": str(verdict.cause), "reason": verdict.reason,
+              "host": verdict.host, "rank": "" if verdict.rank is None else str(verdict.rank)}  # fmt: skip
+    cleaned = Redaction().json({name: value for name, value in values.items() if value})
+    return {name: shortened(text) for name, text in cleaned.items()}

@@ -1,0 +1,152 @@
+"""How far each tracker of a run has been told: marks, what the shell gave for them, a ledger that a kill can't tear.
+
+ROOT/track/RUN is there while something may still have to be told. RUN/trackers/NAME.json says how far it has come; it
+is written after what it speaks of: what a kill leaves between the two is told again, and each tracker takes it once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from orchestrator.errors import StoreError, UsageError
+from orchestrator.protocol.files import write_json
+from orchestrator.runs.marks import TRACK, mark, marked, unmark
+from orchestrator.runs.record import RunRecord
+from orchestrator.runs.state import drop_invalid_fields
+from orchestrator.runs.store import RunDir
+
+TENSORBOARD: Final = "tensorboard"
+MLFLOW: Final = "mlflow"
+WANDB: Final = "wandb"
+NAMES: Final = (TENSORBOARD, MLFLOW, WANDB)
+FOLDER: Final = "trackers"
+HIDDEN: Final = "track_secrets.json"
+URI: Final = "MLFLOW_TRACKING_URI"
+VARIABLES: Final = (
+    URI, "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "MLFLOW_EXPERIMENT_NAME",
+    "MLFLOW_TRACKING_SERVER_CERT_PATH",
+)  # fmt: skip
+"""MLflow's own variables that are read; their values are kept where only this user reads them."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far one tracker has been told of a run."""
+
+    is_begun: bool = False
+    offset: int = 0  # in metrics.jsonl
+    attempt: int = 0  # of the last line
+    step: int = 0  # the last line's
+    size: int = 0  # of the file that is written, where it is one
+    id: str = ""  # of the run at the tracker
+    link: str = ""  # where a person sees it
+    problem: str = ""  # why nothing is told now
+    is_done: bool = False  # all was told, or nothing more can be
+
+
+_KINDS: Final[dict[str, tuple[type, ...]]] = {
+    "is_begun": (bool,), "offset": (int,), "attempt": (int,), "step": (int,), "size": (int,), "id": (str,),
+    "link": (str,), "problem": (str,), "is_done": (bool,),
+}  # fmt: skip
+
+
+def trackers_of(job: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the trackers that a job document names."""
+    named = job.get("track")
+    return tuple(name for name in NAMES if name in named) if isinstance(named, list | tuple) else ()
+
+
+def progress_of(run: RunDir, name: str) -> Progress:
+    """Return how far a tracker has been told; from the beginning where that is not known."""
+    try:
+        kept = run.read(f"{FOLDER}/{name}.json")
+    except StoreError:  # it was damaged: what is told twice is taken once
+        return Progress()
+    return Progress(**drop_invalid_fields(kept, _KINDS)) if kept is not None else Progress()
+
+
+def save_progress(run: RunDir, name: str, progress: Progress) -> None:
+    """Write how far a tracker has been told; StoreError where it can't be."""
+    try:
+        write_json(run.path / FOLDER / f"{name}.json", asdict(progress), durable=False)
+    except OSError as error:
+        raise StoreError(f"{run.path / FOLDER} can't be written: {error.strerror}") from error
+
+
+def tracked(run: RunDir, record: RunRecord | None = None) -> list[dict[str, Any]]:
+    """Return each tracker of a run with its link and what keeps it from being told, as JSON types."""
+    told = [(name, progress_of(run, name)) for name in trackers_of((record or run.record()).job)]
+    return [
+        {"name": name, "link": link_of(run, name, each), "problem": each.problem, "done": each.is_done}
+        for name, each in told
+    ]
+
+
+def link_of(run: RunDir, name: str, progress: Progress) -> str:
+    """Return where a person sees the run: an address, or a command; "" where there is nothing yet."""
+    if not progress.is_begun:
+        return ""
+    return f"orch tensorboard {run.run_id}" if name == TENSORBOARD else progress.link
+
+
+# -- at submit
+
+
+def hidden_values(names: Iterable[str], shell: Mapping[str, str], *, is_here: bool) -> dict[str, str]:
+    """Return what the trackers need of the shell; UsageError where it is missing, or a package is.
+
+    `is_here`: the supervisor runs on this machine, and so with these packages.
+    """
+    if WANDB in names and is_here and find_spec("wandb") is None:
+        raise UsageError("track: wandb needs wandb beside orch, which isn't installed", "pip install 'orchrun[wandb]'")
+    if MLFLOW not in names:
+        return {}
+    values = {name: shell[name] for name in VARIABLES if shell.get(name)}
+    if URI not in values:
+        raise UsageError(f"track: mlflow needs {URI}, which this shell doesn't have", f"export {URI}=https://...")
+    try:
+        split = urlsplit(values[URI])
+        is_address = split.scheme in ("http", "https") and bool(split.hostname) and split.port != 0
+    except ValueError:
+        is_address = False
+    if not is_address or any(char.isspace() for char in values[URI]):
+        hint = "start a server on that folder or data base: mlflow server"
+        raise UsageError(f"track: {URI} holds no http or https address of an MLflow server", hint)
+    return values
+
+
+def watch(root: Path, run: RunDir, names: Iterable[str], hidden: Mapping[str, str]) -> None:
+    """Have the supervisor tell the trackers of this run; what is hidden stays in a file that only this user reads."""
+    if not (names := tuple(names)):
+        return
+    if MLFLOW in names:
+        run.write(HIDDEN, {name: hidden[name] for name in VARIABLES if name in hidden}, private=True)
+    try:
+        (run.path / FOLDER).mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"{run.path / FOLDER} can't be made: {error.strerror}") from error
+    mark(root, TRACK, run)
+
+
+# -- by the supervisor
+
+
+def watched(root: Path) -> list[RunDir]:
+    """Return the runs of which trackers may still have to be told."""
+    return marked(root, TRACK)
+
+
+def unwatch(root: Path, run: RunDir) -> None:
+    """Forget what was hidden and the mark: all was told."""
+    (run.path / HIDDEN).unlink(missing_ok=True)
+    unmark(root, TRACK, run)
+
+
+def hidden_of(run: RunDir) -> dict[str, str]:
+    """Return what the shell gave at submit; StoreError where it can't be read."""
+    return {name: str(value) for name, value in (run.read(HIDDEN) or {}).items()}

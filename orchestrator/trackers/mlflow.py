@@ -1,0 +1,340 @@
+"""MLflow, told over its REST interface: one run of the server for each of ours, found again by a tag.
+
+What is told twice is taken once: a server with a data base keeps one of equal values of a metric, step and time, and
+these are the ones that the program has written.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import getpass
+import http.client
+import json
+import re
+import socket
+import ssl
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import PurePath
+from typing import Any, Final
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from orchestrator.errors import BackendError
+from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.json_text import parse_json
+from orchestrator.runs.record import RunRecord
+from orchestrator.runs.redaction import mask
+from orchestrator.runs.state import Ending, Outcome
+from orchestrator.runs.store import RunDir
+from orchestrator.trackers.history import MetricLine, ending_in_words, numbers_of, parameters_of, shortened
+from orchestrator.trackers.ledger import MLFLOW, URI, Progress, progress_of
+from orchestrator.version import __version__
+
+TIMEOUT: Final = 15.0  # of each look at the socket
+DEADLINE: Final = 60.0  # of an answer as a whole
+MOST_METRICS: Final = 500  # in one request; the server takes 1000, and 1 MB
+MOST_PARAMETERS: Final = 100
+MOST_ANSWER: Final = 1 << 22
+MOST_NAME: Final = 250
+_NOT_A_NAME: Final = re.compile(r"[^\w.\-/ ]")
+_ID: Final = re.compile(r"[\w.-]{1,250}", re.ASCII)
+_STATUS: Final = {Outcome.SUCCEEDED: "FINISHED", Outcome.FAILED: "FAILED", Outcome.CANCELLED: "KILLED"}
+_PERMANENT: Final = (400, 401, 403, 404)
+
+
+class _Connection(http.client.HTTPConnection):
+    """Can be ended from another thread, also while TLS begins or an answer comes a byte at a time."""
+
+    on_socket: Callable[[socket.socket], None]
+
+    def connect(self) -> None:
+        super().connect()
+        self.on_socket(self.sock)
+
+
+class _TlsConnection(http.client.HTTPSConnection, _Connection):
+    """The same; its `connect` calls the one above, and begins TLS then."""
+
+
+class _Deadline(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
+    """Ends a request as a whole after some seconds: a socket's own time-out begins anew with each byte."""
+
+    def __init__(self, seconds: float, certificates: str) -> None:
+        context = ssl.create_default_context(cafile=certificates) if certificates else None
+        urllib.request.HTTPSHandler.__init__(self, context=context)
+        self._tls = context
+        self._sockets: list[socket.socket] = []
+        self._timer = threading.Timer(seconds, self._end)
+        self._timer.daemon = True
+        self.is_over = False
+
+    def __enter__(self) -> _Deadline:
+        self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+        self._timer.join()
+        for each in self._sockets:
+            each.close()
+
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        """Open by a connection that can be ended."""
+        return self.do_open(lambda *given, **more: self._watched(_Connection(*given, **more)), req)
+
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        """Open by a connection with TLS that can be ended."""
+        return self.do_open(lambda *given, **more: self._watched(_TlsConnection(*given, **more)), req,
+                            context=self._tls)  # fmt: skip
+
+    def _watched(self, connection: _Connection) -> _Connection:
+        connection.on_socket = lambda found: self._sockets.append(found.dup())  # TLS takes the first one away
+        return connection
+
+    def _end(self) -> None:
+        self.is_over = True
+        for each in self._sockets:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirect would carry the token to an address that nobody has written down."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+@dataclass(frozen=True)
+class Server:
+    """An MLflow server, and who we are there; only its `address` is ever shown."""
+
+    address: str
+    authorization: str = field(default="", repr=False)
+    hidden: Mapping[str, str] = field(default_factory=dict, repr=False)
+    certificates: str = ""
+
+    @staticmethod
+    def from_variables(values: Mapping[str, str]) -> Server:
+        """Return the server that MLflow's own variables name."""
+        split = urlsplit(values.get(URI, ""))
+        user = values.get("MLFLOW_TRACKING_USERNAME") or unquote(split.username or "")
+        password = values.get("MLFLOW_TRACKING_PASSWORD") or unquote(split.password or "")
+        token, authorization = values.get("MLFLOW_TRACKING_TOKEN", ""), ""
+        if user:
+            authorization = f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"
+        elif token:
+            authorization = f"Bearer {token}"
+        return Server(
+            _shown(split), authorization, {"password": password, "token": token},
+            values.get("MLFLOW_TRACKING_SERVER_CERT_PATH", ""),
+        )  # fmt: skip
+
+    def get(self, path: str, query: str) -> dict[str, Any]:
+        """Ask; BackendError as `_call` has it."""
+        return self._call(urllib.request.Request(f"{self._url(path)}?{query}", headers=self._headers()))  # noqa: S310
+
+    def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Tell; BackendError as `_call` has it."""
+        data = json.dumps(body).encode()
+        headers = {**self._headers(), "Content-Type": "application/json"}
+        return self._call(urllib.request.Request(self._url(path), data, headers, method="POST"))  # noqa: S310
+
+    def _url(self, path: str) -> str:
+        return f"{self.address}/api/2.0/mlflow/{path}"
+
+    def _headers(self) -> dict[str, str]:
+        known = {"User-Agent": f"orch/{__version__}"}
+        return {**known, "Authorization": self.authorization} if self.authorization else known
+
+    def _call(self, request: urllib.request.Request) -> dict[str, Any]:
+        """Return the answer's object; BackendError, transient where the same may pass later."""
+        where = f"MLflow at {self.address}"
+        try:
+            body = self._body(request, where)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            reason = getattr(error, "reason", error)
+            words = getattr(reason, "strerror", None) or type(reason).__name__
+            raise BackendError(f"{where} can't be reached: {words}", transient=True) from None
+        try:
+            answer = parse_json(body or b"{}")
+        except ValueError:
+            raise BackendError(f"{where} answered what is no JSON: is it an MLflow server?", transient=True) from None
+        if not isinstance(answer, dict):
+            raise self.is_none()
+        return answer
+
+    def _body(self, request: urllib.request.Request, where: str) -> bytes:
+        """Return what the server has sent within the deadline; RefusalError for a number of 300 and more."""
+        with _Deadline(DEADLINE, self.certificates) as deadline:
+            try:
+                opener = urllib.request.build_opener(_NoRedirect, deadline)
+                with opener.open(request, timeout=TIMEOUT) as response:
+                    body: bytes = response.read(MOST_ANSWER)
+            except urllib.error.HTTPError as error:
+                with error:
+                    said = self._said(_rest_of(error))
+                raise RefusalError(f"{where} answered {error.code}{said}", error.code) from None
+            except (OSError, http.client.HTTPException):
+                if not deadline.is_over:
+                    raise
+            if deadline.is_over:
+                raise BackendError(f"{where} has not answered within {DEADLINE:.0f} s", transient=True)
+            return body
+
+    def is_none(self) -> BackendError:
+        """Return what is said of a server whose answers are not MLflow's."""
+        said = f"MLflow at {self.address} answered something else than MLflow does"
+        return BackendError(said, f"is {URI} the address of an MLflow server?")
+
+    def _said(self, body: bytes) -> str:
+        """Return the server's own words on a refusal, without what is ours alone."""
+        try:
+            message = str(parse_json(body)["message"])
+        except (ValueError, TypeError, KeyError, IndexError):
+            message = body.decode("utf-8", "replace")
+        words = " ".join(message.split())
+        return f": {mask(words, self.hidden)[:300]}" if words and not words.startswith("<") else ""
+
+
+class RefusalError(BackendError):
+    """The server's answer to what was asked is a number of 300 and more."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message, transient=code not in _PERMANENT)
+        self.code = code
+
+
+def _shown(split: SplitResult) -> str:
+    host = f"[{split.hostname}]" if ":" in (split.hostname or "") else split.hostname or ""
+    port = f":{split.port}" if split.port else ""
+    return f"{split.scheme}://{host}{port}{split.path.rstrip('/')}"
+
+
+class Mlflow:
+    """Tells an MLflow server of a run."""
+
+    def __init__(self, run: RunDir, record: RunRecord, variables: Mapping[str, str]) -> None:
+        self.run, self.record = run, record
+        self.server = Server.from_variables(variables)
+        self.experiment = variables.get("MLFLOW_EXPERIMENT_NAME") or record.name
+
+    def begin(self, progress: Progress) -> Progress:
+        """Make the run at the server with its parameters, or find the one that a killed supervisor has made."""
+        experiment = self._experiment_id()
+        run_id = self._found(experiment) or self._created(experiment)
+        named = {_name(name): value for name, value in parameters_of(self.record).items()}  # two may become one
+        values = [{"key": name, "value": value} for name, value in named.items()]
+        for first in range(0, len(values), MOST_PARAMETERS):
+            part = values[first : first + MOST_PARAMETERS]
+            self.server.post("runs/log-batch", {"run_id": run_id, "params": part})
+        link = f"{self.server.address}/#/experiments/{experiment}/runs/{run_id}"
+        return replace(progress, is_begun=True, id=run_id, link=link)
+
+    def send(self, progress: Progress, lines: Iterable[MetricLine]) -> Progress:
+        """Send metrics with their steps and times."""
+        metrics = []
+        for line in lines:
+            metrics += self._metrics(line.values, line.step, line.time)
+            progress = replace(progress, attempt=max(line.attempt, progress.attempt), step=line.step)
+        for first in range(0, len(metrics), MOST_METRICS):
+            part = metrics[first : first + MOST_METRICS]
+            self.server.post("runs/log-batch", {"run_id": progress.id, "metrics": part})
+        return progress
+
+    def end(self, progress: Progress, ending: Ending, result: Mapping[str, object]) -> Progress:
+        """Send the numbers of the result and how the run ended."""
+        ended = ending.ended or self.record.created
+        metrics = self._metrics(numbers_of(result, "result/"), progress.step, ended)
+        tags = [{"key": f"orch.{name}", "value": value} for name, value in ending_in_words(ending).items()]
+        self.server.post("runs/log-batch", {"run_id": progress.id, "metrics": metrics[:MOST_METRICS], "tags": tags})
+        status = _STATUS[ending.verdict.outcome]
+        self.server.post("runs/update", {"run_id": progress.id, "status": status, "end_time": _milliseconds(ended)})
+        return progress
+
+    def _metrics(self, values: Mapping[str, float], step: int, time: float) -> list[dict[str, Any]]:
+        moment = _milliseconds(time or self.record.created)
+        return [
+            {"key": _name(name), "value": value, "step": step, "timestamp": moment} for name, value in values.items()
+        ]
+
+    def _experiment_id(self) -> str:
+        """Return the id of the experiment, which is made where there is none."""
+        from urllib.parse import urlencode  # noqa: PLC0415 (next to its only use)
+
+        query = urlencode({"experiment_name": self.experiment})
+        try:
+            found = self.server.get("experiments/get-by-name", query)
+        except RefusalError as error:
+            if error.code != 404:
+                raise
+        else:
+            return self._id(found, "experiment", "experiment_id")
+        return self._id(self.server.post("experiments/create", {"name": self.experiment}), "experiment_id")
+
+    def _found(self, experiment: str) -> str:
+        """Return the run that is this one's at the server; "" for none."""
+        body = {"experiment_ids": [experiment], "filter": f"tags.`orch.run_id` = '{self.run.run_id}'", "max_results": 1}
+        runs = self.server.post("runs/search", body).get("runs") or []
+        return self._id(runs, 0, "info", "run_id") if runs else ""
+
+    def _created(self, experiment: str) -> str:
+        tags = {"mlflow.runName": self.run.run_id, "mlflow.user": getpass.getuser(), "orch.run_id": self.run.run_id,
+                "mlflow.source.type": "JOB", "orch.profile": self.record.profile_name}  # fmt: skip
+        if self.record.job_file:
+            tags["mlflow.source.name"] = PurePath(self.record.job_file).name
+        commits = [each.get("git") for each in self.run.events() if each["kind"] == EventKind.SNAPSHOT]
+        if commits and isinstance(commits[-1], str):
+            tags["mlflow.source.git.commit"] = commits[-1]
+        if before := self._resumed_from():
+            tags |= {"orch.resumed_from": before.run_id}
+            if parent := progress_of(before, MLFLOW).id:
+                tags["mlflow.parentRunId"] = parent
+        body = {
+            "experiment_id": experiment, "start_time": _milliseconds(self.record.created),
+            "run_name": self.run.run_id,
+            "tags": [{"key": key, "value": shortened(value)} for key, value in tags.items()],
+        }  # fmt: skip
+        return self._id(self.server.post("runs/create", body), "run", "info", "run_id")
+
+    def _resumed_from(self) -> RunDir | None:
+        """Return the run whose checkpoints this one goes on from, where it was told so."""
+        checkpoint = self.record.job.get("checkpoint")
+        path = PurePath(str(checkpoint.get("resume") or "")) if isinstance(checkpoint, Mapping) else PurePath()
+        runs = self.run.path.parent
+        if not path.is_relative_to(runs) or path == runs:
+            return None
+        return RunDir(runs / path.relative_to(runs).parts[0])
+
+    def _id(self, answer: Any, *keys: str | int) -> str:
+        """Return the id at a place of an answer; BackendError where it holds none."""
+        try:
+            for key in keys:
+                answer = answer[key]
+        except (KeyError, TypeError, IndexError):
+            raise self.server.is_none() from None
+        if not isinstance(answer, str | int) or not _ID.fullmatch(str(answer)):
+            raise self.server.is_none()
+        return str(answer)
+
+
+def _rest_of(error: urllib.error.HTTPError) -> bytes:
+    """Return the words of a refusal; none where they do not come."""
+    try:
+        return error.read(MOST_ANSWER)
+    except (OSError, http.client.HTTPException):
+        return b""
+
+
+def _name(name: str) -> str:
+    """Return a name as the server takes it: of its characters, and of one way to write it as a path."""
+    parts = _NOT_A_NAME.sub("_", name)[:MOST_NAME].split("/")
+    return "/".join(part for part in parts if part.strip(". ")).strip(". ") or "_"
+
+
+def _milliseconds(time: float) -> int:
+    return int(time * 1000)

@@ -1,0 +1,73 @@
+"""TensorBoard: one event file in the run's folder, which is the same however often its writer is killed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from orchestrator.errors import StoreError
+from orchestrator.protocol.files import READABLE, open_own
+from orchestrator.runs.record import RunRecord
+from orchestrator.runs.state import Ending
+from orchestrator.runs.store import RunDir
+from orchestrator.trackers import event_file
+from orchestrator.trackers.history import MetricLine, ending_in_words, numbers_of, parameters_of
+from orchestrator.trackers.ledger import FOLDER, TENSORBOARD, Progress
+
+
+class TensorBoard:
+    """Writes the event file of a run: its bytes follow from the run's own files alone."""
+
+    def __init__(self, run: RunDir, record: RunRecord, folder: Path | None = None) -> None:
+        self.record = record
+        self.folder = folder or run.path / FOLDER / TENSORBOARD
+        self.path = self.folder / f"events.out.tfevents.{int(record.created)}.{run.run_id}"
+
+    def begin(self, progress: Progress) -> Progress:
+        """Write the parameters."""
+        created = self.record.created
+        data = event_file.header(created) + event_file.text("parameters", _table(parameters_of(self.record)), created)
+        return replace(self._append(replace(progress, size=0), data), is_begun=True)
+
+    def send(self, progress: Progress, lines: Iterable[MetricLine]) -> Progress:
+        """Write metrics; where an attempt does steps again, the later values count."""
+        parts = []
+        for line in lines:
+            time = line.time or self.record.created
+            if line.attempt > progress.attempt:
+                parts.append(event_file.restart(line.step, time))
+            parts.append(event_file.scalars(line.values.items(), line.step, time))
+            progress = replace(progress, attempt=max(line.attempt, progress.attempt), step=line.step)
+        return self._append(progress, b"".join(parts))
+
+    def end(self, progress: Progress, ending: Ending, result: Mapping[str, object]) -> Progress:
+        """Write how the run ended, and the numbers of its result."""
+        time = ending.ended or self.record.created
+        data = event_file.text("verdict", _table(ending_in_words(ending)), time)
+        if values := numbers_of(result, "result/"):
+            data = event_file.scalars(values.items(), progress.step, time) + data
+        return self._append(progress, data)
+
+    def _append(self, progress: Progress, data: bytes) -> Progress:
+        """Write behind what the ledger knows of: what a kill has left there is the beginning of the same bytes."""
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with open(open_own(self.path, os.O_RDWR | os.O_CREAT, READABLE), "r+b") as file:
+                file.seek(progress.size)
+                file.write(data)
+        except OSError as error:
+            raise StoreError(f"{self.path} can't be written: {error.strerror}") from error
+        return replace(progress, size=progress.size + len(data))
+
+
+def _table(values: Mapping[str, str]) -> str:
+    """Return values as a table in Markdown, in which none of them commands the page."""
+    rows = [f"| {_cell(name)} | {_cell(value)} |" for name, value in values.items()]
+    return "\n".join(["| | |", "|---|---|", *rows])
+
+
+def _cell(text: str) -> str:
+    plain = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return "".join(f"\\{char}" if char in "\\`*_{}[]()#!|~" else char for char in plain)

@@ -1,0 +1,95 @@
+"""Weights & Biases: an offline folder in the run's, written by their package in a process of its own after the end.
+
+Their files can't be gone on with by another process, so they are written at once; `wandb sync` sends them, as one run
+of the same id however often.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from orchestrator.errors import BackendError, StoreError
+from orchestrator.runs.record import RunRecord
+from orchestrator.runs.state import Ending
+from orchestrator.runs.store import RunDir
+from orchestrator.trackers.history import MetricLine, ending_in_words, new_lines, numbers_of, parameters_of
+from orchestrator.trackers.ledger import FOLDER, WANDB, Progress
+
+TIMEOUT: Final = 300.0
+INTERPRETER: Final = sys.executable
+PROGRAM: Final = Path(__file__).with_name("wandb_program.py")
+_KEPT: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV")  # of our variables: no key of theirs
+
+
+class Wandb:
+    """Writes the offline folder of a run."""
+
+    def __init__(self, run: RunDir, record: RunRecord) -> None:
+        self.run, self.record = run, record
+        self.folder = run.path / FOLDER / WANDB
+
+    def begin(self, progress: Progress) -> Progress:
+        """Take note of the run; it is written when it has ended."""
+        return replace(progress, is_begun=True)
+
+    def send(self, progress: Progress, lines: Iterable[MetricLine]) -> Progress:
+        """Leave the metrics where they are: all are read at the end."""
+        return progress
+
+    def end(self, progress: Progress, ending: Ending, result: Mapping[str, object]) -> Progress:
+        """Write everything; what a kill has left of that is removed before."""
+        new = self.run.path / FOLDER / ".wandb"
+        try:
+            for folder in (new, self.folder):
+                shutil.rmtree(folder, ignore_errors=True)
+            new.mkdir(mode=0o700)
+            summary = {**numbers_of(result, "result/"), **{f"orch/{k}": v for k, v in ending_in_words(ending).items()}}
+            head: dict[str, Any] = {
+                "id": self.run.run_id,
+                "project": self.record.name,
+                "config": parameters_of(self.record),
+            }
+            head |= {"summary": summary, "code": 0 if ending.verdict.outcome == "succeeded" else 1, "folder": str(new)}
+            self._write([head, *self._rows()])
+            os.rename(new / "wandb", self.folder)
+            shutil.rmtree(new, ignore_errors=True)
+        except OSError as error:
+            raise StoreError(f"{self.folder} can't be written: {error.strerror}") from error
+        return replace(progress, link=f"wandb sync {self.folder}/offline-run-*")
+
+    def _rows(self) -> Iterator[dict[str, float]]:
+        """Yield the values of each step; of steps that an attempt has done again, the later ones."""
+        steps: dict[int, dict[str, float]] = {}
+        offset, end = -1, 0
+        while end != offset:
+            lines, end = new_lines(self.run.path / "metrics.jsonl", offset := end, has_ended=True)
+            for line in lines:
+                steps.setdefault(line.step, {}).update({"_timestamp": line.time, **line.values})
+        for step in sorted(steps):
+            yield {"step": step, **steps[step]}
+
+    def _write(self, lines: list[dict[str, Any]]) -> None:
+        """Have a process of their package write these lines; BackendError where it doesn't."""
+        process = subprocess.Popen(
+            [INTERPRETER, "-P", str(PROGRAM)],
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
+            env={name: value for name, value in os.environ.items() if name in _KEPT}, cwd="/",
+        )  # fmt: skip
+        try:
+            _, said = process.communicate("\n".join(map(json.dumps, lines)).encode(), timeout=TIMEOUT)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise BackendError(f"wandb was ended after {TIMEOUT:g} s") from None
+        if process.returncode != 0:
+            last = said.decode("utf-8", "replace").strip().rpartition("\n")[2]
+            raise BackendError(f"wandb has failed: {last}", "is wandb installed beside orch?")

@@ -1,0 +1,31 @@
+"""The process that writes an offline folder of Weights & Biases: JSON lines on stdin, first what the run is."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+
+def main() -> None:
+    """Write the folder that the first line names."""
+    import wandb  # noqa: PLC0415 (an extra)
+
+    head = json.loads(sys.stdin.readline())
+    settings = wandb.Settings(
+        mode="offline", silent=True, console="off", disable_git=True, save_code=False, x_disable_stats=True,
+        x_disable_machine_info=True, disable_job_creation=True,
+    )  # fmt: skip
+    run = wandb.init(
+        id=head["id"], name=head["id"], project=head["project"], config=head["config"], dir=head["folder"],
+        settings=settings,
+    )  # fmt: skip
+    run.define_metric("step")
+    run.define_metric("*", step_metric="step")
+    for line in sys.stdin:
+        run.log(json.loads(line))
+    run.summary.update(head["summary"])
+    run.finish(exit_code=head["code"])
+
+
+if __name__ == "__main__":
+    main()

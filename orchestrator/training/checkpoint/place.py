@@ -1,0 +1,22 @@
+"""Where checkpoints go: a folder that all ranks see, or one of each node."""
+
+from pathlib import Path
+
+from orchestrator.training.checkpoint import format as checkpoints
+from orchestrator.training.distributed import group
+from orchestrator.training.errors import CheckpointError
+
+
+def is_shared(folder: Path) -> bool:
+    """Return whether all ranks see rank 0's folder of checkpoints; collective."""
+    probe: Path | None = None
+    if group.leads():
+        try:
+            probe = checkpoints.begin(folder, 0)
+        except CheckpointError:
+            probe = None
+    told = group.from_main(None if probe is None else str(probe))
+    seen = all(group.everyones(told is not None and Path(told).is_dir()))
+    if probe is not None:
+        checkpoints.discard(probe)
+    return seen

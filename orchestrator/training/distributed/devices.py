@@ -1,0 +1,148 @@
+"""Which backend moves tensors between the ranks, and on which device this rank computes."""
+
+import os
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from orchestrator.training.distributed.ranks import Ranks
+from orchestrator.training.errors import UserError
+
+BOTH = "cpu:gloo,cuda:nccl"
+"""torch's word for two backends in one group: gloo for what lies in host memory, NCCL for what lies on GPUs."""
+BACKENDS = ("auto", "gloo", "nccl", BOTH, "mpi")
+ON_GPUS = ("nccl", BOTH)
+_NODES = re.compile(r"nvidia\d+|dxg")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The communication backend ("" in a single plain process), the device to compute on, and why."""
+
+    backend: str
+    device: torch.device
+    reason: str
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """`visible`: how many torch can use; `here`: how many this machine has; `problem`: why torch can use none."""
+
+    visible: int
+    here: int
+    problem: str = ""
+
+
+def look(environ: Mapping[str, str] = os.environ, folder: str = "/dev") -> Gpus:
+    """Return which GPUs there are and which of them torch can use; a machine without any is asked nothing."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what they say is the problem, told by who needs a GPU
+        visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    given = [part for part in environ.get("ORCH_GPUS", "").split(",") if part]  # instances of a card among them
+    shown = environ.get("CUDA_VISIBLE_DEVICES")
+    hidden = shown is not None and not [part for part in shown.split(",") if part.strip() not in ("", "-1")]
+    try:
+        here = sum(1 for name in os.listdir(folder) if _NODES.fullmatch(name))
+    except OSError:
+        here = 0
+    return Gpus(visible, max(here, visible, len(given)), "" if visible or not here else _problem(hidden))
+
+
+def _problem(hidden: bool) -> str:
+    """Return in torch's own words why it can't use a GPU."""
+    if hidden:
+        return "CUDA_VISIBLE_DEVICES hides them"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.cuda.init()  # type: ignore[no-untyped-call]
+    except (RuntimeError, AssertionError) as error:
+        return (str(error).splitlines() or [type(error).__name__])[0].rstrip(". ")
+    return "torch finds none"
+
+
+def choose(wanted: str, ranks: Ranks, on: str = "auto", gpus: Gpus | None = None) -> Choice:
+    """Choose backend and device for ORCH_BACKEND=`wanted` and --device `on`.
+
+    Raises UserError where this machine or torch can't do it, and where a node with GPUs would train on its CPUs though
+    nobody has asked for it.
+    """
+    gpus = look() if gpus is None else gpus
+    if wanted not in BACKENDS:
+        raise UserError(f"ORCH_BACKEND must be one of {' | '.join(BACKENDS)}, not {wanted!r}.")
+    if wanted == "mpi" and not dist.is_mpi_available():
+        raise UserError(
+            "This torch was built without MPI: choose ORCH_BACKEND=gloo or nccl, or install a torch that was built "
+            "from source with MPI."
+        )
+    if wanted in ON_GPUS and on == "cpu":
+        raise UserError(f"The {wanted} backend needs GPUs, and --device cpu leaves them: choose ORCH_BACKEND=gloo.")
+    device = (
+        torch.device("cpu")
+        if on == "cpu" or wanted == "mpi"
+        else _device(ranks, gpus, sharing=wanted == "gloo" and on == "cuda")
+    )
+    if wanted in ON_GPUS and not (device.type == "cuda" and dist.is_nccl_available()):
+        raise UserError(
+            f"The {wanted} backend needs a GPU for each of the {ranks.local_world_size} ranks of a node, and this "
+            f"process sees {_seen(gpus)}: choose ORCH_BACKEND=gloo and --device cpu to train on CPUs, or start fewer "
+            "ranks per node."
+        )
+    if device.type == "cpu" and (on == "cuda" or (on == "auto" and wanted == "auto" and gpus.here)):
+        raise UserError(_no_gpu(ranks, gpus))
+    return Choice(_backend(wanted, ranks, device), device, _reason(wanted, on, ranks, device, gpus))
+
+
+def _device(ranks: Ranks, gpus: Gpus, *, sharing: bool) -> torch.device:
+    """Return this rank's own GPU, where it has one, or with `sharing` one that it shares; else the CPU."""
+    if gpus.visible >= ranks.local_world_size:
+        return torch.device("cuda", ranks.local_rank)
+    if gpus.visible == 1 and gpus.here >= ranks.local_world_size:
+        # Each rank was given one of its own: by Slurm, or torchrun --virtual-local-rank.
+        return torch.device("cuda", 0)
+    if sharing and gpus.visible:
+        return torch.device("cuda", ranks.local_rank % gpus.visible)
+    return torch.device("cpu")
+
+
+def _backend(wanted: str, ranks: Ranks, device: torch.device) -> str:
+    if not ranks.grouped:
+        return ""
+    if wanted != "auto":
+        return wanted
+    return BOTH if device.type == "cuda" and dist.is_nccl_available() else "gloo"
+
+
+def _reason(wanted: str, on: str, ranks: Ranks, device: torch.device, gpus: Gpus) -> str:
+    if not ranks.grouped:
+        return "single process"
+    if wanted != "auto":
+        return "set by ORCH_BACKEND"
+    if device.type == "cuda" and not dist.is_nccl_available():
+        return "this torch is built without NCCL"
+    if on == "cpu":
+        return "set by --device"
+    return f"{_counted(gpus.visible)} visible for {ranks.local_world_size} local ranks"
+
+
+def _no_gpu(ranks: Ranks, gpus: Gpus) -> str:
+    """Return the sentence for a rank that was to have a GPU and has none."""
+    if not gpus.here:
+        return "This machine has no GPU, and --device cuda asks for one: leave --device out to train on the CPUs."
+    fewer = "" if gpus.visible == 0 else f", or start {gpus.visible} per node"
+    return (
+        f"This machine has {_counted(gpus.here)}, and this process, one of {ranks.local_world_size} on it, sees "
+        f"{_seen(gpus)}: mend that{fewer}, or say --device cpu to train on the CPUs."
+    )
+
+
+def _seen(gpus: Gpus) -> str:
+    return f"{gpus.visible} ({gpus.problem})" if gpus.problem else str(gpus.visible)
+
+
+def _counted(number: int) -> str:
+    return f"{number} GPU{'s' * (number != 1)}"

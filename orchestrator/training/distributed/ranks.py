@@ -1,0 +1,42 @@
+"""This process among the others, as torchrun's environment tells it."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from orchestrator.training.errors import UserError
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among the others, as torchrun's environment tells it; `grouped` is False without RANK."""
+
+    rank: int = 0
+    local_rank: int = 0
+    world_size: int = 1
+    local_world_size: int = 1
+    grouped: bool = False
+
+
+def read_ranks(environ: Mapping[str, str] = os.environ) -> Ranks:
+    """Read RANK, LOCAL_RANK, WORLD_SIZE and LOCAL_WORLD_SIZE; UserError where they contradict each other."""
+
+    def number(name: str, default: int) -> int:
+        try:
+            return int(environ.get(name) or default)
+        except ValueError:
+            raise UserError(f"{name} must be a whole number, not {environ[name]!r}.") from None
+
+    world_size = number("WORLD_SIZE", 1)
+    ranks = Ranks(
+        rank=number("RANK", 0),
+        local_rank=number("LOCAL_RANK", 0),
+        world_size=world_size,
+        local_world_size=number("LOCAL_WORLD_SIZE", 1),
+        grouped="RANK" in environ,
+    )
+    if not 0 <= ranks.rank < world_size:
+        raise UserError(f"RANK={ranks.rank} does not fit WORLD_SIZE={world_size}: ranks count from 0.")
+    if world_size > 1 and not ranks.grouped:
+        raise UserError(f"WORLD_SIZE={world_size} is set but RANK is not: start the ranks with orch or torchrun.")
+    return ranks

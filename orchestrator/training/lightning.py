@@ -1,0 +1,135 @@
+"""Lightning's Trainer under orch: heartbeats, metrics, the result, and the clean stop, by one callback.
+
+    from orchestrator.training.lightning import OrchCallback
+    ...
+    trainer = Trainer(..., callbacks=[OrchCallback()])
+
+Where orch has not started the process, it does nothing. It needs lightning or pytorch_lightning, and on the node no
+orch.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+try:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+except ImportError:
+    from pytorch_lightning import Callback, LightningModule, Trainer
+
+from orchestrator.training import run
+from orchestrator.training.checkpoint.place import is_shared
+from orchestrator.training.distributed import stop
+from orchestrator.training.distributed.ranks import read_ranks
+from orchestrator.training.progress.report import numbers
+
+__all__ = ["OrchCallback"]
+
+_STOPPED = "stopped-"
+
+
+class OrchCallback(Callback):  # type: ignore[misc] # lightning is no dependency of ours
+    """Tells orch how far Trainer is, and stops it at a step with a checkpoint when a signal asks for it."""
+
+    def __init__(self) -> None:
+        self._step = 0
+        self._total: int | None = None
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Keep signals from the workers of loaders, which are started next."""
+        if run.started_by_orch():
+            stop.protect_forks()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Catch signals from here on; where nodes share no folder, let each node write the checkpoints.
+
+        Lightning's own handler of TERM goes: it starts a collective, whatever the process was just doing.
+        """
+        self._step = trainer.global_step
+        total = trainer.estimated_stepping_batches
+        self._total = int(total) if total != float("inf") else None
+        if run.started_by_orch():
+            stop.install()
+            run.begin(self._step, self._total)
+            _save_where_it_is_read(trainer)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Send a heartbeat after each optimizer step; save and leave with code 95 where all ranks agree to stop."""
+        if trainer.global_step == self._step:
+            return  # gradients are still being accumulated
+        self._step = trainer.global_step
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        run.step(self._step, self._total, loss, epoch=trainer.current_epoch)
+        if self._step % trainer.log_every_n_steps == 0:
+            run.metric(self._step, **numbers(trainer.callback_metrics))
+        # Of the last step nothing is left to stop.
+        if self._step != self._total and run.started_by_orch() and run.stop_requested():
+            self._stop(trainer)
+
+    def _stop(self, trainer: Trainer) -> None:
+        """Save beside Lightning's own checkpoints, in place of what an earlier stop has left there, and leave."""
+        folder, resumed = _folder(trainer), str(trainer.ckpt_path or "")
+        path = os.path.join(folder, f"{_STOPPED}epoch={trainer.current_epoch}-step={self._step}.ckpt")
+        trainer.save_checkpoint(path)
+        if os.path.basename(resumed).startswith(_STOPPED) and os.path.dirname(resumed) == folder:
+            trainer.strategy.remove_checkpoint(resumed)
+        run.leave(self._step)
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Say that the process saves, which may take longer than a step ever does."""
+        run.phase("save")
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Say that the process evaluates."""
+        if not trainer.sanity_checking:
+            run.phase("eval")
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Hand on what was measured."""
+        if not trainer.sanity_checking:
+            run.metric(trainer.global_step, **numbers(trainer.callback_metrics))
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write the result; a test that follows adds to it."""
+        self._tell(trainer)
+        run.phase("done")
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Add what was measured on a test set to the result."""
+        self._tell(trainer)
+
+    def _tell(self, trainer: Trainer) -> None:
+        run.result(**{**numbers(trainer.callback_metrics), "step": self._step})
+
+
+def _folder(trainer: Trainer) -> str:
+    """Where Lightning's checkpoints go: a path, or an address such as s3://bucket/folder."""
+    return str(getattr(trainer.checkpoint_callback, "dirpath", None) or trainer.default_root_dir)
+
+
+def _save_where_it_is_read(trainer: Trainer) -> None:
+    """Let one rank of each node write and delete checkpoints, where nodes have no folder in common.
+
+    Rank 0 alone does so by itself, and each rank resumes from what its own node has. Where not every rank holds the
+    whole state (FSDP, ZeRO), nothing is changed.
+    """
+    ranks, strategy = read_ranks(), trainer.strategy
+    is_whole = type(strategy).save_checkpoint.__qualname__ == "Strategy.save_checkpoint" and not any(
+        hasattr(optimizer, "consolidate_state_dict") for optimizer in trainer.optimizers
+    )
+    has_several_nodes = ranks.world_size > ranks.local_world_size
+    if not (is_whole and has_several_nodes) or "://" in _folder(trainer) or is_shared(Path(_folder(trainer))):
+        return
+
+    def save(checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+        if ranks.local_rank == 0:
+            strategy.checkpoint_io.save_checkpoint(checkpoint, filepath, storage_options=storage_options)
+
+    def remove(filepath: Any) -> None:
+        if ranks.local_rank == 0:
+            strategy.checkpoint_io.remove_checkpoint(filepath)
+
+    strategy.save_checkpoint, strategy.remove_checkpoint = save, remove

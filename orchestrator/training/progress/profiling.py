@@ -1,0 +1,82 @@
+"""`orch profile`: some steps recorded by torch's profiler, when an order for it lies beside the heartbeat."""
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from orchestrator.protocol.debugging.profiling import Order, Parts, order_file, parts_of
+
+LOOK_SECONDS = 0.2
+MEMORY_ENTRIES = 200_000
+
+
+def record_memory() -> None:
+    """Have torch keep the last allocations of GPU memory, and where they were made."""
+    torch.cuda.memory._record_memory_history(max_entries=MEMORY_ENTRIES)
+
+
+class Profiler:
+    """Records steps when it is asked to; without a heartbeat's file nobody asks."""
+
+    def __init__(self, heartbeat: Path | None, rank: int, *, keeps_history: bool = False) -> None:
+        """`keeps_history`: the memory is recorded anyway, and after a profile too."""
+        self._keeps_history = keeps_history
+        self._folder = heartbeat.parent if heartbeat else None
+        self._rank = rank
+        self._looked = time.monotonic()
+        self._seen = ""
+        self._left = 0
+        self._profile: Any = None
+        self._parts: Parts | None = None
+
+    def stepped(self) -> None:
+        """Say that a step is done: begin what has been ordered meanwhile, and end what has enough steps."""
+        if self._folder is None:
+            return
+        if self._profile is not None:
+            self._left -= 1
+            if self._left == 0:
+                self.close()
+        elif time.monotonic() - self._looked >= LOOK_SECONDS:
+            self._looked = time.monotonic()
+            self._look(self._folder)
+
+    def _look(self, folder: Path) -> None:
+        try:
+            order = Order.from_bytes(Path(order_file(str(folder))).read_bytes())
+        except (OSError, ValueError):
+            return
+        if order.number != self._seen:
+            self._seen = order.number
+            self._begin(order)
+
+    def _begin(self, order: Order) -> None:
+        kinds = [torch.profiler.ProfilerActivity.CPU]
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            kinds.append(torch.profiler.ProfilerActivity.CUDA)
+            record_memory()
+        self._parts, self._left = parts_of(order, self._rank), order.steps
+        self._profile = torch.profiler.profile(activities=kinds, record_shapes=True, profile_memory=True)
+        self._profile.start()
+
+    def close(self) -> None:
+        """End a recording that is going on, and write it; what the disk refuses is not there."""
+        if self._profile is None or self._parts is None or self._folder is None:
+            return
+        profile, self._profile = self._profile, None
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.synchronize()
+        profile.stop()
+        try:
+            if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+                torch.cuda.memory._dump_snapshot(str(self._folder / self._parts.memory))  # type: ignore[no-untyped-call]
+                if not self._keeps_history:
+                    torch.cuda.memory._record_memory_history(enabled=None)
+            partial = self._folder / f".{self._parts.trace}"  # whose end decides how it is packed
+            profile.export_chrome_trace(str(partial))
+            os.replace(partial, self._folder / self._parts.trace)
+        except OSError:
+            return

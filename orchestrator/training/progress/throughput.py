@@ -1,0 +1,83 @@
+"""How much of a GPU a training uses: its share of the device's peak (MFU), and the most memory that it has held."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from orchestrator.training.data.sampler import pick
+from orchestrator.training.data.samples import Tensors
+from orchestrator.training.distributed import group
+from orchestrator.training.strategies.base import Strategy
+
+TERA = 1e12
+# Dense matrices in bf16, in TFLOP/s, by what the device's name has in it; the first that fits counts.
+_BF16 = (
+    ("B200", 2250.0), ("H200", 989.0), ("GH200", 989.0), ("H100 PCIe", 756.0), ("H100 NVL", 835.0), ("H100", 989.0),
+    ("H800", 989.0), ("A100", 312.0), ("A800", 312.0), ("L40S", 362.0), ("A40", 150.0), ("A10G", 70.0), ("A10", 125.0),
+    ("L4", 121.0), ("RTX 4090", 165.0), ("RTX 3090", 71.0),
+)  # fmt: skip
+_PART_OF_BF16 = {"bf16": 1.0, "fp16": 1.0, "tf32": 0.5, "fp8": 2.0}
+
+
+def peak(name: str, precision: str) -> float | None:
+    """Return the FLOP/s of matrices that a device of this name can do at best; None where that is not known."""
+    part = _PART_OF_BF16.get(precision)
+    known = next((value for word, value in _BF16 if word in name), None)
+    return None if part is None or known is None else known * part * TERA
+
+
+def forward_flops(strategy: Strategy, tensors: Tensors) -> int:
+    """Return the FLOPs of one sample's forward pass, on all ranks that take part in it; collective.
+
+    Nothing changes by it: it is an evaluation of the first sample, not compiled.
+    """
+    from torch.utils.flop_counter import FlopCounterMode  # noqa: PLC0415 - slow to import, and needed on GPUs alone
+
+    *inputs, _ = pick(tensors, range(1))
+    strategy.model.eval()
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"), FlopCounterMode(display=False) as counter:
+        strategy.predict(inputs)
+    own = counter.get_total_flops()
+    return own if strategy.shares_data else round(group.sum_over_ranks([own])[0])
+
+
+class Utilization:
+    """What is told of a GPU beside the samples a second; of a CPU nothing is."""
+
+    def __init__(self, devices: Sequence[torch.device], ranks: int, precision: str) -> None:
+        self._devices = [device for device in devices if device.type == "cuda"]
+        name = torch.cuda.get_device_name(self._devices[0]) if self._devices else ""
+        one = peak(name, precision)
+        self._peak = one * ranks * len(self._devices) if one else None
+        self._flops = 0
+
+    @property
+    def is_measured(self) -> bool:
+        """Is the device's peak known?"""
+        return self._peak is not None
+
+    def measure(self, strategy: Strategy, tensors: Tensors) -> None:
+        """Count what a sample takes; collective."""
+        if strategy.setup.options.tensor_ranks == 1:  # else a rank sees a part of it
+            self._flops = forward_flops(strategy, tensors)
+
+    def values(self, rate: float | None) -> dict[str, float]:
+        """Return `mfu` at this many samples a second and `memory` in bytes, as far as they are known.
+
+        The backward pass takes twice what the forward pass does; what activation checkpointing repeats is no use.
+        """
+        found: dict[str, float] = {}
+        if self._peak and self._flops and rate:
+            found["mfu"] = round(3 * self._flops * rate / self._peak, 4)
+        if self._devices:
+            found["memory"] = max(torch.cuda.max_memory_allocated(device) for device in self._devices)
+        return found
+
+
+def words(values: dict[str, float], rate: float | None, tokens: int | None) -> list[str]:
+    """Return what a progress line says of it."""
+    said = [f"{rate * tokens:,.0f} tokens/s"] if rate and tokens else []
+    said += [f"MFU {100 * values['mfu']:.1f} %"] if "mfu" in values else []
+    return [*said, *([f"peak {values['memory'] / 2**30:.1f} GiB"] if "memory" in values else [])]

@@ -1,0 +1,190 @@
+"""A port of 127.0.0.1 here whose connections end at a place of a node, by a command that reaches the node.
+
+Every user of this machine can dial such a port: a connection is taken only from this user's own programs, by the
+kernel's word.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import pwd
+import secrets
+import socket
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Self
+
+from orchestrator.errors import BackendError, OrchError, UsageError
+from orchestrator.node.debug.streams import Streams
+from orchestrator.node.system.tcp_peers import can_tell_owners, owner_of_peer
+
+LOOPBACK: Final = "127.0.0.1"
+BANNER_LINES: Final = 200
+LEAVING_SECONDS: Final = 2.0
+LOOK_SECONDS: Final = 0.2
+Command = Callable[[str], Sequence[str]]
+"""What to start here; the streams begin behind the line that begins with the boundary it is given."""
+
+
+def listen_here(port: int = 0, *, any_user: bool = False) -> socket.socket:
+    """Return a socket at a port of 127.0.0.1, 0 for any.
+
+    UsageError where it is taken, or where other users of this machine could come in and that is not what is wanted.
+    """
+    if not any_user and not can_tell_owners():
+        raise UsageError(
+            "this machine's kernel does not say which user a connection is of, so that any of them could come in",
+            "where all its users are trusted: --allow-local-users",
+        )
+    try:
+        return socket.create_server((LOOPBACK, port))
+    except OSError as error:
+        raise UsageError(f"port {port} of {LOOPBACK} can't be had: {error.strerror}", "take another") from error
+
+
+class Forwarding:
+    """The port, as long as it is entered; where the way to the node breaks, the next connection makes it anew.
+
+    `say` is told of whoever is refused, and why the node can't be reached.
+    """
+
+    def __init__(
+        self, command: Command, say: Callable[[str], None], listening: socket.socket, *, any_user: bool = False
+    ) -> None:
+        self.command, self.say, self.socket, self.any_user = command, say, listening, any_user
+        self.port: int = self.socket.getsockname()[1]
+        self.loop = asyncio.new_event_loop()
+        self.ending = asyncio.Event()
+        self.opening = asyncio.Lock()
+        self.way: _Way | None = None
+        self.thread = threading.Thread(target=self._run, daemon=True, name="forwarding")
+
+    def __enter__(self) -> Self:
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.loop.call_soon_threadsafe(self.ending.set)
+        self.thread.join()
+
+    def reach(self, is_over: Callable[[], bool] = lambda: False) -> dict[str, Any] | None:
+        """Return what the node's end says of itself, once it is there; None where all is over before.
+
+        BackendError where it can't be reached.
+        """
+        opened = asyncio.run_coroutine_threadsafe(self._open(), self.loop)
+        while not is_over():
+            with contextlib.suppress(TimeoutError):
+                return opened.result(LOOK_SECONDS).told
+        return None
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        server = await asyncio.start_server(self._take, sock=self.socket)
+        await self.ending.wait()
+        server.close()
+        # Once, and waited for: a task that is ending its command must not be cancelled there by the loop's end.
+        if others := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in others:
+                task.cancel()
+            await asyncio.wait(others)
+
+    async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        owner = owner_of_peer(writer.get_extra_info("socket"))
+        if not self.any_user and owner != os.geteuid():
+            writer.transport.abort()
+            self.say(f"refused a connection of {_name(owner)}")
+            return
+        try:
+            await (await self._open()).streams.carry(reader, writer)
+        except OrchError as error:
+            writer.transport.abort()
+            self.say(error.message)
+        except asyncio.CancelledError:  # the port is closed; passed on, Python 3.11 would call it an error
+            writer.transport.abort()
+
+    async def _open(self) -> _Way:
+        async with self.opening:
+            if self.way is None or self.way.is_over:
+                self.way = None
+                self.way = await _Way.open(self.command)
+            return self.way
+
+
+class _Way:
+    """A running command that carries the streams."""
+
+    def __init__(self, process: asyncio.subprocess.Process, streams: Streams, told: dict[str, Any]) -> None:
+        self.process, self.streams, self.told = process, streams, told
+        self.serving = asyncio.ensure_future(self._serve())
+
+    @property
+    def is_over(self) -> bool:
+        return self.streams.is_over or self.serving.done()
+
+    @staticmethod
+    async def open(command: Command) -> _Way:
+        """Start it; BackendError with its last words where its end on the node never answers."""
+        boundary = secrets.token_hex(16)
+        argv = await asyncio.get_running_loop().run_in_executor(None, command, boundary)
+        with tempfile.TemporaryFile() as errors:
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *argv, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=errors,
+                    start_new_session=True,  # a Ctrl-C at the terminal is for this process
+                )  # fmt: skip
+            except OSError as error:
+                raise BackendError(f"{argv[0]} can't be started: {error.strerror}") from error
+            assert process.stdout is not None
+            assert process.stdin is not None
+            try:
+                for _ in range(BANNER_LINES):  # what a login prints stands before the boundary
+                    line = await process.stdout.readline()
+                    if line.startswith(f"{boundary} ".encode()):
+                        told = dict(json.loads(line.partition(b" ")[2]))
+                        return _Way(process, Streams(process.stdout, process.stdin), told)
+                    if not line:
+                        break
+            except (OSError, ValueError, TypeError, RecursionError):  # whatever it is, it is not orch
+                pass
+            except asyncio.CancelledError:
+                await _end(process)
+                raise
+            await _end(process)
+            errors.seek(0)
+            said = errors.read(4096).decode("utf-8", "replace").strip()
+        raise BackendError(f"the node can't be reached: {said[-300:] or 'the connection was closed'}", transient=True)
+
+    async def _serve(self) -> None:
+        try:
+            with contextlib.suppress(ValueError):  # not orch: nothing of it is taken
+                await self.streams.serve()
+        finally:
+            await _end(self.process)  # its program on the node sees the end of its input
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        await asyncio.wait_for(process.wait(), LEAVING_SECONDS)
+    except TimeoutError:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+def _name(uid: int | None) -> str:
+    if uid is None:
+        return "a user whom the kernel does not tell"
+    try:
+        return f"user {pwd.getpwuid(uid).pw_name}"
+    except KeyError:
+        return f"the user with number {uid}"

@@ -1,0 +1,181 @@
+"""Builds the views from the files of runs: what has ended is read once, of what goes on only what has changed."""
+
+from __future__ import annotations
+
+import glob
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from threading import RLock
+from typing import Any, Final
+
+from orchestrator.errors import StoreError
+from orchestrator.operations import diff, ranking
+from orchestrator.operations.runs import state_or_why_not
+from orchestrator.operations.watched_logs import WatchedLogs
+from orchestrator.runs.files.file_cache import FileCache
+from orchestrator.runs.files.logs import beat_of, beats_of, last_line, result_of
+from orchestrator.runs.files.metrics import Series
+from orchestrator.runs.files.sample_looks import SampleLooks
+from orchestrator.runs.state import Event, RunState
+from orchestrator.runs.store import RunDir, find_run, newest_ids
+from orchestrator.runs.sweeps import points_in
+from orchestrator.views.curves import Axis, Curves, curve_of
+from orchestrator.views.heat import HeatMap, span_map
+from orchestrator.views.logs import RankLog
+from orchestrator.views.run import RunView, run_view
+from orchestrator.views.runs import RunFilter, RunRow, RunsView, row_of, runs_view
+from orchestrator.views.step_times import StepTimes, step_spans
+from orchestrator.views.use import UseView, use_view, uses_of_ranks
+
+FIRST_SECONDS: Final = 0.1  # of a look at all runs: what is new to it and was not read by then, the next one reads
+Note = Callable[[RunState, Mapping[str, Any] | None, float, str], str]
+"""How the word that matters most about a run is said: of its state, rank 0's beat, the time and its last line."""
+
+
+class Reader:
+    """Looks at the runs of a state folder, again and again; one look at a time, from whichever thread."""
+
+    def __init__(self, root: Path, note: Note, clock: Callable[[], float] = time.time) -> None:
+        self.root, self._note, self._clock = root, note, clock
+        self._lock = RLock()
+        self._ended: dict[str, RunRow] = {}
+        self._known: dict[str, FileCache] = {}
+        self._series: dict[str, Series] = {}
+        self._step_times: dict[str, StepTimes] = {}
+        self._samples: dict[str, SampleLooks] = {}
+        self.watched = WatchedLogs()
+
+    def find(self, reference: str) -> RunDir:
+        """Return the run that is meant; RunNotFoundError for none."""
+        return find_run(self.root, reference)
+
+    def folder_of(self, run_id: str) -> RunDir:
+        """Return the folder of a run by its whole id, as the rows have it."""
+        return RunDir(self.root / "runs" / run_id)
+
+    def runs(
+        self, wanted: RunFilter | None = None, *, first: int = 0, most: int | None = None,
+        seconds: float = FIRST_SECONDS,
+    ) -> RunsView:  # fmt: skip
+        """Return the runs that are wanted; of many new ones the newest, and how many are left for the next look."""
+        with self._lock:
+            return self._runs(wanted, first, most, seconds)
+
+    def _runs(self, wanted: RunFilter | None, first: int, most: int | None, seconds: float) -> RunsView:
+        ids, rows, spent = newest_ids(self.root), list[RunRow](), 0.0
+        for run_id in ids:
+            row = self._ended.get(run_id)
+            if row is None:
+                is_new, begun = run_id not in self._known, time.monotonic()
+                if is_new and spent > seconds:
+                    continue
+                run = self.folder_of(run_id)
+                row = self._row(run, self._state(run))
+                spent += time.monotonic() - begun if is_new else 0.0
+            rows.append(row)
+        there = set(ids)
+        for kept in (self._ended, self._known, self._series, self._step_times, self._samples):
+            for gone in [run_id for run_id in kept if run_id not in there]:
+                del kept[gone]
+        return runs_view(rows, wanted, first=first, most=most, unread=len(ids) - len(rows))
+
+    def state(self, run: RunDir) -> RunState:
+        """Return how a run stands."""
+        with self._lock:
+            return self._state(run)
+
+    def row(self, run: RunDir) -> RunRow:
+        """Return the row of one run."""
+        with self._lock:
+            return self._row(run, self._state(run))
+
+    def run(self, run: RunDir) -> RunView:
+        """Return all about one run."""
+        with self._lock:
+            state = self._state(run)
+            beats = beats_of(run, state.attempt)
+            steps = self._step_times.setdefault(run.run_id, StepTimes())
+            if not state.is_final:
+                steps.look(state.attempt, beats)
+            row, last = self._row(run, state, beats.get(0)), last_line(run, state.attempt)
+            uses = {} if state.is_final else uses_of_ranks(self._sampled(run).look())
+            try:
+                events = self.events(run)
+            except StoreError:  # the state says so
+                events = ()
+            return run_view(
+                state, row, str(run.path), events, self._clock(), beats=beats,
+                step_times={} if state.is_final else steps.newest, uses=uses, last_line=last,
+                result=result_of(run),
+            )  # fmt: skip
+
+    def events(self, run: RunDir) -> tuple[Event, ...]:
+        """Return what happened in a run, each node's in order."""
+        with self._lock:
+            return run.events(self._known.setdefault(run.run_id, FileCache()))
+
+    def curves(
+        self, runs: Sequence[RunDir], metric: str, axis: Axis = Axis.STEP, *, smoothing: float = 0.0, most: int = 1000
+    ) -> Curves:
+        """Return a metric of several runs; runs that have not written it are left out."""
+        with self._lock:
+            series = [(run.run_id, self._looked_at(run)) for run in runs]
+            found = (
+                curve_of(run_id, its.values(metric), axis, smoothing=smoothing, most=most) for run_id, its in series
+            )
+            names = sorted({name for _, its in series for name in its.names()})
+            return Curves(metric, axis, tuple(filter(None, found)), tuple(names))
+
+    def step_time_map(self, run: RunDir, *, columns: int, rows: int | None = None) -> HeatMap:
+        """Return how long each rank's steps took, as far back as samples are kept."""
+        with self._lock:
+            spans = list(step_spans(self._sampled(run).look()))
+            return span_map("step time", "s", spans, columns=columns, rows=rows)
+
+    def use(self, run: RunDir, measure: str | None = None, *, columns: int, rows: int | None = None) -> UseView:
+        """Return how busy a run's nodes, ranks and GPUs are, with a map of one measure."""
+        with self._lock:
+            return use_view(self._sampled(run).look(), measure, columns=columns, rows=rows)
+
+    def log(self, run: RunDir, rank: int = 0, attempt: int | None = None) -> RankLog:
+        """Return a rank's log as it is now, of the newest attempt that has one; empty where there is none."""
+        found: dict[int, str] = {}
+        pattern = f"{glob.escape(str(run.path))}/nodes/*/attempt_{'*' if attempt is None else attempt}/rank_{rank}.log"
+        for name in glob.iglob(pattern):
+            number = Path(name).parent.name.removeprefix("attempt_")
+            if number.isdecimal():
+                found[int(number)] = name
+        newest = max(found, default=None)
+        return RankLog(None if newest is None else Path(found[newest]), newest or 0, rank)
+
+    def sweep(self, sweep: str, metric: str | None = None) -> ranking.Ranking:
+        """Return the points of a sweep by a metric, the best first; UsageError where no point has it."""
+        return ranking.rank(sweep, points_in(self.root, sweep), metric, None)
+
+    def compare(self, one: RunDir, other: RunDir) -> diff.Comparison:
+        """Return what differs between two runs."""
+        with self._lock:
+            return diff.compare(one, other, (self._state(one), self._state(other)))
+
+    def _state(self, run: RunDir) -> RunState:
+        return state_or_why_not(run, self._known.setdefault(run.run_id, FileCache()))
+
+    def _row(self, run: RunDir, state: RunState, beat: Mapping[str, Any] | None = None) -> RunRow:
+        last = ""
+        if not state.is_final:
+            beat = beat or beat_of(run, state.attempt)
+            last = "" if beat else last_line(run, state.attempt)
+        row = row_of(state, self._note(state, beat, self._clock(), last))
+        if state.is_final and run.ending() is not None:  # it is not looked at again
+            self._ended[run.run_id] = row
+            self._known.pop(run.run_id, None)
+        return row
+
+    def _looked_at(self, run: RunDir) -> Series:
+        series = self._series.setdefault(run.run_id, Series(run))
+        series.look()
+        return series
+
+    def _sampled(self, run: RunDir) -> SampleLooks:
+        return self._samples.setdefault(run.run_id, SampleLooks(run))

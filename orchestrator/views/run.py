@@ -1,0 +1,131 @@
+"""One run: how it stands, its nodes and ranks, its time, and why it ended. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from orchestrator.runs.state import Event, NodeState, NodeStatus, RunState, Verdict
+from orchestrator.views.runs import RunRow
+from orchestrator.views.timeline import Timeline, timeline_of
+
+Beat = Mapping[str, Any]
+Use = Mapping[str, float]
+"""How busy a rank's machine is: a share of 1 by what it is of (`cpu`, `gpu`, ...)."""
+
+
+class RankStatus(StrEnum):
+    """Says how far one rank of the newest attempt is."""
+
+    WAITING = "waiting"  # not started yet
+    RUNNING = "running"
+    DONE = "done"  # it has ended with exit code 0
+    STOPPED = "stopped"  # it was ended, as another one had failed or a cancel was asked for
+    FAILED = "failed"
+    LOST = "lost"  # its node is
+
+
+_TROUBLE: Final = (
+    RankStatus.FAILED, RankStatus.LOST, RankStatus.STOPPED, RankStatus.WAITING, RankStatus.RUNNING, RankStatus.DONE,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RankRow:
+    """One rank."""
+
+    rank: int
+    node: int
+    host: str
+    state: RankStatus
+    end: str = ""  # `exit code 1`, `SIGKILL`
+    step: int | None = None
+    step_time: float | None = None  # in seconds, since the looks before
+    phase: str = ""
+    loss: float | None = None
+    use: Use = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class NodeRow:
+    """One node, and which ranks it has: from the first to before the last."""
+
+    node: int
+    host: str
+    state: NodeStatus
+    ranks: tuple[int, int] | None = None
+    unreachable: str = ""  # why, where it is
+
+
+@dataclass(frozen=True)
+class RunView:
+    """All about one run that fits on a page."""
+
+    row: RunRow
+    folder: str
+    attempt: int
+    master: str
+    slurm_job: str | None
+    progress: Beat | None
+    last_line: str
+    detail: str
+    verdict: Verdict | None
+    nodes: tuple[NodeRow, ...]
+    ranks: tuple[RankRow, ...]
+    timeline: Timeline
+    result: Mapping[str, Any] | None = None
+    notes: tuple[str, ...] = ()
+
+
+def worst_ranks(ranks: Iterable[RankRow]) -> tuple[RankRow, ...]:
+    """Return the ranks in another order: those with trouble first, then the slowest."""
+    return tuple(sorted(ranks, key=lambda each: (_TROUBLE.index(each.state), -(each.step_time or 0.0), each.rank)))
+
+
+def run_view(
+    state: RunState, row: RunRow, folder: str, events: Iterable[Event], now: float, *,
+    beats: Mapping[int, Beat] | None = None, step_times: Mapping[int, float] | None = None,
+    uses: Mapping[int, Use] | None = None, last_line: str = "", result: Mapping[str, Any] | None = None,
+) -> RunView:  # fmt: skip
+    """Return the view of a run from its state and what its ranks have told, each by rank."""
+    beats = beats or {}
+    nodes = tuple(
+        NodeRow(node.node, node.host, node.state, node.ranks, node.unreachable.why if node.unreachable else "")
+        for node in state.nodes
+    )
+    ranks = tuple(
+        _rank(rank, node, state, beats.get(rank, {}), (step_times or {}).get(rank), (uses or {}).get(rank, {}))
+        for node in state.nodes
+        for rank in range(*(node.ranks or (0, 0)))
+    )
+    left = [f"not here: {each.host}:{each.folder}: {each.reason}" for each in state.left]
+    return RunView(
+        row, folder, state.attempt, state.master, state.slurm_job, beats.get(0), last_line, state.detail,
+        state.verdict, nodes, ranks, timeline_of(state, events, now), result, tuple(left),
+    )  # fmt: skip
+
+
+def _rank(rank: int, node: NodeState, state: RunState, beat: Beat, step_time: float | None, use: Use) -> RankRow:
+    end = node.exits.get(rank, "")
+    step, phase, loss = beat.get("step"), beat.get("phase"), beat.get("loss")
+    return RankRow(
+        rank, node.node, node.host, _status(rank, node, state, end), end,
+        step if isinstance(step, int) else None, step_time, phase if isinstance(phase, str) else "",
+        float(loss) if isinstance(loss, int | float) else None, use,
+    )  # fmt: skip
+
+
+def _status(rank: int, node: NodeState, state: RunState, end: str) -> RankStatus:
+    if end == "exit code 0":
+        return RankStatus.DONE
+    if end:
+        blamed = state.verdict.rank if state.verdict is not None else None
+        is_asked = end in ("SIGTERM", "SIGKILL", "exit code 95") and rank != blamed
+        return RankStatus.STOPPED if is_asked else RankStatus.FAILED
+    if node.state is NodeStatus.LOST:
+        return RankStatus.LOST
+    if node.state is NodeStatus.RUNNING:
+        return RankStatus.RUNNING
+    return RankStatus.WAITING if not node.state.final else RankStatus.STOPPED

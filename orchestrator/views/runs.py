@@ -1,0 +1,83 @@
+"""The list of runs: a light row for each, what is asked of them, and the rows that are shown. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from orchestrator.runs.run_id import sweep_of
+from orchestrator.runs.state import RunState, RunStatus
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """One run in a list."""
+
+    run_id: str
+    name: str
+    profile: str
+    state: RunStatus
+    created: float
+    started: float | None = None
+    ended: float | None = None
+    world_size: int | None = None
+    restarts: int = 0
+    sweep: str | None = None
+    note: str = ""  # the word that matters most about it
+
+    @property
+    def is_final(self) -> bool:
+        """Tell whether the run has ended."""
+        return self.state.final
+
+
+@dataclass(frozen=True)
+class RunFilter:
+    """Which runs are asked for; what is empty asks for nothing."""
+
+    text: str = ""  # every word of it in the id, the name, the profile, the state or the note
+    states: tuple[RunStatus, ...] = ()
+    name: str = ""
+    profile: str = ""
+
+    def takes(self, row: RunRow) -> bool:
+        """Tell whether the run is among those that are asked for."""
+        if (self.states and row.state not in self.states) or self.name not in ("", row.name):
+            return False
+        if self.profile not in ("", row.profile):
+            return False
+        words = self.text.casefold().split()
+        if not words:
+            return True
+        said = " ".join((row.run_id, row.name, row.profile, row.state, row.note)).casefold()
+        return all(word in said for word in words)
+
+
+@dataclass(frozen=True)
+class RunsView:
+    """The rows of a window onto the runs that were asked for, the newest first."""
+
+    rows: tuple[RunRow, ...]
+    found: int  # so many were asked for, shown or not
+    total: int
+    states: Mapping[str, int]  # how many of all are in which state
+    unread: int = 0  # older ones that have not been looked at yet
+
+
+def row_of(state: RunState, note: str) -> RunRow:
+    """Return the row of a run."""
+    return RunRow(
+        state.run_id, state.name, state.profile, state.state, state.created, state.started, state.ended,
+        state.world_size, state.restarts, sweep_of(state.run_id), note,
+    )  # fmt: skip
+
+
+def runs_view(
+    rows: Iterable[RunRow], wanted: RunFilter | None = None, *, first: int = 0, most: int | None = None, unread: int = 0
+) -> RunsView:
+    """Return the window of `most` rows that begins with the `first` of those that are wanted."""
+    rows, wanted = tuple(rows), wanted or RunFilter()
+    found = [row for row in rows if wanted.takes(row)]
+    shown = found[first:] if most is None else found[first : first + most]
+    return RunsView(tuple(shown), len(found), len(rows) + unread, Counter(str(row.state) for row in rows), unread)

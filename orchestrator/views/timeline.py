@@ -1,0 +1,82 @@
+"""A run's time: its attempts, and the phases that it went through, by the wall clock. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from orchestrator.protocol.events import EventKind
+from orchestrator.runs.state import Event, RunState
+
+
+class SpanKind(StrEnum):
+    """Says what a span of time is."""
+
+    PHASE = "phase"
+    ATTEMPT = "attempt"
+
+
+@dataclass(frozen=True)
+class Span:
+    """One phase or attempt: when it began, and when it ended by the wall clock (None: it goes on)."""
+
+    kind: SpanKind
+    name: str
+    start: float
+    end: float | None = None
+    attempt: int | None = None
+    note: str = ""  # how an attempt ended, and what it went on from
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """All spans of a run, in order; those of a run that goes on end `now`."""
+
+    start: float
+    end: float
+    spans: tuple[Span, ...] = ()
+
+
+def timeline_of(state: RunState, events: Iterable[Event], now: float) -> Timeline:
+    """Return the phases and the attempts of a run."""
+    events = [event for event in events if isinstance(event.get("time"), int | float)]
+    end = (state.ended or now) if state.is_final else now
+    spans = (*_phases(state, events), *_attempts(state))
+    return Timeline(state.created or min((span.start for span in spans), default=end), end, spans)
+
+
+def _phases(state: RunState, events: Sequence[Event]) -> list[Span]:
+    own = [event for event in events if "node" not in event]
+    first = [event for event in events if event.get("node") == 0]
+    begun = [each for each in state.attempts if each.began is not None]
+    joined = [event["time"] for event in first if event["kind"] == EventKind.JOINED]
+    went = begun[0].began if begun else None
+    marks: list[tuple[str, float | None, int | None]] = [
+        ("submitting", state.created or None, None),
+        ("queued", _first(own, EventKind.SUBMITTED), None),
+        ("joining", _first(first, EventKind.AGENT_STARTED), None),
+        ("starting", max((at for at in joined if went is None or at <= went), default=None), None),
+    ]
+    for each in begun:
+        marks += [("running", each.began, each.number), ("restarting", each.ended, each.number + 1)]
+    if begun and marks[-1][1] is not None and state.restarts <= begun[-1].number:
+        marks[-1] = ("ending", marks[-1][1], None)
+    known = [(name, at, attempt) for name, at, attempt in marks if at is not None]
+    ends = [*(at for _, at, _ in known), state.ended if state.is_final else None][1:]
+    return [
+        Span(SpanKind.PHASE, name, at, None if end is None else max(at, end), attempt)  # clocks of two hosts differ
+        for (name, at, attempt), end in zip(known, ends, strict=True)
+    ]
+
+
+def _attempts(state: RunState) -> list[Span]:
+    return [
+        Span(SpanKind.ATTEMPT, f"attempt {each.number}", each.began, each.ended or state.ended, each.number, each.end)
+        for each in state.attempts
+        if each.began is not None
+    ]
+
+
+def _first(events: Sequence[Event], kind: str) -> float | None:
+    return next((float(event["time"]) for event in events if event["kind"] == kind), None)

@@ -1,0 +1,116 @@
+"""How busy a run's ranks and GPUs are: over time as a map of cells, and the newest numbers of each node. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from orchestrator.protocol.samples import GpuSample, RankSample, Sample
+from orchestrator.runs.files.samples import NodeSamples
+from orchestrator.runs.findings import gpus_of_ranks
+from orchestrator.views.heat import HeatMap, Span, span_map
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One figure in percent, of each rank or of each GPU; of neighbours that share a row the `worst` is shown."""
+
+    title: str
+    of: str
+    value: Callable[[Sample], Iterable[tuple[int, float | None]]]  # by rank, or by the GPU's index
+    worst: Callable[[Iterable[float]], float]
+
+
+def _gpus(value: Callable[[GpuSample], float | None]) -> Callable[[Sample], Iterable[tuple[int, float | None]]]:
+    return lambda sample: ((gpu.index, value(gpu)) for gpu in sample.gpus)
+
+
+def _ranks(value: Callable[[RankSample], float | None]) -> Callable[[Sample], Iterable[tuple[int, float | None]]]:
+    return lambda sample: ((rank.rank, value(rank)) for rank in sample.ranks)
+
+
+def _share(part: float | None, whole: float | None) -> float | None:
+    return 100 * part / whole if part is not None and whole else None
+
+
+MEASURES: Final[Mapping[str, Measure]] = {
+    "gpu": Measure("GPU", "GPU", _gpus(lambda gpu: gpu.use), min),
+    "gpu_memory": Measure("memory of the GPU", "GPU", _gpus(lambda gpu: _share(gpu.memory, gpu.memory_total)), max),
+    "cpu": Measure("CPU, of a core", "rank", _ranks(lambda rank: 100 * rank.cpu), min),
+    "memory": Measure(
+        "memory, of its node", "rank",
+        lambda sample: ((rank.rank, _share(rank.memory, sample.memory_total)) for rank in sample.ranks), max,
+    ),
+    "waits": Measure("waiting for data", "rank", _ranks(lambda rank: _share(rank.waited, 1.0)), max),
+}  # fmt: skip
+"""What a map can show, by name; the first one that a run has is shown unasked."""
+
+
+@dataclass(frozen=True)
+class NodeUse:
+    """The newest sample of a node; the ranks and GPUs are those of the newest one that has any."""
+
+    node: int
+    newest: Sample
+
+
+@dataclass(frozen=True)
+class UseView:
+    """How busy a run is."""
+
+    measure: str  # that the map shows; empty where there are no samples
+    measures: Mapping[str, str]  # that there are: the names and titles
+    map: HeatMap
+    nodes: tuple[NodeUse, ...]
+
+
+def use_view(
+    nodes: Sequence[NodeSamples], measure: str | None = None, *, columns: int, rows: int | None = None
+) -> UseView:
+    """Return the view, with a map of one measure: that which is asked for, where the run has it."""
+    there = {name: each.title for name, each in MEASURES.items() if _has(nodes, each)}
+    shown = measure if measure in there else next(iter(there), "")
+    newest = tuple(NodeUse(each.node, _newest(each.samples)) for each in nodes)
+    if not shown:
+        return UseView("", {}, HeatMap("", "%", (), ()), newest)
+    asked = MEASURES[shown]
+    found = span_map(asked.title, "%", _spans(nodes, asked), columns=columns, rows=rows, worst=asked.worst, of=asked.of)
+    return UseView(shown, there, found, newest)
+
+
+def uses_of_ranks(nodes: Iterable[NodeSamples]) -> dict[int, Mapping[str, float]]:
+    """Return how busy each rank is by the newest samples, as shares of 1: CPU of a core, its GPU, waiting for data."""
+    found: dict[int, Mapping[str, float]] = {}
+    for node in nodes:
+        newest = node.samples[-1]
+        gpus, by_index = gpus_of_ranks(newest), {gpu.index: gpu.use for gpu in newest.gpus}
+        for rank in newest.ranks:
+            use = by_index.get(gpus.get(rank.rank, -1))
+            told = {"cpu": rank.cpu, "gpu": None if use is None else use / 100, "waits": rank.waited}
+            found[rank.rank] = {name: share for name, share in told.items() if share is not None}
+    return found
+
+
+def _has(nodes: Iterable[NodeSamples], measure: Measure) -> bool:
+    newest = (_newest(node.samples) for node in nodes)
+    return any(value is not None for sample in newest for _, value in measure.value(sample))
+
+
+def _newest(samples: Sequence[Sample]) -> Sample:
+    """Return the newest sample, with the ranks of the newest one that has any: they may have ended since."""
+    last = samples[-1]
+    ranks = next((sample.ranks for sample in reversed(samples) if sample.ranks), ())
+    return last if last.ranks else Sample(**{**vars(last), "ranks": ranks})
+
+
+def _spans(nodes: Sequence[NodeSamples], measure: Measure) -> list[Span]:
+    """Return what each sample says of ranks; GPUs are numbered through the run, those of the first node first."""
+    gpus = sorted({(node.node, gpu.index) for node in nodes for sample in node.samples for gpu in sample.gpus})
+    number = {each: place for place, each in enumerate(gpus)} if measure.of == "GPU" else {}
+    return [
+        Span(sample.time - sample.seconds, sample.time, {
+            number.get((node.node, key), key): value for key, value in measure.value(sample) if value is not None
+        })
+        for node in nodes for sample in node.samples
+    ]  # fmt: skip

@@ -1,0 +1,60 @@
+"""What the page does to a run: cancel it, repeat it, copy its results to a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import UsageError
+from orchestrator.operations import runs as operations
+from orchestrator.runs.store import find_run
+
+
+def cancel(root: Path, name: str) -> dict[str, Any]:
+    """Stop a run, and tell how it ended and what is left of it on its machines."""
+    state, proofs = operations.cancel(root, find_run(root, name, newest=False), now=False)
+    left = [f"{each} on {proof.host}" for proof in proofs for each in proof.survivors]
+    away = [proof.host for proof in proofs if proof.is_unreachable]
+    said = f"{name} {state.state}" if proofs else f"{name} had ended ({state.state})"
+    if left or away:
+        said += f"; still there: {', '.join([*left, *(f'{host} is out of reach' for host in away)])}"
+    return {"said": said}
+
+
+def repeat(root: Path, name: str) -> dict[str, Any]:
+    """Submit a run once more: the same job, profile and code."""
+    from orchestrator.operations.submission import delegate, submit  # noqa: PLC0415 (pydantic: only who submits needs it)
+    from orchestrator.prepare.prepare import Request, prepare  # noqa: PLC0415 (as above)
+
+    run = find_run(root, name, newest=False)
+    prepared = prepare(root, Request("", "", (), {}, (), None, False, True, run.run_id, None, False, ()))
+    if delegate.is_elsewhere(prepared):
+        pointer = delegate.hand_over(root, prepared)
+        return {"said": f"submitted {pointer.run_id}, which {pointer.host} looks after", "id": None}
+    again = submit.submit(root, prepared)
+    return {"said": f"submitted {again.run_id}", "id": again.run_id}
+
+
+def pull(root: Path, name: str, to: str) -> dict[str, Any]:
+    """Copy a run's logs, results, outputs and newest checkpoint to a folder of this machine."""
+    from orchestrator.operations.pull import pull as collect  # noqa: PLC0415 (as above)
+
+    target = _folder(to)
+    pulled = collect(find_run(root, name, newest=False), target)
+    return {"said": f"copied {len(pulled.files)} files to {target}"}
+
+
+def _folder(to: str) -> Path:
+    """Return the folder that these words name; UsageError where they can't be a path."""
+    try:
+        to.encode()
+    except UnicodeEncodeError:
+        raise UsageError("the folder's name holds what is no character", "type it once more") from None
+    try:
+        target = Path() if "\0" in to else Path(to).expanduser()
+    except RuntimeError:
+        user = to.partition("/")[0]
+        raise UsageError(f"the folder begins with {user}: there is no such user here", "e.g. ~/results/RUN") from None
+    if not target.is_absolute():
+        raise UsageError("the folder has to be an absolute path, or one that begins with ~", "e.g. ~/results/RUN")
+    return target

@@ -1,0 +1,211 @@
+"""What the page is told, as JSON types: read from runs' files, never from a machine, and nothing is written."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from orchestrator.errors import StoreError, UsageError
+from orchestrator.operations.ranking import settings_apart
+from orchestrator.operations.runs import hours_of
+from orchestrator.runs.files import checkpoints, metrics
+from orchestrator.runs.files.logs import Selection, log_files
+from orchestrator.runs.files.outputs import Output, outputs_of
+from orchestrator.runs.record import RunRecord
+from orchestrator.runs.run_id import sweep_of
+from orchestrator.runs.store import RunDir
+from orchestrator.runs.sweeps import points_in
+from orchestrator.views.curves import Axis
+from orchestrator.views.json_types import to_json
+from orchestrator.views.reader import Reader
+from orchestrator.views.run import RunView, worst_ranks
+from orchestrator.views.runs import RunRow
+from orchestrator.web.signatures import signatures_of
+
+Json = dict[str, Any]
+Query = Mapping[str, str]
+_Value = TypeVar("_Value")
+
+ALL_SECONDS: Final = 60.0  # in which all runs are read, the first time
+MOST_OUTPUTS: Final = 2000
+MOST_RANKS: Final = 100  # those with trouble first: nobody reads more
+MOST_CURVES: Final = 20
+MOST_POINTS: Final = 2000  # of one curve: no screen is wider
+MOST_LINES: Final = 500  # of a log at a time
+MOST_COLUMNS: Final = 400  # of a heat map
+USE_COLUMNS: Final = 120  # of one that is never empty between two looks
+_NOT_SHOWN: Final = ("env", "secrets")  # of a job: values from elsewhere
+
+
+def rows(reader: Reader) -> list[Json]:
+    """Return the table of all runs, the newest first."""
+    return [row_json(row) for row in reader.runs(seconds=ALL_SECONDS).rows]
+
+
+@lru_cache(maxsize=1 << 16)
+def row_json(row: RunRow) -> Json:
+    """Return one row of the table; most of them never change."""
+    found: Json = to_json(row)
+    return found
+
+
+def run_page(reader: Reader, name: str) -> Json:
+    """Return what the page of one run shows at first; RunNotFoundError, StoreError where it can't be read."""
+    run, problems = reader.find(name), list[str]()
+    seen = signatures_of(run)  # before it is read: what is written meanwhile is told to the page
+    view = reader.run(run)
+    record = _readable(run.record, RunRecord.from_json(run.run_id, None), problems)
+    hours = _readable(lambda: hours_of(run, reader.events(run)), Json(), problems)
+    _readable(lambda: _open(run.path / "metrics.jsonl"), None, problems)
+    of_job = metrics.metric_of_job({"job": record.job})
+    shown: Json = to_json(replace(view, ranks=worst_ranks(view.ranks)[:MOST_RANKS]))
+    return {
+        **shown,
+        "seen": seen,
+        "ranks_left": max(0, len(view.ranks) - MOST_RANKS),
+        "problems": list(dict.fromkeys(problems)),
+        "final": view.row.is_final,
+        "sweep": sweep_of(run.run_id),
+        "values": dict(record.values),
+        "repeats": record.repeats,
+        "hours": to_json(hours),
+        "metric": of_job.name if of_job is not None else None,
+        "metrics": list(reader.curves([run], "").names),
+        "logs": _logs(run, view),
+        "job": to_json({key: value for key, value in record.job.items() if key not in _NOT_SHOWN}),
+    }
+
+
+def _logs(run: RunDir, view: RunView) -> list[list[int]]:
+    """Return attempt and rank of each log that is here, or that can be brought while the run goes on."""
+    found = {(log.attempt, log.rank) for log in log_files(run, Selection(everything=True))}
+    if not view.row.is_final and found:
+        newest = max(attempt for attempt, _ in found)
+        found |= {(newest, rank) for rank in range(view.row.world_size or 0)}
+    return [list(each) for each in sorted(found)]
+
+
+def files_page(reader: Reader, name: str) -> Json:
+    """Return a run's checkpoints and outputs."""
+    run, problems = reader.find(name), list[str]()
+    found = _readable(lambda: checkpoints.all_of(run), list[checkpoints.Checkpoint](), problems)
+    outputs = _readable(lambda: outputs_of(run), tuple[Output, ...](), problems)
+    record = _readable(run.record, RunRecord.from_json(run.run_id, None), problems)
+    best = checkpoints.best(found, metrics.metric_of_checkpoints({"job": record.job}))
+    return {
+        "problems": list(dict.fromkeys(problems)),
+        "checkpoints": [
+            {
+                **{key: value for key, value in to_json(each.to_json()).items() if key != "files"},
+                "name": each.path.name,
+                "best": best[1] if best is not None and best[0] is each else "",
+            }
+            for each in found
+        ],
+        "outputs": [{"path": each.path, "bytes": each.bytes, "node": each.node} for each in outputs[:MOST_OUTPUTS]],
+        "outputs_left": max(0, len(outputs) - MOST_OUTPUTS),
+    }
+
+
+def curves(reader: Reader, names: list[str], query: Query) -> Json:
+    """Return a metric of runs over each other."""
+    axis = Axis.TIME if query.get("axis") == "time" else Axis.STEP
+    try:
+        smoothing = float(query.get("smoothing", "0"))
+    except ValueError as error:
+        raise UsageError("smoothing is a number from 0 to 1") from error
+    runs = [reader.find(name) for name in names[:MOST_CURVES]]
+    found: Json = to_json(reader.curves(runs, query.get("metric", "loss"), axis, smoothing=smoothing, most=MOST_POINTS))
+    return found
+
+
+def heat(reader: Reader, name: str) -> Json:
+    """Return how long the steps of each rank took, as a map of ranks and time."""
+    found: Json = to_json(reader.step_time_map(reader.find(name), columns=MOST_COLUMNS))
+    return found
+
+
+def use(reader: Reader, name: str, measure: str | None) -> Json:
+    """Return how busy a run's nodes, ranks and GPUs are: a map of one measure, and the newest numbers."""
+    found: Json = to_json(reader.use(reader.find(name), measure, columns=USE_COLUMNS))
+    return found
+
+
+def watched_log(reader: Reader, name: str, query: Query) -> Json:
+    """Return what `log_page` does, of a log that is brought from its node while it is asked for."""
+    reader.watched.ask(reader.find(name), _number(query, "rank") or 0)
+    return log_page(reader, name, query)
+
+
+def log_page(reader: Reader, name: str, query: Query) -> Json:
+    """Return a window of a rank's log: its end, before, after or around an offset; or where words are found next."""
+    log = reader.log(reader.find(name), _number(query, "rank") or 0, _number(query, "attempt"))
+    before, after, start = (_number(query, each) for each in ("before", "after", "from"))
+    if words := query.get("find"):
+        found = log.find(words, start or 0, backwards=query.get("backwards") == "1")
+        page = None if found.offset is None else to_json(log.around(found.offset, MOST_LINES))
+        return {"found": to_json(found), "page": page, "size": log.size}
+    if before is not None:
+        page = log.before(before, MOST_LINES)
+    else:
+        page = log.last(MOST_LINES) if after is None or after > log.size else log.after(after, MOST_LINES)
+    return {"page": to_json(page)}
+
+
+def diff_page(reader: Reader, one: str, other: str) -> Json:
+    """Return what changed from one run to another."""
+    found: Json = to_json(reader.compare(reader.find(one), reader.find(other)))
+    return found
+
+
+def sweep_page(reader: Reader, sweep: str, metric: str | None) -> Json:
+    """Return a sweep's points, ranked by a metric where they have one."""
+    points = points_in(reader.root, sweep)
+    if not points:
+        raise UsageError(f"there is no sweep '{sweep}'", "the table of runs lists all")
+    try:
+        ranking: Json = to_json(reader.sweep(sweep, metric))
+    except UsageError as error:  # none has the metric yet
+        states = {row.run_id: row.state for row in reader.runs(seconds=ALL_SECONDS).rows}
+        rows_of = [
+            {
+                "run_id": run.run_id,
+                "state": str(states.get(run.run_id, "")),
+                "values": values,
+                "value": None,
+                "rank": None,
+            }
+            for run, values in zip(points, settings_apart(points), strict=True)
+        ]
+        return {"title": sweep, "metric": metric, "better": None, "rows": rows_of, "note": error.message}
+    return {**ranking, "note": ""}
+
+
+def _readable(read: Callable[[], _Value], otherwise: _Value, problems: list[str]) -> _Value:
+    """Return a part of a page; where its file can't be read, the page says so and shows the rest."""
+    try:
+        return read()
+    except StoreError as error:
+        problems.append(error.message)
+    except OSError as error:
+        problems.append(f"{error.filename} can't be read: {error.strerror}")
+    return otherwise
+
+
+def _open(path: Path) -> None:
+    """Raise OSError for a file that is there and can't be opened."""
+    with contextlib.suppress(FileNotFoundError), open(path, "rb"):
+        pass
+
+
+def _number(query: Query, name: str) -> int | None:
+    value = query.get(name)
+    if value is None:
+        return None
+    if not value.isdecimal() or len(value) > 18:
+        raise UsageError(f"{name}={value[:40]} is no number")
+    return int(value)

@@ -1,0 +1,176 @@
+"""The page's addresses: its files, what it asks for as JSON, the stream of changes, and what changes a run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import FileResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from orchestrator.errors import OrchError, RunNotFoundError, StoreError, UsageError
+from orchestrator.views.reader import Note, Reader
+from orchestrator.web import actions, answers, openmetrics
+from orchestrator.web.access import Access
+from orchestrator.web.gate import Gate
+from orchestrator.web.watcher import Watcher
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.types import ASGIApp
+
+STATIC: Final = Path(__file__).parent / "static"
+MOST_BYTES: Final = 64 << 10  # of what the page may send
+_STATUS: Final = ((RunNotFoundError, 404), (UsageError, 400), (StoreError, 409))  # 409: what is stored is in the way
+_PING_SECONDS: Final = 15.0  # a proxy or an SSH tunnel ends a connection that says nothing
+
+
+class Page:
+    """One server's answers: the sessions, the table, the watcher."""
+
+    def __init__(self, root: Path, note: Note, access: Access) -> None:
+        self.root, self.access, self.reader = root, access, Reader(root, note)
+        self.watcher = Watcher(self.reader)
+
+    def app(self) -> ASGIApp:
+        """Return the application, behind its gate."""
+        root, reader = self.root, self.reader
+        read: dict[str, Callable[[Request], Any]] = {
+            "/api/runs": lambda _: answers.rows(reader),
+            "/api/runs/{run}": lambda ask: answers.run_page(reader, ask.path_params["run"]),
+            "/api/runs/{run}/files": lambda ask: answers.files_page(reader, ask.path_params["run"]),
+            "/api/runs/{run}/heat": lambda ask: answers.heat(reader, ask.path_params["run"]),
+            "/api/runs/{run}/use": lambda ask: answers.use(
+                reader, ask.path_params["run"], ask.query_params.get("measure")
+            ),
+            "/api/runs/{run}/log": lambda ask: answers.watched_log(reader, ask.path_params["run"], ask.query_params),
+            "/api/curves": lambda ask: answers.curves(reader, ask.query_params.getlist("run"), ask.query_params),
+            "/api/diff": lambda ask: answers.diff_page(reader, _text(ask, "one"), _text(ask, "other")),
+            "/api/sweeps/{sweep}": lambda ask: answers.sweep_page(
+                reader, ask.path_params["sweep"], ask.query_params.get("metric")
+            ),
+        }
+        act: dict[str, Callable[[str, Mapping[str, Any]], Any]] = {
+            "cancel": lambda run, _: actions.cancel(root, run),
+            "repeat": lambda run, _: actions.repeat(root, run),
+            "pull": lambda run, given: actions.pull(root, run, str(given.get("to", ""))),
+        }
+        routes = [
+            *(Route(path, _answered(answer)) for path, answer in read.items()),
+            *(Route(f"/api/runs/{{run}}/{name}", _acted(do), methods=["POST"]) for name, do in act.items()),
+            Route("/", _file("index.html")),
+            Route("/enter", _file("enter.html"), methods=["GET"]),
+            Route("/enter", self._enter, methods=["POST"]),
+            Route("/codes", self._code, methods=["POST"]),
+            Route("/api/events", self._events),
+            Route("/metrics", self._metrics),
+            *(Route(f"/static/{each.name}", _file(each.name)) for each in sorted(STATIC.iterdir())),
+        ]
+        return Gate(Starlette(routes=routes), self.access)
+
+    async def _enter(self, request: Request) -> Response:
+        session = self.access.redeem(str((await _body(request)).get("code", "")))
+        if session is None:
+            return PlainTextResponse("this code was used before: run orch ui once more\n", 403)
+        answer = _json({"token": session.token})
+        answer.set_cookie(self.access.cookie_name, session.cookie, httponly=True, samesite="strict")
+        return answer
+
+    async def _code(self, _: Request) -> Response:
+        return _json({"code": self.access.new_code()})
+
+    async def _metrics(self, _: Request) -> Response:
+        view = await run_in_threadpool(lambda: self.reader.runs(seconds=answers.ALL_SECONDS))
+        return Response(openmetrics.text_of(view), media_type=openmetrics.MEDIA_TYPE)
+
+    async def _events(self, request: Request) -> Response:
+        asked = dict(request.query_params)
+        run = asked.pop("run", None)
+        changes = self.watcher.listen(run, asked)
+        headers = {"x-accel-buffering": "no"}
+        return StreamingResponse(_stream(changes), media_type="text/event-stream", headers=headers)
+
+
+async def _stream(changes: AsyncIterator[dict[str, Any]]) -> AsyncIterator[str]:
+    """Yield server-sent events, and a comment now and then while nothing changes."""
+    yield ": hello\n\n"
+    following = asyncio.ensure_future(anext(changes, None))
+    try:
+        while True:
+            await asyncio.wait({following}, timeout=_PING_SECONDS)
+            if not following.done():
+                yield ": still here\n\n"
+                continue
+            if (change := following.result()) is None:
+                return
+            yield f"data: {_dumps(change)}\n\n"
+            following = asyncio.ensure_future(anext(changes, None))
+    finally:
+        following.cancel()
+
+
+def _answered(answer: Callable[[Request], Any]) -> Callable[[Request], Any]:
+    async def endpoint(request: Request) -> Response:
+        return await _said(lambda: answer(request))
+
+    return endpoint
+
+
+def _acted(do: Callable[[str, Mapping[str, Any]], Any]) -> Callable[[Request], Any]:
+    async def endpoint(request: Request) -> Response:
+        given = await _body(request)
+        return await _said(lambda: do(request.path_params["run"], given))
+
+    return endpoint
+
+
+async def _said(make: Callable[[], Any]) -> Response:
+    """Return what was asked for, or the sentence that says why not."""
+    try:
+        return await run_in_threadpool(lambda: _json(make()))
+    except OrchError as error:
+        status = next((number for kind, number in _STATUS if isinstance(error, kind)), 500)
+        return _json({"error": error.message, "hint": error.hint}, status)
+    except OSError as error:
+        return _json({"error": f"{error.filename}: {error.strerror}", "hint": ""}, 500)
+
+
+async def _body(request: Request) -> Mapping[str, Any]:
+    """Return the JSON object that was sent; empty for anything else, and for one that is too large."""
+    data = b""
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > MOST_BYTES:
+            return {}
+    try:
+        found = json.loads(data or b"{}")
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _text(request: Request, name: str) -> str:
+    value = request.query_params.get(name, "")
+    if not value:
+        raise UsageError(f"{name} is missing")
+    return value
+
+
+def _file(name: str) -> Callable[[Request], Any]:
+    async def endpoint(_: Request) -> Response:
+        return FileResponse(STATIC / name)
+
+    return endpoint
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    return Response(_dumps(value), status, media_type="application/json")
+
+
+def _dumps(value: Any) -> str:
+    return json.dumps(value, allow_nan=False)

@@ -1,0 +1,118 @@
+"""What the page's server keeps in the state folder: which process it is, its keys, and the file that opens the page.
+
+All of it is the user's alone (mode 0600): a code or a key never stands in an argv, where `ps` shows it to everybody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import os
+import secrets
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from orchestrator.errors import StoreError
+from orchestrator.node.system.private import make_private
+from orchestrator.node.system.processes import Process, identify
+from orchestrator.runs.store import RunDir, check_own, write_durably
+
+RECORD: Final = "server.json"
+METRICS_TOKEN: Final = "metrics_token"  # noqa: S105 (a file's name)
+OPENING: Final = "open.html"
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server that was started: its process, where it listens, and the key by which it is asked for a code."""
+
+    pid: int
+    started: int
+    host: str
+    port: int
+    key: str
+
+
+def folder_of(root: Path) -> Path:
+    """Return the server's folder, made if it is missing; StoreError where others may write there."""
+    check_own(root)
+    folder = root / "ui"
+    try:
+        make_private(str(folder), exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"{folder} can't be made: {error.strerror}", "set ORCH_HOME to a folder of yours") from error
+    check_own(folder)
+    return folder
+
+
+@contextlib.contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Have what can't be written in the server's folder said as StoreError: a read-only disk, a file in the way."""
+    try:
+        yield
+    except OSError as error:
+        path = error.filename if isinstance(error.filename, str) else folder
+        hint = "make it writable, or set ORCH_HOME to a folder of yours"
+        raise StoreError(f"{path} can't be written: {error.strerror}", hint) from error
+
+
+def keep(root: Path, server: Server) -> None:
+    """Record which process serves the page."""
+    RunDir(folder_of(root)).write(RECORD, asdict(server), private=True)
+
+
+def forget(root: Path) -> None:
+    """Remove the record of a server that ends, and the file that opened its page."""
+    folder = root / "ui"
+    with writing(folder):
+        for name in (RECORD, OPENING):
+            (folder / name).unlink(missing_ok=True)
+
+
+def server_of(root: Path) -> tuple[Server, Process] | None:
+    """Return the server that lives on this machine; None where there is none, or its record is damaged."""
+    try:
+        server = Server(**(RunDir(root / "ui").read(RECORD) or {}))
+        found = identify(server.pid)
+    except (StoreError, TypeError):
+        return None
+    if found is None or (found.started, os.uname().nodename) != (server.started, server.host):
+        return None
+    return server, found
+
+
+def metrics_token(root: Path) -> str:
+    """Return the token that /metrics asks for, which stays the same from server to server."""
+    path = folder_of(root) / METRICS_TOKEN
+    try:
+        if token := path.read_text(encoding="ascii").strip():
+            return token
+    except (OSError, ValueError):
+        pass
+    token = secrets.token_urlsafe()
+    write_durably(path, f"{token}\n".encode(), private=True)
+    return token
+
+
+def address_of(port: int, code: str, place: str = "") -> str:
+    """Return the address that opens the page once, at a place such as `/run/ID`; no server is sent what is behind #."""
+    return f"http://127.0.0.1:{port}/enter#{code}{place}"
+
+
+def write_opening(root: Path, address: str) -> Path:
+    """Write the file that leads a browser to the page, and return its path."""
+    path = folder_of(root) / OPENING
+    link = html.escape(address, quote=True)
+    text = f"""<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="referrer" content="no-referrer">
+<meta http-equiv="refresh" content="0; url={link}">
+<title>orch</title>
+<p><a href="{link}">Open the page of orch</a></p>
+</html>
+"""
+    write_durably(path, text.encode(), private=True)
+    return path

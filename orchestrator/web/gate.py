@@ -1,0 +1,73 @@
+"""What stands before every answer: who is refused, and the headers that keep a browser from doing more than it should.
+
+As plain ASGI, so that a stream of events passes through it piece by piece.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse
+
+from orchestrator.web.access import SESSION_HEADER, Access, Asked
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+HEADERS: Final = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
+        "trusted-types 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+}
+
+
+class Gate:
+    """Refuses what may not be asked, and gives every answer the headers above."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self.app, self.access = app, access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or refuse it."""
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self.app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+            await send(message)
+
+        refusal = self.access.refusal(_asked(scope))
+        if refusal is None:
+            await self.app(scope, receive, send_with_headers)
+        else:
+            answer = PlainTextResponse(f"{refusal.reason}\n", refusal.status)
+            await answer(scope, receive, send_with_headers)
+
+
+def _asked(scope: Scope) -> Asked:
+    headers = Headers(scope=scope)
+    hosts = headers.getlist("host")
+    return Asked(
+        scope["method"],
+        scope["path"],
+        host=hosts[0] if len(hosts) == 1 else "",
+        origin=headers.get("origin", ""),
+        cookie="; ".join(headers.getlist("cookie")),
+        session=headers.get(SESSION_HEADER, ""),
+        authorization=headers.get("authorization", ""),
+    )

@@ -1,0 +1,60 @@
+// Elements. What comes from runs is set as text alone, never parsed as HTML.
+
+export function make(name, attributes = {}, ...children) {
+  const element = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
+    else if (key === "value" || key === "checked" || key === "disabled") element[key] = value;
+    else element.setAttribute(key, value === true ? "" : value);
+  }
+  element.append(...children.flat().filter((child) => child !== null && child !== undefined).map(asNode));
+  return element;
+}
+
+function asNode(child) {
+  return child instanceof Node ? child : document.createTextNode(String(child));
+}
+
+export function fill(element, ...children) {
+  element.replaceChildren(...children.flat().filter((child) => child !== null && child !== undefined).map(asNode));
+  return element;
+}
+
+export function table(caption, heads, rows) {
+  const head = make("tr", {}, heads.map((each) => make("th", { scope: "col" }, each)));
+  const body = make("tbody", {}, rows.map((cells) => make("tr", {}, cells.map((cell) => make("td", {}, cell)))));
+  return wide(make("table", {}, make("caption", {}, caption), make("thead", {}, head), body), caption);
+}
+
+// A region that scrolls by itself where the screen is narrow, by keyboard too.
+export function wide(element, label) {
+  return make("div", { class: "wide", tabindex: "0", role: "region", "aria-label": label }, element);
+}
+
+export function section(title, ...children) {
+  const id = `section-${title.toLowerCase().replaceAll(/[^a-z]+/g, "-")}`;
+  return make("section", { "aria-labelledby": id }, make("h2", { id }, title), ...children);
+}
+
+export function select(label, options, value, onchange) {
+  const choices = options.map((each) => {
+    const [key, text] = Array.isArray(each) ? each : [each, each];
+    return make("option", { value: key }, text);
+  });
+  const control = make("select", { onchange: () => onchange(control.value) }, choices);
+  control.value = value;
+  return make("label", {}, `${label} `, control);
+}
+
+export function button(text, onclick, attributes = {}) {
+  return make("button", { type: "button", onclick, ...attributes }, text);
+}
+
+export function runLink(id) {
+  return make("a", { href: `#/run/${encodeURIComponent(id)}` }, id);
+}
+
+export function stateBadge(state) {
+  return make("span", { class: `state ${state}` }, state);
+}

@@ -1,0 +1,41 @@
+// Which view an address means: #/, #/run/RUN, #/curves?run=RUN, #/diff/RUN/RUN, #/sweep/SWEEP.
+import { fill, make } from "./dom.js";
+import { showCurves } from "./curves.js";
+import { showDiff } from "./diff.js";
+import { showRun } from "./run.js";
+import { showRuns } from "./runs.js";
+import { showSweep } from "./sweep.js";
+
+const VIEWS = { "": showRuns, run: showRun, curves: showCurves, diff: showDiff, sweep: showSweep };
+const main = document.getElementById("main");
+const link = document.getElementById("link");
+let close = () => {};
+let turn = 0;
+
+async function show() {
+  if (!location.hash.startsWith("#/") && location.hash !== "") return; // a place on the page
+  const mine = (turn += 1);
+  close();
+  close = () => {};
+  const [path, query] = location.hash.slice(2).split("?");
+  const [name, ...words] = path.split("/").map(decodeURIComponent);
+  const view = VIEWS[name] ?? showRuns;
+  document.title = ["orch", name, ...words].filter(Boolean).join(" · ");
+  const place = make("div");
+  try {
+    const closing = await view(place, words, new URLSearchParams(query), (text) => { link.textContent = text; });
+    if (mine !== turn) return closing();
+    close = closing;
+  } catch (error) {
+    if (mine !== turn) return;
+    fill(place, make("h1", {}, "This can't be shown"), make("p", { role: "alert" }, error.message),
+      error.hint ? make("p", {}, error.hint) : null, make("p", {}, make("a", { href: "#/" }, "All runs")));
+  }
+  fill(main, place);
+  main.focus({ preventScroll: true });
+  scrollTo(0, 0);
+  main.dataset.shown = name || "runs";
+}
+
+addEventListener("hashchange", show);
+show();

@@ -1,0 +1,97 @@
+// Where the page's data comes from: the server, by fetch, with the session's token; or the file of an exported page.
+
+const HEADER = "X-Orch-Session";
+const AGAIN_MS = 2000; // after a connection that was cut
+
+export const exported = globalThis.orchExport ?? null;
+
+export class Refused extends Error {
+  constructor(message, hint, status) {
+    super(message);
+    this.hint = hint;
+    this.status = status;
+  }
+}
+
+export function ask(path, query = {}) {
+  if (exported) return fromExport(path, query);
+  return sent(address(path, query), { headers: headers() });
+}
+
+export function post(path, body = {}) {
+  return sent(path, { method: "POST", headers: headers(), body: JSON.stringify(body) });
+}
+
+function address(path, query) {
+  const words = new URLSearchParams();
+  for (const [key, value] of Object.entries(query)) {
+    for (const each of [value].flat()) if (each !== null && each !== undefined && each !== "") words.append(key, each);
+  }
+  const text = words.toString();
+  return text ? `${path}?${text}` : path;
+}
+
+function headers() {
+  return { [HEADER]: localStorage.getItem("orch-session") ?? "" };
+}
+
+async function sent(where, options) {
+  const answer = await fetch(where, options);
+  if (answer.ok) return answer.json();
+  const text = await answer.text();
+  let said = { error: text.trim(), hint: "" };
+  try {
+    said = JSON.parse(text);
+  } catch {
+    // the gate's own words
+  }
+  throw new Refused(said.error, said.hint, answer.status);
+}
+
+async function fromExport(path, query) {
+  const found = exported[address(path, query)] ?? exported[path];
+  if (found === undefined) throw new Refused("this is not among the exported pages", "", 404);
+  return found;
+}
+
+// `seen` is what the page of a run knows of its files already. Calls `tell` with each message of the server's stream until the returned function is called; connects again by itself.
+export function follow(run, tell, onlink = () => {}, seen = {}) {
+  if (exported) return () => {};
+  const end = new AbortController();
+  const where = address("/api/events", run ? { run, ...seen } : {});
+  const loop = async () => {
+    while (!end.signal.aborted) {
+      try {
+        await read(where, end.signal, tell, onlink);
+      } catch (error) {
+        if (end.signal.aborted) return;
+        if (error instanceof Refused && error.status < 500) return onlink(error.message);
+      }
+      if (end.signal.aborted) return;
+      onlink("The server does not answer: what is shown is of then.");
+      await new Promise((resolve) => setTimeout(resolve, AGAIN_MS));
+    }
+  };
+  loop();
+  return () => end.abort();
+}
+
+async function read(where, signal, tell, onlink) {
+  const answer = await fetch(where, { headers: headers(), signal });
+  if (!answer.ok) throw new Refused((await answer.text()).trim(), "", answer.status);
+  onlink("");
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const events = (rest + value).split("\n\n");
+    rest = events.pop();
+    for (const event of events) {
+      if (!event.startsWith("data: ")) continue;
+      const message = JSON.parse(event.slice(6));
+      if (message.problem === undefined) tell(message);
+      else onlink(message.problem);
+    }
+  }
+}

@@ -1,0 +1,111 @@
+"""One look at the files for all streams of events: each is told what has changed since it was told last.
+
+Files on a network file system send no events, so the watcher looks, and only while somebody listens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from starlette.concurrency import run_in_threadpool
+
+from orchestrator.errors import OrchError
+from orchestrator.views.reader import Reader
+from orchestrator.views.runs import RunRow
+from orchestrator.web.answers import ALL_SECONDS, row_json
+from orchestrator.web.signatures import Signatures, signatures_of
+
+LOOK_SECONDS: Final = 0.5
+
+
+@dataclass
+class _Stream:
+    """One listener: the run that its page shows, what it knows, and what it has not been told yet."""
+
+    run: str | None
+    rows: Mapping[str, RunRow] | None = None  # None: it shows no table
+    is_new: bool = True  # it has not been told of any row
+    seen: Signatures | None = None
+    problem: str = ""  # that it was told of
+    messages: asyncio.Queue[dict[str, Any] | None] = field(default_factory=asyncio.Queue)
+
+
+class Watcher:
+    """Looks at the table and at the runs that pages show, and puts what has changed into their streams."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._streams: list[_Stream] = []
+        self._task: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    async def listen(self, run: str | None, seen: Signatures | None = None) -> AsyncIterator[dict[str, Any]]:
+        """Yield what changes: rows of the table, or of one run the names of what has changed; at first all there is,
+        or of a run what is no more as its page has `seen` it.
+
+        A page draws its table from the first message, which therefore waits for no look of the others.
+        """
+        stream = _Stream(run, rows={} if run is None else None, seen=seen)
+        await self._look_or_say_why_not(stream)
+        self._streams.append(stream)
+        if self._task is None and not self._is_closed:
+            self._task = asyncio.create_task(self._watch())
+        try:
+            while not self._is_closed and (message := await stream.messages.get()) is not None:
+                yield message
+        finally:
+            self._streams.remove(stream)
+
+    def close(self) -> None:
+        """End all streams; who listens from now on is told nothing."""
+        self._is_closed = True
+        for stream in self._streams:
+            stream.messages.put_nowait(None)
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _watch(self) -> None:
+        while self._streams:
+            for stream in list(self._streams):
+                if stream.messages.empty():  # one that does not read is told of everything at once, later
+                    await self._look_or_say_why_not(stream)
+            await asyncio.sleep(LOOK_SECONDS)
+        self._task = None
+
+    async def _look_or_say_why_not(self, stream: _Stream) -> None:
+        """Look; the next look may do better. Whatever lies in a run's folder must not end the looks of all streams."""
+        problem = ""
+        try:
+            await self._look(stream)
+        except OrchError as error:
+            problem = error.message
+        except Exception as error:  # noqa: BLE001 (as said)
+            problem = f"what has changed can't be read: {type(error).__name__}: {error}"
+        if problem != stream.problem:
+            stream.problem = problem
+            stream.messages.put_nowait({"problem": problem})
+
+    async def _look(self, stream: _Stream) -> None:
+        if stream.rows is not None:
+            known = stream.rows
+            rows = await run_in_threadpool(self._rows)
+            changed = [row for name, row in rows.items() if known.get(name) != row]
+            if changed or len(rows) != len(known):
+                stream.rows = rows
+                told = [row_json(row) for row in changed]
+                gone = [name for name in known if name not in rows]
+                stream.messages.put_nowait({"rows": told, "gone": gone, "all": stream.is_new})
+            elif stream.is_new:
+                stream.messages.put_nowait({"rows": [], "gone": [], "all": True})
+            stream.is_new = False
+        if stream.run is not None:
+            seen = await run_in_threadpool(lambda name: signatures_of(self._reader.find(name)), stream.run)
+            before, stream.seen = stream.seen or {}, seen
+            if names := [name for name, value in seen.items() if before.get(name) != value]:
+                stream.messages.put_nowait({"changed": names})
+
+    def _rows(self) -> dict[str, RunRow]:
+        return {row.run_id: row for row in self._reader.runs(seconds=ALL_SECONDS).rows}

@@ -1,0 +1,445 @@
+"""The page in a real Chromium: each view, a run that goes on while it is watched, hostile words, other pages, keys."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from orchestrator.node.agent.sampling.ring_file import SampleFile
+from orchestrator.protocol.layout import samples_file
+from orchestrator.protocol.samples import RankSample, Sample
+from orchestrator.runs.state import Outcome, Verdict
+from orchestrator.runs.store import RunDir, append_line, create_run, live_runs
+from orchestrator.supervisor.reconcile import state_of
+from orchestrator.web import files
+from orchestrator.web.server import new_code
+from tests.local.conftest import REPO, Orch
+
+CHROMIUM = "/usr/bin/chromium"
+OPTIONS = (
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+if not os.path.exists(CHROMIUM):
+    pytest.skip("there is no Chromium: python -m tests.testbed install", allow_module_level=True)
+
+from playwright.sync_api import Browser, Page, expect, sync_playwright  # noqa: E402
+
+expect.set_options(timeout=60_000)
+HOSTILE = "<img src=x onerror=\"document.title='taken'\">"
+# Writes a value of its loss for each file that a test puts beside it, and fails or ends when it is told to.
+PROGRAM = """
+import json, os, sys, time
+steps = int(sys.argv[1])
+print("<script>document.title='taken'</script>", flush=True)
+print("needle in the hay", flush=True)
+here = os.environ["GATES"]
+for step in range(steps):
+    while not os.path.exists(f"{here}/{step}"):
+        time.sleep(0.02)
+    if os.environ["RANK"] == "0":
+        with open(os.environ["ORCH_METRICS_FILE"], "a") as file:
+            line = {"kind": "train", "step": step, "loss": 1 / (step + 1), "attempt": 0, "time": time.time()}
+            file.write(json.dumps(line) + "\\n")
+    print(f"step {step} is done", flush=True)
+if steps == 3 and os.environ["RANK"] == "1":
+    raise RuntimeError("<b>the data</b> is not there")
+"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=list(OPTIONS))
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., RunDir]:
+    """Start the program above; the gates are files in the folder `gates` of its run's project."""
+    folder = tmp_path_factory.mktemp("project")
+    (folder / "main.py").write_text(PROGRAM)
+
+    def starts(orch: Orch, name: str, steps: int, *options: str, opened: int = 0) -> tuple[RunDir, Path]:
+        gates = folder / name
+        gates.mkdir()
+        for step in range(opened):
+            (gates / str(step)).touch()
+        job = {
+            "name": name,
+            "script": "main.py",
+            "args": [str(steps)],
+            "env": {"GATES": str(gates)},
+            "warm_imports": [],
+        }
+        (folder / f"{name}.yaml").write_text(json.dumps(job))
+        run = orch.submit(str(folder / f"{name}.yaml"), "-p", "local", "--nproc-per-node", "2", *options)
+        return run, gates
+
+    return starts
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def orch(home: Path) -> Iterator[Orch]:
+    orch = Orch(home, REPO)
+    assert orch("ui", "--detach").code == 0
+    yield orch
+    assert orch("ui", "--stop").code == 0
+    assert [orch("cancel", run.run_id, "--now").code for run in live_runs(home)] == []
+
+
+@pytest.fixture(scope="module")
+def failed(orch: Orch, start: Callable[..., tuple[RunDir, Path]]) -> RunDir:
+    """A run of two ranks that has ended: rank 1 has failed with words that would be a tag."""
+    run, _ = start(orch, "broken", 3, opened=3)
+    assert orch("wait", run.run_id).code == 100
+    return run
+
+
+@pytest.fixture(scope="module")
+def sweep(home: Path, orch: Orch) -> str:
+    """A sweep of two points that have ended, one better than the other; its name would be a tag.
+
+    The points are made elsewhere: a supervisor that met one without its verdict would write it one.
+    """
+    made = home.with_name("made")
+    for index, loss in enumerate((0.25, 0.125)):
+        point = {"id": "grid-222222", "index": index, "values": {"lr": f"0.{index}"}, "parallel": 1}
+        record = {"name": HOSTILE, "kind": "local", "nnodes": 1, "hosts": ["localhost"], "profile_name": HOSTILE,
+                  "created": 1000.0 + index, "sweep": point}  # fmt: skip
+        record["job"] = {"metric": {"name": "loss", "better": "lower"}}
+        run = create_run(made, f"grid-222222.{index}", record)
+        for step in range(9):
+            append_line(
+                run.path / "metrics.jsonl", json.dumps({"kind": "train", "step": step, "loss": loss + 1 / (1 + step)})
+            )
+        run.write("result.json", {"loss": loss})
+        run.write("verdict.json", {**Verdict(Outcome.SUCCEEDED).to_json(), "ended": 2000.0})
+        (home / "runs").mkdir(mode=0o700, exist_ok=True)
+        run.path.rename(home / "runs" / run.path.name)
+        append_line(home / "index", run.run_id)
+    return "grid-222222"
+
+
+@pytest.fixture
+def page(browser: Browser, orch: Orch, home: Path) -> Iterator[Page]:
+    """The page of a new session, which may neither fail nor break its own policy."""
+    found = files.server_of(home)
+    assert found is not None
+    opening = files.write_opening(home, files.address_of(found[0].port, new_code(found[0])))
+    context = browser.new_context(viewport={"width": 1100, "height": 800})
+    page = context.new_page()
+    said: list[str] = []
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
+    page.goto(opening.as_uri())
+    expect(page.get_by_role("heading", name="Runs")).to_be_visible()
+    page.mark = said  # type: ignore[attr-defined]
+    yield page
+    context.close()
+    assert said == []
+
+
+def at(page: Page, place: str) -> None:
+    """Go to a place of the page."""
+    page.goto(f"{page.url.partition('#')[0]}#{place}")
+
+
+def test_the_opening_file_works_once_and_leaves_no_code_behind(page: Page, home: Path) -> None:
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", page.url)
+    again = page.context.new_page()
+    again.goto((home / "ui" / "open.html").as_uri())
+    expect(again.get_by_role("status")).to_have_text("this code was used before: run orch ui once more")
+    assert "#" not in again.url
+    again.close()
+    page.reload()  # the session goes on
+    expect(page.get_by_role("heading", name="Runs")).to_be_visible()
+
+
+def test_runs_are_listed_and_filtered(page: Page, failed: RunDir, sweep: str) -> None:
+    at(page, "/")
+    page.reload()
+    rows = page.locator("table.runs tbody tr")
+    expect(rows.filter(has_text=failed.run_id).locator(".state")).to_have_text("failed")
+    expect(rows.filter(has_text=f"{sweep}.1")).to_contain_text(HOSTILE)  # as words
+    page.get_by_label("Search").fill("BROKEN not there")
+    expect(rows).to_have_count(1)
+    page.get_by_label("Search").fill("no such run")
+    expect(rows).to_have_count(0)
+    page.get_by_label("Search").fill("")
+    page.get_by_label("State").select_option("succeeded")
+    expect(rows).to_have_count(2)
+    assert page.title() != "taken"
+
+
+def test_a_run_that_failed_says_why(page: Page, failed: RunDir) -> None:
+    at(page, f"/run/{failed.run_id}")
+    why = page.get_by_role("region", name="Why")
+    expect(why).to_contain_text("rank 1")
+    expect(why.get_by_label("Traceback")).to_contain_text("RuntimeError: <b>the data</b> is not there")
+    expect(page.locator(".timeline li").filter(has_text="attempt 0")).to_contain_text("rank 1")
+    ranks = page.get_by_role("region", name="Ranks", exact=True).locator("tbody tr")
+    expect(ranks.first.locator(".state")).to_have_text("failed")
+    expect(page.locator(".uplot canvas")).to_be_visible()
+    values = page.get_by_role("region", name="loss").locator("tbody td")
+    expect(values).to_have_text([failed.run_id, "0.33333", "0.33333", "1", "3"])
+    log = page.get_by_label("Lines of the log")
+    expect(log).to_contain_text("<script>document.title='taken'</script>")
+    page.get_by_label("Search").fill("NEEDLE".lower())
+    page.get_by_role("button", name="Next").click()
+    expect(log.locator(".found")).to_have_text("needle in the hay")
+    page.get_by_role("button", name="Next").click()
+    expect(page.get_by_text("no other 'needle' after this")).to_be_visible()
+    page.get_by_label("By").select_option("time")
+    expect(page.locator(".uplot canvas")).to_be_visible()
+    page.get_by_role("button", name="Zoom in").click()
+    assert page.title() != "taken"
+
+
+def test_a_run_that_goes_on_is_watched_and_cancelled(
+    page: Page, orch: Orch, start: Callable[..., tuple[RunDir, Path]]
+) -> None:
+    at(page, "/")
+    run, gates = start(orch, "live", 5, opened=1)
+    row = page.locator("table.runs tbody tr").filter(has_text=run.run_id)
+    expect(row.locator(".state")).to_have_text("running")  # it came by itself
+    row.get_by_role("link", name=run.run_id).click()
+    log = page.get_by_label("Lines of the log")
+    expect(log).to_contain_text("step 0 is done")
+    values = page.get_by_role("region", name="loss").locator("tbody td").nth(4)
+    expect(values).to_have_text("1")
+    (gates / "1").touch()
+    expect(log).to_contain_text("step 1 is done")
+    expect(values).to_have_text("2")
+    busy = page.get_by_role("region", name="How busy it is")
+    expect(busy.locator("canvas")).to_be_visible()  # it comes with the first sample, by itself
+    expect(busy.get_by_role("region", name="Ranks, the newest numbers").locator("tbody tr")).to_have_count(2)
+    busy.get_by_label("Map of").select_option("memory")
+    expect(busy.locator("canvas")).to_have_attribute(
+        "aria-label", re.compile("^memory, of its node of 2 rows of ranks")
+    )
+    busy.locator("canvas").press("ArrowDown")
+    expect(busy.get_by_role("status")).to_contain_text("rank 1, ")
+    page.get_by_role("button", name="Cancel").click()
+    page.get_by_role("button", name="No").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    assert not state_of(run).is_final
+    page.get_by_role("button", name="Cancel").click()
+    page.get_by_role("button", name="Yes").click()
+    expect(page.locator("h1 .state")).to_have_text("cancelled")
+    expect(page.get_by_role("button", name="Cancel")).to_be_hidden()
+    assert state_of(run).state == "cancelled"
+
+
+def test_a_run_is_repeated_and_pulled(page: Page, orch: Orch, failed: RunDir, tmp_path: Path) -> None:
+    at(page, f"/run/{failed.run_id}")
+    page.get_by_role("button", name="Pull").click()
+    page.get_by_role("textbox", name="Folder").fill("results")
+    page.get_by_role("button", name="Yes").click()
+    expect(page.get_by_role("alert")).to_contain_text("has to be an absolute path")
+    page.mark.clear()  # type: ignore[attr-defined]  # the browser names the 400
+    page.get_by_role("button", name="Pull").click()
+    page.get_by_role("textbox", name="Folder").fill(str(tmp_path / "results"))
+    page.get_by_role("button", name="Yes").click()
+    expect(page.get_by_text(re.compile(r"copied \d+ files to "))).to_be_visible()
+    assert (tmp_path / "results" / "metrics.jsonl").exists()
+    page.get_by_role("button", name="Repeat").click()
+    page.get_by_role("button", name="Yes").click()
+    page.get_by_text(re.compile("submitted broken-")).get_by_role("link").click()
+    again = page.locator("h1")
+    expect(again).to_contain_text("broken-")
+    expect(again.locator(".state")).to_have_text("failed")
+    expect(page.get_by_text("Repeats")).to_be_visible()
+
+
+def test_a_sweep_shows_its_best_point_and_two_runs_differ(page: Page, sweep: str) -> None:
+    at(page, f"/sweep/{sweep}")
+    points = page.get_by_role("region", name="Points by loss, the lowest first").locator("tbody tr")
+    expect(points.first).to_contain_text("1 (best)")
+    expect(points.first).to_contain_text(f"{sweep}.1")
+    expect(page.locator(".uplot .u-series")).to_have_count(3)  # the step, and two curves
+    at(page, "/")
+    for point in (0, 1):
+        page.get_by_label(f"choose {sweep}.{point}").check()
+    page.get_by_role("button", name="Diff").click()
+    expect(page.get_by_role("region", name="What differs").locator("tbody tr").first).to_be_visible()
+    page.get_by_role("link", name="Curves of both").click()
+    expect(page.locator(".uplot .u-series")).to_have_count(3)
+
+
+def test_the_keyboard_alone_comes_everywhere(page: Page, failed: RunDir, sweep: str) -> None:
+    page.reload()
+    expect(page.locator("table.runs tbody tr").first).to_be_visible()
+    page.keyboard.press("Tab")
+    page.get_by_label("Search").focus()
+    page.keyboard.type("not there")
+    expect(page.locator("table.runs tbody tr").filter(has_text=failed.run_id)).to_be_visible()
+    focused = page.locator(":focus")
+    for _ in range(8):
+        page.keyboard.press("Tab")
+        if focused.inner_text() == failed.run_id:
+            break
+    page.keyboard.press("Enter")
+    expect(page.locator("h1")).to_contain_text("broken-")
+    page.get_by_role("button", name="Pull").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_each_view_fits_a_phone(page: Page, failed: RunDir, sweep: str, scheme: str) -> None:
+    page.set_viewport_size({"width": 360, "height": 740})
+    page.emulate_media(color_scheme=scheme, reduced_motion="reduce")  # type: ignore[arg-type]
+    for place in ("/", f"/run/{failed.run_id}", f"/sweep/{sweep}", f"/diff/{sweep}.0/{sweep}.1"):
+        at(page, place)
+        expect(page.locator("h1")).to_be_visible()
+        box = page.locator("body").bounding_box()
+        wide = page.locator("html").bounding_box()
+        assert box is not None
+        assert wide is not None
+        assert max(box["width"], wide["width"]) <= 360
+
+
+class Elsewhere(BaseHTTPRequestHandler):
+    """Another user's page on this machine, which asks orch's server in the reader's browser."""
+
+    target = ""
+    asked: list[str]
+
+    def do_GET(self) -> None:
+        body = f"""<!doctype html><title>other</title><p id=said>asking</p><script>
+        const told = [];
+        const all = [["/api/runs", {{}}], ["/api/runs", {{headers: {{"X-Orch-Session": "x"}}}}],
+          ["/api/runs/x/cancel", {{method: "POST", body: "{{}}"}}]];
+        Promise.all(all.map(([path, how]) => fetch("{self.target}" + path, {{credentials: "include", ...how}})
+            .then(() => "answered", () => "refused")))
+          .then((said) => {{ document.getElementById("said").textContent = said.join(); }});
+        </script><iframe src="{self.target}/"></iframe>"""
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def test_another_page_in_the_same_browser_learns_nothing(page: Page) -> None:
+    Elsewhere.target = page.url.rstrip("/#")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            other = page.context.new_page()
+            other.goto(f"http://127.0.0.1:{server.server_address[1]}/")
+            expect(other.locator("#said")).to_have_text("refused,refused,refused")
+            expect(other.frame_locator("iframe").get_by_role("heading", name="Runs")).to_have_count(0)
+            other.close()
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_exported_pages_need_no_server(
+    browser: Browser, orch: Orch, failed: RunDir, sweep: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "pages"
+    measured = Sample(time=9.0, seconds=2.0, cores=2, memory_total=100.0, ranks=(RankSample(1, cpu=0.25, memory=50.0),))
+    SampleFile(samples_file(str(failed.node(0)))).append(measured)
+    done = orch("ui", "--export", str(folder), failed.run_id, sweep)
+    assert done.err == f"wrote 3 runs: open {folder / 'index.html'}\n"
+    said: list[str] = []
+    with browser.new_context() as context:
+        page = context.new_page()
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
+        page.goto((folder / "index.html").as_uri())
+        expect(page.locator("table.runs tbody tr")).to_have_count(3)
+        page.get_by_role("link", name=failed.run_id).click()
+        expect(page.get_by_label("Traceback")).to_contain_text("<b>the data</b> is not there")
+        expect(page.get_by_label("Lines of the log")).to_contain_text("needle in the hay")
+        expect(page.locator(".uplot canvas")).to_be_visible()
+        busy = page.get_by_role("region", name="How busy it is")
+        busy.get_by_label("Map of").select_option("memory")
+        expect(busy.locator("canvas")).to_have_attribute("aria-label", re.compile("^memory, of its node"))
+        expect(busy.get_by_role("region", name="Ranks, the newest numbers")).to_contain_text("25 %")
+        page.get_by_role("combobox", name="Rank").select_option("0")
+        expect(page.get_by_text("rank 0, attempt 0")).to_be_visible()
+        expect(page.get_by_role("button", name="Repeat")).to_have_count(0)
+        page.goto(f"{(folder / 'index.html').as_uri()}#/sweep/{sweep}")
+        expect(page.locator(".uplot .u-series")).to_have_count(3)
+        page.goto(f"{(folder / 'index.html').as_uri()}#/diff/{sweep}.0/{sweep}.1")
+        expect(page.get_by_role("region", name="What differs").locator("tbody tr").first).to_be_visible()
+        assert page.title() != "taken"
+    assert said == []
+    assert orch("ui", "--export", str(folder)).code == 2  # it holds something
+
+
+def test_a_session_that_is_unknown_is_told_what_to_do(browser: Browser, page: Page) -> None:
+    with browser.new_context() as context:
+        stranger = context.new_page()
+        stranger.goto(page.url)
+        expect(stranger.locator("body")).to_have_text("no session: open the page by orch ui")
+    page.context.clear_cookies()
+    page.reload()
+    expect(page.locator("body")).to_have_text("no session: open the page by orch ui")
+    page.mark.clear()  # type: ignore[attr-defined]  # the browser names the 401
+
+
+def test_rows_come_as_they_are_scrolled_to_and_stay_known(browser: Browser, tmp_path: Path) -> None:
+    orch = Orch(tmp_path / "home", REPO)
+    for number in range(300):
+        record = {"name": "many", "kind": "local", "nnodes": 1, "hosts": ["localhost"], "created": 1000.0 + number}
+        run = create_run(tmp_path / "made", f"many-{number:06}", record)
+        run.write("verdict.json", {**Verdict(Outcome.SUCCEEDED).to_json(), "ended": 2000.0})
+    (run.path / "run.json").write_text("[]")
+    orch.home.mkdir(mode=0o700)
+    (tmp_path / "made" / "runs").rename(orch.home / "runs")
+    assert orch("ui", "--detach").code == 0
+    try:
+        with browser.new_context(viewport={"width": 1100, "height": 800}) as context:
+            page = context.new_page()
+            page.goto((orch.home / "ui" / "open.html").as_uri())
+            rows = page.locator("table.runs tbody tr")
+            expect(page.get_by_text("300 of 300 runs")).to_be_visible()
+            expect(rows).to_have_count(40)
+            for count in (80, 120):
+                page.mouse.move(500, 500)
+                rows.last.scroll_into_view_if_needed()
+                expect(rows).to_have_count(count)
+            page.get_by_label("Search").fill("many-000299")
+            expect(rows).to_have_count(1)
+            rows.get_by_role("link").click()
+            expect(page.get_by_role("alert").first).to_contain_text("run.json holds no JSON object")
+            page.get_by_role("link", name="Runs").click()
+            expect(page.get_by_text("300 of 300 runs")).to_be_visible()
+    finally:
+        assert orch("ui", "--stop").code == 0
+
+
+def test_a_server_that_is_gone_is_said(browser: Browser, tmp_path: Path) -> None:
+    orch = Orch(tmp_path / "home", REPO)
+    assert orch("ui", "--detach").code == 0
+    with browser.new_context() as context:
+        page = context.new_page()
+        page.goto((orch.home / "ui" / "open.html").as_uri())
+        expect(page.get_by_text("No runs yet")).to_be_visible()
+        assert orch("ui", "--stop").code == 0
+        expect(page.get_by_text("The server does not answer: what is shown is of then.")).to_be_visible()
+    shutil.rmtree(orch.home)

@@ -1,0 +1,137 @@
+"""The places of a start are held on all hosts or on none; a run that finds none free gets its place in the queue."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.backends.places.leases import leased, needs_of
+from orchestrator.backends.settings import Host, SshSettings
+from orchestrator.errors import BackendError, PlacesTakenError
+from orchestrator.protocol.task import NodeTask, Program
+from orchestrator.runs.store import RunDir
+from orchestrator.transport.address import Address
+
+NOW = 1_700_000_000 * 10**9
+
+
+class Machines:
+    """Hosts that answer as orch's server does; `busy` says how often one has nothing free before it has."""
+
+    def __init__(self, **busy: int) -> None:
+        self.busy, self.held, self.asked, self.cut = busy, dict[str, list[str]](), list[str](), dict[int, str]()
+        self.tickets: dict[str, list[dict[str, Any]]] = {name: [] for name in busy}
+
+    def session(self, address: Address, workdir: str) -> Any:
+        return Server(self, address.host)
+
+
+class Server:
+    def __init__(self, machines: Machines, name: str) -> None:
+        self.machines, self.name = machines, name
+
+    def call(self, do: str, **values: Any) -> tuple[dict[str, Any], bytes]:
+        here = self.machines
+        here.asked.append(f"{do} {self.name}")
+        if do == "look_at_queue":
+            holder = {"uid": 2, "user": "bob", "run": "theirs", "since": 1} if here.busy[self.name] else None
+            return {"places": {"slot-0": holder}, "tickets": here.tickets[self.name], "uid": 1, "now": NOW}, b""
+        if do == "take_ticket":
+            ticket = {"uid": 1, "user": "alice", "run": values["run_id"], "needs": values["count"]}
+            here.tickets[self.name].append({**ticket, "number": values["number"], "made": NOW, "age": 0.0})
+            return {"taken": True}, b""
+        if do == "still_held":
+            return {"places": here.held.get(self.name, [])}, b""
+        if do == "release":
+            here.held.pop(self.name, None)
+            return {}, b""
+        if lost := here.cut.pop(len(here.asked), ""):  # its connection is cut, and its server is another one
+            here.held.pop(lost)
+        if here.busy[self.name]:
+            here.busy[self.name] -= 1
+            return {"places": None, "why": "only 0 of 1 slots are free"}, b""
+        here.held[self.name] = ["slot-0"]
+        return {"places": ["slot-0"]}, b""
+
+
+def start(
+    machines: Machines, tmp_path: Path, *, number: int = 0, waits: bool = True, **profile: Any
+) -> dict[int, list[str]]:
+    """Take the places of the run's first start, or a later one, on b and a, and return them."""
+    run, names = RunDir(tmp_path), sorted(machines.busy, reverse=True)
+    run.write("run.json", {"waits": waits})
+    hosts = {node: Host(Address(name)) for node, name in enumerate(names)}
+    tasks = tuple(
+        NodeTask("r-1", node, len(names), tuple(names), 1, "/r", "/c", Program("script", "x"), "fork", "gloo", "python",
+                 (), (), start=number)
+        for node in hosts
+    )  # fmt: skip
+    settings = SshSettings.of({"hosts": [{"host": name} for name in names], "slots": 1, **profile})
+    needs = needs_of(settings, hosts, tasks, {node: {"devices": [], "visible": None} for node in hosts})
+    with leased(machines, run, settings, hosts, number, needs, began=False) as places:
+        return places
+
+
+def test_hosts_are_asked_in_the_order_of_their_names(tmp_path: Path) -> None:
+    machines = Machines(a=0, b=0)
+    assert start(machines, tmp_path) == {0: ["slot-0"], 1: ["slot-0"]}
+    assert sorted(machines.asked[:2]) == ["look_at_queue a", "look_at_queue b"]
+    assert machines.asked[2:] == ["lease a", "lease b"]
+
+
+def test_what_is_held_is_looked_at_while_another_host_is_waited_for(tmp_path: Path) -> None:
+    machines = Machines(a=0, b=2)
+    assert start(machines, tmp_path, number=1) == {0: ["slot-0"], 1: ["slot-0"]}
+    assert machines.asked == ["lease a", "lease b", "still_held a", "lease b", "still_held a", "lease b"]
+
+
+def test_a_place_that_was_lost_meanwhile_is_taken_again_and_none_is_kept_without_it(tmp_path: Path) -> None:
+    machines = Machines(a=0, b=2)
+    machines.cut[2] = "a"
+    assert start(machines, tmp_path, number=1) == {0: ["slot-0"], 1: ["slot-0"]}
+    assert machines.asked[:5] == ["lease a", "lease b", "still_held a", "release a", "lease a"]
+    assert sorted(machines.held) == ["a", "b"]
+
+
+def test_who_does_not_wait_is_told_who_holds_it_and_keeps_nothing(tmp_path: Path) -> None:
+    machines = Machines(a=0, b=1)
+    with pytest.raises(BackendError, match="b: only 0 of 1 slots are free") as said:
+        start(machines, tmp_path, waits=False)
+    assert "--no-wait" in said.value.hint
+    assert (machines.held, machines.tickets) == ({}, {"a": [], "b": []})
+    assert not (tmp_path / "queue.json").exists()
+
+
+def test_who_waits_has_a_ticket_of_one_number_on_each_host_and_holds_nothing(tmp_path: Path) -> None:
+    machines = Machines(a=0, b=1)
+    with pytest.raises(PlacesTakenError):
+        start(machines, tmp_path)
+    assert machines.held == {}
+    assert {each["number"] for found in machines.tickets.values() for each in found} == {NOW}
+    kept = json.loads((tmp_path / "queue.json").read_text())
+    assert (kept["position"], kept["counts"]) == (1, {"0": 1, "1": 1})
+    assert kept["why"].startswith("number 1 in the queue: bob (theirs) holds 1 place of b since 1970")
+    machines.busy["b"] = 0
+    assert start(machines, tmp_path) == {0: ["slot-0"], 1: ["slot-0"]}
+
+
+def test_what_is_free_is_left_to_who_was_there_before(tmp_path: Path) -> None:
+    machines = Machines(a=0)
+    ticket = {"uid": 2, "user": "bob", "run": "first-abc234", "needs": 1, "number": NOW - 5, "made": NOW, "age": 3.0}
+    machines.tickets["a"].append(ticket)
+    with pytest.raises(BackendError, match=r"1 of 1 slots are free, and others have waited longer for them: run first"):
+        start(machines, tmp_path, waits=False)
+    with pytest.raises(PlacesTakenError):
+        start(machines, tmp_path)
+    assert "number 2 in the queue, after bob (first-abc234)" in (tmp_path / "queue.json").read_text()
+    ticket["age"] = 61.0
+    assert start(machines, tmp_path) == {0: ["slot-0"]}
+
+
+def test_a_site_without_leases_asks_nobody(tmp_path: Path) -> None:
+    machines = Machines(a=1, b=1)
+    assert start(machines, tmp_path, leases=False) == {0: [], 1: []}
+    assert machines.asked == []

@@ -1,0 +1,184 @@
+"""The second copy of a checkpoint: handed over whole, refused when it is not, and waited for by the next save."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.node.agent.checkpoints.replica import ReplicaReceiver, ReplicaSender
+from orchestrator.node.agent.neighbour import NeighbourServer, request
+from orchestrator.protocol.layout import second_copy_file
+from orchestrator.protocol.task import NodeTask, Program, copies_checkpoints
+from orchestrator.training.checkpoint.replica import SecondCopy as Waiting
+from orchestrator.training.progress.report import Reporter
+from tests.unit.node.agent.members import HERE, TLS
+
+
+def task(folder: Path, node: int, **fields: Any) -> NodeTask:
+    values: dict[str, Any] = {
+        "run_id": "r-1", "node_rank": node, "nnodes": 2, "hosts": ("n1", "n2"), "nproc": 1, "run_dir": str(folder),
+        "code_dir": str(folder), "program": Program("script", "x.py"), "launcher": "fork", "backend": "gloo",
+        "python": "python3", "leader_addrs": HERE, "port_range": (1, 1), "checkpoint_dir": str(folder / "checkpoints"),
+        "checkpoint_keep": 2, "second_copy": True,
+    }  # fmt: skip
+    return NodeTask(**{**values, **fields})
+
+
+def commit(
+    folder: Path, step: int, content: bytes, run: str = "r-1", *, found: bytes | None = None, **metric: float
+) -> Path:
+    """A checkpoint as rank 0 leaves it, in one moment; where `found` is given, the disk has damaged it."""
+    path, temp = folder / f"checkpoints/step_{step:08}", folder / "checkpoints/.tmp"
+    temp.mkdir(parents=True)
+    (temp / "state.pt").write_bytes(content if found is None else found)
+    files = {"state.pt": {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}}
+    (temp / "manifest.json").write_text(
+        json.dumps({"step": step, "run": run, "files": files, "format": 1, "metric": metric})
+    )
+    (temp / "COMMIT").write_text(hashlib.sha256((temp / "manifest.json").read_bytes()).hexdigest() + "\n")
+    return temp.rename(path)
+
+
+@asynccontextmanager
+async def handing_over(tmp_path: Path, **fields: Any) -> AsyncIterator[list[dict[str, Any]]]:
+    """Node 0 hands what is in one folder to node 1, whose folder is the other; the recorded events."""
+    (tmp_path / "0/nodes/0").mkdir(parents=True, exist_ok=True)
+    events: list[dict[str, Any]] = []
+    server = NeighbourServer(TLS, 1, HERE, take=ReplicaReceiver(task(tmp_path / "1", 1, **fields)).take)
+    second = ReplicaSender(task(tmp_path / "0", 0), TLS, lambda kind, **values: events.append({"kind": kind, **values}))
+    work = asyncio.create_task(second.keep_up(HERE, server.port))
+    try:
+        yield events
+    finally:
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+        await server.close()
+
+
+async def told(tmp_path: Path, path: Path) -> dict[str, Any]:
+    """What node 0's agent says of this checkpoint."""
+    while True:
+        try:
+            found: dict[str, Any] = json.loads(Path(second_copy_file(str(tmp_path / "0"))).read_text())
+        except FileNotFoundError:
+            found = {}
+        if found.get("commit") == (path / "COMMIT").read_text():
+            return found
+        await asyncio.sleep(0.01)
+
+
+def test_each_checkpoint_arrives_whole_and_as_many_stay_as_the_job_keeps(tmp_path: Path) -> None:
+    async def main() -> None:
+        foreign = commit(tmp_path / "1", 1, b"another run's", run="r-0")
+        async with handing_over(tmp_path) as events:
+            for step in (5, 10, 15):
+                content = os.urandom(700_000 + step)
+                path = commit(tmp_path / "0", step, content)
+                assert (await told(tmp_path, path))["problem"] == ""
+                there = tmp_path / "1/checkpoints" / path.name
+                assert {each.name: each.read_bytes() for each in there.iterdir()} == {
+                    each.name: each.read_bytes() for each in path.iterdir()
+                }
+            names = sorted(each.name for each in (tmp_path / "1/checkpoints").iterdir())
+            assert names == [foreign.name, "step_00000010", "step_00000015"]
+            assert events == []
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_the_best_stays_on_the_other_node_too(tmp_path: Path) -> None:
+    async def main() -> None:
+        commit(tmp_path / "1", 1, b"another run's", run="r-0", accuracy=1.0)
+        async with handing_over(tmp_path, checkpoint_best="accuracy", checkpoint_better="higher"):
+            for step, accuracy in ((5, 0.1), (10, 0.9), (15, 0.3), (20, 0.4), (25, 0.2)):
+                path = commit(tmp_path / "0", step, b"x", accuracy=accuracy)
+                assert (await told(tmp_path, path))["problem"] == ""
+            names = sorted(each.name for each in (tmp_path / "1/checkpoints").iterdir())
+            assert names == [f"step_000000{step}" for step in ("01", "10", "20", "25")]
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+@pytest.mark.parametrize(
+    ("found", "problem"),
+    [(b"y" * 1000, "does not match its sha256"), (b"x" * 10, "has 10 bytes, and its manifest says 1000")],
+)  # fmt: skip
+def test_a_damaged_one_is_refused_and_the_next_one_arrives(tmp_path: Path, found: bytes, problem: str) -> None:
+    async def main() -> None:
+        async with handing_over(tmp_path) as events:
+            damaged = commit(tmp_path / "0", 5, b"x" * 1000, found=found)
+            assert problem in (await told(tmp_path, damaged))["problem"]
+            assert [each["kind"] for each in events] == ["second_copy_failed"]
+            assert (await told(tmp_path, commit(tmp_path / "0", 10, b"good")))["problem"] == ""
+            # One is taken in after the other: by now nothing of the damaged one is left.
+            assert [each.name for each in (tmp_path / "1/checkpoints").iterdir()] == ["step_00000010"]
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_a_folder_that_is_shared_after_all_is_written_by_nobody_else(tmp_path: Path) -> None:
+    async def main() -> None:
+        (tmp_path / "0/checkpoints").mkdir(parents=True)
+        (tmp_path / "1").mkdir()
+        (tmp_path / "1/checkpoints").symlink_to(tmp_path / "0/checkpoints")
+        async with handing_over(tmp_path):
+            path = commit(tmp_path / "0", 5, b"once")
+            before = (path / "state.pt").stat().st_ino
+            assert (await told(tmp_path, path))["problem"] == ""
+            assert (path / "state.pt").stat().st_ino == before
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"do": "keep", "checkpoint": "../../etc", "manifest": "{}", "commit": hashlib.sha256(b"{}").hexdigest()},
+        {"do": "keep", "checkpoint": "step_00000001", "manifest": "{}", "commit": "0" * 64},
+        {"do": "keep", "checkpoint": "step_00000001"},
+    ],
+)
+def test_nothing_is_written_for_what_is_no_checkpoint(tmp_path: Path, request_: dict[str, Any]) -> None:
+    async def main() -> None:
+        server = NeighbourServer(TLS, 1, HERE, take=ReplicaReceiver(task(tmp_path, 1)).take)
+        channel = await request(TLS, HERE, server.port, 1, request_)
+        answer = await channel.receive()
+        assert answer is not None
+        assert answer["problem"]
+        await channel.close()
+        await server.close()
+        assert list(tmp_path.iterdir()) == []
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_the_next_save_waits_until_the_agent_has_said_what_became_of_the_last(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = Reporter(None, None, speaks=True, attempt=0)
+    path, file = commit(tmp_path, 5, b"x"), tmp_path / "second_copy.json"
+    waiting = Waiting(file, report)
+    waiting.wait()  # for nothing yet
+    waiting.expect(path)
+    file.write_text(json.dumps({"commit": (path / "COMMIT").read_text(), "problem": ""}))
+    waiting.wait()
+    for _ in range(2):
+        waiting.expect(path)
+        file.write_text(json.dumps({"commit": (path / "COMMIT").read_text(), "problem": "node 1: No space left"}))
+        waiting.wait()
+    assert capsys.readouterr().err.count("node 1: No space left") == 1
+    report.close()
+
+
+def test_one_node_alone_copies_nothing(tmp_path: Path) -> None:
+    assert copies_checkpoints(task(tmp_path, 0))
+    assert not copies_checkpoints(replace(task(tmp_path, 0), nnodes=1))

@@ -1,0 +1,114 @@
+"""What `orch init` makes of batch and shell scripts, and that all of it loads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import UsageError
+from orchestrator.operations.submission.init import job_from_script, script_in
+from orchestrator.specs.documents.loader import load_job, load_profile
+from orchestrator.specs.job import Job
+from orchestrator.specs.profile import AnyProfile
+
+TORCHRUN = r"""#!/bin/bash
+#SBATCH --job-name=resnet
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --gres=gpu:4
+#SBATCH -t 04:00:00   # four hours
+#SBATCH -p gpu -A ml
+#SBATCH --output=logs/%j.out
+#SBATCH --mail-type=END
+
+set -euo pipefail
+module load cuda/12.4
+source ~/venv/bin/activate
+export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+export MASTER_PORT=29500
+export NCCL_DEBUG="INFO"
+export PYTHONPATH=$HOME/lib:$PYTHONPATH
+LR=0.1
+srun torchrun \
+    --nnodes $SLURM_NNODES --nproc_per_node $SLURM_GPUS_ON_NODE \
+    --rdzv_backend c10d --rdzv_endpoint $MASTER_ADDR:$MASTER_PORT \
+    train.py --lr ${LR} "$@" > log.txt 2>&1
+python report.py
+"""
+SRUN = """#!/bin/bash
+#SBATCH -N2 --ntasks-per-node=4 --gpus-per-node=4 --cpus-per-task=8 --time=90
+srun --cpu-bind=none python train.py --epochs 3
+"""
+
+
+def drafted(text: str, folder: Path) -> tuple[Job, AnyProfile | None, tuple[str, ...]]:
+    """The job and the profile of a script, loaded, and what was left out."""
+    draft = job_from_script(text, "mine")
+    for name in ("train.py", "train.sh"):
+        (folder / name).touch()
+    (folder / "mine.yaml").write_text(draft.job)
+    if draft.profile is None:
+        return load_job("mine.yaml", cwd=folder), None, draft.notes
+    (folder / "p.yaml").write_text(draft.profile)
+    return load_job("mine.yaml", cwd=folder), load_profile("p.yaml", cwd=folder), draft.notes
+
+
+def test_a_batch_script_with_torchrun(tmp_path: Path) -> None:
+    job, profile, notes = drafted(TORCHRUN, tmp_path)
+    assert (job.script, job.args, dict(job.env)) == ("train.py", ("--lr", "0.1"), {"NCCL_DEBUG": "INFO"})
+    assert profile is not None
+    assert (profile.kind, profile.nodes, profile.nproc_per_node, profile.shared) == ("slurm", 2, 4, True)
+    assert (profile.partition, profile.account, profile.gres, profile.time) == ("gpu", "ml", "gpu:4", 4 * 3600)
+    assert profile.sbatch == {"mail-type": "END"}
+    assert profile.setup == (
+        "module load cuda/12.4", "source ~/venv/bin/activate", "export PYTHONPATH=$HOME/lib:$PYTHONPATH",
+    )  # fmt: skip
+    assert [note for note in notes if "report.py" in note] == [
+        "'python report.py' was left out: a job starts one program, by one line"
+    ]
+
+
+def test_a_batch_script_whose_tasks_are_the_ranks(tmp_path: Path) -> None:
+    job, profile, notes = drafted(SRUN, tmp_path)
+    assert (job.script, job.args) == ("train.py", ("--epochs", "3"))
+    assert profile is not None
+    assert (profile.nodes, profile.nproc_per_node, profile.gpus_per_node, profile.time) == (2, 4, 4, 90 * 60)
+    assert profile.cpus_per_task == 32  # of the one agent per node, whose ranks are four tasks' work
+    assert notes == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "nodes", "nproc"),
+    [
+        ("torchrun --nproc_per_node 2 train.py", "local", 1, 2),
+        (
+            "export DATA=/d\nbash_var=1\ncd /x\npython -m torch.distributed.run --nproc_per_node=3 train.py",
+            "local",
+            1,
+            3,
+        ),
+        ("#SBATCH -N 4\npython train.py", "slurm", 1, 1),  # without srun, sbatch starts one process
+        ("#SBATCH --nodes=1-2 --ntasks=8\nsrun bash -c 'python train.py'", "slurm", 2, 4),
+        ("#SBATCH -N 2\nsrun accelerate launch --num_processes 8 train.py", "slurm", 2, 4),
+        ("#SBATCH --array=0-3\n#SBATCH --requeue\ntorchrun --nproc_per_node 2 train.py", "slurm", 1, 2),
+    ],
+)
+def test_numbers_of_nodes_and_ranks(tmp_path: Path, text: str, kind: str, nodes: int, nproc: int) -> None:
+    job, profile, _ = drafted(text, tmp_path)
+    assert job.script == "train.py"
+    assert profile is not None
+    assert (profile.kind, profile.nodes, profile.nproc_per_node) == (kind, nodes, nproc)
+
+
+@pytest.mark.parametrize("text", ["", "echo hi", "#SBATCH -N 2\nhostname\n", "for i in 1 2; do\n  true\ndone"])
+def test_a_script_that_starts_no_training_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="the script starts no training that can be read"):
+        job_from_script(text)
+
+
+def test_which_commands_name_a_script() -> None:
+    for command in (["job.sbatch"], ["sbatch", "job"], ["bash", "run.sh"], ["run.sh"]):
+        assert script_in(command) == command[-1]
+    for command in (["train.py"], ["python", "train.py"], ["bash", "run.sh", "--fast"], ["bash", "-c", "x.sh"]):
+        assert script_in(command) is None

@@ -1,0 +1,113 @@
+"""The history of a run's attempts, and what a run that has lost machines does next: from its events alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from orchestrator.runs.attempts import attempts_of
+from orchestrator.runs.record import RunRecord
+from orchestrator.runs.recovery import Reserves, recovery_of
+from orchestrator.runs.reducer import reduce
+from orchestrator.runs.state import Attempt, Recovery, Unreachable
+
+RECORD = RunRecord("r-1", nnodes=3, hosts=("n1", "n2", "n3"), job={"retry": {"infra": 1}})
+LOSS = "node 2 (n3) was lost: no heartbeat for 10 s"
+CULPRIT = {"rank": 1, "node": 0, "host": "n1", "code": None, "signal": "SIGKILL"}
+
+
+def event(kind: str, time: float, node: int | None = 0, **values: Any) -> dict[str, Any]:
+    return {"kind": kind, "time": time, **({} if node is None else {"node": node}), **values}
+
+
+def go(attempt: int, time: float, resume_from: str | None = None) -> dict[str, Any]:
+    return event("go", time, attempt=attempt, world_size=3, resume_from=resume_from)
+
+
+def relaunch(start: int, attempt: int, time: float, step: int | None = 300) -> dict[str, Any]:
+    return event("starting_again", time, None, start=start, attempt=attempt, cause="infra", reason=LOSS, step=step)
+
+
+CUT = [event("agent_started", 99.0, host="n1"), go(0, 100.0), event("lost_node", 120.0, lost=2, host="n3", reason="-")]
+ENDED = [*CUT, event("gang_ended", 123.0, outcome="failed", cause="infra", reason=LOSS, attempt=0, step=300)]
+DECIDED = [*ENDED, relaunch(1, 1, 130.0)]
+REPLACED = [*DECIDED, event("replaced", 131.0, None, start=1, lost=2, host="n3", by="n4")]
+
+
+@pytest.mark.parametrize(
+    ("events", "attempts"),
+    [
+        ([], ()),
+        (CUT, (Attempt(0, 100.0),)),
+        (DECIDED, (Attempt(0, 100.0, 123.0, LOSS), Attempt(1))),
+        ([go(0, 100.0), relaunch(1, 1, 130.0), go(1, 135.0, "step_00000300"),
+          event("attempt_failed", 140.0, attempt=1, cause="infra", culprit=CULPRIT),
+          event("restart", 141.0, attempt=2, cause="infra"), go(2, 142.0, "step_00000400"),
+          event("gang_ended", 150.0, outcome="succeeded", cause="", reason="", attempt=2)],
+         (Attempt(0, 100.0, 130.0, LOSS),
+          Attempt(1, 135.0, 140.0, "rank 1 on node 0 (n1) ended with SIGKILL", "step_00000300"),
+          Attempt(2, 142.0, 150.0, "succeeded", "step_00000400"))),
+        ([relaunch(1, 0, 130.0), relaunch(2, 1, 140.0)], (Attempt(0, None, 140.0, LOSS), Attempt(1))),
+    ],
+)  # fmt: skip
+def test_the_history_of_attempts(events: list[dict[str, Any]], attempts: tuple[Attempt, ...]) -> None:
+    assert attempts_of(events) == attempts
+
+
+def recovery(
+    events: list[dict[str, Any]], has: Reserves, away: tuple[str, ...] = ("n3",), record: RunRecord = RECORD
+) -> Recovery | None:
+    state = reduce(record, events, {0: True, 1: True, 2: None}, rank0_done=False)
+    nodes = [replace(node, unreachable=Unreachable(115.0) if node.host in away else None) for node in state.nodes]
+    return recovery_of(record, events, replace(state, nodes=tuple(nodes)), has)
+
+
+SPARE, NONE, TWO = Reserves(("n4", "n5"), None, 60.0), Reserves((), None, 60.0), Reserves((), 2, 60.0)
+WITHOUT = event("going_on_without", 131.0, None, start=1, hosts=["n3"], nodes=2, of=3)
+WAITING = event("waiting_for_hosts", 131.0, None, start=1, hosts=["n3"], why=["n3: No route to host"])
+
+
+@pytest.mark.parametrize(
+    ("events", "has", "words"),
+    [
+        (CUT, SPARE, "restarting on n1, n2, spare n4 without a checkpoint"),
+        (ENDED, SPARE, "restarting on n1, n2, spare n4 from step 300"),
+        (ENDED, NONE, "waiting for n3, at most 60 s, then restarting from step 300"),
+        (ENDED, TWO, "restarting on n1, n2 from step 300"),
+        (DECIDED, SPARE, "restarting on n1, n2, spare n4 from step 300"),
+        ([*DECIDED, event("replaced", 131.0, None, start=1, lost=2, host="n3", by="n5")], SPARE,
+         "restarting on n1, n2, spare n5 from step 300"),
+        ([*DECIDED, WITHOUT], TWO, "restarting on n1, n2 from step 300"),
+        ([*DECIDED, WAITING], NONE, "waiting for n3, at most 60 s, then restarting from step 300"),
+    ],
+)  # fmt: skip
+def test_what_is_lost_and_what_follows(events: list[dict[str, Any]], has: Reserves, words: str) -> None:
+    assert recovery(events, has) == Recovery(("n3",), 120.0, words)
+
+
+def test_an_agent_that_is_gone_costs_no_machine() -> None:
+    assert recovery(ENDED, SPARE, away=()) == Recovery(("n3",), 120.0, "restarting on n1, n2, n3 from step 300")
+
+
+def test_the_machines_are_those_that_the_next_start_has() -> None:
+    now = replace(RECORD, hosts=("n1", "n2", "n4"))
+    after = [*REPLACED, event("agent_started", 132.0, start=1, host="n1")]
+    found = recovery(after, SPARE, (), now)
+    assert found == Recovery(("n3",), 120.0, "restarting on n1, n2, spare n4 from step 300")
+    assert recovery([*after, go(1, 135.0, "step_00000300")], SPARE, (), now) is None
+
+
+def test_node_0_is_lost_without_a_word() -> None:
+    silent = [go(0, 100.0), event("gave_up", 125.0, 1, outcome="failed", cause="infra", reason="lost node 0")]
+    assert recovery(silent, SPARE, ("n1",)) == Recovery(
+        ("n1",), 115.0, "restarting on n2, n3, spare n4 without a checkpoint"
+    )
+
+
+def test_no_restart_is_left_or_wanted() -> None:
+    spent = replace(RECORD, job={"retry": {"infra": 0}})
+    assert recovery(ENDED, SPARE, record=spent) == Recovery(("n3",), 120.0, "no restart is left", restarts=False)
+    assert recovery([*ENDED, event("cancel", 121.0, None)], SPARE) is None
+    assert recovery([go(0, 100.0)], SPARE) is None

@@ -1,0 +1,114 @@
+"""A hint never leads to another error: the commands, options and fields that hints name are there, and can be typed.
+
+Hints are collected from the source: what errors are made with, and texts called so. Values in them stand for `X`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import orchestrator
+from orchestrator import errors
+from orchestrator.specs.job import Job
+from orchestrator.specs.profile import LocalProfile, SlurmProfile, SshProfile
+from tests.unit.test_docs import ALL_OPTIONS, EVERY, misuse, options_of
+
+SOURCES = Path(orchestrator.__file__).parent
+ERRORS = {name for name, each in vars(errors).items() if isinstance(each, type) and issubclass(each, Exception)}
+CALLED_HINT = re.compile(r"hint|remed|refusals|after_dashes|note|no_slurm|elsewhere", re.IGNORECASE)
+# Where a command in prose ends, as in `orch status lists them`, `orch rm RUN..., or ...`.
+END = re.compile(
+    r"[;,()'\"]|\. |\n|: | (?:lists?|shows?|brings?|starts|takes|writes|saves|says|has|keeps|reads?|and|or|to|with"
+    r"|which|for|where|refreshes)\b|$"
+)
+FOREIGN = re.compile(
+    r"\b(ssh|ssh-keygen|ssh-keyscan|sinfo|sbatch|srun|squeue|scontrol|sacctmgr|pip|uv|chmod|docker|podman|nvidia-smi|tar)\b"
+)
+FIELDS = {name for model in (Job, LocalProfile, SshProfile, SlurmProfile) for name in model.model_fields} | {"addr"}
+
+
+def text_of(node: ast.AST) -> str | None:
+    """A text in the source, with X for every value in it."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=parts):
+            return "".join(part.value if isinstance(part, ast.Constant) else "X" for part in parts)
+    return None
+
+
+def texts_in(node: ast.AST) -> Iterator[str]:
+    inside = {id(part) for each in ast.walk(node) if isinstance(each, ast.JoinedStr) for part in each.values}
+    for each in ast.walk(node):
+        if id(each) not in inside and (text := text_of(each)):
+            yield text
+
+
+def hints() -> Iterator[tuple[str, str]]:
+    """(file:line, hint) of all that is said by errors, and of all texts that are called so."""
+    for path in sorted(each for each in SOURCES.rglob("*.py") if SOURCES / "training" not in each.parents):
+        for node in ast.walk(ast.parse(path.read_text())):
+            found: list[ast.AST] = []
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in {*ERRORS, "CheckResult"}:
+                found = [*node.args, *(keyword.value for keyword in node.keywords)]
+            elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) and node.value is not None:
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                found = [node.value] if any(CALLED_HINT.search(ast.unparse(each)) for each in targets) else []
+            for each in found:
+                yield from ((f"{path.relative_to(SOURCES)}:{node.lineno}", text) for text in texts_in(each))
+
+
+HINTS = sorted(set(hints()))
+
+
+def commands_in(text: str) -> list[str]:
+    """The commands that a hint names: `orch rm RUN...` of `orch rm RUN..., or orch rm --keep 50`."""
+    found = []
+    for match in re.finditer(r"(?<![\w/.'-])orch (?=[a-z]+\b)", text):
+        rest = text[match.end() :]
+        end = END.search(rest)
+        words = rest[: end.start() if end else None].split()
+        is_command = words[0] in EVERY or (len(words) > 1 and re.match(r"--|[A-Z]", words[1]))
+        if is_command:  # what else follows the name is prose: orch starts the ranks
+            found.append("orch " + " ".join(word.removesuffix("...") for word in words))
+    return found
+
+
+def test_commands_are_found_in_prose() -> None:
+    assert commands_in("orch rm RUN..., or orch rm --keep 50") == ["orch rm RUN", "orch rm --keep 50"]
+    assert commands_in("orch status lists them; orch starts its ranks") == ["orch status"]
+    assert commands_in("as orch frobnicate --now does") == ["orch frobnicate --now does"]
+    assert misuse("orch frobnicate --now does")
+    assert len([text for _, text in HINTS if commands_in(text)]) > 30
+
+
+@pytest.mark.parametrize(("place", "hint"), [each for each in HINTS if commands_in(each[1])])
+def test_each_command_of_a_hint_can_be_typed(place: str, hint: str) -> None:
+    refused = {line: why for line in commands_in(hint) if (why := misuse(line)) and "Missing" not in why}
+    assert refused == {}, place
+
+
+def test_each_option_that_a_hint_names_is_there() -> None:
+    named = {(option, place) for place, hint in HINTS if not FOREIGN.search(hint)
+             for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", hint)}  # fmt: skip
+    # Of a job's own program, of a requirements file, and of a launch line that is told back.
+    others = {"--lr", "--hash", "--epochs", "--nproc_per_node", "--nproc"}
+    assert {(option, place) for option, place in named if option not in ALL_OPTIONS | others} == set()
+    assert len(named) > 15
+
+
+def test_each_field_that_a_hint_says_to_set_is_there() -> None:
+    named = {(field, place) for place, hint in HINTS for field in re.findall(r"\bset ([a-z_]+):? (?!to\b)", hint)}
+    named |= {(field, place) for place, hint in HINTS for field in re.findall(r"\bset ([a-z_]+): ", hint)}
+    prose = {"it", "the", "by", "this", "these", "a", "at", "them", "up", "with", "one", "in"}
+    assert {(field, place) for field, place in named if field not in FIELDS | prose} == set()
+    assert len(named) > 10
+
+
+def test_options_of_a_command_are_known() -> None:
+    assert {"--rank", "--here"} <= options_of(EVERY["replay"])

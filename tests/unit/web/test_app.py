@@ -1,0 +1,101 @@
+"""What the page answers to what no page asks: a sentence, and never a traceback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.operations import runs as operations
+from orchestrator.runs import store
+from tests.unit.views.runs_made import begin, make, tell
+from tests.unit.web.browser import Browser
+
+
+@pytest.mark.parametrize(
+    ("folder", "said"),
+    [
+        ("/tmp/\\u0000x", "has to be an absolute path"), ("\\u0000", "has to be an absolute path"),
+        ("/tmp/\\ud800", "what is no character"), ("/tmp/\\udc80", "what is no character"),
+        ("~nobody-such-user/x", "begins with ~nobody-such-user: there is no such user here"),
+        ("~nobody-\\u0000/x", "the folder"), ("", "has to be"), ("x/y", "has to be"),
+    ],
+)  # fmt: skip
+def test_a_folder_that_is_none_is_refused(tmp_path: Path, folder: str, said: str) -> None:
+    run = make(tmp_path, "train-abcdef")
+    answer = Browser(tmp_path).post(f"/api/runs/{run.run_id}/pull", f'{{"to": "{folder}"}}')
+    assert answer.status == 400
+    assert said in answer.found["error"]
+
+
+@pytest.mark.parametrize("code", ['"\\ud800"', '"é"', "5", "null", "[]", '{"a": 1}', '"\\u0000"'])
+def test_an_odd_code_opens_nothing(tmp_path: Path, code: str) -> None:
+    browser = Browser(tmp_path)
+    browser.access.new_code()
+    answer = browser.post("/enter", f'{{"code": {code}}}')
+    assert (answer.status, answer.text) == (403, "this code was used before: run orch ui once more\n")
+
+
+def test_what_a_user_has_nested_without_an_end_is_shown_to_a_depth(tmp_path: Path) -> None:
+    run, deep = make(tmp_path, "train-abcdef"), "[" * 900 + "]" * 900
+    (run.path / "result.json").write_text(f'{{"deep": {deep}, "loss": 1}}')
+    answer = Browser(tmp_path).get(f"/api/runs/{run.run_id}")
+    assert answer.status == 200
+    result = answer.found["result"]
+    assert result["loss"] == 1
+    assert "…" in str(result["deep"])
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("run.json", "[]", "run.json holds no JSON object"),
+        ("run.json", "\udcff", "run.json can't be read"),
+        ("plan.json", "5", ""),
+        ("metrics.jsonl", None, "metrics.jsonl can't be read: Is a directory"),
+        ("events.jsonl", None, "events.jsonl can't be read: Is a directory"),
+        ("events.jsonl", '\udcff\n{"kind": 5}\n[]\n', ""),
+        ("result.json", "\udcff", ""),
+    ],
+)
+def test_a_run_with_a_broken_file_has_its_page_which_says_so(
+    tmp_path: Path, name: str, text: str | None, said: str
+) -> None:
+    run = make(tmp_path, "train-abcdef")
+    (run.path / name).unlink(missing_ok=True)
+    if text is None:
+        (run.path / name).mkdir()
+    else:
+        (run.path / name).write_text(text, errors="surrogateescape")
+    browser = Browser(tmp_path)
+    for place in ("", "/files", "/heat", "/log"):
+        answer = browser.get(f"/api/runs/{run.run_id}{place}")
+        assert answer.status == 200, answer.text
+        if place == "":
+            assert said in " ".join([*answer.found["problems"], answer.found["detail"]])
+    for path in ("/api/runs", "/metrics", f"/api/curves?run={run.run_id}"):
+        assert browser.get(path).status == 200, path
+    answer = browser.get(f"/api/diff?one={run.run_id}&other={run.run_id}")
+    assert answer.status in (200, 409), answer.text
+
+
+def test_of_many_ranks_those_with_trouble_are_sent_and_the_rest_counted(tmp_path: Path) -> None:
+    run = make(tmp_path, "train-abcdef")
+    begin(run, ranks=250)
+    tell(run, 0, "rank_exit", 120.0, rank=240, code=1, attempt=0)
+    page = Browser(tmp_path).get(f"/api/runs/{run.run_id}").found
+    assert (len(page["ranks"]), page["ranks_left"]) == (100, 150)
+    assert (page["ranks"][0]["rank"], page["ranks"][0]["state"]) == (240, "failed")
+
+
+def test_what_a_run_has_cost_is_said_without_its_metrics_being_read_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make(tmp_path, "train-abcdef")
+    (run.path / "metrics.jsonl").write_text('{"kind": "train", "step": 1, "loss": 1}\n')
+    browser, read = Browser(tmp_path), list[str]()
+    real = store.read_lines
+    monkeypatch.setattr(store, "read_lines", lambda path: read.append(str(path)) or real(path))
+    monkeypatch.setattr(operations, "read_lines", lambda path: read.append(str(path)) or real(path))
+    assert browser.get(f"/api/runs/{run.run_id}").status == 200
+    assert [each for each in read if each.endswith("metrics.jsonl")] == []
