@@ -22,7 +22,7 @@ def check_has_values(run: RunDir) -> None:
     """Raise UsageError for the trial of a search that has not been given its values."""
     point = run.record().point
     if point is not None and point.is_trial and not point.values:
-        hint = "repeat one that has begun, or set what it shall run with: --set, or -- ARGUMENTS"
+        hint = "repeat one that has begun, or give its values: --set, or -- ARGUMENTS"
         raise UsageError(f"{run.run_id} has no values yet: its search chooses them when it is started", hint)
 
 
