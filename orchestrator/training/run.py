@@ -11,6 +11,7 @@ The other functions are the parts of these two, for scripts that need more. Star
 they do the same with defaults: checkpoints in ./checkpoints, and no heartbeat.
 """
 
+import copy
 import functools
 import sys
 from collections.abc import Mapping
@@ -254,7 +255,7 @@ def resume(**objects: Stateful) -> int:
         if isinstance(target, nn.Module):
             random_state.load_weights(target, contents, where)
         else:
-            target.load_state_dict(contents)
+            target.load_state_dict(copy.deepcopy(contents))  # what it keeps of this must not keep the checkpoint's file
     states, done = random_state.part(loaded.state, "random", where), int(random_state.part(loaded.state, "step", where))
     if len(states) == group.world_size():
         random_state.restore_random(states[group.rank()], _device())

@@ -112,6 +112,8 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list[
     """Trainings of two ranks, and those that two ranks can't do."""
     folder = tmp_path_factory.mktemp("two")
     wanted = [*ddp_in_its_ways(), *fsdp_in_its_ways(), *resumed("fsdp", "fsdp", "--accumulate", "2")]
+    aside = ("fsdp", *ADAM, *DROPOUT, "--accumulate", "2", "--async-save")
+    wanted += [asked("fsdp-aside", *aside, "--steps", "5"), asked("fsdp-aside", *aside)]
     wanted += [asked(f"half-{name}", name, *ADAM, "--steps", "5") for name in ("ddp", "fsdp", "pipeline")]
     wanted += [asked("accelerate", "accelerate", *ADAM), asked("accelerate-parts", "accelerate", "--accumulate", "3")]
     wanted += [asked("pipeline", "pipeline", *ADAM), asked("pipeline-parts", "pipeline", "--accumulate", "3")]
@@ -199,6 +201,14 @@ def test_each_rank_of_fsdp_writes_its_part_and_all_parts_are_hashed(three: Path)
     assert found is not None
     assert set(found.manifest.files) == {"state.pt", ".metadata", *(f"__{rank}_0.distcp" for rank in range(3))}
     assert "model" not in checkpoints.load(found.path)[0]
+
+
+def test_fsdp_writes_its_parts_beside_the_training(two) -> None:
+    assert_same(two[0] / "fsdp-aside", two[0] / "fsdp-whole")
+    found = checkpoints.newest(two[0] / "fsdp-aside" / "checkpoints")
+    assert found is not None
+    assert {"__0_0.distcp", "__1_0.distcp"} < set(found.manifest.files)
+    assert (two[0] / "out.0.txt").read_text().count("for which training waited") >= 2  # by no other training
 
 
 def test_a_resumed_training_of_fsdp_equals_an_unbroken_one(two) -> None:

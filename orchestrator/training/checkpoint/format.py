@@ -18,9 +18,8 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
@@ -212,26 +211,36 @@ def _sentence(path: Path, state: checkpoint_dir.CheckpointState, reason: str) ->
 
 def load(path: Path) -> tuple[dict[str, Any], Manifest]:
     """Load one checkpoint onto the CPU, verifying the very bytes it loads; CheckpointError for anything wrong."""
-    content, manifest = read_verified(path)
-    return decode(content, path), manifest
+    with memory_file() as file:
+        manifest = copy_verified(path, file)
+        return decode(file, path), manifest
 
 
-def read_verified(path: Path) -> tuple[bytes, Manifest]:
-    """Return the bytes of a checkpoint's state, after their hash was found right, and its manifest."""
+def memory_file() -> IO[bytes]:
+    """Make a file in memory, which is gone when it is closed and nothing maps it."""
+    return os.fdopen(os.memfd_create("checkpoint"), "w+b", buffering=0)
+
+
+def copy_verified(path: Path, file: IO[bytes]) -> Manifest:
+    """Copy a checkpoint's state into `file` and find its hash right; returns its manifest."""
     manifest = read_manifest(path)
     try:
-        content = (path / STATE).read_bytes()
+        with (path / STATE).open("rb", buffering=0) as source:
+            digest = hashing.copy_hashed(source, file)
     except OSError as error:
         raise CheckpointError(f"The checkpoint {path} can't be read: {error.strerror}.") from error
-    if hashing.sha256_of(content) != manifest.files[STATE]["sha256"]:
+    if digest != manifest.files[STATE]["sha256"]:
         raise CheckpointError(f"The checkpoint {path} is corrupt: {STATE} does not match its sha256.")
-    return content, manifest
+    return manifest
 
 
-def decode(content: bytes, path: Path) -> dict[str, Any]:
-    """Turn a state's bytes into the dict that was saved, tensors and plain values only; `path` names it in errors."""
+def decode(file: IO[bytes], path: Path) -> dict[str, Any]:
+    """Turn a state's bytes into the dict that was saved, tensors and plain values only; `path` names it in errors.
+
+    The tensors are the file's own pages, mapped: they cost no memory until they are written to, and keep the file.
+    """
     try:
-        state = torch.load(BytesIO(content), map_location="cpu", weights_only=True)
+        state = torch.load(f"/proc/self/fd/{file.fileno()}", map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:
         # torch.load raises a dozen kinds, down to KeyError, for what is no file of torch.save.
         reason = str(error).partition("\n")[0].rstrip(".") or type(error).__name__

@@ -11,6 +11,7 @@ from typing import IO, Any
 import torch
 
 THREADED_BYTES = 1 << 16
+COPIED_BYTES = 1 << 22
 
 
 class HashingWriter:
@@ -117,6 +118,16 @@ def save_hashed(path: Path, state: object) -> dict[str, Any]:
     with hashed(path) as writer, without_crc32():
         torch.save(state, writer)  # type: ignore[arg-type]
         return writer.finish()
+
+
+def copy_hashed(source: IO[bytes], target: IO[bytes]) -> str:
+    """Copy an unbuffered file into another; returns the sha256 in hex of what was read."""
+    digest, block = hashlib.sha256(), bytearray(COPIED_BYTES)
+    while count := source.readinto(block):  # type: ignore[attr-defined]
+        part = memoryview(block)[:count]
+        digest.update(part)
+        _write_all(target, part)
+    return digest.hexdigest()
 
 
 def sha256_of(content: bytes) -> str:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from orchestrator.training.errors import CheckpointError
 
@@ -81,6 +81,8 @@ def load_optimizer(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -
     ]
     complete = len(groups) == len(saved["param_groups"])  # else torch's own error says what differs
     optimizer.load_state_dict({**saved, "param_groups": groups} if complete else dict(saved))
+    for values in optimizer.state.values():  # on CPUs it takes the very tensors that it is given: pages of a file
+        values |= {key: value.clone() for key, value in values.items() if isinstance(value, Tensor) and value.is_cpu}
 
 
 def part(contents: Mapping[str, Any], name: str, where: str) -> Any:

@@ -1,12 +1,15 @@
 """Where to start: the one checkpoint that all ranks load, found by rank 0 and sent to the others.
 
-Rank 0 reads it and the others receive its bytes, so that hosts without a shared file system resume too.
+Rank 0 reads it and sends its bytes, so that hosts without a shared file system resume too. The ranks of a host keep one
+copy of them, in a file in memory that each maps: a rank's own memory has only what it makes of them.
 """
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from orchestrator.training.checkpoint import format as checkpoints
 from orchestrator.training.distributed import group
@@ -65,19 +68,38 @@ def load_for_all(places: Places, report: Report) -> Loaded | None:
     path = path_for_all(places, report)
     if path is None:
         return None
-    if not group.is_joined():
-        return Loaded(checkpoints.load(path)[0], path)
-    content, problem = None, ""
-    if group.leads():
-        try:
-            content, _ = checkpoints.read_verified(path)
-        except CheckpointError as error:
-            problem = str(error)
-    if problem := group.from_main(problem):
-        raise CheckpointError(problem)
-    received = group.bytes_from_main(content)
-    assert received is not None
-    return Loaded(checkpoints.decode(received, path), path)
+    with _host_file() as (file, keeps):
+        problem = ""
+        if group.leads():
+            try:
+                checkpoints.copy_verified(path, file)
+            except CheckpointError as error:
+                problem = str(error)
+        if problem := group.from_main(problem):
+            raise CheckpointError(problem)
+        group.file_from_main(file, keeps=keeps)
+        return Loaded(checkpoints.decode(file, path), path)
+
+
+@contextmanager
+def _host_file() -> Iterator[tuple[IO[bytes], bool]]:
+    """Give a file in memory that the ranks of a host share, and whether it is this rank that fills it; collective."""
+    own = checkpoints.memory_file()
+    # Processes that see the same /proc can open each other's files there, whatever has started them.
+    there = f"{Path('/proc/sys/kernel/random/boot_id').read_text()} {os.readlink('/proc/self/ns/pid')}"
+    path = f"/proc/{os.getpid()}/fd/{own.fileno()}"
+    first = next(each for where, each in group.everyones([there, path]) if where == there)
+    theirs = None if first == path else _opened(first)
+    with own, theirs or own as file:
+        yield file, file is own
+
+
+def _opened(path: str) -> IO[bytes] | None:
+    """Open another rank's file; None where the site hides even one's own processes: this rank has a copy then."""
+    try:
+        return open(path, "rb", buffering=0)
+    except OSError:
+        return None
 
 
 def whole(loaded: Loaded) -> dict[str, Any]:

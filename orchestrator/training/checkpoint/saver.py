@@ -3,11 +3,12 @@
 import functools
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
+import torch.distributed as dist
 from torch import Tensor
 
 from orchestrator.protocol.checkpoints.checkpoint_dir import Manifest
@@ -33,7 +34,9 @@ class Saver:
         self._report = report
         self._heartbeats = heartbeats
         self._staging = Staging() if aside else None
-        self._working: Thread | None = None
+        self._staged_shards: Staging | None = None
+        self._members: dist.ProcessGroup | None = None
+        self._working: Future[None] | None = None
         self._second = SecondCopy(places.second_copy, report)
         if group.leads():
             checkpoints.clean(places.checkpoints)
@@ -46,7 +49,7 @@ class Saver:
     ) -> None:
         """Save a checkpoint: on the disk when this returns, or aside; deleting older ones is aside.
 
-        Rank 0 gives the contents. With `shards` all ranks call this, and each writes its own before it returns.
+        Rank 0 gives the contents. With `shards` all ranks call this, and each writes its own.
         """
         started = time.monotonic()
         self.close()
@@ -54,18 +57,34 @@ class Saver:
         if shards is None and contents is None:
             return
         own = contents if contents is not None else {}
-        if shards is None and self._staging is not None:
-            copied = self._staging.copy(own)
-            waited = round(time.monotonic() - started, 3)
-            self._start(lambda: self._write_and_prune(copied, manifest, started, waited))
+        if self._staging is None:
+            path = self._write(own, manifest, shards, started)
+            if path is not None and group.leads():
+                self._start(lambda: self._prune(path))
             return
-        path = self._write(own, manifest, shards, started)
-        if path is not None and group.leads():
-            self._start(lambda: self._prune(path))
+        copied = self._staging.copy(own)
+        parts = None if shards is None else self._on_host(shards)
+        waited = round(time.monotonic() - started, 3)
+        self._start(lambda: self._write_and_prune(copied, manifest, parts, started, waited))
 
-    def _write_and_prune(self, contents: Mapping[str, Any], manifest: Manifest, started: float, waited: float) -> None:
-        path = self._write(contents, manifest, None, started, waited=waited)
-        if path is not None:
+    def _on_host(self, shards: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        from orchestrator.training.checkpoint import sharded  # noqa: PLC0415 - DCP is slow to import, and few need it
+
+        if self._staged_shards is None:
+            self._staged_shards = Staging()
+            self._members = group.beside()
+        return sharded.on_host(shards, self._staged_shards)
+
+    def _write_and_prune(
+        self,
+        contents: Mapping[str, Any],
+        manifest: Manifest,
+        shards: Mapping[str, Tensor] | None,
+        started: float,
+        waited: float,
+    ) -> None:
+        path = self._write(contents, manifest, shards, started, waited=waited)
+        if path is not None and group.leads():
             self._prune(path)
 
     def _write(
@@ -97,13 +116,14 @@ class Saver:
         return path
 
     def _start(self, work: Callable[[], None]) -> None:
-        self._working = Thread(target=work, name="checkpoint")
-        self._working.start()
+        worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._working = worker.submit(work)
+        worker.shutdown(wait=False)  # the thread ends with this work
 
     def _write_shards(self, contents: Mapping[str, Any], manifest: Manifest, shards: Mapping[str, Tensor]) -> Path:
         from orchestrator.training.checkpoint import sharded  # noqa: PLC0415 - DCP is slow to import, and few need it
 
-        return sharded.write(self._places.checkpoints, shards, {**contents, SHARDED: True}, manifest)
+        return sharded.write(self._places.checkpoints, shards, {**contents, SHARDED: True}, manifest, self._members)
 
     @functools.cached_property
     def is_shared(self) -> bool:
@@ -120,7 +140,7 @@ class Saver:
             self._report.warn(str(error))
 
     def close(self) -> None:
-        """Wait until the last checkpoint has been written, and older ones deleted."""
-        if self._working is not None:
-            self._working.join()
-            self._working = None
+        """Wait until the last checkpoint has been written, and older ones deleted; raises what went wrong there."""
+        working, self._working = self._working, None
+        if working is not None:
+            working.result()

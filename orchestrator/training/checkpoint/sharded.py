@@ -15,15 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.tensor import DTensor
 
 from orchestrator.protocol.checkpoints.checkpoint_dir import Manifest, name_of
 from orchestrator.training.checkpoint import format as checkpoints
 from orchestrator.training.checkpoint import hashing
+from orchestrator.training.checkpoint.staging import Staging
 from orchestrator.training.distributed import group
 from orchestrator.training.errors import CheckpointError
 
@@ -40,9 +43,26 @@ _INDEX_IS_MADE_OF = {
 }  # fmt: skip
 
 
-def write(folder: Path, shards: Mapping[str, Tensor], state: Mapping[str, Any], manifest: Manifest) -> Path:
+def on_host(shards: Mapping[str, Tensor], staging: Staging) -> dict[str, Tensor]:
+    """Return this rank's parts copied to host memory, where the training does not change them."""
+    own = {name: each.to_local() if isinstance(each, DTensor) else each for name, each in shards.items()}
+    # As torch's own stagers do it: from_local would move the copy back to the mesh's device.
+    return {
+        name: DTensor(copied, each._spec, requires_grad=False) if isinstance(each := shards[name], DTensor) else copied
+        for name, copied in staging.copy(own).items()
+    }
+
+
+def write(
+    folder: Path,
+    shards: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+    manifest: Manifest,
+    members: dist.ProcessGroup | None = None,
+) -> Path:
     """Write a checkpoint whose tensors are `shards` of all ranks and whose state is rank 0's; collective.
 
+    `members` is the group over which the ranks agree, where another thread uses the training's own.
     On the disk and committed when this returns; CheckpointError on all ranks where one of them failed.
     """
     temp: Path | None = None
@@ -52,11 +72,11 @@ def write(folder: Path, shards: Mapping[str, Tensor], state: Mapping[str, Any], 
             temp = checkpoints.begin(folder, manifest.step)
         except CheckpointError as error:
             problem = str(error)
-    told, problem = group.from_main((None if temp is None else str(temp), problem))
+    told, problem = group.from_main((None if temp is None else str(temp), problem), members)
     if told is None:
         raise CheckpointError(problem)
     temp = Path(told)
-    answers = group.everyones(_write_mine(temp, dict(shards)))
+    answers = group.everyones(_write_mine(temp, dict(shards), members), members)
     problem = "; ".join(sorted({trouble for _, trouble in answers if trouble}))
     path = temp.with_name(name_of(manifest.step))
     if group.leads():
@@ -69,18 +89,20 @@ def write(folder: Path, shards: Mapping[str, Tensor], state: Mapping[str, Any], 
                 checkpoints.commit(temp, state, replace(manifest, files=files))
             except CheckpointError as error:
                 problem = str(error)
-    if problem := group.from_main(problem):
+    if problem := group.from_main(problem, members):
         raise CheckpointError(problem)
     return path
 
 
-def _write_mine(temp: Path, shards: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], str]:
+def _write_mine(
+    temp: Path, shards: dict[str, Any], members: dist.ProcessGroup | None
+) -> tuple[dict[str, dict[str, Any]], str]:
     """Write this rank's part; returns the manifest's entries of its files, and what went wrong."""
     try:
         writer = FileSystemWriter(temp, sync_files=False)  # `files` forces each to the disk
         writer.fs = files = _HashedFiles()
         with _alone_or_not() as alone, hashing.without_crc32():
-            state_dict_saver.save(shards, storage_writer=writer, no_dist=alone)
+            state_dict_saver.save(shards, storage_writer=writer, no_dist=alone, process_group=members)
         return files.written, ""
     except CheckpointException as error:
         return {}, _reasons(error)
@@ -151,9 +173,12 @@ def read_into(path: Path, targets: dict[str, Any]) -> None:
 @contextmanager
 def _alone_or_not() -> Iterator[bool]:
     """Tell DCP whether there is a process group; it would warn that there is none, which is so."""
+    if group.is_joined():
+        yield False
+        return
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-        yield not group.is_joined()
+        yield True
 
 
 def _reasons(error: CheckpointException) -> str:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import IO, Any
 
 import torch
 import torch.distributed as dist
@@ -115,9 +115,21 @@ def _from_environ(name: str, default: int) -> int:
     return int(value) if value.isdigit() else default
 
 
-def device() -> torch.device:
+def beside() -> dist.ProcessGroup | None:
+    """Make a group of all ranks for what runs beside the training, over gloo; None without a group; collective.
+
+    Two threads of a rank can't use one group at once: their collectives would meet those of other ranks in any order.
+    """
+    if not is_joined():
+        return None
+    members = dist.new_group(backend="gloo", timeout=timedelta(seconds=PATIENCE[0]))
+    assert isinstance(members, dist.ProcessGroup)  # this rank is in it, as all are
+    return members
+
+
+def device(members: dist.ProcessGroup | None = None) -> torch.device:
     """Return where the tensors of a collective must live: NCCL alone moves only GPU memory."""
-    return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
+    return torch.device("cuda" if dist.get_backend(members) == "nccl" else "cpu")
 
 
 def sum_over_ranks(values: Sequence[float]) -> list[float]:
@@ -129,13 +141,13 @@ def sum_over_ranks(values: Sequence[float]) -> list[float]:
     return [float(value) for value in tensor.tolist()]
 
 
-def everyones(value: object) -> list[Any]:
+def everyones(value: object, members: dist.ProcessGroup | None = None) -> list[Any]:
     """Return each rank's `value`, by rank, on all ranks; collective. It is of encoding.KINDS."""
     if not is_joined():
         return [value]
-    mine, sizes = _padded(value)
+    mine, sizes = _padded(value, members)
     parts = [torch.empty_like(mine) for _ in sizes]
-    dist.all_gather(parts, mine)
+    dist.all_gather(parts, mine, members)
     return [decode(part[:size]) for part, size in zip(parts, sizes, strict=True)]
 
 
@@ -149,44 +161,50 @@ def gathered(value: object) -> list[Any] | None:
     return None if parts is None else [decode(part[:size]) for part, size in zip(parts, sizes, strict=True)]
 
 
-def _padded(value: object) -> tuple[torch.Tensor, list[int]]:
+def _padded(value: object, members: dist.ProcessGroup | None = None) -> tuple[torch.Tensor, list[int]]:
     """Return this rank's value as bytes, as many as the longest has, and how many each rank's has; collective."""
     content = encode(value)
-    mine = torch.tensor([len(content)], dtype=torch.int64, device=device())
+    mine = torch.tensor([len(content)], dtype=torch.int64, device=device(members))
     sizes = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-    dist.all_gather(sizes, mine)
+    dist.all_gather(sizes, mine, members)
     counts = [int(size) for size in sizes]
-    padded = torch.zeros(max(counts), dtype=torch.uint8, device=device())
+    padded = torch.zeros(max(counts), dtype=torch.uint8, device=device(members))
     padded[: len(content)] = content
     return padded, counts
 
 
-def from_main(value: object) -> Any:
+def from_main(value: object, members: dist.ProcessGroup | None = None) -> Any:
     """Return rank 0's `value` on all ranks; collective. It is of encoding.KINDS."""
     if not is_joined():
         return value
     content = encode(value if leads() else None)
-    size = torch.tensor([len(content)], dtype=torch.int64, device=device())
-    dist.broadcast(size, 0)
-    moved = content.to(device()) if leads() else torch.empty(int(size), dtype=torch.uint8, device=device())
-    dist.broadcast(moved, 0)
+    size = torch.tensor([len(content)], dtype=torch.int64, device=device(members))
+    dist.broadcast(size, 0, members)
+    moved = (
+        content.to(device(members)) if leads() else torch.empty(int(size), dtype=torch.uint8, device=device(members))
+    )
+    dist.broadcast(moved, 0, members)
     return decode(moved)  # on rank 0 as well: a value that can't be sent is refused on all ranks alike
 
 
-def bytes_from_main(content: bytes | None) -> bytes | None:
-    """Return rank 0's `content` on all ranks, moved in chunks of 64 MiB; collective."""
+def file_from_main(file: IO[bytes], *, keeps: bool) -> None:
+    """Write what rank 0's file holds into the files of those that keep it, in chunks of 64 MiB; collective.
+
+    All have the whole when this returns: a file that other ranks read too is complete.
+    """
     if not is_joined():
-        return content
-    size = from_main(None if content is None else len(content))
-    if size is None:
-        return None
-    buffer = torch.frombuffer(bytearray(content or size), dtype=torch.uint8)
+        return
+    size = from_main(os.fstat(file.fileno()).st_size)
+    chunk = torch.empty(min(size, CHUNK_BYTES), dtype=torch.uint8)
     for start in range(0, size, CHUNK_BYTES):
-        chunk = buffer[start : start + CHUNK_BYTES]
-        moved = chunk.to(device())
+        part = chunk[: size - start]
+        if leads():
+            os.preadv(file.fileno(), [part.numpy().data], start)
+        moved = part.to(device())
         dist.broadcast(moved, 0)
-        chunk.copy_(moved)
-    return content if content is not None else buffer.numpy().tobytes()
+        if keeps and not leads():
+            os.pwrite(file.fileno(), moved.cpu().numpy().data, start)
+    barrier()
 
 
 def barrier() -> None:
