@@ -123,6 +123,7 @@ class Trainer:
         self.data = load_data(task, options, self.report.warn)
         if self.data.stand_in and options.offline_epochs and not options.steps:
             options = self.options = replace(options, epochs=options.offline_epochs)
+            self.setup = replace(self.setup, options=options)
         self.train_samples, self.test_samples = (
             loading.source(samples, part, task, options, ranks, choice.device)
             for samples, part in ((self.data.train, "training"), (self.data.test, "test"))
@@ -149,7 +150,7 @@ class Trainer:
     def _build(self) -> None:
         """Make model and optimizer: weights from the seed alone, then a generator of its own for each rank."""
         random_state.seed_everything(self.options.seed)
-        self.strategy = self.kind(self.setup, self.task.model(self.options))
+        self.strategy = self.kind(self.setup, self.kind.make(self.setup))
         random_state.seed_everything(random_state.seed_for(self.options.seed, 0, self._chance()))
 
     def _chance(self) -> int:

@@ -45,6 +45,11 @@ class Strategy:
     saves_shards: ClassVar[bool] = False
     """Can each rank write its own part of a checkpoint?"""
 
+    @classmethod
+    def make(cls, setup: Setup) -> nn.Module:
+        """Return the task's model, as this rank needs it to begin with."""
+        return setup.task.model(setup.options)
+
     def __init__(self, setup: Setup, model: nn.Module) -> None:
         self.setup = setup
         self.check()

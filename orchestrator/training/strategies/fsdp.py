@@ -16,7 +16,7 @@ from orchestrator.training.data.sampler import Share
 from orchestrator.training.data.samples import Tensors
 from orchestrator.training.distributed import group
 from orchestrator.training.errors import CheckpointError, UserError
-from orchestrator.training.strategies import tensor_parallel
+from orchestrator.training.strategies import tensor_parallel, weights_from_main
 from orchestrator.training.strategies.base import Setup, Strategy
 from orchestrator.training.strategies.layers import blocks
 from orchestrator.training.strategies.share import data_part
@@ -40,9 +40,23 @@ class Fsdp(Strategy):
             if size > of or of % size:
                 raise UserError(f"{name} {size} does not divide the {of} ranks that it is to part: choose a divisor.")
 
+    @classmethod
+    def make(cls, setup: Setup) -> nn.Module:
+        if not setup.grouped or group.leads():
+            return super().make(setup)
+        with weights_from_main.Undrawn():
+            return super().make(setup)
+
     def place(self, model: nn.Module) -> nn.Module:
         if not self.setup.grouped:
             return super().place(model)
+        tensors = weights_from_main.whole(model)
+        self._cut(model)
+        weights_from_main.take(model, tensors, self.setup.device)
+        return model
+
+    def _cut(self, model: nn.Module) -> None:
+        """Replace the model's weights by this rank's parts of them."""
         options = self.setup.options
         sizes = _dimensions(self.setup)
         self.mesh = init_device_mesh(self.setup.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
@@ -55,7 +69,6 @@ class Fsdp(Strategy):
         for block in blocks(model):
             fully_shard(block, **cut)
         fully_shard(model, **cut)
-        return model
 
     def _data_mesh(self) -> DeviceMesh:
         """Return the mesh of the ranks that have other samples: in one dimension, or (copies, parts of one copy)."""

@@ -1,0 +1,73 @@
+"""One rank draws a model's weights, and the others take their parts of them: none but rank 0 holds all of them.
+
+A rank that draws no weights has them as torch.empty left them, and the kernel gives no memory for what nobody writes.
+torch's own way, the meta device, asks of a model that all it does as it is made can be done without numbers.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.overrides import TorchFunctionMode
+
+from orchestrator.training.distributed import group
+from orchestrator.training.errors import UserError
+from orchestrator.training.strategies.tensor_parallel import part_of
+
+_DRAWS = {
+    Tensor.uniform_, Tensor.normal_, nn.init.uniform_, nn.init.normal_, nn.init.kaiming_uniform_, nn.init.constant_,
+}  # fmt: skip
+
+
+class Undrawn(TorchFunctionMode):
+    """Within it, a parameter is left as it is by what would fill it with random numbers or with a constant."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        filled = args[0] if args else given.get("tensor")
+        if func in _DRAWS and isinstance(filled, nn.Parameter):
+            return filled
+        return func(*args, **given)
+
+
+def whole(model: nn.Module) -> dict[str, Tensor]:
+    """Return a model's tensors by name, which keep what they are when the model's own are cut or moved.
+
+    Raises UserError on all ranks where one has made another model; collective.
+    """
+    tensors = {name: each.detach() for name, each in _tensors(model)}
+    mine = [f"{name} {list(each.shape)} {each.dtype}" for name, each in tensors.items()]
+    theirs = group.from_main(mine)
+    differing = sorted(set(mine) ^ set(theirs)) or ([] if mine == theirs else ["its order"])
+    problem = f"rank {group.rank()} has another model than rank 0 ({differing[0]})" if differing else ""
+    if problems := [each for each in group.everyones(problem) if each]:
+        raise UserError(f"{problems[0]}: make the same layers on each rank, for only rank 0 draws random weights.")
+    return tensors
+
+
+def take(model: nn.Module, tensors: Mapping[str, Tensor], device: torch.device) -> None:
+    """Fill this rank's parts of the model with rank 0's `tensors`, sent one by one; collective."""
+    with torch.no_grad():
+        for name, own in _tensors(model):
+            if group.leads():
+                value = tensors[name].to(device).contiguous()
+            else:
+                value = torch.empty(own.shape, dtype=own.dtype, device=device)
+            if value.numel():
+                dist.broadcast(value.reshape(-1).view(torch.uint8), 0)  # as bytes: not all kinds of numbers can be sent
+            own.copy_(part_of(value, own) if isinstance(own, DTensor) else value)
+
+
+def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield weights, buffers, and tensors that are a module's plain attributes, each once."""
+    yield from model.named_parameters()
+    yield from model.named_buffers()
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            if isinstance(value, Tensor):
+                yield f"{path}.{name}", value
