@@ -26,6 +26,7 @@ from orchestrator.runs.store import RunDir, append_line, write_durably
 
 SEARCH: Final = "search.json"
 JOURNAL: Final = "search.jsonl"
+GROWTH: Final = 1.1  # of the step, between two values that the journal takes: rungs are a factor of 4 apart
 Value = float | int | str
 
 
@@ -282,24 +283,30 @@ def news_of(root: Path, sweep: str, search: Search, trials: Iterable[Trial]) -> 
     found: list[Entry] = []
     for trial in trials:
         if trial.end is None:
-            found += _end_of(RunDir(root / "runs" / point_id(sweep, trial.number)), search, trial.number)
+            found += _end_of(RunDir(root / "runs" / point_id(sweep, trial.number)), search, trial)
     return found
 
 
-def _end_of(run: RunDir, search: Search, number: int) -> list[Entry]:
-    ending = run.ending()
+def _end_of(run: RunDir, search: Search, trial: Trial) -> list[Entry]:
+    ending, number = run.ending(), trial.number
     if ending is None:
         return [] if run.path.exists() else [Told(number, End.FAILED)]  # one that was removed
-    seen = newest_value(Series(run), search, number)
-    said: list[Entry] = [seen] if seen is not None else []
+    said = new_values(Series(run), search, number, max(trial.seen, default=-1))
     if ending.verdict.is_stopped_early:
         return [*said, Told(number, End.STOPPED)]
     value = metrics_of(run).get(search.metric) if ending.verdict.outcome is Outcome.SUCCEEDED else None
     return [*said, Told(number, End.FAILED if value is None else End.COMPLETE, value)]
 
 
-def newest_value(series: Series, search: Search, number: int) -> Seen | None:
-    """Return the newest value of the metric that a trial has written by step; None where it has none."""
+def new_values(series: Series, search: Search, number: int, after: int) -> list[Seen]:
+    """Return what a trial has said of the metric since a step; of many, each a tenth further than the one before.
+
+    A rung compares what trials said at the same step, so it is not enough to know what they have said last.
+    """
     series.look()
-    values = series.values(search.metric)
-    return Seen(number, int(values[-1].step), values[-1].value) if values else None
+    found: list[Seen] = []
+    for each in series.values(search.metric):
+        if each.step >= max(after + 1, after * GROWTH):
+            after = int(each.step)
+            found.append(Seen(number, after, each.value))
+    return found

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from orchestrator.backends import backend, kind_of
 from orchestrator.errors import OrchError, StoreError
@@ -29,7 +29,7 @@ from orchestrator.runs.searches import (
     append,
     entries_from,
     journal,
-    newest_value,
+    new_values,
     news_of,
     read_search,
     trials_of,
@@ -38,8 +38,6 @@ from orchestrator.runs.store import RunDir, check_own
 
 if TYPE_CHECKING:  # `orch status` must not wait for what it does not need
     from orchestrator.supervisor.study import Halving
-
-GROWTH: Final = 1.1  # of the step, between two values that are looked at: rungs are a factor of 4 apart
 
 
 def folder_of(root: Path, sweep: str) -> Path:
@@ -173,17 +171,13 @@ class _Rule:
         self._catch_up()
         going = [(run, number) for run, number in runs if not (run.path / "cancel.json").exists()]
         for run, number in going:
-            seen = newest_value(self._series.setdefault(number, Series(run)), self._search, number)
-            if seen is not None and seen.step >= self._next_step(number):
+            last = self._halving.last.get(number, -1)
+            for seen in new_values(self._series.setdefault(number, Series(run)), self._search, number, last):
                 append(self._folder, seen)
         self._catch_up()
         for run, number in going:
-            if (seen := self._halving.stopped.get(number)) is not None:
-                stop(run, self._search, seen)
-
-    def _next_step(self, number: int) -> float:
-        last = self._halving.last.get(number, -1)
-        return max(last + 1, last * GROWTH)
+            if (reason := self._halving.stopped.get(number)) is not None:
+                stop(run, self._search, reason)
 
     def _catch_up(self) -> None:
         entries, self._offset = entries_from(self._folder, self._search, self._offset)

@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestrator.errors import StoreError, UsageError
 from orchestrator.protocol.metric import Better
-from orchestrator.runs.searches import Asked, Dimension, End, Entry, Sampler, Search, Seen, Trial, Value
+from orchestrator.runs.searches import Asked, Dimension, End, Entry, Sampler, Search, Seen, Told, Trial, Value
 
 
 def check_installed() -> None:
@@ -38,12 +38,15 @@ def ask(search: Search, trials: Iterable[Trial], number: int) -> dict[str, Value
 class Halving:
     """Asynchronous successive halving (ASHA): of the trials at a rung, those go on that are among its best quarter.
 
-    Takes the journal's entries one after another; `stopped` are the trials to be stopped, each by what it said.
+    Takes the journal's entries one after another; `stopped` are the trials to be stopped, each by what it said. The
+    first rung is at a hundredth of the steps of the first trial that completes; what was said before is taken then,
+    so that those who came first count too, as they would not with optuna's own "auto".
     """
 
     def __init__(self, search: Search) -> None:
         self._search = search
-        self._study = _study(search, _optuna().samplers.RandomSampler(0))  # it is not asked
+        self._study: Any = None  # once the first rung is known
+        self._before: list[Entry] = []
         self._numbers: dict[int, int] = {}  # of the study, by our trials
         self._ended: set[int] = set()
         self.last: dict[int, int] = {}  # the newest step of each trial
@@ -51,6 +54,20 @@ class Halving:
 
     def take(self, entry: Entry) -> None:
         """Take the next entry of the journal."""
+        if self._study is not None:
+            self._take(entry)
+            return
+        self._before.append(entry)
+        if isinstance(entry, Seen):
+            self.last[entry.trial] = max(entry.step, self.last.get(entry.trial, -1))
+        elif isinstance(entry, Told) and entry.end is End.COMPLETE:
+            first_rung = max(1, self.last.get(entry.trial, 0) // 100)
+            self._study = _study(self._search, _optuna().samplers.RandomSampler(0), first_rung)  # it is not asked
+            self.last = {}
+            for each in self._before:
+                self._take(each)
+
+    def _take(self, entry: Entry) -> None:
         if isinstance(entry, Asked):
             if entry.trial not in self._numbers:
                 self._numbers[entry.trial] = len(self._numbers)
@@ -87,12 +104,11 @@ def _optuna() -> Any:
     return optuna
 
 
-def _study(search: Search, sampler: Any) -> Any:
+def _study(search: Search, sampler: Any, first_rung: int = 1) -> Any:
     optuna = _optuna()
     direction = "minimize" if search.better is Better.LOWER else "maximize"
-    return optuna.create_study(
-        sampler=sampler, direction=direction, pruner=optuna.pruners.SuccessiveHalvingPruner(), study_name="search"
-    )
+    pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=first_rung)
+    return optuna.create_study(sampler=sampler, direction=direction, pruner=pruner, study_name="search")
 
 
 def _sampler(search: Search, number: int) -> Any:

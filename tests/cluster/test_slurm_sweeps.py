@@ -22,11 +22,17 @@ if os.environ["RANK"] == "0":
         json.dump({"accuracy": int(os.environ["POINT"]) / 10}, file)
 sys.exit(3 if (os.environ["POINT"], os.environ["RANK"]) == ("7", "0") else 0)
 """
+# A trial with x below 0 goes on until it is asked to stop.
 TRIAL = """
-import json, os
-if os.environ["RANK"] == "0":
-    with open(os.environ["ORCH_RESULT_FILE"], "w") as file:
-        json.dump({"loss": int(os.environ["N"])}, file)
+import itertools, json, os, signal
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+x = float(os.environ["X"])
+for step in itertools.count(1):
+    if os.environ["RANK"] == "0":
+        with open(os.environ["ORCH_METRICS_FILE"], "a") as file:
+            file.write(json.dumps({"kind": "eval", "step": step, "loss": (x - 3) ** 2 + 1 / step}) + "\\n")
+    if step >= 8 and (x > 0 or signal.sigtimedwait({signal.SIGTERM}, 1)):
+        break
 """
 
 
@@ -76,17 +82,20 @@ def test_a_sweep_is_one_array(alice: User) -> None:
     assert sweep not in alice.testbed.output("ctl", "ls", f"{ORCH}/sweeps", f"{ORCH}/runs")
 
 
-def test_the_trials_of_a_search_are_jobs_of_their_own(alice: User) -> None:
+def test_the_trials_of_a_search_are_jobs_of_their_own_and_a_bad_one_is_stopped(alice: User) -> None:
     alice.write("trial.py", TRIAL)
-    job = "script: trial.py\nlauncher: exec\nmetric: loss\nsearch: {space: {job.env.N: {low: 1, high: 9}}}\n"
+    space = "search: {seed: 4, space: {job.env.X: {low: -10.0, high: 10.0}}}\n"  # draws 6.2, 6.0, -3.8, 1.0
     two = PROFILE.replace("nodes: 3", "nodes: 2")
-    sweep = submit(alice, job, two, "--search", "tpe", "--trials", "2")
+    asked = ("--search", "random", "--trials", "4", "--parallel", "1", "--stop", "asha")
+    sweep = submit(alice, f"script: trial.py\nlauncher: exec\nmetric: loss\n{space}", two, *asked)
     done = alice.orch("wait", sweep, "--timeout", "150")
-    assert (done.code, done.err) == (0, f"{sweep} succeeded: 2 runs: 2 succeeded\n")
+    assert (done.code, done.err) == (0, f"{sweep} succeeded: 4 runs: 3 succeeded, 1 stopped early\n")
     points = alice.orch("status", sweep, "--json").json["points"]
-    assert len({point["slurm_job"] for point in points}) == 2
+    assert len({point["slurm_job"] for point in points}) == 4
+    stopped = alice.orch("why", f"{sweep}.2").out
+    assert "stopped by its search at step 1: with loss" in stopped
     best = alice.orch("best", sweep, "--json").json[0]
-    assert best["value"] == min(int(point["values"]["job.env.N"]) for point in points)
+    assert best["run_id"] == f"{sweep}.3"
 
 
 def test_a_point_is_requeued_alone_and_a_sweep_cancelled_and_waited_for(alice: User) -> None:

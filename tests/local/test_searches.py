@@ -83,7 +83,7 @@ def test_a_search_goes_on_after_a_kill_and_stops_what_is_bad(orch: Orch, project
     assert orch("best", "--json").json[0]["run_id"] == runs[3].run_id
     page = orch("status", sweep).out
     assert "  search     random, loss the lowest: 4 of 4 trials have ended; best" in page
-    assert "stopped by its search at step 8: with loss" in page
+    assert "stopped by its search at step 1: with loss" in page
     stopped = orch("why", runs[2].run_id)
     assert f"{runs[2].run_id} cancelled (stopped early)" in stopped.out
     assert "was not among the best" in stopped.out

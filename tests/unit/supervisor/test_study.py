@@ -75,7 +75,8 @@ def test_random_values_differ_by_trial_and_by_seed() -> None:
 def test_the_worse_of_two_at_a_rung_is_stopped(better: Better) -> None:
     search, sign = replace(TPE, better=better), 1 if better is Better.LOWER else -1
     point = {"x": 1.0, "n": 2, "kind": "a"}
-    first: list[Entry] = [Asked(0, point), Seen(0, 8, 0.0), Told(0, End.COMPLETE, 0.0)]  # which says how far trials go
+    said = [Seen(0, step, sign * 5.0) for step in (1, 2, 4, 8)]
+    first: list[Entry] = [Asked(0, point), *said, Told(0, End.COMPLETE, sign * 5.0)]  # which says how far trials go
     halving = replayed(search, [*first, Asked(1, point), Seen(1, 1, sign * 1.0), Asked(2, point)])
     assert halving.stopped == {}
     halving.take(Seen(2, 1, sign * 2.0))
@@ -85,6 +86,16 @@ def test_the_worse_of_two_at_a_rung_is_stopped(better: Better) -> None:
     halving.take(Seen(2, 4, sign * 2.0))  # on its way when it was stopped
     halving.take(Seen(7, 4, 2.0))  # never asked for
     assert set(halving.stopped) == {2}
+
+
+def test_those_that_came_before_the_first_rung_was_known_count_at_it() -> None:
+    point = {"x": 1.0, "n": 2, "kind": "a"}
+    good: list[Entry] = [Asked(0, point), *(Seen(0, step, 1.0) for step in (1, 2, 4, 8))]
+    bad: list[Entry] = [Asked(1, point), *(Seen(1, step, 2.0) for step in (1, 2, 4, 8))]
+    ended = Told(0, End.COMPLETE, 1.0)
+    assert replayed(TPE, [*good, *bad]).stopped == {}
+    assert replayed(TPE, [*good, *bad, ended]).stopped.keys() == {1}
+    assert replayed(TPE, [*good, ended, *bad]).stopped.keys() == {1}
 
 
 def test_without_optuna_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
