@@ -10,7 +10,7 @@ nothing. A line that was cut off did not happen.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -270,9 +270,18 @@ def search_in(root: Path, sweep: str) -> tuple[Search, list[Trial]] | None:
         if search is None:
             return None
         entries = journal(folder, search)
-        return search, trials_of([*entries, *news_of(root, sweep, search, trials_of(entries))])
+        trials = trials_of([*entries, *news_of(root, sweep, search, trials_of(entries))])
+        return search, [*trials, *_never_started(root, sweep, search, trials)]
     except StoreError:
         return None
+
+
+def _never_started(root: Path, sweep: str, search: Search, trials: Iterable[Trial]) -> Iterator[Trial]:
+    """Yield the trials that have ended without values: they were cancelled while they waited, or could not start."""
+    for number in sorted(set(range(search.trials)) - {trial.number for trial in trials}):
+        run = RunDir(root / "runs" / point_id(sweep, number))
+        if run.ending() is not None or not run.path.exists():
+            yield Trial(number, {}, end=End.FAILED)
 
 
 # -- what the journal has not been told yet

@@ -93,6 +93,30 @@ def test_a_search_goes_on_after_a_kill_and_stops_what_is_bad(orch: Orch, project
     assert [*(orch.home / "sweeps").iterdir(), *(orch.home / "runs").iterdir()] == []
 
 
+def test_trials_that_are_cancelled_while_they_wait_have_ended_too(orch: Orch, project: Callable[..., Path]) -> None:
+    job = "command: [sleep, '100']\nmetric: loss\nsearch: {space: {job.env.N: {low: 1, high: 9}}}\n"
+    folder = project(job_yaml=job)
+    done = orch(
+        "submit",
+        str(folder / "job.yaml"),
+        "-p",
+        "local",
+        "--search",
+        "random",
+        "--trials",
+        "3",
+        "--parallel",
+        "1",
+        "--json",
+    )
+    assert done.code == 0, done.err
+    _until_running(points_in(orch.home, done.json["sweep"])[0])
+    assert orch("cancel", done.json["sweep"]).code == 0
+    assert orch("wait", done.json["sweep"]).code == 103
+    page = orch("status", done.json["sweep"]).out
+    assert "random, loss the lowest: 3 of 3 trials have ended, 3 without a value\n" in page
+
+
 def test_what_cannot_be_a_search_leaves_nothing(orch: Orch, project: Callable[..., Path]) -> None:
     folder = project(quadratic_py=QUADRATIC, job_yaml=JOB)
     tpe = ("--search", "tpe", "--trials", "3")
