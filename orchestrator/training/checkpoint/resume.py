@@ -87,9 +87,9 @@ def _host_file() -> Iterator[tuple[IO[bytes], bool]]:
     own = checkpoints.memory_file()
     # Processes that see the same /proc can open each other's files there, whatever has started them.
     there = f"{Path('/proc/sys/kernel/random/boot_id').read_text()} {os.readlink('/proc/self/ns/pid')}"
-    path = f"/proc/{os.getpid()}/fd/{own.fileno()}"
-    first = next(each for where, each in group.everyones([there, path]) if where == there)
-    theirs = None if first == path else _opened(first)
+    mine = [os.getpid(), own.fileno()]
+    pid, number = next(each for where, *each in group.everyones([there, *mine]) if where == there)
+    theirs = None if [pid, number] == mine else _opened(f"/proc/{int(pid)}/fd/{int(number)}")
     with own, theirs or own as file:
         yield file, file is own
 
