@@ -3,11 +3,16 @@
 import json
 from pathlib import Path
 
-from tests.local.programs.ranks import PROGRAMS, run
+import pytest
+
+from tests.local.programs.ranks import PROGRAMS, started
+
+pytestmark = pytest.mark.timeout(300)
 
 
 def told(ranks: int, program: str, folder: Path) -> list[dict]:
-    ended = run(ranks, [str(PROGRAMS / program)], folder)
+    with started(ranks, [str(PROGRAMS / program)], folder) as begun:
+        ended = begun.wait(240)
     assert [rank.code for rank in ended] == [0] * ranks, ended
     return [json.loads((folder / f"told.{rank}.json").read_text()) for rank in range(ranks)]
 
