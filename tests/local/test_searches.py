@@ -113,6 +113,8 @@ def test_trials_that_are_cancelled_while_they_wait_have_ended_too(orch: Orch, pr
     _until_running(points_in(orch.home, done.json["sweep"])[0])
     assert orch("cancel", done.json["sweep"]).code == 0
     assert orch("wait", done.json["sweep"]).code == 103
+    runs = points_in(orch.home, done.json["sweep"])
+    wait_until(lambda: all(run.ending() for run in runs), "the verdicts")  # which follow the last words of the agents
     page = orch("status", done.json["sweep"]).out
     assert "random, loss the lowest: 3 of 3 trials have ended, 3 without a value\n" in page
 
