@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from orchestrator.node.system.private import make_private, why_unsafe
@@ -42,14 +42,19 @@ def keep(path: str, key: str, body: bytes) -> None:
 
 
 def sources(package: str, names: Iterable[str]) -> list[tuple[str, int, int]]:
-    """Return the Python files of a package's parts, and what tells that one has changed."""
+    """Return the Python files of a package's parts, folders or files, and what tells that one has changed."""
     found = []
-    for name in names:
-        for above, _, files in os.walk(os.path.join(package, name)):
-            for each in (os.path.join(above, file) for file in files if file.endswith(".py")):
-                info = os.stat(each)
-                found.append((each, info.st_mtime_ns, info.st_size))
+    for path in (each for name in names for each in _files_of(os.path.join(package, name))):
+        info = os.stat(path)
+        found.append((path, info.st_mtime_ns, info.st_size))
     return sorted(found)
+
+
+def _files_of(part: str) -> Iterator[str]:
+    if part.endswith(".py"):
+        yield part
+    for above, _, files in os.walk(part):
+        yield from (os.path.join(above, file) for file in files if file.endswith(".py"))
 
 
 def _digest(key: str, body: bytes) -> bytes:

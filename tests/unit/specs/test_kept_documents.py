@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -127,6 +129,16 @@ def test_it_is_read_again_where_anything_has_changed(home: Path, reads: list[str
     monkeypatch.setattr(kept, "sources", lambda *_: [("specs/job.py", 1, 1)])
     take(home)
     assert len(reads) == 1
+
+
+def test_all_of_orch_that_reads_documents_is_looked_at() -> None:
+    code = (
+        "import sys, orchestrator.specs.documents.loader; print(*("
+        "each.__file__ for name, each in sys.modules.items() if name.startswith('orchestrator.') and each.__file__))"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    known = {path for path, _, _ in kept.sources(kept_documents.PACKAGE, kept_documents.SOURCES)}
+    assert {path for path in loaded if not path.endswith("__init__.py")} <= known
 
 
 def test_what_the_folder_lacks_is_said_as_ever(home: Path, reads: list[str]) -> None:
