@@ -20,6 +20,7 @@ from orchestrator.training.strategies.tensor_parallel import part_of
 _DRAWS = {
     Tensor.uniform_, Tensor.normal_, nn.init.uniform_, nn.init.normal_, nn.init.kaiming_uniform_, nn.init.constant_,
 }  # fmt: skip
+PART_BYTES = 1 << 30  # of a weight that are sent at once
 
 
 class Undrawn(TorchFunctionMode):
@@ -58,8 +59,9 @@ def take(model: nn.Module, tensors: Mapping[str, Tensor], device: torch.device) 
                 value = tensors[name].to(device).contiguous()
             else:
                 value = torch.empty(own.shape, dtype=own.dtype, device=device)
-            if value.numel():
-                dist.broadcast(value.reshape(-1).view(torch.uint8), 0)  # as bytes: not all kinds of numbers can be sent
+            if value.numel():  # as bytes: not all kinds of numbers can be sent
+                for part in torch.split(value.reshape(-1).view(torch.uint8), PART_BYTES):
+                    dist.broadcast(part, 0)
             own.copy_(part_of(value, own) if isinstance(own, DTensor) else value)
 
 
