@@ -7,6 +7,8 @@ from torch import nn
 
 from orchestrator.training.errors import UserError
 
+NEARLY = 1.05
+
 
 def cut(model: nn.Module, parts: int) -> list[nn.Sequential]:
     """Return an nn.Sequential in consecutive pieces of about equally many weights; they share the model's modules.
@@ -28,22 +30,28 @@ def cut(model: nn.Module, parts: int) -> list[nn.Sequential]:
 
 
 def balance(sizes: Sequence[int], parts: int) -> list[int]:
-    """Return where each of `parts` consecutive, non-empty groups ends so that the largest is as small as can be."""
+    """Return where each of `parts` consecutive, non-empty groups ends so that the largest is nearly as small as can be.
+
+    The last one is as small as that allows: its device has the loss to compute besides.
+    """
     total = [0]
     for size in sizes:
         total.append(total[-1] + size)
     # best[end]: the largest group and the ends, for the children before `end` in as many groups as rounds so far.
     best: dict[int, tuple[int, list[int]]] = {0: (0, [])}
-    for _ in range(parts):
+    for _ in range(parts - 1):
         best = {
             end: min(
                 (max(largest, total[end] - total[start]), [*ends, end])
                 for start, (largest, ends) in best.items()
                 if start < end
             )
-            for end in range(min(best) + 1, len(sizes) + 1)
+            for end in range(min(best) + 1, len(sizes))
         }
-    return best[len(sizes)][1]
+    largest_by_start = {start: max(largest, total[-1] - total[start]) for start, (largest, _) in best.items()}
+    nearly = NEARLY * min(largest_by_start.values())
+    start = max(start for start, largest in largest_by_start.items() if largest <= nearly)
+    return [*best[start][1], len(sizes)]
 
 
 def blocks(model: nn.Module) -> Iterator[nn.Module]:

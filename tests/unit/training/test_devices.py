@@ -28,7 +28,7 @@ def network() -> nn.Sequential:
 
 
 @given(sizes=st.lists(st.integers(0, 9), min_size=1, max_size=9), parts=st.integers(1, 9))
-def test_layers_are_cut_so_that_the_largest_piece_is_smallest(sizes: list[int], parts: int) -> None:
+def test_layers_are_cut_so_that_the_largest_piece_is_nearly_smallest_and_the_last_one_small(sizes: list[int], parts: int) -> None:
     parts = min(parts, len(sizes))
     ends = balance(sizes, parts)
     assert len(ends) == parts
@@ -38,7 +38,8 @@ def test_layers_are_cut_so_that_the_largest_piece_is_smallest(sizes: list[int], 
     largest = max(map(sum, groups))
     assert largest >= max(sum(sizes) / parts, *sizes, 0)
     if parts == 2:
-        assert largest == min(max(sum(sizes[:at]), sum(sizes[at:])) for at in range(1, len(sizes)))
+        cuts = {at: max(sum(sizes[:at]), sum(sizes[at:])) for at in range(1, len(sizes))}
+        assert ends[0] == max(at for at, size in cuts.items() if size <= 1.05 * min(cuts.values()))
 
 
 def test_pieces_together_have_the_names_and_the_outputs_of_the_whole() -> None:
