@@ -28,7 +28,7 @@ def network() -> nn.Sequential:
 
 
 @given(sizes=st.lists(st.integers(0, 9), min_size=1, max_size=9), parts=st.integers(1, 9))
-def test_layers_are_cut_so_that_the_largest_piece_is_nearly_smallest_and_the_last_one_small(sizes: list[int], parts: int) -> None:
+def test_layers_are_cut_about_evenly_and_the_last_piece_is_small(sizes: list[int], parts: int) -> None:
     parts = min(parts, len(sizes))
     ends = balance(sizes, parts)
     assert len(ends) == parts
