@@ -76,7 +76,8 @@ class Channel:
 
     async def close(self) -> None:
         """Flush and close; what the peer does not take in time is dropped."""
-        self.writer.close()
+        if not self.writer.is_closing():  # closed once more, a TLS transport could not be aborted
+            self.writer.close()
         try:
             await asyncio.wait_for(self.writer.wait_closed(), CLOSE_SECONDS)
         except (OSError, asyncio.TimeoutError):

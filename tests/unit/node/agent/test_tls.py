@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from asyncio import sslproto
 from dataclasses import replace
@@ -13,8 +14,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from orchestrator.node.agent import channel as agent_channel
 from orchestrator.node.agent import tls as agent_tls
-from orchestrator.node.agent.channel import ChannelError
+from orchestrator.node.agent.channel import Channel, ChannelError
 from orchestrator.node.agent.tls import BUFFER_BYTES, NoTlsError, Tls, in_words
 from orchestrator.node.system import host
 from orchestrator.protocol.task import NodeTask, Program
@@ -46,6 +48,23 @@ def signed_by_the_run() -> Tls:
     for context in (made.server, made.client):
         context.load_verify_locations(cadata=CREDENTIALS)
     return replace(made, certificate=TLS.certificate)
+
+
+def test_a_peer_that_does_not_take_leave_holds_up_nobody_who_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_channel, "CLOSE_SECONDS", 0.1)
+
+    async def main() -> None:
+        one, other = socket.socketpair()
+        silent, streams = await asyncio.gather(
+            asyncio.to_thread(TLS.server.wrap_socket, one, server_side=True),
+            asyncio.open_connection(sock=other, ssl=TLS.client, server_hostname=""),
+        )
+        channel = Channel(*streams)
+        await asyncio.gather(channel.close(), channel.close())  # as the members' keeper and the listener do
+        await asyncio.wait_for(channel.writer.wait_closed(), 10)  # TLS alone would wait for the peer for 30 s
+        silent.close()
+
+    run(main)
 
 
 def test_a_member_and_its_leader_speak_tls_1_3_with_the_runs_certificate() -> None:
