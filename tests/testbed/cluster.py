@@ -50,7 +50,7 @@ def _build(cluster: Cluster) -> None:
     people.write_accounts(cluster)
     people.write_keys(cluster)
     slurm.configure(cluster)
-    network.build_switch()
+    network.build_switch(cluster.nodes)
     for host in cluster.hosts:
         people.furnish(cluster, host)
         sshd.configure(cluster, host)

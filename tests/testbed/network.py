@@ -5,6 +5,8 @@ So no packet of a test can leave the machine, and the machine's firewall can't d
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from tests.testbed.layout import address
 from tests.testbed.machine import call, succeeds
 
@@ -16,10 +18,22 @@ def network(host: str) -> str:
     return f"orch-{host}"
 
 
-def build_switch() -> None:
+def build_switch(nodes: int) -> None:
+    _make_room_for_neighbours(16 * nodes)
     call(["ip", "netns", "add", SWITCH])
     call(["ip", "-n", SWITCH, "link", "add", "br0", "type", "bridge"])
     call(["ip", "-n", SWITCH, "link", "set", "br0", "up"])
+
+
+def _make_room_for_neighbours(count: int) -> None:
+    """Have the kernel keep that many: all networks of the machine share a table of 1,024, unless it is told otherwise.
+
+    Where it is full, connections time out. It stays so until the machine starts again, and costs nothing.
+    """
+    for name in ("gc_thresh3", "gc_thresh2"):
+        limit = Path("/proc/sys/net/ipv4/neigh/default", name)
+        if int(limit.read_text()) < count:
+            limit.write_text(str(count))
 
 
 def plug(host: str) -> None:
