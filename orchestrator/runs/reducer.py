@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.hostlist import in_words, numbers_in_words
-from orchestrator.runs.attempts import attempts_of
 from orchestrator.runs.record import UNKNOWN, RunRecord
-from orchestrator.runs.relaunch import newest_saved, newest_start
+from orchestrator.runs.restarts.attempts import attempts_of
+from orchestrator.runs.restarts.relaunch import newest_saved, newest_start
 from orchestrator.runs.state import (
     Cause,
     Event,

@@ -29,7 +29,7 @@ from orchestrator.protocol import files
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.runs.files.file_cache import FileCache, Signature, signature_of
 from orchestrator.runs.record import PlanRecord, RunRecord
-from orchestrator.runs.relaunch import correct_clock_skew
+from orchestrator.runs.restarts.relaunch import correct_clock_skew
 from orchestrator.runs.run_id import name_of, sweep_of
 from orchestrator.runs.state import Ending, HandleStatus, member_of
 

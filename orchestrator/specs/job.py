@@ -22,7 +22,7 @@ from orchestrator.specs.fields import (
 )
 from orchestrator.specs.outputs import Outputs, Pattern
 from orchestrator.specs.python_environment import PythonEnvironment
-from orchestrator.specs.search_space import SearchSpace
+from orchestrator.specs.sweeps.search_space import SearchSpace
 
 
 class Training(Spec):

@@ -9,7 +9,7 @@ from typing import Final
 from orchestrator.protocol.events import EventKind
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.reducer import reduce
-from orchestrator.runs.relaunch import Relaunch, newest_start, next_start, pending_start
+from orchestrator.runs.restarts.relaunch import Relaunch, newest_start, next_start, pending_start
 from orchestrator.runs.scheduler_status import joined
 from orchestrator.runs.state import Cause, Event, HandleStatus, NodeStatus, Outcome, RunState, RunStatus, Verdict
 from orchestrator.supervisor.observe import Evidence, Observation

@@ -69,7 +69,7 @@ def _recovering(state: RunState, evidence: Evidence, run: RunDir, machine: Backe
     """Return the state with what is lost, and what is done about it, where the supervisor starts agents anew."""
     if not isinstance(machine, Relauncher) or not any(event["kind"] in SIGNS_OF_LOSS for event in evidence.events):
         return state
-    from orchestrator.runs.recovery import recovery_of  # noqa: PLC0415 (most runs lose nothing)
+    from orchestrator.runs.restarts.recovery import recovery_of  # noqa: PLC0415 (most runs lose nothing)
 
     recovery = recovery_of(evidence.record, evidence.events, state, machine.reserves(run))
     is_to_restart = recovery is not None and recovery.restarts

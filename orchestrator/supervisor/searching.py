@@ -76,7 +76,7 @@ def give_values(root: Path, run: RunDir) -> None:
 def _record(root: Path, run: RunDir, values: list[str], search: Search) -> None:
     """Plan a trial anew with its values, and record both; the record comes last, and says that it is done."""
     from orchestrator.prepare.prepare import Request, plan_for, prepare  # noqa: PLC0415 (loads pydantic)
-    from orchestrator.specs.search import point_of  # noqa: PLC0415 (as above)
+    from orchestrator.specs.sweeps.search import point_of  # noqa: PLC0415 (as above)
 
     record, queued = run.record(), run.read(QUEUED) or {}
     assert record.point is not None

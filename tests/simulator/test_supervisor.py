@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from orchestrator.protocol.events import EventKind
-from orchestrator.runs import reducer, relaunch
+from orchestrator.runs import reducer
 from orchestrator.runs.record import RunRecord
+from orchestrator.runs.restarts import relaunch
 from orchestrator.runs.state import Cause, HandleStatus, NodeStatus, Outcome, RunStatus
 from orchestrator.supervisor import decide as deciding
 from orchestrator.supervisor.decide import Action, Finish, StartAgents, decide, state_from

@@ -16,7 +16,7 @@ from orchestrator.backends.slurm.parse import JobLine, how_it_ended, why_it_wait
 from orchestrator.backends.slurm.script import FOLDER
 from orchestrator.errors import BackendError, StoreError
 from orchestrator.runs.job_use import JobUse
-from orchestrator.runs.relaunch import newest_start
+from orchestrator.runs.restarts.relaunch import newest_start
 from orchestrator.runs.scheduler_status import SchedulerStatus
 from orchestrator.runs.state import Event
 from orchestrator.runs.store import RunDir

@@ -26,7 +26,7 @@ from orchestrator.backends.ssh.agents import on_nodes, start_agents
 from orchestrator.backends.ssh.handle import SECRETS, read_handle
 from orchestrator.errors import BackendError, PlacesTakenError
 from orchestrator.protocol.task import NodeTask
-from orchestrator.runs.recovery import Reserves
+from orchestrator.runs.restarts.recovery import Reserves
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.openssh import over_ssh
 from orchestrator.transport.pool import ConnectionPool
@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for fabric
 
     from orchestrator.backends.replay_stage import Order
     from orchestrator.backends.ssh.watcher import SshWatcher
-    from orchestrator.runs.relaunch import Relaunch
+    from orchestrator.runs.restarts.relaunch import Relaunch
     from orchestrator.runs.state import Unreachable
     from orchestrator.specs.plan import LaunchPlan, Place
     from orchestrator.specs.profile import AnyProfile

@@ -12,7 +12,7 @@ from orchestrator.backends.settings import Host
 from orchestrator.backends.ssh.handle import Handle, read_handle
 from orchestrator.errors import StoreError
 from orchestrator.protocol.events import EventKind
-from orchestrator.runs.relaunch import newest_start, pending_start
+from orchestrator.runs.restarts.relaunch import newest_start, pending_start
 from orchestrator.runs.state import Unreachable
 from orchestrator.runs.store import RunDir, read_lines
 

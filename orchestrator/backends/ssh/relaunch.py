@@ -21,7 +21,7 @@ from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.gpu_errors import Blame, gpu_error_of
 from orchestrator.protocol.restart import Progress
 from orchestrator.protocol.task import NodeTask, apart
-from orchestrator.runs.relaunch import Relaunch, budget_left
+from orchestrator.runs.restarts.relaunch import Relaunch, budget_left
 from orchestrator.runs.state import Event
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.credentials import credentials_for, entrusted

@@ -15,7 +15,7 @@ from orchestrator.backends.ssh.handle import read_handle
 from orchestrator.backends.ssh.liveness import Seen, last_seen, unreachable_nodes
 from orchestrator.backends.ssh.relaunch import relaunch
 from orchestrator.errors import BackendError
-from orchestrator.runs.relaunch import Relaunch
+from orchestrator.runs.restarts.relaunch import Relaunch
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.pool import ConnectionPool
 

@@ -33,7 +33,7 @@ from orchestrator.runs.store import (
     write_durably,
 )
 from orchestrator.runs.sweeps import Point, make_sweep, share
-from orchestrator.specs.sweep import Axis
+from orchestrator.specs.sweeps.sweep import Axis
 from orchestrator.supervisor import queue
 from orchestrator.supervisor.start import start_supervisor
 from orchestrator.transport.credentials import credentials_for, entrusted
@@ -88,7 +88,7 @@ def prepare_asked(root: Path, request: Request, asked: Mapping[str, Any]) -> Swe
 def prepare_sweep(root: Path, request: Request, options: Sequence[str], parallel: int | None) -> Sweep:
     """Read and check every point before anything is written; UsageError names the point that can't be run."""
     from orchestrator.specs.job import Training  # noqa: PLC0415 (loads pydantic)
-    from orchestrator.specs.sweep import points_of, read_axes  # noqa: PLC0415 (beside its only use)
+    from orchestrator.specs.sweeps.sweep import points_of, read_axes  # noqa: PLC0415 (beside its only use)
 
     plain = prepare(root, request)
     trains = plain.loaded.job.training is not None
@@ -102,7 +102,7 @@ def prepare_sweep(root: Path, request: Request, options: Sequence[str], parallel
 def prepare_search(root: Path, request: Request, options: SearchOptions, parallel: int | None) -> Sweep:
     """Read and check a search, at the ends of its ranges and at each choice; UsageError where one can't be run."""
     from orchestrator.specs.job import Training  # noqa: PLC0415 (loads pydantic)
-    from orchestrator.specs.search import axes_of, extremes, search_of  # noqa: PLC0415 (as above)
+    from orchestrator.specs.sweeps.search import axes_of, extremes, search_of  # noqa: PLC0415 (as above)
 
     plain = prepare(root, request)
     search = search_of(

@@ -48,7 +48,7 @@ def whole(model: nn.Module) -> dict[str, Tensor]:
     problem = f"rank {group.rank()} has another model than rank 0 ({differing[0]})" if differing else ""
     if problems := [each for each in group.everyones(problem) if each]:
         raise UserError(f"{problems[0]}: make the same layers on each rank, for only rank 0 draws random weights.")
-    return tensors
+    return tensors if group.leads() else {}  # the others' wholes go as soon as they are cut
 
 
 def take(model: nn.Module, tensors: Mapping[str, Tensor], device: torch.device) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.runs.attempts import attempts_of
 from orchestrator.runs.record import RunRecord
-from orchestrator.runs.recovery import Reserves, recovery_of
 from orchestrator.runs.reducer import reduce
+from orchestrator.runs.restarts.attempts import attempts_of
+from orchestrator.runs.restarts.recovery import Reserves, recovery_of
 from orchestrator.runs.state import Attempt, Recovery, Unreachable
 
 RECORD = RunRecord("r-1", nnodes=3, hosts=("n1", "n2", "n3"), job={"retry": {"infra": 1}})

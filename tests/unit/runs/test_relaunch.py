@@ -9,7 +9,7 @@ import pytest
 from orchestrator.protocol.restart import Progress
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.reducer import reduce
-from orchestrator.runs.relaunch import (
+from orchestrator.runs.restarts.relaunch import (
     Relaunch,
     budget_left,
     correct_clock_skew,

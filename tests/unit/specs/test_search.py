@@ -13,8 +13,8 @@ from orchestrator.errors import UsageError
 from orchestrator.protocol.metric import Better
 from orchestrator.runs.searches import Sampler, Search, Stop
 from orchestrator.specs.job import Job, Training
-from orchestrator.specs.search import extremes, point_of, search_of
-from orchestrator.specs.search_space import Range, choice_text
+from orchestrator.specs.sweeps.search import extremes, point_of, search_of
+from orchestrator.specs.sweeps.search_space import Range, choice_text
 
 SPACE = {"--lr": {"low": 1e-4, "high": 1e-1, "log": True}, "job.env.DEPTH": {"low": 2, "high": 8}, "--opt": ["a", "1"]}
 

@@ -10,7 +10,7 @@ import pytest
 from orchestrator.protocol.events import EventKind
 from orchestrator.runs.dependencies import Wait
 from orchestrator.runs.record import RunRecord
-from orchestrator.runs.relaunch import Relaunch
+from orchestrator.runs.restarts.relaunch import Relaunch
 from orchestrator.runs.scheduler_status import SchedulerStatus
 from orchestrator.runs.state import Cause, HandleStatus, Outcome, RunStatus, Verdict
 from orchestrator.supervisor.decide import (

@@ -13,7 +13,7 @@ from orchestrator.backends.ssh.relaunch import credentials_of, in_order, machine
 from orchestrator.backends.ssh.ways import blamed
 from orchestrator.errors import BackendError
 from orchestrator.protocol.restart import Progress
-from orchestrator.runs.relaunch import Relaunch
+from orchestrator.runs.restarts.relaunch import Relaunch
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.address import Address
 

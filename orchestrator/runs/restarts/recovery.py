@@ -9,7 +9,7 @@ from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.hostlist import in_words
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.reducer import whole
-from orchestrator.runs.relaunch import Relaunch, newest_start, next_start
+from orchestrator.runs.restarts.relaunch import Relaunch, newest_start, next_start
 from orchestrator.runs.state import Cause, Event, Recovery, RunState
 from orchestrator.runs.verdict import items
 
