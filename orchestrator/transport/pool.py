@@ -6,7 +6,9 @@ import contextlib
 import shutil
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.errors import BackendError
@@ -24,10 +26,17 @@ FILES_EACH: Final = 4  # that a machine may need open here
 RETRY_SECONDS: Final = 5.0  # for so long a machine that could not be reached is not tried again
 
 
+def _new_archive() -> bytes:
+    from orchestrator.transport.node_archive import node_archive  # noqa: PLC0415 (only a connection needs it)
+
+    return node_archive()
+
+
 @dataclass
 class ConnectionPool:
-    """Sessions with machines, kept open; any thread may ask for one."""
+    """Sessions with machines, kept open; any thread may ask for one. `make_archive` gives what their servers run."""
 
+    make_archive: Callable[[], bytes] = _new_archive
     sessions: dict[Address, Session] = field(default_factory=dict)
     gateways: dict[str, Connection] = field(default_factory=dict)
     failures: dict[Address, tuple[float, BackendError]] = field(default_factory=dict)
@@ -35,6 +44,11 @@ class ConnectionPool:
     locks: dict[Any, threading.Lock] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     dialling: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(AT_ONCE))
+
+    @cached_property
+    def archive(self) -> bytes:
+        """Return what the servers run."""
+        return self.make_archive()
 
     def session(self, address: Address, workdir: str) -> Session:
         """Return the session with this machine, opened unless it is; BackendError says what is in the way."""
@@ -67,8 +81,10 @@ class ConnectionPool:
         except NeedsOpenSshError:  # of this machine, or of a gateway
             if shutil.which("ssh") is None:
                 raise
-            return patiently(lambda: Session(address, lambda argv: SshProcess(address, argv), workdir))
-        return Session(address, lambda argv: Channel(connection, argv), workdir, connection.close)
+            return patiently(
+                lambda: Session(address, lambda argv: SshProcess(address, argv), workdir, archive=self.archive)
+            )
+        return Session(address, lambda argv: Channel(connection, argv), workdir, connection.close, self.archive)
 
     def _own_lock(self, key: Any) -> threading.Lock:
         with self.lock:

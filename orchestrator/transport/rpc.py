@@ -92,7 +92,8 @@ class AnyChannel(Protocol):
 class Session:
     """The conversation with orch's server on one machine: requests in any thread, one channel for all of them.
 
-    `start` begins a command on the machine; `hang_up` is called when the conversation is over.
+    `start` begins a command on the machine; `hang_up` is called when the conversation is over; `archive` is what the
+    server there runs, made anew where it is not given.
     """
 
     def __init__(
@@ -101,8 +102,10 @@ class Session:
         start: Callable[[list[str]], AnyChannel],
         workdir: str,
         hang_up: Callable[[], None] = lambda: None,
+        archive: bytes | None = None,
     ) -> None:
         self.address, self.workdir, self.hang_up = address, workdir, hang_up
+        self.archive = archive if archive is not None else node_archive()
         self.waiting: dict[int, Reply] = {}
         self.lock, self.writing, self.number = threading.Lock(), threading.Lock(), 0
         self.problem = ""
@@ -161,7 +164,9 @@ class Session:
         fast = None
         if count >= MANY:
             with contextlib.suppress(BackendError):  # no ssh here, or it has no key for there: this one does as well
-                fast = Session(self.address, lambda argv: SshProcess(self.address, argv), self.workdir)
+                fast = Session(
+                    self.address, lambda argv: SshProcess(self.address, argv), self.workdir, archive=self.archive
+                )
                 fast.is_own = True
         try:
             yield fast or self
@@ -174,7 +179,7 @@ class Session:
         self._fail("closed")
 
     def _start(self, start: Callable[[list[str]], AnyChannel]) -> AnyChannel:
-        archive = node_archive()
+        archive = self.archive
         digest = hashlib.sha256(archive).hexdigest()
         path = f"{self.workdir}/cache/node-{digest[:16]}.pyz"
         boundary = secrets.token_hex(16)

@@ -1,16 +1,33 @@
-"""The same work on several machines at once, and one error for those of several."""
+"""Machines reached from here: the connections to them, the same work on several at once, one error for several."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from orchestrator.errors import BackendError
 from orchestrator.protocol.hostlist import FOLD_FROM, by_words, folded
 
+if TYPE_CHECKING:  # a run on this machine opens none
+    from orchestrator.transport.pool import ConnectionPool
+
 AT_ONCE: Final = 32
 M = TypeVar("M")
 T = TypeVar("T")
+
+
+def connections() -> ConnectionPool:
+    """Return a connection pool whose machines are sent the node archive as it is kept in the state folder."""
+
+    from orchestrator.runs.store import state_root  # noqa: PLC0415 (as above)
+    from orchestrator.transport.pool import ConnectionPool  # noqa: PLC0415 (as above)
+
+    def archive() -> bytes:
+        from orchestrator.transport.node_archive import kept_archive  # noqa: PLC0415 (only a connection needs it)
+
+        return kept_archive(state_root())
+
+    return ConnectionPool(archive)
 
 
 def on_all(work: Callable[[int, M], T], machines: Mapping[int, M]) -> tuple[dict[int, T], dict[int, BackendError]]:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from orchestrator.backends.base import HandleState, NodeProof
+from orchestrator.backends.remote.hosts import connections
 from orchestrator.backends.settings import SlurmSettings, profile_of, remote_folder, workdir_of
 from orchestrator.backends.slurm import job
 from orchestrator.backends.slurm.client import NO_TLS, Client
@@ -27,7 +28,6 @@ from orchestrator.protocol.task import NodeTask, at_home, task_json
 from orchestrator.runs.scheduler_status import SchedulerStatus
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.openssh import over_ssh
-from orchestrator.transport.pool import ConnectionPool
 
 if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for fabric
     from pathlib import Path
@@ -50,7 +50,7 @@ class LoginBackend(SlurmScheduler):
     collects: ClassVar[bool] = True
 
     def __init__(self) -> None:
-        self.pool = ConnectionPool()
+        self.pool = connections()
         self._clients: dict[tuple[str, str, bool], tuple[LoginNode, Client]] = {}
         self._watchers: dict[str, RunWatcher] = {}
         self._lock = threading.Lock()
@@ -143,7 +143,7 @@ class LoginBackend(SlurmScheduler):
         from orchestrator.backends.remote.given import checkpoint_to_give, give  # noqa: PLC0415 (loads fabric)
         from orchestrator.backends.remote.upload import send_code  # noqa: PLC0415 (loads fabric)
         from orchestrator.backends.slurm.backend import pickled  # noqa: PLC0415 (loads submitit)
-        from orchestrator.transport.node_archive import node_archive, submitit_archive  # noqa: PLC0415 (only a submit needs it)
+        from orchestrator.transport.node_archive import kept_archive, submitit_archive  # noqa: PLC0415 (only a submit needs it)
 
         top = tasks[0].run_dir
         script = f"{top}/{FOLDER}/submission.sh"
@@ -151,7 +151,7 @@ class LoginBackend(SlurmScheduler):
         if (given := checkpoint_to_give(run, tasks[0])) is not None:
             give(session, run, given)
         for path, data in {
-            "node.pyz": node_archive(),
+            "node.pyz": kept_archive(run.root),
             "submitit.pyz": submitit_archive(),
             f"{FOLDER}/task.pkl": pickled(plan),
             **{f"nodes/{task.node_rank}/task.json": task_json(task) for task in tasks},

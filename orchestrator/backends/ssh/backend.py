@@ -19,7 +19,7 @@ from orchestrator.backends.base import (
     Relauncher,
     Turn,
 )
-from orchestrator.backends.remote.hosts import on_all
+from orchestrator.backends.remote.hosts import connections, on_all
 from orchestrator.backends.settings import Host, SshSettings, profile_of, workdir_of
 from orchestrator.backends.ssh import liveness
 from orchestrator.backends.ssh.agents import on_nodes, start_agents
@@ -29,7 +29,6 @@ from orchestrator.protocol.task import NodeTask
 from orchestrator.runs.restarts.recovery import Reserves
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.openssh import over_ssh
-from orchestrator.transport.pool import ConnectionPool
 
 if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for fabric
     from pathlib import Path
@@ -49,7 +48,7 @@ class SshBackend(Backend, Queueing, Relauncher):
     collects: ClassVar[bool] = True
 
     def __init__(self) -> None:
-        self.pool = ConnectionPool()
+        self.pool = connections()
         self._watchers: dict[str, SshWatcher] = {}
         self._lock = threading.Lock()
 

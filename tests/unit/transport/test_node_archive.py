@@ -33,7 +33,35 @@ def test_it_holds_the_node_side_and_nothing_else() -> None:
         assert archive.read("orchestrator/protocol/task.py") == (PACKAGE / "protocol" / "task.py").read_bytes()
     ours = {path for folder in ("node", "training") for path in (PACKAGE / folder).rglob("*.py")}
     ours |= {PACKAGE / "__init__.py", PACKAGE / "version.py", *(PACKAGE / "protocol").rglob("*.py")}
-    assert names == {"__main__.py", *(f"orchestrator/{path.relative_to(PACKAGE)}" for path in ours)}
+    modules = {f"orchestrator/{path.relative_to(PACKAGE)}" for path in ours}
+    assert names == {"__main__.py", *modules, *(f"{name}c" for name in modules)}
+
+
+def test_its_bytecode_is_taken_by_the_same_python_and_its_source_by_any_other(tmp_path: Path) -> None:
+    prints = "import sys; sys.path.insert(0, sys.argv[1]); import orchestrator.version as it; print(it.__file__)"
+    whole, other = tmp_path / "whole.pyz", tmp_path / "other.pyz"
+    whole.write_bytes(node_archive())
+    with zipfile.ZipFile(whole) as archive, zipfile.ZipFile(other, "w") as changed:
+        for name in archive.namelist():
+            data = archive.read(name)
+            changed.writestr(name, b"\x00\x00\r\n" + data[4:] if name.endswith(".pyc") else data)
+    found = [
+        subprocess.run([sys.executable, "-I", "-S", "-c", prints, path], capture_output=True, text=True, check=True)
+        for path in (whole, other)
+    ]
+    assert [done.stdout.strip() for done in found] == [
+        f"{whole}/orchestrator/version.pyc", f"{other}/orchestrator/version.py"
+    ]  # fmt: skip
+
+
+def test_a_traceback_names_the_module_and_shows_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "node.pyz"
+    path.write_bytes(node_archive())
+    code = "import sys; sys.path.insert(0, sys.argv[1]); from orchestrator.protocol import task; task.NodeTask.from_json(3)"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code, path], capture_output=True, text=True, check=False)
+    assert 'File "orchestrator/protocol/task.py", line ' in done.stderr
+    assert str(PACKAGE) not in done.stderr
+    assert "in from_json\n    " in done.stderr
 
 
 def test_it_runs_with_nothing_but_the_standard_library(tmp_path: Path) -> None:
