@@ -57,7 +57,8 @@ def test_its_bytecode_is_taken_by_the_same_python_and_its_source_by_any_other(tm
 def test_a_traceback_names_the_module_and_shows_its_line(tmp_path: Path) -> None:
     path = tmp_path / "node.pyz"
     path.write_bytes(node_archive())
-    code = "import sys; sys.path.insert(0, sys.argv[1]); from orchestrator.protocol import task; task.NodeTask.from_json(3)"
+    code = "import sys; sys.path.insert(0, sys.argv[1]); from orchestrator.protocol.task import NodeTask\n"
+    code += "NodeTask.from_json(3)"
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code, path], capture_output=True, text=True, check=False)
     assert 'File "orchestrator/protocol/task.py", line ' in done.stderr
     assert str(PACKAGE) not in done.stderr
