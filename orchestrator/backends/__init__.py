@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from threading import RLock
+from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.backends.base import Backend, Scheduler
 from orchestrator.errors import UsageError
@@ -20,6 +20,9 @@ _REGISTRY = {
     "slurm-login": "orchestrator.backends.slurm.login:LoginBackend",
 }
 
+_made: Final[dict[str, Backend]] = {}
+_making: Final = RLock()
+
 
 def kind_of(profile: Mapping[str, Any]) -> str:
     """Return the kind of backend that a profile asks for: its own, and whether that is reached through a login node."""
@@ -31,7 +34,6 @@ def is_known(kind: str) -> bool:
     return kind in _REGISTRY
 
 
-@cache
 def backend(kind: str) -> Backend:
     """Return the backend for profiles of this kind, one a process; UsageError where this version has none."""
     if not is_known(kind):
@@ -39,9 +41,11 @@ def backend(kind: str) -> Backend:
             f"profiles of kind {kind} can be planned, but this version of orch can't submit to them yet",
             "try the same plan on this machine: add --rehearse",
         )
-    module, _, name = _REGISTRY[kind].partition(":")
-    made: Backend = getattr(import_module(module), name)()
-    return made
+    with _making:  # the supervisor's threads ask at once, and each one made would have connections of its own
+        if kind not in _made:
+            module, _, name = _REGISTRY[kind].partition(":")
+            _made[kind] = getattr(import_module(module), name)()
+        return _made[kind]
 
 
 def backend_of(profile: AnyProfile) -> Backend:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from orchestrator import backends
 from orchestrator.backends import backend, backend_of
-from orchestrator.backends.base import BatchSubmitter, Relauncher, Ruling, Scheduler
+from orchestrator.backends.base import Backend, BatchSubmitter, Relauncher, Ruling, Scheduler
 from orchestrator.errors import UsageError
 from orchestrator.prepare.prepare import Request, plan_for, prepare
 from orchestrator.runs.store import RunDir
@@ -16,13 +21,31 @@ from orchestrator.specs.profile import PROFILE
 LOCAL = PROFILE.validate_python({"kind": "local", "name": "here"})
 
 
+def test_threads_that_ask_at_once_get_one_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each one made would open connections of its own."""
+    monkeypatch.setattr(backends, "_made", {})
+    began = threading.Barrier(16)
+
+    class Slow:
+        def __init__(self) -> None:
+            time.sleep(0.02)  # for as long as an import takes
+
+    def ask(_: int) -> Backend:
+        began.wait()
+        return backend("local")
+
+    monkeypatch.setattr(backends, "import_module", lambda _: SimpleNamespace(LocalBackend=Slow))
+    with ThreadPoolExecutor(16) as pool:
+        assert len(set(pool.map(ask, range(16)))) == 1
+
+
 @pytest.mark.parametrize(
     ("kind", "abilities"),
     [
         ("local", ()),
         ("ssh", (Relauncher,)),
         ("slurm", (Scheduler, BatchSubmitter)),
-        ("slurm-login", (Scheduler,)),
+        ("slurm-login", (Scheduler, BatchSubmitter)),
     ],
 )
 def test_what_each_backend_can_do_besides(kind: str, abilities: tuple[type, ...]) -> None:
