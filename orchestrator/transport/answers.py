@@ -44,6 +44,7 @@ SHAPES: Final[dict[str, Any]] = {
     "cancel": {"told": bool},
     "clean_up": {"host": str, "ended": int, "survivors": [str]},
     "remove": {"removed": bool},
+    "prepare_array_run": {},
     "container": {"version": str, "rootless": bool, "image_id": (str, None)},
     "find_interpreter": {"found": _INTERPRETER},
     "find_environment": {"whole": bool, "folder": str},

@@ -211,3 +211,66 @@ def test_doctor_nodes_and_check_ask_the_login_node(laptop: Laptop) -> None:
     assert (checked.code, "Slurm would start it at 20" in checked.out) == (0, True), checked.err
     short = laptop.orch("submit", named, "-p", where, "--dry-run", "--check", "--json", "--nodes", "9")
     assert (short.code, short.json["check"]["level"]) == (1, "fail"), short.err
+
+
+POINT = """
+import json, os, sys, time
+where = os.environ["ORCH_OUTPUT_DIR"] if os.environ["POINT"] == "5" else "."
+if os.environ["RANK"] == "0":
+    open(f"{where}/model.txt", "w").write(os.environ["POINT"])
+    with open(os.environ["ORCH_RESULT_FILE"], "w") as file:
+        json.dump({"accuracy": int(os.environ["POINT"]) / 10}, file)
+print("point", os.environ["POINT"], "rank", os.environ["RANK"], "token of", len(os.environ["TOKEN"]))
+sys.exit(3 if (os.environ["POINT"], os.environ["RANK"]) == ("7", "0") else 0)
+"""
+
+
+def test_a_sweep_is_one_array_there_and_nothing_of_it_stays(laptop: Laptop) -> None:
+    laptop.write("point.py", POINT)
+    job = {"script": "point.py", "launcher": "exec", "secrets": ["TOKEN"]}
+    named, far = laptop.write("job.yaml", json.dumps(job)), laptop.profile()
+    asked = ("-p", far, "--sweep", "job.env.POINT=3,9,7,5", "--parallel", "2")
+    done = laptop.orch("submit", named, *asked, TOKEN="swordfish")  # noqa: S106 (not one)
+    assert done.code == 0, done.err
+    sweep = done.out.strip()
+    shared = laptop.testbed.file("ctl", f"{SHARED}/sweeps/{sweep}")
+    assert "#SBATCH --array=0-3%2\n" in (shared / "slurm/submission.sh").read_text()
+    archives = {laptop.testbed.file("ctl", f"{SHARED}/runs/{sweep}.3/node.pyz"), shared / "node.pyz"}
+    assert len({path.stat().st_ino for path in archives}) == 1
+    ended = laptop.orch("wait", sweep, "--timeout", "140")
+    assert ended.code == 100, laptop.orch("why", sweep).out
+    assert "4 runs: 3 succeeded, 1 failed" in ended.err
+    points = laptop.orch("status", sweep, "--json").json["points"]
+    jobs = [point["slurm_job"].partition("_") for point in points]
+    assert len({array for array, _, _ in jobs}) == 1
+    assert [task for *_, task in jobs] == ["0", "1", "2", "3"]
+    for index, point in enumerate((3, 9, 7, 5)):
+        assert laptop.orch("logs", f"{sweep}.{index}", "--rank", "1").out.endswith(f"point {point} rank 1 token of 9\n")
+        found = laptop.orch("outputs", f"{sweep}.{index}", "--json").json
+        assert [each["path"] for each in found["files"]] == ["model.txt"], found
+        assert laptop.text(f"{sweep}.{index}", "outputs/model.txt") == str(point)
+        assert laptop.left(f"{sweep}.{index}") == []
+    best = laptop.orch("best", "--metric", "accuracy", sweep, "--json").json
+    assert [row["run_id"] for row in best[:2]] == [f"{sweep}.1", f"{sweep}.2"]
+    assert not shared.exists()
+    assert laptop.testbed.run(LAPTOP, "grep", "-r", "swordfish", ".local").code == 1
+
+
+def test_what_waits_of_an_array_there_costs_no_threads_and_is_cancelled_at_once(laptop: Laptop) -> None:
+    laptop.write("main.py", STEPS)
+    named = laptop.write("job.yaml", '{"script": "main.py", "args": [400, 0.2], "limits": {"grace": "10s"}}')
+    values = ",".join(map(str, range(60)))
+    asked = ("-p", laptop.profile(nodes=1), "--sweep", f"job.env.POINT={values}", "--parallel", "1")
+    done = laptop.orch("submit", named, *asked)
+    assert done.code == 0, done.err
+    sweep = done.out.strip()
+    laptop.wait_for(f"{sweep}.0", "begins at")
+    supervisor = json.loads(laptop.testbed.file(LAPTOP, "/home/alice/.local/state/orch/supervisor.json").read_text())
+    threads = laptop.testbed.output(LAPTOP, "ps", "-o", "nlwp=", "-p", str(supervisor["pid"]))
+    assert int(threads) <= 60 + 7  # one looks after each run; one watches the first, and three bring things of it
+    done = laptop.orch("cancel", sweep)
+    assert (done.code, "cancelled 60 runs" in done.err) == (0, True), done.err
+    waited = laptop.orch("wait", sweep)
+    assert (waited.code, "60 runs: 60 cancelled" in waited.err) == (103, True)
+    assert laptop.left(f"{sweep}.0") == laptop.left(f"{sweep}.59") == []
+    assert not laptop.testbed.file("ctl", f"{SHARED}/sweeps/{sweep}").exists()

@@ -13,7 +13,6 @@ import os
 import shlex
 import shutil
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -40,7 +39,6 @@ if TYPE_CHECKING:  # `orch status` must not wait for pydantic
 
 
 SAFE_PATH: Final = "-P"  # a task starts in the folder of the submit: nothing is to be imported from there
-ROUNDS: Final = 5  # of a wait for a job in the queue, of which there may be hundreds: each is looked at less often
 
 
 class SlurmBackend(SlurmScheduler, BatchSubmitter):
@@ -153,11 +151,7 @@ class SlurmBackend(SlurmScheduler, BatchSubmitter):
 
         While the job waits in the queue it is `timeout` several times, unless it is cancelled.
         """
-        for _ in range(ROUNDS):
-            job.release_requeued(self.slurm, run)
-            time.sleep(timeout)  # Slurm tells nobody of a change, and files on a shared folder send no events
-            if job.job_of(self.slurm, run)[0] != "waiting" or (run.path / "cancel.json").exists():
-                return
+        job.wait_in_queue(self.slurm, run, timeout)
 
     def reach(self, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
         """Return the command as one more step of the run's job, while that is running."""
@@ -177,8 +171,7 @@ class SlurmBackend(SlurmScheduler, BatchSubmitter):
 
     def cancel_waiting(self, runs: Sequence[RunDir]) -> None:
         """Take what has not begun out of the queue, by one scancel for each array or job."""
-        for number in {number.partition("_")[0] for run in runs if (number := job.job_id_of(run)) is not None}:
-            self.slurm.scancel(number, "--state=PENDING")
+        job.cancel_waiting(self.slurm, runs)
 
     def clean_up(self, run: RunDir) -> list[NodeProof]:
         """End the job, and prove it."""
@@ -190,22 +183,27 @@ def _workdir(tasks: Sequence[NodeTask]) -> str:
     return str(Path(tasks[0].run_dir).parent.parent)
 
 
-def batch_script(launch: LaunchPlan, python: Sequence[str], entry: Sequence[str]) -> str:
-    """Return the batch script of a plan; `entry` follows the interpreter, and starts submitit's side of each task."""
+def batch_script(launch: LaunchPlan, python: Sequence[str], entry: Sequence[str], array: Array | None = None) -> str:
+    """Return the batch script of a plan; `entry` follows the interpreter, and starts submitit's side of each task.
+
+    With an array, the script of all its runs, of which the plan is one.
+    """
     from submitit.slurm.slurm import _make_sbatch_string  # noqa: PLC0415 (60 ms)
 
-    folder = f"{launch.tasks[0].run_dir}/{FOLDER}"
-    command = f"{step(launch, python)} -u {shlex.join([*entry, folder])}"
-    return str(_make_sbatch_string(command=command, folder=folder, **parameters(launch)))
+    folder = f"{array.folder if array else launch.tasks[0].run_dir}/{FOLDER}"
+    command = f"{step(launch, python, array)} -u {shlex.join([*entry, folder])}"
+    return str(_make_sbatch_string(command=command, folder=folder, **parameters(launch, array)))
 
 
-def pickled(launch: LaunchPlan) -> bytes:
-    """Return what submitit's side of a task loads and calls: it becomes the agent."""
+def pickled(argv: Sequence[str]) -> bytes:
+    """Return what submitit's side of a task loads and calls: it becomes the agent, by this command.
+
+    Its interpreter may be a name, for the nodes to find on their PATH.
+    """
     import pickle  # noqa: PLC0415 (only a submit needs it)
 
     from submitit.core.utils import DelayedSubmission  # noqa: PLC0415 (60 ms)
 
-    argv = launch.commands[0]  # its interpreter may be a name, for the nodes to find on their PATH
     return pickle.dumps(DelayedSubmission(os.execvp, argv[0], list(argv)))
 
 

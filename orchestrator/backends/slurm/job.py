@@ -22,6 +22,7 @@ from orchestrator.runs.state import Event
 from orchestrator.runs.store import RunDir
 
 END_SECONDS: Final = 40.0  # Slurm's KillWait, 30 s by default, and some more
+ROUNDS: Final = 5  # of a wait for a job in the queue, of which there may be hundreds: each is looked at less often
 OUTCOMES: Final = {"TIMEOUT": "timeout", "DEADLINE": "timeout", "PREEMPTED": "preempted"}  # the rest is infra
 SUSPENDED: Final = ("SUSPENDED", "STOPPED")  # its nodes are its own, and its processes are stopped
 NO_SUBMITIT: Final = "No module named 'submitit"
@@ -107,6 +108,15 @@ def dependency(client: Client, runs: Sequence[RunDir], *, succeeds: bool) -> str
     return ":".join(["afterok" if succeeds else "afterany", *numbers])
 
 
+def wait_in_queue(client: Client, run: RunDir, timeout: float) -> None:
+    """Let `timeout` seconds pass, several times while the job waits in the queue, unless it is cancelled."""
+    for _ in range(ROUNDS):
+        release_requeued(client, run)
+        time.sleep(timeout)  # Slurm tells nobody of a change, and files on a shared folder send no events
+        if job_of(client, run)[0] != "waiting" or (run.path / "cancel.json").exists():
+            return
+
+
 def release_requeued(client: Client, run: RunDir) -> None:
     """Have a job that was requeued start soon."""
     phase, job = job_of(client, run)
@@ -121,6 +131,12 @@ def cancel(client: Client, run: RunDir) -> None:
         client.scancel(job.job_id)
     elif job is not None and phase == "active":
         client.scancel(job.job_id, "--signal=TERM")
+
+
+def cancel_waiting(client: Client, runs: Sequence[RunDir]) -> None:
+    """Take what has not begun out of the queue, by one scancel for each array or job."""
+    for number in {number.partition("_")[0] for run in runs if (number := job_id_of(run)) is not None}:
+        client.scancel(number, "--state=PENDING")
 
 
 def end(client: Client, run: RunDir) -> list[NodeProof]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from orchestrator.backends.base import HandleState, NodeProof
+from orchestrator.backends.base import BatchSubmitter, HandleState, NodeProof
 from orchestrator.backends.remote.hosts import connections
 from orchestrator.backends.settings import SlurmSettings, profile_of, remote_folder, workdir_of
 from orchestrator.backends.slurm import job
@@ -22,7 +22,7 @@ from orchestrator.backends.slurm.login_node import LoginNode
 from orchestrator.backends.slurm.parse import job_id_of
 from orchestrator.backends.slurm.recorded_status import record_status, recorded_status
 from orchestrator.backends.slurm.scheduler import SlurmScheduler
-from orchestrator.backends.slurm.script import FOLDER
+from orchestrator.backends.slurm.script import FOLDER, Array
 from orchestrator.errors import BackendError, UsageError
 from orchestrator.protocol.task import NodeTask, at_home, task_json
 from orchestrator.runs.scheduler_status import SchedulerStatus
@@ -44,8 +44,8 @@ MIN_PYTHON: Final = (3, 10)  # of submitit
 NO_SLURM: Final = "name a machine in login: on which sbatch is on PATH, if only for login shells"
 
 
-class LoginBackend(SlurmScheduler):
-    """A run as one Slurm job of this user's on another machine's Slurm."""
+class LoginBackend(SlurmScheduler, BatchSubmitter):
+    """A run as one Slurm job of this user's on another machine's Slurm, and a sweep as one array."""
 
     collects: ClassVar[bool] = True
 
@@ -116,27 +116,53 @@ class LoginBackend(SlurmScheduler):
 
     def submit(self, plan: LaunchPlan, tasks: tuple[NodeTask, ...], run: RunDir) -> None:
         """Send what the job needs, and queue it; a job whose number was lost is found by its name."""
-        from orchestrator.backends.environments import with_environment  # noqa: PLC0415 (only a submit needs it)
-        from orchestrator.backends.remote.given import with_given_checkpoint  # noqa: PLC0415 (loads fabric)
-
         settings = SlurmSettings.of(plan.profile)
         login, client = self._known(settings)
-        home = login.hello()["home"]
-        client.need("sbatch", "srun", "squeue", "scancel", hint=NO_SLURM)
-        plan = replace(
-            plan,
-            tasks=tuple(at_home(task, home) for task in plan.tasks),
-            commands=tuple(tuple(_at_home(word, home) for word in argv) for argv in plan.commands),
-        )
-        self.check_python(settings, plan.commands[0][0], is_alone=plan.nnodes == 1)
-        tasks = tuple(at_home(task, home) for task in with_given_checkpoint(tasks))
-        tasks = with_environment(run, tasks, {0: login.session()}, settings.workdir)
+        home = self._ready(plan, settings)
+        plan, tasks = _plan_at(plan, home), _tasks_at(run, tasks, home, login.session(), settings)
         # From here on there may be something to bring back or remove.
         run.write("handle.json", {"state": HandleState.INTENT})
         script = self._send(login.session(), plan, tasks, run, settings.workdir)
         if (number := _sbatch(client, script, plan, settings)) is not None:
             run.write("handle.json", {"state": HandleState.SUBMITTED, "job": number})
         record_status(run, job.scheduler_status(client, run))
+
+    def submit_all(
+        self, plans: Sequence[LaunchPlan], tasks: Sequence[tuple[NodeTask, ...]], runs: Sequence[RunDir], folder: Path,
+        parallel: int | None,
+    ) -> None:  # fmt: skip
+        """Send what the runs need, and queue them as one array, at most so many at a time; as `submit`, for all."""
+        from orchestrator.backends.slurm.login_array import array_of, send_array, send_runs  # noqa: PLC0415 (loads fabric)
+
+        settings = SlurmSettings.of(plans[0].profile)
+        login, client = self._known(settings)
+        home = self._ready(plans[0], settings)
+        session = login.session()
+        plans = [_plan_at(plan, home) for plan in plans]
+        tasks = [_tasks_at(run, its, home, session, settings) for run, its in zip(runs, tasks, strict=True)]
+        array = array_of(plans, folder.name, parallel)
+        for run in runs:
+            run.write("handle.json", {"state": HandleState.INTENT, "array": str(folder)})
+        script = send_array(session, array, plans[0], runs[0].root)
+        send_runs(session, array, runs, tasks, settings.workdir)
+        if (number := _sbatch(client, script, plans[0], settings, array)) is not None:
+            RunDir(folder).write("handle.json", {"state": HandleState.SUBMITTED, "job": number})
+        for run in runs:
+            record_status(run, job.scheduler_status(client, run))
+
+    def check_alike(self, plans: Sequence[LaunchPlan]) -> None:
+        """Raise UsageError where two of the plans would ask sbatch for different things."""
+        from orchestrator.backends.slurm.array import check_alike  # noqa: PLC0415 (only a submit needs it)
+
+        check_alike(plans)
+
+    def _ready(self, plan: LaunchPlan, settings: SlurmSettings) -> str:
+        """Return the user's home on the login node, where that has all that a submit needs; else BackendError."""
+        login, client = self._known(settings)
+        home: str = login.hello()["home"]
+        client.need("sbatch", "srun", "squeue", "scancel", hint=NO_SLURM)
+        self.check_python(settings, _at_home(plan.commands[0][0], home), is_alone=plan.nnodes == 1)
+        return home
 
     def _send(self, session: Session, plan: LaunchPlan, tasks: tuple[NodeTask, ...], run: RunDir, workdir: str) -> str:
         """Send the run's folder to the login node; return the path of the batch script there."""
@@ -153,7 +179,7 @@ class LoginBackend(SlurmScheduler):
         for path, data in {
             "node.pyz": kept_archive(run.root),
             "submitit.pyz": submitit_archive(),
-            f"{FOLDER}/task.pkl": pickled(plan),
+            f"{FOLDER}/task.pkl": pickled(plan.commands[0]),
             **{f"nodes/{task.node_rank}/task.json": task_json(task) for task in tasks},
         }.items():
             session.call("write_file", data, path=f"{top}/{path}")
@@ -183,8 +209,22 @@ class LoginBackend(SlurmScheduler):
         return job.alive_by(self.scheduler_status(run).phase, run)
 
     def wait(self, run: RunDir, timeout: float) -> None:
-        """Copy what is new until something has changed, or for `timeout` seconds."""
-        self.watcher(run).wait(timeout)
+        """Copy what is new until something has changed, or for `timeout` seconds; longer while nothing has begun.
+
+        Of a sweep's runs, thousands may wait in the queue: only what has begun has threads of its own.
+        """
+        if run.run_id not in self._watchers and self._has_not_begun(run):
+            job.wait_in_queue(self.client_of(run), run, timeout)
+        else:
+            self.watcher(run).wait(timeout)
+
+    def _has_not_begun(self, run: RunDir) -> bool:
+        """Tell whether the run's job waits, as far as Slurm can be asked, and record what that says."""
+        status = job.scheduler_status(self.client_of(run), run)
+        if status.phase in ("active", "ended"):  # which is recorded when all that it speaks of is here
+            return False
+        record_status(run, status)
+        return True
 
     @contextlib.contextmanager
     def bringing_logs(self, run: RunDir, ranks: list[int] | None) -> Iterator[None]:
@@ -219,6 +259,11 @@ class LoginBackend(SlurmScheduler):
             # Unlike `write_file`, it makes no folder anew: another command may have brought all home and removed it.
             self.login_of(run).session().call("cancel", run_dir=remote_folder(run), node=0, cancel=recorded)
             job.cancel(client, run)
+
+    def cancel_waiting(self, runs: Sequence[RunDir]) -> None:
+        """Take what has not begun out of the queue; out of reach, whoever reconciles each run does it."""
+        with contextlib.suppress(BackendError):
+            job.cancel_waiting(self.client_of(runs[0]), runs)
 
     def clean_up(self, run: RunDir) -> list[NodeProof]:
         """End the job, and prove it; with the login node out of reach, no node can be looked at."""
@@ -257,6 +302,26 @@ def _was_begun(run: RunDir) -> bool:
     return (run.path / "handle.json").exists()
 
 
+def _plan_at(plan: LaunchPlan, home: str) -> LaunchPlan:
+    """Return the plan with `~` as the login node has it."""
+    return replace(
+        plan,
+        tasks=tuple(at_home(task, home) for task in plan.tasks),
+        commands=tuple(tuple(_at_home(word, home) for word in argv) for argv in plan.commands),
+    )
+
+
+def _tasks_at(
+    run: RunDir, tasks: tuple[NodeTask, ...], home: str, session: Session, settings: SlurmSettings
+) -> tuple[NodeTask, ...]:
+    """Return the tasks as they are sent: with `~` as the login node has it, and the run's environment there."""
+    from orchestrator.backends.environments import with_environment  # noqa: PLC0415 (only a submit needs it)
+    from orchestrator.backends.remote.given import with_given_checkpoint  # noqa: PLC0415 (loads fabric)
+
+    found = tuple(at_home(task, home) for task in with_given_checkpoint(tasks))
+    return with_environment(run, found, {0: session}, settings.workdir)
+
+
 def _at_home(word: str, home: str) -> str:
     return home + word[1:] if word.startswith("~/") else word
 
@@ -277,14 +342,17 @@ def _check_python(login: LoginNode, python: str, *, is_alone: bool) -> None:
         raise BackendError(f"{login.address.host}: {python} {problem}", hint)
 
 
-def _sbatch(client: Client, script: str, plan: LaunchPlan, settings: SlurmSettings) -> str | None:
+def _sbatch(
+    client: Client, script: str, plan: LaunchPlan, settings: SlurmSettings, array: Array | None = None
+) -> str | None:
     """Queue the job; return its number, None where only its name can find it, later. BackendError on a refusal."""
+    name, task = (array.sweep, "0") if array else (plan.run_id, "")
     try:
         answer = client.call("sbatch", script, timeout=SUBMIT_SECONDS)
     except BackendError:
         snapshot = client.queue(fresh=True)
-        if (found := client.find(None, plan.run_id)) is not None:  # it was taken, and only the answer was lost
-            return found.job_id
+        if (found := client.find(None, name, task)) is not None:  # it was taken, and only the answer was lost
+            return found.job_id.partition("_")[0]
         if snapshot.jobs is None:
             return None
         raise

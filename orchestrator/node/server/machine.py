@@ -23,7 +23,7 @@ from orchestrator.protocol.layout import node_folder
 from orchestrator.protocol.places.devices import VISIBLE
 from orchestrator.protocol.task import NodeTask, at_home
 
-OWN_FOLDERS = ("cache", "cache/code", "cache/wheels", "cache/env", "inputs", "runs")  # in orch's folder
+OWN_FOLDERS = ("cache", "cache/code", "cache/wheels", "cache/env", "inputs", "runs", "sweeps")  # in orch's folder
 KILL_SECONDS = 5.0
 LEAVING_SECONDS = 1.0  # an agent that has said its last words is about to be gone
 # Importing torch takes seconds; whether it is there, and which, its metadata tell at once.
@@ -235,7 +235,10 @@ def end_run(
 
 
 def remove(request: Request, _: bytes) -> Answer:
-    """Delete the folder of a run that has ended here; refused while something of it runs."""
+    """Delete the folder of a run that has ended here; refused while something of it runs.
+
+    The last run of an array takes along what its runs share.
+    """
     run_dir = at_user(request["run_dir"])
     if os.path.basename(run_dir) != request["run_id"]:
         raise RefusedError(f"{run_dir} is not the folder of run {request['run_id']}")
@@ -243,4 +246,7 @@ def remove(request: Request, _: bytes) -> Answer:
         raise RefusedError(f"processes of run {request['run_id']} are still here")
     there = os.path.isdir(run_dir)
     remove_tree(run_dir)  # nodes that share it remove it together
+    runs, (sweep, _, index) = os.path.dirname(run_dir), request["run_id"].rpartition(".")
+    if sweep and index.isdigit() and not any(name.startswith(f"{sweep}.") for name in _names(runs)):
+        remove_tree(f"{os.path.dirname(runs)}/sweeps/{sweep}")
     return {"removed": there}, b""

@@ -7,8 +7,6 @@ and of a pickle only the opcodes are read.
 from __future__ import annotations
 
 import os
-import pickletools
-import zipfile
 
 from orchestrator.protocol.checkpoints.stat_cache import cached_by_stat
 from orchestrator.protocol.json_text import parse_json
@@ -36,6 +34,8 @@ def is_whole(path: str) -> bool:
     except OSError:
         return False
     if path.endswith(_ZIPPED) and head[:1] == b"P":
+        import zipfile  # noqa: PLC0415 (an agent starts without)
+
         return zipfile.is_zipfile(path)
     return head != b""
 
@@ -66,6 +66,8 @@ def _end_of(entry: object) -> int:
 @cached_by_stat
 def global_step(path: str) -> int | None:
     """Return the `global_step` that Lightning has written into a file of torch.save; None where there is none."""
+    import zipfile  # noqa: PLC0415 (as above)
+
     try:
         with zipfile.ZipFile(path) as archive:
             name = next(each for each in archive.namelist() if each.rpartition("/")[2] == "data.pkl")
@@ -77,6 +79,8 @@ def global_step(path: str) -> int | None:
 
 def _int_after(key: str, pickled: bytes) -> int | None:
     """Return the number that follows a text among the opcodes of a pickle, which are read and never run."""
+    import pickletools  # noqa: PLC0415 (as above)
+
     is_next = False
     for opcode, value, _ in pickletools.genops(pickled):
         if is_next and opcode.name in _INTS:

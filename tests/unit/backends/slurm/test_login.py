@@ -70,7 +70,7 @@ def test_its_task_becomes_the_agent_by_the_archive_that_travels(run: RunDir) -> 
     launch = plan(Job(name="r", command=("true",)), profile, "r-abc234", machine.place(run, "/w", "/env/python"))
     line = next(line for line in machine.script(launch).splitlines() if line.startswith("srun"))
     assert line.endswith("/env/python -u /w/runs/r-abc234/submitit.pyz /w/runs/r-abc234/slurm")
-    task = pickle.loads(pickled(launch))  # noqa: S301 (our own)
+    task = pickle.loads(pickled(launch.commands[0]))  # noqa: S301 (our own)
     argv = ["/env/python", "/w/runs/r-abc234/node.pyz", "slurm", "/w/runs/r-abc234"]
     assert (task.function, task.args) == (os.execvp, ("/env/python", argv))
 

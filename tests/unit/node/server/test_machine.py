@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.node.server import files, machine
+from orchestrator.node.server import array_run, files, machine
 from orchestrator.node.server.request import RefusedError
 from orchestrator.node.system.processes import identify
 
@@ -69,3 +70,25 @@ def test_a_start_loads_nothing_of_containers_on_a_node() -> None:
     done = subprocess.run([sys.executable, "-c", loads], capture_output=True, text=True, timeout=30, check=True)
     assert "orchestrator.node.server.machine" in done.stdout.split()
     assert [name for name in done.stdout.split() if name.startswith("orchestrator.node.container")] == []
+
+
+def test_the_runs_of_an_array_share_an_archive_which_goes_with_the_last_of_them(tmp_path: Path) -> None:
+    shared, archive = tmp_path / "sweeps" / "tune-abc234", tmp_path / "sweeps" / "tune-abc234" / "node.pyz"
+    shared.mkdir(parents=True)
+    archive.write_bytes(b"zip")
+    names = ["tune-abc234.0", "tune-abc234.1"]
+    for name in names * 2:  # its answer may have been lost
+        asked = {"run_dir": str(tmp_path / "runs" / name), "folder": "slurm", "archive": str(archive)}
+        assert array_run.prepare_array_run(asked, json.dumps([{"token": "swordfish"}, {}]).encode()) == ({}, b"")
+    run = tmp_path / "runs" / names[1]
+    assert (run / "node.pyz").stat().st_ino == archive.stat().st_ino
+    task = run / "nodes" / "0" / "task.json"
+    assert (json.loads(task.read_text()), task.stat().st_mode & 0o777) == ({"token": "swordfish"}, 0o600)
+    assert (run / "nodes" / "1" / "task.json").exists()
+    assert {path.stat().st_mode & 0o777 for path in (run / "slurm", run / "nodes" / "0")} == {0o700}
+    (tmp_path / "runs" / "tune-abc234").mkdir()  # a run of the same name that is in no sweep
+    for name in names:
+        assert shared.exists()
+        assert machine.remove({"run_dir": str(tmp_path / "runs" / name), "run_id": name}, b"")[0]["removed"]
+    assert not shared.exists()
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["tune-abc234"]

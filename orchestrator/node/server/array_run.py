@@ -1,0 +1,26 @@
+"""On a login node: the folder of one run of a job array, which takes the archive that all of them share."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+
+from orchestrator.node.server.request import Answer, Request, at_user
+from orchestrator.protocol.files import PRIVATE, write_json
+from orchestrator.protocol.layout import archive_file, node_folder
+
+
+def prepare_array_run(request: Request, payload: bytes) -> Answer:
+    """Make the folder of a run: its nodes' tasks, which are the payload, and a link to the `archive`.
+
+    folder: what the run is to have besides, of which the logs of its job are written to. May be asked for twice.
+    """
+    run_dir = at_user(request["run_dir"])
+    os.makedirs(f"{run_dir}/{request['folder']}", mode=0o700, exist_ok=True)
+    for node, task in enumerate(json.loads(payload)):
+        os.makedirs(node_folder(run_dir, node), mode=0o700, exist_ok=True)
+        write_json(f"{node_folder(run_dir, node)}/task.json", task, mode=PRIVATE)
+    with contextlib.suppress(FileExistsError):
+        os.link(at_user(request["archive"]), archive_file(run_dir))
+    return {}, b""
