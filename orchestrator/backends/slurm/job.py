@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from orchestrator.backends.base import NodeProof
+from orchestrator.backends.settings import SlurmSettings, profile_of
 from orchestrator.backends.slurm.client import SNAPSHOT_SECONDS, Client
 from orchestrator.backends.slurm.parse import JobLine, how_it_ended, why_it_waits
 from orchestrator.backends.slurm.script import FOLDER
@@ -124,6 +125,13 @@ def release_requeued(client: Client, run: RunDir) -> None:
         client.release_requeued(job)
 
 
+def may_be_requeued(client: Client, run: RunDir) -> bool:
+    """Tell whether a job waits as one does that Slurm starts again, and no `begin` of the profile explains that."""
+    phase, job = job_of(client, run)
+    is_later = phase == "waiting" and job is not None and job.reason == "BeginTime"
+    return is_later and "begin" not in SlurmSettings.of(profile_of(run)).sbatch
+
+
 def cancel(client: Client, run: RunDir) -> None:
     """Send TERM to the agents, who find the recorded cancel; take a job that still waits out of the queue."""
     phase, job = job_of(client, run)
@@ -162,7 +170,9 @@ def end(client: Client, run: RunDir) -> list[NodeProof]:
 def wait_for_end(client: Client, run: RunDir) -> tuple[str, JobLine | None]:
     """Return as `job_of`, once the job waits and runs no more, or after END_SECONDS."""
     stop = time.monotonic() + END_SECONDS
-    phase, job = job_of(client, run, fresh=True)
+    phase, job = job_of(client, run)
+    if phase != "ended":  # a job that is over stays so
+        phase, job = job_of(client, run, fresh=True)
     while phase in ("waiting", "active") and time.monotonic() < stop:
         time.sleep(SNAPSHOT_SECONDS / 2)  # Slurm tells nobody of a job's end: it has to be asked
         phase, job = job_of(client, run, fresh=True)

@@ -219,12 +219,13 @@ class LoginBackend(SlurmScheduler, BatchSubmitter):
             self.watcher(run).wait(timeout)
 
     def _has_not_begun(self, run: RunDir) -> bool:
-        """Tell whether the run's job waits, as far as Slurm can be asked, and record what that says."""
-        status = job.scheduler_status(self.client_of(run), run)
-        if status.phase in ("active", "ended"):  # which is recorded when all that it speaks of is here
-            return False
-        record_status(run, status)
-        return True
+        """Tell whether the job waits for its first start, as far as Slurm can be asked, and record what that says."""
+        client = self.client_of(run)
+        status = job.scheduler_status(client, run)
+        if status.phase == "ended" or job.may_be_requeued(client, run):
+            return False  # which is recorded when all that was written before is here
+        record_status(run, status)  # before events come: of a job that waits they would be of a start before
+        return status.phase != "active"
 
     @contextlib.contextmanager
     def bringing_logs(self, run: RunDir, ranks: list[int] | None) -> Iterator[None]:

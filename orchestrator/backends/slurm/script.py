@@ -157,7 +157,8 @@ def _setup(shell: InShell, *, of_array: bool) -> list[str]:
     ]
     if not of_array:
         return [*lines, f'[ -e "$task" ] || ln {shell.folder}/*.pkl "$task" || [ -e "$task" ]']
-    link = 'ln "$made" "$task"'  # one pickle for all tasks, which may get its name at this very moment
+    # One pickle for all tasks, which may get its name at this very moment.
+    link = '{ [ -e "$made" ] && ln "$made" "$task"; }'
     unnamed = f'ln {shell.folder}/{"?" * 32}.pkl "$task"'
     return [
         *lines,

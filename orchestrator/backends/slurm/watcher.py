@@ -34,12 +34,14 @@ class LoginFollower(Follower):
         self.status = SchedulerStatus("unknown")
 
     def update(self) -> Update:
-        """Copy what is new, then ask; of something new that Slurm says, once more, with the last words of its logs."""
+        """Copy what is new, then ask; of something new that Slurm says, once more, with the last words of its logs.
+
+        What is recorded was said before the last copy: else a job may have ended since, with words that are not here.
+        """
         update_all(self.copies, self.source.session())  # first: it knows sooner that nobody answers
-        before, self.status = self.status, job.scheduler_status(self.client, self.run)
-        if self.status != before:
+        while (said := job.scheduler_status(self.client, self.run)) != self.status:
+            self.status = said
             update_all(self.copies, self.source.session())
-            self.status = job.scheduler_status(self.client, self.run)
         job.release_requeued(self.client, self.run)
         record_status(self.run, self.status)
         return Update(self.copies[0].steps, POLL_SECONDS)

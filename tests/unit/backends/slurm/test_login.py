@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 
 from orchestrator.backends import backend, kind_of
+from orchestrator.backends.remote.mirror import Source
 from orchestrator.backends.settings import SlurmSettings
-from orchestrator.backends.slurm import doctor
+from orchestrator.backends.slurm import doctor, watcher
 from orchestrator.backends.slurm.backend import pickled
 from orchestrator.backends.slurm.client import Client, LocalRunner
 from orchestrator.backends.slurm.doctor import gpus_there, last_save, seconds_in, seconds_of, seen_there
 from orchestrator.backends.slurm.login import LoginBackend
-from orchestrator.backends.slurm.recorded_status import SEEN, record_status
+from orchestrator.backends.slurm.recorded_status import SEEN, record_status, recorded_status
 from orchestrator.errors import UsageError
 from orchestrator.node.server import run_program
 from orchestrator.node.server.request import RefusedError
@@ -191,3 +192,24 @@ def test_a_job_without_the_gpus_that_were_asked_for_is_told() -> None:
     none = json.dumps({"said": {"gpus": []}, "tried": {}})
     assert gpus_there([none], 4)["gpus"][:2] == ("fail", "the job has none of the 4 that the profile asks for")
     assert gpus_there([none], None) == gpus_there([], 4) == {}
+
+
+def test_an_end_is_recorded_only_when_all_that_was_written_before_it_is_here(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A short job may end between two questions, the first of which has still called it active."""
+    active, ended = SchedulerStatus("active"), SchedulerStatus("ended")
+    answers, done = iter([active, ended, ended]), list[str]()
+
+    def ask(*_: object) -> SchedulerStatus:
+        answer = next(answers)
+        done.append(answer.phase)
+        return answer
+
+    monkeypatch.setattr(watcher.job, "scheduler_status", ask)
+    monkeypatch.setattr(watcher.job, "release_requeued", lambda *_: None)
+    monkeypatch.setattr(watcher, "update_all", lambda *_: done.append("copied"))
+    source = Source("far", (0, 1), lambda: None)  # type: ignore[arg-type, return-value]
+    watcher.LoginFollower(run, source, None).update()  # type: ignore[arg-type]
+    assert done == ["copied", "active", "copied", "ended", "copied", "ended"]
+    assert recorded_status(run) == ended
