@@ -290,6 +290,10 @@ class Scheduler(ABC):
         """Return what the scheduler says of the run's job now; never an error."""
 
     @abstractmethod
+    def has_ended(self, run: RunDir) -> bool:
+        """Tell whether the scheduler itself says that the run's job is over; False where it can't be asked."""
+
+    @abstractmethod
     def waiting_for(self, runs: Sequence[RunDir], *, succeeds: bool) -> str | None:
         """Return the condition under which a job waits for those of these runs; None where one of them isn't known."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends import backend
-from orchestrator.backends.base import NodeProof
+from orchestrator.backends.base import NodeProof, Scheduler
 from orchestrator.errors import (
     EXIT_CANCELLED,
     EXIT_NOT_FINISHED,
@@ -133,7 +133,9 @@ def cancel(root: Path, run: RunDir, *, now: bool) -> tuple[RunState, list[NodePr
         raise problem  # nothing has been started that could be ended
     if problem is not None or not queue.drop(run, dependencies.CANCELLED):
         machine.cancel(run)
-        wait(run, timeout=(0.0 if now else record.grace) + CANCEL_MARGIN)
+        # A job that had not begun has nothing to save.
+        if not (isinstance(machine, Scheduler) and machine.has_ended(run)):
+            wait(run, timeout=(0.0 if now else record.grace) + CANCEL_MARGIN)
     if host := machine.other_machine(run):
         _wait_for_verdict_of(host, run)
         return state_of(run), []

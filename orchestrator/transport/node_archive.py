@@ -60,9 +60,9 @@ def _bytecode(path: Path, name: str, source: bytes) -> bytes | None:
 
 
 def _of(code: CodeType, name: str) -> CodeType:
-    """Return the code as that of a file of this name: what is on this machine is nothing to a node's tracebacks."""
+    """Return the code as that of a file of this name there: a path of this machine means nothing to a traceback."""
     constants = tuple(_of(each, name) if isinstance(each, CodeType) else each for each in code.co_consts)
-    return code.replace(co_filename=name, co_consts=constants)
+    return code.replace(co_filename=f"node.pyz/{name}", co_consts=constants)
 
 
 def kept_archive(state: Path) -> bytes:

@@ -256,6 +256,16 @@ def test_a_sweep_is_one_array_there_and_nothing_of_it_stays(laptop: Laptop) -> N
     assert laptop.testbed.run(LAPTOP, "grep", "-r", "swordfish", ".local").code == 1
 
 
+def test_an_array_that_slurm_refuses_leaves_nothing_there_and_here(laptop: Laptop) -> None:
+    named = laptop.write("job.yaml", '{"command": ["true"]}')
+    asked = ("-p", laptop.profile(partition="nowhere"), "--sweep", "job.env.POINT=1,2,3")
+    done = laptop.orch("submit", named, *asked)
+    assert (done.code, "nowhere" in done.err) == (102, True), done.err
+    assert laptop.orch("status", "--json").json == []
+    for name in ("runs", "sweeps"):
+        assert laptop.testbed.output("ctl", "ls", f"{SHARED}/{name}") == ""
+
+
 def test_what_waits_of_an_array_there_costs_no_threads_and_is_cancelled_at_once(laptop: Laptop) -> None:
     laptop.write("main.py", STEPS)
     named = laptop.write("job.yaml", '{"script": "main.py", "args": [400, 0.2], "limits": {"grace": "10s"}}')

@@ -5,6 +5,7 @@ The run's own files are read where they lie, or where they have been copied to.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from orchestrator.runs.job_use import JobUse
 from orchestrator.runs.restarts.relaunch import newest_start
 from orchestrator.runs.scheduler_status import SchedulerStatus
 from orchestrator.runs.state import Event
-from orchestrator.runs.store import RunDir
+from orchestrator.runs.store import Record, RunDir
 
 END_SECONDS: Final = 40.0  # Slurm's KillWait, 30 s by default, and some more
 ROUNDS: Final = 5  # of a wait for a job in the queue, of which there may be hundreds: each is looked at less often
@@ -137,6 +138,7 @@ def cancel(client: Client, run: RunDir) -> None:
     phase, job = job_of(client, run)
     if job is not None and phase == "waiting":
         client.scancel(job.job_id)
+        client.queue(fresh=True)  # who cancelled it need not wait until somebody asks again
     elif job is not None and phase == "active":
         client.scancel(job.job_id, "--signal=TERM")
 
@@ -145,6 +147,7 @@ def cancel_waiting(client: Client, runs: Sequence[RunDir]) -> None:
     """Take what has not begun out of the queue, by one scancel for each array or job."""
     for number in {number.partition("_")[0] for run in runs if (number := job_id_of(run)) is not None}:
         client.scancel(number, "--state=PENDING")
+    client.queue(fresh=True)  # as in `cancel`
 
 
 def end(client: Client, run: RunDir) -> list[NodeProof]:
@@ -194,13 +197,25 @@ def used_by(client: Client, run: RunDir) -> JobUse | None:
 
 def _named(run: RunDir) -> tuple[RunDir, str, str]:
     """Return (folder of the run's job, the job's name, the run's number in that array, or nothing)."""
-    try:
-        array = (run.read("handle.json") or {}).get("array")
-    except StoreError:
-        array = None
+    array = _handle_of(run).get("array")
     if not isinstance(array, str):
         return run, run.run_id, ""
     return RunDir(Path(array)), Path(array).name, run.run_id.rpartition(".")[2]
+
+
+def _handle_of(folder: RunDir) -> Record:
+    """Return the handle of a run or an array; empty before there is one, and where it is damaged: names tell as well.
+
+    It is asked for several times at each look, and an array's at each of its runs.
+    """
+    try:
+        return folder.made_of("handle.json", _read_handle)
+    except StoreError:
+        return {}
+
+
+def _read_handle(folder: RunDir) -> Record:
+    return folder.read("handle.json") or {}
 
 
 def _number_in(client: Client, folder: RunDir, task: str) -> str | None:
@@ -217,10 +232,7 @@ def _task(number: str | None, task: str) -> str | None:
 
 
 def _number(folder: RunDir) -> str | None:
-    try:
-        recorded = (folder.read("handle.json") or {}).get("job")
-    except StoreError:  # damaged: the names say it as well
-        recorded = None
+    recorded = _handle_of(folder).get("job")
     if not isinstance(recorded, str):
         files = folder.path / FOLDER
         named = [path.name.partition("_")[0] for path in files.glob("*_submitted.pkl")]
@@ -239,7 +251,11 @@ def _goes_by_itself(run: RunDir, phase: str) -> bool:
 
 
 def _has_run(run: RunDir) -> bool:
-    return any((run.path / FOLDER).glob("*.*.*.log"))
+    try:
+        names = os.listdir(f"{run.path}/{FOLDER}")
+    except FileNotFoundError:
+        return False
+    return any(name.endswith(".log") and name.count(".") > 2 for name in names)
 
 
 def _last_words(run: RunDir, job_id: str) -> str:

@@ -45,6 +45,10 @@ class SlurmScheduler(Backend, Scheduler):
         """Return the Slurm that has the run's job."""
         return self.client(SlurmSettings.of(profile_of(run)))
 
+    def has_ended(self, run: RunDir) -> bool:
+        """Ask squeue, unless that was asked a moment ago."""
+        return job.job_of(self.client_of(run), run)[0] == "ended"
+
     def slurm_job(self, run: RunDir) -> str | None:
         """Return the number of the run's job as it was recorded; Slurm is not asked."""
         return job.job_id_of(run)

@@ -20,7 +20,7 @@ from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import attempt_folder, node_folder
 
 ANSWER_SECONDS = 3.0
-LAUNCHERS = "/node.pyz/orchestrator/node/launcher/rank/forked.py"
+LAUNCHERS = "node.pyz/orchestrator/node/launcher/rank/forked.py"
 LOOK_SECONDS = 0.02  # a file tells nobody that a dump in it has ended: it has, when a look finds nothing new
 
 

@@ -58,9 +58,9 @@ def test_a_traceback_names_the_module_and_shows_its_line(tmp_path: Path) -> None
     path = tmp_path / "node.pyz"
     path.write_bytes(node_archive())
     code = "import sys; sys.path.insert(0, sys.argv[1]); from orchestrator.protocol.task import NodeTask\n"
-    code += "NodeTask.from_json(3)"
+    code += "import traceback\ntry: NodeTask.from_json(3)\nexcept AttributeError: traceback.print_exc()"
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code, path], capture_output=True, text=True, check=False)
-    assert 'File "orchestrator/protocol/task.py", line ' in done.stderr
+    assert 'File "node.pyz/orchestrator/protocol/task.py", line ' in done.stderr
     assert str(PACKAGE) not in done.stderr
     assert "in from_json\n    " in done.stderr
 

@@ -205,4 +205,4 @@ def _own_frames(error: BaseException) -> types.TracebackType | None:
 
 
 def _is_ours(filename: str) -> bool:
-    return filename == __file__ or filename.startswith("<frozen ")
+    return filename == _is_ours.__code__.co_filename or filename.startswith("<frozen ")
