@@ -256,6 +256,22 @@ def test_a_sweep_is_one_array_there_and_nothing_of_it_stays(laptop: Laptop) -> N
     assert laptop.testbed.run(LAPTOP, "grep", "-r", "swordfish", ".local").code == 1
 
 
+def test_a_point_of_an_array_there_is_requeued_alone(laptop: Laptop) -> None:
+    laptop.write("main.py", STEPS)
+    named = laptop.write("job.yaml", '{"script": "main.py", "args": [400, 0.2], "limits": {"grace": "10s"}}')
+    done = laptop.orch("submit", named, "-p", laptop.profile(nodes=1), "--sweep", "job.env.POINT=0,1")
+    assert done.code == 0, done.err
+    points = [f"{done.out.strip()}.{index}" for index in range(2)]
+    for point in points:
+        laptop.wait_for(point, "begins at")
+    laptop.testbed.output("ctl", "scontrol", "requeue", laptop.status(points[1])["slurm_job"])
+    laptop.wait_for(points[1], "begins at", "nodes/0/attempt_1/rank_0.log")
+    done = laptop.orch("cancel", done.out.strip())
+    assert (done.code, "cancelled 2 runs" in done.err) == (0, True), done.err
+    assert [laptop.status(point)["restarts"] for point in points] == [0, 1]
+    assert [laptop.left(point) for point in points] == [[], []]
+
+
 def test_an_array_that_slurm_refuses_leaves_nothing_there_and_here(laptop: Laptop) -> None:
     named = laptop.write("job.yaml", '{"command": ["true"]}')
     asked = ("-p", laptop.profile(partition="nowhere"), "--sweep", "job.env.POINT=1,2,3")
