@@ -17,7 +17,7 @@ _REGISTRY = {
     "local": "orchestrator.backends.local:LocalBackend",
     "ssh": "orchestrator.backends.ssh.backend:SshBackend",
     "slurm": "orchestrator.backends.slurm.backend:SlurmBackend",
-    "slurm-login": "orchestrator.backends.slurm.login:LoginBackend",
+    "slurm-login": "orchestrator.backends.slurm.login.backend:LoginBackend",
 }
 
 _made: Final[dict[str, Backend]] = {}

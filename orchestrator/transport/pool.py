@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.errors import BackendError
@@ -43,12 +42,16 @@ class ConnectionPool:
     opening: set[str] = field(default_factory=set)  # the machines whose answer is awaited now
     locks: dict[Any, threading.Lock] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    _archive: bytes | None = None
     dialling: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(AT_ONCE))
 
-    @cached_property
+    @property
     def archive(self) -> bytes:
-        """Return what the servers run."""
-        return self.make_archive()
+        """Return what the servers run; made once, though all machines are dialled at the same time."""
+        with self.lock:
+            if self._archive is None:
+                self._archive = self.make_archive()
+            return self._archive
 
     def session(self, address: Address, workdir: str) -> Session:
         """Return the session with this machine, opened unless it is; BackendError says what is in the way."""

@@ -18,7 +18,6 @@ T = TypeVar("T")
 
 def connections() -> ConnectionPool:
     """Return a connection pool whose machines are sent the node archive as it is kept in the state folder."""
-
     from orchestrator.runs.store import state_root  # noqa: PLC0415 (as above)
     from orchestrator.transport.pool import ConnectionPool  # noqa: PLC0415 (as above)
 

@@ -16,12 +16,13 @@ import pytest
 from orchestrator.backends import backend, kind_of
 from orchestrator.backends.remote.mirror import Source
 from orchestrator.backends.settings import SlurmSettings
-from orchestrator.backends.slurm import doctor, watcher
+from orchestrator.backends.slurm import doctor
 from orchestrator.backends.slurm.backend import pickled
 from orchestrator.backends.slurm.client import Client, LocalRunner
 from orchestrator.backends.slurm.doctor import gpus_there, last_save, seconds_in, seconds_of, seen_there
-from orchestrator.backends.slurm.login import LoginBackend
-from orchestrator.backends.slurm.recorded_status import SEEN, record_status, recorded_status
+from orchestrator.backends.slurm.login import watcher
+from orchestrator.backends.slurm.login.backend import LoginBackend
+from orchestrator.backends.slurm.login.recorded_status import SEEN, record_status, recorded_status
 from orchestrator.errors import UsageError
 from orchestrator.node.server import run_program
 from orchestrator.node.server.request import RefusedError

@@ -6,8 +6,8 @@ from orchestrator.backends.remote.mirror import POLL_SECONDS, Follower, RunWatch
 from orchestrator.backends.remote.transfer import update_all
 from orchestrator.backends.slurm import job
 from orchestrator.backends.slurm.client import Client
-from orchestrator.backends.slurm.login_node import LoginNode
-from orchestrator.backends.slurm.recorded_status import record_status
+from orchestrator.backends.slurm.login.node import LoginNode
+from orchestrator.backends.slurm.login.recorded_status import record_status
 from orchestrator.errors import BackendError
 from orchestrator.runs.scheduler_status import SchedulerStatus
 from orchestrator.runs.store import RunDir

@@ -18,9 +18,9 @@ from orchestrator.backends.settings import SlurmSettings, profile_of, remote_fol
 from orchestrator.backends.slurm import job
 from orchestrator.backends.slurm.client import NO_TLS, Client
 from orchestrator.backends.slurm.errors import refusal
-from orchestrator.backends.slurm.login_node import LoginNode
+from orchestrator.backends.slurm.login.node import LoginNode
+from orchestrator.backends.slurm.login.recorded_status import record_status, recorded_status
 from orchestrator.backends.slurm.parse import job_id_of
-from orchestrator.backends.slurm.recorded_status import record_status, recorded_status
 from orchestrator.backends.slurm.scheduler import SlurmScheduler
 from orchestrator.backends.slurm.script import FOLDER, Array
 from orchestrator.errors import BackendError, UsageError
@@ -132,7 +132,7 @@ class LoginBackend(SlurmScheduler, BatchSubmitter):
         parallel: int | None,
     ) -> None:  # fmt: skip
         """Send what the runs need, and queue them as one array, at most so many at a time; as `submit`, for all."""
-        from orchestrator.backends.slurm.login_array import array_of, send_array, send_runs  # noqa: PLC0415 (loads fabric)
+        from orchestrator.backends.slurm.login.array import array_of, send_array, send_runs  # noqa: PLC0415 (loads fabric)
 
         settings = SlurmSettings.of(plans[0].profile)
         login, client = self._known(settings)
@@ -190,7 +190,7 @@ class LoginBackend(SlurmScheduler, BatchSubmitter):
 
     def watcher(self, run: RunDir) -> RunWatcher:
         """Return the threads that copy what the run writes; started when first asked for."""
-        from orchestrator.backends.slurm.watcher import watch  # noqa: PLC0415 (loads fabric)
+        from orchestrator.backends.slurm.login.watcher import watch  # noqa: PLC0415 (loads fabric)
 
         login, client = self.login_of(run), self.client_of(run)
         with self._lock:
@@ -231,7 +231,7 @@ class LoginBackend(SlurmScheduler, BatchSubmitter):
     def bringing_logs(self, run: RunDir, ranks: list[int] | None) -> Iterator[None]:
         """Have the logs of these ranks (None: of all) copied here too, while it lasts."""
         from orchestrator.backends.remote.mirror import watching_logs  # noqa: PLC0415 (loads fabric)
-        from orchestrator.backends.slurm.watcher import source_of  # noqa: PLC0415 (as above)
+        from orchestrator.backends.slurm.login.watcher import source_of  # noqa: PLC0415 (as above)
 
         with watching_logs(run, [source_of(run, self.login_of(run))], ranks):
             yield
@@ -279,7 +279,7 @@ class LoginBackend(SlurmScheduler, BatchSubmitter):
     def collect(self, run: RunDir) -> None:
         """Bring what is not here yet, then remove the run's folder there; BackendError where it is out of reach."""
         from orchestrator.backends.remote.mirror import finish  # noqa: PLC0415 (loads fabric)
-        from orchestrator.backends.slurm.watcher import source_of  # noqa: PLC0415 (as above)
+        from orchestrator.backends.slurm.login.watcher import source_of  # noqa: PLC0415 (as above)
 
         with self._lock:
             watcher = self._watchers.pop(run.run_id, None)
@@ -292,7 +292,7 @@ class LoginBackend(SlurmScheduler, BatchSubmitter):
     def bring_outputs(self, run: RunDir) -> None:
         """Bring the outputs that are still on the login node; once the run has ended, remove its folder there."""
         from orchestrator.backends.remote.mirror import bring_outputs  # noqa: PLC0415 (loads fabric)
-        from orchestrator.backends.slurm.watcher import source_of  # noqa: PLC0415 (as above)
+        from orchestrator.backends.slurm.login.watcher import source_of  # noqa: PLC0415 (as above)
 
         if _was_begun(run):
             bring_outputs(run, [source_of(run, self.login_of(run))])

@@ -1,6 +1,7 @@
 """The points of a sweep as one array behind a login node: what all share is sent once, and each run has its own folder.
 
-As on the login node itself (`array`), a run's handle says only that it is a task of the array, and its id which one.
+As on the login node itself (`slurm.array`), a run's handle says only that it is a task of the array, and its id
+which one.
 The sweep's folder there goes with the folder of its last run.
 """
 
