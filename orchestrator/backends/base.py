@@ -228,6 +228,14 @@ class Backend(ABC):
         )
 
 
+class Connecting(ABC):
+    """A backend that reaches its machines over connections: the process that starts a run can follow it by these."""
+
+    @abstractmethod
+    def prepare_connections(self) -> None:
+        """Load what the first connection needs, while nobody waits for it yet."""
+
+
 class Relauncher(ABC):
     """A backend whose runs the supervisor starts again, after a node was lost."""
 

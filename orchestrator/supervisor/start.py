@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final, NoReturn
 
 from orchestrator.errors import StoreError
 from orchestrator.node.system.private import users_umask
@@ -16,6 +17,7 @@ from orchestrator.protocol.files import locked_if_free
 from orchestrator.runs.store import RunDir, check_own, is_any_live, live_runs, state_root
 
 RECORD = "supervisor.json"
+ARGV: Final = (sys.executable, "-P", "-m", "orchestrator.supervisor")
 
 
 def supervisor_lock(root: Path) -> contextlib.AbstractContextManager[bool]:
@@ -72,8 +74,18 @@ def _secret_names(root: Path) -> set[str]:
     return names
 
 
-def start_supervisor(root: Path, without: Iterable[str] = ()) -> None:
-    """Start the background process, unless one runs; it outlives the terminal, and needs nobody's secrets."""
+def is_attended(root: Path) -> bool:
+    """Tell whether a supervisor is at work; none is where there is no state folder yet."""
+    with contextlib.suppress(FileNotFoundError), supervisor_lock(root) as is_free:
+        return not is_free
+    return False
+
+
+def start_supervisor(root: Path, without: Iterable[str] = (), *, starts: str = "", stdin: int | None = None) -> None:
+    """Start the background process, unless one runs; it outlives the terminal, and needs nobody's secrets.
+
+    starts: the kind of backend of a run that it is to start itself; the request for it is read from `stdin`.
+    """
     import subprocess  # noqa: PLC0415 (who only looks at runs starts nothing)
 
     check_own(root)
@@ -82,8 +94,8 @@ def start_supervisor(root: Path, without: Iterable[str] = ()) -> None:
     environment = {name: value for name, value in os.environ.items() if name not in hidden} | {"ORCH_HOME": str(root)}
     with open(root / "supervisor.log", "ab") as log:
         child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "orchestrator.supervisor"],
-            stdin=subprocess.DEVNULL,
+            [*ARGV, *filter(None, [starts])],
+            stdin=subprocess.DEVNULL if stdin is None else stdin,
             stdout=log,
             stderr=log,
             env=environment,
@@ -92,3 +104,8 @@ def start_supervisor(root: Path, without: Iterable[str] = ()) -> None:
             start_new_session=True,
         )
     child.returncode = 0  # nobody waits for it here
+
+
+def begin_again() -> NoReturn:
+    """Let this process be a supervisor that has just been started: nothing that it was about to do is done."""
+    os.execv(ARGV[0], ARGV)  # noqa: S606 (a fixed argv)

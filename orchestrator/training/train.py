@@ -122,6 +122,8 @@ class Trainer:
         self.saver = Saver(places, self.report, self.heartbeats, aside=options.async_save)
         self.data = load_data(task, options, self.report.warn)
         if self.data.stand_in and options.offline_epochs and not options.steps:
+            if options.epochs != options.offline_epochs:
+                self.report.say(f"{options.offline_epochs} epochs of it (offline_epochs), not {options.epochs} (epochs)")
             options = self.options = replace(options, epochs=options.offline_epochs)
             self.setup = replace(self.setup, options=options)
         self.train_samples, self.test_samples = (

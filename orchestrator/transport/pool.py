@@ -53,6 +53,13 @@ class ConnectionPool:
                 self._archive = self.make_archive()
             return self._archive
 
+    def prepare(self) -> None:
+        """Load what the first connection needs, and make what its server runs."""
+        import orchestrator.transport.connection  # noqa: PLC0415 (loads fabric)
+        import orchestrator.transport.rpc  # noqa: F401, PLC0415 (as above)
+
+        _ = self.archive
+
     def session(self, address: Address, workdir: str) -> Session:
         """Return the session with this machine, opened unless it is; BackendError says what is in the way."""
         with self._own_lock(address):

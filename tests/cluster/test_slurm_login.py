@@ -79,7 +79,11 @@ def laptop(testbed: Control) -> Laptop:
     return Laptop(testbed)
 
 
+DIALLED = '[ "$(cat /proc/$PPID/comm)" != sshd ] || echo one >>~/dialled\n'
+
+
 def test_a_run_is_submitted_followed_requeued_and_brought_home(laptop: Laptop) -> None:
+    laptop.testbed.file("ctl", "/home/alice/.bashrc").write_text(DIALLED)
     writes = "open('model.pt', 'w').write('w')\nopen(os.environ['ORCH_OUTPUT_DIR'] + '/x', 'w').write('x')\n"
     laptop.write("main.py", STEPS + writes + "print('secret of', len(os.environ['TOKEN']))\n")
     named = laptop.write("job.yaml", '{"script": "main.py", "args": [20, 0.2], "secrets": ["TOKEN"]}')
@@ -105,6 +109,7 @@ def test_a_run_is_submitted_followed_requeued_and_brought_home(laptop: Laptop) -
     assert [laptop.text(run, f"outputs/{name}") for name in ("model.pt", "x")] == ["w", "x"]
     assert laptop.left(run) == []
     assert laptop.testbed.run(LAPTOP, "grep", "-r", "swordfish", ".local").code == 1
+    assert laptop.testbed.file("ctl", "/home/alice/dialled").read_text() == "one\n"
 
 
 @pytest.mark.soak

@@ -109,3 +109,17 @@ def test_garbage_is_not_looked_for_in_what_lives_since_the_first_step(tmp_path: 
     first, second, third, *_, last = map(int, ended.out.splitlines()[-1].split()[1:])
     assert (first, last) == (0, 0)
     assert min(second, third) > 10_000
+
+
+STAND_IN = COLLECTED.replace('"noise")', '"noise", stand_in=True)')
+
+
+@pytest.mark.parametrize(("given", "said"), [("2", True), ("4", False)])
+def test_epochs_that_do_not_count_for_a_stand_in_are_said(tmp_path: Path, given: str, said: bool) -> None:
+    task = tmp_path / "stand_in.py"
+    task.write_text(STAND_IN)
+    argv = ["-m", "orchestrator.training", "--task", str(task), "--global-batch", "4"]
+    [ended] = run(1, [*argv, "--epochs", given, "--offline-epochs", "4"], tmp_path)
+    assert ended.code == 0, ended.err
+    assert "step 12/12  epoch 4" in ended.out
+    assert ("4 epochs of it (offline_epochs), not 2 (epochs)" in ended.out) is said

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from orchestrator.backends.base import (
     Backend,
     Check,
+    Connecting,
     Finding,
     HandleState,
     Judge,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for fabric
     from orchestrator.transport.rpc import Session
 
 
-class SshBackend(Backend, Queueing, Relauncher):
+class SshBackend(Backend, Connecting, Queueing, Relauncher):
     """Agents on machines of the user's; what they write is copied here by the supervisor."""
 
     collects: ClassVar[bool] = True
@@ -57,6 +58,10 @@ class SshBackend(Backend, Queueing, Relauncher):
         return sorted(self.pool.opening)
 
     # -- starting
+
+    def prepare_connections(self) -> None:
+        """Load fabric, and make the archive that machines are sent."""
+        self.pool.prepare()
 
     def place(self, run: RunDir, workdir: str | None, python: str | None) -> Place:
         """Return a folder of the run in orch's folder on every node."""

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends import backend, kind_of
-from orchestrator.backends.base import Backend, Scheduler
+from orchestrator.backends.base import Backend, Connecting, Scheduler
 from orchestrator.errors import (
     OrchError,
     PlacesTakenError,
 )
+from orchestrator.node.system.private import make_private
 from orchestrator.prepare.prepare import Prepared, plan_for
 from orchestrator.prepare.record import record_run, snapshot_code
 from orchestrator.protocol.events import EventKind
@@ -23,45 +25,61 @@ from orchestrator.runs.record import Dependency
 from orchestrator.runs.run_id import new_run_id
 from orchestrator.runs.store import RunDir, remove_run
 from orchestrator.runs.sweeps import runs_named
-from orchestrator.supervisor.start import start_supervisor
+from orchestrator.supervisor.start import is_attended, start_supervisor
 from orchestrator.transport.credentials import credentials_for, entrusted
 
 if TYPE_CHECKING:  # what only looks at runs must not wait for pydantic
     from orchestrator.specs.plan import LaunchPlan
+    from orchestrator.supervisor.handover import Handover
 
 
-def submit(root: Path, prepared: Prepared) -> RunDir:
+def submit(root: Path, prepared: Prepared, on_awaited: Callable[[list[str]], None] = lambda _: None) -> RunDir:
     """Start a run and return when its agents are on their way; what follows needs neither this process nor a terminal.
 
     The run is recorded before anything is started. One that is refused is none: it leaves no trace.
+    `on_awaited` is told each second which machines' first answer is awaited, where the supervisor starts the run.
     """
-    loaded = prepared.loaded
     machine = backend(kind_of(dict(prepared.profile)))
-    run_id = new_run_id(loaded.job.name)
-    launch = machine.completed(plan_for(root, prepared, run_id))
-    queued = as_queued(root, machine, launch, prepared.after)
-    run = record_run(root, prepared, launch)
-    try:
-        snapshot_code(prepared, run)
-    except OrchError:
-        remove_run(root, run)  # nothing was started: it leaves no trace
-        raise
-    if queued is None:
-        enqueue(root, run, prepared)
+    with _supervisor_to_start_it(root, machine, prepared) as supervisor:
+        launch = machine.completed(plan_for(root, prepared, new_run_id(prepared.loaded.job.name)))
+        queued = as_queued(root, machine, launch, prepared.after)
+        run = record_run(root, prepared, launch)
+        try:
+            snapshot_code(prepared, run)
+        except OrchError:
+            remove_run(root, run)  # nothing was started: it leaves no trace
+            raise
+        if queued is None:
+            enqueue(root, run, prepared)
+            return run
+        secrets = prepared.environment.secrets
+        try:
+            if supervisor is not None:
+                supervisor.start(run, queued, secrets, on_awaited)
+            else:
+                machine.submit(queued, entrusted(queued.tasks, credentials_for(queued.nnodes), secrets), run)
+        except PlacesTakenError:
+            enqueue(root, run, prepared)
+            return run
+        except OrchError as error:
+            withdraw(root, run, error)
+            raise
+        run.append_event(EventKind.SUBMITTED)
+        if supervisor is None:
+            start_supervisor(root, without=secrets)
         return run
-    launch = queued
-    tasks = entrusted(launch.tasks, credentials_for(launch.nnodes), prepared.environment.secrets)
-    try:
-        machine.submit(launch, tasks, run)
-    except PlacesTakenError:
-        enqueue(root, run, prepared)
-        return run
-    except OrchError as error:
-        withdraw(root, run, error)
-        raise
-    run.append_event(EventKind.SUBMITTED)
-    start_supervisor(root, without=prepared.environment.secrets)
-    return run
+
+
+def _supervisor_to_start_it(
+    root: Path, machine: Backend, prepared: Prepared
+) -> AbstractContextManager[Handover | None]:
+    """Start the supervisor now, where it is to start the run: none is at work, and it keeps the connections."""
+    if not isinstance(machine, Connecting) or prepared.after is not None or is_attended(root):
+        return nullcontext()
+    from orchestrator.supervisor.handover import Handover  # noqa: PLC0415 (a run on this machine does without)
+
+    make_private(str(root), exist_ok=True)
+    return Handover(root, kind_of(dict(prepared.profile)), without=prepared.environment.secrets)
 
 
 def withdraw(root: Path, run: RunDir, error: OrchError) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from orchestrator.backends.base import BatchSubmitter, HandleState, NodeProof
+from orchestrator.backends.base import BatchSubmitter, Connecting, HandleState, NodeProof
 from orchestrator.backends.remote.hosts import connections
 from orchestrator.backends.settings import SlurmSettings, profile_of, remote_folder, workdir_of
 from orchestrator.backends.slurm import job
@@ -44,7 +44,7 @@ MIN_PYTHON: Final = (3, 10)  # of submitit
 NO_SLURM: Final = "name a machine in login: on which sbatch is on PATH, if only for login shells"
 
 
-class LoginBackend(SlurmScheduler, BatchSubmitter):
+class LoginBackend(SlurmScheduler, BatchSubmitter, Connecting):
     """A run as one Slurm job of this user's on another machine's Slurm, and a sweep as one array."""
 
     collects: ClassVar[bool] = True
@@ -97,6 +97,10 @@ class LoginBackend(SlurmScheduler, BatchSubmitter):
         _check_python(self.login(settings), python, is_alone=is_alone)
 
     # -- starting
+
+    def prepare_connections(self) -> None:
+        """Load fabric, and make the archive that the login node is sent."""
+        self.pool.prepare()
 
     def place(self, run: RunDir, workdir: str | None, python: str | None) -> Place:
         """Return a folder in orch's folder on the login node, which every node has to see at the same path."""

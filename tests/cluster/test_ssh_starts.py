@@ -1,0 +1,91 @@
+"""A run's first start over SSH is its supervisor's: one connection a host, whoever of the two processes is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from orchestrator.node.system.processes import identify, wait_gone
+from tests.cluster.control import Control
+from tests.cluster.lab import HOLD, LAPTOP, Lab, settled
+from tests.terminal import terminal
+from tests.testbed.machine import ENVIRONMENT
+
+HOSTS = ("n1", "n2", "n3")
+DIALLED = '[ "$(cat /proc/$PPID/comm)" != sshd ] || echo one >>~/dialled\n'
+
+
+@pytest.fixture
+def lab(testbed: Control) -> Lab:
+    return Lab(testbed)
+
+
+def kill(pid: int) -> None:
+    found = identify(pid)
+    assert found is not None
+    os.kill(pid, signal.SIGKILL)
+    assert wait_gone([found], 10) == []
+
+
+def assert_nothing_started(lab: Lab) -> None:
+    for host in HOSTS:
+        assert lab.agents(host) == []
+        assert not list(lab.control.file(host, "/home/alice").glob(".orch/runs/*"))
+
+
+def test_each_host_is_dialled_once_for_the_start_the_following_and_the_end(lab: Lab) -> None:
+    for host in HOSTS:
+        lab.control.file(host, "/home/alice/.bashrc").write_text(DIALLED)
+    run = lab.submit(lab.job("hold", HOLD), "--profile", lab.profile())
+    lab.until(run, "rank_started", 3)
+    assert len(lab.supervisor()) == 1
+    second = lab.submit(lab.job("hold", HOLD), "--profile", lab.profile(hosts=["n1"], slots=4))
+    for each in (second, run):
+        assert lab.orch("cancel", each, "--now").code == 0
+        assert lab.wait(each).code == 103
+    dialled = {host: lab.control.file(host, "/home/alice/dialled").read_text().count("one") for host in HOSTS}
+    # A cancel dials too, to be the first who tells the agents. The second submit finds a supervisor at work.
+    assert dialled == {"n1": 4, "n2": 2, "n3": 2}
+    lab.assert_nothing_left(run)
+
+
+def starting(lab: Lab) -> int:
+    """A submit that awaits n3's answer, and has n1's and n2's; the supervisor's pid."""
+    lab.control.gate("n3", "n2")
+    lab.control.start(LAPTOP, *lab.argv("submit", lab.job("hold", HOLD), "--profile", lab.profile()))
+    settled(lambda: all(lab.control.file(host, "/home/alice/.orch").is_dir() for host in ("n1", "n2")), "two answers")
+    (supervisor,) = lab.supervisor()
+    return supervisor
+
+
+def test_a_submit_that_is_killed_meanwhile_is_noticed_by_its_supervisor_which_ends_the_run(lab: Lab) -> None:
+    supervisor = starting(lab)
+    (submit,) = (
+        each.pid
+        for each in lab.control.processes(LAPTOP, lab.user)
+        if each.command.startswith("python") and each.pid != supervisor
+    )
+    kill(submit)
+    (folder,) = (lab.home / ".local/state/orch/runs").iterdir()
+    lab.control.ungate("n3")
+    settled((folder / "verdict.json").exists, "the verdict, which nobody asks for")
+    settled(lambda: not lab.supervisor(), "the supervisor's end")
+    assert "the submit ended before it had started" in lab.orch("why", folder.name).out
+    assert_nothing_started(lab)
+
+
+def test_a_supervisor_that_is_killed_meanwhile_is_told_by_the_submit_and_no_run_is_left(lab: Lab) -> None:
+    lab.control.gate("n3", "n2")
+    argv = lab.control.argv(LAPTOP, *lab.argv("submit", lab.job("hold", HOLD), "--profile", lab.profile()), TERM="dumb")
+    with terminal(argv, ENVIRONMENT) as screen:
+        screen.until("waiting for an answer of n3")
+        (supervisor,) = lab.supervisor()
+        kill(supervisor)
+        assert screen.code() == 1
+    said = " ".join(screen.text.split())
+    assert "the supervisor, which starts the run, has ended before that was done" in said
+    assert "supervisor.log" in said
+    assert lab.orch("status", "hold").code == 102
+    assert_nothing_started(lab)

@@ -1,0 +1,94 @@
+"""A run that its supervisor starts for the submit: what that is told, and either of the two that is gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import BackendError, OrchError, PlacesTakenError, SpecError, StoreError, UsageError
+from orchestrator.runs.store import RunDir
+from orchestrator.supervisor import handover
+from orchestrator.supervisor.handover import Handover
+from tests.unit.specs.test_plan import planned
+from tests.unit.supervisor.test_supervisor import children
+
+
+class Refusing:
+    """A backend that refuses every run, and keeps what it was asked for."""
+
+    def __init__(self, error: OrchError | None = None) -> None:
+        self.error = error
+        self.asked: tuple[Any, ...] = ()
+
+    def submit(self, *asked: object) -> None:
+        self.asked = asked
+        if self.error is not None:
+            raise self.error
+
+
+def answered(monkeypatch: pytest.MonkeyPatch, machine: Refusing) -> dict[str, Any]:
+    """What the submit reads."""
+    monkeypatch.setattr(handover, "backend", lambda _: machine)
+    asked = {"run": "/home/a/runs/r-222222", "plan": planned().to_json(), "secrets": {"TOKEN": "t"}}
+    answer = handover._start(json.loads(json.dumps(asked)))
+    return dict(json.loads(json.dumps(answer)))
+
+
+def test_the_backend_is_handed_what_the_submit_would_hand_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Refusing()
+    handover._raise_if_refused(answered(monkeypatch, machine))
+    plan, tasks, run = machine.asked
+    assert plan == planned()
+    assert run == RunDir(Path("/home/a/runs/r-222222"))
+    assert {task.secrets["TOKEN"] for task in tasks} == {"t"}
+    assert len({task.credentials for task in tasks}) == 1
+    assert "PRIVATE KEY" in tasks[0].credentials
+    assert [task.node_rank for task in tasks] == list(range(plan.nnodes))
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (BackendError("n1: no", "try again", transient=True), BackendError),
+        (BackendError("n1: no"), BackendError),
+        (PlacesTakenError("taken", "wait"), PlacesTakenError),
+        (StoreError("/x can't be written"), StoreError),
+        (UsageError("not like this"), UsageError),
+        (SpecError("job.yaml:1:1", "wrong", "right"), UsageError),
+    ],
+    ids=lambda each: getattr(each, "message", ""),
+)
+def test_a_refusal_is_raised_in_the_submit_as_it_was_there(
+    monkeypatch: pytest.MonkeyPatch, error: OrchError, kind: type[OrchError]
+) -> None:
+    with pytest.raises(kind) as raised:
+        handover._raise_if_refused(answered(monkeypatch, Refusing(error)))
+    told = raised.value
+    assert type(told) is kind
+    assert (told.message, told.hint, told.transient) == (error.message, error.hint, error.transient)
+    assert told.exit_code == error.exit_code
+
+
+def test_one_that_is_asked_for_nothing_ends_without_a_word(tmp_path: Path) -> None:
+    before = children()
+    with Handover(tmp_path, "ssh", ()):
+        (started,) = children() - before
+    _, status = os.waitpid(started, 0)
+    assert (status, (tmp_path / "supervisor.log").read_text()) == (0, "")
+
+
+def test_one_that_is_killed_is_named_with_its_log(tmp_path: Path) -> None:
+    before = children()
+    with Handover(tmp_path, "ssh", ()) as supervisor:
+        (started,) = children() - before
+        os.kill(started, signal.SIGKILL)
+        os.waitpid(started, 0)
+        with pytest.raises(BackendError, match="has ended before that was done") as raised:
+            supervisor.start(RunDir(tmp_path / "runs" / "r-222222"), planned(), {}, lambda _: None)
+    assert raised.value.transient
+    assert str(tmp_path / "supervisor.log") in raised.value.hint
