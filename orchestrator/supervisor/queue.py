@@ -1,8 +1,9 @@
 """Runs that are recorded and wait to be started: for another run's end, their turn among a sweep's points, or places.
 
-The submit writes `held.json` last. From then on the supervisor starts the run when its time has come, by a program of
-its own (`python -m orchestrator.supervisor.queue RUN`) that has the submitting shell's environment. Whoever starts the
-run, or takes it off the list, holds the run's lock; and a start that was cut off is seen through, not done twice.
+The submit writes `held.json` last. From then on the supervisor starts the run when its time has come: by a program of
+its own (`python -m orchestrator.supervisor.queue RUN`) that has the submitting shell's environment, or itself. Whoever
+starts the run, or takes it off the list, holds the run's lock; and a start that was cut off is seen through, not done
+twice.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.backends import backend, kind_of
-from orchestrator.backends.base import Backend, Queueing, Relauncher, Scheduler
+from orchestrator.backends.base import Backend, Connecting, Queueing, Relauncher, Scheduler
 from orchestrator.errors import BackendError, OrchError, PlacesTakenError, StoreError
 from orchestrator.node.system.private import hold_umask, users_umask
 from orchestrator.protocol.events import EventKind
@@ -29,6 +30,8 @@ from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import Record, RunDir, check_own
 
 if TYPE_CHECKING:  # `orch status` must not wait for pydantic
+    import threading
+
     from orchestrator.protocol.task import NodeTask
     from orchestrator.specs.plan import LaunchPlan
 PATIENCE: Final = 10.0  # an agent or a job that a killed starter had begun shows itself within this time
@@ -120,30 +123,52 @@ def may_start(run: RunDir) -> bool:
 
 
 def start(root: Path, run: RunDir) -> None:
-    """Have the run started by a process of its own, in the environment of its submit; returns when that has ended."""
-    import subprocess  # noqa: PLC0415 (who only looks at runs starts nothing)
+    """Have the run started as from its submit's shell, and keep its place meanwhile; returns when that is done.
+
+    By a program of its own, but for a run whose machines are connected to by this process, where that has the same
+    environment: they need not be dialled anew for each point of a sweep.
+    """
+    import threading  # noqa: PLC0415 (who only looks at runs starts nothing)
 
     try:
-        queued = run.read(QUEUED)
+        queued = run.read(QUEUED) or {}
     except StoreError:
-        queued = None  # damaged: the start itself says so
-    kept = queued.get("environment") if queued is not None else None
-    environment = {**(kept if isinstance(kept, dict) else os.environ), "ORCH_HOME": str(root)}
-    argv = [sys.executable, "-P", "-m", "orchestrator.supervisor.queue", str(run.path)]
+        queued = {}  # damaged: the start itself says so
+    environment = queued.get("environment")
+    environment = dict(environment) if isinstance(environment, dict) else dict(os.environ)
+    is_over = threading.Event()
+    renewer = threading.Thread(target=_keep_place, args=(run, is_over), daemon=True)
+    renewer.start()
+    try:
+        if isinstance(backend(run.record().kind), Connecting) and _is_ours(environment, without=queued.get("secrets")):
+            start_here(run)
+        else:
+            _start_by_program(run, {**environment, "ORCH_HOME": str(root)})
+    finally:
+        is_over.set()
+        renewer.join()
+
+
+def _is_ours(environment: Mapping[str, str], without: object) -> bool:
+    """Is it this process's, which was started without its submit's secrets, and knows its state folder by name?"""
+    hidden = {"ORCH_HOME", *(without if isinstance(without, dict) else ())}
+    ours, theirs = ({name: each[name] for name in each if name not in hidden} for each in (os.environ, environment))
+    return ours == theirs
+
+
+def _start_by_program(run: RunDir, environment: Mapping[str, str]) -> None:
+    import subprocess  # noqa: PLC0415 (who only looks at runs starts nothing)
+
     # A session of its own: who ends the supervisor does not cut a start off.
-    with subprocess.Popen(
-        argv, stdin=subprocess.DEVNULL, env=environment, cwd="/", start_new_session=True, umask=users_umask(),
-    ) as starter:  # fmt: skip
-        while starter.returncode is None:
-            try:
-                starter.wait(RENEW_SECONDS)
-            except subprocess.TimeoutExpired:
-                _keep_place(run)
+    subprocess.run(
+        [sys.executable, "-P", "-m", "orchestrator.supervisor.queue", str(run.path)],
+        stdin=subprocess.DEVNULL, env=environment, cwd="/", start_new_session=True, umask=users_umask(), check=False,
+    )  # fmt: skip
 
 
-def _keep_place(run: RunDir) -> None:
+def _keep_place(run: RunDir, is_over: threading.Event) -> None:
     machine = backend(run.record().kind)
-    if isinstance(machine, Queueing):
+    while isinstance(machine, Queueing) and not is_over.wait(RENEW_SECONDS):
         machine.keep_place(run)
 
 

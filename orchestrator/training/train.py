@@ -123,7 +123,8 @@ class Trainer:
         self.data = load_data(task, options, self.report.warn)
         if self.data.stand_in and options.offline_epochs and not options.steps:
             if options.epochs != options.offline_epochs:
-                self.report.say(f"{options.offline_epochs} epochs of it (offline_epochs), not {options.epochs} (epochs)")
+                counts = f"{options.offline_epochs} epochs of it (offline_epochs), not {options.epochs} (epochs)"
+                self.report.say(counts)
             options = self.options = replace(options, epochs=options.offline_epochs)
             self.setup = replace(self.setup, options=options)
         self.train_samples, self.test_samples = (

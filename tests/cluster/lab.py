@@ -15,6 +15,8 @@ from tests.testbed.layout import REPO
 from tests.testbed.machine import wait_until
 
 LAPTOP = "ctl"
+# A host's .bashrc that writes a line for each connection over which somebody runs something.
+DIALLED = '[ "$(cat /proc/$PPID/comm)" != sshd ] || echo one >>~/dialled\n'
 HOLD = "import time\nprint('holding', flush=True)\ntime.sleep(600)\n"
 
 # Plain DDP of a few steps a second, resumed and stopped by the library; the weights' hash is its result.

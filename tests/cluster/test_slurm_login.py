@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.control import Control, Result
-from tests.cluster.lab import STEPS, Lab
+from tests.cluster.lab import DIALLED, STEPS, Lab
 from tests.cluster.test_ssh_formats import TRAINER
 from tests.cluster.test_terminal import JOB, KEY, RANK
 from tests.terminal import terminal
@@ -77,9 +77,6 @@ def laptop(testbed: Control) -> Laptop:
         testbed.output(LAPTOP, "mount", "--bind", "/srv/nothing", path, user="root")
         testbed.undo.callback(testbed.output, LAPTOP, "umount", path, user="root")
     return Laptop(testbed)
-
-
-DIALLED = '[ "$(cat /proc/$PPID/comm)" != sshd ] || echo one >>~/dialled\n'
 
 
 def test_a_run_is_submitted_followed_requeued_and_brought_home(laptop: Laptop) -> None:

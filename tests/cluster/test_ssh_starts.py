@@ -9,12 +9,11 @@ import pytest
 
 from orchestrator.node.system.processes import identify, wait_gone
 from tests.cluster.control import Control
-from tests.cluster.lab import HOLD, LAPTOP, Lab, settled
+from tests.cluster.lab import DIALLED, HOLD, LAPTOP, Lab, settled
 from tests.terminal import terminal
 from tests.testbed.machine import ENVIRONMENT
 
 HOSTS = ("n1", "n2", "n3")
-DIALLED = '[ "$(cat /proc/$PPID/comm)" != sshd ] || echo one >>~/dialled\n'
 
 
 @pytest.fixture
@@ -29,7 +28,7 @@ def kill(pid: int) -> None:
     assert wait_gone([found], 10) == []
 
 
-def assert_nothing_started(lab: Lab) -> None:
+def assert_nothing_left(lab: Lab) -> None:
     for host in HOSTS:
         assert lab.agents(host) == []
         assert not list(lab.control.file(host, "/home/alice").glob(".orch/runs/*"))
@@ -39,7 +38,7 @@ def test_each_host_is_dialled_once_for_the_start_the_following_and_the_end(lab: 
     for host in HOSTS:
         lab.control.file(host, "/home/alice/.bashrc").write_text(DIALLED)
     run = lab.submit(lab.job("hold", HOLD), "--profile", lab.profile())
-    lab.until(run, "rank_started", 3)
+    lab.until_said(run, "holding")
     assert len(lab.supervisor()) == 1
     second = lab.submit(lab.job("hold", HOLD), "--profile", lab.profile(hosts=["n1"], slots=4))
     for each in (second, run):
@@ -55,7 +54,8 @@ def starting(lab: Lab) -> int:
     """A submit that awaits n3's answer, and has n1's and n2's; the supervisor's pid."""
     lab.control.gate("n3", "n2")
     lab.control.start(LAPTOP, *lab.argv("submit", lab.job("hold", HOLD), "--profile", lab.profile()))
-    settled(lambda: all(lab.control.file(host, "/home/alice/.orch").is_dir() for host in ("n1", "n2")), "two answers")
+    sent = [lab.control.file(host, "/home/alice/.orch/runs") for host in ("n1", "n2")]
+    settled(lambda: all(list(folder.glob("*/code")) for folder in sent), "the code on n1 and n2")
     (supervisor,) = lab.supervisor()
     return supervisor
 
@@ -73,7 +73,7 @@ def test_a_submit_that_is_killed_meanwhile_is_noticed_by_its_supervisor_which_en
     settled((folder / "verdict.json").exists, "the verdict, which nobody asks for")
     settled(lambda: not lab.supervisor(), "the supervisor's end")
     assert "the submit ended before it had started" in lab.orch("why", folder.name).out
-    assert_nothing_started(lab)
+    assert_nothing_left(lab)
 
 
 def test_a_supervisor_that_is_killed_meanwhile_is_told_by_the_submit_and_no_run_is_left(lab: Lab) -> None:
@@ -88,4 +88,4 @@ def test_a_supervisor_that_is_killed_meanwhile_is_told_by_the_submit_and_no_run_
     assert "the supervisor, which starts the run, has ended before that was done" in said
     assert "supervisor.log" in said
     assert lab.orch("status", "hold").code == 102
-    assert_nothing_started(lab)
+    assert_nothing_left(lab)

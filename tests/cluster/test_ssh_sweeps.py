@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from tests.cluster.control import Control
-from tests.cluster.lab import HOLD, Lab
+from tests.cluster.lab import DIALLED, HOLD, Lab
 
 HOSTS = ("n1", "n2")
 # Each point leaves a result; one of them fails.
@@ -52,6 +52,8 @@ def submit_sweep(lab: Lab, job: str, values: str) -> tuple[str, list[str]]:
 
 @pytest.mark.timeout(200)
 def test_points_go_one_at_a_time_are_ranked_and_others_wait_for_them(lab: Lab) -> None:
+    for host in HOSTS:
+        lab.control.file(host, "/home/alice/.bashrc").write_text(DIALLED)
     job = lab.job("point", POINT, launcher="exec", env={"POINT": "5"})
     sweep, points = submit_sweep(lab, job, "3,2,7")
     ends = {
@@ -75,6 +77,7 @@ def test_points_go_one_at_a_time_are_ranked_and_others_wait_for_them(lab: Lab) -
     assert {after: lab.wait(run).code for after, run in ends.items()} == {
         sweep: 103, f"{sweep}:any": 0, f"{points[1]}:ok": 103, f"{points[1]}:any": 0,
     }  # fmt: skip
+    assert [lab.control.file(host, "/home/alice/dialled").read_text() for host in HOSTS] == ["one\n", "one\n"]
     for after in (sweep, f"{points[1]}:ok"):
         assert f"{points[1]}, after which it was to start, failed" in lab.orch("why", ends[after]).out
     for run in (*points, *ends.values()):

@@ -21,10 +21,10 @@ from orchestrator.backends.base import (
     Turn,
 )
 from orchestrator.backends.remote.hosts import connections, on_all
-from orchestrator.backends.settings import Host, SshSettings, profile_of, workdir_of
+from orchestrator.backends.settings import Host, SshSettings, profile_of, remote_folder, workdir_of
 from orchestrator.backends.ssh import liveness
 from orchestrator.backends.ssh.agents import on_nodes, start_agents
-from orchestrator.backends.ssh.handle import SECRETS, read_handle
+from orchestrator.backends.ssh.handle import SECRETS, SENDING, read_handle
 from orchestrator.errors import BackendError, PlacesTakenError
 from orchestrator.protocol.task import NodeTask
 from orchestrator.runs.restarts.recovery import Reserves
@@ -80,15 +80,16 @@ class SshBackend(Backend, Connecting, Queueing, Relauncher):
         if tasks[0].secrets:
             run.write(SECRETS, {"secrets": tasks[0].secrets}, private=True)
         tasks = with_given_checkpoint(tasks)
+        (run.path / SENDING).touch()
         try:
             start_agents(self.pool, run, settings, hosts, tasks, tuple(hosts))
         except BackendError as error:
             if isinstance(error, PlacesTakenError):  # while its starter was dead: nothing is held while it waits
                 self._end_processes(run)
                 (run.path / "handle.json").unlink(missing_ok=True)
-            if read_handle(run) is None:  # no agent was to be started yet, so nobody else removes what was sent
-                self._remove(run, settings, hosts, tasks[0].run_dir)
+            self._remove_sent(run)
             raise
+        (run.path / SENDING).unlink(missing_ok=True)
         self._leave_queue(run)
 
     def _turn(self, run: RunDir) -> Turn | None:
@@ -96,12 +97,18 @@ class SshBackend(Backend, Connecting, Queueing, Relauncher):
 
         return Waiting.recorded(self.pool, run)
 
-    def _remove(self, run: RunDir, settings: SshSettings, hosts: Mapping[int, Host], folder: str) -> None:
+    def _remove_sent(self, run: RunDir) -> None:
+        """Remove what was sent for a start that came to no agent: without a handle, nobody else knows of it."""
+        if read_handle(run) is not None or not (run.path / SENDING).exists():
+            return
+        settings = SshSettings.of(profile_of(run))
+
         def one(_: int, host: Host) -> None:
             session = self.pool.session(host.address, settings.workdir)
-            session.call("remove", run_dir=folder, run_id=run.run_id)
+            session.call("remove", run_dir=remote_folder(run), run_id=run.run_id)
 
-        on_all(one, hosts)
+        on_all(one, dict(enumerate(settings.hosts)))  # where one is out of reach, gc finds it
+        (run.path / SENDING).unlink(missing_ok=True)
 
     def relaunch(self, run: RunDir, again: Relaunch) -> None:
         """Start the agents anew, in the background: on the same hosts, with a spare for one that is out of reach."""
@@ -185,6 +192,7 @@ class SshBackend(Backend, Connecting, Queueing, Relauncher):
     def clean_up(self, run: RunDir) -> list[NodeProof]:
         """Send KILL to what is left on every node; a node that is out of reach is said to be. No ticket stays."""
         self._leave_queue(run)
+        self._remove_sent(run)
         return self._end_processes(run)
 
     def _end_processes(self, run: RunDir) -> list[NodeProof]:

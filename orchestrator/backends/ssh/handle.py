@@ -10,6 +10,7 @@ from orchestrator.backends.settings import Host, SshSettings, profile_of
 from orchestrator.errors import StoreError
 from orchestrator.runs.store import RunDir
 
+SENDING: Final = "sending"  # there from before anything is sent to the hosts until the agents have been started
 SECRETS: Final = "secrets.json"  # what another start needs: mode 0600, gone with the verdict
 
 
