@@ -59,6 +59,7 @@ SHAPES: Final[dict[str, Any]] = {
     "read_file": {},
     "read_range": {"size": int},
     "steps": {"steps": [str]},
+    "has_begun": {"begun": bool},
     "saved": {"newest": {"step?": (int, None), "saved?": float}, "given": bool},
     "put_in_place": {},
     "list_outputs": {"roots": {str: str}, "passed_over": [str], "unreadable": [Row((str, str))]},

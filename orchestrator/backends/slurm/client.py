@@ -55,7 +55,8 @@ class Answer:
 class QueueSnapshot:
     """The queue as it was asked for last; `jobs` is None where Slurm could not be asked, and `problem` says why."""
 
-    at: float = float("-inf")
+    at: float = float("-inf")  # by the monotonic clock, when the answer was here
+    asked: float = float("-inf")  # by the wall clock, when it was asked for
     jobs: dict[str, JobLine] | None = None
     problem: str = ""
     ended: dict[str, JobLine] = field(default_factory=dict)  # what was asked of jobs that are over
@@ -121,14 +122,19 @@ class Client:
         if missing := self.runner.missing(names):
             raise BackendError(f"there is no {', '.join(missing)} on {self.runner.where}", hint)
 
-    def queue(self, *, fresh: bool = False) -> QueueSnapshot:
-        """Return this user's jobs by their number, those that ended lately included; asked every two seconds."""
+    def queue(self, *, fresh: bool = False, since: float = 0.0) -> QueueSnapshot:
+        """Return this user's jobs by their number, those that ended lately included; asked every two seconds.
+
+        since: a time before which Slurm must not have been asked.
+        """
         with self._asking:  # each run has a thread of its own, and one look is enough for all
-            if fresh or time.monotonic() - self.snapshot.at > SNAPSHOT_SECONDS:
+            is_old = self.snapshot.asked < since or time.monotonic() - self.snapshot.at > SNAPSHOT_SECONDS
+            if fresh or is_old:
                 self._ask_queue()
         return self.snapshot
 
     def _ask_queue(self) -> None:
+        self.snapshot.asked = time.time()
         try:
             answer = self._call_soon(
                 "squeue",

@@ -39,6 +39,8 @@ def job_of(client: Client, run: RunDir, *, fresh: bool = False) -> tuple[str, Jo
     job_id = _number_in(client, folder, task)
     job = client.find(job_id, name, task)
     if job is None and job_id is not None:
+        if _is_gone_for(client, run, job_id):
+            return "ended", None
         try:
             job = client.ended(job_id, name, None)
         except BackendError as error:
@@ -46,6 +48,19 @@ def job_of(client: Client, run: RunDir, *, fresh: bool = False) -> tuple[str, Jo
             return "unknown", None
         return ("ended", job) if job is None else (job.phase, job)
     return ("none", None) if job is None else (job.phase, job)
+
+
+def _is_gone_for(client: Client, run: RunDir, job_id: str) -> bool:
+    """Was the run cancelled by orch, and was Slurm's queue without its job since? Nobody knows more of its end.
+
+    So the end of a sweep that waits costs no question for each of its runs.
+    """
+    try:
+        cancelled = os.stat(f"{run.path}/cancel.json").st_mtime
+    except FileNotFoundError:
+        return False
+    snapshot = client.queue(since=min(cancelled, time.time()))  # a file server's clock may be ahead
+    return snapshot.jobs is not None and job_id not in snapshot.jobs
 
 
 def scheduler_status(client: Client, run: RunDir) -> SchedulerStatus:

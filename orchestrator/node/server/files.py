@@ -150,6 +150,15 @@ def steps(request: Request, _: bytes) -> Answer:
     return {"steps": checkpoint_dir.committed(at_user(request["folder"]))}, b""
 
 
+def has_begun(request: Request, _: bytes) -> Answer:
+    """Tell whether the run's Slurm job has ever begun here: its script opens a log before it does anything else."""
+    try:
+        names = os.listdir(f"{at_user(request['run_dir'])}/slurm")
+    except FileNotFoundError:  # anything else is no answer: what the job has written would be taken for nothing
+        names = []
+    return {"begun": any(name.endswith(".log") for name in names)}, b""
+
+
 def _names(folder: str) -> list[str]:
     try:
         return os.listdir(folder)

@@ -32,7 +32,7 @@ MODULES = {
         "adopt_wheel",
         "hash_environments",
     ),
-    "files": ("poll_changes", "read_file", "read_range", "steps"),
+    "files": ("poll_changes", "read_file", "read_range", "steps", "has_begun"),
     "gpus": ("examine_gpus", "try_gpus"),
     "leases": ("lease", "release", "still_held"),
     "tickets": ("look_at_queue", "take_ticket", "renew_ticket", "drop_ticket"),

@@ -217,19 +217,27 @@ class LoginBackend(SlurmScheduler, BatchSubmitter, Connecting):
 
         Of a sweep's runs, thousands may wait in the queue: only what has begun has threads of its own.
         """
-        if run.run_id not in self._watchers and self._has_not_begun(run):
-            job.wait_in_queue(self.client_of(run), run, timeout)
-        else:
+        if run.run_id in self._watchers or (phase := self._phase_in_queue(run)) is None:
             self.watcher(run).wait(timeout)
+        elif phase != "ended":
+            job.wait_in_queue(self.client_of(run), run, timeout)
 
-    def _has_not_begun(self, run: RunDir) -> bool:
-        """Tell whether the job waits for its first start, as far as Slurm can be asked, and record what that says."""
+    def _phase_in_queue(self, run: RunDir) -> str | None:
+        """Return the phase of a job that has never begun, and record what Slurm says; None for one that has.
+
+        What Slurm says of a job's end is recorded when all that was written before is here.
+        """
         client = self.client_of(run)
         status = job.scheduler_status(client, run)
-        if status.phase == "ended" or job.may_be_requeued(client, run):
-            return False  # which is recorded when all that was written before is here
+        if job.may_be_requeued(client, run) or (status.phase == "ended" and self._has_begun(run)):
+            return None
         record_status(run, status)  # before events come: of a job that waits they would be of a start before
-        return status.phase != "active"
+        return status.phase if status.phase != "active" else None
+
+    def _has_begun(self, run: RunDir) -> bool:
+        """Ask the login node whether the run's job has written anything; BackendError where it is out of reach."""
+        begun: bool = self.login_of(run).session().call("has_begun", run_dir=remote_folder(run))[0]["begun"]
+        return begun
 
     @contextlib.contextmanager
     def bringing_logs(self, run: RunDir, ranks: list[int] | None) -> Iterator[None]:
@@ -291,7 +299,10 @@ class LoginBackend(SlurmScheduler, BatchSubmitter, Connecting):
             watcher.stop()
         if _was_begun(run):
             job.wait_for_end(self.client_of(run), run)  # its batch shell outlives the agents by a moment
-            finish(run, [source_of(run, self.login_of(run))])
+            if watcher is None and not self._has_begun(run):
+                self.login_of(run).session().call("remove", run_dir=remote_folder(run), run_id=run.run_id)
+            else:
+                finish(run, [source_of(run, self.login_of(run))])
 
     def bring_outputs(self, run: RunDir) -> None:
         """Bring the outputs that are still on the login node; once the run has ended, remove its folder there."""

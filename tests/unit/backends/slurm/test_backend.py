@@ -244,6 +244,24 @@ def test_a_job_whose_number_was_lost_is_found_by_its_name(site: Site) -> None:
     assert site.scheduler_status() == SchedulerStatus("ended")
 
 
+def test_a_cancelled_run_whose_job_is_in_no_queue_since_needs_no_more_questions(site: Site) -> None:
+    site.queue()
+    site.backend.slurm.queue()
+    site.run.write("cancel.json", {})
+    for _ in range(3):  # the queue is asked once more: as it was seen last it may be from before the submit
+        assert site.scheduler_status() == SchedulerStatus("ended", outcome="cancelled")
+    assert site.calls() == ["squeue", "squeue"]
+
+
+def test_a_cancelled_run_is_not_over_while_slurm_can_not_be_asked_or_has_its_job(site: Site) -> None:
+    site.run.write("cancel.json", {})
+    site.program("squeue", "slurm_load_jobs error: Unable to contact slurm controller", code=1)
+    assert site.scheduler_status().phase == "unknown"
+    site.backend.slurm.snapshot.at = float("-inf")
+    site.queue("17|COMPLETING|None|N/A|n1|r-abc234")
+    assert site.scheduler_status().phase == "active"
+
+
 def test_what_is_asked_of_a_job_that_is_over_is_asked_once(site: Site) -> None:
     site.queue("17|FAILED|NonZeroExitCode|N/A|n1|r-abc234")
     site.program("scontrol", SHOWN)
