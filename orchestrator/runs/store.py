@@ -44,8 +44,10 @@ def state_root() -> Path:
     """Return the folder of all runs: $ORCH_HOME, else the user's state folder."""
     if home := os.environ.get("ORCH_HOME"):
         root = Path(home).expanduser().absolute()
-        if root.exists() and not root.is_dir():
-            raise StoreError(f"ORCH_HOME is {root}, which is not a folder", "set it to a folder, or unset it")
+        there = next(each for each in (root, *root.parents) if each.exists())
+        if not there.is_dir():
+            why = "which is not a folder" if there == root else f"and {there} is not a folder"
+            raise StoreError(f"ORCH_HOME is {root}, {why}", "set it to a folder, or unset it")
         return root
     from platformdirs import user_state_path  # noqa: PLC0415 (10 ms that $ORCH_HOME saves)
 
@@ -244,12 +246,21 @@ def append_lines(path: Path, lines: Iterable[str]) -> None:
 # -- all runs
 
 
+def make_state_folder(root: Path) -> None:
+    """Make the folder of all runs where it is missing; StoreError where that can't be, or where others may write."""
+    check_own(root)
+    try:
+        make_private(str(root), exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"{root} can't be made: {error.strerror}", "set ORCH_HOME to a folder of yours") from error
+
+
 def create_run(root: Path, run_id: str, record: Record, folder: str | None = None, *, indexed: bool = True) -> RunDir:
     """Make the run known: its folder (a link to `folder`, where it lies elsewhere), its record, its index, its mark.
 
     Whoever makes many puts them into the index at once.
     """
-    check_own(root)
+    make_state_folder(root)
     run = RunDir(root / "runs" / run_id)
     try:
         make_private(str(root / "live"), exist_ok=True)

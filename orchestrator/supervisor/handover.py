@@ -112,10 +112,11 @@ def _start(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 def _tell(submit: socket.socket, words: Mapping[str, Any]) -> bool:
     """Say something to the submit; False where that is gone."""
-    try:
-        submit.sendall(json.dumps(words).encode() + b"\n")
-    except ConnectionError:
-        return False
+    with contextlib.suppress(TimeoutError):  # it is stopped (Ctrl-Z), and has much to read already
+        try:
+            submit.sendall(json.dumps(words).encode() + b"\n")
+        except ConnectionError:
+            return False
     return True
 
 

@@ -75,10 +75,9 @@ def _secret_names(root: Path) -> set[str]:
 
 
 def is_attended(root: Path) -> bool:
-    """Tell whether a supervisor is at work; none is where there is no state folder yet."""
-    with contextlib.suppress(FileNotFoundError), supervisor_lock(root) as is_free:
+    """Tell whether a supervisor is at work."""
+    with supervisor_lock(root) as is_free:
         return not is_free
-    return False
 
 
 def start_supervisor(root: Path, without: Iterable[str] = (), *, starts: str = "", stdin: int | None = None) -> None:

@@ -15,7 +15,6 @@ from orchestrator.errors import (
     OrchError,
     PlacesTakenError,
 )
-from orchestrator.node.system.private import make_private
 from orchestrator.prepare.prepare import Prepared, plan_for
 from orchestrator.prepare.record import record_run, snapshot_code
 from orchestrator.protocol.events import EventKind
@@ -23,7 +22,7 @@ from orchestrator.runs import dependencies
 from orchestrator.runs.notifications.ledger import forget
 from orchestrator.runs.record import Dependency
 from orchestrator.runs.run_id import new_run_id
-from orchestrator.runs.store import RunDir, remove_run
+from orchestrator.runs.store import RunDir, make_state_folder, remove_run
 from orchestrator.runs.sweeps import runs_named
 from orchestrator.supervisor.start import is_attended, start_supervisor
 from orchestrator.transport.credentials import credentials_for, entrusted
@@ -74,11 +73,13 @@ def _supervisor_to_start_it(
     root: Path, machine: Backend, prepared: Prepared
 ) -> AbstractContextManager[Handover | None]:
     """Start the supervisor now, where it is to start the run: none is at work, and it keeps the connections."""
-    if not isinstance(machine, Connecting) or prepared.after is not None or is_attended(root):
+    if not isinstance(machine, Connecting) or prepared.after is not None:
+        return nullcontext()
+    make_state_folder(root)
+    if is_attended(root):
         return nullcontext()
     from orchestrator.supervisor.handover import Handover  # noqa: PLC0415 (a run on this machine does without)
 
-    make_private(str(root), exist_ok=True)
     return Handover(root, kind_of(dict(prepared.profile)), without=prepared.environment.secrets)
 
 

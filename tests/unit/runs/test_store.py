@@ -22,6 +22,7 @@ from orchestrator.runs.store import (
     create_run,
     find_run,
     live_runs,
+    make_state_folder,
     newest_ids,
     newest_runs,
     read_lines,
@@ -373,3 +374,24 @@ def test_names_in_the_runs_folder_vanish_while_it_is_listed(root: Path, monkeypa
     real = store._names
     monkeypatch.setattr(store, "_names", lambda folder: [*real(folder), "gone-999999"])
     assert "a-111111" in ids(newest_runs(root))
+
+
+@pytest.mark.parametrize("below", ["", "runs", "a/b"])
+def test_a_state_folder_at_or_below_a_file_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below: str
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ORCH_HOME", str(tmp_path / "file" / below))
+    with pytest.raises(StoreError, match=rf"ORCH_HOME is {tmp_path}/file.* is not a folder\n"):
+        state_root()
+
+
+def test_the_state_folder_is_made_private_and_never_where_others_may_write(tmp_path: Path) -> None:
+    make_state_folder(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o700
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(StoreError, match="may be written by others"):
+        make_state_folder(tmp_path / "open")
+    with pytest.raises(StoreError, match="can't be made: No such file or directory"):
+        make_state_folder(Path("/proc/none"))
