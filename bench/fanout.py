@@ -2,19 +2,25 @@
 
 The peers send the same bytes and start the same python3 with the agent's imports, detached. Each host says itself when
 it got there, by the machine's clock, which all of them share. Nothing of the launch before is left on the hosts.
+
+The hosts share the cores of the machine. Where they have their own, what counts is the processor time of this side: of
+the submit and the supervisor until the last host is there, and of all that the peers start here.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import resource
+import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from lab import needed, on_the_testbed, scratch
-from pairs import Load, Target, how_many, interleave, print_pairs, program, say
+from pairs import Load, Pairs, Target, how_many, print_pairs, print_row, program, say
 
 from orchestrator.transport.node_archive import node_archive
 
@@ -38,6 +44,25 @@ group.run(start, hide=True, in_stream=False)
 """
 
 
+class Launch(NamedTuple):
+    """How long one took, None where it did not get there, and what processor time this side spent; in seconds."""
+
+    seconds: float | None
+    processor: float
+
+
+def spent() -> float:
+    """Return the processor time of all children that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def spent_by(pid: int) -> float:
+    """Return the processor time of a process that lives, and of its children that have ended."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
 def clean(names: list[str]) -> None:
     """Nothing of a launch is left, here and on the hosts."""
     remove = f"rm -rf {FOLDER} .orch"
@@ -56,12 +81,12 @@ def last_stamp(begun: float, hosts: int) -> float | None:
     return max(float(path.read_text()) for path in found) - begun
 
 
-def orch(folder: Path, names: list[str]) -> float | None:
+def orch(folder: Path, names: list[str]) -> Launch:
     """The product: until the last agent's own first event."""
     (folder / "job.yaml").write_text(json.dumps({"name": "fanout", "command": ["sleep", "600"]}))
     (folder / "hosts.yaml").write_text(json.dumps({"kind": "ssh", "hosts": names, "nproc_per_node": 1}))
     argv = [program("orch"), "submit", str(folder / "job.yaml"), "-p", str(folder / "hosts.yaml"), "--json"]
-    begun = time.time()
+    begun, before = time.time(), spent()
     done = subprocess.run(argv, capture_output=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(done.stderr.decode())
@@ -69,8 +94,10 @@ def orch(folder: Path, names: list[str]) -> float | None:
     end, nodes = time.monotonic() + SECONDS, Path(answer["folder"]) / "nodes"
     while len(found := first_events(nodes)) < len(names) and time.monotonic() < end:
         time.sleep(0.1)
+    supervisor = json.loads((nodes.parents[2] / "supervisor.json").read_text())["pid"]
+    processor = spent() - before + spent_by(supervisor)
     subprocess.run([program("orch"), "cancel", answer["run_id"], "--now"], capture_output=True, check=True)
-    return max(found) - begun if len(found) == len(names) else None
+    return Launch(max(found) - begun if len(found) == len(names) else None, processor)
 
 
 def first_events(nodes: Path) -> list[float]:
@@ -80,21 +107,21 @@ def first_events(nodes: Path) -> list[float]:
     return [json.loads(line)["time"] for line in lines if line]
 
 
-def pdsh(bundle: Path, names: list[str]) -> float | None:
+def pdsh(bundle: Path, names: list[str]) -> Launch:
     """One ssh a host, which takes the bytes on its standard input and starts python3."""
     command = f"mkdir -p {FOLDER} && cd {FOLDER} && cat >bundle && {{ {START} }}"
     wrapped = f"ssh -o BatchMode=yes %h '{command.replace(chr(39), chr(39) + chr(92) + chr(39) * 2)}' <{bundle}"
-    begun = time.time()
+    begun, before = time.time(), spent()
     subprocess.run(["pdsh", "-R", "exec", "-f", str(AT_ONCE), "-w", ",".join(names), "sh", "-c", wrapped], check=True)
-    return last_stamp(begun, len(names))
+    return Launch(last_stamp(begun, len(names)), spent() - before)
 
 
-def group(bundle: Path, names: list[str]) -> float | None:
+def group(bundle: Path, names: list[str]) -> Launch:
     """fabric's ThreadingGroup: put, then run."""
-    begun = time.time()
+    begun, before = time.time(), spent()
     argv = [sys.executable, "-c", GROUP, str(bundle), f"mkdir -p {FOLDER}", f"cd {FOLDER} && {{ {START} }}", *names]
     subprocess.run(argv, check=True)
-    return last_stamp(begun, len(names))
+    return Launch(last_stamp(begun, len(names)), spent() - before)
 
 
 def bare(names: list[str]) -> str:
@@ -111,7 +138,7 @@ def measure(names: list[str], bundle: Path, count: int) -> None:
     note = bare(names)
     say(note)
 
-    def measured(what: str) -> float | None:
+    def measured(what: str) -> Launch:
         clean(names)
         return orch(scratch(), names) if what == "orch" else (pdsh if what == "pdsh" else group)(bundle, names)
 
@@ -119,10 +146,18 @@ def measure(names: list[str], bundle: Path, count: int) -> None:
         ("pdsh", 0.6, "`pdsh`, an `ssh` a host"),
         ("group", 1.0, "fabric's `ThreadingGroup`: put, then run"),
     ):
-        load = Load()
-        pairs = interleave(lambda: measured("orch"), lambda peer=peer: measured(peer), count)  # type: ignore[misc]
+        load, times, processor = Load(), Pairs(), Pairs()
+        for number in range(1, count + 1):
+            for side, launch in ("ours", measured("orch")), ("theirs", measured(peer)):
+                getattr(times, side).append(launch.seconds)
+                getattr(processor, side).append(launch.processor)
+            say(f"pair {number} of {count}: {times.ours[-1]} against {times.theirs[-1]}")
         what = f"submit to the agent running on all of {len(names)} hosts"
-        print_pairs(what, against, Target(limit), pairs, pairs.medians("s"), load, note)
+        print_pairs(what, against, Target(limit), times, times.medians("s"), load, note)
+        ratios = processor.ratios
+        shown = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
+        cells = shown, str(count), processor.medians("s"), "no target", str(load)
+        print_row("the same: processor time of this side", against, "-", *cells)
 
 
 def main() -> None:
