@@ -80,8 +80,13 @@ class _HostKeyCheck:
         )
 
 
-def connect(address: Address, resolved: Resolved, gateway: Connection | None) -> Connection:
-    """Return an open connection; BackendError says in a sentence what is in the way."""
+def connect(
+    address: Address, resolved: Resolved, gateway: Connection | None, on_answer: Callable[[], None] = lambda: None
+) -> Connection:
+    """Return an open connection; BackendError says in a sentence what is in the way.
+
+    `on_answer` is called when the machine has taken the connection, before the handshake, at each try.
+    """
     known = known_host(resolved)
     if not known.keys and (known.authorities or resolved.known_hosts_command):
         what = known.authorities[0].where if known.authorities else resolved.known_hosts_command
@@ -89,7 +94,7 @@ def connect(address: Address, resolved: Resolved, gateway: Connection | None) ->
             f"{address.host}: its host key is known by {what}, which only OpenSSH's ssh can check, and none is here",
             "install OpenSSH's client, or add the host's own key to known_hosts",
         )
-    return patiently(lambda: _open(address, resolved, known, gateway))
+    return patiently(lambda: _open(address, resolved, known, gateway, on_answer))
 
 
 def patiently(begin: Callable[[], Opened]) -> Opened:
@@ -106,7 +111,9 @@ def patiently(begin: Callable[[], Opened]) -> Opened:
     raise AssertionError
 
 
-def _open(address: Address, resolved: Resolved, known: KnownHost, gateway: Connection | None) -> Connection:
+def _open(
+    address: Address, resolved: Resolved, known: KnownHost, gateway: Connection | None, on_answer: Callable[[], None]
+) -> Connection:
     connection = Connection(
         resolved.hostname, user=resolved.user, port=resolved.port, gateway=gateway,
         connect_timeout=resolved.reach_seconds,
@@ -114,7 +121,7 @@ def _open(address: Address, resolved: Resolved, known: KnownHost, gateway: Conne
         connect_kwargs={
             "key_filename": list(resolved.keys), "allow_agent": resolved.agent, "look_for_keys": False,
             "banner_timeout": CONNECT_SECONDS, "auth_timeout": CONNECT_SECONDS, "channel_timeout": CONNECT_SECONDS,
-            "transport_factory": _asking_first_for(known.kinds),
+            "transport_factory": _asking_first_for(known.kinds, on_answer),
         },
     )  # fmt: skip
     connection.client.set_missing_host_key_policy(_HostKeyCheck(known, resolved))
@@ -131,10 +138,11 @@ def _open(address: Address, resolved: Resolved, known: KnownHost, gateway: Conne
     return connection
 
 
-def _asking_first_for(kinds: frozenset[str]) -> Callable[..., paramiko.Transport]:
+def _asking_first_for(kinds: frozenset[str], on_answer: Callable[[], None]) -> Callable[..., paramiko.Transport]:
     """Return what makes a transport that asks the host for a key of a kind that is known, as ssh does."""
 
     def make(sock: Any, **options: Any) -> paramiko.Transport:
+        on_answer()
         transport = paramiko.Transport(sock, **options)
         wanted = transport.get_security_options()
         wanted.key_types = sorted(wanted.key_types, key=lambda name: _kind_of(name) not in kinds)

@@ -8,7 +8,8 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from orchestrator.errors import BackendError
 from orchestrator.node.system.open_files import allow_connections
@@ -20,7 +21,7 @@ if TYPE_CHECKING:  # fabric is loaded with the first connection
 
     from orchestrator.transport.rpc import Session
 
-AT_ONCE: Final = 32  # machines that are dialled; of more, each handshake would take longer than its time-out
+AT_ONCE: Final = 32  # handshakes; of more, each would take longer than its time-out
 FILES_EACH: Final = 4  # that a machine may need open here
 RETRY_SECONDS: Final = 5.0  # for so long a machine that could not be reached is not tried again
 
@@ -29,6 +30,33 @@ def _new_archive() -> bytes:
     from orchestrator.transport.node_archive import node_archive  # noqa: PLC0415 (only a connection needs it)
 
     return node_archive()
+
+
+class Handshake:
+    """A machine's turn among the handshakes that go on at once: begun when it has answered, over with the block.
+
+    One that does not answer takes no turn: many dead ones would keep all others waiting.
+    """
+
+    def __init__(self, pool: ConnectionPool, host: str) -> None:
+        self.pool, self.host, self.has_turn = pool, host, False
+
+    def begin(self) -> None:
+        """Wait for the turn, unless it has been had: several tries are one handshake."""
+        if not self.has_turn:
+            self.pool.opening.discard(self.host)  # it has answered, and waits for us
+            self.pool.turns.acquire()
+            self.pool.opening.add(self.host)
+            self.has_turn = True
+
+    def __enter__(self) -> Self:
+        self.pool.opening.add(self.host)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.pool.opening.discard(self.host)
+        if self.has_turn:
+            self.pool.turns.release()
 
 
 @dataclass
@@ -43,7 +71,7 @@ class ConnectionPool:
     locks: dict[Any, threading.Lock] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     _archive: bytes | None = None
-    dialling: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(AT_ONCE))
+    turns: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(AT_ONCE))
 
     @property
     def archive(self) -> bytes:
@@ -69,28 +97,26 @@ class ConnectionPool:
             when, error = self.failures.get(address, (0.0, None))
             if error is not None and time.monotonic() - when < RETRY_SECONDS:
                 raise error
-            with self.dialling:
-                self.opening.add(address.host)
-                try:
-                    session = self.sessions[address] = self._open(address, workdir)
-                except BackendError as problem:
-                    self.failures[address] = (time.monotonic(), problem)
-                    raise
-                finally:
-                    self.opening.discard(address.host)
+            try:
+                with Handshake(self, address.host) as handshake:
+                    session = self.sessions[address] = self._open(address, workdir, handshake)
+            except BackendError as problem:
+                self.failures[address] = (time.monotonic(), problem)
+                raise
             return session
 
-    def _open(self, address: Address, workdir: str) -> Session:
+    def _open(self, address: Address, workdir: str, handshake: Handshake) -> Session:
         from orchestrator.transport.connection import Channel, NeedsOpenSshError, patiently  # noqa: PLC0415 (fabric)
         from orchestrator.transport.rpc import Session  # noqa: PLC0415 (loads fabric)
 
         with contextlib.suppress(OSError):  # where the hard limit is too low, the system says so at its time
-            allow_connections(0, FILES_EACH * (len(self.sessions) + AT_ONCE))
+            allow_connections(0, FILES_EACH * (len(self.sessions) + len(self.opening) + AT_ONCE))
         try:
-            connection = self._connect(address)
+            connection = self._connect(address, handshake.begin)
         except NeedsOpenSshError:  # of this machine, or of a gateway
             if shutil.which("ssh") is None:
                 raise
+            handshake.begin()
             return patiently(
                 lambda: Session(address, lambda argv: SshProcess(address, argv), workdir, archive=self.archive)
             )
@@ -108,11 +134,11 @@ class ConnectionPool:
                 found = self.gateways[jump] = self._connect(gateway_of(jump))
             return found
 
-    def _connect(self, address: Address) -> Connection:
+    def _connect(self, address: Address, on_answer: Callable[[], None] = lambda: None) -> Connection:
         from orchestrator.transport.connection import connect  # noqa: PLC0415 (loads fabric)
 
         resolved = resolve(address)
-        return connect(address, resolved, self._gateway(resolved.jump) if resolved.jump else None)
+        return connect(address, resolved, self._gateway(resolved.jump) if resolved.jump else None, on_answer)
 
     def close(self) -> None:
         """Close everything that is open."""
