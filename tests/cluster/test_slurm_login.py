@@ -222,8 +222,15 @@ if os.environ["RANK"] == "0":
     open(f"{where}/model.txt", "w").write(os.environ["POINT"])
     with open(os.environ["ORCH_RESULT_FILE"], "w") as file:
         json.dump({"accuracy": int(os.environ["POINT"]) / 10}, file)
-print("point", os.environ["POINT"], "rank", os.environ["RANK"], "token of", len(os.environ["TOKEN"]))
-sys.exit(3 if (os.environ["POINT"], os.environ["RANK"]) == ("7", "0") else 0)
+print("point", os.environ["POINT"], "rank", os.environ["RANK"], "token of", len(os.environ["TOKEN"]), flush=True)
+if os.environ["POINT"] == "7":
+    if os.environ["RANK"] == "1":
+        open("said", "w").close()
+    else:
+        while not os.path.exists("said"):  # the failure of rank 0 ends rank 1, which is to say its line first
+            time.sleep(0.05)
+        os.unlink("said")
+        sys.exit(3)
 """
 
 
