@@ -26,6 +26,7 @@ from orchestrator.runs.store import Record, RunDir
 END_SECONDS: Final = 40.0  # Slurm's KillWait, 30 s by default, and some more
 ROUNDS: Final = 5  # of a wait for a job in the queue, of which there may be hundreds: each is looked at less often
 OUTCOMES: Final = {"TIMEOUT": "timeout", "DEADLINE": "timeout", "PREEMPTED": "preempted"}  # the rest is infra
+TICK: Final = 0.1  # seconds: more than by which a file's time may be before its writing
 SUSPENDED: Final = ("SUSPENDED", "STOPPED")  # its nodes are its own, and its processes are stopped
 NO_SUBMITIT: Final = "No module named 'submitit"
 
@@ -38,9 +39,13 @@ def job_of(client: Client, run: RunDir, *, fresh: bool = False) -> tuple[str, Jo
     folder, name, task = _named(run)
     job_id = _number_in(client, folder, task)
     job = client.find(job_id, name, task)
-    if job is None and job_id is not None:
-        if _is_gone_for(client, run, job_id):
+    if job is None and job_id is not None and (since := _cancelled_since(run, folder)) is not None:
+        # Nobody knows more of its end than a queue that lacks it: a sweep that waits costs no question for each run.
+        if client.queue(since=min(since, time.time())).jobs is None:  # a file server's clock may be ahead
+            return "unknown", None
+        if (job := client.find(job_id, name, task)) is None:
             return "ended", None
+    if job is None and job_id is not None:
         try:
             job = client.ended(job_id, name, None)
         except BackendError as error:
@@ -50,17 +55,15 @@ def job_of(client: Client, run: RunDir, *, fresh: bool = False) -> tuple[str, Jo
     return ("none", None) if job is None else (job.phase, job)
 
 
-def _is_gone_for(client: Client, run: RunDir, job_id: str) -> bool:
-    """Was the run cancelled by orch, and was Slurm's queue without its job since? Nobody knows more of its end.
+def _cancelled_since(run: RunDir, folder: RunDir) -> float | None:
+    """Return from when on Slurm's queue tells whether a run that orch cancelled has a job; None of any other run.
 
-    So the end of a sweep that waits costs no question for each of its runs.
+    A cancel may be before the submit's end: a queue from before the job was handed over says nothing of it.
     """
     try:
-        cancelled = os.stat(f"{run.path}/cancel.json").st_mtime
+        return max(os.stat(path).st_mtime for path in (f"{run.path}/cancel.json", f"{folder.path}/handle.json")) + TICK
     except FileNotFoundError:
-        return False
-    snapshot = client.queue(since=min(cancelled, time.time()))  # a file server's clock may be ahead
-    return snapshot.jobs is not None and job_id not in snapshot.jobs
+        return None
 
 
 def scheduler_status(client: Client, run: RunDir) -> SchedulerStatus:
