@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +94,21 @@ def test_one_that_is_killed_is_named_with_its_log(tmp_path: Path) -> None:
             supervisor.start(RunDir(tmp_path / "runs" / "r-222222"), planned(), {}, lambda _: None)
     assert raised.value.transient
     assert str(tmp_path / "supervisor.log") in raised.value.hint
+
+
+ANEW = """
+import os, sys
+from orchestrator.node.system.private import hold_umask
+from orchestrator.supervisor import start
+os.umask(0o002)
+hold_umask()
+start.ARGV = (sys.executable, "-c", "import os; print(os.getpid(), oct(os.umask(0)), flush=True)")
+print(os.getpid(), flush=True)
+start.begin_again()
+"""
+
+
+def test_one_that_begins_anew_is_the_same_process_with_its_user_s_umask() -> None:
+    done = subprocess.run([sys.executable, "-c", ANEW], capture_output=True, text=True, timeout=60, check=True)
+    first, second = done.stdout.splitlines()
+    assert second == f"{first} 0o2"
