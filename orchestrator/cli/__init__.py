@@ -46,6 +46,7 @@ def main() -> NoReturn:
         say(f"orch: an error in orch itself: {type(error).__name__}: {error}")
         say("  ORCH_DEBUG=1 shows where; please report it")
         code = EXIT_ORCH_FAILED
+    gc.freeze()  # the system takes all of it back; Python's exit would look through it once more first
     sys.exit(code)
 
 

@@ -15,6 +15,7 @@ class EventKind:
     DROPPED = "dropped"  # it is not to be started any more: `reason`
     ENVIRONMENT = "environment"  # of node `of`: its `folder` on `host`, whether it had to be `made`, the `seconds`
     SUBMITTED = "submitted"  # the backend said that every agent, or the job, was handed over
+    SUBMIT_INTERRUPTED = "submit_interrupted"  # nobody is at its submit any more, though that process may live on
     SUBMIT_FAILED = "submit_failed"  # it was refused, or a relaunch was given up: `reason`
     CLOCK = "clock"  # the clock of node `of` is `ahead` seconds, measured at its `start`
     FOUND_LOST = "found_lost"  # not all agents will ever report: `reason`

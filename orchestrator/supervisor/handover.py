@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -92,8 +93,9 @@ def start_what_is_asked_for(kind: str) -> None:
             return
         with _watched(submit, machine.awaited):
             answer = _start(json.loads(asked))
-        if _tell(submit, answer) and "refused" in answer:
-            submit.recv(1)  # until it has ended the run itself
+        if _tell(submit, answer) and answer.get("refused") not in (None, PlacesTakenError.__name__):
+            with contextlib.suppress(ConnectionError):  # it was killed before it had read that
+                submit.recv(1)  # until it has ended the run itself, and is gone
 
 
 def _start(asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -123,16 +125,15 @@ def _tell(submit: socket.socket, words: Mapping[str, Any]) -> bool:
 @contextlib.contextmanager
 def _watched(submit: socket.socket, awaited: Callable[[], list[str]]) -> Iterator[None]:
     """While it lasts, tell the submit each second who is awaited; begin anew where the submit is gone."""
-    is_over = threading.Event()
+    is_over, ended = os.pipe()
+    looks = select.poll()
+    for each in (submit.fileno(), is_over):
+        looks.register(each, select.POLLIN)
 
     def watch() -> None:
         submit.settimeout(LOOK_SECONDS)
-        while not is_over.is_set():
-            try:
-                gone = not submit.recv(1)
-            except TimeoutError:
-                gone = not _tell(submit, {"awaited": awaited()})
-            if gone and not is_over.is_set():
+        while is_over not in (ready := dict(looks.poll(1000 * LOOK_SECONDS))):
+            if ready or not _tell(submit, {"awaited": awaited()}):  # it says nothing more: it is gone
                 begin_again()
 
     watcher = threading.Thread(target=watch, daemon=True)
@@ -140,7 +141,7 @@ def _watched(submit: socket.socket, awaited: Callable[[], list[str]]) -> Iterato
     try:
         yield
     finally:
-        is_over.set()
-        submit.shutdown(socket.SHUT_RD)  # which wakes it
+        os.close(ended)  # which wakes it
         watcher.join()
+        os.close(is_over)
         submit.settimeout(None)

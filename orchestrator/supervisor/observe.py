@@ -16,6 +16,7 @@ from orchestrator.backends import backend
 from orchestrator.backends.base import Backend, Relauncher, Scheduler
 from orchestrator.errors import StoreError
 from orchestrator.node.system.processes import Process, is_alive
+from orchestrator.protocol.events import EventKind
 from orchestrator.runs.dependencies import Wait, is_queued, wait_of
 from orchestrator.runs.files.file_cache import FileCache
 from orchestrator.runs.record import RunRecord
@@ -86,7 +87,7 @@ def observe(run: RunDir, record: RunRecord, known: FileCache) -> Observation:
         evidence,
         is_cancelled,
         _handle_status(run, known),
-        _is_being_submitted(record),
+        _is_being_submitted(record, evidence.events),
         is_queued(run),  # after the submitter was looked at: a submit may end by queueing the run
         _is_younger(f"{run.path}/handle.json", AGENT_PATIENCE),
         # By when the words arrived: node 0's own clock may be hours off.
@@ -131,8 +132,10 @@ def _handle_status(run: RunDir, known: FileCache) -> HandleStatus | None:
         return HandleStatus.SUBMITTED
 
 
-def _is_being_submitted(record: RunRecord) -> bool:
+def _is_being_submitted(record: RunRecord, events: tuple[Event, ...]) -> bool:
     """Is the process that recorded the run still at it? On another machine, only its age can tell."""
+    if any(event["kind"] == EventKind.SUBMIT_INTERRUPTED for event in events):
+        return False
     if record.submitter.host == os.uname().nodename:
         return is_alive(Process(record.submitter.pid, record.submitter.started))
     return time.time() - record.created < SUBMIT_PATIENCE

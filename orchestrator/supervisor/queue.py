@@ -140,20 +140,42 @@ def start(root: Path, run: RunDir) -> None:
     renewer = threading.Thread(target=_keep_place, args=(run, is_over), daemon=True)
     renewer.start()
     try:
-        if isinstance(backend(run.record().kind), Connecting) and _is_ours(environment, without=queued.get("secrets")):
-            start_here(run)
-        else:
+        if not _can_start_here(run, environment, queued.get("secrets")) or not _start_over_what_stands(run):
             _start_by_program(run, {**environment, "ORCH_HOME": str(root)})
     finally:
         is_over.set()
         renewer.join()
 
 
-def _is_ours(environment: Mapping[str, str], without: object) -> bool:
-    """Is it this process's, which was started without its submit's secrets, and knows its state folder by name?"""
-    hidden = {"ORCH_HOME", *(without if isinstance(without, dict) else ())}
+def _can_start_here(run: RunDir, environment: Mapping[str, str], secrets: object) -> bool:
+    """Has this process, which has none of the submit's secrets, whatever else the start needs of that environment?"""
+    if not isinstance(backend(run.record().kind), Connecting):
+        return False
+    if secrets and _has_packages(run):
+        return False  # an index of them may ask for a secret
+    hidden = {"ORCH_HOME", *(secrets if isinstance(secrets, dict) else ())}
     ours, theirs = ({name: each[name] for name in each if name not in hidden} for each in (os.environ, environment))
     return ours == theirs
+
+
+def _has_packages(run: RunDir) -> bool:
+    """Has the job an environment of its own? One whose plan is damaged counts as such: its start says so."""
+    try:
+        job = run.plan().document.get("job")
+    except StoreError:
+        return True
+    return not isinstance(job, Mapping) or job.get("environment") is not None
+
+
+def _start_over_what_stands(run: RunDir) -> bool:
+    """Start a run over connections that stand; False where one of them was dead, before anything was started."""
+    try:
+        start_here(run, is_last_try=False)
+    except BackendError as error:
+        if not error.transient or _began(run) or _waits_for_places(run):
+            raise
+        return False
+    return True
 
 
 def _start_by_program(run: RunDir, environment: Mapping[str, str]) -> None:
@@ -172,11 +194,11 @@ def _keep_place(run: RunDir, is_over: threading.Event) -> None:
         machine.keep_place(run)
 
 
-def start_here(run: RunDir) -> None:
+def start_here(run: RunDir, *, is_last_try: bool = True) -> None:
     """Start a queued run from this process; nothing is done where somebody has started or dropped it meanwhile.
 
-    BackendError where it can't be told whether an earlier start got through; one that is refused ends the run.
-    StoreError where others may write into its folder.
+    BackendError where it can't be told whether an earlier start got through, or where a machine is out of reach and it
+    is not the last try; one that is refused ends the run. StoreError where others may write into its folder.
     """
     check_own(run.path.parent.parent, run)
     with _locked(run):
@@ -191,7 +213,7 @@ def start_here(run: RunDir) -> None:
         except PlacesTakenError:
             return  # it is in the queue for them
         except OrchError as error:
-            if error.transient and (_began(run) or _waits_for_places(run)):
+            if error.transient and (not is_last_try or _began(run) or _waits_for_places(run)):
                 raise  # it is tried again
             run.append_event(EventKind.SUBMIT_FAILED, reason=error.message)
         else:

@@ -153,7 +153,7 @@ def _work(run: RunDir, act: Callable[[], None], ended: threading.Event) -> None:
     """Do what a run needs; it has a thread of its own, so that a slow machine holds up no other run."""
     try:
         act()
-    except OrchError as error:
+    except (OrchError, OSError) as error:
         print(f"{run.run_id}: {error}", file=sys.stderr, flush=True)
         time.sleep(WAIT_SECONDS)  # it is begun again then: a full disk, say, may have been emptied
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
 import pytest
 
@@ -11,6 +12,7 @@ from orchestrator.node.system.processes import identify, wait_gone
 from tests.cluster.control import Control
 from tests.cluster.lab import DIALLED, HOLD, LAPTOP, Lab, settled
 from tests.terminal import terminal
+from tests.testbed.layout import REPO
 from tests.testbed.machine import ENVIRONMENT
 
 HOSTS = ("n1", "n2", "n3")
@@ -50,30 +52,54 @@ def test_each_host_is_dialled_once_for_the_start_the_following_and_the_end(lab: 
     lab.assert_nothing_left(run)
 
 
-def starting(lab: Lab) -> int:
-    """A submit that awaits n3's answer, and has n1's and n2's; the supervisor's pid."""
+def starting(lab: Lab, *argv: str) -> int:
+    """A submit that awaits n3's answer, and has n1's and n2's; the pid of its process."""
     lab.control.gate("n3", "n2")
-    lab.control.start(LAPTOP, *lab.argv("submit", lab.job("hold", HOLD), "--profile", lab.profile()))
+    lab.control.start(LAPTOP, *argv)
     sent = [lab.control.file(host, "/home/alice/.orch/runs") for host in ("n1", "n2")]
     settled(lambda: all(list(folder.glob("*/code")) for folder in sent), "the code on n1 and n2")
     (supervisor,) = lab.supervisor()
-    return supervisor
-
-
-def test_a_submit_that_is_killed_meanwhile_is_noticed_by_its_supervisor_which_ends_the_run(lab: Lab) -> None:
-    supervisor = starting(lab)
     (submit,) = (
         each.pid
         for each in lab.control.processes(LAPTOP, lab.user)
         if each.command.startswith("python") and each.pid != supervisor
     )
-    kill(submit)
+    return submit
+
+
+def ended_by_its_supervisor(lab: Lab) -> str:
+    """Return why the run has ended, once its supervisor has seen to it: nothing is left, and nobody has asked."""
     (folder,) = (lab.home / ".local/state/orch/runs").iterdir()
     lab.control.ungate("n3")
     settled((folder / "verdict.json").exists, "the verdict, which nobody asks for")
     settled(lambda: not lab.supervisor(), "the supervisor's end")
-    assert "the submit ended before it had started" in lab.orch("why", folder.name).out
     assert_nothing_left(lab)
+    return lab.orch("why", folder.name).out
+
+
+def test_a_submit_that_is_killed_meanwhile_is_noticed_by_its_supervisor_which_ends_the_run(lab: Lab) -> None:
+    kill(starting(lab, *lab.argv("submit", lab.job("hold", HOLD), "--profile", lab.profile())))
+    assert "the submit ended before it had started" in ended_by_its_supervisor(lab)
+
+
+NOTEBOOK = """
+import sys
+import orchestrator as orch
+try:
+    orch.submit(*sys.argv[1:])
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_submit_that_is_interrupted_in_a_notebook_ends_its_run_though_the_notebook_lives_on(lab: Lab) -> None:
+    lab.write("notebook.py", NOTEBOOK)
+    argv = ("env", f"PYTHONPATH={REPO}", sys.executable, "notebook.py", lab.job("hold", HOLD), lab.profile())
+    notebook = starting(lab, *argv)
+    os.kill(notebook, signal.SIGINT)
+    assert "the submit ended before it had started" in ended_by_its_supervisor(lab)
+    assert identify(notebook) is not None
 
 
 def test_a_supervisor_that_is_killed_meanwhile_is_told_by_the_submit_and_no_run_is_left(lab: Lab) -> None:
@@ -88,4 +114,16 @@ def test_a_supervisor_that_is_killed_meanwhile_is_told_by_the_submit_and_no_run_
     assert "the supervisor, which starts the run, has ended before that was done" in said
     assert "supervisor.log" in said
     assert lab.orch("status", "hold").code == 102
+    assert_nothing_left(lab)
+
+
+def test_a_run_that_is_refused_is_its_submits_alone_to_end_and_nobody_is_notified(lab: Lab) -> None:
+    told = [{"on": ["failed"], "command": ["sh", "-c", "cat >>~/told"]}]
+    job, profile = lab.job("hold", HOLD, notify=told), lab.profile(python="/nowhere/python")
+    for _ in range(3):
+        done = lab.orch("submit", job, "--profile", profile)
+        assert done.code == 1
+        assert "/nowhere/python" in done.err
+        settled(lambda: not lab.supervisor(), "the supervisor's end")
+    assert not (lab.home / "told").exists()
     assert_nothing_left(lab)

@@ -25,7 +25,8 @@ from orchestrator.backends.settings import Host, SshSettings, profile_of, remote
 from orchestrator.backends.ssh import liveness
 from orchestrator.backends.ssh.agents import on_nodes, start_agents
 from orchestrator.backends.ssh.handle import SECRETS, SENDING, read_handle
-from orchestrator.errors import BackendError, PlacesTakenError
+from orchestrator.errors import BackendError, PlacesTakenError, StoreError
+from orchestrator.protocol.files import locked, locked_if_free
 from orchestrator.protocol.task import NodeTask
 from orchestrator.runs.restarts.recovery import Reserves
 from orchestrator.runs.store import RunDir
@@ -80,16 +81,15 @@ class SshBackend(Backend, Connecting, Queueing, Relauncher):
         if tasks[0].secrets:
             run.write(SECRETS, {"secrets": tasks[0].secrets}, private=True)
         tasks = with_given_checkpoint(tasks)
-        (run.path / SENDING).touch()
-        try:
-            start_agents(self.pool, run, settings, hosts, tasks, tuple(hosts))
-        except BackendError as error:
-            if isinstance(error, PlacesTakenError):  # while its starter was dead: nothing is held while it waits
-                self._end_processes(run)
-                (run.path / "handle.json").unlink(missing_ok=True)
-            self._remove_sent(run)
-            raise
-        (run.path / SENDING).unlink(missing_ok=True)
+        with _sending(run):
+            try:
+                start_agents(self.pool, run, settings, hosts, tasks, tuple(hosts))
+            except BackendError as error:
+                if isinstance(error, PlacesTakenError):  # while its starter was dead: nothing is held while it waits
+                    self._end_processes(run)
+                    (run.path / "handle.json").unlink(missing_ok=True)
+                self._remove_sent(run)
+                raise
         self._leave_queue(run)
 
     def _turn(self, run: RunDir) -> Turn | None:
@@ -99,7 +99,7 @@ class SshBackend(Backend, Connecting, Queueing, Relauncher):
 
     def _remove_sent(self, run: RunDir) -> None:
         """Remove what was sent for a start that came to no agent: without a handle, nobody else knows of it."""
-        if read_handle(run) is not None or not (run.path / SENDING).exists():
+        if read_handle(run) is not None:
             return
         settings = SshSettings.of(profile_of(run))
 
@@ -108,7 +108,14 @@ class SshBackend(Backend, Connecting, Queueing, Relauncher):
             session.call("remove", run_dir=remote_folder(run), run_id=run.run_id)
 
         on_all(one, dict(enumerate(settings.hosts)))  # where one is out of reach, gc finds it
-        (run.path / SENDING).unlink(missing_ok=True)
+
+    def _remove_what_a_killed_start_has_sent(self, run: RunDir) -> None:
+        """Do so for a start whose process was killed; one that goes on sees to it itself."""
+        if (run.path / SENDING).exists():
+            with locked_if_free(run.path / SENDING) as is_free:
+                if is_free:
+                    self._remove_sent(run)
+                    (run.path / SENDING).unlink(missing_ok=True)
 
     def relaunch(self, run: RunDir, again: Relaunch) -> None:
         """Start the agents anew, in the background: on the same hosts, with a spare for one that is out of reach."""
@@ -192,7 +199,7 @@ class SshBackend(Backend, Connecting, Queueing, Relauncher):
     def clean_up(self, run: RunDir) -> list[NodeProof]:
         """Send KILL to what is left on every node; a node that is out of reach is said to be. No ticket stays."""
         self._leave_queue(run)
-        self._remove_sent(run)
+        self._remove_what_a_killed_start_has_sent(run)
         return self._end_processes(run)
 
     def _end_processes(self, run: RunDir) -> list[NodeProof]:
@@ -252,3 +259,20 @@ class SshBackend(Backend, Connecting, Queueing, Relauncher):
         from orchestrator.backends.ssh.holdings import collect_garbage  # noqa: PLC0415 (as above)
 
         return collect_garbage(SshSettings.of(profile.model_dump(mode="json")), self.pool, judge, dry_run=dry_run)
+
+
+@contextlib.contextmanager
+def _sending(run: RunDir) -> Iterator[None]:
+    """Mark a run while its first start is at work; a mark that nobody holds is that of one that was torn away."""
+    mark = run.path / SENDING
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(locked(mark))
+        except OSError as error:
+            raise StoreError(f"{mark} can't be written: {error.strerror}", "make room there") from error
+        try:
+            yield
+        except BackendError:  # it has removed what it had sent
+            mark.unlink(missing_ok=True)
+            raise
+        mark.unlink(missing_ok=True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,34 +39,71 @@ def submit(root: Path, prepared: Prepared, on_awaited: Callable[[list[str]], Non
     `on_awaited` is told each second which machines' first answer is awaited, where the supervisor starts the run.
     """
     machine = backend(kind_of(dict(prepared.profile)))
-    with _supervisor_to_start_it(root, machine, prepared) as supervisor:
+    with (
+        ended_if_interrupted(root, prepared.environment.secrets) as begun,
+        _supervisor_to_start_it(root, machine, prepared) as supervisor,
+    ):
         launch = machine.completed(plan_for(root, prepared, new_run_id(prepared.loaded.job.name)))
         queued = as_queued(root, machine, launch, prepared.after)
         run = record_run(root, prepared, launch)
-        try:
-            snapshot_code(prepared, run)
-        except OrchError:
-            remove_run(root, run)  # nothing was started: it leaves no trace
-            raise
-        if queued is None:
-            enqueue(root, run, prepared)
-            return run
-        secrets = prepared.environment.secrets
-        try:
-            if supervisor is not None:
-                supervisor.start(run, queued, secrets, on_awaited)
-            else:
-                machine.submit(queued, entrusted(queued.tasks, credentials_for(queued.nnodes), secrets), run)
-        except PlacesTakenError:
-            enqueue(root, run, prepared)
-            return run
-        except OrchError as error:
-            withdraw(root, run, error)
-            raise
-        run.append_event(EventKind.SUBMITTED)
-        if supervisor is None:
-            start_supervisor(root, without=secrets)
+        begun.append(run)
+        _start(root, machine, prepared, run, queued, supervisor, on_awaited)
         return run
+
+
+def _start(
+    root: Path,
+    machine: Backend,
+    prepared: Prepared,
+    run: RunDir,
+    queued: LaunchPlan | None,
+    supervisor: Handover | None,
+    on_awaited: Callable[[list[str]], None],
+) -> None:
+    """Start a recorded run, or leave that to the supervisor; one that is refused is removed."""
+    try:
+        snapshot_code(prepared, run)
+    except OrchError:
+        remove_run(root, run)  # nothing was started: it leaves no trace
+        raise
+    if queued is None:
+        enqueue(root, run, prepared)
+        return
+    secrets = prepared.environment.secrets
+    try:
+        if supervisor is not None:
+            supervisor.start(run, queued, secrets, on_awaited)
+        else:
+            machine.submit(queued, entrusted(queued.tasks, credentials_for(queued.nnodes), secrets), run)
+    except PlacesTakenError:
+        enqueue(root, run, prepared)
+        return
+    except OrchError as error:
+        withdraw(root, run, error)
+        raise
+    run.append_event(EventKind.SUBMITTED)
+    if supervisor is None:
+        start_supervisor(root, without=secrets)
+
+
+@contextmanager
+def ended_if_interrupted(root: Path, secrets: Iterable[str]) -> Iterator[list[RunDir]]:
+    """Have runs ended whose submit is interrupted before all agents were started: those put into the yielded list.
+
+    In a notebook its process lives on, and would count as being at it.
+    """
+    begun = list[RunDir]()
+    try:
+        yield begun
+    except OrchError:
+        raise  # who raised it has seen to the runs
+    except BaseException:
+        for run in begun:
+            with suppress(OrchError):  # it is refused and removed at this moment, or there is no room to say so
+                run.append_event(EventKind.SUBMIT_INTERRUPTED)
+        if begun:
+            start_supervisor(root, without=secrets)
+        raise
 
 
 def _supervisor_to_start_it(
@@ -75,6 +112,8 @@ def _supervisor_to_start_it(
     """Start the supervisor now, where it is to start the run: none is at work, and it keeps the connections."""
     if not isinstance(machine, Connecting) or prepared.after is not None:
         return nullcontext()
+    if prepared.loaded.job.environment is not None and prepared.environment.secrets:
+        return nullcontext()  # an index of packages may ask for one of them, and the supervisor is to have none
     make_state_folder(root)
     if is_attended(root):
         return nullcontext()

@@ -162,10 +162,12 @@ def submit_sweep(root: Path, asked: Sweep) -> list[RunDir]:
         machine.check_alike(launches)
     folder, runs = _record(root, sweep, asked, launches, parallel)
     secrets = first.environment.secrets
-    if isinstance(machine, BatchSubmitter) and is_array and queued is not None:
-        _submit_array(root, machine, [queued, *launches[1:]], runs, folder, secrets, parallel)
-    else:
-        _enqueue(folder, runs, secrets)
+    with submit.ended_if_interrupted(root, secrets) as begun:
+        begun.extend(runs)
+        if isinstance(machine, BatchSubmitter) and is_array and queued is not None:
+            _submit_array(root, machine, [queued, *launches[1:]], runs, folder, secrets, parallel)
+        else:
+            _enqueue(folder, runs, secrets)
     start_supervisor(root, without=secrets)
     return runs
 
@@ -215,7 +217,7 @@ def _record(
         with _threads() as pool:
             runs = list(pool.map(one, asked.points, asked.prepared, launches))
         append_lines(root / "index", [run.run_id for run in runs])
-    except OrchError:
+    except BaseException:  # an interrupt too: nothing was started, and it leaves no trace
         for run in runs:
             remove_run(root, run)
         remove_sweep(root, sweep)

@@ -12,13 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.errors import BackendError
 from orchestrator.node.system.processes import identify
 from orchestrator.runs.dependencies import QUEUED, Wait, is_queued, wait_of, why_it_waits
 from orchestrator.runs.record import Dependency, RunRecord
 from orchestrator.runs.run_id import point_id
 from orchestrator.runs.store import RunDir, create_run
 from orchestrator.runs.sweeps import make_sweep
-from orchestrator.supervisor.queue import drop, keep, recorded_start, runnable, start_here
+from orchestrator.supervisor import queue
+from orchestrator.supervisor.queue import drop, keep, recorded_start, runnable, start, start_here
 from orchestrator.supervisor.reconcile import reconcile, state_of
 from orchestrator.supervisor.supervisor import _look_after
 from tests.unit.specs.test_plan import planned
@@ -126,6 +128,48 @@ def test_a_queued_run_that_was_damaged_is_told_as_failed(tmp_path: Path) -> None
     verdict = reconcile(tmp_path, run)
     assert verdict is not None
     assert (verdict.outcome, "plan.json can't be read" in verdict.reason) == ("failed", True)
+
+
+class Dead:
+    """A backend over connections of which one was dead: it can't tell whether the machine is out of reach."""
+
+    def submit(self, *_: object) -> None:
+        raise BackendError("n1: no answer within 60 s", transient=True)
+
+
+def test_a_start_over_a_connection_that_was_dead_is_made_by_a_program_that_dials_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, by_program = queued(tmp_path, "c-555555"), list[RunDir]()
+    run.write("plan.json", planned().to_json())
+    monkeypatch.setattr(queue, "backend", lambda _: Dead())
+    monkeypatch.setattr(queue, "_can_start_here", lambda *_: True)
+    monkeypatch.setattr(queue, "_start_by_program", lambda run, _: by_program.append(run))
+    start(tmp_path, run)
+    assert by_program == [run]
+    assert is_queued(run)
+    assert [event["kind"] for event in run.events()] == ["held"]
+    start_here(run)  # as that program does: no try follows its own
+    assert [event["kind"] for event in run.events()] == ["held", "submit_failed"]
+
+
+@pytest.mark.parametrize(
+    ("job", "secrets", "here"),
+    [
+        ({"environment": None}, {"TOKEN": "t"}, True),
+        ({"environment": {"lock": "uv.lock"}}, {}, True),
+        ({"environment": {"lock": "uv.lock"}}, {"UV_INDEX_A_PASSWORD": "t"}, False),
+        ("damaged", {"TOKEN": "t"}, False),
+    ],
+)
+def test_packages_that_a_secret_may_open_are_chosen_by_a_program_that_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: object, secrets: dict[str, str], here: bool
+) -> None:
+    run = queued(tmp_path, "c-555555", kind="ssh")
+    run.write("plan.json", {"job": job, "tasks": []})
+    monkeypatch.setattr(os, "environ", {"PATH": "/bin", "ORCH_HOME": str(tmp_path)})
+    assert queue._can_start_here(run, {"PATH": "/bin", **secrets}, secrets) is here
+    assert not queue._can_start_here(run, {"PATH": "/usr/bin", **secrets}, secrets)
 
 
 def test_a_cancel_that_was_only_recorded_is_carried_out(tmp_path: Path) -> None:

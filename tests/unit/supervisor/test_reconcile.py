@@ -129,6 +129,26 @@ def test_time_alone_ends_who_stays_behind(tmp_path: Path, sleeper: Process, monk
     assert not (tmp_path / "live" / run.run_id).exists()
 
 
+def test_an_interrupted_submit_is_given_up_once_what_it_had_begun_would_have_shown_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process may live on (a notebook), and sbatch or an agent's start may be on its way yet."""
+    me, now = identify(os.getpid()), time.time()
+    assert me is not None
+    submitter = {**of(me), "host": os.uname().nodename}
+    run = create_run(tmp_path, "r-234567", {"kind": "local", "nnodes": 1, "created": now, "submitter": submitter})
+    run.write("handle.json", {"state": "intent", "agents": {}})
+    monkeypatch.setattr(observe.time, "time", lambda: now + observe.AGENT_PATIENCE + 5)
+    assert reconcile(tmp_path, run) is None  # its submitter lives
+    run.append_event(EventKind.SUBMIT_INTERRUPTED)
+    monkeypatch.setattr(observe.time, "time", lambda: now)
+    assert reconcile(tmp_path, run) is None
+    monkeypatch.setattr(observe.time, "time", lambda: now + observe.AGENT_PATIENCE + 5)
+    verdict = reconcile(tmp_path, run)
+    assert verdict is not None
+    assert "the submit ended before it had started" in verdict.reason
+
+
 def test_what_is_recorded_in_a_pass_counts_in_the_same_pass(tmp_path: Path) -> None:
     run = create_run(tmp_path, "r-234567", {"kind": "local", "nnodes": 2, "created": 1.0})
     verdict = reconcile(tmp_path, run)

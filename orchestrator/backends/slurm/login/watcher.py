@@ -39,7 +39,7 @@ class LoginFollower(Follower):
         What is recorded was said before the last copy: else a job may have ended since, with words that are not here.
         """
         update_all(self.copies, self.source.session())  # first: it knows sooner that nobody answers
-        while (said := job.scheduler_status(self.client, self.run)) != self.status:
+        if (said := job.scheduler_status(self.client, self.run)) != self.status:
             self.status = said
             update_all(self.copies, self.source.session())
         job.release_requeued(self.client, self.run)
