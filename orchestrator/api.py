@@ -133,7 +133,7 @@ class Run:
         could not be looked at. Empty where the run had ended before.
         """
         attend(self._root)
-        return tuple(operations.cancel(self._root, self._dir, now=now)[1])
+        return operations.cancel(self._root, self._dir, now=now).proofs
 
     def checkpoints(self, *, verify: bool = False) -> list[Checkpoint]:
         """The run's checkpoints that are here, oldest first, each with its verdict (`is_whole`).

@@ -7,7 +7,7 @@ import sys
 import time
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -148,21 +148,23 @@ def cancel_all(root: Path, runs: list[RunDir], *, now: bool, as_json: bool) -> i
     from orchestrator.operations import points
     from orchestrator.protocol.hostlist import by_words
 
-    ends: list[Any] = []
-    points.cancel_all(root, runs, now=now, on_end=lambda state, proofs: ends.append((state, proofs)))
-    bad = [(state, proof) for state, proofs in ends for proof in proofs if proof.survivors or proof.is_unreachable]
+    done = points.cancel_all(root, runs, now=now)
+    going = [each for each in done if not each.state.is_final]
+    bad = [(each, proof) for each in done for proof in each.proofs if proof.survivors or proof.is_unreachable]
     if as_json:
-        print_json([{**state.to_json(), "proofs": [proof.__dict__ for proof in proofs]} for state, proofs in ends])
+        print_json([{**each.state.to_json(), "proofs": [proof.__dict__ for proof in each.proofs]} for each in done])
     else:
-        finished = len(runs) - len(ends)
-        runs_word = f"run{'s' * (len(ends) != 1)}"
-        say(f"cancelled {len(ends)} {runs_word}{f', {finished} had already finished' if finished else ''}")
-        for run_id, proofs in groupby(bad, key=lambda each: each[0].run_id):
+        ended, finished = len(done) - len(going), len(runs) - len(done)
+        runs_word = f"run{'s' * (ended != 1)}"
+        say(f"cancelled {ended} {runs_word}{f', {finished} had already finished' if finished else ''}")
+        for each in going:
+            say(f"  {each.said}")
+        for run_id, proofs in groupby(bad, key=lambda each: each[0].state.run_id):
             for line in by_words((proof.host, what_is_left(proof)) for _, proof in proofs):
                 say(f"  {run_id} on {line}")
-        if ends and not bad:
+        if done and not going and not bad:
             say("  0 processes left")
-    return EXIT_ORCH_FAILED if bad else 0
+    return 0 if all(each.is_proven for each in done) else EXIT_ORCH_FAILED
 
 
 def wait_all(runs: list[RunDir], sweep: str, timeout: float | None, *, as_json: bool) -> int:

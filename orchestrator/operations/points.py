@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from orchestrator.backends import backend
 from orchestrator.backends.base import BatchSubmitter
 from orchestrator.errors import EXIT_CANCELLED, EXIT_NOT_FINISHED, EXIT_RUN_FAILED
 from orchestrator.operations import runs as operations
-from orchestrator.operations.runs import POLL_SECONDS
+from orchestrator.operations.runs import POLL_SECONDS, Cancelled
 from orchestrator.protocol.events import EventKind
 from orchestrator.runs import dependencies
 from orchestrator.runs.run_id import sweep_of
 from orchestrator.runs.state import RunState
 from orchestrator.runs.store import RunDir, check_own, live_runs, newest_groups
 from orchestrator.supervisor.reconcile import state_of
-
-if TYPE_CHECKING:
-    from orchestrator.backends.base import NodeProof
 
 AT_ONCE: Final = 16  # cancelled at a time
 
@@ -58,10 +55,8 @@ def exit_code(states: Sequence[RunState]) -> int:
     return next((code for code in order if code in codes), 0)
 
 
-def cancel_all(
-    root: Path, runs: Sequence[RunDir], *, now: bool, on_end: Callable[[RunState, list[NodeProof]], Any]
-) -> None:
-    """Stop the runs, those first that wait; `on_end` is told of each, and what is left of it."""
+def cancel_all(root: Path, runs: Sequence[RunDir], *, now: bool) -> list[Cancelled]:
+    """Stop the runs, those first that wait; return how it went for each that had not ended before."""
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 (a table of runs does without)
 
     from orchestrator.supervisor import queue  # noqa: PLC0415 (as above)
@@ -78,6 +73,4 @@ def cancel_all(
         if isinstance(machine, BatchSubmitter):
             machine.cancel_waiting([run for run in left if kinds[run.run_id] == kind])
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        ends = pool.map(lambda run: operations.cancel(root, run, now=now), live)
-        for state, proofs in ends:
-            on_end(state, proofs)
+        return list(pool.map(lambda run: operations.cancel(root, run, now=now), live))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -113,7 +114,31 @@ def exit_code(state: RunState) -> int:
 # -- ending
 
 
-def cancel(root: Path, run: RunDir, *, now: bool) -> tuple[RunState, list[NodeProof]]:
+@dataclass(frozen=True)
+class Cancelled:
+    """How a cancel went: the run's state after it, and what a look at each of its nodes found."""
+
+    state: RunState
+    proofs: tuple[NodeProof, ...] = ()  # none where nothing of the run was ever on a machine of this process
+    had_ended: bool = False  # before the cancel, which has done nothing then
+
+    @property
+    def said(self) -> str:
+        """The state, in words."""
+        run_id, state = self.state.run_id, self.state.state
+        if self.had_ended:
+            return f"{run_id} already finished ({state})"
+        if self.state.is_final:
+            return f"{run_id} {state}"
+        return f"{run_id} is told to end, and has not yet ({state}); its end is told by: orch wait {run_id}"
+
+    @property
+    def is_proven(self) -> bool:
+        """Has the run ended, and is nothing of it left?"""
+        return self.state.is_final and not any(proof.survivors or proof.is_unreachable for proof in self.proofs)
+
+
+def cancel(root: Path, run: RunDir, *, now: bool) -> Cancelled:
     """Stop a run: at the next step boundary with a checkpoint, or at once; then prove for each node that it is gone.
 
     The cancel is recorded before any signal, so that a request to be started again is not obeyed after it. A run
@@ -124,7 +149,7 @@ def cancel(root: Path, run: RunDir, *, now: bool) -> tuple[RunState, list[NodePr
 
     state = state_of(run)
     if state.is_final:
-        return state, []
+        return Cancelled(state, had_ended=True)
     check_own(root, run)
     record = run.record()
     problem = _record_cancel(run, now=now)
@@ -138,7 +163,7 @@ def cancel(root: Path, run: RunDir, *, now: bool) -> tuple[RunState, list[NodePr
             wait(run, timeout=(0.0 if now else record.grace) + CANCEL_MARGIN)
     if host := machine.other_machine(run):
         _wait_for_verdict_of(host, run)
-        return state_of(run), []
+        return Cancelled(state_of(run))
     proofs = machine.clean_up(run)
     if problem is not None and (problem := _record_cancel(run, now=now)) is not None:
         left = [f"{name} on {proof.host}" for proof in proofs for name in proof.survivors]
@@ -147,7 +172,7 @@ def cancel(root: Path, run: RunDir, *, now: bool) -> tuple[RunState, list[NodePr
         raise StoreError(f"run {run.run_id} was ended, {said}; that could not be recorded: {problem.message}", hint)
     reconcile(root, run)
     have_it_told(root)
-    return state_of(run), proofs
+    return Cancelled(state_of(run), tuple(proofs))
 
 
 def _wait_for_verdict_of(host: str, run: RunDir) -> None:

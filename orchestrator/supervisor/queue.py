@@ -140,7 +140,7 @@ def start(root: Path, run: RunDir) -> None:
     renewer = threading.Thread(target=_keep_place, args=(run, is_over), daemon=True)
     renewer.start()
     try:
-        if not _can_start_here(run, environment, queued.get("secrets")) or not _start_over_what_stands(run):
+        if not (_can_start_here(run, environment, queued.get("secrets")) and start_here(run, is_last_try=False)):
             _start_by_program(run, {**environment, "ORCH_HOME": str(root)})
     finally:
         is_over.set()
@@ -167,17 +167,6 @@ def _has_packages(run: RunDir) -> bool:
     return not isinstance(job, Mapping) or job.get("environment") is not None
 
 
-def _start_over_what_stands(run: RunDir) -> bool:
-    """Start a run over connections that stand; False where one of them was dead, before anything was started."""
-    try:
-        start_here(run, is_last_try=False)
-    except BackendError as error:
-        if not error.transient or _began(run) or _waits_for_places(run):
-            raise
-        return False
-    return True
-
-
 def _start_by_program(run: RunDir, environment: Mapping[str, str]) -> None:
     import subprocess  # noqa: PLC0415 (who only looks at runs starts nothing)
 
@@ -194,16 +183,17 @@ def _keep_place(run: RunDir, is_over: threading.Event) -> None:
         machine.keep_place(run)
 
 
-def start_here(run: RunDir, *, is_last_try: bool = True) -> None:
+def start_here(run: RunDir, *, is_last_try: bool = True) -> bool:
     """Start a queued run from this process; nothing is done where somebody has started or dropped it meanwhile.
 
-    BackendError where it can't be told whether an earlier start got through, or where a machine is out of reach and it
-    is not the last try; one that is refused ends the run. StoreError where others may write into its folder.
+    Returns False where a machine was out of reach before anything was begun, and this is not the last try: a connection
+    that stood may have died. One that is refused ends the run. BackendError where it can't be told whether an earlier
+    start got through. StoreError where others may write into its folder.
     """
     check_own(run.path.parent.parent, run)
     with _locked(run):
         if not is_queued(run) or (run.path / "cancel.json").exists():
-            return
+            return True
         try:
             _give_values(run)
             launch, tasks = recorded_start(run)
@@ -211,14 +201,17 @@ def start_here(run: RunDir, *, is_last_try: bool = True) -> None:
             if not (_began(run) and _got_through(machine, run)):
                 machine.submit(launch, tasks, run)
         except PlacesTakenError:
-            return  # it is in the queue for them
+            return True  # it is in the queue for them
         except OrchError as error:
-            if error.transient and (not is_last_try or _began(run) or _waits_for_places(run)):
+            if error.transient and (_began(run) or _waits_for_places(run)):
                 raise  # it is tried again
+            if error.transient and not is_last_try:
+                return False
             run.append_event(EventKind.SUBMIT_FAILED, reason=error.message)
         else:
             run.append_event(EventKind.SUBMITTED)
         (run.path / QUEUED).unlink()
+    return True
 
 
 def _give_values(run: RunDir) -> None:

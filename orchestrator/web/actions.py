@@ -12,10 +12,10 @@ from orchestrator.runs.store import find_run
 
 def cancel(root: Path, name: str) -> dict[str, Any]:
     """Stop a run, and tell how it ended and what is left of it on its machines."""
-    state, proofs = operations.cancel(root, find_run(root, name, newest=False), now=False)
-    left = [f"{each} on {proof.host}" for proof in proofs for each in proof.survivors]
-    away = [proof.host for proof in proofs if proof.is_unreachable]
-    said = f"{name} {state.state}" if proofs else f"{name} had ended ({state.state})"
+    done = operations.cancel(root, find_run(root, name, newest=False), now=False)
+    left = [f"{each} on {proof.host}" for proof in done.proofs for each in proof.survivors]
+    away = [proof.host for proof in done.proofs if proof.is_unreachable]
+    said = done.said
     if left or away:
         said += f"; still there: {', '.join([*left, *(f'{host} is out of reach' for host in away)])}"
     return {"said": said}

@@ -28,9 +28,7 @@ def cancel_of(root: Path, run: RunDir) -> Confirm:
     """Ask whether a run is to be cancelled."""
 
     def act() -> str:
-        state, proofs = operations.cancel(root, run, now=False)
-        if not proofs:
-            return f"{run.run_id} already finished ({state.state})"
-        return f"{run.run_id} {state.state}; {'; '.join(lines_on_proofs(proofs))}"
+        done = operations.cancel(root, run, now=False)
+        return "; ".join([done.said, *lines_on_proofs(done.proofs)])
 
     return Confirm(f"cancel {run.run_id}? scripts that use orchestrator.training save first (y/N)", act)

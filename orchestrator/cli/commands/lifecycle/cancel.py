@@ -57,17 +57,13 @@ def cancel(runs: tuple[str, ...], everything: bool, yes: bool, now: bool, as_jso
 def _cancel_one(root: Path, folder: RunDir, *, now: bool, as_json: bool) -> int:
     from orchestrator.operations import runs as run_operations
 
-    state, proofs = run_operations.cancel(root, folder, now=now)
+    done = run_operations.cancel(root, folder, now=now)
     if as_json:
-        print_json({**state.to_json(), "proofs": [proof.__dict__ for proof in proofs]})
+        print_json({**done.state.to_json(), "proofs": [proof.__dict__ for proof in done.proofs]})
     else:
-        if not proofs:
-            say(f"{folder.run_id} already finished ({state.state})")
-        else:
-            say(f"{folder.run_id} {state.state}")
-        for line in lines_on_proofs(proofs):
-            say(f"  {line}")
-    return EXIT_ORCH_FAILED if any(proof.survivors or proof.is_unreachable for proof in proofs) else 0
+        for line in (done.said, *(f"  {each}" for each in lines_on_proofs(done.proofs))):
+            say(line)
+    return 0 if done.is_proven else EXIT_ORCH_FAILED
 
 
 def _all_live(root: Path, *, yes: bool) -> list[RunDir]:

@@ -1,0 +1,31 @@
+"""What a cancel says of a run: that it has ended, had ended before, or has not yet."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from orchestrator.node.system.processes import identify
+from orchestrator.operations import runs
+from orchestrator.runs.state import Outcome, Verdict
+from orchestrator.runs.store import create_run
+
+
+def test_a_run_whose_start_is_still_at_work_is_not_said_to_have_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "CANCEL_MARGIN", 0.0)
+    me = identify(os.getpid())
+    assert me is not None
+    mine = {"host": os.uname().nodename, "pid": me.pid, "started": me.started}
+    record = {"name": "slow", "kind": "local", "nnodes": 1, "hosts": ["localhost"], "created": 1.0, "submitter": mine}
+    run = create_run(tmp_path, "slow-111111", record)
+    done = runs.cancel(tmp_path, run, now=True)
+    assert (done.state.is_final, done.had_ended, done.is_proven) == (False, False, False)
+    said = "slow-111111 is told to end, and has not yet (stopping); its end is told by: orch wait slow-111111"
+    assert done.said == said
+    run.write("verdict.json", {**Verdict(Outcome.CANCELLED).to_json(), "ended": 2.0})
+    again = runs.cancel(tmp_path, run, now=True)
+    assert (again.said, again.is_proven) == ("slow-111111 already finished (cancelled)", True)
