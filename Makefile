@@ -56,9 +56,11 @@ demo: .venv/demo.stamp
 		'  $(BIN)/orch run -p lab -- torchrun ... train.py   the script on them'
 
 # On Debian as root the tests have a cluster (docs/testbed.md), whose packages come first; TESTBED=0 leaves it out.
-# Two processes share the files of tests, the long ones first; each can have a testbed.
+# Two processes share the files of tests, the long ones first; each can have a testbed. Where Python is told to write no
+# bytecode, each of some thousand commands that they start would compile orch anew.
 test: .venv/test.stamp .venv-frameworks/stamp .venv-trackers/stamp lint
 	@$(BIN)/python -m tests.testbed install --where-possible
+	@$(BIN)/python -m compileall -q orchestrator
 	$(BIN)/python -m pytest --tx '2*popen//python=tests/testbed/alone $(BIN)/python' --dist loadfile --no-loadscope-reorder
 
 lint: .venv/test.stamp

@@ -92,8 +92,13 @@ class _Deadline(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
                             context=self._tls)  # fmt: skip
 
     def _watched(self, connection: _Connection) -> _Connection:
-        connection.on_socket = lambda found: self._sockets.append(found.dup())  # TLS takes the first one away
+        connection.on_socket = self._keep
         return connection
+
+    def _keep(self, found: socket.socket) -> None:
+        self._sockets.append(found.dup())  # TLS takes the first one away
+        if self.is_over:  # while the connection was being made
+            self._end()
 
     def _end(self) -> None:
         self.is_over = True

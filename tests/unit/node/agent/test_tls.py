@@ -132,6 +132,7 @@ def test_garbage_is_turned_away_and_harms_nobody(line: bytes, monkeypatch: pytes
                 pass
             writer.close()
             assert b"{" not in said
+            monkeypatch.setattr(agent_tls, "PROOF_SECONDS", 30.0)  # the short one was for the stranger
             await join(heard.port)
             assert len(heard.joined) == 1
             assert heard.listener.words() == "1 connection from 127.0.0.1 could not prove to belong to this run"

@@ -24,7 +24,8 @@ def problems(port: int) -> list[str]:
     return list(answer["problems"])
 
 
-def test_who_listens_is_reached_again_and_again() -> None:
+def test_who_listens_is_reached_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reachability, "PROBE_SECONDS", 30.0)
     port = listening()
     for _ in range(3):
         answer, _ = reachability.probe({"addrs": ["127.0.0.2", HERE], "port": port}, b"")
@@ -52,7 +53,15 @@ def test_nobody_else_listens_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_answers_otherwise_or_only_to_a_few_bytes_is_named(
     monkeypatch: pytest.MonkeyPatch, said: bytes, problem: str
 ) -> None:
-    monkeypatch.setattr(reachability, "PROBE_SECONDS", 0.5)
+    greets = reachability._is_greeted
+
+    def is_greeted(peer: socket.socket) -> bool:
+        found = greets(peer)
+        peer.settimeout(0.5)  # what comes after it is waited for in vain
+        return found
+
+    monkeypatch.setattr(reachability, "PROBE_SECONDS", 30.0 if said else 0.5)
+    monkeypatch.setattr(reachability, "_is_greeted", is_greeted)
     with socket.create_server((HERE, 0)) as server:
         kept = []
 

@@ -55,9 +55,10 @@ def start() -> Iterator[Start]:
         process = subprocess.Popen(argv, env={**os.environ, **env}, stdout=subprocess.PIPE)
         running.append(process)
         environment = Path(f"/proc/{process.pid}/environ")
-        # It is laid out a moment after Popen knows that the program was started.
-        while process.poll() is None and not environment.read_bytes():
-            continue
+        # It is laid out a moment after Popen knows that the program was started; one that has ended has none.
+        with contextlib.suppress(ProcessLookupError):
+            while process.poll() is None and not environment.read_bytes():
+                continue
         return process
 
     yield begin
@@ -138,12 +139,15 @@ def test_a_signal_reaches_its_process(start: Start) -> None:
 
 
 def test_waiting_returns_who_is_left(start: Start) -> None:
-    short, long = start("sleep", "0.1"), start("sleep", "60")
+    short, long = start("sleep", "60"), start("sleep", "60")
     both = [seen(short), seen(long)]
-    assert wait_gone(both, 0.5) == [both[1]]
+    assert wait_gone(both, 0.1) == both
+    short.kill()
+    assert wait_gone(both[:1], 60) == []
+    assert wait_gone(both, 0.1) == [both[1]]
     long.kill()
-    assert wait_gone(both, 5) == []
-    assert wait_gone([], 5) == []
+    assert wait_gone(both, 60) == []
+    assert wait_gone([], 60) == []
 
 
 def test_a_daemon_is_found_by_its_mark(start: Start, run_id: str) -> None:

@@ -8,12 +8,14 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from orchestrator.node.agent.channel import ChannelError
+from orchestrator.node.agent.checkpoints import replica
 from orchestrator.node.agent.checkpoints.replica import ReplicaSender
 from orchestrator.node.agent.checkpoints.saved import mark_of, place_of, resumable
 from orchestrator.node.agent.checkpoints.transfer import Address, SavedReceiver, manifest_of, send
@@ -148,7 +150,8 @@ def test_nothing_is_written_for_what_leads_elsewhere(tmp_path: Path, name: str, 
     assert contents(tmp_path) == {}
 
 
-def test_node_1_follows_node_0_and_drops_what_that_has_deleted(tmp_path: Path) -> None:
+def test_node_1_follows_node_0_and_drops_what_that_has_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica, "time", SimpleNamespace(monotonic=lambda: 0.0))  # its rest is as long as a look took
     own = tmp_path / "1/code/ds/global_step10"
     own.mkdir(parents=True)
 
