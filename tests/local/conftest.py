@@ -34,7 +34,7 @@ class Orch:
     def argv(self, *args: str) -> list[str]:
         return [sys.executable, "-m", "orchestrator.cli", *args]
 
-    def __call__(self, *args: str, timeout: float = 100, cwd: Path | None = None, **extra: str) -> Result:
+    def __call__(self, *args: str, timeout: float = 250, cwd: Path | None = None, **extra: str) -> Result:
         done = subprocess.run(
             self.argv(*args),
             capture_output=True,

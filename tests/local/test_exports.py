@@ -1,7 +1,6 @@
 """A run handed over: what is printed is run."""
 
 import shutil
-import socket
 import subprocess
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from safetensors.torch import load_file
 from orchestrator.training.checkpoint import format as checkpoints
 from orchestrator.training.checkpoint.resume import Loaded, whole
 from tests.local.conftest import REPO, Orch
+from tests.local.programs.ranks import kept_port
 
 
 def by_hand(text: str, folder: Path) -> str:
@@ -33,17 +33,15 @@ def test_a_run_goes_on_by_hand_and_its_weights_travel(orch: Orch, tmp_path: Path
     job.write_text("training: {task: regression.py, steps: 4, strategy: fsdp}\n")
     assert orch("submit", str(job), "-p", "local", "--nproc-per-node", "2", "-f").code == 0
     run = orch.run()
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        port = str(server.getsockname()[1])
-    said = by_hand(orch("export", "torchrun", "last", "--port", port).out, tmp_path)
-    assert "world size 2" in said
-    assert "step 4/4" in said
+    with kept_port() as port:
+        said = by_hand(orch("export", "torchrun", "last", "--port", str(port)).out, tmp_path)
+        assert "world size 2" in said
+        assert "step 4/4" in said
 
-    config = run.path / "code" / "accelerate_0.yaml"
-    assert orch("export", "accelerate", "last", "--port", port, "-o", str(config)).code == 0
-    lines = [line.removeprefix("#   ") for line in config.read_text().splitlines() if line.startswith("#   ")]
-    said = by_hand("\n".join(lines), tmp_path)
+        config = run.path / "code" / "accelerate_0.yaml"
+        assert orch("export", "accelerate", "last", "--port", str(port), "-o", str(config)).code == 0
+        lines = [line.removeprefix("#   ") for line in config.read_text().splitlines() if line.startswith("#   ")]
+        said = by_hand("\n".join(lines), tmp_path)
     assert "resumed from checkpoints/step_00000004" in said
 
     assert orch("export", "safetensors", "last", "-o", str(tmp_path / "weights.safetensors")).code == 0

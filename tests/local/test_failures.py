@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.node.system.processes import Process, ancestors, identify, is_alive, marked, wait_gone
+from orchestrator.node.system.processes import Process, ancestors, identify, is_alive, marked, send_signal, wait_gone
 from orchestrator.operations.runs import wait
 from orchestrator.runs.store import RunDir
 from orchestrator.supervisor.reconcile import reconcile, state_of
+from tests.testbed.machine import wait_until
 
 from .conftest import Orch
 from .test_runs import SLOW, wait_for_line
@@ -159,14 +160,15 @@ def test_kill_9_leaves_no_rank(orch: Orch, project, victim: str) -> None:
     run = orch.submit(str(folder / "slow.yaml"), "-p", "local-2x2")
     for rank in range(4):
         wait_for_line(run, "is up", rank)
+    wait_until(lambda: len(orch.events(run, "launcher_started")) == 2, "the ranks' process ids")
     what, _, node = victim.partition(" ")
     nodes = [int(node)] if node else [0, 1]
     targets = [agent_of(run, n) for n in nodes if what in ("agent", "both", "all")]
     targets += [launcher_of(run, n) for n in nodes if what in ("launcher", "both", "all")]
     everything = marked(run.run_id)
     for process in targets:
-        os.kill(process.pid, signal.SIGKILL)
-    state = wait(run, timeout=30)
+        send_signal(process, signal.SIGKILL)  # a launcher may have ended with its agent
+    state = wait(run, timeout=90)
     assert state.state == "failed"
     assert wait_gone(everything, 10) == []
     reconcile(orch.home, run)
@@ -223,14 +225,14 @@ def test_an_unrelated_process_is_never_touched(orch: Orch, project) -> None:
 
 def test_a_node_that_can_not_start_its_launcher_is_named(orch: Orch, project) -> None:
     folder = project(place_yaml="kind: local\nnodes: 2\nnproc_per_node: 1\npython: /nonexistent/python\n")
-    done = orch("submit", "hello", "-p", str(folder / "place.yaml"), "-f", timeout=40)
+    done = orch("submit", "hello", "-p", str(folder / "place.yaml"), "-f", timeout=90)
     assert done.code == 100
     assert "/nonexistent/python" in done.err
 
 
 def test_an_import_that_fails_is_named_before_any_rank_starts(orch: Orch, project) -> None:
     folder = project(warm_py="", warm_yaml="script: warm.py\nwarm_imports: [no_such_module]\n")
-    done = orch("submit", str(folder / "warm.yaml"), "-p", "local", "-f", timeout=40)
+    done = orch("submit", str(folder / "warm.yaml"), "-p", "local", "-f", timeout=90)
     assert done.code == 100
     assert "can't import no_such_module" in done.err
     assert orch.events(orch.run(), "started") == []
@@ -241,20 +243,20 @@ def test_a_node_that_is_never_ready_is_named_and_leaves(orch: Orch, project) -> 
     folder = project(place_yaml="kind: local\nnodes: 2\nnproc_per_node: 1\n")
     os.mkfifo(folder / "pipe")
     (folder / "job.yaml").write_text(
-        f"command: ['true']\nlimits: {{join: 3s}}\ncode: {{dir: empty}}\n"
+        f"command: ['true']\nlimits: {{join: 10s}}\ncode: {{dir: empty}}\n"
         f"inputs: [{{name: DATA, source: {folder / 'pipe'}, sha256: '{'0' * 64}'}}]\n"
     )
     (folder / "empty").mkdir()
     run = orch.submit(str(folder / "job.yaml"), "-p", str(folder / "place.yaml"))
-    state = wait(run, timeout=30)
+    state = wait(run, timeout=90)
     assert state.verdict is not None
-    assert "did not get its launcher ready within 3 s" in state.verdict.reason
+    assert "did not get its launcher ready within 10 s" in state.verdict.reason
     assert "node 0 (" in state.verdict.reason
 
 
 def test_a_time_limit_stops_at_a_boundary(orch: Orch, project) -> None:
-    folder = project(slow_py=SLOW, slow_yaml="script: slow.py\nresources: {time: 3s}\n")
-    done = orch("submit", str(folder / "slow.yaml"), "-p", "local", "-f", timeout=40)
+    folder = project(slow_py=SLOW, slow_yaml="script: slow.py\nlauncher: exec\nresources: {time: 8s}\n")
+    done = orch("submit", str(folder / "slow.yaml"), "-p", "local", "-f", timeout=100)
     assert done.code == 100
     assert "time limit" in done.err
     run = orch.run()
@@ -268,7 +270,7 @@ def test_term_to_an_agent_is_a_preemption_with_a_checkpoint(orch: Orch, project)
     for rank in range(4):  # one that does not catch TERM yet dies of it, without a checkpoint
         wait_for_line(run, "is up", rank)
     os.kill(agent_of(run, 1).pid, signal.SIGTERM)
-    state = wait(run, timeout=30)
+    state = wait(run, timeout=90)
     assert state.verdict is not None
     assert (state.state, state.verdict.cause) == ("failed", "preempted")
     assert {e["code"] for e in orch.events(run, "rank_exit")} == {95}
@@ -284,7 +286,7 @@ def test_a_lost_launcher_is_started_again(orch: Orch, project) -> None:
     for rank in range(4):
         wait_for_line(run, "is up", rank)
     os.kill(launcher_of(run, 1).pid, signal.SIGKILL)
-    state = wait(run, timeout=40)
+    state = wait(run, timeout=90)
     assert state.state == "succeeded", (
         state.verdict
     )  # also when the second attempt outlives every deadline of the first
@@ -378,7 +380,9 @@ while not os.path.exists(sys.argv[1]):
 
 
 def test_a_process_that_threw_its_mark_away_is_ended_too(orch: Orch, project) -> None:
-    folder = project(bare_yaml="command: [sh, -c, 'env -i setsid sleep 61.5 & sleep 0.5']\n")
+    inner = ': > "$0"; exec sleep 61.5'
+    outer = f"env -i setsid sh -c '{inner}' \"$PWD/up.$RANK\" & until [ -e up.$RANK ]; do sleep 0.02; done"
+    folder = project(bare_yaml=json.dumps({"command": ["sh", "-c", outer]}))
     assert orch("submit", str(folder / "bare.yaml"), "-p", "local", "-f").code == 0
     swept = [event["swept"] for event in orch.events(orch.run(), "agent_ended")]
     assert swept == [2]
@@ -389,9 +393,10 @@ def test_one_rank_that_asks_for_a_requeue_stops_them_all(orch: Orch, project) ->
     run = orch.submit(str(folder / "slow.yaml"), "-p", "local-2x2")
     for rank in range(4):
         wait_for_line(run, "is up", rank)
+    wait_until(lambda: len(orch.events(run, "launcher_started")) == 2, "the ranks' process ids")
     pids = [e["pids"] for e in run.events() if e["kind"] == "launcher_started" and e["node"] == 1][-1]
     os.kill(pids["2"], signal.SIGTERM)
-    state = wait(run, timeout=30)
+    state = wait(run, timeout=90)
     assert state.verdict is not None
     assert state.verdict.cause == "preempted"
     assert [e["code"] for e in orch.events(run, "rank_exit")] == [95] * 4

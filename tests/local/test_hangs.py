@@ -132,7 +132,7 @@ def test_a_program_without_beats_is_only_reported(orch: Orch, project) -> None:
         quiet_py="import time\ntime.sleep(9)\n", quiet_yaml="script: quiet.py\nhang: {train: 1s, other: 3s}\n"
     )
     run, said = orch.submit(str(folder / "quiet.yaml"), "-p", "local"), set()
-    state = wait(run, lambda now: said.add(now.detail), timeout=40)
+    state = wait(run, lambda now: said.add(now.detail), timeout=90)
     assert state.state == "succeeded"
     assert any(detail.startswith("hung? rank") for detail in said), said
     assert len(list(run.path.glob("nodes/0/attempt_0/stacks_*.txt"))) == 2

@@ -239,7 +239,7 @@ def test_it_is_told_with_the_terminal_closed(
         seen += os.read(primary, 4096)
     os.close(primary)  # the terminal is gone
     child.terminate()
-    child.wait(timeout=10)
+    child.wait(timeout=60)
     run = orch.run()
     assert wait(run, timeout=60).state == "failed"
     finished(orch)

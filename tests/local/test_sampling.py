@@ -29,18 +29,19 @@ def test_a_rank_that_computes_and_one_that_sleeps_are_seen_so(orch: Orch, projec
     (folder / "here.yaml").write_text("kind: local\nnproc_per_node: 2\n")
     run = orch.submit(str(folder / "uneven.yaml"), "-p", str(folder / "here.yaml"))
     wait_until(lambda: cpu_seconds(run, 1) > 0.5 + 4 * cpu_seconds(run, 0), "that rank 1 computes and rank 0 does not")
-    (run.path / "outputs" / "stop").touch()
-    assert orch("wait", run.run_id).code == 0
-    (node,) = read_samples(run)
+    (node,) = read_samples(run)  # while both run: one that has just ended has no memory any more
     assert all(sample.memory_total > sample.memory > 0 for sample in node.samples)
     assert all(rank.memory > 1 << 20 for sample in node.samples for rank in sample.ranks)
-    (ended,) = orch.events(run, "agent_ended")
-    assert ended["joules"] is None or ended["joules"] > 0  # of a machine with a GPU that tells
-
     page = orch("metrics", run.run_id, "--ascii")
     assert page.code == 0
     assert page.out.isascii()
     assert [line.split()[1] for line in page.out.splitlines() if line.startswith("  rank")] == ["0", "1"]
+
+    (run.path / "outputs" / "stop").touch()
+    assert orch("wait", run.run_id).code == 0
+    (node,) = read_samples(run)
+    (ended,) = orch.events(run, "agent_ended")
+    assert ended["joules"] is None or ended["joules"] > 0  # of a machine with a GPU that tells
     said = orch("metrics", run.run_id, "--json").json
     assert len(said["nodes"][0]["samples"]) == len(node.samples)
     (used,) = orch("usage", "--by", "job", "--json").json

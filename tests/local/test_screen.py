@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tests.local.conftest import Orch
 from tests.terminal import terminal
+from tests.testbed.machine import wait_until
 
 # A progress bar as tqdm writes it, in three states; the second one waits until somebody has looked.
 BARS = """
@@ -101,4 +102,4 @@ def test_a_refused_submit_is_no_run(orch: Orch, project: Callable[..., Path]) ->
     assert orch("status", "last", "--json").json["run_id"] == before.run_id
     assert orch("status", "job", "--json").json["run_id"] == before.run_id  # by its name
     assert sorted(path.name for path in (orch.home / "runs").iterdir()) == [before.run_id]
-    assert [*(orch.home / "live").iterdir()] == []
+    wait_until(lambda: not any((orch.home / "live").iterdir()), "the end of the run before")

@@ -72,6 +72,7 @@ def test_no_signal_reaches_a_program_that_has_no_handler_and_what_can_not_be_see
 ) -> None:
     folder = project(stand_py=STAND)
     run = standing(orch, folder, 4, command=["sh", "-c", "echo there; exec sleep 600"], retry={"infra": 0})
+    wait_until(lambda: len(orch.events(run, "launcher_started")) == 2, "the ranks' process ids")
     before = orch.events(run, "launcher_started")
     said = orch("stacks", run.run_id)
     assert (said.code, said.out.count("ranks 0-3, nodes 0-1")) == (1, 1), said.out

@@ -111,7 +111,7 @@ class Server:
         """End it with the processes that it has started, which are of its session."""
         if self.process is not None:
             os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait(timeout=20)
+            self.process.wait(timeout=60)
             self.process = None
 
 
@@ -229,10 +229,10 @@ def test_tensorboard_shows_runs_that_nobody_told_it_of(orch: Orch) -> None:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def tags() -> Any:
-        with opener.open(f"http://{address}/data/plugin/scalars/tags", timeout=10) as response:
+        with opener.open(f"http://{address}/data/plugin/scalars/tags", timeout=60) as response:
             return json.loads(response.read())
 
     assert until(lambda: tags().get("plain-abcdef"))["train/loss"]  # it reads beside its answers
     os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does
-    assert process.wait(timeout=20) == 130
+    assert process.wait(timeout=60) == 130
     process.stderr.close()

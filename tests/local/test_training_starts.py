@@ -12,7 +12,7 @@ from orchestrator.training import spawn
 from orchestrator.training.errors import UserError
 from tests.local.conftest import Orch
 from tests.local.programs.introduce import introduce
-from tests.local.programs.ranks import PROGRAMS, Training, run, trainings
+from tests.local.programs.ranks import PROGRAMS, Training, kept_port, run, trainings
 
 pytestmark = pytest.mark.timeout(400)  # many trainings, in a fixture
 
@@ -58,11 +58,10 @@ def test_the_first_rank_that_raises_is_the_one_that_is_told_of() -> None:
 
 
 def test_ranks_meet_at_a_tcp_address_too(tmp_path: Path) -> None:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
     nowhere = {"MASTER_ADDR": "192.0.2.1", "MASTER_PORT": "1"}
-    [ended] = trainings(2, [Training("tcp", ("--steps", "2", "--init-method", address), nowhere)], tmp_path)
+    with kept_port() as port:
+        meeting = ("--steps", "2", "--init-method", f"tcp://127.0.0.1:{port}")
+        [ended] = trainings(2, [Training("tcp", meeting, nowhere)], tmp_path)
     assert [rank.code for rank in ended] == [0, 0], ended
     assert json.loads((tmp_path / "tcp" / "result.json").read_text())["world_size"] == 2
 

@@ -90,7 +90,7 @@ def test_workers_live_through_signals_to_everybody_and_end_with_their_rank(start
                 os.kill(pid, signum)
         reached = lines.read_text().count("\n")
         wait_for(lines, f'"step": {reached + 20},', ranks)  # more than the workers were ahead
-        for pid in (rank, *workers):
+        for pid in (*workers, rank):  # which ends them
             os.kill(pid, signal.SIGTERM)
         [ended] = ranks.wait()
     assert ended.code == 95, ended.err

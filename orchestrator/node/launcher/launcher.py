@@ -30,7 +30,7 @@ from orchestrator.node.system.gpus.devices import gpus
 from orchestrator.node.system.host import network_here
 from orchestrator.node.system.private import hold_umask
 from orchestrator.node.system.processes import ancestors, end_marked
-from orchestrator.node.system.signals import let_through
+from orchestrator.node.system.signals import held_back, let_through
 from orchestrator.node.system.sockets import ANY_PORT, listen, port_of
 from orchestrator.protocol.layout import archive_file, attempt_folder, node_folder
 from orchestrator.protocol.ranks import Binding
@@ -204,12 +204,15 @@ class Launcher:
         read_end, write_end = os.pipe()
         with contextlib.suppress(OSError):  # more than this user may have in all: the usual 64 KiB do as well
             fcntl.fcntl(read_end, F_SETPIPE_SZ, PIPE_BYTES)
-        pid = os.fork()
-        if pid == 0:
-            become_rank(start, write_end, parent)
-            log.close()
-            self._close_inherited(read_end, write_end)
-            return start
+        with (
+            held_back()
+        ):  # the launcher's handlers, which do nothing, would lose a TERM to a rank that has its own soon
+            pid = os.fork()
+            if pid == 0:
+                become_rank(start, write_end, parent)
+                log.close()
+                self._close_inherited(read_end, write_end)
+                return start
         os.close(write_end)
         os.set_blocking(read_end, False)
         process = RankProcess(start, pid, log, read_end)

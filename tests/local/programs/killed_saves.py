@@ -16,7 +16,8 @@ torch.set_num_threads(1)
 folder, trials = Path(sys.argv[1]), int(sys.argv[2])
 state = {"weights": torch.arange(200_000.0)}
 chance = random.Random(0)
-for _ in range(trials):
+done, last = 0, 0
+while done < trials or last <= trials:  # a slow disk takes more of them to come as far
     if (child := os.fork()) == 0:
         checkpoints.clean(folder)
         newest = checkpoints.newest(folder)
@@ -27,4 +28,5 @@ for _ in range(trials):
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     found = checkpoints.listing(folder)
+    done, last = done + 1, max((each.step for each in found), default=0)
     print(json.dumps({"steps": [each.step for each in found], "problems": [each.problem for each in found]}))

@@ -33,7 +33,7 @@ class Started:
     processes: list[subprocess.Popen[bytes]]
     folder: Path
 
-    def wait(self, seconds: float = 60) -> list[Ended]:
+    def wait(self, seconds: float = 200) -> list[Ended]:
         """Wait for all ranks; TimeoutExpired where one does not end in time."""
         deadline = time.monotonic() + seconds
         codes = [process.wait(max(0.1, deadline - time.monotonic())) for process in self.processes]
@@ -55,10 +55,13 @@ def _environment(rank: int, world_size: int, port: int, folder: Path, extra: Map
     return environ | extra
 
 
-def _free_port() -> int:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return int(server.getsockname()[1])
+@contextmanager
+def kept_port() -> Iterator[int]:
+    """A port that nobody else is given while this lasts, and that a program which is told of it can listen on."""
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield int(holder.getsockname()[1])
 
 
 @contextmanager
@@ -67,28 +70,28 @@ def started(
 ) -> Iterator[Started]:
     """Run `python *arguments` as `world_size` ranks in `folder`; whatever still runs at the end is killed."""
     folder.mkdir(parents=True, exist_ok=True)
-    port = _free_port()
     processes = []
-    try:
-        for rank in range(world_size):
-            with (folder / f"out.{rank}").open("wb") as out, (folder / f"err.{rank}").open("wb") as err:
-                processes.append(
-                    subprocess.Popen(
-                        [sys.executable, *arguments],
-                        cwd=folder,
-                        env=_environment(rank, world_size, port, folder, extra or {}),
-                        stdin=subprocess.DEVNULL,
-                        stdout=out,
-                        stderr=err,
-                        start_new_session=True,
+    with kept_port() as port:
+        try:
+            for rank in range(world_size):
+                with (folder / f"out.{rank}").open("wb") as out, (folder / f"err.{rank}").open("wb") as err:
+                    processes.append(
+                        subprocess.Popen(
+                            [sys.executable, *arguments],
+                            cwd=folder,
+                            env=_environment(rank, world_size, port, folder, extra or {}),
+                            stdin=subprocess.DEVNULL,
+                            stdout=out,
+                            stderr=err,
+                            start_new_session=True,
+                        )
                     )
-                )
-        yield Started(processes, folder)
-    finally:
-        for process in processes:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            yield Started(processes, folder)
+        finally:
+            for process in processes:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
 
 
 def run(world_size: int, arguments: Sequence[str], folder: Path, extra: Mapping[str, str] | None = None) -> list[Ended]:
@@ -102,7 +105,7 @@ def train(*arguments: str, task: Path = JOBS / "digits.py") -> list[str]:
     return ["-m", "orchestrator.training", "--task", str(task), *arguments]
 
 
-def wait_for(path: Path, text: str, ranks: Started, seconds: float = 40) -> None:
+def wait_for(path: Path, text: str, ranks: Started, seconds: float = 120) -> None:
     """Wait until a file contains `text`; fails at once where a rank has ended."""
     deadline = time.monotonic() + seconds
     while not (path.exists() and text in path.read_text()):
