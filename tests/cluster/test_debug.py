@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.control import Control
-from tests.cluster.lab import LAPTOP, Lab
+from tests.cluster.lab import LAPTOP, Lab, settled
 from tests.cluster.test_containers import container
 
 # Rank 0 waits for rank 1 in collectives that have less time than a person takes.
@@ -117,6 +117,8 @@ def test_over_ssh_a_port_of_a_node_is_here_for_its_user_alone(lab: Lab) -> None:
     run = lab.submit(job, "-p", profile)
     lab.until(run, "launcher_started", 2)
     lab.control.start("n2", "/usr/bin/python3", "-m", "http.server", "18080", "--bind", "127.0.0.1")
+    dial = ("bash", "-c", "</dev/tcp/127.0.0.1/18080")
+    settled(lambda: lab.control.run("n2", *dial).code == 0, "the server on n2")
     process = lab.control.start(LAPTOP, *lab.argv("port", run, "18080:1"))
     assert process.stdout is not None
     address = process.stdout.readline().strip()

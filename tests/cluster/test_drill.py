@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from tests.cluster.control import Control
-from tests.cluster.lab import Lab
+from tests.cluster.lab import Lab, settled
 from tests.cluster.test_slurm import ORCH, PROFILE, User
 from tests.cluster.test_slurm_login import Laptop
 from tests.result import Result
@@ -45,8 +45,8 @@ def test_over_ssh(testbed: Control) -> None:
     state = lab.home / ".local/state/orch"
     assert [path.name for name in ("runs", "live") for path in (state / name).iterdir()] == []
     for host in ("n1", "n2"):
-        folder = testbed.file(host, "/home/alice/.orch/runs")
-        assert (testbed.processes(host, "alice"), list(folder.iterdir())) == ([], [])
+        assert list(testbed.file(host, "/home/alice/.orch/runs").iterdir()) == []
+        settled(lambda host=host: not testbed.processes(host, "alice"), f"the end of its connections to {host}")
 
 
 @pytest.mark.parametrize("through", ["ctl", "laptop"] if FULL else ["ctl"])

@@ -73,7 +73,12 @@ def forgetting(alice: User) -> Iterator[None]:
     """What the controller learns meanwhile it has lost afterwards: it was killed before it had saved anything."""
     state = alice.testbed.file("ctl", "/srv/slurm/ctld")
     saved = state.with_name("saved")
-    shutil.copytree(state, saved)
+    controller = alice.testbed.output("ctl", "cat", "/run/slurmctld.pid", user="root")
+    alice.testbed.output("ctl", "kill", "-STOP", controller, user="root")  # it saves by renaming what is copied here
+    try:
+        shutil.copytree(state, saved)
+    finally:
+        alice.testbed.output("ctl", "kill", "-CONT", controller, user="root")
     alice.testbed.undo.callback(shutil.rmtree, saved, ignore_errors=True)
     yield
     alice.testbed.undo.callback(_start_controller, alice.testbed)

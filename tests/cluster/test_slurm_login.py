@@ -82,8 +82,9 @@ def laptop(testbed: Control) -> Laptop:
 def test_a_run_is_submitted_followed_requeued_and_brought_home(laptop: Laptop) -> None:
     laptop.testbed.file("ctl", "/home/alice/.bashrc").write_text(DIALLED)
     writes = "open('model.pt', 'w').write('w')\nopen(os.environ['ORCH_OUTPUT_DIR'] + '/x', 'w').write('x')\n"
-    laptop.write("main.py", STEPS + writes + "print('secret of', len(os.environ['TOKEN']))\n")
-    named = laptop.write("job.yaml", '{"script": "main.py", "args": [20, 0.2], "secrets": ["TOKEN"]}')
+    slow_at_first = STEPS.replace("time.sleep(pause)", "time.sleep(pause if os.environ['ORCH_ATTEMPT'] == '0' else 0)")
+    laptop.write("main.py", slow_at_first + writes + "print('secret of', len(os.environ['TOKEN']))\n")
+    named = laptop.write("job.yaml", '{"script": "main.py", "args": [60, 0.2], "secrets": ["TOKEN"]}')
     run = laptop.submit(named, "-p", laptop.profile(), TOKEN="swordfish")  # noqa: S106 (not one)
     note = laptop.status(run)["detail"]
     assert "Slurm job" in note or laptop.status(run)["state"] != "pending"
@@ -100,7 +101,7 @@ def test_a_run_is_submitted_followed_requeued_and_brought_home(laptop: Laptop) -
     assert "secret of 9" in again
     assert "rank 1 begins at" in laptop.orch("logs", run, "--rank", "1").out
     found = laptop.orch("checkpoints", run, "--verify", "--json").json
-    assert [(each["format"], each["step"]) for each in found[-2:]] == [("orch", 20), ("files", None)]
+    assert [(each["format"], each["step"]) for each in found[-2:]] == [("orch", 60), ("files", None)]
     assert {each["verdict"] for each in found} == {"ok"}
     assert laptop.text(run, f"slurm/agent.{job}.1.0.log")
     assert [laptop.text(run, f"outputs/{name}") for name in ("model.pt", "x")] == ["w", "x"]

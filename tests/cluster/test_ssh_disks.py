@@ -42,7 +42,7 @@ def test_a_full_disk_costs_no_checkpoint_that_was_there_and_is_named(lab: Lab) -
     options = f"size=96m,mode=700,uid={_alice()},gid={_alice()}"
     lab.control.output("n1", "mount", "-t", "tmpfs", "-o", options, "tmpfs", home, user="root")
     lab.control.undo.callback(lab.control.output, "n1", "umount", home, user="root")
-    job = lab.job("steps", STEPS, args=["80", "0.1"])
+    job = lab.job("steps", STEPS, args=["160", "0.1"])
     run = lab.submit(job, "--profile", lab.profile(hosts=["n1", "n2"]))
     lab.until(run, "collected")
     lab.control.run("n1", "dd", "if=/dev/zero", f"of={home}/filler", "bs=1M")  # until nothing fits any more

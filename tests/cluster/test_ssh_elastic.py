@@ -12,7 +12,7 @@ import torch
 from tests import wheels
 from tests.cluster.control import Control
 from tests.cluster.lab import STEPS, Lab, settled
-from tests.cluster.test_ssh_faults import PAUSE, TOTAL, kill, unbroken
+from tests.cluster.test_ssh_faults import PAUSE, SLOW_AT_FIRST, TOTAL, kill, unbroken
 
 # Trained by orch's own program, as slowly as PAUSE says: 60 samples of y = sum(x).
 TASK = """
@@ -25,8 +25,12 @@ class Slow(nn.Module):
     def __init__(self):
         super().__init__()
         self.inner = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+        self.seen = 0
     def forward(self, x):
         time.sleep(float(os.environ["PAUSE"]))
+        self.seen += 1
+        while self.seen > 8 and os.path.exists(os.path.expanduser("~/hold")):
+            time.sleep(0.05)
         return self.inner(x)
 
 def data(options):
@@ -69,6 +73,9 @@ def test_without_a_spare_a_run_goes_on_with_the_nodes_that_are_left_and_the_same
     lab.write("here.yaml", '{"kind": "local", "nproc_per_node": 3}')
     unbroken = lab.submit(sums(lab, 0), "--profile", "here.yaml")
     assert lab.wait(unbroken).code == 0
+    holds = {host: lab.control.file(host, "/home/alice/hold") for host in ("n1", "n2", "n3")}
+    for hold in holds.values():
+        hold.touch()
     run = lab.submit(sums(lab, 0.1), "--profile", lab.profile(min_nodes=2))
     lab.until(run, "collected")
     lab.control.crash("n2")
@@ -76,6 +83,8 @@ def test_without_a_spare_a_run_goes_on_with_the_nodes_that_are_left_and_the_same
     state = lab.status(run)
     assert (state["world_size"], state["detail"]) == (2, "on 2 of 3 nodes, without n2")
     assert [node["host"] for node in state["nodes"]] == ["n1", "n3"]
+    for host in ("n1", "n3"):
+        holds[host].unlink()
     assert lab.wait(run).code == 0, lab.orch("why", run).out
     ended = lab.status(run)
     assert (ended["state"], ended["verdict"]["reason"]) == ("succeeded", "on 2 of 3 nodes, without n2")
@@ -108,7 +117,7 @@ def test_a_node_that_is_lost_before_anything_ran_is_replaced_as_well(lab: Lab) -
 
 @pytest.mark.timeout(200)
 def test_node_0_may_be_lost_with_its_disk_while_the_laptop_is_closed(lab: Lab) -> None:
-    job = lab.job("steps", STEPS, args=[str(TOTAL), PAUSE], limits={"join": 60})
+    job = lab.job("steps", SLOW_AT_FIRST, args=[str(TOTAL), PAUSE], limits={"join": 60})
     run = lab.submit(job, "--profile", lab.profile(hosts=["n1", "n2"], spares=["n3"]))
     kill(lab.supervisor())
     second = lab.control.file("n2", f"/home/alice/.orch/runs/{run}/checkpoints")

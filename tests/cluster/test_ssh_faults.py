@@ -21,7 +21,9 @@ from tests.cluster.lab import HOLD, LAPTOP, STEPS, Lab, settled
 SEED, FULL = os.environ.get("SOAK_SEED", "7"), bool(os.environ.get("SOAK"))
 TOTAL = 60
 PAUSE = "0.1"
-FLAP = 5.0  # seconds; TCP sends again what was lost 6.2 s after it was sent first
+FLAP = 3.5  # seconds; TCP sends again what was lost 6.2 s after it was sent first, which is to be long after the flap
+# Slow until something has happened to it: its first checkpoint is to be on the laptop long before its end.
+SLOW_AT_FIRST = STEPS.replace("time.sleep(pause)", "time.sleep(0.3 if os.environ['ORCH_ATTEMPT'] == '0' else pause)")
 
 
 @pytest.fixture
@@ -56,7 +58,7 @@ def kill(pids: list[int]) -> None:
 
 def training(lab: Lab, total: int = TOTAL, limits: dict[str, int] | None = None, **profile: object) -> str:
     """A run on n1 and n2 that has a checkpoint on the laptop, and is going on."""
-    job = lab.job("steps", STEPS, args=[str(total), PAUSE], limits=limits or {"join": 60})
+    job = lab.job("steps", SLOW_AT_FIRST, args=[str(total), PAUSE], limits=limits or {"join": 60})
     run = lab.submit(job, "--profile", lab.profile(hosts=["n1", "n2"], **profile))  # type: ignore[arg-type]
     lab.until(run, "collected")
     return run
@@ -77,8 +79,7 @@ def test_a_cut_cable_is_named_and_the_run_goes_on_when_it_is_plugged_in_again(la
     run = training(lab)
     lab.control.cut("n2")
     settled(lambda: lab.status(run)["nodes"][1]["unreachable"], "n2 as out of reach", 60)
-    # By the connection to it, until the gang has noticed too, which takes about as long.
-    assert re.search(r"node 1 \(n2\) out of reach for |n2 lost .* ago", lab.orch("status").out)
+    assert "node 1 (n2) out of reach for " in lab.orch("status", run).out  # also when the gang has noticed meanwhile
     lab.until(run, "lost_node")
     settled(lambda: not lab.of_run(run, "n2"), "the end of the ranks on n2, by their own agent", 60)
     lab.until(run, "waiting_for_hosts")

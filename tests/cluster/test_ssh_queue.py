@@ -76,6 +76,9 @@ def test_who_waits_is_seen_by_all_and_cancel_leaves_the_queue(testbed: Control, 
     settled(lambda: len(tickets(bob)) == 2, "two tickets")
     run = tickets(bob)[0]
     settled(lambda: "number 1 in the queue" in bob.status(run)["detail"], "the run is in the queue")
+    assert following.stderr is not None
+    while not (line := following.stderr.readline()).startswith("pending"):  # from then on it follows
+        assert line
     orch = [each.pid for each in testbed.processes(LAPTOP, "bob") if b"--follow" in cmdline(each.pid)]
     kill(orch, signal.SIGINT)
     assert f"detached; {run} goes on" in following.communicate(timeout=30)[1]

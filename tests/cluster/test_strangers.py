@@ -30,7 +30,7 @@ def lab(testbed: Control) -> Lab:
 
 
 def test_bob_is_told_nothing_and_named_while_alice_trains(lab: Lab) -> None:
-    job = lab.job("steps", STEPS, args=["400", "0.1"])
+    job = lab.job("steps", STEPS, args=["4000", "0.1"])
     run = lab.submit(job, "--profile", lab.profile(hosts=["n1", "n2"], nproc_per_node=1))
     lab.until_said(run, "begins at")
     (gang,) = lab.events(run, "listening")

@@ -101,8 +101,7 @@ def test_processes_are_found_by_user_and_by_mark(testbed: Control) -> None:
 
 def test_orphans_on_a_host_are_reaped(testbed: Control) -> None:
     testbed.output("n1", "sh", "-c", "setsid --fork true")
-    states = testbed.output("n1", "ps", "-e", "-o", "stat=")
-    assert "Z" not in states
+    wait_until(lambda: "Z" not in testbed.output("n1", "ps", "-e", "-o", "stat="), "the reaping")
 
 
 @pytest.mark.cluster("slurm")
