@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -114,8 +115,9 @@ def test_what_need_not_pass_and_what_is_known_does_not_count(make, capsys: pytes
 
 def test_a_check_over_its_limit_is_ended_with_all_that_it_started(make, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(run, "GRACE_SECONDS", 1.0)
-    checks = (fake("A", "hangs"), fake("B", "passes", after="A"), fake("C", "passes", part=SPEED_PART))
-    code, rows = make(*checks, limit="10.5")
+    hangs = dataclasses.replace(fake("A", "hangs"), limit=8)
+    checks = (hangs, fake("B", "passes", after="A"), fake("C", "passes", part=SPEED_PART))
+    code, rows = make(*checks, limit="14")
     assert code == 1
     assert rows["A"]["outcome"] == "over its limit"
     assert rows["B"]["said"] == "A has not passed"

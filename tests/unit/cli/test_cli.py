@@ -23,8 +23,9 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def orch(in_process: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """The command line within this process, in the repository."""
+    """The command line within this process, in the repository; no supervisor gives the runs that are made a verdict."""
     monkeypatch.chdir(ROOT)
+    monkeypatch.setattr("orchestrator.supervisor.start.start_supervisor", lambda *_, **__: None)
     return in_process
 
 

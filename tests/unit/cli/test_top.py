@@ -67,6 +67,8 @@ def drive(root: Path, steps: Drive, run: RunDir | None = None, marks: Marks = UN
         app = Top(pages, marks)
         async with app.run_test(**{"size": (80, 24), **sized}) as pilot:
             await steps(Seen(app, pilot))
+            app.exit()  # as the program ends: first who reads, then the screen
+            await app._task
 
     asyncio.run(go())
 
@@ -114,7 +116,7 @@ def test_the_list_is_moved_in_filtered_and_opened(tmp_path: Path) -> None:
         await seen.keys("slash", *"reason 1")
         assert "filter: reason 1_" in seen.text
         await seen.keys("backspace", *"08", "enter")
-        assert "train08" in await seen.until("1 with 'reason 08'")
+        assert "train08" in await seen.until("; 1 with 'reason 08'")
         await seen.keys("enter")
         assert "lab, 1 node" in await seen.until(r"train08-abcdef  succeeded  \[1:overview\]")
         await seen.keys("escape", "slash", "ctrl+u", *"zzz", "enter")
@@ -285,7 +287,9 @@ def test_the_page_of_a_run_is_opened_by_a_key(tmp_path: Path, monkeypatch: pytes
     async def steps(seen: Seen) -> None:
         await seen.keys("o")
         await seen.until("see there; the server stays until: orch ui --stop")
-        await seen.keys("escape", "o")
+        await seen.keys("escape")
+        await seen.until("orch top  1 run;")
+        await seen.keys("o")
         await seen.until("see there")
         assert opened == ["/run/train-abcdef"] * 2
         monkeypatch.undo()
@@ -309,7 +313,9 @@ def test_a_cancel_asks_first_and_says_why_it_can_not_be_done(tmp_path: Path) -> 
         assert "left as it is" in seen.text
         await seen.keys("c", "y")
         await seen.until(r"train-abcdef already finished \(failed\)")
-        await seen.keys("escape", "g", "c")
+        await seen.keys("escape")
+        await seen.until("orch top  2 runs")
+        await seen.keys("g", "c")
         assert "cancel going-abcdef? " in seen.text
         await seen.keys("y")
         await seen.until(r"may\s+be\s+written\s+by\s+others")
@@ -340,7 +346,9 @@ def test_without_utf8_all_is_ascii_and_small_or_large_all_is_drawn(tmp_path: Pat
         ):
             await seen.keys(key)
             assert (await seen.until(words)).isascii()
-        await seen.keys("escape", "down", "enter", "2")
+        await seen.keys("escape")
+        await seen.until("orch top  2 runs")
+        await seen.keys("down", "enter", "2")
         assert "*" in await seen.until("last 1049")
         await seen.keys("4")
         await seen.until("gr\\?\\?er|gr\\?+er")

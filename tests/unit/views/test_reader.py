@@ -31,7 +31,7 @@ def test_the_newest_runs_come_first_and_filters_choose_among_them(tmp_path: Path
         end(make(tmp_path, f"train{number}-abcdef"), Verdict(outcome, reason="loss is nan" if number == 1 else ""))
     make(tmp_path, "probe-abcdef", profile_name="big")
     reader = Reader(tmp_path, note)
-    seen = reader.runs()
+    seen = reader.runs(seconds=60.0)
     assert [row.run_id.partition("-")[0] for row in seen.rows] == ["probe", "train2", "train1", "train0"]
     assert dict(seen.states) == {"succeeded": 1, "failed": 1, "cancelled": 1, "pending": 1}
     chosen = [

@@ -116,7 +116,7 @@ class Machine(Follower):
 
 
 def test_a_machine_out_of_reach_is_looked_at_again_until_it_answers(run: RunDir, monkeypatch) -> None:
-    watcher, pauses, follower = RunWatcher(run, [], lambda: None), [], Machine(3)
+    watcher, pauses, follower = RunWatcher(run, [], list), [], Machine(3)
     follower.watcher.append(watcher)
     monkeypatch.setattr(watcher, "rest", lambda _, seconds: pauses.append(seconds))
     watcher.follow(follower)
@@ -156,7 +156,7 @@ class Odd(Machine):
 
 
 def test_nothing_that_a_machine_or_a_full_disk_does_ends_the_thread(run: RunDir, monkeypatch) -> None:
-    watcher, pauses, follower = RunWatcher(run, [], lambda: None), [], Odd(3)
+    watcher, pauses, follower = RunWatcher(run, [], list), [], Odd(3)
     follower.watcher.append(watcher)
     monkeypatch.setattr(watcher, "rest", lambda _, seconds: pauses.append(seconds))
     watcher.follow(follower)

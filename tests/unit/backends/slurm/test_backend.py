@@ -21,6 +21,7 @@ from orchestrator.supervisor.reconcile import state_of
 
 from .test_script import launch
 
+QUICK_SECONDS = client.QUICK_SECONDS
 SHOWN = "JobId=17 JobName=r-abc234 JobState=FAILED Reason=NonZeroExitCode Restarts=0 ExitCode=127:0 NodeList=n1"
 
 
@@ -31,6 +32,8 @@ class Site:
         self.bin = folder / "bin"
         self.bin.mkdir()
         monkeypatch.setenv("PATH", f"{self.bin}:/usr/bin:/bin")
+        monkeypatch.setattr(client, "QUICK_SECONDS", 60.0)
+        monkeypatch.setattr(client, "SNAPSHOT_SECONDS", 3600.0)
         for name in ("squeue", "scontrol", "sacct", "scancel"):  # a real one must not be met
             self.program(name, "there is no Slurm here", code=1)
         self.run = create_run(folder / "home", "r-abc234", {"nnodes": 2, "kind": "slurm"})
@@ -195,10 +198,16 @@ def test_a_controller_that_went_away_between_two_questions_concludes_nothing(sit
     assert site.scheduler_status() == SchedulerStatus("unknown", said)
 
 
-def test_a_controller_that_is_down_is_named_without_waiting_for_all_tries_of_squeue(site: Site) -> None:
+def test_a_controller_that_is_down_is_named_without_waiting_for_all_tries_of_squeue(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A squeue that has not answered by the test's own time limit has been given up before."""
     (site.bin / "squeue").write_text("#!/bin/sh\nexec sleep 600\n")
     site.program("scontrol", "Slurmctld(primary) at ctl is DOWN\nSlurmctld(backup) at ctl2 is DOWN")
+    real = site.backend.slurm.runner.run
+    monkeypatch.setattr(
+        site.backend.slurm.runner, "run", lambda argv, stdin, _: real(argv, stdin, 0.3 if argv[0] == "squeue" else 60.0)
+    )
     told = "Slurmctld(primary) at ctl is DOWN; Slurmctld(backup) at ctl2 is DOWN"
     assert site.scheduler_status() == SchedulerStatus("unknown", f"Slurm can't be asked: {told}")
 
@@ -207,6 +216,7 @@ def test_a_controller_that_is_down_holds_status_up_for_two_seconds_at_most(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patience = []
+    monkeypatch.setattr(client, "QUICK_SECONDS", QUICK_SECONDS)
 
     def silent(argv: Sequence[str], _stdin: str, timeout: float) -> client.Answer:
         patience.append(timeout)
@@ -222,11 +232,18 @@ def test_a_controller_that_is_down_holds_status_up_for_two_seconds_at_most(
 
 
 def test_a_controller_that_is_only_slow_is_waited_for(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "QUICK_SECONDS", 0.3)
     site.program("squeue", "17|RUNNING|None|N/A|n1|r-abc234")
-    squeue = site.bin / "squeue"
-    squeue.write_text(squeue.read_text().replace("cat <<", "sleep 1\ncat <<"))
     site.program("scontrol", "Slurmctld(primary) at ctl is UP\nSlurmctld(backup) at ctl2 is DOWN")
+    real, late = site.backend.slurm.runner.run, ["squeue"]
+
+    def slow(argv: Sequence[str], stdin: str, _: float) -> client.Answer:
+        answer = real(argv, stdin, 60.0)
+        if argv[0] in late:  # its first answer comes too late
+            late.remove(argv[0])
+            raise BackendError(f"{argv[0]} did not answer", transient=True)
+        return answer
+
+    monkeypatch.setattr(site.backend.slurm.runner, "run", slow)
     assert site.scheduler_status().detail == "Slurm job 17 is RUNNING on n1"
     assert site.calls() == ["squeue", "scontrol", "squeue"]
 
