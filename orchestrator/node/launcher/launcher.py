@@ -204,9 +204,7 @@ class Launcher:
         read_end, write_end = os.pipe()
         with contextlib.suppress(OSError):  # more than this user may have in all: the usual 64 KiB do as well
             fcntl.fcntl(read_end, F_SETPIPE_SZ, PIPE_BYTES)
-        with (
-            held_back()
-        ):  # the launcher's handlers, which do nothing, would lose a TERM to a rank that has its own soon
+        with held_back():  # until it has no handlers of the launcher's any more, which would ignore a TERM to it
             pid = os.fork()
             if pid == 0:
                 become_rank(start, write_end, parent)
