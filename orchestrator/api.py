@@ -127,10 +127,11 @@ class Run:
                 yield line
 
     def cancel(self, *, now: bool = False) -> tuple[NodeProof, ...]:
-        """Stop the run at its next step boundary, with a checkpoint, or at once; it has ended when this returns.
+        """Stop the run at its next step boundary, with a checkpoint, or at once; wait until it has ended.
 
-        Returns what a look at each node found afterwards: `survivors` that could not be ended, `is_away` where the node
-        could not be looked at. Empty where the run had ended before.
+        That wait is little more than limits.grace: a run whose submit still waits for a machine may go on. Returns what
+        a look at each node found afterwards: `survivors` that could not be ended, `is_unreachable` where the node could
+        not be looked at. Empty where the run had ended before.
         """
         attend(self._root)
         return operations.cancel(self._root, self._dir, now=now).proofs

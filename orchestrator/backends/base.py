@@ -45,6 +45,11 @@ class NodeProof:
     survivors: tuple[str, ...] = ()
     is_unreachable: bool = False  # it could not be looked at
 
+    @property
+    def is_clean(self) -> bool:
+        """Was the node looked at, and nothing left there?"""
+        return not self.survivors and not self.is_unreachable
+
 
 class Level(StrEnum):
     """What came of one check of a machine or a scheduler."""

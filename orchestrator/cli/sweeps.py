@@ -150,7 +150,7 @@ def cancel_all(root: Path, runs: list[RunDir], *, now: bool, as_json: bool) -> i
 
     done = points.cancel_all(root, runs, now=now)
     going = [each for each in done if not each.state.is_final]
-    bad = [(each, proof) for each in done for proof in each.proofs if proof.survivors or proof.is_unreachable]
+    bad = [(each, proof) for each in done for proof in each.proofs if not proof.is_clean]
     if as_json:
         print_json([{**each.state.to_json(), "proofs": [proof.__dict__ for proof in each.proofs]} for each in done])
     else:

@@ -130,12 +130,12 @@ class Cancelled:
             return f"{run_id} already finished ({state})"
         if self.state.is_final:
             return f"{run_id} {state}"
-        return f"{run_id} is told to end, and has not yet ({state}); its end is told by: orch wait {run_id}"
+        return f"{run_id} has been told to stop, and has not ended yet ({state}); wait for it: orch wait {run_id}"
 
     @property
     def is_proven(self) -> bool:
         """Has the run ended, and is nothing of it left?"""
-        return self.state.is_final and not any(proof.survivors or proof.is_unreachable for proof in self.proofs)
+        return self.state.is_final and all(proof.is_clean for proof in self.proofs)
 
 
 def cancel(root: Path, run: RunDir, *, now: bool) -> Cancelled:

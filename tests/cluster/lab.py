@@ -49,6 +49,8 @@ if dist.get_rank() == 0:
 dist.barrier()
 dist.destroy_process_group()
 """
+# Slow until something has happened to it: its first checkpoint is to be on the laptop long before its end.
+SLOW_AT_FIRST = STEPS.replace("time.sleep(pause)", "time.sleep(0.3 if os.environ['ORCH_ATTEMPT'] == '0' else pause)")
 
 
 @dataclass(frozen=True)

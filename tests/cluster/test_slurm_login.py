@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.control import Control, Result
-from tests.cluster.lab import DIALLED, STEPS, Lab
+from tests.cluster.lab import DIALLED, SLOW_AT_FIRST, STEPS, Lab
 from tests.cluster.test_ssh_formats import TRAINER
 from tests.cluster.test_terminal import JOB, KEY, RANK
 from tests.terminal import terminal
@@ -82,9 +82,8 @@ def laptop(testbed: Control) -> Laptop:
 def test_a_run_is_submitted_followed_requeued_and_brought_home(laptop: Laptop) -> None:
     laptop.testbed.file("ctl", "/home/alice/.bashrc").write_text(DIALLED)
     writes = "open('model.pt', 'w').write('w')\nopen(os.environ['ORCH_OUTPUT_DIR'] + '/x', 'w').write('x')\n"
-    slow_at_first = STEPS.replace("time.sleep(pause)", "time.sleep(pause if os.environ['ORCH_ATTEMPT'] == '0' else 0)")
-    laptop.write("main.py", slow_at_first + writes + "print('secret of', len(os.environ['TOKEN']))\n")
-    named = laptop.write("job.yaml", '{"script": "main.py", "args": [60, 0.2], "secrets": ["TOKEN"]}')
+    laptop.write("main.py", SLOW_AT_FIRST + writes + "print('secret of', len(os.environ['TOKEN']))\n")
+    named = laptop.write("job.yaml", '{"script": "main.py", "args": [60, 0], "secrets": ["TOKEN"]}')
     run = laptop.submit(named, "-p", laptop.profile(), TOKEN="swordfish")  # noqa: S106 (not one)
     note = laptop.status(run)["detail"]
     assert "Slurm job" in note or laptop.status(run)["state"] != "pending"

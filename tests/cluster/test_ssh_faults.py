@@ -16,14 +16,12 @@ import pytest
 from orchestrator.node.system.processes import identify, wait_gone
 from orchestrator.runs.state import FINAL
 from tests.cluster.control import Control
-from tests.cluster.lab import HOLD, LAPTOP, STEPS, Lab, settled
+from tests.cluster.lab import HOLD, LAPTOP, SLOW_AT_FIRST, STEPS, Lab, settled
 
 SEED, FULL = os.environ.get("SOAK_SEED", "7"), bool(os.environ.get("SOAK"))
 TOTAL = 60
 PAUSE = "0.1"
 FLAP = 3.5  # seconds; TCP sends again what was lost 6.2 s after it was sent first, which is to be long after the flap
-# Slow until something has happened to it: its first checkpoint is to be on the laptop long before its end.
-SLOW_AT_FIRST = STEPS.replace("time.sleep(pause)", "time.sleep(0.3 if os.environ['ORCH_ATTEMPT'] == '0' else pause)")
 
 
 @pytest.fixture

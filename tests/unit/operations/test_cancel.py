@@ -24,7 +24,7 @@ def test_a_run_whose_start_is_still_at_work_is_not_said_to_have_ended(
     run = create_run(tmp_path, "slow-111111", record)
     done = runs.cancel(tmp_path, run, now=True)
     assert (done.state.is_final, done.had_ended, done.is_proven) == (False, False, False)
-    said = "slow-111111 is told to end, and has not yet (stopping); its end is told by: orch wait slow-111111"
+    said = "slow-111111 has been told to stop, and has not ended yet (stopping); wait for it: orch wait slow-111111"
     assert done.said == said
     run.write("verdict.json", {**Verdict(Outcome.CANCELLED).to_json(), "ended": 2.0})
     again = runs.cancel(tmp_path, run, now=True)
