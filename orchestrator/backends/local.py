@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -92,7 +90,7 @@ class LocalBackend(Backend, Queueing):
         if not gpus():
             return super().doctor(profile, on_node=on_node)
         python = (profile.python or sys.executable) if profile.runtime == "none" else None
-        return gpu_checks.as_checks({0: gpu_checks.ask(ThisMachine(), python)}, {0: socket.gethostname()})
+        return gpu_checks.as_checks({0: gpu_checks.ask(ThisMachine(), python)}, {0: os.uname().nodename})
 
     def alive(self, run: RunDir) -> Mapping[int, bool | None]:
         """Look at each recorded agent's pid and start time; on another machine those numbers are somebody else's."""
@@ -146,10 +144,12 @@ class LocalBackend(Backend, Queueing):
         self._leave_queue(run)
         folders = [str(folder) for folder in (run.path / "nodes").glob("*")]
         ended, survivors = end_run(run.run_id, list(_agents(run).values()), folders)
-        return [NodeProof(0, socket.gethostname(), ended, tuple(survivors))]
+        return [NodeProof(0, os.uname().nodename, ended, tuple(survivors))]
 
 
 def _start(command: tuple[str, ...], run: RunDir, task: NodeTask, plan: LaunchPlan, places: Sequence[int]) -> Process:
+    import subprocess  # noqa: PLC0415 (`orch status` starts nothing)
+
     from orchestrator.protocol.ranks import RANK_VARIABLES  # noqa: PLC0415 (only a submit needs it)
 
     environment = {

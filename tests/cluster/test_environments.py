@@ -73,7 +73,6 @@ def test_the_environment_is_installed_where_it_is_missing_or_was_changed_and_now
 def test_on_a_folder_that_machines_share_it_is_made_once(lab: Lab) -> None:
     folder = "/shared/alice-environment"
     lab.control.output("n1", "mkdir", "-p", folder)
-    lab.control.undo.callback(lab.control.output, "n1", "rm", "-rf", folder)
     profile = lab.profile(hosts=["n1", "n2"], shared=True, workdir=folder)
     run = ran(lab, job(lab, "one", wheels.wheel(lab.home / "wheels", "alpha")), "--profile", profile)
     assert made(lab, run) == {"n1": True, "n2": False}
@@ -114,7 +113,6 @@ def test_two_runs_at_once_share_one_installation_and_gc_keeps_it_for_as_long_as_
 def test_on_slurm_it_is_built_once_on_the_shared_folder(testbed: Control) -> None:
     shared = "/shared/alice-environment"
     testbed.output("ctl", "mkdir", "-p", shared)
-    testbed.undo.callback(testbed.output, "ctl", "rm", "-rf", shared)
     home = testbed.file("ctl", "/home/alice")
     text = wheels.requirements(wheels.wheel(home / "wheels", "alpha")).replace(str(home), "/home/alice")
     wheels.job(home / "job", "requirements.txt", text, SAYS)
@@ -132,7 +130,6 @@ def test_on_slurm_it_is_built_once_on_the_shared_folder(testbed: Control) -> Non
 @pytest.mark.cluster("slurm", nodes=4)
 def test_through_a_login_node_it_is_built_there(testbed: Control) -> None:
     shared = "/shared/alice-environment"
-    testbed.undo.callback(testbed.output, "ctl", "rm", "-rf", shared)
     home = testbed.file("n4", "/home/alice")
     text = wheels.requirements(wheels.wheel(home / "wheels", "alpha")).replace(str(home), "/home/alice")
     wheels.job(home / "job", "requirements.txt", text, SAYS)

@@ -135,6 +135,7 @@ class Account:
     took: float
     ledger: tuple[int, int] | None = None  # of the result: how many steps, and what they add up to
     left: tuple[str, ...] = ()
+    ends: tuple[str, ...] = ()  # how each attempt ended that another followed
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON types."""
@@ -167,6 +168,7 @@ def account(
         took=ended - at,
         ledger=(int(counted["steps"]), int(counted["ledger"])) if counted is not None else None,
         left=left,
+        ends=tuple(attempt.end for attempt in state.attempts[:-1]),
     )
 
 
@@ -197,7 +199,8 @@ def differences(promise: Promise, found: Account, link: float) -> list[str]:
     if found.outcome != promise.outcome:
         wrong.append(f"it ended as {found.outcome}, and not as {promise.outcome}")
     if found.restarts != promise.restarts:
-        wrong.append(f"it was started again {found.restarts} times, and not {promise.restarts}")
+        ends = "".join(f"; attempt {number}: {end or 'its end is not known'}" for number, end in enumerate(found.ends))
+        wrong.append(f"it was started again {found.restarts} times, and not {promise.restarts}{ends}")
     if promise.says and re.search(promise.says, found.said) is None:
         wrong.append(f"what was said names something else: '{found.said}'")
     limit = promise.seconds(link)

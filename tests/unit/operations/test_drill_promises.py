@@ -74,7 +74,11 @@ def test_what_was_promised_differs_in_nothing() -> None:
     [
         (RANK, {"outcome": None}, "it had not ended 12 s after the fault; promised: succeeded"),
         (RANK, {"outcome": Outcome.FAILED}, "it ended as failed, and not as succeeded"),
-        (RANK, {"restarts": 2}, "it was started again 2 times, and not 1"),
+        (
+            RANK,
+            {"restarts": 2, "ends": (SAID, "")},
+            f"it was started again 2 times, and not 1; attempt 0: {SAID}; attempt 1: its end is not known",
+        ),
         (RANK, {"said": "node 1 (n2) was lost"}, "what was said names something else: 'node 1 (n2) was lost'"),
         (RANK, {"noticed": None}, "it was not noticed; promised: within 10 s"),
         (RANK, {"noticed": 10.1}, "it was noticed after 10.1 s; promised: within 10 s"),
