@@ -31,6 +31,7 @@ class Copy:
         self.run, self.node, self.remote, self.ranks = run, node, remote, ranks
         self.checkpoints = checkpoints if node == 0 else ""
         self.stamps: dict[str, str] = {}
+        self.start: int | None = None  # whose agent it is that lives or not; None: the newest's
         self.agent: tuple[int, int] | None = None  # pid and start time, where they are recorded here
         self.alive: bool | None = None
         self.steps: list[str] = []
@@ -44,8 +45,8 @@ class Copy:
                 have = self._have(sizes)
             reply, data = session.call(
                 "poll_changes", timeout=wait + ANSWER_SECONDS, run_dir=self.remote, node=self.node, have=have,
-                agent=self.agent, ranks=self.ranks, wait=wait, alive=self.alive, steps=self.steps, most=MOST_OF_A_LOOK,
-                checkpoints="" if only_logs else self.checkpoints, only_logs=only_logs,
+                start=self.start, agent=self.agent, ranks=self.ranks, wait=wait, alive=self.alive, steps=self.steps,
+                most=MOST_OF_A_LOOK, checkpoints="" if only_logs else self.checkpoints, only_logs=only_logs,
             )  # fmt: skip
             with sole_writer(self.run.path, WRITING):
                 self._keep_all(reply["files"], data, sizes)

@@ -73,7 +73,7 @@ class NodeFollower(Follower):
         if self.copy is None or self.machine != self.handle.hosts[self.node]:
             self.machine = self.handle.hosts[self.node]
             self.copy = Copy(self.run, self.node, remote_folder(self.run), remote_checkpoints(self.run), [0])
-        self.copy.agent = self.handle.agents.get(self.node)
+        self.copy.start, self.copy.agent = self.handle.start, self.handle.agents.get(self.node)
         session = self.pool.session(self.machine.address, self.workdir)
         self.more = self.copy.update(session, 0.0 if self.more or self.copy.alive is False else self._hold())
         alive = None if self.more and self.copy.alive is False else self.copy.alive

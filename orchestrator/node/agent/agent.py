@@ -127,7 +127,7 @@ class Agent:
         me = identify(os.getpid())
         host = socket.gethostname()
         identity = {"pid": os.getpid(), "started": me.started if me else 0, "host": host}
-        write_json(f"{self.node_dir}/agent.json", identity, durable=False)
+        write_json(f"{self.node_dir}/agent.json", {**identity, "start": self.task.start}, durable=False)
         python = ".".join(map(str, sys.version_info[:3]))
         self.events.write(
             "agent_started",

@@ -9,9 +9,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.node.server.machine import recorded_agent
+from orchestrator.node.server.machine import lives
 from orchestrator.node.server.request import Answer, Part, RefusedError, Request, at_user
-from orchestrator.node.system.processes import is_alive
 from orchestrator.protocol.checkpoints import checkpoint_dir
 from orchestrator.protocol.layout import node_folder
 
@@ -80,7 +79,7 @@ def poll_changes(request: Request, _: bytes) -> Answer:
     run_dir, node = at_user(request["run_dir"]), int(request["node"])
     end = time.monotonic() + float(request.get("wait", 0.0))
     while True:
-        alive = _is_alive(request)
+        alive = lives(request)
         pieces, more = _news(run_dir, node, request, beats=False)
         steps = checkpoint_dir.committed(at_user(request["checkpoints"])) if request.get("checkpoints") else []
         changed = pieces or alive != request.get("alive") or steps != request.get("steps", steps)
@@ -91,11 +90,6 @@ def poll_changes(request: Request, _: bytes) -> Answer:
     pieces, more = pieces + beats, more or more_beats
     values = {"files": [piece.head() for piece in pieces], "alive": alive, "steps": steps, "more": more}
     return values, b"".join(piece.data for piece in pieces)
-
-
-def _is_alive(request: Request) -> bool | None:
-    agent = recorded_agent(request)
-    return None if agent is None else is_alive(agent)
 
 
 def _news(run_dir: str, node: int, request: Request, *, beats: bool) -> tuple[list[_Piece], bool]:

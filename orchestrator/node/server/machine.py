@@ -26,6 +26,7 @@ from orchestrator.protocol.task import NodeTask, at_home
 OWN_FOLDERS = ("cache", "cache/code", "cache/wheels", "cache/env", "inputs", "runs", "sweeps")  # in orch's folder
 KILL_SECONDS = 5.0
 LEAVING_SECONDS = 1.0  # an agent that has said its last words is about to be gone
+CUT_OFF_SECONDS = 60.0  # a start that has named no agent by then was cut off: its server was killed
 # Importing torch takes seconds; whether it is there, and which, its metadata tell at once.
 ASK_INTERPRETER = """
 import json, sys
@@ -158,29 +159,50 @@ def _content(path: str) -> bytes | None:
 
 def agent_of(run_dir: str, node_rank: int, start: int | None = None) -> Process | None:
     """Return the agent that was started last (or for this start); None where none is known."""
-    folder = node_folder(run_dir, node_rank)
-    if start is None:
+    folder, newest = node_folder(run_dir, node_rank), start
+    if newest is None:
         numbers = [name[6:] for name in _names(folder) if name.startswith("start_") and name[6:].isdigit()]
-        start = max(map(int, numbers), default=0)
-    found = _identity(f"{folder}/start_{start}")
-    return found if found is not None else _identity(f"{folder}/agent.json")
+        newest = max(map(int, numbers), default=0)
+    found = _identity(f"{folder}/start_{newest}")
+    return found if found is not None else _identity(f"{folder}/agent.json", start)
+
+
+def lives(request: Request) -> bool | None:
+    """Tell whether the agent of the request's run, node and start lives; None before its start has named one.
+
+    Never of an earlier start's, which is dead: the run would be taken for lost, and started once more.
+    """
+    agent = recorded_agent(request)
+    if agent is not None:
+        return is_alive(agent)
+    marker = f"{node_folder(at_user(request['run_dir']), request['node'])}/start_{request.get('start')}"
+    try:
+        return False if time.time() - os.stat(marker).st_mtime > CUT_OFF_SECONDS else None
+    except OSError:
+        return None
 
 
 def recorded_agent(request: Request) -> Process | None:
-    """Return the agent of the request's run and node; as the asker has recorded it where its folder is gone."""
-    found = agent_of(at_user(request["run_dir"]), request["node"])
+    """Return the agent of the request's run and node, and of its start where that is given.
+
+    As the asker has recorded it where its folder is gone.
+    """
+    found = agent_of(at_user(request["run_dir"]), request["node"], request.get("start"))
     if found is None and request.get("agent"):
         pid, started = request["agent"]
         return Process(int(pid), int(started)) if pid else None
     return found
 
 
-def _identity(path: str) -> Process | None:
+def _identity(path: str, start: int | None = None) -> Process | None:
+    """Return the process that a file names; None where that is of another start."""
     try:
         with open(path, encoding="utf-8") as file:
             values = json.load(file)
+        if start is not None and values.get("start", start) != start:
+            return None
         return Process(int(values["pid"]), int(values["started"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -62,6 +63,33 @@ def test_an_agent_whose_folder_was_removed_under_it_is_known_by_what_the_asker_h
             assert files.poll_changes({**look, "agent": agent}, b"")[0]["alive"] is False
         finally:
             process.kill()
+
+
+def test_the_dead_agent_of_an_earlier_start_is_not_taken_for_that_of_one_that_is_being_made(tmp_path: Path) -> None:
+    """Else a start whose agents are about to be there counts as lost, and is made once more."""
+    folder = tmp_path / "nodes" / "1"
+    folder.mkdir(parents=True)
+    me = identify(os.getpid())
+    assert me is not None
+    dead, living = {"pid": me.pid, "started": me.started - 1}, {"pid": me.pid, "started": me.started}
+    look = {"run_dir": str(tmp_path), "node": 1, "have": {}, "ranks": [], "alive": True}
+
+    def says(start: int) -> bool | None:
+        alive: bool | None = files.poll_changes({**look, "start": start}, b"")[0]["alive"]
+        return alive
+
+    (folder / "start_0").write_text(json.dumps(dead))
+    (folder / "agent.json").write_text(json.dumps({**dead, "start": 0}))
+    assert (says(0), says(1)) == (False, None)
+    (folder / "start_1").touch()  # its server is at it
+    assert says(1) is None
+    (folder / "agent.json").write_text(json.dumps({**living, "start": 1}))  # the agent was faster than its server
+    assert says(1) is True
+    (folder / "start_1").write_text(json.dumps(living))
+    assert (says(0), says(1)) == (False, True)
+    (folder / "start_2").touch()
+    os.utime(folder / "start_2", (1, 1))  # its server was killed
+    assert says(2) is False
 
 
 def test_a_start_loads_nothing_of_containers_on_a_node() -> None:
