@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # `orch status` must not wait for pydantic
 
     from orchestrator.backends.replay_stage import Order
     from orchestrator.protocol.task import NodeTask
+    from orchestrator.runs.files.logs import Selection
     from orchestrator.runs.job_use import JobUse
     from orchestrator.runs.restarts.recovery import Reserves
     from orchestrator.runs.restarts.relaunch import Relaunch
@@ -174,8 +175,8 @@ class Backend(ABC):
     def wait(self, run: RunDir, timeout: float) -> None:
         """Return when something of the run has changed, or after `timeout` seconds."""
 
-    def bringing_logs(self, run: RunDir, ranks: list[int] | None) -> AbstractContextManager[None]:
-        """Have the logs of these ranks (None: of all) grow here as they do on their nodes, while it lasts.
+    def bringing_logs(self, run: RunDir, selection: Selection) -> AbstractContextManager[None]:
+        """Have the chosen logs grow here as they do on their nodes, while it lasts.
 
         Where the nodes write to the run directory itself they do so anyway.
         """

@@ -67,7 +67,7 @@ def bringing_logs(run: RunDir, selection: Selection) -> contextlib.AbstractConte
         check_own(run.path.parent.parent, run)
     except StoreError:  # another's: what is here can be read, and no machine is asked in his name
         return contextlib.nullcontext()
-    return backend(run.record().kind).bringing_logs(run, None if selection.takes_several else [selection.rank or 0])
+    return backend(run.record().kind).bringing_logs(run, selection)
 
 
 def come_anyway(run: RunDir, selection: Selection) -> bool:

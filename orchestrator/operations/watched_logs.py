@@ -12,7 +12,7 @@ from orchestrator.runs.files.logs import Selection
 from orchestrator.runs.store import RunDir
 
 LEASE_SECONDS: Final = 60.0  # that a log is brought after somebody has asked for it
-MOST: Final = 16  # logs at once: each has a thread a node
+MOST: Final = 16  # logs at once: each has threads, and a connection to its node
 
 
 class WatchedLogs:

@@ -19,8 +19,10 @@ from orchestrator.backends.remote.output_record import Left, Sizes, record_left
 from orchestrator.backends.remote.outputs import Outputs
 from orchestrator.backends.remote.transfer import Copy, sole_writer, update_all
 from orchestrator.backends.settings import profile_of, remote_folder
-from orchestrator.errors import BackendError, OrchError
+from orchestrator.errors import BackendError, OrchError, StoreError
 from orchestrator.protocol.events import EventKind
+from orchestrator.runs.files.file_cache import FileCache
+from orchestrator.runs.files.logs import Selection, nodes_with
 from orchestrator.runs.reducer import left_outputs
 
 if TYPE_CHECKING:
@@ -174,31 +176,65 @@ def _in_words(error: Exception) -> BackendError:
 
 
 @contextlib.contextmanager
-def watching_logs(run: RunDir, sources: Sequence[Source], ranks: list[int] | None) -> Iterator[None]:
-    """Have the logs of these ranks (None: of all) copied by this process while it lasts, and once more at its end."""
-    ended = threading.Event()
-    work = [(source, source.copies(run, ranks), ended) for source in sources]
-    threads = [threading.Thread(target=_copy_logs, args=each, daemon=True) for each in work]
-    for thread in threads:
-        thread.start()
+def watching_logs(run: RunDir, sources: Sequence[Source], selection: Selection) -> Iterator[None]:
+    """Have the chosen logs copied by this process while it lasts, and once more at its end.
+
+    Only machines that have some of them are asked: one rank of a thousand nodes is one machine's.
+    """
+    watch = _LogWatch(run, sources, selection)
     try:
         yield
     finally:
-        ended.set()
-        for thread in threads:
+        watch.stop()
+
+
+class _LogWatch:
+    """Threads that copy chosen logs: one for each machine that has some, and one that sees which machines these are."""
+
+    def __init__(self, run: RunDir, sources: Sequence[Source], selection: Selection) -> None:
+        self.run, self.sources, self.selection = run, sources, selection
+        self.ended, self.known = threading.Event(), FileCache()
+        self.nodes: set[int] | None = set()
+        self.threads: dict[int, threading.Thread] = {}
+        self._look()
+        self.looking = threading.Thread(target=self._look_again, daemon=True)
+        self.looking.start()
+
+    def stop(self) -> None:
+        """Copy once more, and end the threads."""
+        self.ended.set()
+        self.looking.join(JOIN_SECONDS)
+        for thread in self.threads.values():
             thread.join(JOIN_SECONDS)
 
+    def _look_again(self) -> None:
+        while not self.ended.wait(POLL_SECONDS):
+            self._look()
 
-def _copy_logs(source: Source, copies: Sequence[Copy], ended: threading.Event) -> None:
-    while True:
-        is_last, has_waited = ended.is_set(), False
-        with contextlib.suppress(OrchError, OSError):  # out of reach, no room here: who watches the run says so
-            update_all(copies, source.session(), 0.0 if is_last else POLL_SECONDS, only_logs=True)
-            has_waited = len(copies) == 1
-        if is_last:
-            return
-        if not has_waited:
-            ended.wait(POLL_SECONDS)
+    def _look(self) -> None:
+        """See which nodes have chosen logs, and begin to copy from machines that had none before."""
+        with contextlib.suppress(StoreError):  # not readable, or removed meanwhile: who looks at the run says so
+            self.nodes = nodes_with(self.run, self.selection, self.known)
+        for number, source in enumerate(self.sources):
+            if number not in self.threads and any(map(self._is_chosen, source.nodes)):
+                self.threads[number] = threading.Thread(target=self._copy, args=(source,), daemon=True)
+                self.threads[number].start()
+
+    def _is_chosen(self, node: int) -> bool:
+        return self.nodes is None or node in self.nodes
+
+    def _copy(self, source: Source) -> None:
+        copies = source.copies(self.run, self.selection.ranks)
+        while True:
+            is_last, has_waited = self.ended.is_set(), False
+            chosen = [copy for copy in copies if self._is_chosen(copy.node)]
+            with contextlib.suppress(OrchError, OSError):  # out of reach, no room here: who watches the run says so
+                update_all(chosen, source.session(), 0.0 if is_last else POLL_SECONDS, only_logs=True)
+                has_waited = len(chosen) == 1
+            if is_last:
+                return
+            if not has_waited:
+                self.ended.wait(POLL_SECONDS)
 
 
 # -- after its end

@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for fabric
 
     from orchestrator.backends.replay_stage import Order
     from orchestrator.backends.ssh.watcher import SshWatcher
+    from orchestrator.runs.files.logs import Selection
     from orchestrator.runs.restarts.relaunch import Relaunch
     from orchestrator.runs.state import Unreachable
     from orchestrator.specs.plan import LaunchPlan, Place
@@ -161,12 +162,12 @@ class SshBackend(Backend, Connecting, Queueing, Relauncher):
         self.watcher(run).wait(timeout)
 
     @contextlib.contextmanager
-    def bringing_logs(self, run: RunDir, ranks: list[int] | None) -> Iterator[None]:
-        """Have the logs of these ranks (None: of all) copied here too, while it lasts."""
+    def bringing_logs(self, run: RunDir, selection: Selection) -> Iterator[None]:
+        """Have the chosen logs copied here too, while it lasts; only machines that have some of them are dialled."""
         from orchestrator.backends.remote.mirror import watching_logs  # noqa: PLC0415 (loads fabric)
         from orchestrator.backends.ssh.watcher import current_sources  # noqa: PLC0415 (as above)
 
-        with watching_logs(run, current_sources(run, self.pool), ranks):
+        with watching_logs(run, current_sources(run, self.pool), selection):
             yield
 
     def reach(self, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:

@@ -14,9 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import StoreError
+from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.ranks import bind
 from orchestrator.protocol.terminal_lines import TerminalLines
-from orchestrator.runs.store import RunDir
+from orchestrator.runs.files.file_cache import FileCache
+from orchestrator.runs.store import RunDir, read_lines
 
 if TYPE_CHECKING:
     from orchestrator.runs.files.log_filter import LineFilter
@@ -49,6 +52,13 @@ class Selection:
         """Tell whether it may be more than one rank's."""
         return self.everything or self.node is not None
 
+    @property
+    def ranks(self) -> list[int] | None:
+        """Return the chosen ranks of a node that is chosen; None for all."""
+        if self.everything or (self.node is not None and self.rank is None):
+            return None
+        return [self.rank or 0]
+
     def takes(self, log: LogFile) -> bool:
         """Tell whether this log is among those to read."""
         if self.everything:
@@ -68,6 +78,24 @@ def log_files(run: RunDir, selection: Selection) -> list[LogFile]:
             if selection.takes(log):
                 found.append(log)
     return sorted(found, key=lambda log: (log.attempt, log.rank))
+
+
+def nodes_with(run: RunDir, selection: Selection, known: FileCache) -> set[int] | None:
+    """Return the nodes that have, or have had, a chosen log, by what is known here; None where all may have.
+
+    Of a rank it is told by node 0's word to go, before which no rank has a log.
+    """
+    if selection.everything:
+        return None
+    if selection.node is not None:
+        return {selection.node}
+    path, rank, found = f"{run.node(0)}/events.jsonl", selection.rank or 0, set[int]()
+    for event in known.of_file(path, lambda: [each for each in read_lines(path) if each.get("kind") == EventKind.GO]):
+        nproc = event.get("nproc")
+        if not isinstance(nproc, list) or any(type(each) is not int for each in nproc):
+            return None
+        found |= {each.node_rank for each in bind(nproc) if 0 <= rank - each.rank_offset < each.nproc}
+    return found
 
 
 @dataclass

@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for fabric
     from orchestrator.backends.remote.mirror import RunWatcher
     from orchestrator.backends.replay_stage import Order
     from orchestrator.backends.slurm.doctor import Folder
+    from orchestrator.runs.files.logs import Selection
     from orchestrator.specs.plan import LaunchPlan, Place
     from orchestrator.transport.rpc import Session
 
@@ -240,12 +241,12 @@ class LoginBackend(SlurmScheduler, BatchSubmitter, Connecting):
         return begun
 
     @contextlib.contextmanager
-    def bringing_logs(self, run: RunDir, ranks: list[int] | None) -> Iterator[None]:
-        """Have the logs of these ranks (None: of all) copied here too, while it lasts."""
+    def bringing_logs(self, run: RunDir, selection: Selection) -> Iterator[None]:
+        """Have the chosen logs copied here too, while it lasts."""
         from orchestrator.backends.remote.mirror import watching_logs  # noqa: PLC0415 (loads fabric)
         from orchestrator.backends.slurm.login.watcher import source_of  # noqa: PLC0415 (as above)
 
-        with watching_logs(run, [source_of(run, self.login_of(run))], ranks):
+        with watching_logs(run, [source_of(run, self.login_of(run))], selection):
             yield
 
     def reach(self, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:

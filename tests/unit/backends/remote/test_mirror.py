@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from orchestrator.backends.remote import mirror
 from orchestrator.backends.remote.mirror import FIRST_PAUSE, Follower, RunWatcher, Source, Update, finish, watching_logs
 from orchestrator.errors import BackendError, StoreError
+from orchestrator.runs.files.logs import Selection
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.rpc import Session
 from tests.unit.backends.remote.session import LocalSession
@@ -26,6 +30,13 @@ def run(tmp_path: Path) -> RunDir:
         (there / f"nodes/{node}/attempt_0/rank_{node}.log").write_text(f"rank {node}\n")
         (there / f"nodes/{node}/events.jsonl").write_text(json.dumps({"kind": "agent_ended", "node": node}) + "\n")
     return here
+
+
+def told_to_go(run: RunDir, *nproc: int) -> None:
+    """It is known here that so many ranks were started on each node."""
+    run.node(0).mkdir(parents=True, exist_ok=True)
+    with (run.node(0) / "events.jsonl").open("a") as file:
+        file.write(json.dumps({"kind": "go", "node": 0, "nproc": nproc}) + "\n")
 
 
 def here() -> Session:
@@ -78,19 +89,54 @@ def test_a_run_that_has_its_verdict_is_not_looked_at_again(run: RunDir) -> None:
 
 @pytest.mark.parametrize("sources", [[machine("n1", 0), machine("n2", 1)], [machine("login", 0, 1)]])
 def test_chosen_logs_come_at_least_once_and_nothing_else(run: RunDir, sources: list[Source]) -> None:
-    with watching_logs(run, sources, [1]):
+    told_to_go(run, 1, 1)
+    with watching_logs(run, sources, Selection(1)):
         pass
-    files = [
-        str(path.relative_to(run.path)) for path in run.path.rglob("*") if path.is_file() and "nodes" in path.parts
-    ]
-    assert files == ["nodes/1/attempt_0/rank_1.log"]
+    assert [str(path.relative_to(run.path)) for path in run.path.rglob("*.log")] == ["nodes/1/attempt_0/rank_1.log"]
+
+
+def test_only_machines_that_have_chosen_logs_are_asked_and_after_a_restart_others(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirror, "POLL_SECONDS", 0.01)
+    asked, came = list[str](), threading.Semaphore(0)
+
+    def session(name: str) -> Session:
+        if name not in asked:
+            asked.append(name)
+            came.release()
+        return here()
+
+    sources = [machine(name, node, session=partial(session, name)) for node, name in enumerate(("n1", "n2", "n3"))]
+    with watching_logs(run, sources, Selection(2)):
+        pass  # before the ranks were told to go
+    assert asked == []
+    told_to_go(run, 2, 2)
+    with watching_logs(run, sources, Selection(2)):
+        assert came.acquire(timeout=60)
+        assert asked == ["n2"]
+        told_to_go(run, 1, 1, 1)  # the next attempt
+        assert came.acquire(timeout=60)
+    assert asked == ["n2", "n3"]
+    with watching_logs(run, sources, Selection(node=0)):
+        pass
+    assert asked == ["n2", "n3", "n1"]
+
+
+def test_where_node_0_has_not_said_how_many_ranks_each_node_has_all_are_asked(run: RunDir) -> None:
+    (run.node(0)).mkdir(parents=True)
+    (run.node(0) / "events.jsonl").write_text('{"kind": "go", "node": 0}\n')
+    with watching_logs(run, [machine("n1", 0), machine("n2", 1)], Selection(1)):
+        pass
+    assert (run.node(1) / "attempt_0/rank_1.log").exists()
 
 
 def test_nobody_waits_for_who_looks_at_another_log(run: RunDir) -> None:
     """A person may follow rank 1's log for hours; a relaunch copies logs, and another person looks at rank 0's."""
     sources = [machine("n1", 0), machine("n2", 1)]
-    with watching_logs(run, sources, [1]):
-        with watching_logs(run, sources, [0]):
+    told_to_go(run, 1, 1)
+    with watching_logs(run, sources, Selection(1)):
+        with watching_logs(run, sources, Selection(everything=True)):
             pass
         assert (run.node(0) / "attempt_0/rank_0.log").exists()
 

@@ -17,6 +17,7 @@ from orchestrator.backends.ssh.backend import SshBackend
 from orchestrator.backends.ssh.handle import Handle
 from orchestrator.backends.ssh.liveness import UNREACHABLE_SECONDS, Seen, last_seen, seen_now
 from orchestrator.backends.ssh.watcher import NodeFollower, SshWatcher
+from orchestrator.runs.files.logs import Selection
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.address import Address
 from orchestrator.transport.pool import ConnectionPool
@@ -182,7 +183,9 @@ def test_a_log_that_is_looked_at_comes_from_the_machine_that_its_node_has_by_now
     monkeypatch.setattr(mirror, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(ConnectionPool, "session", session)
     handle(0, N1).write(run)
-    with SshBackend().bringing_logs(run, [1]):
+    run.node(0).mkdir(parents=True, exist_ok=True)
+    (run.node(0) / "events.jsonl").write_text('{"kind": "go", "node": 0, "nproc": [2]}\n')
+    with SshBackend().bringing_logs(run, Selection(1)):
         assert both.acquire(timeout=60)
         handle(1, N2, N3).write(run)
         assert both.acquire(timeout=60)
