@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends import backend, kind_of
-from orchestrator.errors import (
-    OrchError,
-)
 from orchestrator.node.system.processes import identify
 from orchestrator.prepare.prepare import Prepared
 from orchestrator.protocol.code_baseline import write_baseline
@@ -42,7 +39,7 @@ def record_run(
             ledger.watch(root, run, ledger.trackers_of(launch.job), prepared.hidden)
         run.write("plan.json", launch.to_json())
         _record_environment(prepared, run)
-    except OrchError:
+    except BaseException:  # an interrupt too: nothing was started
         remove_run(root, run)
         raise
     return run

@@ -42,10 +42,10 @@ def verdict_of(
         return Verdict(Outcome.FAILED, Cause.INFRA, refused[-1]["reason"])
     if dropped := [event for event in own if event["kind"] == EventKind.DROPPED]:
         return Verdict(Outcome.CANCELLED, reason=dropped[-1]["reason"])
-    if any(_may_speak(node, alive) for node in nodes):
+    gone = any(event["kind"] == EventKind.FOUND_LOST for event in own)  # and what there was of them has been ended
+    if any(_may_speak(node, set() if gone else alive) for node in nodes):
         return None  # an agent that lives, or may live, has not said its last word: perhaps nobody has heard its first
     started = any(node.state != NodeStatus.WAITING for node in nodes)
-    gone = any(event["kind"] == EventKind.FOUND_LOST for event in own)
     if not started and not gone:
         return None
     cancelled = any(event["kind"] == EventKind.CANCEL for event in own)

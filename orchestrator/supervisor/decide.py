@@ -152,8 +152,11 @@ def following(record: RunRecord, events: Iterable[Event], state: RunState) -> Re
 
 def _who_is_missing(seen: Observation) -> str:
     """Return why not all agents will ever report, where the submit died before it had started all; else nothing."""
-    evidence, started = seen.evidence, len(seen.evidence.alive)
-    nodes = evidence.record.nnodes
+    evidence, nodes = seen.evidence, seen.evidence.record.nnodes
+    started = len(evidence.alive)
+    if seen.handle is HandleStatus.INTENT and evidence.scheduler is None:
+        # A machine that answers, and knows of no agent, has none.
+        started = sum(lives is not None or node in evidence.unreachable for node, lives in evidence.alive.items())
     if started >= max(1, nodes) or (started and seen.handle is HandleStatus.SUBMITTED):
         return ""
     if seen.is_being_submitted or seen.is_queued or seen.may_turn_up:

@@ -27,7 +27,7 @@ from orchestrator.runs.dependencies import CANCELLED, QUEUE, QUEUED, Wait, is_qu
 from orchestrator.runs.record import Dependency, RunRecord
 from orchestrator.runs.run_id import sweep_of
 from orchestrator.runs.state import HandleStatus
-from orchestrator.runs.store import Record, RunDir, check_own
+from orchestrator.runs.store import Record, RunDir, check_own, remove_run
 
 if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     import threading
@@ -60,6 +60,16 @@ def drop(run: RunDir, reason: str) -> bool:
         run.append_event(EventKind.DROPPED, reason=reason)
         (run.path / QUEUED).unlink()
     return True
+
+
+def take_back(root: Path, run: RunDir) -> None:
+    """Remove a run whose sweep could not be put on the list whole, unless its start has begun.
+
+    Waits for a start that is under way.
+    """
+    with contextlib.suppress(FileNotFoundError), _locked(run):
+        if not _began(run):
+            remove_run(root, run)
 
 
 def _began(run: RunDir) -> bool:

@@ -27,6 +27,7 @@ OWN_FOLDERS = ("cache", "cache/code", "cache/wheels", "cache/env", "inputs", "ru
 KILL_SECONDS = 5.0
 LEAVING_SECONDS = 1.0  # an agent that has said its last words is about to be gone
 CUT_OFF_SECONDS = 60.0  # a start that has named no agent by then was cut off: its server was killed
+_unnamed: dict[str, float] = {}  # marks of starts that have named none, since they were seen first
 # Importing torch takes seconds; whether it is there, and which, its metadata tell at once.
 ASK_INTERPRETER = """
 import json, sys
@@ -175,11 +176,13 @@ def lives(request: Request) -> bool | None:
     agent = recorded_agent(request)
     if agent is not None:
         return is_alive(agent)
-    marker = f"{node_folder(at_user(request['run_dir']), request['node'])}/start_{request.get('start')}"
-    try:
-        return False if time.time() - os.stat(marker).st_mtime > CUT_OFF_SECONDS else None
-    except OSError:
+    if request.get("start") is None:
         return None
+    marker = f"{node_folder(at_user(request['run_dir']), request['node'])}/start_{request['start']}"
+    if not os.path.exists(marker):
+        return False if request.get("agent") else None  # of no pid: it was asked for, and not started
+    since = _unnamed.setdefault(marker, time.monotonic())  # a file server's clock may be off
+    return False if time.monotonic() - since > CUT_OFF_SECONDS else None
 
 
 def recorded_agent(request: Request) -> Process | None:

@@ -11,10 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends import backend, kind_of
 from orchestrator.backends.base import Backend, Connecting, Scheduler
-from orchestrator.errors import (
-    OrchError,
-    PlacesTakenError,
-)
+from orchestrator.errors import OrchError, PlacesTakenError, StoreError
 from orchestrator.prepare.prepare import Prepared, plan_for
 from orchestrator.prepare.record import record_run, snapshot_code
 from orchestrator.protocol.events import EventKind
@@ -98,9 +95,13 @@ def ended_if_interrupted(root: Path, secrets: Iterable[str]) -> Iterator[list[Ru
     except OrchError:
         raise  # who raised it has seen to the runs
     except BaseException:
+        from orchestrator.supervisor import queue  # noqa: PLC0415 (few submits are interrupted)
+
         for run in begun:
-            with suppress(OrchError):  # it is refused and removed at this moment, or there is no room to say so
-                run.append_event(EventKind.SUBMIT_INTERRUPTED)
+            # It is refused and removed at this moment, or there is no room to say so.
+            with suppress(OrchError, FileNotFoundError):
+                if not queue.drop(run, "its submit was interrupted"):
+                    run.append_event(EventKind.SUBMIT_INTERRUPTED)
         if begun:
             start_supervisor(root, without=secrets)
         raise
@@ -138,11 +139,18 @@ def withdraw(root: Path, run: RunDir, error: OrchError) -> None:
 
 
 def enqueue(root: Path, run: RunDir, prepared: Prepared) -> None:
-    """Leave the start of a recorded run to the supervisor, until what it waits for has come."""
+    """Leave the start of a recorded run to the supervisor, until what it waits for has come.
+
+    StoreError where that can't be written: then it is no run.
+    """
     from orchestrator.supervisor import queue  # noqa: PLC0415 (few runs have to wait)
 
-    run.append_event(EventKind.QUEUED)
-    run.write(dependencies.QUEUED, queue.keep(os.environ, prepared.environment.secrets), private=True)
+    try:
+        run.append_event(EventKind.QUEUED)
+        run.write(dependencies.QUEUED, queue.keep(os.environ, prepared.environment.secrets), private=True)
+    except StoreError:
+        remove_run(root, run)
+        raise
     start_supervisor(root, without=prepared.environment.secrets)
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.backends import backend, kind_of
 from orchestrator.backends.base import Backend, BatchSubmitter
-from orchestrator.errors import OrchError, SpecError, UsageError
+from orchestrator.errors import OrchError, SpecError, StoreError, UsageError
 from orchestrator.operations.submission import submit
 from orchestrator.prepare.prepare import Prepared, Request, plan_for, prepare
 from orchestrator.prepare.record import copy_code, record_run
@@ -167,7 +167,7 @@ def submit_sweep(root: Path, asked: Sweep) -> list[RunDir]:
         if isinstance(machine, BatchSubmitter) and is_array and queued is not None:
             _submit_array(root, machine, [queued, *launches[1:]], runs, folder, secrets, parallel)
         else:
-            _enqueue(folder, runs, secrets)
+            _enqueue(root, folder, runs, secrets)
     start_supervisor(root, without=secrets)
     return runs
 
@@ -231,14 +231,22 @@ def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(AT_ONCE)
 
 
-def _enqueue(folder: Path, runs: Sequence[RunDir], secrets: dict[str, str]) -> None:
-    """Leave all starts to the supervisor; what these need of this shell is one file with a name in each run."""
-    for run in runs:
-        run.append_event(EventKind.QUEUED)
-    kept = json.dumps(queue.keep(os.environ, secrets)).encode()
-    write_durably(folder / dependencies.QUEUED, kept, private=True)
-    for run in runs:
-        share(folder, run, (dependencies.QUEUED,))
+def _enqueue(root: Path, folder: Path, runs: Sequence[RunDir], secrets: dict[str, str]) -> None:
+    """Leave all starts to the supervisor; what these need of this shell is one file with a name in each run.
+
+    StoreError where that can't be written: then those that nobody has begun to start are no runs.
+    """
+    try:
+        for run in runs:
+            run.append_event(EventKind.QUEUED)
+        kept = json.dumps(queue.keep(os.environ, secrets)).encode()
+        write_durably(folder / dependencies.QUEUED, kept, private=True)
+        for run in runs:
+            share(folder, run, (dependencies.QUEUED,))
+    except StoreError:
+        for run in runs:
+            queue.take_back(root, run)
+        raise
     (folder / dependencies.QUEUED).unlink()
 
 

@@ -18,7 +18,9 @@ from orchestrator.backends.ssh.handle import Handle
 from orchestrator.backends.ssh.liveness import UNREACHABLE_SECONDS, Seen, last_seen, seen_now
 from orchestrator.backends.ssh.watcher import NodeFollower, SshWatcher
 from orchestrator.runs.files.logs import Selection
-from orchestrator.runs.store import RunDir
+from orchestrator.runs.store import RunDir, create_run
+from orchestrator.supervisor import observe
+from orchestrator.supervisor.reconcile import reconcile
 from orchestrator.transport.address import Address
 from orchestrator.transport.pool import ConnectionPool
 
@@ -190,6 +192,24 @@ def test_a_log_that_is_looked_at_comes_from_the_machine_that_its_node_has_by_now
         handle(1, N2, N3).write(run)
         assert both.acquire(timeout=60)
     assert asked[:2] == ["n1", "n2"]
+
+
+def test_a_first_start_that_was_torn_away_before_its_agents_were_started_gets_its_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every machine answers that it knows of no agent, and goes on answering so; a cancel would not end it either."""
+    profile = {"kind": "ssh", "hosts": ["n1", "n2"]}
+    run = create_run(tmp_path, "r-234567", {"kind": "ssh", "nnodes": 2, "hosts": ["n1", "n2"], "profile": profile})
+    handle(0, N1, N2, state=HandleState.INTENT).write(run)
+    for node, machine in enumerate((N1, N2)):
+        Seen(0, machine, None).write(run, node)
+    monkeypatch.setattr(SshBackend, "clean_up", lambda *_: [])
+    monkeypatch.setattr(SshBackend, "collect", lambda *_: None)
+    assert reconcile(tmp_path, run) is None  # an agent may turn up yet
+    monkeypatch.setattr(observe, "AGENT_PATIENCE", 0.0)
+    verdict = reconcile(tmp_path, run)
+    assert verdict is not None
+    assert verdict.reason == "the submit ended before it had started an agent"
 
 
 def test_looks_are_held_longer_the_more_nodes_there_are(run: RunDir) -> None:

@@ -65,7 +65,9 @@ def test_an_agent_whose_folder_was_removed_under_it_is_known_by_what_the_asker_h
             process.kill()
 
 
-def test_the_dead_agent_of_an_earlier_start_is_not_taken_for_that_of_one_that_is_being_made(tmp_path: Path) -> None:
+def test_the_dead_agent_of_an_earlier_start_is_not_taken_for_that_of_one_that_is_being_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else a start whose agents are about to be there counts as lost, and is made once more."""
     folder = tmp_path / "nodes" / "1"
     folder.mkdir(parents=True)
@@ -87,9 +89,14 @@ def test_the_dead_agent_of_an_earlier_start_is_not_taken_for_that_of_one_that_is
     assert says(1) is True
     (folder / "start_1").write_text(json.dumps(living))
     assert (says(0), says(1)) == (False, True)
+    assert says(2) is None
     (folder / "start_2").touch()
-    os.utime(folder / "start_2", (1, 1))  # its server was killed
-    assert says(2) is False
+    os.utime(folder / "start_2", (1, 1))  # by a clock that is off
+    assert says(2) is None
+    monkeypatch.setattr(machine, "CUT_OFF_SECONDS", -1.0)
+    assert says(2) is False  # its server was killed
+    (folder / "start_2").unlink()
+    assert files.poll_changes({**look, "start": 2, "agent": [0, 0]}, b"")[0]["alive"] is False
 
 
 def test_a_start_loads_nothing_of_containers_on_a_node() -> None:

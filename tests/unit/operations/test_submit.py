@@ -1,0 +1,100 @@
+"""A submit that is interrupted, or that the disk refuses, leaves nothing that starts later or looks alive."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+import orchestrator
+from orchestrator.errors import StoreError
+from orchestrator.operations.submission import submit, sweep
+from orchestrator.prepare import record
+from orchestrator.runs.dependencies import QUEUED, is_queued
+from orchestrator.runs.run_id import point_id
+from orchestrator.runs.store import RunDir, create_run, live_runs, newest_runs
+from orchestrator.runs.sweeps import make_sweep
+from orchestrator.supervisor import queue
+from orchestrator.supervisor.queue import keep
+
+JOB = {"command": ["true"]}
+SWEEP = "a-222222"
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The state folder; no supervisor is started, and the job's code is an empty folder."""
+    (tmp_path / "code").mkdir()
+    monkeypatch.chdir(tmp_path / "code")
+    monkeypatch.setattr(submit, "start_supervisor", lambda *_, **__: None)
+    return Path(os.environ["ORCH_HOME"])
+
+
+def after_one_that_goes_on(root: Path) -> str:
+    return create_run(root, "first-222222", {"kind": "local", "nnodes": 1, "created": 1.0}).run_id
+
+
+def points(root: Path, count: int) -> tuple[Path, list[RunDir]]:
+    folder = make_sweep(root, SWEEP, None, {"sweep": SWEEP, "points": [{}] * count})
+    runs = [create_run(root, point_id(SWEEP, number), {"kind": "local", "nnodes": 1}) for number in range(count)]
+    return folder, runs
+
+
+def full_disk_at(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
+    link = Path.hardlink_to
+
+    def refuse(self: Path, target: Path) -> None:
+        if self == path:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        link(self, target)
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+
+
+def test_one_that_is_interrupted_while_it_is_recorded_is_no_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(record, "watch", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        orchestrator.submit(JOB, "local")
+    assert newest_runs(root) == live_runs(root) == []
+
+
+def test_one_that_is_interrupted_once_it_is_queued_is_not_started_later(root: Path) -> None:
+    secrets: dict[str, str] = {}
+    queued, begun = (create_run(root, name, {"kind": "local", "nnodes": 1}) for name in ("a-222222", "b-222222"))
+    queued.write(QUEUED, keep({}, secrets), private=True)
+    asked = submit.ended_if_interrupted(root, secrets)
+    asked.__enter__().extend([queued, begun])
+    assert not asked.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    assert not is_queued(queued)
+    assert [event["kind"] for run in (queued, begun) for event in run.events()] == ["dropped", "submit_interrupted"]
+
+
+def test_one_that_can_not_be_put_on_the_list_is_no_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, write = after_one_that_goes_on(root), RunDir.write
+
+    def refuse(self: RunDir, name: str, values: dict[str, object], *, private: bool = False) -> None:
+        if name == QUEUED:
+            raise StoreError("no space left on device")
+        write(self, name, values, private=private)
+
+    monkeypatch.setattr(RunDir, "write", refuse)
+    with pytest.raises(StoreError, match="no space left"):
+        orchestrator.submit(JOB, "local", after=f"{first}:any")
+    assert [run.run_id for run in newest_runs(root)] == [first]
+
+
+def test_of_a_sweep_that_can_not_be_put_on_the_list_only_points_that_have_begun_stay(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, runs = points(root, 3)
+    runs[0].write("handle.json", {"state": "intent", "agents": {}})  # a supervisor was fast
+    full_disk_at(monkeypatch, runs[2].path / QUEUED)
+    with pytest.raises(StoreError, match="No space left"):
+        sweep._enqueue(root, folder, runs, {})
+    assert newest_runs(root) == runs[:1]
+    queue.take_back(root, runs[1])  # it is gone already
