@@ -204,7 +204,7 @@ class _LogWatch:
         """Copy once more, and end the threads."""
         self.ended.set()
         self.looking.join(JOIN_SECONDS)
-        for thread in self.threads.values():
+        for thread in list(self.threads.values()):
             thread.join(JOIN_SECONDS)
 
     def _look_again(self) -> None:
