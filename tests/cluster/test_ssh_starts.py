@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from typing import IO
 
 import pytest
 
@@ -52,11 +53,11 @@ def test_each_host_is_dialled_once_for_the_start_the_following_and_the_end(lab: 
     lab.assert_nothing_left(run)
 
 
-def starting(lab: Lab, *argv: str) -> int:
-    """A submit that awaits n3's answer, and has n1's and n2's; the pid of its process."""
+def starting(lab: Lab, *argv: str) -> tuple[int, IO[str]]:
+    """A submit that awaits n3's answer, and has n1's and n2's; the pid of its process, and what it prints."""
     lab.write(".ssh/config", "Host n3\n  ConnectTimeout 60\n")
     lab.control.gate("n3", "n2")
-    lab.control.start(LAPTOP, *argv)
+    printed = lab.control.start(LAPTOP, *argv).stdout
     sent = [lab.control.file(host, "/home/alice/.orch/runs") for host in ("n1", "n2")]
     settled(lambda: all(list(folder.glob("*/code")) for folder in sent), "the code on n1 and n2")
     (supervisor,) = lab.supervisor()
@@ -65,7 +66,8 @@ def starting(lab: Lab, *argv: str) -> int:
         for each in lab.control.processes(LAPTOP, lab.user)
         if each.command.startswith("python") and each.pid != supervisor
     )
-    return submit
+    assert printed is not None
+    return submit, printed
 
 
 def ended_by_its_supervisor(lab: Lab) -> str:
@@ -79,7 +81,8 @@ def ended_by_its_supervisor(lab: Lab) -> str:
 
 
 def test_a_submit_that_is_killed_meanwhile_is_noticed_by_its_supervisor_which_ends_the_run(lab: Lab) -> None:
-    kill(starting(lab, *lab.argv("submit", lab.job("hold", HOLD), "--profile", lab.profile())))
+    submit, _ = starting(lab, *lab.argv("submit", lab.job("hold", HOLD), "--profile", lab.profile()))
+    kill(submit)
     assert "the submit ended before it had started" in ended_by_its_supervisor(lab)
 
 
@@ -97,8 +100,9 @@ except KeyboardInterrupt:
 def test_a_submit_that_is_interrupted_in_a_notebook_ends_its_run_though_the_notebook_lives_on(lab: Lab) -> None:
     lab.write("notebook.py", NOTEBOOK)
     argv = ("env", f"PYTHONPATH={REPO}", sys.executable, "notebook.py", lab.job("hold", HOLD), lab.profile())
-    notebook = starting(lab, *argv)
+    notebook, printed = starting(lab, *argv)
     os.kill(notebook, signal.SIGINT)
+    assert printed.readline() == "interrupted\n"  # before n3 answers: a start that is done by then goes on
     assert "the submit ended before it had started" in ended_by_its_supervisor(lab)
     assert identify(notebook) is not None
 
