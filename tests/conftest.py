@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 
 import pytest
@@ -18,6 +19,10 @@ settings.load_profile("soak" if os.environ.get("SOAK") else "sample")
 
 # Drawn once for all processes of a test run; said at its end, and by every soak test that fails.
 os.environ["SOAK_SEED"] = os.environ.get("SOAK_SEED") or str(time.time_ns() % 1_000_000)
+
+# What a shell without job control starts with & ignores Ctrl-C; the tests' programs are to be ended by it all the same.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 FOREIGN = ("ORCH_", "TORCHELASTIC_", "PET_", "SLURM_", "NCCL_", "GLOO_")
 
