@@ -73,7 +73,10 @@ def listen():
     os.mkfifo(pipe)
     asked = os.open(pipe, os.O_RDWR)
     while os.read(asked, 128):
-        torch._C._distributed_c10d._dump_fr_trace_file(rank)
+        dump = os.environ["TORCH_FR_DUMP_TEMP_FILE"] + str(rank)
+        with open(dump + ".partial", "wb") as file:
+            file.write(torch._C._distributed_c10d._dump_fr_trace())
+        os.replace(dump + ".partial", dump)
 
 dist.init_process_group("gloo")
 rank, first = dist.get_rank(), os.environ["ORCH_ATTEMPT"] == "0"

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import json
 import os
 import pickle
 import re
 import sys
 import sysconfig
+from collections import ChainMap
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Final
+from types import CodeType, ModuleType
+from typing import Any, ClassVar, Final
 
 from orchestrator.errors import OrchError, UsageError
 from orchestrator.protocol.layout import attempt_folder
@@ -23,6 +25,7 @@ from orchestrator.training.call import python_version, read_result
 from orchestrator.transport.node_archive import cloudpickle_archive
 
 PICKLE: Final = "function.pkl"
+NO_FILE: Final = "<dynamic-code>"  # what cloudpickle 3.1.3 has in place of the name of a function's file
 LIBRARY: Final = "cloudpickle.zip"  # nodes have none, and what it pickled needs it
 
 
@@ -86,15 +89,33 @@ def _name_of(function: Callable[..., Any]) -> str:
 def _pickled(name: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
     import cloudpickle  # noqa: PLC0415 (20 ms that only a launch needs)
 
-    with _by_value(cloudpickle):
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        """Keeps the files of functions, which later versions of cloudpickle leave out: a traceback is to name lines."""
+
+        dispatch_table: ClassVar[Any] = ChainMap(
+            {CodeType: _with_file(cloudpickle.Pickler)}, cloudpickle.Pickler.dispatch_table
+        )
+
+    with _by_value(cloudpickle), io.BytesIO() as data:
         try:
-            data: bytes = cloudpickle.dumps((function, arguments))
+            Pickler(data).dump((function, arguments))
         except (pickle.PicklingError, TypeError, AttributeError, ValueError, RecursionError) as error:
             raise UsageError(
                 f"{name} can't be sent: {type(error).__name__}: {error}",
                 "open files, connections, locks and running generators stay here: make them inside of the function",
             ) from error
-    return data
+        return data.getvalue()
+
+
+def _with_file(pickler: Any) -> Callable[[CodeType], tuple[Any, ...]]:
+    """Return cloudpickle's own reduction of code, with the name of its file."""
+    reduce = pickler.dispatch_table[CodeType]
+
+    def reduced(code: CodeType) -> tuple[Any, ...]:
+        made, arguments = reduce(code)
+        return made, tuple(code.co_filename if each == NO_FILE else each for each in arguments)
+
+    return reduced
 
 
 @contextlib.contextmanager

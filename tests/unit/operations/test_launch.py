@@ -56,6 +56,17 @@ def test_any_function_has_a_name_that_a_run_can_have(tmp_path: Path) -> None:
         assert json.loads(job.read_text())["name"] == name
 
 
+def test_a_function_that_travels_names_its_file_whatever_cloudpickle_makes_of_that(tmp_path: Path) -> None:
+    def outer() -> Any:
+        def inner() -> None: ...
+
+        return inner
+
+    write_job(tmp_path, outer, ())
+    function, _ = pickle.loads((tmp_path / "code" / "function.pkl").read_bytes())  # noqa: S301 (written above)
+    assert function.__code__.co_filename == function().__code__.co_filename == __file__
+
+
 def test_functions_of_own_modules_travel_and_those_of_installed_ones_do_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,14 +23,15 @@ from orchestrator.node.launcher.flight_recorder import (
 
 # Rank 0 has entered three all_reduces and a broadcast of all ranks, rank 1 one all_reduce less.
 PROGRAM = """
-import sys, torch, torch.distributed as dist
+import os, sys, torch, torch.distributed as dist
 rank, store, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
 for _ in range(2):
     dist.all_reduce(torch.ones(1))
 waiting = dist.all_reduce(torch.ones(1), async_op=True) if rank == 0 else None
 for _ in sys.stdin:
-    torch._C._distributed_c10d._dump_fr_trace_file(rank)
+    with open(os.environ["TORCH_FR_DUMP_TEMP_FILE"] + str(rank), "wb") as file:
+        file.write(torch._C._distributed_c10d._dump_fr_trace())
     print("dumped", flush=True)
 """
 
