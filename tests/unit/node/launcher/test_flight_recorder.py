@@ -48,11 +48,13 @@ def dumps(folder: Path) -> None:
         )
         for rank in range(2)
     ]
-    while not all(map(dumped, ranks)) or first_waited(folder) & {1, 2}:
-        time.sleep(0.05)  # gloo's own thread notes the end of a collective, perhaps after it was waited for
-    for rank in ranks:
-        rank.kill()
-        rank.communicate()
+    try:
+        while not all(map(dumped, ranks)) or first_waited(folder) & {1, 2}:
+            time.sleep(0.05)  # gloo's own thread notes the end of a collective, perhaps after it was waited for
+    finally:
+        for rank in ranks:
+            with rank:
+                rank.kill()
 
 
 def dumped(rank: subprocess.Popen[str]) -> bool:
