@@ -195,6 +195,7 @@ class _LogWatch:
         self.run, self.sources, self.selection = run, sources, selection
         self.ended, self.known = threading.Event(), FileCache()
         self.nodes: set[int] | None = set()
+        self.asks_all = False  # as nobody knows which machines have them
         self.threads: dict[int, threading.Thread] = {}
         self._look()
         self.looking = threading.Thread(target=self._look_again, daemon=True)
@@ -208,13 +209,25 @@ class _LogWatch:
             thread.join(JOIN_SECONDS)
 
     def _look_again(self) -> None:
+        if self.nodes == set():
+            self._ask_node_0()
+            self._look()
         while not self.ended.wait(POLL_SECONDS):
             self._look()
+
+    def _ask_node_0(self) -> None:
+        """Bring its word to go, which may not be here yet: the supervisor was away, or is slower."""
+        try:
+            for source in self.sources[:1]:
+                update_all(source.copies(self.run, [0])[:1], source.session())
+        except (OrchError, OSError):  # out of reach: any machine may have them
+            self.asks_all = True
 
     def _look(self) -> None:
         """See which nodes have chosen logs, and begin to copy from machines that had none before."""
         with contextlib.suppress(StoreError):  # not readable, or removed meanwhile: who looks at the run says so
-            self.nodes = nodes_with(self.run, self.selection, self.known)
+            nodes = nodes_with(self.run, self.selection, self.known)
+            self.nodes = None if nodes == set() and self.asks_all else nodes
         for number, source in enumerate(self.sources):
             if number not in self.threads and any(map(self._is_chosen, source.nodes)):
                 self.threads[number] = threading.Thread(target=self._copy, args=(source,), daemon=True)

@@ -173,16 +173,15 @@ def lives(request: Request) -> bool | None:
 
     Never of an earlier start's, which is dead: the run would be taken for lost, and started once more.
     """
-    agent = recorded_agent(request)
+    agent, start = recorded_agent(request), request.get("start")
+    marker = f"{node_folder(at_user(request['run_dir']), request['node'])}/start_{start}"
+    if agent is None and start is not None and os.path.exists(marker):
+        since = _unnamed.setdefault(marker, time.monotonic())  # a file server's clock may be off
+        return False if time.monotonic() - since > CUT_OFF_SECONDS else None
+    _unnamed.pop(marker, None)
     if agent is not None:
         return is_alive(agent)
-    if request.get("start") is None:
-        return None
-    marker = f"{node_folder(at_user(request['run_dir']), request['node'])}/start_{request['start']}"
-    if not os.path.exists(marker):
-        return False if request.get("agent") else None  # of no pid: it was asked for, and not started
-    since = _unnamed.setdefault(marker, time.monotonic())  # a file server's clock may be off
-    return False if time.monotonic() - since > CUT_OFF_SECONDS else None
+    return False if start is not None and request.get("agent") else None  # one of no pid was asked for, and not started
 
 
 def recorded_agent(request: Request) -> Process | None:

@@ -97,7 +97,7 @@ def ended_if_interrupted(root: Path, secrets: Iterable[str]) -> Iterator[list[Ru
     except BaseException:
         from orchestrator.supervisor import queue  # noqa: PLC0415 (few submits are interrupted)
 
-        for run in begun:
+        for run in reversed(begun):  # what waits is taken off the list before a start that is under way is waited for
             # It is refused and removed at this moment, or there is no room to say so.
             with suppress(OrchError, FileNotFoundError):
                 if not queue.drop(run, "its submit was interrupted"):

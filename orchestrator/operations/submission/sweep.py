@@ -247,7 +247,8 @@ def _enqueue(root: Path, folder: Path, runs: Sequence[RunDir], secrets: dict[str
         for run in runs:
             queue.take_back(root, run)
         raise
-    (folder / dependencies.QUEUED).unlink()
+    finally:
+        (folder / dependencies.QUEUED).unlink(missing_ok=True)
 
 
 def _submit_array(

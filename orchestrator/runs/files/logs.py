@@ -83,7 +83,7 @@ def log_files(run: RunDir, selection: Selection) -> list[LogFile]:
 def nodes_with(run: RunDir, selection: Selection, known: FileCache) -> set[int] | None:
     """Return the nodes that have, or have had, a chosen log, by what is known here; None where all may have.
 
-    Of a rank it is told by node 0's word to go, before which no rank has a log.
+    Of a rank it is told by node 0's word to go, before which no rank has a log: none while that is not here.
     """
     if selection.everything:
         return None

@@ -22,6 +22,8 @@ PASSES: Final = (
     EventKind.CLEANED_UP,
 )  # of the controlling side: of one start, not of the run
 
+NEVER_AGAIN: Final = (EventKind.CANCEL, EventKind.SUBMIT_FAILED, EventKind.FOUND_LOST)  # no other start follows these
+
 
 @dataclass(frozen=True)
 class Relaunch:
@@ -112,7 +114,7 @@ def next_start(
     """
     events = list(events)
     began = lost or any(event.get("kind") in (EventKind.GO, EventKind.LOST_NODE) for event in events)
-    ended = any(event.get("kind") in (EventKind.CANCEL, EventKind.SUBMIT_FAILED) for event in events)
+    ended = any(event.get("kind") in NEVER_AGAIN for event in events)
     saved = newest_saved(events)
     stalled = restart.stalled(restart.progress_of_starts(events), saved)
     no = restart.refusal(Restarter.SUPERVISOR, cause, retry, restart.times_used(events, cause), stalled)

@@ -108,9 +108,6 @@ def test_only_machines_that_have_chosen_logs_are_asked_and_after_a_restart_other
         return here()
 
     sources = [machine(name, node, session=partial(session, name)) for node, name in enumerate(("n1", "n2", "n3"))]
-    with watching_logs(run, sources, Selection(2)):
-        pass  # before the ranks were told to go
-    assert asked == []
     told_to_go(run, 2, 2)
     with watching_logs(run, sources, Selection(2)):
         assert came.acquire(timeout=60)
@@ -121,6 +118,25 @@ def test_only_machines_that_have_chosen_logs_are_asked_and_after_a_restart_other
     with watching_logs(run, sources, Selection(node=0)):
         pass
     assert asked == ["n2", "n3", "n1"]
+
+
+def test_where_it_is_not_known_here_that_the_ranks_go_node_0_is_asked_first(run: RunDir, tmp_path: Path) -> None:
+    """The supervisor was killed, or the laptop shut, before that word was here."""
+    sources = [machine("n1", 0), machine("n2", 1), machine("n3", 2, session=pytest.fail)]
+    with watching_logs(run, sources, Selection(1)):
+        pass
+    assert not run.node(1).exists()
+    with (tmp_path / "orch/runs/r-1/nodes/0/events.jsonl").open("a") as file:
+        file.write('{"kind": "go", "node": 0, "nproc": [1, 1, 1]}\n')
+    with watching_logs(run, sources, Selection(1)):
+        pass
+    assert (run.node(1) / "attempt_0/rank_1.log").exists()
+
+
+def test_where_node_0_is_out_of_reach_then_any_machine_may_have_it(run: RunDir) -> None:
+    with watching_logs(run, [machine("n1", 0, session=out_of_reach), machine("n2", 1)], Selection(1)):
+        pass
+    assert (run.node(1) / "attempt_0/rank_1.log").exists()
 
 
 def test_where_node_0_has_not_said_how_many_ranks_each_node_has_all_are_asked(run: RunDir) -> None:
