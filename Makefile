@@ -88,7 +88,7 @@ soak: .venv/test.stamp .venv-frameworks/stamp
 # Side-by-side measurements; prints the table of bench/README.md. MNIST_DIR=folder adds the MNIST rows.
 bench: .venv/test.stamp .venv-bench/bin/torchx
 	@$(BIN)/python bench/pairs.py
-	@for script in startup recovery status iterations flood sampling mnist strategies memory scaling checkpoint submit \
+	@for script in startup recovery status iterations flood sampling mnist strategies memory scaling checkpoint submit plan \
 		fanout bytes outputs delays many slurm containers environments views ui; do \
 		$(BIN)/python bench/$$script.py || exit 1; done
 

@@ -7,7 +7,7 @@ import statistics
 from launches import OrchLaunch, ended, workplace
 from pairs import Load, how_many, print_row
 
-LIMIT_MS = 400
+LIMIT_MS = 200
 
 
 def main() -> None:
