@@ -75,7 +75,7 @@ def listen():
     while os.read(asked, 128):
         dump = os.environ["TORCH_FR_DUMP_TEMP_FILE"] + str(rank)
         with open(dump + ".partial", "wb") as file:
-            file.write(torch._C._distributed_c10d._dump_fr_trace())
+            file.write(torch._C._distributed_c10d._dump_fr_trace(includeStackTraces=False))
         os.replace(dump + ".partial", dump)
 
 dist.init_process_group("gloo")

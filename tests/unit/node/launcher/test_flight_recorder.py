@@ -31,7 +31,7 @@ for _ in range(2):
 waiting = dist.all_reduce(torch.ones(1), async_op=True) if rank == 0 else None
 for _ in sys.stdin:
     with open(os.environ["TORCH_FR_DUMP_TEMP_FILE"] + str(rank), "wb") as file:
-        file.write(torch._C._distributed_c10d._dump_fr_trace())
+        file.write(torch._C._distributed_c10d._dump_fr_trace(includeStackTraces=False))
     print("dumped", flush=True)
 """
 
