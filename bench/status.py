@@ -54,7 +54,7 @@ def main() -> None:
         load = Load()
         pairs = interleave(lambda: status(many), lambda: status(Path(empty)), count)
     print_pairs(
-        f"`orch status` with {PAST:,} past runs", "an empty store", Target(1.5), pairs, pairs.medians("s", 3), load
+        f"`orch status` with {PAST:,} past runs", "an empty store", Target(1.1), pairs, pairs.medians("s", 3), load
     )
 
 
