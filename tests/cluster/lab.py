@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.node.system.processes import identify, send_signal, wait_gone
 from tests.cluster.control import Control
 from tests.result import Result
 from tests.testbed.layout import REPO
@@ -144,6 +146,10 @@ class Lab:
         """The agents on a host."""
         return [each.pid for each in self.control.processes(host, self.user) if b"\0agent\0" in _argv(each.pid)]
 
+    def docker_clients(self, host: str) -> list[int]:
+        """Each `docker run` on a host."""
+        return [each.pid for each in self.control.processes(host, self.user) if b"docker\0run\0" in _argv(each.pid)]
+
     def ranks(self, run: str, host: str) -> list[int]:
         """The ranks of the run on a host: what its launcher has started."""
         pids = self.of_run(run, host)
@@ -156,6 +162,15 @@ class Lab:
             assert self.of_run(run, host) == []
             folder = self.control.file(host, f"/home/{self.user}/.orch/runs/{run}")
             assert not folder.exists(), sorted(folder.rglob("*"))
+
+
+def kill(pids: list[int], number: int = signal.SIGKILL) -> None:
+    """Signal these processes, all at one moment, and wait until they are gone."""
+    assert pids
+    found = [process for pid in pids if (process := identify(pid)) is not None]
+    for process in found:
+        send_signal(process, number)  # one may have ended since
+    assert wait_gone(found, 10) == []
 
 
 def _argv(pid: int) -> bytes:

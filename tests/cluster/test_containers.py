@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import io
 import json
-import os
 import re
 import signal
 import sys
@@ -20,7 +19,7 @@ import pytest
 
 from orchestrator.node.system.processes import send_signal, wait_gone
 from tests.cluster.control import Control
-from tests.cluster.lab import HOLD, LAPTOP, STEPS, Lab, settled
+from tests.cluster.lab import HOLD, LAPTOP, STEPS, Lab, kill, settled
 from tests.cluster.test_ssh_formats import TRAINER, begun
 from tests.testbed import docker as daemons
 from tests.testbed import images
@@ -317,25 +316,12 @@ def test_killed_agents_and_clients_leave_no_container_and_no_other_is_touched(
     shown = [Path(f"/proc/{each.pid}/cmdline").read_bytes() for each in lab.control.processes("n2", ALICE.name)]
     assert canary not in json.dumps(inspected)
     assert not any(canary.encode() in words for words in shown)
-    kill(lab, "n1", b"\0agent\0")
-    kill(lab, "n2", b"docker\0run\0")
+    # All at one moment: once n1's agent is gone the others end, and n2's client with them.
+    kill([*lab.agents("n1"), *lab.docker_clients("n2")])
     assert lab.wait(run).code == 100
     gone(lab.control, *NODES[1:])
     settled(lambda: containers(lab.control, "n1") == [stranger], "the end of the container on n1")
     lab.assert_nothing_left(run)
-
-
-def kill(lab: Lab, host: str, words: bytes) -> None:
-    """KILL to alice's processes on a host that have these words in their command line."""
-    found = []
-    for each in lab.control.processes(host, ALICE.name):
-        with contextlib.suppress(OSError):
-            if words in Path(f"/proc/{each.pid}/cmdline").read_bytes():
-                found.append(each)
-    assert found
-    for each in found:
-        os.kill(each.pid, signal.SIGKILL)
-    assert wait_gone(found, 10) == []
 
 
 def test_a_daemon_that_restarts_and_a_machine_that_crashes_leave_no_container(lab: Lab, image: str) -> None:

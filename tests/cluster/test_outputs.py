@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.control import Control
-from tests.cluster.lab import LAPTOP, Lab
-from tests.cluster.test_ssh_faults import kill
+from tests.cluster.lab import LAPTOP, Lab, kill
 from tests.testbed.layout import PEOPLE
 from tests.testbed.machine import wait_until
 

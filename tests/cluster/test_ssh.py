@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
-from orchestrator.node.system.processes import identify, wait_gone
+from orchestrator.node.system.processes import identify
 from orchestrator.runs.files.samples import read_samples
 from orchestrator.runs.store import RunDir
 from tests.cluster.control import Control
-from tests.cluster.lab import HOLD, LAPTOP, STEPS, Lab, settled
+from tests.cluster.lab import HOLD, LAPTOP, STEPS, Lab, kill, settled
 from tests.testbed.layout import REPO
 
 # The wall clock alone, and all that Python asks of it. libfaketime breaks Python's time.sleep.
@@ -54,14 +52,6 @@ print(reader.log(run, rank).last(1).lines[0].text)
 @pytest.fixture
 def lab(testbed: Control) -> Lab:
     return Lab(testbed)
-
-
-def kill(pids: list[int], number: int = signal.SIGKILL) -> None:
-    """Signal these processes, and wait until they are gone."""
-    found = [process for pid in pids if (process := identify(pid)) is not None]
-    for process in found:
-        os.kill(process.pid, number)
-    assert wait_gone(found, 10) == []
 
 
 @pytest.mark.timeout(240)

@@ -8,8 +8,8 @@ import shutil
 import pytest
 
 from tests.cluster.control import Control
-from tests.cluster.lab import STEPS, Lab
-from tests.cluster.test_ssh_faults import assert_it_went_on, kill, training
+from tests.cluster.lab import STEPS, Lab, kill
+from tests.cluster.test_ssh_faults import assert_it_went_on, training
 from tests.testbed.layout import PEOPLE
 from tests.testbed.machine import wait_until
 

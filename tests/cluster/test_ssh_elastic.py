@@ -11,8 +11,8 @@ import torch
 
 from tests import wheels
 from tests.cluster.control import Control
-from tests.cluster.lab import SLOW_AT_FIRST, STEPS, Lab, settled
-from tests.cluster.test_ssh_faults import PAUSE, TOTAL, kill, unbroken
+from tests.cluster.lab import SLOW_AT_FIRST, STEPS, Lab, kill, settled
+from tests.cluster.test_ssh_faults import PAUSE, TOTAL, unbroken
 
 # Trained by orch's own program, as slowly as PAUSE says: 60 samples of y = sum(x).
 TASK = """

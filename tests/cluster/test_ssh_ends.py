@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.cluster.control import Control
-from tests.cluster.lab import Lab, settled
-from tests.cluster.test_ssh_faults import kill
+from tests.cluster.lab import Lab, kill, settled
 
 # Says when it is about to end, does so when it is let, and leaves a line each time.
 PROGRAM = """

@@ -6,17 +6,15 @@ import contextlib
 import os
 import random
 import re
-import signal
 import statistics
 import subprocess
 import time
 
 import pytest
 
-from orchestrator.node.system.processes import identify, wait_gone
 from orchestrator.runs.state import FINAL
 from tests.cluster.control import Control
-from tests.cluster.lab import HOLD, LAPTOP, SLOW_AT_FIRST, STEPS, Lab, settled
+from tests.cluster.lab import HOLD, LAPTOP, SLOW_AT_FIRST, STEPS, Lab, kill, settled
 
 SEED, FULL = os.environ.get("SOAK_SEED", "7"), bool(os.environ.get("SOAK"))
 TOTAL = 60
@@ -44,14 +42,6 @@ def unbroken(lab: Lab) -> str:
 
 def weights(lab: Lab, run: str) -> str:
     return lab.log(run).split("weights ")[1].split()[0]
-
-
-def kill(pids: list[int]) -> None:
-    assert pids
-    found = [process for pid in pids if (process := identify(pid)) is not None]
-    for process in found:
-        os.kill(process.pid, signal.SIGKILL)
-    assert wait_gone(found, 10) == []
 
 
 def training(lab: Lab, total: int = TOTAL, limits: dict[str, int] | None = None, **profile: object) -> str:
@@ -245,7 +235,6 @@ def test_a_submit_killed_at_any_moment_leaves_no_orphan_and_no_second_copy(lab: 
 
 def kill_submit(lab: Lab) -> None:
     """Kill the submit and the supervisor that it may have started."""
-    for process in lab.control.processes(LAPTOP, lab.user):
-        if process.command.startswith("python"):
-            os.kill(process.pid, signal.SIGKILL)
-            wait_gone([process], 10)
+    processes = lab.control.processes(LAPTOP, lab.user)
+    if pids := [each.pid for each in processes if each.command.startswith("python")]:
+        kill(pids)

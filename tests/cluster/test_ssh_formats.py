@@ -8,8 +8,7 @@ import shutil
 import pytest
 
 from tests.cluster.control import Control
-from tests.cluster.lab import Lab, settled
-from tests.cluster.test_ssh_faults import kill
+from tests.cluster.lab import Lab, kill, settled
 
 # Saves every 100 steps in the layout of Hugging Face's Trainer. After each save it goes on when its machine lets it
 # (`wait`), or asks to be started again (`requeue`).

@@ -9,9 +9,9 @@ from typing import IO
 
 import pytest
 
-from orchestrator.node.system.processes import identify, wait_gone
+from orchestrator.node.system.processes import identify
 from tests.cluster.control import Control
-from tests.cluster.lab import DIALLED, HOLD, LAPTOP, Lab, settled
+from tests.cluster.lab import DIALLED, HOLD, LAPTOP, Lab, kill, settled
 from tests.terminal import terminal
 from tests.testbed.layout import REPO
 from tests.testbed.machine import ENVIRONMENT
@@ -22,13 +22,6 @@ HOSTS = ("n1", "n2", "n3")
 @pytest.fixture
 def lab(testbed: Control) -> Lab:
     return Lab(testbed)
-
-
-def kill(pid: int) -> None:
-    found = identify(pid)
-    assert found is not None
-    os.kill(pid, signal.SIGKILL)
-    assert wait_gone([found], 10) == []
 
 
 def assert_nothing_left(lab: Lab) -> None:
@@ -82,7 +75,7 @@ def ended_by_its_supervisor(lab: Lab) -> str:
 
 def test_a_submit_that_is_killed_meanwhile_is_noticed_by_its_supervisor_which_ends_the_run(lab: Lab) -> None:
     submit, _ = starting(lab, *lab.argv("submit", lab.job("hold", HOLD), "--profile", lab.profile()))
-    kill(submit)
+    kill([submit])
     assert "the submit ended before it had started" in ended_by_its_supervisor(lab)
 
 
@@ -113,7 +106,7 @@ def test_a_supervisor_that_is_killed_meanwhile_is_told_by_the_submit_and_no_run_
     with terminal(argv, ENVIRONMENT) as screen:
         screen.until("waiting for an answer of n")  # n3's for ever, the others' may be slow
         (supervisor,) = lab.supervisor()
-        kill(supervisor)
+        kill([supervisor])
         assert screen.code() == 1
     said = " ".join(screen.text.split())
     assert "the supervisor, which starts the run, has ended before that was done" in said
