@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from lab import on_the_testbed, scratch
 from pairs import Load, Target, how_many, interleave, print_pairs, print_row
 
 from orchestrator.backends.remote.checkpoints import bring_checkpoint
+from orchestrator.protocol.checkpoints.checksum import Algorithm
 from orchestrator.transport.address import Address
 from orchestrator.transport.pool import ConnectionPool
 from orchestrator.transport.rpc import Session
@@ -24,10 +26,11 @@ from orchestrator.transport.rpc import Session
 HOST, FOLDER = "n1", "/home/alice/bench"
 MAKE = """
 import hashlib, json, os, sys
-step, size = int(sys.argv[1]), int(sys.argv[2])
+from blake3 import blake3
+step, size, algorithm = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 folder = f"/home/alice/bench/step_{step:08}"
 os.makedirs(folder)
-digest = hashlib.sha256()
+digest = blake3() if algorithm == "blake3" else hashlib.sha256()
 with open(f"{folder}/state.pt", "wb") as file:
     for _ in range(size // 1000000):
         block = os.urandom(1000000)
@@ -35,8 +38,8 @@ with open(f"{folder}/state.pt", "wb") as file:
         file.write(block)
     file.flush()
     os.fsync(file.fileno())
-files = {"state.pt": {"bytes": size, "sha256": digest.hexdigest()}}
-manifest = json.dumps({"format": 1, "step": step, "files": files}).encode()
+files = {"state.pt": {"bytes": size, algorithm: digest.hexdigest()}}
+manifest = json.dumps({"format": 2 if algorithm == "blake3" else 1, "step": step, "files": files}).encode()
 open(f"{folder}/manifest.json", "wb").write(manifest)
 open(f"{folder}/COMMIT", "w").write(hashlib.sha256(manifest).hexdigest() + "\\n")
 """
@@ -62,10 +65,11 @@ def scp(target: Path) -> None:
     subprocess.run(["scp", "-q", "-B", "-r", f"{HOST}:{FOLDER}/{target.name}", str(target)], check=True)
 
 
-def compare(session: Session, step: int, size: int, name: str, count: int) -> Path:
-    """Print the row of one size; where the checkpoint would be brought to."""
+def compare(session: Session, step: int, size: int, name: str, algorithm: Algorithm, count: int) -> Path:
+    """Print the row of one size and checksum; where the checkpoint would be brought to."""
     load = Load()
-    subprocess.run(["ssh", HOST, "python3", "-", str(step), str(size)], input=MAKE.encode(), check=True)
+    make = ["ssh", HOST, sys.executable, "-", str(step), str(size), algorithm]
+    subprocess.run(make, input=MAKE.encode(), check=True)
     ours, theirs = scratch() / f"step_{step:08}", scratch() / "scp" / f"step_{step:08}"
     theirs.parent.mkdir(exist_ok=True)
 
@@ -77,7 +81,7 @@ def compare(session: Session, step: int, size: int, name: str, count: int) -> Pa
 
     orch(), peer()  # both read it once
     pairs = interleave(orch, peer, count)
-    what = f"{name} checkpoint brought back over SSH: sha256, synced, committed last"
+    what = f"{name} checkpoint brought back over SSH: {algorithm}, synced, committed last"
     print_pairs(what, "`scp -r` alone", Target(1), pairs, pairs.medians("s"), load)
     return ours
 
@@ -88,8 +92,9 @@ def main() -> None:
     count = how_many(8)
     with contextlib.closing(ConnectionPool()) as pool:
         session = pool.session(Address(HOST), "~/.orch")
-        compare(session, 1, 512_000_000, "512 MB", count)
-        target = compare(session, 2, 1_000_000_000, "1 GB", count)
+        compare(session, 1, 512_000_000, "512 MB", Algorithm.BLAKE3, count)
+        compare(session, 2, 1_000_000_000, "1 GB", Algorithm.SHA256, count)
+        target = compare(session, 3, 1_000_000_000, "1 GB", Algorithm.BLAKE3, count)
         bring(session, target)
         load, begun = Load(), time.monotonic()
         bring(session, target)

@@ -18,7 +18,15 @@ from typing import Any, Final
 from orchestrator.backends import backend
 from orchestrator.errors import BackendError, OrchError, RunNotFoundError, StoreError, UsageError
 from orchestrator.protocol.checkpoints import checkpoint_dir
-from orchestrator.protocol.checkpoints.checkpoint_dir import BLOCK_BYTES, COMMIT, MANIFEST, CheckpointState, sha256_of
+from orchestrator.protocol.checkpoints.checkpoint_dir import COMMIT, MANIFEST, CheckpointState
+from orchestrator.protocol.checkpoints.checksum import (
+    BLOCK_BYTES,
+    Algorithm,
+    Checksum,
+    Hasher,
+    NotInstalledError,
+    hasher,
+)
 from orchestrator.protocol.metric import JobMetric
 from orchestrator.runs.files.checkpoints import Checkpoint, all_of, best, check, checkpoint_folder
 from orchestrator.runs.files.logs import Selection, log_files
@@ -38,8 +46,13 @@ class Copied:
 
     path: str
     bytes: int
-    sha256: str
+    checksum: Checksum
     how: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON types, the checksum under what it was made with, as in a manifest."""
+        checksum = {str(self.checksum.algorithm): self.checksum.hex}
+        return {"path": self.path, "bytes": self.bytes, **checksum, "how": self.how}
 
 
 @dataclass(frozen=True)
@@ -55,7 +68,7 @@ class Pulled:
 
     def to_json(self) -> dict[str, Any]:
         """Return the receipt as JSON types."""
-        return {**asdict(self), "files": [asdict(file) for file in self.files], "skipped": list(self.skipped)}
+        return {**asdict(self), "files": [file.to_json() for file in self.files], "skipped": list(self.skipped)}
 
 
 class _ChangedError(Exception):
@@ -158,15 +171,16 @@ def _grown(source: Path, target: Path, name: str) -> Copied | None:
             target.parent.mkdir(parents=True, exist_ok=True)
             with open(target, "a+b") as writing:
                 have = writing.seek(0, os.SEEK_END)
-                digest = hashlib.sha256()
+                digest = hasher(Algorithm.SHA256)
                 if have > wanted or _digest(target, have) != _feed(reading, digest, have):
                     writing.truncate(0)
-                    digest, have = hashlib.sha256(), 0
+                    digest, have = hasher(Algorithm.SHA256), 0
                     reading.seek(0)
                 _append(reading, writing, digest, wanted - have)
         how = "kept" if have == wanted else "continued" if have else "copied"
-        _verify(target, digest.hexdigest())
-        return Copied(name, wanted, digest.hexdigest(), how)
+        checksum = Checksum(Algorithm.SHA256, digest.hexdigest())
+        _verify(target, checksum)
+        return Copied(name, wanted, checksum, how)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -175,18 +189,18 @@ def _grown(source: Path, target: Path, name: str) -> Copied | None:
 
 def _digest(path: Path, count: int) -> str:
     with open(path, "rb", buffering=0) as file:
-        return _feed(file, hashlib.sha256(), count)
+        return _feed(file, hasher(Algorithm.SHA256), count)
 
 
-def _feed(file: Any, digest: Any, count: int) -> str:
+def _feed(file: Any, digest: Hasher, count: int) -> str:
     """Hash the next `count` bytes; return the hexadecimal digest up to there."""
     while count > 0 and (block := file.read(min(BLOCK_BYTES, count))):
         digest.update(block)
         count -= len(block)
-    return str(digest.hexdigest())
+    return digest.hexdigest()
 
 
-def _append(reading: Any, writing: Any, digest: Any, count: int) -> None:
+def _append(reading: Any, writing: Any, digest: Hasher, count: int) -> None:
     while count > 0 and (block := reading.read(min(BLOCK_BYTES, count))):
         writing.write(block)
         digest.update(block)
@@ -195,8 +209,8 @@ def _append(reading: Any, writing: Any, digest: Any, count: int) -> None:
     os.fsync(writing.fileno())
 
 
-def _verify(path: Path, sha256: str) -> None:
-    if sha256_of(path) != sha256:
+def _verify(path: Path, checksum: Checksum) -> None:
+    if not checksum.is_of(path):
         raise OrchError(
             f"{path} does not hold what was copied into it", "its disk may be broken; pull elsewhere: --to DIR"
         )
@@ -288,35 +302,37 @@ def _copy_checkpoint(source: Checkpoint, target: Path) -> list[Copied]:
     try:
         manifest = (source.path / MANIFEST).read_bytes()
         target.mkdir(parents=True, exist_ok=True)
-        if hashlib.sha256(manifest).hexdigest() != source.files[MANIFEST]:
+        if hashlib.sha256(manifest).hexdigest() != source.files[MANIFEST].hex:
             raise _ChangedError("its manifest changed while it was copied")
-        committed = source.files[MANIFEST].encode()
+        committed = source.files[MANIFEST].hex.encode()
         if (target / COMMIT).exists() and (target / COMMIT).read_bytes().strip() != committed:
             (target / COMMIT).unlink()  # another save of the same step: what is there is about to be mixed
         copied = [
-            _hashed(source.path / name, target / name, digest)
-            for name, digest in source.files.items()
+            _verified(source.path / name, target / name, checksum)
+            for name, checksum in source.files.items()
             if name != MANIFEST
         ]
         for name, content in ((MANIFEST, manifest), (COMMIT, committed + b"\n")):
-            digest = hashlib.sha256(content).hexdigest()
+            checksum = Checksum(Algorithm.SHA256, hashlib.sha256(content).hexdigest())
             same = (target / name).exists() and (target / name).read_bytes() == content
             if not same:
                 write_durably(target / name, content)
-            _verify(target / name, digest)
-            copied.append(_copied(target / name, digest, "kept" if same else "copied"))
+            _verify(target / name, checksum)
+            copied.append(_copied(target / name, checksum, "kept" if same else "copied"))
     except FileNotFoundError as error:
         raise _ChangedError(f"{error.filename} went away while it was copied") from error
     except OSError as error:
         raise _failed(target, error) from error
+    except NotInstalledError as error:
+        raise OrchError(f"the checkpoint of step {source.step} can't be verified: {error}") from error
     return copied
 
 
-def _hashed(source: Path, target: Path, sha256: str) -> Copied:
-    """Copy a file whose hash is known; a partial copy of an interrupted pull is continued."""
-    if target.exists() and sha256_of(target) == sha256:
-        return _copied(target, sha256, "kept")
-    partial = target.with_name(f".{target.name}.{sha256[:16]}.partial")
+def _verified(source: Path, target: Path, checksum: Checksum) -> Copied:
+    """Copy a file whose checksum is known; a partial copy of an interrupted pull is continued."""
+    if target.exists() and checksum.is_of(target):
+        return _copied(target, checksum, "kept")
+    partial = target.with_name(f".{target.name}.{checksum.hex[:16]}.partial")
     with open(source, "rb", buffering=0) as reading:  # once open it stays, even when the run deletes it
         have = partial.stat().st_size if partial.exists() else 0
         for start in dict.fromkeys((have, 0)):
@@ -327,12 +343,12 @@ def _hashed(source: Path, target: Path, sha256: str) -> Copied:
                 writing.truncate()
                 writing.flush()
                 os.fsync(writing.fileno())
-            if sha256_of(partial) == sha256:
+            if checksum.is_of(partial):
                 os.replace(partial, target)
-                return _copied(target, sha256, "continued" if start else "copied")
+                return _copied(target, checksum, "continued" if start else "copied")
     partial.unlink()
-    raise _ChangedError(f"{source.name} does not match its sha256")
+    raise _ChangedError(f"{source.name} does not match its checksum")
 
 
-def _copied(path: Path, sha256: str, how: str) -> Copied:
-    return Copied(f"checkpoints/{path.parent.name}/{path.name}", path.stat().st_size, sha256, how)
+def _copied(path: Path, checksum: Checksum, how: str) -> Copied:
+    return Copied(f"checkpoints/{path.parent.name}/{path.name}", path.stat().st_size, checksum, how)

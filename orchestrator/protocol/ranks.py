@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from orchestrator.protocol.checkpoints import checksum as checksums
 from orchestrator.protocol.layout import (
     attempt_folder,
     metrics_file,
@@ -64,10 +65,12 @@ def rank_environment(
     master_port: int | str,
     serves_store: bool,
     resume_from: str = "",
+    checksum: str = "",
 ) -> dict[str, str]:
     """Return the variables of one rank: torchrun's own, name by name, and orch's.
 
     resume_from: the path of the checkpoint that the attempt goes on from; there is none where it begins.
+    checksum: what all agents and ranks can verify checkpoints by; empty: sha256.
     """
     rank = binding.rank_offset + local_rank
     folder = attempt_folder(node_folder(task.run_dir, task.node_rank), attempt)
@@ -102,6 +105,7 @@ def rank_environment(
         "ORCH_OUTPUT_DIR": output_folder(task.run_dir),
         "ORCH_RESUME": task.resume,
         **({"ORCH_RESUME_FROM": resume_from} if resume_from else {}),
+        **({checksums.VARIABLE: checksum} if checksum else {}),
         "ORCH_METRICS_FILE": metrics_file(task.run_dir),
         "ORCH_RESULT_FILE": result_file(folder if task.container else task.run_dir),
         "ORCH_BEAT_FILE": f"{folder}/beat_{rank}",

@@ -89,7 +89,8 @@ class SimulatedLauncher:
             self.early.append(order)
         elif order["kind"] == "prepare":
             self.attempt = order["attempt"]
-            self._later(self._seconds(0.01, 0.2), self._report, "ready", {"port": 29400 + self.attempt})
+            ready = {"port": 29400 + self.attempt, "checksums": ["sha256"]}
+            self._later(self._seconds(0.01, 0.2), self._report, "ready", ready)
         elif order["kind"] == "go":
             first = order["binding"]["rank_offset"]
             self.running = set(range(first, first + order["binding"]["nproc"]))

@@ -16,6 +16,7 @@ from orchestrator.errors import BackendError
 from orchestrator.node.server.files import WHOLE
 from orchestrator.protocol.checkpoints import checkpoint_dir
 from orchestrator.protocol.checkpoints.checkpoint_dir import COMMIT, MANIFEST, is_committed, newest
+from orchestrator.protocol.checkpoints.checksum import Checksum, Hasher, NotInstalledError, hasher
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.metric import kept_by
 from orchestrator.runs.store import RunDir, write_durably
@@ -92,8 +93,8 @@ def bring_checkpoint(session: Session, remote: str, target: Path) -> bool:
         return True
     target.mkdir(parents=True, exist_ok=True)
     with session.for_bytes(sum(size for size, _ in files.values())) as fast:
-        for each, (size, sha256) in files.items():
-            if not bring_file(fast, f"{remote}/{each}", target / each, size, sha256):
+        for each, (size, checksum) in files.items():
+            if not bring_file(fast, f"{remote}/{each}", target / each, size, checksum):
                 shutil.rmtree(target)
                 return False
     write_durably(target / MANIFEST, manifest)
@@ -105,22 +106,22 @@ def _whole(session: Session, path: str) -> bytes:
     return session.call("read_file", path=path, most=WHOLE)[1]
 
 
-def _files(manifest: bytes, name: str) -> dict[str, tuple[int, str]] | None:
-    """Return (bytes, sha256) of each file of the checkpoint; None where it is another's, or names others' files."""
+def _files(manifest: bytes, name: str) -> dict[str, tuple[int, Checksum]] | None:
+    """Return (bytes, checksum) of each file of the checkpoint; None where it is another's, or names others' files."""
     try:
         found = checkpoint_dir.manifest_of(manifest)
     except checkpoint_dir.BadCheckpointError:
         return None
     if checkpoint_dir.step_of(name) != found.step:
         return None
-    return {each: (entry["bytes"], entry["sha256"]) for each, entry in found.files.items()}
+    return {each: (entry["bytes"], Checksum.of(entry)) for each, entry in found.files.items()}
 
 
-def bring_file(session: Session, remote: str, target: Path, size: int, sha256: str) -> bool:
+def bring_file(session: Session, remote: str, target: Path, size: int, checksum: Checksum) -> bool:
     """Go on with the copy of a file; False where it is not the file that was promised."""
-    partial = partial_of(target, sha256)
+    digest, partial = _hasher(target, checksum), partial_of(target, checksum.hex)
     with open(partial, "a+b", buffering=0) as file, ThreadPoolExecutor(1) as pool:
-        copy = _HashedCopy(file, pool)
+        copy = _HashedCopy(file, pool, digest)
         try:
             while copy.size < size:
                 count, before = min(size - copy.size, MOST if session.is_own else PIECE), copy.size
@@ -132,23 +133,30 @@ def bring_file(session: Session, remote: str, target: Path, size: int, sha256: s
             if error.transient:
                 raise
         copy.sync()
-    if copy.digest.hexdigest() != sha256:
+    if digest.hexdigest() != checksum.hex:
         partial.unlink()
         return False
     os.replace(partial, target)
     return True
 
 
-def partial_of(target: Path, sha256: str) -> Path:
-    """Return where a file is while it is being copied; what is there is gone on with."""
-    return target.with_name(f".{target.name}.{sha256[:16]}.partial")
+def _hasher(target: Path, checksum: Checksum) -> Hasher:
+    try:
+        return hasher(checksum.algorithm)
+    except NotInstalledError as error:
+        raise BackendError(f"{target} can't be verified: {error}") from error
+
+
+def partial_of(target: Path, digest: str) -> Path:
+    """Return where a file of this hash is while it is being copied; what is there is gone on with."""
+    return target.with_name(f".{target.name}.{digest[:16]}.partial")
 
 
 class _HashedCopy:
     """A file that is being copied: its size and hash as far as it is here."""
 
-    def __init__(self, file: io.FileIO, pool: ThreadPoolExecutor) -> None:
-        self.file, self.digest, self.size = file, hashlib.sha256(), 0
+    def __init__(self, file: io.FileIO, pool: ThreadPoolExecutor, digest: Hasher) -> None:
+        self.file, self.digest, self.size = file, digest, 0
         self.pool, self.synced = pool, pool.submit(_sync, file)
         self.problem: OSError | None = None
         self.room = memoryview(bytearray(PIECE))  # used again and again: new memory costs more than the copy

@@ -18,6 +18,7 @@ from orchestrator.backends.remote.output_record import Home, Kept, Left, Sizes
 from orchestrator.backends.remote.transfer import sole_writer
 from orchestrator.backends.settings import remote_folder
 from orchestrator.errors import BackendError
+from orchestrator.protocol.checkpoints.checksum import Algorithm, Checksum
 from orchestrator.protocol.files import sync_filesystem, write_atomic
 from orchestrator.protocol.layout import output_folder
 from orchestrator.protocol.outputs import Entry, chosen, home_names, leads_out
@@ -195,7 +196,8 @@ class Outputs:
     def _fetch_large(self, session: Session, home: Home, name: str, entry: Entry, path: str) -> None:
         sha256 = _hashes(session, [(path, entry.size)])[0]
         if sha256 is not None:
-            write = functools.partial(bring_file, session, path, size=entry.size, sha256=sha256)
+            checksum = Checksum(Algorithm.SHA256, sha256)
+            write = functools.partial(bring_file, session, path, size=entry.size, checksum=checksum)
             try:
                 self._keep(home, name, entry, sha256, write)
             except BackendError as error:

@@ -319,7 +319,8 @@ class Agent:
         """Start the ranks; node 0's address is the leader's word, as any other could be somebody's in between."""
         master_addr = message["master_addr"]
         network = network_environment(master_addr, self.task.interface)
-        self.ranks.go(message["binding"], master_addr, message["master_port"], network, message["resume_from"])
+        self.ranks.go(message["binding"], master_addr, message["master_port"], network, message["resume_from"],
+                      message["checksum"])  # fmt: skip
 
     # -- the end
 

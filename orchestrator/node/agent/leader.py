@@ -12,6 +12,7 @@ from orchestrator.node.agent.missing_rank import missing_rank
 from orchestrator.node.agent.stall_detector import culprit_of_hang
 from orchestrator.node.container.argv import odd_image, short
 from orchestrator.protocol import restart
+from orchestrator.protocol.checkpoints.checksum import agreed
 from orchestrator.protocol.gang import Hello
 from orchestrator.protocol.gpu_errors import Blame, gpu_error_of
 from orchestrator.protocol.hostlist import nodes_in_words
@@ -125,6 +126,7 @@ class Leader:
     reached_at: dict[int, str] = field(default_factory=dict)  # node 0's address on each node's connection
     images: dict[int, str] = field(default_factory=dict)  # of each node's container
     checkpoints: dict[int, list[list[str]]] = field(default_factory=dict)  # name and mark, of each node's; newest first
+    checksums: dict[int, list[str]] = field(default_factory=dict)  # that each node and its ranks can make
     exits: list[Message] = field(default_factory=list)
     exits_on: dict[int, list[Message]] = field(default_factory=dict)  # the same ones, of each node
     lost: dict[int, str] = field(default_factory=dict)  # and why
@@ -271,6 +273,7 @@ class Leader:
         if node == 0:
             self.port = message["port"]
         self.images[node] = str(message.get("image") or "")
+        self.checksums[node] = list(message.get("checksums", ()))
         self.checkpoints[node] = [list(each) for each in message.get("checkpoints", ())]
         self.waiting.discard(node)
         if self.phase is not Phase.PREPARING or self.waiting or self.lost:
@@ -305,12 +308,14 @@ class Leader:
         self.phase, self.waiting = Phase.RUNNING, set(self.hellos)
         bindings = bind([self.hellos[rank].nproc for rank in range(self.task.nnodes)])
         resume_from, usual_addr = self._resume_from(), self._usual_addr()
+        checksum = agreed(self.checksums.values())
         self.record("go", attempt=self.attempt, world_size=bindings[0].world_size, master_port=self.port,
                     nproc=[binding.nproc for binding in bindings], resume_from=resume_from or None)  # fmt: skip
         for binding in bindings:
             self.send(binding.node_rank, {"kind": "go", "attempt": self.attempt, "master_port": self.port,
                                           "master_addr": self.reached_at.get(binding.node_rank, usual_addr),
-                                          "resume_from": resume_from, "binding": binding.__dict__})  # fmt: skip
+                                          "resume_from": resume_from, "checksum": checksum,
+                                          "binding": binding.__dict__})  # fmt: skip
 
     def _how_images_differ(self, odd: int) -> str:
         image = self.task.container.image if self.task.container else "image"

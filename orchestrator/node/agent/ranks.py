@@ -28,6 +28,7 @@ from orchestrator.node.system.inputs import InputError, place
 from orchestrator.node.system.kernel_log import words_on_gpus
 from orchestrator.node.system.processes import STOPPED, end_marked, state_of
 from orchestrator.node.system.threads import in_thread
+from orchestrator.protocol.checkpoints.checksum import installed
 from orchestrator.protocol.checkpoints.search import Saved
 from orchestrator.protocol.files import read_regular, write_atomic, write_json
 from orchestrator.protocol.gpu_errors import gpu_error_of
@@ -122,9 +123,15 @@ class Ranks:
         self.launcher.send({"kind": "prepare", "attempt": self.attempt, "store_addr": self.store_addr})
 
     def go(
-        self, binding: Message, master_addr: str, master_port: int, network: dict[str, str], resume_from: str
+        self,
+        binding: Message,
+        master_addr: str,
+        master_port: int,
+        network: dict[str, str],
+        resume_from: str,
+        checksum: str,
     ) -> None:
-        """Start the attempt's ranks, from this checkpoint where it is here."""
+        """Start the attempt's ranks, from this checkpoint where it is here; `checksum` is for those that they write."""
         offset, nproc = binding["rank_offset"], binding["nproc"]
         self.running, self.members = (set(range(offset, offset + nproc)) for _ in range(2))
         if self.task.launcher in ("torchrun", "accelerate"):
@@ -132,7 +139,8 @@ class Ranks:
         where = {"master_addr": master_addr, "master_port": master_port, "network": network}
         ranks = [offset, offset + nproc]
         self.events.write("started", attempt=self.attempt, ranks=ranks, world_size=binding["world_size"], **where)
-        self.launcher.send({"kind": "go", "binding": binding, **where, "resume_from": self._place(resume_from)})
+        saves = {"resume_from": self._place(resume_from), "checksum": checksum}
+        self.launcher.send({"kind": "go", "binding": binding, **where, **saves})
 
     def _place(self, checkpoint: str) -> str:
         """Return where the checkpoint of this name is, which may have been handed over since; empty where it isn't."""
@@ -232,7 +240,11 @@ class Ranks:
         self.tell({"kind": "exit", **message, "left": len(self.running)})
 
     async def _became_ready(self, message: Message) -> None:
-        """Tell the leader, and which checkpoints are here: in a large folder that look takes a while."""
+        """Tell the leader, and which checkpoints are here: in a large folder that look takes a while.
+
+        A checkpoint is verified by ranks and by agents, so that its checksum must be one that both can make.
+        """
+        message["checksums"] = [each for each in message["checksums"] if each in installed()]
         self.resumable = await in_thread(saved.resumable, self.task, message["attempt"])
         found = [[name, mark_of(each)] for name, each in self.resumable.items() if len(name) < MOST_CHARS]
         told = {"image": self.launcher.container.get("image_id"), "checkpoints": found[:MOST_CHECKPOINTS]}

@@ -32,6 +32,7 @@ from orchestrator.node.system.private import hold_umask
 from orchestrator.node.system.processes import ancestors, end_marked
 from orchestrator.node.system.signals import held_back, let_through
 from orchestrator.node.system.sockets import ANY_PORT, listen, port_of
+from orchestrator.protocol.checkpoints.checksum import installed
 from orchestrator.protocol.layout import archive_file, attempt_folder, node_folder
 from orchestrator.protocol.ranks import Binding
 from orchestrator.protocol.task import NodeTask
@@ -159,7 +160,7 @@ class Launcher:
             self._release_port()
             (self.listening,) = listen((store_addr,), ANY_PORT)
             port = port_of([self.listening])
-        self.report("ready", port=port)
+        self.report("ready", port=port, checksums=installed())
 
     def _order_go(
         self,
@@ -168,6 +169,7 @@ class Launcher:
         master_port: int,
         network: dict[str, str],
         resume_from: str = "",
+        checksum: str = "",
     ) -> RankStart | None:
         """Fork the ranks; they wait in the socket's backlog until the store answers."""
         bound = Binding(**binding)
@@ -179,7 +181,7 @@ class Launcher:
             self._release_port()  # these bind the port themselves: the promise of a held port ends here
         starts = plan_ranks(
             self.task, bound, self.attempt, master_addr, master_port, serves_store=with_torch, resume_from=resume_from,
-            torch_version=torch_version() if with_torch and gpus() else "",
+            checksum=checksum, torch_version=torch_version() if with_torch and gpus() else "",
         )  # fmt: skip
         os.environ.update({key: value for key, value in network.items() if key not in os.environ})
         parent = os.getpid()

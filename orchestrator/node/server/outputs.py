@@ -12,6 +12,7 @@ from typing import Any
 
 from orchestrator.node.server.request import Answer, Request, at_user
 from orchestrator.protocol.checkpoints import checkpoint_dir
+from orchestrator.protocol.checkpoints.checksum import BLOCK_BYTES
 from orchestrator.protocol.code_baseline import Baseline, read_baseline
 from orchestrator.protocol.layout import output_folder
 from orchestrator.protocol.outputs import CHECKPOINTS, CODE, OUTPUTS, Entry, Matcher, OutputRules
@@ -196,7 +197,7 @@ def _hash(path: str) -> str | None:
             if known is not None and known[:2] == (info.st_size, info.st_mtime_ns):
                 return known[2]
             digest: Any = hashlib.sha256()
-            while block := file.read(checkpoint_dir.BLOCK_BYTES):
+            while block := file.read(BLOCK_BYTES):
                 digest.update(block)
     except OSError:
         return None

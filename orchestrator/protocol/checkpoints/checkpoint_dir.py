@@ -1,7 +1,7 @@
 """A folder of checkpoints as everybody reads it: rank 0, the agents, the controlling side. Python 3.9, no torch.
 
 FOLDER/step_00000123/state.pt        what torch saved
-                     manifest.json   Manifest: the step, and of each file the sha256 and the size
+                     manifest.json   Manifest: the step, and of each file the checksum and the size
                      COMMIT          the manifest's sha256, written last
                      __R_0.distcp, .metadata   where the ranks wrote the weights in parts
 FOLDER/.tmp-step_..., .old-, .gone-  a writer's own: being written, being replaced, being deleted
@@ -23,15 +23,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from orchestrator.protocol.checkpoints.checksum import Checksum
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.metric import Better, JobMetric, better_of
 from orchestrator.protocol.str_enum import StrEnum
 
-FORMAT = 1
+FORMAT, FORMAT_OF_CHECKSUMS = 1, 2
+"""What a manifest says that it is: of sha256 alone, which every version reads, or of any checksum."""
 STATE, MANIFEST, COMMIT = "state.pt", "manifest.json", "COMMIT"
 _STEP_NAME = re.compile(r"step_(\d{8,})")
 _TEMPORARY_NAME = re.compile(r"\.(tmp|old|gone)-(step_\d{8,})-(\d+)-[0-9a-f]+@(.+)")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 _PLAIN: dict[str, tuple[type, ...]] = {
     "epoch": (int,),
     "world_size": (int,),
@@ -39,7 +40,6 @@ _PLAIN: dict[str, tuple[type, ...]] = {
     "run": (str,),
     "torch": (str,),
 }
-BLOCK_BYTES = 8 << 20
 
 
 # -- what is there, by names alone
@@ -172,7 +172,7 @@ class BadCheckpointError(Exception):
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint says of itself; `files` maps a name to its "sha256" and "bytes"; `time` is Unix seconds."""
+    """What a checkpoint says of itself; `files` maps a name to its checksum and "bytes"; `time` is Unix seconds."""
 
     step: int
     epoch: int = 0
@@ -198,15 +198,18 @@ class Checked:
 
 
 def check(path: Path, *, verify: bool) -> Checked:
-    """Return what one checkpoint is, by the files' sizes or (`verify`) by every byte; raises for nothing in it."""
+    """Return what one checkpoint is, by the files' sizes or (`verify`) by every byte; raises for nothing in it.
+
+    NotInstalledError where this Python lacks what its files were hashed with, so that it can't be told.
+    """
     step = step_of(path.name)
     try:
         manifest, commit = read_manifest(path)
         for name, entry in manifest.files.items():
             if (path / name).stat().st_size != entry["bytes"]:
                 raise BadCheckpointError(CheckpointState.INCOMPLETE, f"{name} has not the size that its manifest says")
-            if verify and sha256_of(path / name) != entry["sha256"]:
-                raise BadCheckpointError(CheckpointState.CORRUPT, f"{name} does not match its sha256")
+            if verify and not Checksum.of(entry).is_of(path / name):
+                raise BadCheckpointError(CheckpointState.CORRUPT, f"{name} does not match its checksum")
     except (BadCheckpointError, OSError) as error:
         bad = _as_bad(error)
         return Checked(path, -1 if step is None else step, bad.state, bad.reason)
@@ -242,8 +245,8 @@ def manifest_of(content: bytes | str) -> Manifest:
     """Return the manifest that these bytes are, every name in it a plain file's; BadCheckpointError for others."""
     try:
         values = parse_json(content)
-        if values["format"] != FORMAT:
-            said = f"its format is {values['format']}; this version reads format {FORMAT}"
+        if values["format"] not in (FORMAT, FORMAT_OF_CHECKSUMS):
+            said = f"its format is {values['format']}; this version reads up to format {FORMAT_OF_CHECKSUMS}"
             raise BadCheckpointError(CheckpointState.CORRUPT, said)
         files = values["files"]
         if STATE not in files or not all(_is_plain(name) and _is_entry(entry) for name, entry in files.items()):
@@ -263,21 +266,12 @@ def _is_plain(name: str) -> bool:
 
 
 def _is_entry(entry: Mapping[str, Any]) -> bool:
-    return type(entry["bytes"]) is int and entry["bytes"] >= 0 and _SHA256.fullmatch(entry["sha256"]) is not None
+    return type(entry["bytes"]) is int and entry["bytes"] >= 0 and bool(Checksum.of(entry))
 
 
 def _numbers(metric: Any) -> dict[str, float]:
     values = metric.items() if isinstance(metric, dict) else ()
     return {str(name): value for name, value in values if isinstance(value, (int, float))}
-
-
-def sha256_of(path: str | Path) -> str:
-    """Return the sha256 of a file in hex, read in blocks."""
-    digest = hashlib.sha256()
-    with open(path, "rb", buffering=0) as file:
-        while block := file.read(BLOCK_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def size_on_disk(path: Path, names: Iterable[str]) -> int:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import StoreError
 from orchestrator.protocol.checkpoints import checkpoint_dir
-from orchestrator.protocol.checkpoints.checkpoint_dir import COMMIT, MANIFEST, STATE, CheckpointState
+from orchestrator.protocol.checkpoints.checkpoint_dir import COMMIT, MANIFEST, STATE, Checked, CheckpointState
+from orchestrator.protocol.checkpoints.checksum import Algorithm, Checksum, NotInstalledError
 from orchestrator.protocol.layout import output_folder
 from orchestrator.protocol.metric import Better, JobMetric, better_of
 from orchestrator.protocol.outputs import CHECKPOINTS
@@ -40,7 +41,7 @@ class Checkpoint:
     metric: Mapping[str, float] = field(default_factory=dict)
     run: str = ""
     bytes: int = 0  # on the disk
-    files: Mapping[str, str] = field(default_factory=dict)  # name -> sha256, COMMIT excepted; of orch's own
+    files: Mapping[str, Checksum] = field(default_factory=dict)  # COMMIT excepted; of orch's own
     format: str = "orch"
 
     @property
@@ -57,7 +58,8 @@ class Checkpoint:
         """Return the checkpoint as JSON types."""
         metric = {name: value if math.isfinite(value) else None for name, value in self.metric.items()}
         step = self.step if self.step >= 0 else None  # nothing tells it
-        return {**asdict(self), "step": step, "path": str(self.path), "metric": metric, "files": dict(self.files)}
+        files = {name: str(checksum) for name, checksum in self.files.items()}
+        return {**asdict(self), "step": step, "path": str(self.path), "metric": metric, "files": files}
 
 
 def checkpoint_folder(run: RunDir) -> Path:
@@ -78,7 +80,10 @@ def listing(folder: Path, *, verify: bool) -> list[Checkpoint]:
 
 def check(path: Path, *, verify: bool) -> Checkpoint:
     """Return one checkpoint with its verdict; never raises for what it finds there."""
-    found = checkpoint_dir.check(path, verify=verify)
+    try:
+        found = checkpoint_dir.check(path, verify=verify)
+    except NotInstalledError as error:
+        found = Checked(path, checkpoint_dir.step_of(path.name) or -1, CheckpointState.UNREADABLE, str(error))
     manifest = found.manifest
     if manifest is None:
         size = checkpoint_dir.size_on_disk(path, (STATE, MANIFEST, COMMIT))
@@ -94,7 +99,8 @@ def check(path: Path, *, verify: bool) -> Checkpoint:
         metric=manifest.metric,
         run=manifest.run,
         bytes=checkpoint_dir.size_on_disk(path, (*manifest.files, MANIFEST, COMMIT)),
-        files={name: entry["sha256"] for name, entry in manifest.files.items()} | {MANIFEST: found.commit},
+        files={name: Checksum.of(entry) for name, entry in manifest.files.items()}
+        | {MANIFEST: Checksum(Algorithm.SHA256, found.commit)},
     )
 
 

@@ -1,7 +1,7 @@
 """Checkpoints that can't be torn: a folder a step, hashed, and committed by its last file and by a rename.
 
     checkpoints/step_00000123/state.pt        torch.save of a dict of tensors and plain values
-                              manifest.json   step, epoch, world_size, time, metric; sha256 and size of each file
+                              manifest.json   step, epoch, world_size, time, metric; checksum and size of each file
                               COMMIT          the manifest's sha256, written last
                               __R_0.distcp, .metadata   where the ranks write weights themselves: see sharded.py
 
@@ -26,6 +26,8 @@ import torch
 from orchestrator.protocol.checkpoints import checkpoint_dir
 from orchestrator.protocol.checkpoints.checkpoint_dir import (
     COMMIT,
+    FORMAT,
+    FORMAT_OF_CHECKSUMS,
     MANIFEST,
     STATE,
     BadCheckpointError,
@@ -35,6 +37,7 @@ from orchestrator.protocol.checkpoints.checkpoint_dir import (
     step_of,
     temporary_name,
 )
+from orchestrator.protocol.checkpoints.checksum import Checksum, NotInstalledError
 from orchestrator.protocol.files import sync_folder, write_atomic
 from orchestrator.protocol.metric import JobMetric
 from orchestrator.training.checkpoint import hashing
@@ -77,7 +80,7 @@ def begin(folder: Path, step: int) -> Path:
 def commit(temp: Path, state: Mapping[str, Any], manifest: Manifest) -> Path:
     """Add the state to what `begin` made and put it in place, on the disk when this returns; discarded on failure.
 
-    `manifest.files` names what was put there before, durably: name -> "sha256" and "bytes".
+    `manifest.files` names what was put there before, durably: name -> its checksum and "bytes".
     """
     path = temp.with_name(name_of(manifest.step))
     try:
@@ -104,10 +107,12 @@ def _unwritten(path: Path, error: OSError) -> CheckpointError:
 def _fill(temp: Path, state: Mapping[str, Any], manifest: Manifest) -> None:
     """Write state, manifest and COMMIT, in this order."""
     entry = hashing.save_hashed(temp / STATE, dict(state))
+    files = {STATE: entry, **manifest.files}
     values = asdict(manifest) | {
+        "format": FORMAT if all("sha256" in each for each in files.values()) else FORMAT_OF_CHECKSUMS,
         "time": manifest.time or time.time(),
         "torch": torch.__version__,
-        "files": {STATE: entry, **manifest.files},
+        "files": files,
     }
     content = (json.dumps(values, indent=1) + "\n").encode()
     write_atomic(temp / MANIFEST, content)
@@ -191,8 +196,14 @@ def is_checkpoint(path: Path) -> bool:
 
 
 def check(path: Path, *, verify: bool = True) -> Found:
-    """Verify one checkpoint by reading all of it, else by its files' sizes; never raises for what it finds there."""
-    found = checkpoint_dir.check(path, verify=verify)
+    """Verify one checkpoint by reading all of it, else by its files' sizes; raises for nothing that it finds there.
+
+    CheckpointError where this Python lacks what it was hashed with: another is not to be taken in its place.
+    """
+    try:
+        found = checkpoint_dir.check(path, verify=verify)
+    except NotInstalledError as error:
+        raise _unverified(path, error) from error
     problem = None if found.manifest else _sentence(path, found.state, found.reason)
     return Found(path, found.step, found.manifest, problem)
 
@@ -203,6 +214,10 @@ def read_manifest(path: Path) -> Manifest:
         return checkpoint_dir.read_manifest(path)[0]
     except BadCheckpointError as error:
         raise CheckpointError(_sentence(path, error.state, error.reason)) from error
+
+
+def _unverified(path: Path, error: NotInstalledError) -> CheckpointError:
+    return CheckpointError(f"The checkpoint {path} can't be verified: {error}.")
 
 
 def _sentence(path: Path, state: checkpoint_dir.CheckpointState, reason: str) -> str:
@@ -224,13 +239,16 @@ def memory_file() -> IO[bytes]:
 def copy_verified(path: Path, file: IO[bytes]) -> Manifest:
     """Copy a checkpoint's state into `file` and find its hash right; returns its manifest."""
     manifest = read_manifest(path)
+    checksum = Checksum.of(manifest.files[STATE])
     try:
         with (path / STATE).open("rb", buffering=0) as source:
-            digest = hashing.copy_hashed(source, file)
+            is_right = hashing.copy_verified(source, file, checksum)
     except OSError as error:
         raise CheckpointError(f"The checkpoint {path} can't be read: {error.strerror}.") from error
-    if digest != manifest.files[STATE]["sha256"]:
-        raise CheckpointError(f"The checkpoint {path} is corrupt: {STATE} does not match its sha256.")
+    except NotInstalledError as error:
+        raise _unverified(path, error) from error
+    if not is_right:
+        raise CheckpointError(f"The checkpoint {path} is corrupt: {STATE} does not match its checksum.")
     return manifest
 
 

@@ -10,6 +10,8 @@ from typing import IO, Any
 
 import torch
 
+from orchestrator.protocol.checkpoints.checksum import Checksum, chosen, hasher
+
 THREADED_BYTES = 1 << 16
 COPIED_BYTES = 1 << 22
 
@@ -25,8 +27,9 @@ class HashingWriter:
         self.bytes = 0
         self.error: OSError | None = None
         self._file = file
-        self._sha256 = hashlib.sha256()
-        self._hasher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sha256")
+        self._algorithm = chosen(os.environ)
+        self._hash = hasher(self._algorithm)
+        self._hasher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hash")
         self._flusher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fdatasync")
         self._flushed: Future[None] | None = None
 
@@ -35,10 +38,10 @@ class HashingWriter:
         view = memoryview(block).cast("B")
         self.bytes += len(view)
         if self.error is None and len(view) <= THREADED_BYTES:
-            self._sha256.update(view)
+            self._hash.update(view)
             self._to_file(view)
         elif self.error is None:
-            hashed = self._hasher.submit(self._sha256.update, view)
+            hashed = self._hasher.submit(self._hash.update, view)
             self._to_file(view)
             self._have_flushed()
             # The block's memory is torch's and valid only within this call: the thread must end here too.
@@ -82,7 +85,7 @@ class HashingWriter:
             raise self.error
         self._wait_for_flush()
         os.fsync(self._file.fileno())
-        return {"sha256": self._sha256.hexdigest(), "bytes": self.bytes}
+        return {str(self._algorithm): self._hash.hexdigest(), "bytes": self.bytes}
 
 
 def _write_all(file: IO[bytes], view: memoryview) -> None:
@@ -104,7 +107,7 @@ def hashed(path: Path) -> Iterator[HashingWriter]:
 
 @contextmanager
 def without_crc32() -> Iterator[None]:
-    """Have torch.save leave out the zip's own crc32: it costs as much as writing, and sha256 tells more."""
+    """Have torch.save leave out the zip's own crc32: it costs as much as writing, and a checksum tells more."""
     before = bool(torch.serialization.get_crc32_options())
     torch.serialization.set_crc32_options(False)
     try:
@@ -120,14 +123,14 @@ def save_hashed(path: Path, state: object) -> dict[str, Any]:
         return writer.finish()
 
 
-def copy_hashed(source: IO[bytes], target: IO[bytes]) -> str:
-    """Copy an unbuffered file into another; returns the sha256 in hex of what was read."""
-    digest, block = hashlib.sha256(), bytearray(COPIED_BYTES)
+def copy_verified(source: IO[bytes], target: IO[bytes], checksum: Checksum) -> bool:
+    """Copy an unbuffered file into another; returns whether what was read has the checksum; NotInstalledError."""
+    digest, block = hasher(checksum.algorithm), bytearray(COPIED_BYTES)
     while count := source.readinto(block):  # type: ignore[attr-defined]
         part = memoryview(block)[:count]
         digest.update(part)
         _write_all(target, part)
-    return digest.hexdigest()
+    return digest.hexdigest() == checksum.hex
 
 
 def sha256_of(content: bytes) -> str:

@@ -30,7 +30,10 @@ class Loaded:
 
 
 def find(places: Places, report: Report) -> Path | None:
-    """Return the checkpoint to resume from as ORCH_RESUME says, if any; UserError where a given path has none."""
+    """Return the checkpoint to resume from as ORCH_RESUME says, if any; UserError where a given path has none.
+
+    CheckpointError where one can't be verified by this Python.
+    """
     if places.resume == "never" and places.attempt == 0:
         return None
     run = places.run_id if places.resume == "never" else ""
@@ -50,12 +53,12 @@ def find(places: Places, report: Report) -> Path | None:
 
 
 def path_for_all(places: Places, report: Report) -> Path | None:
-    """Return rank 0's `find` on all ranks, its UserError included; collective."""
+    """Return rank 0's `find` on all ranks, its errors included, as UserError; collective."""
     found, problem = None, ""
     if group.leads():
         try:
             found = find(places, report)
-        except UserError as error:
+        except (UserError, CheckpointError) as error:
             problem = str(error)
     path, problem = group.from_main((None if found is None else str(found), problem))
     if problem:

@@ -32,9 +32,10 @@ NEWER = {
     ("typing", "Self"), ("typing", "TypeAlias"), ("typing", "ParamSpec"), ("typing", "assert_never"),
     ("typing", "Never"), ("typing", "override"), ("operator", "call"),
 }  # fmt: skip
-WITH = {  # what a file may import where a rank's interpreter has it
+WITH = {  # what a file may import where an interpreter has it
     "node/launcher/launcher.py": "torch", "training/call.py": "torch",
     "node/launcher/rank/debugger.py": "debugpy", "node/debug/adapter.py": "debugpy",
+    "protocol/checkpoints/checksum.py": "blake3",
 }  # fmt: skip
 NEWER_MODULES = {"tomllib"}
 NEWER_BUILTINS = {"aiter", "anext", "ExceptionGroup", "BaseExceptionGroup", "EncodingWarning"}

@@ -120,7 +120,7 @@ def test_a_partial_copy_with_wrong_bytes_starts_again(run: RunDir, tmp_path: Pat
     target = tmp_path / "out/checkpoints/step_00000003"
     target.mkdir(parents=True)
     (tmp_path / "out" / RECEIPT).write_text(json.dumps({"run_id": run.run_id}))
-    (target / f".{STATE}.{digest[:16]}.partial").write_bytes(b"garbage" * 100)
+    (target / f".{STATE}.{digest.hex[:16]}.partial").write_bytes(b"garbage" * 100)
     pull(run, tmp_path / "out")
     assert check(target, verify=True).is_whole
 
@@ -132,7 +132,7 @@ def test_a_corrupt_checkpoint_is_passed_over_or_refused(run: RunDir, tmp_path: P
     path.write_bytes(content)
     pulled = pull(run, tmp_path / "out")
     assert pulled.step == 2
-    assert pulled.skipped == ("step 3 is corrupt: state.pt does not match its sha256",)
+    assert pulled.skipped == ("step 3 is corrupt: state.pt does not match its checksum",)
     assert [each.step for each in listing(tmp_path / "out/checkpoints", verify=True)] == [2]
     with pytest.raises(UsageError, match="step 3 is corrupt"):
         pull(run, tmp_path / "out", "3")

@@ -173,7 +173,7 @@ def test_a_checkpoint_under_another_ones_name_is_refused(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "change",
     [
-        {"format": 2}, {"step": "3"}, {"step": True}, {"epoch": "x"}, {"time": None}, {"run": 1}, {"files": {}},
+        {"format": 3}, {"step": "3"}, {"step": True}, {"epoch": "x"}, {"time": None}, {"run": 1}, {"files": {}},
         {"files": [STATE]}, {"files": {STATE: {"bytes": 7}}}, {"files": {STATE: {**ENTRY, "bytes": -1}}},
         {"files": {STATE: {**ENTRY, "sha256": "../x"}}},
         *({"files": {STATE: ENTRY, name: ENTRY}} for name in ("../x", "a/b", "", ".", "..", COMMIT, MANIFEST)),

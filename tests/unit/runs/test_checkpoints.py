@@ -104,6 +104,14 @@ def test_any_flipped_bit_is_found(folder: Path) -> None:
     assert check(folder / "step_00000003", verify=True).is_whole
 
 
+def test_what_cant_be_verified_here_is_not_taken_for_damaged(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "blake3", None)
+    found = listing(folder, verify=True)
+    assert {each.verdict for each in found} == {CheckpointState.UNREADABLE}
+    assert found[0].reason == "it was hashed with blake3, which this Python lacks: pip install blake3"
+    assert all(each.is_whole for each in listing(folder, verify=False))
+
+
 def test_a_quick_look_reads_sizes_only(folder: Path) -> None:
     flip(folder / "step_00000003" / STATE)
     truncate(folder / "step_00000002" / STATE)
@@ -172,7 +180,7 @@ def test_the_page_says_what_is_wrong(folder: Path) -> None:
     flip(folder / "step_00000003" / STATE)
     page = checkpoints_page(listing(folder, verify=True), "ckpt")
     assert page.splitlines()[0].split() == ["STEP", "EPOCH", "SAVED", "SIZE", "METRIC", "RANKS", "VERDICT"]
-    assert "step 3 is corrupt: state.pt does not match its sha256" in page
+    assert "step 3 is corrupt: state.pt does not match its checksum" in page
     assert "checksums verified" in page
 
 

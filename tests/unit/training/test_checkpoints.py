@@ -5,12 +5,14 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import threading
 
 import pytest
 import torch
 
-from orchestrator.protocol.checkpoints.checkpoint_dir import COMMIT, FORMAT, MANIFEST, STATE, Manifest
+from orchestrator.protocol.checkpoints.checkpoint_dir import COMMIT, MANIFEST, STATE, Manifest
+from orchestrator.protocol.checkpoints.checksum import VARIABLE
 from orchestrator.training.checkpoint import format as checkpoints
 from orchestrator.training.checkpoint.resume import find
 from orchestrator.training.errors import CheckpointError, UserError
@@ -40,6 +42,28 @@ def test_what_is_saved_is_loaded(folder):
     assert manifest.files[STATE]["bytes"] == (folder / "step_00000003" / STATE).stat().st_size
     assert [each.problem for each in checkpoints.listing(folder)] == [None] * 3
     assert sorted(path.name for path in folder.iterdir()) == [f"step_0000000{step}" for step in (1, 2, 3)]
+
+
+def test_with_sha256_alone_every_version_reads_it(folder, monkeypatch):
+    monkeypatch.setenv(VARIABLE, "sha256")
+    path = checkpoints.save(folder, STATE_OF[4], Manifest(step=4))
+    values = json.loads((path / MANIFEST).read_text())
+    assert (values["format"], set(values["files"][STATE])) == (1, {"sha256", "bytes"})
+    assert checkpoints.load(path)[0]["step"] == 4
+    flip(path / STATE)
+    with pytest.raises(CheckpointError, match=r"state\.pt does not match its checksum"):
+        checkpoints.load(path)
+
+
+def test_what_this_python_cant_verify_is_neither_loaded_nor_passed_over(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "blake3", None)
+    said = r"step_00000003 can't be verified: it was hashed with blake3, which this Python lacks: pip install blake3\."
+    with pytest.raises(CheckpointError, match=said):
+        checkpoints.newest(folder)
+    with pytest.raises(CheckpointError, match=said):
+        checkpoints.load(folder / "step_00000003")
+    checkpoints.save(folder, STATE_OF[5], Manifest(step=5))
+    assert newest_step(folder) == 5
 
 
 def flip(path):
@@ -186,5 +210,6 @@ def test_a_resume_point_that_is_none_is_a_users_error(folder, tmp_path):
 
 def test_the_manifest_is_plain_json(folder):
     values = json.loads((folder / "step_00000001" / MANIFEST).read_text())
-    assert values["format"] == FORMAT
+    assert values["format"] == 2
     assert set(values["files"]) == {STATE}
+    assert set(values["files"][STATE]) == {"blake3", "bytes"}

@@ -4,16 +4,24 @@ import errno
 import hashlib
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import blake3
 import pytest
 
+from orchestrator.protocol.checkpoints.checksum import VARIABLE
 from orchestrator.training.checkpoint import hashing
 
 LARGE = os.urandom(hashing.THREADED_BYTES + 1)
 
 
-def test_many_blocks_cost_one_flush_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("algorithm", "digest"), [("sha256", hashlib.sha256), ("blake3", blake3.blake3)])
+def test_many_blocks_cost_one_flush_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algorithm: str, digest: Callable[[bytes], Any]
+) -> None:
+    monkeypatch.setenv(VARIABLE, algorithm)
     flushes, is_written = [], threading.Event()
 
     def flush(descriptor: int) -> None:
@@ -29,7 +37,7 @@ def test_many_blocks_cost_one_flush_at_a_time(tmp_path: Path, monkeypatch: pytes
     assert len(flushes) == 1
     content = (tmp_path / "file").read_bytes()
     assert content == LARGE + b"small" + LARGE + LARGE
-    assert entry == {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+    assert entry == {algorithm: digest(content).hexdigest(), "bytes": len(content)}
 
 
 def test_a_flush_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

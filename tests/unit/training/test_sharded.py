@@ -34,7 +34,7 @@ def test_what_is_written_is_read_and_hashed(path: Path) -> None:
     with (path / "__0_0.distcp").open("r+b") as file:
         file.seek(100)
         file.write(b"x")
-    assert "__0_0.distcp does not match its sha256" in str(checkpoints.check(path).problem)
+    assert "__0_0.distcp does not match its checksum" in str(checkpoints.check(path).problem)
 
 
 def test_files_are_hashed_while_they_are_written(tmp_path: Path) -> None:

@@ -17,7 +17,15 @@ from typing import Any, Callable
 
 from orchestrator.node.agent import neighbour
 from orchestrator.node.agent.channel import Channel, ChannelError, Message
-from orchestrator.node.agent.checkpoints.transfer import Address, answer_of, manifest_of, receive_file, send, send_file
+from orchestrator.node.agent.checkpoints.transfer import (
+    REFUSED,
+    Address,
+    answer_of,
+    manifest_of,
+    receive_file,
+    send,
+    send_file,
+)
 from orchestrator.node.agent.tls import Tls
 from orchestrator.node.system.threads import in_thread
 from orchestrator.protocol.checkpoints.checkpoint_dir import (
@@ -171,7 +179,7 @@ class ReplicaReceiver:
         try:
             async with self.lock:
                 await self._keep(request, channel)
-        except (OSError, ValueError, KeyError, TypeError, ChannelError) as error:
+        except REFUSED as error:
             channel.send({"problem": str(error) or type(error).__name__})
         with contextlib.suppress(OSError):
             await channel.writer.drain()

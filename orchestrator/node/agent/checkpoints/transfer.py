@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import json
 import os
 import shutil
@@ -21,7 +20,7 @@ from orchestrator.node.agent.channel import Channel, ChannelError, Message
 from orchestrator.node.agent.checkpoints.saved import GIVEN, place_of
 from orchestrator.node.agent.tls import Tls
 from orchestrator.node.system.threads import in_thread
-from orchestrator.protocol.checkpoints.checkpoint_dir import sha256_of
+from orchestrator.protocol.checkpoints.checksum import Checksum, NotInstalledError, checksum_of, hasher
 from orchestrator.protocol.checkpoints.search import Saved, files_of
 from orchestrator.protocol.files import sync_folder, write_json
 from orchestrator.protocol.layout import node_folder
@@ -33,6 +32,8 @@ HASHED_A_SECOND = 20 << 20  # bytes, at least: the other side may hash what it h
 PIECE = 1 << 20
 MOST_LISTED = 64 << 20  # bytes of the list of files
 REQUEST = "keep_saved"
+REFUSED = (OSError, ValueError, KeyError, TypeError, ChannelError, NotInstalledError, asyncio.IncompleteReadError)
+"""What taking a checkpoint in may fail by; the sender is told."""
 
 T = TypeVar("T")
 Address = tuple[int, tuple[str, ...], int]  # a node, and the addresses and the port of its neighbour server
@@ -58,8 +59,9 @@ async def send_file(channel: Channel, path: str, size: int) -> int:
 
 
 async def receive_file(channel: Channel, path: str, entry: dict[str, Any]) -> None:
-    """Write the next file of a checkpoint while it is hashed; ValueError where it is another one."""
-    left, digest = int(entry["bytes"]), hashlib.sha256()
+    """Write the next file of a checkpoint while it is hashed; ValueError where it is another one, NotInstalledError."""
+    checksum = Checksum.of(entry)
+    left, digest = int(entry["bytes"]), hasher(checksum.algorithm)
 
     def write(data: bytes) -> None:
         digest.update(data)
@@ -77,8 +79,8 @@ async def receive_file(channel: Channel, path: str, entry: dict[str, Any]) -> No
             left -= len(data)
             await in_thread(write, data)
         await in_thread(end)
-    if digest.hexdigest() != entry["sha256"]:
-        raise ValueError(f"{os.path.basename(path)} does not match its sha256")
+    if digest.hexdigest() != checksum.hex:
+        raise ValueError(f"{os.path.basename(path)} does not match its checksum")
 
 
 async def answer_of(channel: Channel, node: int, seconds: float = STALLED_SECONDS) -> Message:
@@ -104,10 +106,10 @@ class Manifest:
 def manifest_of(name: str, saved: Saved) -> Manifest:
     """Return a checkpoint with the hashes of its files; OSError where one can't be read."""
     above = os.path.dirname(saved.path)
-    sizes = files_of(saved)
-    return Manifest(
-        name, saved, {path: {"bytes": size, "sha256": sha256_of(f"{above}/{path}")} for path, size in sizes.items()}
-    )
+    files = {
+        path: {"bytes": size, "sha256": checksum_of(f"{above}/{path}").hex} for path, size in files_of(saved).items()
+    }
+    return Manifest(name, saved, files)
 
 
 async def send(
@@ -155,7 +157,7 @@ class SavedReceiver:
         try:
             async with self.lock:
                 await self._keep(request, channel)
-        except (OSError, ValueError, KeyError, TypeError, ChannelError, asyncio.IncompleteReadError) as error:
+        except REFUSED as error:
             channel.send({"problem": str(error) or type(error).__name__})
         with contextlib.suppress(OSError):
             await channel.writer.drain()
@@ -215,7 +217,7 @@ def _has_all(folder: str, files: Mapping[str, Mapping[str, Any]]) -> bool:
     """Are these very files in the folder?"""
     try:
         return all(
-            os.path.getsize(f"{folder}/{path}") == entry["bytes"] and sha256_of(f"{folder}/{path}") == entry["sha256"]
+            os.path.getsize(f"{folder}/{path}") == entry["bytes"] and Checksum.of(entry).is_of(f"{folder}/{path}")
             for path, entry in files.items()
         )
     except OSError:

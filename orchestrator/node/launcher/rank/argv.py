@@ -23,6 +23,7 @@ def plan_ranks(
     *,
     serves_store: bool,
     resume_from: str = "",
+    checksum: str = "",
     torch_version: str = "",
 ) -> list[RankStart]:
     """Return the processes of one node: one a rank, or one for them all under torchrun or accelerate."""
@@ -39,6 +40,7 @@ def plan_ranks(
             master_port=master_port,
             serves_store=serves_store and not foreign,
             resume_from=resume_from,
+            checksum=checksum,
         )
         rank = binding.rank_offset + local_rank
         defaults = {name: environment.pop(name) for name in DEFAULTS if name in environment}

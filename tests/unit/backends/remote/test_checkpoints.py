@@ -6,8 +6,10 @@ import hashlib
 import json
 import os
 import resource
+import sys
 from pathlib import Path
 
+import blake3
 import pytest
 
 from orchestrator.backends.remote.checkpoints import bring_checkpoint, bring_newest, give_checkpoint
@@ -16,20 +18,23 @@ from orchestrator.runs.store import RunDir
 from tests.unit.backends.remote.session import LocalSession
 
 
-def checkpoint(folder: Path, step: int, content: bytes, **metric: float) -> Path:
+def checkpoint(folder: Path, step: int, content: bytes, algorithm: str = "sha256", **metric: float) -> Path:
     path = folder / f"step_{step:08}"
     path.mkdir(parents=True)
     (path / "state.pt").write_bytes(content)
-    files = {"state.pt": {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}}
-    manifest = json.dumps({"format": 1, "step": step, "files": files, "metric": metric}).encode()
+    digest = (blake3.blake3 if algorithm == "blake3" else hashlib.sha256)(content).hexdigest()
+    files = {"state.pt": {"bytes": len(content), algorithm: digest}}
+    values = {"format": 1 if algorithm == "sha256" else 2, "step": step, "files": files, "metric": metric}
+    manifest = json.dumps(values).encode()
     (path / "manifest.json").write_bytes(manifest)
     (path / "COMMIT").write_text(hashlib.sha256(manifest).hexdigest() + "\n")
     return path
 
 
-def test_an_interrupted_checkpoint_is_continued_and_never_seen_half(tmp_path: Path) -> None:
+@pytest.mark.parametrize("algorithm", ["sha256", "blake3"])
+def test_an_interrupted_checkpoint_is_continued_and_never_seen_half(tmp_path: Path, algorithm: str) -> None:
     content = os.urandom((9 << 20) + 1)
-    source, target = checkpoint(tmp_path / "there", 7, content), tmp_path / "here" / "step_00000007"
+    source, target = checkpoint(tmp_path / "there", 7, content, algorithm), tmp_path / "here" / "step_00000007"
     for calls in (3, 6):
         with pytest.raises(BackendError):
             bring_checkpoint(LocalSession(calls), str(source), target)  # type: ignore[arg-type]
@@ -44,9 +49,21 @@ def test_an_interrupted_checkpoint_is_continued_and_never_seen_half(tmp_path: Pa
     }
 
 
+def test_what_cant_be_verified_here_is_not_brought_and_the_reason_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = checkpoint(tmp_path / "there", 7, b"weights", "blake3"), tmp_path / "here" / "step_00000007"
+    monkeypatch.setitem(sys.modules, "blake3", None)
+    with pytest.raises(BackendError, match="which this Python lacks: pip install blake3") as caught:
+        bring_checkpoint(LocalSession(), str(source), target)  # type: ignore[arg-type]
+    assert not caught.value.transient
+    assert not (target / "COMMIT").exists()
+
+
+@pytest.mark.parametrize("algorithm", ["sha256", "blake3"])
 @pytest.mark.parametrize("damage", ["state.pt", "manifest.json", "COMMIT"])
-def test_a_damaged_checkpoint_is_not_brought(tmp_path: Path, damage: str) -> None:
-    source, target = checkpoint(tmp_path / "there", 7, b"weights"), tmp_path / "here" / "step_00000007"
+def test_a_damaged_checkpoint_is_not_brought(tmp_path: Path, damage: str, algorithm: str) -> None:
+    source, target = checkpoint(tmp_path / "there", 7, b"weights", algorithm), tmp_path / "here" / "step_00000007"
     data = bytearray((source / damage).read_bytes())
     data[3] ^= 1
     (source / damage).write_bytes(data)

@@ -417,6 +417,18 @@ def test_an_attempt_begins_when_all_nodes_have_what_it_goes_on_from() -> None:
     assert gang.recorded("handed_over")[0]["to"] == [1]
 
 
+@pytest.mark.parametrize(
+    ("of_node_1", "expected"), [(["sha256", "blake3"], "blake3"), (["sha256"], "sha256"), (None, "sha256")]
+)
+def test_checkpoints_are_hashed_with_what_all_nodes_have(of_node_1: list[str] | None, expected: str) -> None:
+    gang = Gang()
+    gang.join(0, 1)
+    gang.everyone("path", error=None)
+    gang.say(0, "ready", attempt=0, port=4242, checksums=["sha256", "blake3"])
+    gang.say(1, "ready", attempt=0, port=0, **({} if of_node_1 is None else {"checksums": of_node_1}))
+    assert [message["checksum"] for _, message in gang.told("go")] == [expected] * 2
+
+
 def test_a_node_that_can_not_be_given_it_ends_the_gang() -> None:
     gang = Gang()
     gang.join(0, 1)

@@ -110,7 +110,7 @@ def test_the_best_stays_on_the_other_node_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("found", "problem"),
-    [(b"y" * 1000, "does not match its sha256"), (b"x" * 10, "has 10 bytes, and its manifest says 1000")],
+    [(b"y" * 1000, "does not match its checksum"), (b"x" * 10, "has 10 bytes, and its manifest says 1000")],
 )  # fmt: skip
 def test_a_damaged_one_is_refused_and_the_next_one_arrives(tmp_path: Path, found: bytes, problem: str) -> None:
     async def main() -> None:

@@ -118,7 +118,7 @@ def test_what_changed_meanwhile_is_not_put_in_place(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with receiving(tmp_path / "1") as to:
-            with pytest.raises(ChannelError, match=r"node 1: mp_rank_00_model_states\.pt does not match its sha256"):
+            with pytest.raises(ChannelError, match=r"node 1: mp_rank_00_model_states\.pt does not match its checksum"):
                 await send(TLS, to, parcel)
 
     run(main())
