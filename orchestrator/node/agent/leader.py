@@ -327,7 +327,9 @@ class Leader:
 
     def _on_exit(self, node: int, message: Message, now: float) -> None:
         host = self.hellos[node].host
-        self._note_exit({**message, "node": node, "host": host, "after_stop": self.phase is Phase.STOPPING})
+        # What a launcher has not stopped itself ended by itself, however late that is heard of.
+        is_stopped = self.phase is Phase.STOPPING and message.get("stopped", True)
+        self._note_exit({**message, "node": node, "host": host, "after_stop": is_stopped})
         if self.phase is not Phase.RUNNING or message.get("code") == 0:
             return
         if message.get("code") == EXIT_REQUEUE:

@@ -13,7 +13,15 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from orchestrator.node.debug.py_spy import NotSeenError, dump
-from orchestrator.node.launcher.stacks import STACK_SIGNAL, Thread, begins_a_rank, ranks_below, threads_of, would_answer
+from orchestrator.node.launcher.stacks import (
+    STACK_SIGNAL,
+    Asked,
+    Thread,
+    begins_a_rank,
+    ranks_below,
+    threads_of,
+    would_answer,
+)
 from orchestrator.node.system.processes import Process, descendants, identify, marked, send_signal, variable_of
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.json_text import parse_json
@@ -21,7 +29,7 @@ from orchestrator.protocol.layout import attempt_folder, node_folder
 
 ANSWER_SECONDS = 3.0
 LAUNCHERS = "node.pyz/orchestrator/node/launcher/rank/forked.py"
-LOOK_SECONDS = 0.02  # a file tells nobody that a dump in it has ended: it has, when a look finds nothing new
+LOOK_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
@@ -143,32 +151,23 @@ def _why_hidden(pid: int, started: Started) -> str:
 
 @dataclass(frozen=True)
 class _Answer:
-    """A rank that has been asked for its stacks; they come into a file, behind what is there already."""
+    """A rank that has been asked for its stacks."""
 
     rank: int
     process: Process
-    path: str
-    offset: int
+    asked: Asked
 
     @staticmethod
     def ask(rank: int, process: Process, path: str) -> _Answer:
-        answer = _Answer(rank, process, path, os.path.getsize(path) if os.path.exists(path) else 0)
+        answer = _Answer(rank, process, Asked.before(process.pid, path))
         send_signal(process, STACK_SIGNAL)
         return answer
 
     def wait(self, end: float) -> tuple[Thread, ...]:
         """Return the threads once the dump is there; none where it does not come in time."""
-        text, before = "", None
-        while time.monotonic() < end and (not text or text != before):
-            before = text
+        while not (text := self.asked.answer()) and time.monotonic() < end:
             time.sleep(LOOK_SECONDS)  # a signal handler writes the dump, and tells nobody that it has
-            try:
-                with open(self.path, encoding="utf-8", errors="replace") as file:
-                    file.seek(self.offset)
-                    text = file.read()
-            except OSError:  # the run has ended meanwhile, and its folder is gone
-                return ()
-        return tuple(map(_own_frames, threads_of(text)))
+        return tuple(map(_own_frames, threads_of(text or self.asked.so_far())))
 
 
 def _own_frames(thread: Thread) -> Thread:

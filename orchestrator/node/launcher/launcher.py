@@ -23,13 +23,13 @@ from orchestrator.node.launcher.rank.exec_hook import files_of
 from orchestrator.node.launcher.rank.exit_report import failure_report
 from orchestrator.node.launcher.rank.forked import RankStart, become_rank, run_rank
 from orchestrator.node.launcher.rank.log import RankLog
-from orchestrator.node.launcher.stacks import SETTLE_SECONDS, ask, describe, ranks_below
+from orchestrator.node.launcher.stacks import PATIENCE_SECONDS, SETTLE_SECONDS, Asked, ask, describe, ranks_below
 from orchestrator.node.launcher.warmup import torch_is_there, torch_version, warm_up
 from orchestrator.node.system.cgroup import oom_kills
 from orchestrator.node.system.gpus.devices import gpus
 from orchestrator.node.system.host import network_here
 from orchestrator.node.system.private import hold_umask
-from orchestrator.node.system.processes import ancestors, end_marked
+from orchestrator.node.system.processes import ancestors, end_marked, state_of
 from orchestrator.node.system.signals import held_back, let_through
 from orchestrator.node.system.sockets import ANY_PORT, listen, port_of
 from orchestrator.protocol.checkpoints.checksum import installed
@@ -38,6 +38,7 @@ from orchestrator.protocol.ranks import Binding
 from orchestrator.protocol.task import NodeTask
 
 CHUNK = 1 << 16
+LOOK_SECONDS = 0.1
 F_SETPIPE_SZ = 1031
 PIPE_BYTES = 1 << 20
 
@@ -51,6 +52,7 @@ class RankProcess:
     log: RankLog
     pipe: int
     exit_status: int | None = None
+    was_stopped: bool = False  # by this launcher, which makes its signal none of its own
 
 
 @dataclass
@@ -66,6 +68,8 @@ class Launcher:
     ranks: dict[int, RankProcess] = field(default_factory=dict)
     kill_at: float | None = None
     stacks_at: float | None = None
+    stacks_end: float = 0.0  # when those that have not answered are not waited for any more
+    asked: list[Asked] = field(default_factory=list)  # the ranks that were asked for their stacks
     recorders: list[int] = field(default_factory=list)  # the ranks that were asked for their flight recorder's dump
     oom_kills: int = field(default_factory=oom_kills)
     attempt: int = 0
@@ -111,8 +115,7 @@ class Launcher:
                 self.kill_at = None
                 self._kill_ranks()
             if self.stacks_at is not None and time.monotonic() >= self.stacks_at:
-                self.stacks_at = None
-                self._report_stacks()
+                self._report_stacks_when_there()
 
     def _listen_for_signals(self) -> None:
         self.signals = os.pipe()
@@ -257,9 +260,11 @@ class Launcher:
         A Python rank gets it alone: the workers of its data loader would die of it, and it of them, before it has
         saved. Of a command every process does, since a shell passes nothing on.
         """
+        self._reap()  # what has ended by itself was not stopped
         for process in self._alive():
             send = _signal_group if process.start.kind == "command" else os.kill
             send(process.pid, signal.SIGTERM)
+            process.was_stopped = True
         self.kill_at = time.monotonic() + grace
 
     def _order_ping(self) -> None:
@@ -268,12 +273,22 @@ class Launcher:
 
     def _order_stacks(self) -> None:
         """Ask every rank for its stacks; they are reported a moment later."""
-        for pid in self._standing().values():
-            ask(pid)
+        standing = self._standing().items()
+        asked = [ask(pid, files_of(self.folder, rank)["stack_file"]) for rank, pid in standing]
+        self.asked = [each for each in asked if each is not None]
         self.recorders = ask_for_dumps(self.folder, self.members)
-        self.stacks_at = time.monotonic() + (ANSWER_SECONDS if self.recorders else SETTLE_SECONDS)
+        now = time.monotonic()
+        self.stacks_at = now + (ANSWER_SECONDS if self.recorders else SETTLE_SECONDS)
+        self.stacks_end = now + PATIENCE_SECONDS
 
-    def _report_stacks(self) -> None:
+    def _report_stacks_when_there(self) -> None:
+        """Report the stacks, unless a rank that could answer has not: on a busy machine its turn may come late."""
+        now = time.monotonic()
+        self.asked = [each for each in self.asked if not each.answer() and state_of(each.pid) in ("R", "S")]
+        if self.asked and now < self.stacks_end:
+            self.stacks_at = now + LOOK_SECONDS
+            return
+        self.stacks_at = None
         standing = self._standing().items()
         ranks = {rank: describe(pid, files_of(self.folder, rank)["stack_file"]) for rank, pid in standing}
         groups = {rank: read_groups(self.folder, rank) for rank in self.recorders}
@@ -292,6 +307,7 @@ class Launcher:
     def _kill_ranks(self) -> None:
         for process in self._alive():
             _signal_group(process.pid, signal.SIGKILL)
+            process.was_stopped = True
 
     def _pump(self, process: RankProcess) -> bool:
         """Move one chunk from the rank's pipe to its log; False when there is nothing (more) to read."""
@@ -351,7 +367,7 @@ class Launcher:
             report["oom"] = True
         if process.log.lost:
             report["log_bytes_lost"] = process.log.lost
-        self.report("exit", rank=start.rank, **report)
+        self.report("exit", rank=start.rank, stopped=process.was_stopped, **report)
 
 
 def _signal_group(pid: int, number: int) -> None:

@@ -13,6 +13,7 @@ from orchestrator.node.system.processes import descendants, parent_of, state_of,
 
 STACK_SIGNAL = signal.SIGRTMIN + 7  # nobody's default; SIGUSR1 and 2 belong to schedulers and users
 SETTLE_SECONDS = 1.0
+PATIENCE_SECONDS = 6.0  # with ranks that have not answered: the leader waits for 8
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
 _THREAD = re.compile(r"^(Current thread|Thread) .*most recent call first\):$", re.MULTILINE)
 _COLLECTIVE = re.compile(
@@ -44,10 +45,60 @@ def answer_with_stacks(path: str) -> None:
     faulthandler.register(STACK_SIGNAL, file=file, all_threads=True, chain=False)
 
 
-def ask(pid: int) -> None:
+@dataclass(frozen=True)
+class Asked:
+    """A process that is asked for its stacks; they come into a file, behind what is there already."""
+
+    pid: int
+    path: str
+    offset: int
+    threads: tuple[str, ...]  # those that may answer
+
+    @staticmethod
+    def before(pid: int, path: str) -> Asked:
+        """Note by what the answer will be known, before the signal is sent."""
+        offset = os.path.getsize(path) if os.path.exists(path) else 0
+        return Asked(pid, path, offset, tuple({str(pid), *_free_threads(pid)}))
+
+    def answer(self) -> str:
+        """Return the dump once it is whole, and before that an empty text.
+
+        Its writer tells nobody that it has ended; but the file has grown once it has begun, and from then on the signal
+        is held back in the thread that writes, until it has ended.
+        """
+        if not self.so_far() or not set(self.threads) <= {*_free_threads(self.pid)} | self._ended_threads():
+            return ""
+        return self.so_far()
+
+    def so_far(self) -> str:
+        """Return what has come; nothing where the file is gone with its run."""
+        try:
+            with open(self.path, encoding="utf-8", errors="replace") as file:
+                file.seek(self.offset)
+                return file.read()
+        except OSError:
+            return ""
+
+    def _ended_threads(self) -> set[str]:
+        return {thread for thread in self.threads if not os.path.exists(f"/proc/{self.pid}/task/{thread}")}
+
+
+def _free_threads(pid: int) -> list[str]:
+    """Return the threads of a process that do not hold the signal back."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+    return [each for each in threads if not _has_signal(f"/proc/{pid}/task/{each}/status", "SigBlk:")]
+
+
+def ask(pid: int, path: str) -> Asked | None:
     """Ask a process for its stacks, if it would answer: the signal would end one that doesn't."""
-    if would_answer(pid):
-        os.kill(pid, STACK_SIGNAL)
+    if not would_answer(pid):
+        return None
+    asked = Asked.before(pid, path)
+    os.kill(pid, STACK_SIGNAL)
+    return asked
 
 
 def ranks_below(pid: int) -> dict[int, int]:
@@ -64,12 +115,17 @@ def begins_a_rank(pid: int) -> bool:
 
 def would_answer(pid: int) -> bool:
     """Tell whether a process has a handler for the signal, by its kernel's word."""
+    return _has_signal(f"/proc/{pid}/status", "SigCgt:")
+
+
+def _has_signal(path: str, mask: str) -> bool:
+    """Tell whether the signal is in a set of which a status file of the kernel's tells."""
     try:
-        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as status:
-            caught = [line.split()[1] for line in status if line.startswith("SigCgt:")]
+        with open(path, encoding="ascii", errors="replace") as status:
+            found = [line.split()[1] for line in status if line.startswith(mask)]
     except OSError:
         return False
-    return bool(caught) and bool(int(caught[0], 16) >> (STACK_SIGNAL - 1) & 1)
+    return bool(found) and bool(int(found[0], 16) >> (STACK_SIGNAL - 1) & 1)
 
 
 def describe(pid: int, path: str) -> dict[str, Any]:

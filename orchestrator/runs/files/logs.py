@@ -177,8 +177,9 @@ def _chunks(path: Path, reading: _Reading) -> Iterator[bytes]:
         older = path.with_name(f"{path.name}.1")
         if reading.offset == 0 if known is None else known != inode:
             with contextlib.suppress(FileNotFoundError), open(older, "rb") as rotated:
-                rotated.seek(reading.offset)
-                yield from iter(lambda: rotated.read(CHUNK), b"")
+                if os.fstat(rotated.fileno()).st_ino != inode:  # else it was rotated since it was opened above
+                    rotated.seek(reading.offset)
+                    yield from iter(lambda: rotated.read(CHUNK), b"")
             reading.offset = 0
         file.seek(reading.offset)
         yield from iter(lambda: file.read(CHUNK), b"")

@@ -267,6 +267,17 @@ def test_a_culprit_that_speaks_after_the_settle_time_is_still_blamed() -> None:
     assert gang.recorded("attempt_failed")[0]["culprit"]["rank"] == 2
 
 
+@pytest.mark.parametrize(("stopped", "culprit"), [(False, 2), (True, 0)])
+def test_a_kill_that_is_heard_of_late_is_told_apart_from_our_own(stopped: bool, culprit: int) -> None:
+    gang = Gang(retry={})
+    gang.run()
+    gang.exit(0, VICTIM)
+    gang.pass_time(SETTLE_SECONDS + 0.5)
+    gang.exit(2, {**KILLED, "stopped": stopped})
+    gang.idle()
+    assert gang.recorded("attempt_failed")[0]["culprit"]["rank"] == culprit
+
+
 def test_a_victim_alone_stops_the_gang_after_the_settle_time() -> None:
     gang = Gang(retry={})
     gang.run()
