@@ -20,9 +20,11 @@ settings.load_profile("soak" if os.environ.get("SOAK") else "sample")
 # Drawn once for all processes of a test run; said at its end, and by every soak test that fails.
 os.environ["SOAK_SEED"] = os.environ.get("SOAK_SEED") or str(time.time_ns() % 1_000_000)
 
-# What a shell without job control starts with & ignores Ctrl-C; the tests' programs are to be ended by it all the same.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# What a shell without job control starts with & ignores Ctrl-C, and what nohup starts a closed window; the tests'
+# programs are to be ended by both all the same.
+for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _handler)
 
 FOREIGN = ("ORCH_", "TORCHELASTIC_", "PET_", "SLURM_", "NCCL_", "GLOO_")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.node.system.processes import marked
+from orchestrator.node.system.processes import marked, wait_gone
 from orchestrator.runs.store import RunDir, find_run, live_runs
 from orchestrator.supervisor.reconcile import reconcile, state_of
 from tests.result import Result
@@ -61,6 +62,16 @@ class Orch:
         return [event for event in run.events() if event["kind"] == kind]
 
 
+def files_with(folder: Path, needle: bytes) -> list[Path]:
+    """The files below a folder that hold this; a supervisor may be replacing some of them meanwhile."""
+    found = []
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            if path.is_file() and needle in path.read_bytes():
+                found.append(path)
+    return found
+
+
 @pytest.fixture
 def orch(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Orch]:
     """The command line; whatever it started and a test left running is ended by recorded id."""
@@ -72,7 +83,7 @@ def orch(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Orch]:
         reconcile(runner.home, run)
     print_all(runner.home / "runs", request.node.nodeid)
     for run in (runner.home / "runs").glob("*"):
-        assert marked(run.name) == [], f"{run.name} left processes"
+        assert wait_gone(marked(run.name), 30) == [], f"{run.name} left processes"
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from orchestrator.protocol.task import NodeTask, Program
 from orchestrator.runs.store import read_lines
 from orchestrator.transport.credentials import new_credentials
 from orchestrator.transport.node_archive import node_archive
+from tests.testbed.machine import wait_until
 
 CREDENTIALS = new_credentials()
 
@@ -59,7 +60,7 @@ def events(task: NodeTask, kind: str) -> list[dict[str, object]]:
 
 def end_of(agent: subprocess.Popen[bytes]) -> int:
     try:
-        return agent.wait(timeout=30)
+        return agent.wait(timeout=120)
     finally:
         agent.kill()
         agent.wait()
@@ -80,18 +81,20 @@ def test_a_member_names_the_way_that_does_not_work(tmp_path: Path) -> None:
 
 def test_another_runs_agent_does_not_get_in(tmp_path: Path) -> None:
     ports = (20_000, 20_003)  # the same ones, whatever the credentials
-    leader = task_in(tmp_path / "a", join_timeout=4.0, port_range=ports)
-    stranger = task_in(tmp_path / "b", node_rank=1, credentials=new_credentials(), port_range=ports)
+    leader = task_in(tmp_path / "a", join_timeout=10.0, port_range=ports)
+    stranger = task_in(tmp_path / "b", node_rank=1, credentials=new_credentials(), port_range=ports, join_timeout=4.0)
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    agents = [start_agent(leader), start_agent(stranger)]
+    agents = [start_agent(leader)]
+    wait_until(lambda: events(leader, "listening"), "the leader")
+    agents.append(start_agent(stranger))
     assert [end_of(agent) for agent in agents] == [1, 1]
     assert [event["joined"] for event in events(leader, "joined")] == [0]
     assert events(stranger, "reached_leader") == []
     assert "what listens there does not have this run's certificate" in str(events(stranger, "gave_up")[0]["reason"])
     assert events(leader, "strangers")[0]["counts"] == {"127.0.0.1": 1}
     missing = str(events(leader, "gang_ended")[0]["reason"])
-    assert missing.startswith("node 1 (n2) did not join within 4 s; ")
+    assert missing.startswith("node 1 (n2) did not join within 10 s; ")
     assert missing.endswith(" from 127.0.0.1 could not prove to belong to this run")
 
 

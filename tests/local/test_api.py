@@ -180,7 +180,7 @@ def test_ctrl_c_cancels_what_was_launched(orch: Orch) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "holding\n"
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=200)
     assert said.endswith("KeyboardInterrupt\n")
     assert api.find("last").status().state == "cancelled"
 

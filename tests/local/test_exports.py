@@ -19,7 +19,7 @@ def by_hand(text: str, folder: Path) -> str:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=200,
         stdin=subprocess.DEVNULL,
         check=False,
     )

@@ -65,7 +65,7 @@ def test_the_culprit_is_named_and_not_its_victims(orch: Orch, project, how: str,
         assert 'raise ValueError("boom at step 50")' in verdict["error"]["traceback"]
         assert "orchestrator/node" not in verdict["error"]["traceback"]
         assert verdict["cause"] == "user_error"
-    assert marked(orch.run().run_id) == []
+    assert wait_gone(marked(orch.run().run_id), 30) == []  # what the dead submit had started ends by itself
 
 
 def test_exit_93_is_not_started_again(orch: Orch, project) -> None:
@@ -143,8 +143,12 @@ def agent_of(run: RunDir, node: int) -> Process:
 
 def launcher_of(run: RunDir, node: int) -> Process:
     """The parent of the node's first rank."""
-    pids = [e["pids"] for e in run.events() if e["kind"] == "launcher_started" and e["node"] == node][-1]
-    stat = Path(f"/proc/{next(iter(pids.values()))}/stat").read_text()
+
+    def started() -> list[dict[str, int]]:
+        return [e["pids"] for e in run.events() if e["kind"] == "launcher_started" and e["node"] == node]
+
+    wait_until(started, "the ranks' process ids")  # a rank may speak before its agent has heard of it
+    stat = Path(f"/proc/{next(iter(started()[-1].values()))}/stat").read_text()
     found = identify(int(stat.rpartition(")")[2].split()[1]))
     assert found is not None
     return found
@@ -154,7 +158,7 @@ def launcher_of(run: RunDir, node: int) -> Process:
 def test_kill_9_leaves_no_rank(orch: Orch, project, victim: str) -> None:
     folder = project(
         slow_py="import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('is up', flush=True)\n"
-        "time.sleep(60)\n",
+        "time.sleep(600)\n",
         slow_yaml="script: slow.py\nretry: {infra: 0}\n",
     )  # fmt: skip
     run = orch.submit(str(folder / "slow.yaml"), "-p", "local-2x2")
@@ -168,7 +172,7 @@ def test_kill_9_leaves_no_rank(orch: Orch, project, victim: str) -> None:
     everything = marked(run.run_id)
     for process in targets:
         send_signal(process, signal.SIGKILL)  # a launcher may have ended with its agent
-    state = wait(run, timeout=90)
+    state = wait(run, timeout=200)
     assert state.state == "failed"
     assert wait_gone(everything, 10) == []
     reconcile(orch.home, run)
@@ -225,14 +229,14 @@ def test_an_unrelated_process_is_never_touched(orch: Orch, project) -> None:
 
 def test_a_node_that_can_not_start_its_launcher_is_named(orch: Orch, project) -> None:
     folder = project(place_yaml="kind: local\nnodes: 2\nnproc_per_node: 1\npython: /nonexistent/python\n")
-    done = orch("submit", "hello", "-p", str(folder / "place.yaml"), "-f", timeout=90)
+    done = orch("submit", "hello", "-p", str(folder / "place.yaml"), "-f", timeout=200)
     assert done.code == 100
     assert "/nonexistent/python" in done.err
 
 
 def test_an_import_that_fails_is_named_before_any_rank_starts(orch: Orch, project) -> None:
     folder = project(warm_py="", warm_yaml="script: warm.py\nwarm_imports: [no_such_module]\n")
-    done = orch("submit", str(folder / "warm.yaml"), "-p", "local", "-f", timeout=90)
+    done = orch("submit", str(folder / "warm.yaml"), "-p", "local", "-f", timeout=200)
     assert done.code == 100
     assert "can't import no_such_module" in done.err
     assert orch.events(orch.run(), "started") == []
@@ -248,15 +252,15 @@ def test_a_node_that_is_never_ready_is_named_and_leaves(orch: Orch, project) -> 
     )
     (folder / "empty").mkdir()
     run = orch.submit(str(folder / "job.yaml"), "-p", str(folder / "place.yaml"))
-    state = wait(run, timeout=90)
+    state = wait(run, timeout=200)
     assert state.verdict is not None
     assert "did not get its launcher ready within 10 s" in state.verdict.reason
     assert "node 0 (" in state.verdict.reason
 
 
 def test_a_time_limit_stops_at_a_boundary(orch: Orch, project) -> None:
-    folder = project(slow_py=SLOW, slow_yaml="script: slow.py\nlauncher: exec\nresources: {time: 8s}\n")
-    done = orch("submit", str(folder / "slow.yaml"), "-p", "local", "-f", timeout=100)
+    folder = project(slow_py=SLOW, slow_yaml="script: slow.py\nlauncher: exec\nresources: {time: 15s}\n")
+    done = orch("submit", str(folder / "slow.yaml"), "-p", "local", "-f", timeout=200)
     assert done.code == 100
     assert "time limit" in done.err
     run = orch.run()
@@ -270,7 +274,7 @@ def test_term_to_an_agent_is_a_preemption_with_a_checkpoint(orch: Orch, project)
     for rank in range(4):  # one that does not catch TERM yet dies of it, without a checkpoint
         wait_for_line(run, "is up", rank)
     os.kill(agent_of(run, 1).pid, signal.SIGTERM)
-    state = wait(run, timeout=90)
+    state = wait(run, timeout=200)
     assert state.verdict is not None
     assert (state.state, state.verdict.cause) == ("failed", "preempted")
     assert {e["code"] for e in orch.events(run, "rank_exit")} == {95}
@@ -279,14 +283,14 @@ def test_term_to_an_agent_is_a_preemption_with_a_checkpoint(orch: Orch, project)
 
 def test_a_lost_launcher_is_started_again(orch: Orch, project) -> None:
     wait_or_end = SLOW.replace(
-        "time.monotonic() + 60", "time.monotonic() + (60 if os.environ['ORCH_ATTEMPT'] == '0' else 9)"
+        "time.monotonic() + 600", "time.monotonic() + (600 if os.environ['ORCH_ATTEMPT'] == '0' else 9)"
     )
     folder = project(slow_py=wait_or_end, slow_yaml="script: slow.py\nretry: {infra: 1}\n")
     run = orch.submit(str(folder / "slow.yaml"), "-p", "local-2x2")
     for rank in range(4):
         wait_for_line(run, "is up", rank)
     os.kill(launcher_of(run, 1).pid, signal.SIGKILL)
-    state = wait(run, timeout=90)
+    state = wait(run, timeout=200)
     assert state.state == "succeeded", (
         state.verdict
     )  # also when the second attempt outlives every deadline of the first
@@ -330,7 +334,7 @@ def test_a_frozen_agent_does_not_keep_a_run_open(orch: Orch, project, node: int)
     wait_for_line(run, "is up", 3)
     frozen = agent_of(run, node)
     os.kill(frozen.pid, signal.SIGSTOP)
-    state = wait(run, timeout=90)
+    state = wait(run, timeout=200)
     assert state.verdict is not None
     assert "no heartbeat for" in state.verdict.reason
     assert ("node 1 lost node 0" if node == 0 else "node 1 (") in state.verdict.reason
@@ -345,7 +349,7 @@ def test_a_frozen_launcher_is_ended_and_the_gang_starts_again(orch: Orch, projec
     agent = agent_of(run, 1)
     (launcher,) = [each.pid for each in marked(run.run_id, 1) if ancestors(each.pid)[0] == agent.pid]
     os.kill(launcher, signal.SIGSTOP)
-    state = wait(run, timeout=60)
+    state = wait(run, timeout=200)
     assert (state.state, state.restarts) == ("succeeded", 1), state.verdict
     assert [event["reason"].rpartition(" for ")[0] for event in orch.events(run, "launcher_killed")] == [
         "was stopped (SIGSTOP)"
@@ -373,10 +377,10 @@ while not os.path.exists(sys.argv[1]):
     for pid in pids:
         os.kill(pid, signal.SIGCONT)
     (folder / "go").touch()
-    state = wait(run, timeout=60)
+    state = wait(run, timeout=200)
     assert (state.state, state.restarts) == ("succeeded", 0), state.verdict
     assert orch.events(run, "lost_node") == []
-    assert orch.events(run, "slept")[0]["seconds"] > SUSPENDED - 1
+    assert max(event["seconds"] for event in orch.events(run, "slept")) > SUSPENDED - 1
 
 
 def test_a_process_that_threw_its_mark_away_is_ended_too(orch: Orch, project) -> None:
@@ -396,7 +400,7 @@ def test_one_rank_that_asks_for_a_requeue_stops_them_all(orch: Orch, project) ->
     wait_until(lambda: len(orch.events(run, "launcher_started")) == 2, "the ranks' process ids")
     pids = [e["pids"] for e in run.events() if e["kind"] == "launcher_started" and e["node"] == 1][-1]
     os.kill(pids["2"], signal.SIGTERM)
-    state = wait(run, timeout=90)
+    state = wait(run, timeout=200)
     assert state.verdict is not None
     assert state.verdict.cause == "preempted"
     assert [e["code"] for e in orch.events(run, "rank_exit")] == [95] * 4
@@ -427,4 +431,4 @@ def test_a_submit_killed_between_two_agents_is_named_at_once_by_the_next_command
     assert orch("wait", "last", "--timeout", "60").code == 100
     verdict = orch("why", "last", "--json").json
     assert verdict["reason"] == "the submit ended before it had started 1 of 2 agents"
-    assert marked(orch.run().run_id) == []
+    assert wait_gone(marked(orch.run().run_id), 30) == []  # what the dead submit had started ends by itself

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from orchestrator.operations.runs import wait
+from orchestrator.runs.state import RunState
+from tests.testbed.machine import wait_until
 
 from .conftest import Orch
 
@@ -36,7 +39,7 @@ print("went through", flush=True)
 dist.barrier()
 dist.destroy_process_group()
 """
-JOB = "script: still.py\nenv: {HOW: null}\nhang: {train: 4s, medians: 2, other: 60s}\nretry: {infra: 1}\n"
+JOB = "script: still.py\nenv: {HOW: null}\nhang: {train: 6s, medians: 2, other: 60s}\nretry: {infra: 1}\n"
 
 
 @pytest.mark.parametrize(
@@ -132,21 +135,27 @@ def test_slow_phases_of_three_limits_are_left_alone(orch: Orch, project) -> None
 
 def test_a_program_without_beats_is_only_reported(orch: Orch, project) -> None:
     folder = project(
-        quiet_py="import time\ntime.sleep(9)\n", quiet_yaml="script: quiet.py\nhang: {train: 1s, other: 3s}\n"
+        quiet_py="import os, sys, time\nwhile not os.path.exists(sys.argv[1]):\n    time.sleep(0.02)\n",
+        quiet_yaml="script: quiet.py\nhang: {train: 1s, other: 3s}\n",
     )
-    run, said = orch.submit(str(folder / "quiet.yaml"), "-p", "local"), set()
-    state = wait(run, lambda now: said.add(now.detail), timeout=90)
-    assert state.state == "succeeded"
-    assert any(detail.startswith("hung? rank") for detail in said), said
-    assert len(list(run.path.glob("nodes/0/attempt_0/stacks_*.txt"))) == 2
+    go = folder / "go"
+    run = orch.submit(str(folder / "quiet.yaml"), "-p", "local", "--set", f"job.args={json.dumps([str(go)])}")
+
+    def look(now: RunState) -> None:
+        stacks = list(run.path.glob("nodes/0/attempt_0/stacks_*.txt"))
+        if now.detail.startswith("hung? rank") and len(stacks) == 2:
+            go.touch()
+
+    assert wait(run, look, timeout=200).state == "succeeded"
+    assert go.exists()
     assert orch.events(run, "restart") == []
 
 
 def test_a_program_without_beats_is_restarted_when_the_job_asks_for_it(orch: Orch, project) -> None:
-    program = "import os, time\nif os.environ['ORCH_ATTEMPT'] == '0':\n    time.sleep(60)\n"
+    program = "import os, time\nif os.environ['ORCH_ATTEMPT'] == '0':\n    time.sleep(600)\n"
     folder = project(
         quiet_py=program,
-        quiet_yaml="script: quiet.py\nhang: {action: restart, other: 3s}\nretry: {infra: 1}\n",
+        quiet_yaml="script: quiet.py\nhang: {action: restart, other: 8s}\nretry: {infra: 1}\n",
     )
     assert orch("submit", str(folder / "quiet.yaml"), "-p", "local", "-f").code == 0
     assert [event["attempt"] for event in orch.events(orch.run(), "restart")] == [1]
@@ -156,12 +165,17 @@ def test_a_hang_is_only_reported_when_the_job_says_so(orch: Orch, project) -> No
     program = (
         "import os, time\nfrom orchestrator.training import run\n"
         "for step in range(1, 31):\n    run.step(step, 30)\n"
-        "    time.sleep(7 if step == 20 else 0.15)\nrun.phase('done')\n"
+        "    time.sleep(0.15)\n"
+        "    while step == 20 and not os.path.exists(os.environ['GO']):\n        time.sleep(0.02)\n"
+        "run.phase('done')\n"
     )
     folder = project(
         nap_py=program, nap_yaml="script: nap.py\nhang: {action: report, train: 4s, medians: 1, other: 60s}\n"
     )
-    assert orch("submit", str(folder / "nap.yaml"), "-p", "local", "-f").code == 0
-    stalls = orch.events(orch.run(), "stall")
-    assert {stall["full"] for stall in stalls} == {False, True}
-    assert orch.events(orch.run(), "restart") == []
+    go = folder / "go"
+    run = orch.submit(str(folder / "nap.yaml"), "-p", "local", "--env", f"GO={go}")
+    wait_until(lambda: any(stall["full"] for stall in orch.events(run, "stall")), "the whole of its limit", seconds=200)
+    go.touch()
+    assert wait(run, timeout=200).state == "succeeded"
+    assert any(not stall["full"] for stall in orch.events(run, "stall"))
+    assert orch.events(run, "restart") == []

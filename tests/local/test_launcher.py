@@ -74,7 +74,7 @@ def test_a_rank_starts_as_python_would_start_it(orch: Orch, project, tmp_path: P
     code = orch.run().path / "code"
     subprocess.run(
         [sys.executable, *argv, "--x", "a b", ""],
-        cwd=code, env={**os.environ, "LOOK_AT": str(expected)}, check=True, timeout=60, stdin=subprocess.DEVNULL,
+        cwd=code, env={**os.environ, "LOOK_AT": str(expected)}, check=True, timeout=200, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     assert json.loads(seen.read_text()) == json.loads(expected.read_text())
 
@@ -93,7 +93,7 @@ def test_the_environment_is_torchruns(orch: Orch, project, tmp_path: Path) -> No
     subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0",
          "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", str(folder / "env.py")],
-        env={**os.environ, "LOOK_AT": f"{tmp_path}/torchrun"}, check=True, timeout=90, capture_output=True,
+        env={**os.environ, "LOOK_AT": f"{tmp_path}/torchrun"}, check=True, timeout=200, capture_output=True,
     )  # fmt: skip
     same = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
             "ROLE_WORLD_SIZE", "ROLE_NAME", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_STORE")  # fmt: skip
@@ -155,8 +155,9 @@ def test_what_a_program_leaves_open_is_written_at_its_end(orch: Orch, project, t
         "import atexit, sys, threading, time\n"
         f"file = open('{tmp_path}/left', 'w')\nfile.write('kept')\n"
         "atexit.register(lambda: print('atexit ran'))\n"
-        "threading.Thread(target=lambda: (time.sleep(0.3), print('thread ran'))).start()\n"
-        "sys.stdout.write('no newline at the end')\nsys.exit(0)\n"
+        "said = threading.Event()\n"
+        "threading.Thread(target=lambda: (said.wait(), time.sleep(0.3), print('thread ran'))).start()\n"
+        "sys.stdout.write('no newline at the end')\nsaid.set()\nsys.exit(0)\n"
     )
     folder = project(end_py=program, end_yaml="script: end.py\nlauncher: fork\n")
     (folder / "one.yaml").write_text("kind: local\nnproc_per_node: 1\n")

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import torch
 
-from orchestrator.operations.runs import wait
+from orchestrator.operations.runs import cancel, wait
 from orchestrator.runs.files.logs import beat_of
 from orchestrator.runs.store import RunDir
+from orchestrator.supervisor.reconcile import state_of
 from orchestrator.training.checkpoint.format import load, newest
 
 from .conftest import Orch
@@ -32,11 +33,12 @@ def test_a_cancelled_run_is_resumed_and_ends_as_an_unbroken_one(orch: Orch) -> N
     def look(_: object) -> None:
         beat = beat_of(first, 0)
         if beat and beat["phase"] == "train" and beat["step"] >= 25:
+            cancel(orch.home, first, now=False)  # at once: the whole training lasts a few seconds
             raise StopIteration
 
     with contextlib.suppress(StopIteration):
-        wait(first, look, timeout=60)
-    assert orch("cancel", first.run_id).code == 0
+        wait(first, look, timeout=200)
+    assert state_of(first).state == "cancelled"
     stopped = newest(first.path / "checkpoints")
     assert stopped is not None
     exits = orch.events(first, "rank_exit")

@@ -37,7 +37,7 @@ def job(project: Callable[..., Path], go: Path) -> Path:
 
 def raw(orch: Orch, *options: str) -> bytes:
     argv = orch.argv("logs", "last", "--raw", *options)
-    return subprocess.run(argv, env=orch.environment(), stdout=subprocess.PIPE, timeout=60, check=True).stdout
+    return subprocess.run(argv, env=orch.environment(), stdout=subprocess.PIPE, timeout=200, check=True).stdout
 
 
 def test_a_progress_bar_is_one_line_on_a_terminal_and_its_last_state_elsewhere(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 
 from orchestrator.node.server.outputs import baseline
-from orchestrator.node.system.processes import marked
+from orchestrator.node.system.processes import marked, wait_gone
 from orchestrator.protocol.code_baseline import write_baseline
 from orchestrator.protocol.gang import GANG_PORT_RANGE
 from orchestrator.protocol.layout import node_folder
@@ -80,7 +81,7 @@ class Job:
             run_dir=str(folder), code_dir=str(folder / "code"), program=Program("script", "train.py", args),
             launcher="exec", backend="gloo", python=sys.executable, leader_addrs=(), port_range=GANG_PORT_RANGE,
             credentials=CREDENTIALS,
-            env=env, checkpoint_dir=str(folder / "checkpoints"), join_timeout=30.0, grace=5.0,
+            env=env, checkpoint_dir=str(folder / "checkpoints"), join_timeout=120.0, grace=30.0,
             retry={"infra": 1, "preempted": None, "timeout": timeouts},
         )  # fmt: skip
         for node in range(2):
@@ -110,7 +111,7 @@ class Job:
                 time.sleep(0.02)
 
     def codes(self) -> list[int]:
-        return [agent.wait(timeout=60) for agent in self.agents[-2:]]
+        return [agent.wait(timeout=200) for agent in self.agents[-2:]]
 
     def word(self, start: int) -> dict[str, Any] | None:
         path = self.folder / "slurm" / f"again.{start}"
@@ -134,7 +135,7 @@ def make(tmp_path: Path) -> Iterator[Any]:
             if agent.poll() is None:
                 agent.kill()
                 agent.wait()
-        assert marked(job.folder.name) == []
+        assert wait_gone(marked(job.folder.name), 30) == []  # those of a killed agent end by its end
 
 
 def test_a_start_goes_on_where_the_last_one_was_stopped(make: Any) -> None:
@@ -182,10 +183,10 @@ def test_the_word_of_a_node_that_was_frozen_does_not_replace_the_leaders(make: A
     job.start(0)
     job.wait_for_rank(0)
     job.agents[1].send_signal(signal.SIGSTOP)
-    assert job.agents[0].wait(timeout=60) == EXIT_REQUEUE
+    assert job.agents[0].wait(timeout=200) == EXIT_REQUEUE
     job.agents[1].send_signal(signal.SIGCONT)
     assert job.codes() == [EXIT_REQUEUE, EXIT_REQUEUE]
-    assert job.word(0)["reason"].endswith("was lost: no heartbeat for 10 s")
+    assert re.search(r"was lost: no heartbeat for \d+ s$", job.word(0)["reason"])
 
 
 def test_the_warning_before_the_time_limit_is_its_own_cause(make: Any) -> None:
@@ -249,7 +250,7 @@ def test_a_task_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "node.pyz").write_bytes(node_archive())
     done = subprocess.run(
         [sys.executable, str(tmp_path / "node.pyz"), "slurm", str(tmp_path)],
-        env={**os.environ, "SLURM_NODEID": "0"}, capture_output=True, text=True, check=False, timeout=60,
+        env={**os.environ, "SLURM_NODEID": "0"}, capture_output=True, text=True, check=False, timeout=200,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"orch: can't take this node's task from {tmp_path}: ")

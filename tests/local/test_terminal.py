@@ -106,7 +106,7 @@ def test_what_is_printed_starts_the_rank_as_its_run_did(orch: Orch) -> None:
     failed = orch.run()
     printed = orch("replay", "last", "--rank", "1", "--dry-run").out
     assert "KEY" in printed.splitlines()[2]
-    done = subprocess.run(["sh", "-ec", printed], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(["sh", "-ec", printed], capture_output=True, text=True, timeout=200, check=False)
     original = (failed.node(0) / "attempt_0" / "rank_1.log").read_text()
     assert {**json.loads(done.stdout), "key": sha256(KEY.encode()).hexdigest()} == json.loads(original)
     assert done.returncode == 17

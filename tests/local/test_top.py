@@ -59,7 +59,7 @@ class Window:
             for key, value in os.environ.items()
             if not key.startswith(("LC_", "LANG", "TMUX", "NO_", "SSH_"))
         }
-        return subprocess.run(argv, env={**clean, **env}, capture_output=True, check=True, timeout=60).stdout.decode()
+        return subprocess.run(argv, env={**clean, **env}, capture_output=True, check=True, timeout=200).stdout.decode()
 
     def text(self, *options: str) -> str:
         return self.tmux("capture-pane", "-p", *options)

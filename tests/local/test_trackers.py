@@ -21,7 +21,7 @@ from orchestrator.trackers import wandb
 from orchestrator.trackers.feed import feed
 from orchestrator.trackers.ledger import HIDDEN, Progress, progress_of
 
-from .conftest import REPO, Orch
+from .conftest import REPO, Orch, files_with
 from .test_results import supervisor_of
 
 TRACKERS = REPO / ".venv-trackers/bin/python"  # by `make test`
@@ -111,7 +111,7 @@ class Server:
         """End it with the processes that it has started, which are of its session."""
         if self.process is not None:
             os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait(timeout=60)
+            self.process.wait(timeout=200)
             self.process = None
 
 
@@ -188,7 +188,7 @@ def test_a_run_is_told_once_through_kills_a_restart_and_a_server_that_was_away(
     run.write(HIDDEN, {"MLFLOW_TRACKING_URI": server.address}, private=True)
     assert [feed(run, name).problem for name in ("mlflow", "tensorboard")] == ["", ""]
     check(server, run, live["id"])
-    holding = [path for path in orch.home.rglob("*") if path.is_file() and b"canary-password" in path.read_bytes()]
+    holding = files_with(orch.home, b"canary-password")
     assert holding == []
 
     monkeypatch.setattr(wandb, "INTERPRETER", str(TRACKERS))
@@ -229,10 +229,10 @@ def test_tensorboard_shows_runs_that_nobody_told_it_of(orch: Orch) -> None:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def tags() -> Any:
-        with opener.open(f"http://{address}/data/plugin/scalars/tags", timeout=60) as response:
+        with opener.open(f"http://{address}/data/plugin/scalars/tags", timeout=200) as response:
             return json.loads(response.read())
 
     assert until(lambda: tags().get("plain-abcdef"))["train/loss"]  # it reads beside its answers
     os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does
-    assert process.wait(timeout=60) == 130
+    assert process.wait(timeout=200) == 130
     process.stderr.close()

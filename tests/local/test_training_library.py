@@ -14,7 +14,7 @@ def test_a_plain_ddp_script_gains_resume_beats_and_a_clean_stop(tmp_path):
     with started(2, [script, "1000000"], tmp_path) as ranks:
         wait_for(tmp_path / "beat.0", '"phase": "train"', ranks)
         ranks.processes[0].send_signal(signal.SIGTERM)
-        ended = ranks.wait(20)
+        ended = ranks.wait()
     assert [rank.code for rank in ended] == [95, 95], ended
     found = checkpoints.newest(tmp_path / "checkpoints")
     assert found is not None
@@ -74,4 +74,4 @@ def test_importing_the_package_does_not_import_torch():
     code = (
         "import sys, orchestrator.training, orchestrator.training.distributed.stop; assert 'torch' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True, timeout=200)

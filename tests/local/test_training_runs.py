@@ -129,7 +129,7 @@ def test_a_stop_signal_to_one_rank_stops_all_at_one_step_and_another_world_goes_
     with started(2, train("--epochs", "100000", *DROPOUT, "--save-every", "100000"), tmp_path) as ranks:
         wait_for(tmp_path / "metrics.jsonl", '"step": 100,', ranks)
         ranks.processes[1].send_signal(signal.SIGUSR2)
-        ended = ranks.wait(20)
+        ended = ranks.wait()
     assert [rank.code for rank in ended] == [95, 95], ended
     step = weights(tmp_path)[0]
     assert [beat(tmp_path, rank)["step"] for rank in (0, 1)] == [step, step]

@@ -119,6 +119,6 @@ def test_a_start_that_is_killed_is_seen_through_and_not_done_twice(
 def _kill_start(orch: Orch, run: RunDir, log: Path, stop: int) -> str:
     """Where a start of the run was killed."""
     argv = [sys.executable, str(CRASH), str(log), str(stop), "start", str(run.path)]
-    done = subprocess.run(argv, env=orch.environment(), check=False, timeout=60)
+    done = subprocess.run(argv, env=orch.environment(), check=False, timeout=200)
     assert done.returncode in (-signal.SIGKILL, 0)
     return log.read_text()

@@ -33,11 +33,11 @@ from tests.local.test_runs import SLOW
 
 from .conftest import FULL, Soak
 
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600 if FULL else 300)]  # also on a busy machine
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600 if FULL else 900)]  # also on a busy machine
 
 CRASH = str(Path(__file__).with_name("crash.py"))
 SECRET = "canary-5d1f0a-of-a-crashed-submit"  # noqa: S105
-SETTLE_SECONDS = 45.0
+SETTLE_SECONDS = 120.0
 
 HELLO = """
 name: hello
@@ -81,6 +81,7 @@ class Crashing:
         for run_id in beside:
             self.crash(0, "cli", "cancel", run_id, "--now")
             self.crash(0, "cli", "rm", run_id)
+        deadline = time.monotonic() + SETTLE_SECONDS
         while self.processes() and time.monotonic() < deadline:  # a supervisor without runs ends by itself, soon
             time.sleep(0.05)
 
@@ -218,7 +219,7 @@ def _cancel(job: Path, *flags: str) -> Callable[[Crashing], tuple[str, ...]]:
     def prepare(place: Crashing) -> tuple[str, ...]:
         place.crash(0, "alone", "submit", str(job), "-p", "local")
         run = place.runs()[0]
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while sum("up" in path.read_text() for path in run.path.glob("nodes/0/attempt_0/rank_*.log")) < 2:
             assert time.monotonic() < deadline, "the ranks did not start"
             time.sleep(0.05)
@@ -240,7 +241,7 @@ def _ended(template: Crashing, *command: str) -> Callable[[Crashing], tuple[str,
 def make_template(home: Path, job: Path, *, finished: bool) -> Crashing:
     place = Crashing(home)
     place.crash(0, "alone", "submit", str(job), "-p", "local")
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while place.processes():
         assert time.monotonic() < deadline, "the run did not end"
         time.sleep(0.1)

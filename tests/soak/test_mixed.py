@@ -15,7 +15,7 @@ from .mixed import FAULTS, LINK, Ground
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 
-SHORT = ('job.args=["30", "0.05"]', f"job.limits.link={LINK}", "profile.nproc_per_node=1")
+SHORT = ('job.args=["60", "0.2"]', f"job.limits.link={LINK}", "profile.nproc_per_node=1")
 
 
 def test_drills_with_faults_drawn_at_random(orch: Orch, soak: Soak, tmp_path: Path) -> None:

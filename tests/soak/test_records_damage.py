@@ -5,6 +5,7 @@ And sixteen commands at once on one state folder, of which none may lose another
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import shutil
@@ -116,11 +117,17 @@ def check(soak: Soak, what: str, act: Callable[[], Any]) -> Any:
     return None
 
 
+def _copy_if_there(source: str, target: str) -> None:
+    """Copy a file of a live run, unless its supervisor has just replaced it."""
+    with contextlib.suppress(FileNotFoundError):
+        shutil.copy2(source, target)
+
+
 def template(home: Path, into: Path, run: RunDir) -> tuple[Path, str]:
     """A copy of the state folder with this one run."""
     (into / "runs").mkdir(parents=True)
     (into / "live").mkdir()
-    shutil.copytree(run.path, into / "runs" / run.run_id, symlinks=True)
+    shutil.copytree(run.path, into / "runs" / run.run_id, symlinks=True, copy_function=_copy_if_there)
     if (home / "live" / run.run_id).exists():
         (into / "live" / run.run_id).touch()
     (into / "index").write_text(f"{run.run_id}\n")

@@ -115,9 +115,9 @@ def test_what_need_not_pass_and_what_is_known_does_not_count(make, capsys: pytes
 
 def test_a_check_over_its_limit_is_ended_with_all_that_it_started(make, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(run, "GRACE_SECONDS", 1.0)
-    hangs = dataclasses.replace(fake("A", "hangs"), limit=8)
+    hangs = dataclasses.replace(fake("A", "hangs"), limit=16)
     checks = (hangs, fake("B", "passes", after="A"), fake("C", "passes", part=SPEED_PART))
-    code, rows = make(*checks, limit="14")
+    code, rows = make(*checks, limit="22")
     assert code == 1
     assert rows["A"]["outcome"] == "over its limit"
     assert rows["B"]["said"] == "A has not passed"

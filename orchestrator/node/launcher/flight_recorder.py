@@ -69,10 +69,22 @@ def read_groups(folder: str, rank: int) -> dict[str, Any]:
     the number and the name of the first that has not ended.
     """
     try:
-        dump = _Plain(io.BytesIO(read_regular(f"{folder}/{STEM}{rank}", MOST_DUMP))).load()
-        return groups_of(dump)
+        return groups_of(_read(folder, rank))
     except Exception:  # noqa: BLE001 (a dump is whatever the rank has written, perhaps half of it)
         return {}
+
+
+def has_dump(folder: str, rank: int) -> bool:
+    """Tell whether a rank has written its dump, to its end."""
+    try:
+        _read(folder, rank)
+    except Exception:  # noqa: BLE001 (as above)
+        return False
+    return True
+
+
+def _read(folder: str, rank: int) -> Any:
+    return _Plain(io.BytesIO(read_regular(f"{folder}/{STEM}{rank}", MOST_DUMP))).load()
 
 
 def groups_of(dump: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,13 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from orchestrator.node.launcher.flight_recorder import ANSWER_SECONDS, ask_for_dumps, read_groups, remove_pipes
+from orchestrator.node.launcher.flight_recorder import (
+    ANSWER_SECONDS,
+    ask_for_dumps,
+    has_dump,
+    read_groups,
+    remove_pipes,
+)
 from orchestrator.node.launcher.rank.argv import plan_ranks
 from orchestrator.node.launcher.rank.exec_hook import files_of
 from orchestrator.node.launcher.rank.exit_report import failure_report
@@ -283,14 +289,15 @@ class Launcher:
 
     def _report_stacks_when_there(self) -> None:
         """Report the stacks, unless a rank that could answer has not: on a busy machine its turn may come late."""
-        now = time.monotonic()
-        self.asked = [each for each in self.asked if not each.answer() and state_of(each.pid) in ("R", "S")]
-        if self.asked and now < self.stacks_end:
+        now, standing = time.monotonic(), self._standing()
+        able = {rank: pid for rank, pid in standing.items() if state_of(pid) in ("R", "S")}
+        self.asked = [each for each in self.asked if each.pid in able.values() and not each.answer()]
+        lacks_dump = any(rank in able and not has_dump(self.folder, rank) for rank in self.recorders)
+        if (self.asked or lacks_dump) and now < self.stacks_end:
             self.stacks_at = now + LOOK_SECONDS
             return
         self.stacks_at = None
-        standing = self._standing().items()
-        ranks = {rank: describe(pid, files_of(self.folder, rank)["stack_file"]) for rank, pid in standing}
+        ranks = {rank: describe(pid, files_of(self.folder, rank)["stack_file"]) for rank, pid in standing.items()}
         groups = {rank: read_groups(self.folder, rank) for rank in self.recorders}
         self.report("stacks", ranks=ranks, recorders=groups)
 
