@@ -91,9 +91,11 @@ def testbed(_session: Session, request: pytest.FixtureRequest) -> Iterator[Contr
     """The testbed; after the test it is whole again, and the test fails where alice or bob left something running."""
     control = _session.control()
     yield control
-    for state in ("/home/alice/.local/state/orch", "/shared/alice-orch"):
-        print_all(control.file("ctl", f"{state}/runs"), request.node.nodeid)
-    left = control.tidy()
+    try:
+        for state in ("/home/alice/.local/state/orch", "/shared/alice-orch"):
+            print_all(control.file("ctl", f"{state}/runs"), request.node.nodeid)
+    finally:
+        left = control.tidy()
     assert not left, "; ".join(left)
 
 

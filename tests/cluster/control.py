@@ -111,9 +111,11 @@ class Control:
     def ungate(self, host: str) -> None:
         network.ungate(host)
 
-    def ignore(self, host: str, other: str, longer_than: int = 0) -> None:
-        """Lose what `other` sends to the host, or only its packets of more than so many bytes; one direction."""
-        network.ignore(host, other, longer_than)
+    def ignore(self, host: str, other: str, longer_than: int = 0, after: int = 0) -> None:
+        """Lose what `other` sends to the host, in this direction; or only its packets of more than so many bytes, or
+        what comes `after` so many bytes of a connection that is new.
+        """
+        network.ignore(host, other, longer_than, after)
         self.undo.callback(network.ungate, host)
 
     def change_key(self, host: str) -> None:
@@ -136,14 +138,19 @@ class Control:
         """
         self.sshd(host, "ClientAliveInterval 2", "ClientAliveCountMax 2")
 
-    def tidy(self, patience: float = 5.0) -> list[str]:
-        """Undo everything; return what alice and bob had left running, a sentence each, after it was killed."""
-        self.undo.close()
-        if self.cluster.slurm:
-            self._end_jobs()
-        left = self._end_processes(patience)
-        for host in self.cluster.hosts:
-            people.refurnish(self.cluster, host)
+    def tidy(self, patience: float = 30.0) -> list[str]:
+        """Undo everything; return what alice and bob had left running, a sentence each, after it was killed.
+
+        A step that fails keeps none of the others from being done: the next test is to find the testbed whole.
+        """
+        left: list[str] = []
+        with ExitStack() as steps:  # the last one first
+            for host in self.cluster.hosts:
+                steps.callback(people.refurnish, self.cluster, host)
+            steps.callback(lambda: left.extend(self._end_processes(patience)))
+            if self.cluster.slurm:
+                steps.callback(self._end_jobs)
+            steps.callback(self.undo.close)
         return left
 
     def _undo_sshd(self, host: str, change: Callable[[], None]) -> None:

@@ -25,7 +25,7 @@ from tests.testbed import docker as daemons
 from tests.testbed import images
 from tests.testbed.layout import PEOPLE, REPO
 
-pytestmark = [pytest.mark.cluster("docker"), pytest.mark.timeout(240)]
+pytestmark = pytest.mark.cluster("docker")
 
 NODES = ("n1", "n2", "n3")
 ALICE = PEOPLE[0]

@@ -33,13 +33,13 @@ def add(value):
     return value + 1
 print("sum", add(mine), flush=True)
 """
-# Say what whatever listens on this machine's loopback, or has a debugger's name, answers to a debugger.
+# Say what whatever listens on this machine's loopback, or has a debugger's name, answers to a debugger in some time.
 KNOCK = r"""
 import json, socket, sys
 body = json.dumps({"seq": 1, "type": "request", "command": "initialize", "arguments": {"adapterID": "x"}}).encode()
 def knock(family, address):
     with socket.socket(family) as door:
-        door.settimeout(2)
+        door.settimeout(float(sys.argv[1]))
         try:
             door.connect(address)
             door.sendall(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
@@ -89,7 +89,7 @@ def attach(
 
 def knock(lab: Lab, host: str, user: str) -> dict[str, bool]:
     """Which doors of a host open to a debugger of a user's."""
-    which = ["all"] if user == "bob" else []  # her own debugger's other door is for the rank
+    which = ["2", "all"] if user == "bob" else ["30"]  # her own debugger's other door is for the rank
     return dict(json.loads(lab.control.output(host, "/usr/bin/python3", "-c", KNOCK, *which, user=user)))
 
 

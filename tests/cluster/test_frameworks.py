@@ -12,18 +12,19 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from orchestrator.node.system.processes import send_signal
 from tests.cluster.control import Control
 from tests.cluster.lab import Lab
 from tests.cluster.test_slurm import ORCH, Run, User
 from tests.testbed.layout import REPO
 from tests.testbed.machine import wait_until
 
-pytestmark = [pytest.mark.cluster("slurm"), pytest.mark.timeout(280)]
+pytestmark = pytest.mark.cluster("slurm")
 
 PYTHON = str(REPO / ".venv-frameworks/bin/python")  # by `make test`; orch is not installed there
 # One thread: how many there are decides in which order a sum is taken.
 SETTINGS = {
-    "hf_trainer": "--set=job.args=[--steps=150]",
+    "hf_trainer": "--set=job.args=[--steps=300]",
     "lightning_trainer": "--set=job.args=[--epochs=2]",
     "torch_ddp": "--set=job.args=[--epochs=4]",
     "accelerate_loop": "--set=job.args=[--epochs=3]",
@@ -80,6 +81,8 @@ def give_way(alice: User, run: Run, attempt: int) -> None:
     before = step_of(path, attempt - 1)
     wait_until(lambda: step_of(path, attempt) > before + 10, f"attempt {attempt} of {run.run_id}", seconds=90)
     host = json.loads(run.text("nodes/0/agent.json"))["host"]
+    for process in alice.testbed.processes(host, "alice", run.run_id):
+        send_signal(process, signal.SIGSTOP)  # else it might be done before; Slurm sends CONT, and then TERM
     alice.testbed.output("ctl", "srun", "-p", "urgent", "-w", host, "--exclusive", "true", user="bob")
 
 

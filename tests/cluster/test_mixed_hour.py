@@ -22,7 +22,7 @@ from tests.soak.conftest import FULL, Soak, soak  # noqa: F401 (a fixture, used 
 from tests.soak.mixed import FAULTS, LINK, Ground
 
 MINUTES = float(os.environ.get("SOAK_MINUTES", "60"))
-SHORT = ("--set", 'job.args=["60", "0.05"]', "--set", f"job.limits.link={LINK}")
+SHORT = ("--set", 'job.args=["240", "0.05"]', "--set", f"job.limits.link={LINK}")
 STANDING = ("submit", "hello", "-p", "local", "--set", 'job.command=["sleep", "36000"]', "--nproc-per-node", "1")
 
 

@@ -16,8 +16,6 @@ from tests.testbed import images
 from tests.testbed.layout import PEOPLE
 from tests.testbed.machine import ENVIRONMENT
 
-pytestmark = pytest.mark.timeout(240)
-
 # Adds up over the ranks, writes where a rank writes, and goes on where it is told to.
 RANK = """
 import json, os, sys, time

@@ -20,7 +20,6 @@ def lab(testbed: Control) -> Lab:
     return Lab(testbed)
 
 
-@pytest.mark.timeout(200)
 def test_a_run_of_another_machine_is_shown_and_cancelled_and_never_given_up_for_lost(lab: Lab) -> None:
     def beside(*args: str) -> Any:
         return lab.control.orch(*args, host="n1", user="alice", timeout=120, **HOME)
@@ -38,7 +37,6 @@ def test_a_run_of_another_machine_is_shown_and_cancelled_and_never_given_up_for_
     assert lab.of_run(run, LAPTOP) == []
 
 
-@pytest.mark.timeout(200)
 def test_a_cancel_that_nobody_takes_up_says_where_to_cancel(lab: Lab) -> None:
     lab.write("here.yaml", json.dumps({"kind": "local", "nproc_per_node": 1}))
     job = lab.job("hold", HOLD, retry={"infra": 0})

@@ -8,7 +8,7 @@ from tests.cluster.control import Control
 from tests.cluster.test_slurm import PROFILE, User
 from tests.cluster.test_slurm_login import LAPTOP, Laptop
 
-pytestmark = [pytest.mark.cluster("slurm", nodes=4), pytest.mark.timeout(200)]
+pytestmark = pytest.mark.cluster("slurm", nodes=4)
 
 SCRIPT = """
 import sys

@@ -16,7 +16,7 @@ from tests.cluster.control import Control
 from tests.cluster.test_slurm import FOLDER, PROFILE, Run, User, _start_controller
 from tests.testbed.machine import wait_until
 
-pytestmark = [pytest.mark.cluster("slurm", nodes=4), pytest.mark.timeout(200)]
+pytestmark = pytest.mark.cluster("slurm", nodes=4)
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_a_node_whose_interpreter_lacks_submitit_is_said_to(alice: User) -> None
 
 def test_runs_that_share_a_node_have_ports_and_gpus_of_their_own(alice: User) -> None:
     options = ("--nodes", "1", "--set", "profile.gpus_per_node=1")
-    runs = [alice.count(400, "sbatch: {nodelist: n1}\n", *options) for _ in range(3)]
+    runs = [alice.count(4000, "sbatch: {nodelist: n1}\n", *options) for _ in range(3)]
     for run in runs:
         run.wait_for("attempt 0")
     assert {run.status()["state"] for run in runs} == {"running"}  # at the same time

@@ -17,7 +17,7 @@ from tests.cluster.test_terminal import JOB, KEY, RANK
 from tests.terminal import terminal
 from tests.testbed.machine import ENVIRONMENT, wait_until
 
-pytestmark = [pytest.mark.cluster("slurm", nodes=4), pytest.mark.timeout(200)]
+pytestmark = pytest.mark.cluster("slurm", nodes=4)
 
 LAPTOP = "n4"  # a host of the testbed whose programs of Slurm are hidden, and on which no job is started
 PROGRAMS = ("sbatch", "srun", "squeue", "scancel", "scontrol", "sacct", "sinfo")
@@ -31,7 +31,7 @@ class Laptop:
     testbed: Control
 
     def orch(self, *args: str, **options: Any) -> Result:
-        return self.testbed.orch(*args, host=LAPTOP, **{"timeout": 150, **options})
+        return self.testbed.orch(*args, host=LAPTOP, **{"timeout": 400, **options})
 
     def write(self, name: str, text: str) -> str:
         """A file of hers in a folder of its own, which is what is sent as the code."""
@@ -267,7 +267,7 @@ def test_a_sweep_is_one_array_there_and_nothing_of_it_stays(laptop: Laptop) -> N
 
 def test_a_point_of_an_array_there_is_requeued_alone(laptop: Laptop) -> None:
     laptop.write("main.py", STEPS)
-    named = laptop.write("job.yaml", '{"script": "main.py", "args": [400, 0.2], "limits": {"grace": "10s"}}')
+    named = laptop.write("job.yaml", '{"script": "main.py", "args": [4000, 0.2], "limits": {"grace": "10s"}}')
     done = laptop.orch("submit", named, "-p", laptop.profile(nodes=1), "--sweep", "job.env.POINT=0,1")
     assert done.code == 0, done.err
     points = [f"{done.out.strip()}.{index}" for index in range(2)]
@@ -293,7 +293,7 @@ def test_an_array_that_slurm_refuses_leaves_nothing_there_and_here(laptop: Lapto
 
 def test_what_waits_of_an_array_there_costs_no_threads_and_is_cancelled_at_once(laptop: Laptop) -> None:
     laptop.write("main.py", STEPS)
-    named = laptop.write("job.yaml", '{"script": "main.py", "args": [400, 0.2], "limits": {"grace": "10s"}}')
+    named = laptop.write("job.yaml", '{"script": "main.py", "args": [4000, 0.2], "limits": {"grace": "10s"}}')
     values = ",".join(map(str, range(60)))
     asked = ("-p", laptop.profile(nodes=1), "--sweep", f"job.env.POINT={values}", "--parallel", "1")
     done = laptop.orch("submit", named, *asked)

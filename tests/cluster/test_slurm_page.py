@@ -15,7 +15,7 @@ from tests.testbed.layout import REPO
 from tests.testbed.machine import wait_until
 
 __all__ = ["laptop"]
-pytestmark = [pytest.mark.cluster("slurm", nodes=4), pytest.mark.timeout(200)]
+pytestmark = pytest.mark.cluster("slurm", nodes=4)
 
 PAGE = (REPO / "docs" / "backends" / "slurm.md").read_text()
 HERE = {"shared": "/shared/alice", LAPTOP: "/home/alice/far"}

@@ -11,7 +11,7 @@ from tests.cluster.control import Control
 from tests.cluster.test_slurm import COUNT, ORCH, PROFILE, Run, User
 from tests.testbed.machine import wait_until
 
-pytestmark = [pytest.mark.cluster("slurm", nodes=4), pytest.mark.timeout(200)]
+pytestmark = pytest.mark.cluster("slurm", nodes=4)
 
 # Each point says who it is, and leaves a result; one of them fails.
 POINT = """
@@ -88,7 +88,7 @@ def test_the_trials_of_a_search_are_jobs_of_their_own_and_a_bad_one_is_stopped(a
     two = PROFILE.replace("nodes: 3", "nodes: 2")
     asked = ("--search", "random", "--trials", "4", "--parallel", "1", "--stop", "asha")
     sweep = submit(alice, f"script: trial.py\nlauncher: exec\nmetric: loss\n{space}", two, *asked)
-    done = alice.orch("wait", sweep, "--timeout", "150")
+    done = alice.orch("wait", sweep, "--timeout", "300")
     assert (done.code, done.err) == (0, f"{sweep} succeeded: 4 runs: 3 succeeded, 1 stopped early\n")
     points = alice.orch("status", sweep, "--json").json["points"]
     assert len({point["slurm_job"] for point in points}) == 4
@@ -101,7 +101,7 @@ def test_the_trials_of_a_search_are_jobs_of_their_own_and_a_bad_one_is_stopped(a
 def test_a_point_is_requeued_alone_and_a_sweep_cancelled_and_waited_for(alice: User) -> None:
     """The last one: its job number is the whole array's."""
     alice.write("count.py", COUNT)
-    job = "script: count.py\nargs: [400]\nlauncher: exec\nlimits: {grace: 10s}\n"
+    job = "script: count.py\nargs: [4000]\nlauncher: exec\nlimits: {grace: 10s}\n"
     sweep = submit(alice, job, PROFILE.replace("nodes: 3", "nodes: 1"), "--sweep", "job.env.POINT=0,1")
     runs = [Run(alice, f"{sweep}.{index}") for index in range(2)]
     for run in runs:
@@ -126,7 +126,7 @@ def test_a_point_is_requeued_alone_and_a_sweep_cancelled_and_waited_for(alice: U
 
 def test_a_job_waits_in_the_queue_for_another(alice: User) -> None:
     alice.write("count.py", COUNT)
-    count = "script: count.py\nargs: [400]\nlauncher: exec\nlimits: {grace: 10s}\n"
+    count = "script: count.py\nargs: [4000]\nlauncher: exec\nlimits: {grace: 10s}\n"
     one = submit(alice, count, PROFILE)
     two = submit(alice, "command: [hostname]\n", PROFILE, "--after", f"{one}:any")
     three = submit(alice, "command: [hostname]\n", PROFILE, "--after", two)

@@ -19,7 +19,6 @@ def lab(testbed: Control) -> Lab:
     return Lab(testbed)
 
 
-@pytest.mark.timeout(200)
 def test_a_damaged_checkpoint_that_claims_to_be_the_newest_is_passed_over(lab: Lab) -> None:
     run = training(lab)
     folder = lab.control.file("n1", f"/home/alice/.orch/runs/{run}/checkpoints")
@@ -35,7 +34,6 @@ def test_a_damaged_checkpoint_that_claims_to_be_the_newest_is_passed_over(lab: L
     assert not list((lab.home / ".local/state/orch/runs" / run / "checkpoints").glob("step_00099999"))
 
 
-@pytest.mark.timeout(200)
 def test_a_full_disk_costs_no_checkpoint_that_was_there_and_is_named(lab: Lab) -> None:
     home = "/home/alice/.orch"
     lab.control.output("n1", "mkdir", home)

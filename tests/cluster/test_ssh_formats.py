@@ -48,7 +48,6 @@ def let_go_on(lab: Lab, after: int, *hosts: str) -> None:
         lab.control.file(host, f"/home/alice/go_on_after_{after}").touch()
 
 
-@pytest.mark.timeout(200)
 def test_another_s_checkpoint_is_listed_pulled_and_sent_to_all_nodes_of_another_run(lab: Lab) -> None:
     first = lab.submit(lab.job("trainer", TRAINER, launcher="exec", args=["200"]), "-p", lab.profile(hosts=["n1"]))
     assert lab.wait(first).code == 0, lab.orch("why", first).out
@@ -73,7 +72,6 @@ def test_another_s_checkpoint_is_listed_pulled_and_sent_to_all_nodes_of_another_
     assert (refused.code, "there are: 100, 200" in refused.err) == (2, True), refused
 
 
-@pytest.mark.timeout(200)
 def test_node_0_is_lost_with_its_disk_and_node_1_goes_on_from_its_replica(lab: Lab) -> None:
     job = lab.job("trainer", TRAINER, launcher="exec", args=["300", "wait"], limits={"join": 60})
     run = lab.submit(job, "-p", lab.profile(hosts=["n1", "n2"], spares=["n3"]))
@@ -93,7 +91,6 @@ def test_node_0_is_lost_with_its_disk_and_node_1_goes_on_from_its_replica(lab: L
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(200)
 def test_a_spare_in_node_0_s_place_is_given_the_newest_that_came_home(lab: Lab) -> None:
     job = lab.job("trainer", TRAINER, launcher="exec", args=["300", "wait"], limits={"join": 60})
     run = lab.submit(job, "-p", lab.profile(hosts=["n1", "n2"], spares=["n3"], second_copy=False))

@@ -26,7 +26,6 @@ def forming(lab: Lab) -> str:
     return lab.submit(job, "--profile", lab.profile(hosts=["n1", "n2"]))
 
 
-@pytest.mark.timeout(200)
 def test_a_node_that_hears_nothing_of_node_0_is_replaced_by_a_spare(lab: Lab) -> None:
     run = training(lab, limits=LINK, spares=["n3"])
     lab.control.ignore("n2", "n1")
@@ -39,7 +38,6 @@ def test_a_node_that_hears_nothing_of_node_0_is_replaced_by_a_spare(lab: Lab) ->
 
 if FULL:  # the sample has each of these in part: probe and relaunch are tested alone
 
-    @pytest.mark.timeout(300)
     def test_without_a_spare_the_way_is_waited_for_and_named_and_no_budget_is_used_meanwhile(lab: Lab) -> None:
         run = training(lab, limits=LINK)
         lab.control.ignore("n1", "n2")
@@ -51,7 +49,6 @@ if FULL:  # the sample has each of these in part: probe and relaunch are tested 
         assert_it_went_on(lab, run)
         lab.assert_nothing_left(run)
 
-    @pytest.mark.timeout(300)
     def test_a_path_for_small_packets_only_is_named_before_any_rank_starts(lab: Lab) -> None:
         for host, other in (("n1", "n2"), ("n2", "n1")):
             lab.control.ignore(host, other, SMALL)
@@ -63,7 +60,6 @@ if FULL:  # the sample has each of these in part: probe and relaunch are tested 
         assert lab.events(run, "go") == []
         lab.assert_nothing_left(run)
 
-    @pytest.mark.timeout(300)
     def test_a_path_that_takes_small_packets_only_from_now_on_is_waited_for(lab: Lab) -> None:
         run = training(lab, total=200, limits=LINK)
         for host, other in (("n1", "n2"), ("n2", "n1")):

@@ -12,7 +12,6 @@ from tests.cluster.control import Control
 from tests.cluster.lab import HOLD, LAPTOP, Lab, kill, settled
 from tests.cluster.test_ssh import TWO_HOURS_AHEAD
 
-pytestmark = pytest.mark.timeout(240)  # many commands of two users, also on a busy machine
 HOSTS = ["n1", "n2"]
 
 

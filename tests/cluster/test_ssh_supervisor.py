@@ -27,7 +27,6 @@ def install_orch(lab: Lab) -> str:
     return "/home/alice/orch"
 
 
-@pytest.mark.timeout(240)
 def test_a_run_is_handed_over_and_asked_about_from_the_laptop(lab: Lab) -> None:
     job = lab.job("say", SAY, secrets=["TOKEN_OF_MINE"])
     profile = lab.profile(hosts=["n1"], supervisor=f"alice@{BOX}", supervisor_orch="/home/alice/orch")
@@ -63,7 +62,6 @@ def test_a_run_is_handed_over_and_asked_about_from_the_laptop(lab: Lab) -> None:
     assert not (lab.home / ".local/state/orch/runs").exists()  # nothing but a pointer is here
 
 
-@pytest.mark.timeout(240)
 def test_sweeps_and_searches_are_handed_over_whole(lab: Lab) -> None:
     install_orch(lab)
     script = "import json, os, sys\nprint('x', sys.argv[-1], flush=True)\n" + (

@@ -11,8 +11,6 @@ from tests.cluster.control import Control
 from tests.cluster.lab import HOLD, LAPTOP
 from tests.screen import Screen, screen
 
-pytestmark = pytest.mark.timeout(300)
-
 # As of a student: options by argparse, a progress bar, and a file beside the script.
 TRAIN = """
 import argparse, os, sys, time

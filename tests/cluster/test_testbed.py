@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import signal
 import subprocess
 import sys
 from ipaddress import ip_address, ip_network
@@ -12,14 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.node.system.processes import identify, is_alive
+from orchestrator.node.system.processes import descendants, identify, is_alive, wait_gone
 from tests.cluster.control import Control
 from tests.testbed import hosts, images, network
 from tests.testbed.__main__ import parser
 from tests.testbed.layout import MOST_NODES, PEOPLE, RECORD, REPO, Cluster, ClusterError, address, standing
 from tests.testbed.machine import wait_until
 
-QUICK = ("-o", "ConnectTimeout=2", "-o", "BatchMode=yes")
+SSH = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=30")
+QUICK = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=2")  # where no answer is to come
 RANK = """
 import torch.distributed as dist, torch
 dist.init_process_group("gloo")
@@ -40,7 +42,7 @@ def command(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
 def test_everybody_reaches_every_host_by_ssh(testbed: Control, user: str) -> None:
     for host in testbed.cluster.hosts:
         for start in ("ctl", "n2"):
-            assert testbed.output(start, "ssh", *QUICK, host, "hostname; id -un", user=user).split() == [host, user]
+            assert testbed.output(start, "ssh", *SSH, host, "hostname; id -un", user=user).split() == [host, user]
 
 
 def test_a_host_has_its_own_homes_and_tmp_and_one_folder_is_shared(testbed: Control) -> None:
@@ -73,12 +75,12 @@ def test_a_cut_cable_is_silence_until_it_is_healed(testbed: Control) -> None:
     assert "timed out" in testbed.run("ctl", "ssh", *QUICK, "n2", "true").err
     assert testbed.output("n2", "hostname") == "n2"  # it goes on by itself
     testbed.heal("n2")
-    assert testbed.output("ctl", "ssh", *QUICK, "n2", "hostname") == "n2"
+    assert testbed.output("ctl", "ssh", *SSH, "n2", "hostname") == "n2"
 
 
 def test_a_crashed_host_is_gone_without_a_word_and_comes_back_with_its_disk(testbed: Control) -> None:
     testbed.output("n2", "sh", "-c", "echo kept > ~/file; echo lost > /dev/shm/file")
-    connection = testbed.start("ctl", "ssh", *QUICK, "n2", "echo here; exec sleep 1000")
+    connection = testbed.start("ctl", "ssh", *SSH, "n2", "echo here; exec sleep 1000")
     assert connection.stdout is not None
     assert connection.stdout.readline() == "here\n"
     before = testbed.processes("n2")
@@ -87,7 +89,7 @@ def test_a_crashed_host_is_gone_without_a_word_and_comes_back_with_its_disk(test
     assert connection.poll() is None  # nobody told it
     assert testbed.processes("n2") == []
     testbed.boot("n2")
-    assert testbed.output("ctl", "ssh", *QUICK, "n2", "cat file; ls /dev/shm") == "kept"
+    assert testbed.output("ctl", "ssh", *SSH, "n2", "cat file; ls /dev/shm") == "kept"
 
 
 def test_processes_are_found_by_user_and_by_mark(testbed: Control) -> None:
@@ -155,26 +157,26 @@ def test_the_base_image_is_the_same_on_every_node_and_runs_the_tests_interpreter
 
 def test_openssh_refuses_a_changed_host_key(testbed: Control) -> None:
     testbed.change_key("n2")
-    refused = testbed.run("ctl", "ssh", *QUICK, "n2", "true")
+    refused = testbed.run("ctl", "ssh", *SSH, "n2", "true")
     assert refused.code == 255
     assert "REMOTE HOST IDENTIFICATION HAS CHANGED" in refused.err
 
 
 def test_the_known_key_is_back_after_that(testbed: Control) -> None:
-    assert testbed.output("ctl", "ssh", *QUICK, "n2", "hostname") == "n2"
+    assert testbed.output("ctl", "ssh", *SSH, "n2", "hostname") == "n2"
 
 
 def test_a_gated_host_is_reached_through_its_door_alone(testbed: Control) -> None:
     testbed.gate("n3", "n1")
     assert "timed out" in testbed.run("ctl", "ssh", *QUICK, "n3", "true").err
-    assert testbed.output("ctl", "ssh", *QUICK, "-J", "n1", "n3", "hostname") == "n3"
-    assert testbed.output("n1", "ssh", *QUICK, "n3", "hostname") == "n3"
+    assert testbed.output("ctl", "ssh", *SSH, "-J", "n1", "n3", "hostname") == "n3"
+    assert testbed.output("n1", "ssh", *SSH, "n3", "hostname") == "n3"
 
 
 def test_one_host_can_have_another_sshd(testbed: Control) -> None:
     testbed.sshd("n2", "MaxSessions 1", "Banner /etc/hosts")
-    assert "localhost" in testbed.run("ctl", "ssh", *QUICK, "n2", "true").err
-    shared = (*QUICK, "-o", "ControlPath=/tmp/%h")
+    assert "localhost" in testbed.run("ctl", "ssh", *SSH, "n2", "true").err
+    shared = (*SSH, "-o", "ControlPath=/tmp/%h")
     master = testbed.start("ctl", "ssh", *shared, "-M", "n2", "echo here; exec cat")
     assert master.stdout is not None
     assert master.stdout.readline() == "here\n"
@@ -255,14 +257,18 @@ def mounts() -> list[str]:
     return [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if " /run/netns " not in line]
 
 
+def control_groups(root: Path, below: str = "") -> list[Path]:
+    """Those of a testbed: in the one hierarchy of version 2, or in each of version 1. Others' come and go meanwhile."""
+    groups, name = Path("/sys/fs/cgroup"), f"orch-testbed-{root.name}{below}"
+    return [*groups.glob(name), *groups.glob(f"*/{name}")]
+
+
 def assert_nothing_stands(root: Path) -> None:
     assert standing() is None
     assert network.networks() == []
     assert not root.exists()
     assert not RECORD.exists()
-    groups = Path("/sys/fs/cgroup")
-    name = f"orch-testbed-{root.name}"
-    assert [*groups.glob(name), *groups.glob(f"*/{name}")] == []
+    assert control_groups(root) == []
 
 
 def inhabitants() -> list[int]:
@@ -290,7 +296,7 @@ def test_down_leaves_nothing(no_testbed: None, tmp_path: Path) -> None:
     asleep = ("docker", "run", "--detach", "--network", "host", "sleep:1", "/usr/bin/sleep", "1000")
     begun = command("on", "alice@n1", *asleep)
     assert begun.returncode == 0, begun.stderr
-    assert list(Path("/sys/fs/cgroup").glob(f"**/orch-testbed-{root.name}/n1/*"))
+    assert control_groups(root, "/n1/*")
     ended = command("down", TESTBED=str(root))
     assert (ended.returncode, ended.stderr) == (0, "")
     assert_nothing_stands(root)
@@ -307,7 +313,12 @@ def test_down_clears_up_after_a_killed_up(no_testbed: None, tmp_path: Path, inst
     argv = [sys.executable, "-m", "tests.testbed", "up", "--nodes", "2"]
     with subprocess.Popen(argv, cwd=REPO, env={**os.environ, "TESTBED": str(root)}) as half:
         wait_until((root / instant).exists, instant)
+        half.send_signal(signal.SIGSTOP)  # so that it calls nothing more
+        called = descendants(half.pid)
         half.kill()
+    # Whatever is on a host is for `down` to end; programs that it called here end by themselves, but not at once.
+    on_hosts = {pid for name in network.networks() for pid in network.in_network(name)}
+    assert wait_gone([each for each in called if each.pid not in on_hosts], 60) == []
     assert command("down").returncode == 0
     assert_nothing_stands(root)
     assert set(inhabitants()) <= strangers

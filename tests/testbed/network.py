@@ -93,9 +93,15 @@ def gate(host: str, door: str) -> None:
     call(["nsenter", f"--net=/run/netns/{network(host)}", "iptables", "-w", "-A", "INPUT", *match, "-j", "DROP"])
 
 
-def ignore(host: str, other: str, longer_than: int = 0) -> None:
-    """From now on packets of `other` that are longer than so many bytes don't reach the host."""
+def ignore(host: str, other: str, longer_than: int = 0, after: int = 0) -> None:
+    """From now on packets of `other` that are longer than so many bytes don't reach the host.
+
+    Of connections to `other` it loses only what comes `after` so many bytes of each; older ones stay as they are.
+    """
     match = ["-s", address(other), "-m", "length", "--length", f"{longer_than + 1}:65535"]
+    if after:
+        limit = ["--connbytes", f"{after}:", "--connbytes-mode", "bytes", "--connbytes-dir", "reply"]
+        match += ["-m", "connbytes", *limit]
     call(["nsenter", f"--net=/run/netns/{network(host)}", "iptables", "-w", "-A", "INPUT", *match, "-j", "DROP"])
 
 

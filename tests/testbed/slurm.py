@@ -28,7 +28,7 @@ SelectTypeParameters=CR_Core
 SchedulerParameters=sched_interval=2,batch_sched_delay=0
 SlurmdParameters=config_overrides
 SlurmdTimeout=20
-KillWait=5
+KillWait=20
 MinJobAge=300
 ReturnToService=2
 AccountingStorageType=accounting_storage/slurmdbd
