@@ -300,6 +300,8 @@ def choose(
 def _copy_checkpoint(source: Checkpoint, target: Path) -> list[Copied]:
     """Copy one checkpoint's files and verify them, COMMIT last; _ChangedError when the source did not hold still."""
     try:
+        for checksum in source.files.values():
+            hasher(checksum.algorithm)  # before anything is copied
         manifest = (source.path / MANIFEST).read_bytes()
         target.mkdir(parents=True, exist_ok=True)
         if hashlib.sha256(manifest).hexdigest() != source.files[MANIFEST].hex:

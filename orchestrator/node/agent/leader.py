@@ -12,7 +12,7 @@ from orchestrator.node.agent.missing_rank import missing_rank
 from orchestrator.node.agent.stall_detector import culprit_of_hang
 from orchestrator.node.container.argv import odd_image, short
 from orchestrator.protocol import restart
-from orchestrator.protocol.checkpoints.checksum import agreed
+from orchestrator.protocol.checkpoints.checksum import Algorithm, agreed
 from orchestrator.protocol.gang import Hello
 from orchestrator.protocol.gpu_errors import Blame, gpu_error_of
 from orchestrator.protocol.hostlist import nodes_in_words
@@ -308,7 +308,8 @@ class Leader:
         self.phase, self.waiting = Phase.RUNNING, set(self.hellos)
         bindings = bind([self.hellos[rank].nproc for rank in range(self.task.nnodes)])
         resume_from, usual_addr = self._resume_from(), self._usual_addr()
-        checksum = agreed(self.checksums.values())
+        # A spare may lack what the nodes have.
+        checksum = Algorithm.SHA256 if self.task.has_spares else agreed(self.checksums.values())
         self.record("go", attempt=self.attempt, world_size=bindings[0].world_size, master_port=self.port,
                     nproc=[binding.nproc for binding in bindings], resume_from=resume_from or None)  # fmt: skip
         for binding in bindings:
@@ -327,8 +328,8 @@ class Leader:
 
     def _on_exit(self, node: int, message: Message, now: float) -> None:
         host = self.hellos[node].host
-        # What a launcher has not stopped itself ended by itself, however late that is heard of.
-        is_stopped = self.phase is Phase.STOPPING and message.get("stopped", True)
+        # What a launcher has not stopped itself ended by itself, however late that is heard of; or of a node's loss.
+        is_stopped = self.phase is Phase.STOPPING and (bool(self.lost) or message.get("stopped", True))
         self._note_exit({**message, "node": node, "host": host, "after_stop": is_stopped})
         if self.phase is not Phase.RUNNING or message.get("code") == 0:
             return

@@ -33,7 +33,7 @@ from orchestrator.protocol.checkpoints.search import Saved
 from orchestrator.protocol.files import read_regular, write_atomic, write_json
 from orchestrator.protocol.gpu_errors import gpu_error_of
 from orchestrator.protocol.layout import attempt_folder, node_folder, result_file
-from orchestrator.protocol.task import NodeTask
+from orchestrator.protocol.task import NodeTask, copies_checkpoints
 
 Message = dict[str, Any]
 KILL_MARGIN = 5.0
@@ -242,9 +242,12 @@ class Ranks:
     async def _became_ready(self, message: Message) -> None:
         """Tell the leader, and which checkpoints are here: in a large folder that look takes a while.
 
-        A checkpoint is verified by ranks and by agents, so that its checksum must be one that both can make.
+        A checkpoint is verified by ranks, and by the agent that keeps the second copy: both must have what makes its
+        checksum.
         """
-        message["checksums"] = [each for each in message["checksums"] if each in installed()]
+        if copies_checkpoints(self.task):
+            own = installed()
+            message["checksums"] = [each for each in message["checksums"] if each in own]
         self.resumable = await in_thread(saved.resumable, self.task, message["attempt"])
         found = [[name, mark_of(each)] for name, each in self.resumable.items() if len(name) < MOST_CHARS]
         told = {"image": self.launcher.container.get("image_id"), "checkpoints": found[:MOST_CHECKPOINTS]}

@@ -102,7 +102,7 @@ def culprit_of_hang(
     """Return the stalled rank that the others wait for.
 
     One that is stopped, else the one that is `missing` from a collective, else one outside any collective, else one
-    that stands where fewest stand (of one that runs and did not answer nothing is known), else the one with the fewest
+    that stands where fewest stand (of one that is late with its answer nothing is known), else the one with the fewest
     steps. `stacks` tells of each rank its process state (T is stopped), whether its main thread waits in a collective,
     and the line of the program that it has come to.
     """
@@ -112,10 +112,9 @@ def culprit_of_hang(
         seen = stacks.get(stall["rank"], {})
         stopped, outside = seen.get("state") in ("T", "t"), seen.get("in_collective") is False
         is_missing = missing is not None and missing.rank == stall["rank"]
-        is_unknown = seen.get("in_collective") is None and seen.get("state") in ("R", "S")
         return (
             0 if stopped else 1 if is_missing else 2 if outside else 3,
-            len(stacks) if is_unknown else places[seen.get("where")],
+            len(stacks) if seen.get("late") else places[seen.get("where")],
             stall["step"],
             stall["rank"],
         )

@@ -62,29 +62,17 @@ def remove_pipes(folder: str, ranks: Iterable[int]) -> None:
             os.unlink(f"{folder}/{STEM}{rank}.pipe")
 
 
-def read_groups(folder: str, rank: int) -> dict[str, Any]:
-    """Return what a rank's dump tells of its process groups, by name; empty where there is none that can be read.
+def read_groups(folder: str, rank: int) -> dict[str, Any] | None:
+    """Return what a rank's dump tells of its process groups, by name; None where there is none that can be read.
 
     Of each: its description, the number of the last collective that the rank has entered, and, where it waits in one,
     the number and the name of the first that has not ended.
     """
     try:
-        return groups_of(_read(folder, rank))
+        dump = read_regular(f"{folder}/{STEM}{rank}", MOST_DUMP)
+        return groups_of(_Plain(io.BytesIO(dump)).load()) if dump.endswith(pickle.STOP) else None
     except Exception:  # noqa: BLE001 (a dump is whatever the rank has written, perhaps half of it)
-        return {}
-
-
-def has_dump(folder: str, rank: int) -> bool:
-    """Tell whether a rank has written its dump, to its end."""
-    try:
-        _read(folder, rank)
-    except Exception:  # noqa: BLE001 (as above)
-        return False
-    return True
-
-
-def _read(folder: str, rank: int) -> Any:
-    return _Plain(io.BytesIO(read_regular(f"{folder}/{STEM}{rank}", MOST_DUMP))).load()
+        return None
 
 
 def groups_of(dump: Mapping[str, Any]) -> dict[str, Any]:

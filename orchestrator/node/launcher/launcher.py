@@ -20,7 +20,6 @@ from typing import Any
 from orchestrator.node.launcher.flight_recorder import (
     ANSWER_SECONDS,
     ask_for_dumps,
-    has_dump,
     read_groups,
     remove_pipes,
 )
@@ -58,7 +57,7 @@ class RankProcess:
     log: RankLog
     pipe: int
     exit_status: int | None = None
-    was_stopped: bool = False  # by this launcher, which makes its signal none of its own
+    sent: int = 0  # the last signal that this launcher has sent it
 
 
 @dataclass
@@ -77,6 +76,7 @@ class Launcher:
     stacks_end: float = 0.0  # when those that have not answered are not waited for any more
     asked: list[Asked] = field(default_factory=list)  # the ranks that were asked for their stacks
     recorders: list[int] = field(default_factory=list)  # the ranks that were asked for their flight recorder's dump
+    groups: dict[int, dict[str, Any]] = field(default_factory=dict)  # what those say that have written it
     oom_kills: int = field(default_factory=oom_kills)
     attempt: int = 0
     folder: str = ""  # of the attempt
@@ -266,12 +266,13 @@ class Launcher:
         A Python rank gets it alone: the workers of its data loader would die of it, and it of them, before it has
         saved. Of a command every process does, since a shell passes nothing on.
         """
-        self._reap()  # what has ended by itself was not stopped
         for process in self._alive():
+            if has_ended(process.pid):
+                continue  # by itself; it is reaped in a moment
             send = _signal_group if process.start.kind == "command" else os.kill
             send(process.pid, signal.SIGTERM)
-            process.was_stopped = True
-        self.kill_at = time.monotonic() + grace
+            process.sent = signal.SIGTERM
+        self.kill_at = time.monotonic() + grace if self.ranks else None
 
     def _order_ping(self) -> None:
         """Answer, so that the agent knows that this process runs."""
@@ -282,24 +283,30 @@ class Launcher:
         standing = self._standing().items()
         asked = [ask(pid, files_of(self.folder, rank)["stack_file"]) for rank, pid in standing]
         self.asked = [each for each in asked if each is not None]
-        self.recorders = ask_for_dumps(self.folder, self.members)
+        self.recorders, self.groups = ask_for_dumps(self.folder, self.members), {}
         now = time.monotonic()
         self.stacks_at = now + (ANSWER_SECONDS if self.recorders else SETTLE_SECONDS)
         self.stacks_end = now + PATIENCE_SECONDS
 
     def _report_stacks_when_there(self) -> None:
         """Report the stacks, unless a rank that could answer has not: on a busy machine its turn may come late."""
-        now, standing = time.monotonic(), self._standing()
+        standing = self._standing()
         able = {rank: pid for rank, pid in standing.items() if state_of(pid) in ("R", "S")}
-        self.asked = [each for each in self.asked if each.pid in able.values() and not each.answer()]
-        lacks_dump = any(rank in able and not has_dump(self.folder, rank) for rank in self.recorders)
-        if (self.asked or lacks_dump) and now < self.stacks_end:
-            self.stacks_at = now + LOOK_SECONDS
+        self.asked = [each for each in self.asked if not each.answer()]
+        late = {each.pid for each in self.asked} & set(able.values())
+        for rank in self.recorders:
+            if rank not in self.groups and (groups := read_groups(self.folder, rank)) is not None:
+                self.groups[rank] = groups
+        lacks_dump = any(rank in able and rank not in self.groups for rank in self.recorders)
+        if (late or lacks_dump) and time.monotonic() < self.stacks_end:
+            self.stacks_at = time.monotonic() + LOOK_SECONDS
             return
         self.stacks_at = None
-        ranks = {rank: describe(pid, files_of(self.folder, rank)["stack_file"]) for rank, pid in standing.items()}
-        groups = {rank: read_groups(self.folder, rank) for rank in self.recorders}
-        self.report("stacks", ranks=ranks, recorders=groups)
+        ranks = {
+            rank: {**describe(pid, files_of(self.folder, rank)["stack_file"]), "late": pid in late}
+            for rank, pid in standing.items()
+        }
+        self.report("stacks", ranks=ranks, recorders={rank: self.groups.get(rank, {}) for rank in self.recorders})
 
     def _standing(self) -> dict[int, int]:
         """Return the process of each rank that is alive, also of those that another launcher has started."""
@@ -314,7 +321,7 @@ class Launcher:
     def _kill_ranks(self) -> None:
         for process in self._alive():
             _signal_group(process.pid, signal.SIGKILL)
-            process.was_stopped = True
+            process.sent = signal.SIGKILL
 
     def _pump(self, process: RankProcess) -> bool:
         """Move one chunk from the rank's pipe to its log; False when there is nothing (more) to read."""
@@ -336,8 +343,7 @@ class Launcher:
     def _reap(self) -> None:
         """Report every rank that has ended, after its group is gone and its last words are in the log."""
         for process in self._alive():
-            ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if ended is None:
+            if not has_ended(process.pid):
                 continue
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)  # while the zombie still holds the number
@@ -374,7 +380,14 @@ class Launcher:
             report["oom"] = True
         if process.log.lost:
             report["log_bytes_lost"] = process.log.lost
-        self.report("exit", rank=start.rank, stopped=process.was_stopped, **report)
+        # One that was only asked to end and was killed may have been dying as it was asked: by somebody else's hand.
+        stopped = process.sent == signal.SIGKILL or (process.sent != 0 and report["signal"] != "SIGKILL")
+        self.report("exit", rank=start.rank, stopped=stopped, **report)
+
+
+def has_ended(pid: int) -> bool:
+    """Tell whether a child has ended; it can still be waited for, and its number is nobody else's."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _signal_group(pid: int, number: int) -> None:

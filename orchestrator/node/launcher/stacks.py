@@ -57,7 +57,10 @@ class Asked:
     @staticmethod
     def before(pid: int, path: str) -> Asked:
         """Note by what the answer will be known, before the signal is sent."""
-        offset = os.path.getsize(path) if os.path.exists(path) else 0
+        try:
+            offset = os.path.getsize(path)
+        except OSError:
+            offset = 0
         return Asked(pid, path, offset, tuple({str(pid), *_free_threads(pid)}))
 
     def answer(self) -> str:
@@ -97,7 +100,10 @@ def ask(pid: int, path: str) -> Asked | None:
     if not would_answer(pid):
         return None
     asked = Asked.before(pid, path)
-    os.kill(pid, STACK_SIGNAL)
+    try:
+        os.kill(pid, STACK_SIGNAL)
+    except ProcessLookupError:  # of another launcher's rank, which has just ended
+        return None
     return asked
 
 

@@ -208,7 +208,8 @@ def check(path: Path, *, verify: bool) -> Checked:
         for name, entry in manifest.files.items():
             if (path / name).stat().st_size != entry["bytes"]:
                 raise BadCheckpointError(CheckpointState.INCOMPLETE, f"{name} has not the size that its manifest says")
-            if verify and not Checksum.of(entry).is_of(path / name):
+        for name, entry in manifest.files.items() if verify else ():
+            if not Checksum.of(entry).is_of(path / name):
                 raise BadCheckpointError(CheckpointState.CORRUPT, f"{name} does not match its checksum")
     except (BadCheckpointError, OSError) as error:
         bad = _as_bad(error)
@@ -258,7 +259,8 @@ def manifest_of(content: bytes | str) -> Manifest:
             raise ValueError(f"its {odd[0]} is {known[odd[0]]!r}")
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise BadCheckpointError(CheckpointState.CORRUPT, f"its manifest is of another kind: {error}") from error
-    return Manifest(values["step"], metric=_numbers(values.get("metric")), files=files, **known)
+    metric = _numbers(values.get("metric"))
+    return Manifest(values["step"], metric=metric, format=values["format"], files=files, **known)
 
 
 def _is_plain(name: str) -> bool:

@@ -182,11 +182,13 @@ def listing(folder: Path) -> list[Found]:
 def newest(folder: Path, *, run: str = "", report: Callable[[str], None] = print) -> Found | None:
     """Return the newest checkpoint that verifies (of `run` only, if given); others are reported and skipped."""
     for name in reversed(checkpoint_dir.step_folders(folder)):
-        found = check(folder / name)
-        if found.problem:
-            report(f"{found.problem} It is skipped.")
-        elif not run or found.manifest is None or found.manifest.run == run:
+        found = check(folder / name, verify=False)
+        if run and found.manifest is not None and found.manifest.run != run:
+            continue  # also where it is damaged, or could not be verified here
+        found = found if found.problem else check(folder / name)
+        if not found.problem:
             return found
+        report(f"{found.problem} It is skipped.")
     return None
 
 

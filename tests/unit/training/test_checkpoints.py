@@ -62,6 +62,7 @@ def test_what_this_python_cant_verify_is_neither_loaded_nor_passed_over(folder, 
         checkpoints.newest(folder)
     with pytest.raises(CheckpointError, match=said):
         checkpoints.load(folder / "step_00000003")
+    assert checkpoints.newest(folder, run="mine") is None  # others' are not to be read
     checkpoints.save(folder, STATE_OF[5], Manifest(step=5))
     assert newest_step(folder) == 5
 

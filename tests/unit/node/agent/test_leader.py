@@ -267,6 +267,14 @@ def test_a_culprit_that_speaks_after_the_settle_time_is_still_blamed() -> None:
     assert gang.recorded("attempt_failed")[0]["culprit"]["rank"] == 2
 
 
+def test_checkpoints_that_a_spare_may_have_to_read_are_hashed_with_sha256() -> None:
+    gang = Gang(has_spares=True)
+    gang.join(0, 1)
+    gang.everyone("path", error=None)
+    gang.everyone("ready", attempt=0, port=4242, checksums=["sha256", "blake3"])
+    assert [message["checksum"] for _, message in gang.told("go")] == ["sha256"] * 2
+
+
 @pytest.mark.parametrize(("stopped", "culprit"), [(False, 2), (True, 0)])
 def test_a_kill_that_is_heard_of_late_is_told_apart_from_our_own(stopped: bool, culprit: int) -> None:
     gang = Gang(retry={})

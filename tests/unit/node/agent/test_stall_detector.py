@@ -86,12 +86,11 @@ def test_the_odd_one_out_is_to_blame(odd: dict[str, Any]) -> None:
         assert culprit_of_hang(STALLS, stacks)["rank"] == rank
 
 
-@pytest.mark.parametrize("state", ["R", "S"])
-def test_who_has_not_answered_is_not_odd(state: str) -> None:
-    unknown = {"state": state, "in_collective": None, "where": None}
+def test_who_is_late_with_its_answer_is_not_odd() -> None:
+    unknown = {"state": "R", "in_collective": None, "where": None, "late": True}
     odd = {"state": "S", "in_collective": True, "where": "line 16"}
     assert culprit_of_hang(STALLS, dict.fromkeys(range(4), WAITS) | {0: unknown, 3: odd})["rank"] == 3
-    assert culprit_of_hang(STALLS, dict.fromkeys(range(4), WAITS) | {0: {**unknown, "state": "D"}})["rank"] == 0
+    assert culprit_of_hang(STALLS, dict.fromkeys(range(4), WAITS) | {0: {**unknown, "late": False}})["rank"] == 0
 
 
 def test_the_fewest_steps_decide_where_stacks_do_not() -> None:
