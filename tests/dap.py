@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 from types import TracebackType
@@ -77,6 +78,11 @@ class Client:
         """Let the program go on."""
         self.request("continue", threadId=self.thread)
 
+    def leave(self) -> None:
+        """Let the program go on without a debugger; it may have ended by now, and its adapter with it."""
+        with contextlib.suppress(EOFError, ConnectionError):
+            self.request("disconnect", terminateDebuggee=False)
+
     def _receive(self) -> dict[str, Any]:
         size = 0
         while line := self.stream.readline():
@@ -110,7 +116,7 @@ def main() -> None:
             print(json.dumps([frame["name"], frame["source"]["path"], frame["line"], value]), flush=True)
             time.sleep(order.get("pause", 0))
             client.go_on()
-        client.request("disconnect", terminateDebuggee=False)
+        client.leave()
 
 
 if __name__ == "__main__":
