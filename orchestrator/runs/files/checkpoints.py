@@ -83,7 +83,8 @@ def check(path: Path, *, verify: bool) -> Checkpoint:
     try:
         found = checkpoint_dir.check(path, verify=verify)
     except NotInstalledError as error:
-        found = Checked(path, checkpoint_dir.step_of(path.name) or -1, CheckpointState.UNREADABLE, str(error))
+        step = checkpoint_dir.step_of(path.name)
+        found = Checked(path, -1 if step is None else step, CheckpointState.UNREADABLE, str(error))
     manifest = found.manifest
     if manifest is None:
         size = checkpoint_dir.size_on_disk(path, (STATE, MANIFEST, COMMIT))

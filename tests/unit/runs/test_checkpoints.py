@@ -105,8 +105,10 @@ def test_any_flipped_bit_is_found(folder: Path) -> None:
 
 
 def test_what_cant_be_verified_here_is_not_taken_for_damaged(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer.write(folder, {}, writer.Manifest(step=0))
     monkeypatch.setitem(sys.modules, "blake3", None)
     found = listing(folder, verify=True)
+    assert [each.step for each in found] == [0, 1, 2, 3]
     assert {each.verdict for each in found} == {CheckpointState.UNREADABLE}
     assert found[0].reason == "it was hashed with blake3, which this Python lacks: pip install blake3"
     assert all(each.is_whole for each in listing(folder, verify=False))
