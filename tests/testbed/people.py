@@ -14,9 +14,16 @@ ROOT = Person("root", 0)
 
 
 def write_accounts(cluster: Cluster) -> None:
-    """The hosts' passwd, group and hosts files: the machine's and ours. The machine's own stay as they are."""
+    """Write the hosts' /etc: a copy of the machine's, whose accounts and names are completed by those of the testbed.
+
+    Nothing that happens to the machine's /etc afterwards reaches a host. `useradd` there replaces whole files.
+    """
     etc = cluster.root / "etc"
     etc.mkdir(parents=True)
+    # rsync ends with 24 if a file vanished meanwhile, as lock files do.
+    call(["sh", "-c", 'rsync --archive /etc/ "$1" || [ $? = 24 ]', "sh", etc])
+    for name in ("ssh", "slurm", "munge"):  # written for the testbed
+        shutil.rmtree(etc / name, ignore_errors=True)
     numbered = [(each.name, str(each.uid), each.home) for each in PEOPLE]
     passwd = _others("passwd") + [[name, "*", uid, uid, "", home, "/bin/bash"] for name, uid, home in numbered]
     group = _others("group") + [[name, "x", uid, ""] for name, uid, _ in numbered]
