@@ -14,12 +14,14 @@ from tests import timing
 
 # The same examples in every run, so that a failure belongs to the change that it shows up in. New ones are searched for
 # by the soak: SOAK=1 draws at random.
+FULL = os.environ.get("SOAK") == "1"
 settings.register_profile("sample", derandomize=True, deadline=None)
 settings.register_profile("soak", deadline=None, print_blob=True)
-settings.load_profile("soak" if os.environ.get("SOAK") else "sample")
+settings.load_profile("soak" if FULL else "sample")
 
-# Drawn once for all processes of a test run; said at its end, and by every soak test that fails.
-os.environ["SOAK_SEED"] = os.environ.get("SOAK_SEED") or str(time.time_ns() % 1_000_000)
+# One seed for all processes of a test run, printed at its end and by each soak test that fails. It is the same in every
+# run that decides whether a change is merged, so that a failure belongs to the change. The soak draws a new seed.
+os.environ["SOAK_SEED"] = os.environ.get("SOAK_SEED") or (str(time.time_ns() % 1_000_000) if FULL else "1")
 
 # What a shell without job control starts with & ignores Ctrl-C, and what nohup starts a closed window; the tests'
 # programs are to be ended by both all the same.
@@ -45,11 +47,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     rows = [str(row) for report in reports for key, row in report.user_properties if key == "soak"]
     if not rows:
         return
-    full = os.environ.get("SOAK") == "1"
-    sample = "" if full else " (a sample; SOAK=1 counts all)"
+    sample = "" if FULL else " (a sample; SOAK=1 counts all)"
     terminalreporter.write_line(f"soak: SOAK_SEED={os.environ['SOAK_SEED']}{sample}")
     for row in rows:
         terminalreporter.write_line(row)
-    if full and (path := os.environ.get("SOAK_ROWS")):
+    if FULL and (path := os.environ.get("SOAK_ROWS")):
         with open(path, "a", encoding="utf-8") as file:
             file.writelines(f"{row}\n" for row in rows)

@@ -1,4 +1,4 @@
-"""One testbed a session, with all that the chosen tests need; whole again after each test, and gone in the end.
+"""A testbed with all that the tests of a file need; whole again after each test, and gone in the end.
 
 `@pytest.mark.cluster("slurm")`, `("docker")` and `(nodes=5)` say what a test needs beside three nodes with sshd.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,32 +26,72 @@ HERE = Path(__file__).parent
 
 @dataclass
 class Session:
-    """The testbed of these tests, brought up when a test asks for it; a developer's is used and left as it is."""
+    """The testbeds of this test process, one after another; a developer's own is used, and left as it is."""
 
-    wanted: Cluster
+    owner: tuple[int, int]  # this process: its pid and start time
 
-    def control(self) -> Control:
+    def control(self, needs: Needs) -> Control:
+        """The testbed that has what the tests of a file need.
+
+        A testbed is brought up with just that, and taken down for another one if a later file needs more.
+        """
         there = standing()
-        if there is not None and there.owner and there.owner != self.wanted.owner:
+        if there is not None and there.owner and there.owner != self.owner:
             if is_alive(Process(*there.owner)):
                 pytest.fail(f"other tests use this machine's testbed (pid {there.owner[0]})", pytrace=False)
             down()  # of tests that were killed
             there = None
-        there = there or up(self.wanted)
-        if lacks := _lacking(there, self.wanted):
-            remedy = "end it with `python -m tests.testbed down`"
-            pytest.fail(f"the testbed that is up has {lacks}: {remedy}", pytrace=False)
-        return Control(there)
+        if there is not None and (lacks := needs.lacking(there)):
+            if self.is_guest:
+                remedy = "end it with `python -m tests.testbed down`"
+                pytest.fail(f"the testbed that is up has {lacks}: {remedy}", pytrace=False)
+            needs = needs.and_what_has(there)
+            down()
+            there = None
+        return Control(there or up(self._cluster(needs)))
 
     @property
     def is_guest(self) -> bool:
         """Does somebody else's testbed stand?"""
         there = standing()
-        return there is not None and there.owner != self.wanted.owner
+        return there is not None and there.owner != self.owner
 
     def end(self) -> None:
         if not self.is_guest:
             down()
+
+    def _cluster(self, needs: Needs) -> Cluster:
+        folder = state_folder()  # of a name that no test process before had: one that was killed has left its files
+        folder = folder.with_name(f"{folder.name}-{secrets.token_hex(3)}")
+        return Cluster(folder, needs.nodes, slurm=needs.slurm, docker=needs.docker, owner=self.owner)
+
+
+@dataclass(frozen=True)
+class Needs:
+    """The parts of a testbed that tests ask for, beside three nodes with sshd."""
+
+    nodes: int = 3
+    slurm: bool = False
+    docker: bool = False
+
+    @classmethod
+    def of(cls, items: Iterable[pytest.Item]) -> Needs:
+        """The needs of all these tests together."""
+        marks = [mark for item in items for mark in item.iter_markers("cluster")]
+        words = {word for mark in marks for word in mark.args}
+        assert words <= {"slurm", "docker"}, f"no testbed has {words}"
+        return cls(max([3, *(mark.kwargs.get("nodes", 0) for mark in marks)]), "slurm" in words, "docker" in words)
+
+    def and_what_has(self, there: Cluster) -> Needs:
+        """These needs and the parts of a testbed that stands."""
+        return Needs(max(self.nodes, there.nodes), self.slurm or there.slurm, self.docker or there.docker)
+
+    def lacking(self, there: Cluster) -> str:
+        """The parts that the testbed does not have; empty if it has them all."""
+        lacks = [name for name in ("slurm", "docker") if getattr(self, name) and not getattr(there, name)]
+        if there.nodes < self.nodes:
+            lacks.append(f"{self.nodes} nodes")
+        return f"no {' and no '.join(lacks)}" if lacks else ""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -72,24 +112,23 @@ def _session(request: pytest.FixtureRequest) -> Iterator[Session]:
         if os.environ.get("TESTBED", "0") != "0":  # it was asked for by its folder, so that none is a failure
             pytest.fail(reason, pytrace=False)
         pytest.skip(reason)
-    needs = [mark for item in request.session.items for mark in item.iter_markers("cluster")]
-    words = {word for mark in needs for word in mark.args}
-    assert words <= {"slurm", "docker"}, f"no testbed has {words}"
-    nodes = max([3, *(mark.kwargs.get("nodes", 0) for mark in needs)])
     this = identify(os.getpid())
     assert this is not None
-    owner = (this.pid, this.started)
-    folder = state_folder()  # of a name that no test process before had: one that was killed has left its files
-    folder = folder.with_name(f"{folder.name}-{secrets.token_hex(3)}")
-    session = Session(Cluster(folder, nodes, slurm="slurm" in words, docker="docker" in words, owner=owner))
+    session = Session((this.pid, this.started))
     yield session
     session.end()
 
 
+@pytest.fixture(scope="module")
+def _needs(request: pytest.FixtureRequest) -> Needs:
+    """The needs of the tests of this file."""
+    return Needs.of(item for item in request.session.items if item.path == request.path)
+
+
 @pytest.fixture
-def testbed(_session: Session, request: pytest.FixtureRequest) -> Iterator[Control]:
+def testbed(_session: Session, _needs: Needs, request: pytest.FixtureRequest) -> Iterator[Control]:
     """The testbed; after the test it is whole again, and the test fails where alice or bob left something running."""
-    control = _session.control()
+    control = _session.control(_needs)
     yield control
     try:
         for state in ("/home/alice/.local/state/orch", "/shared/alice-orch"):
@@ -112,11 +151,3 @@ def no_testbed(_session: Session) -> None:
     if _session.is_guest:
         pytest.skip("a developer's testbed is up, and stays")
     _session.end()
-
-
-def _lacking(there: Cluster, wanted: Cluster) -> str:
-    """What the wanted testbed has and the other one lacks; empty when nothing."""
-    lacks = [name for name in ("slurm", "docker") if getattr(wanted, name) and not getattr(there, name)]
-    if there.nodes < wanted.nodes:
-        lacks.append(f"{wanted.nodes} nodes")
-    return f"no {' and no '.join(lacks)}" if lacks else ""

@@ -14,7 +14,7 @@ import pytest
 
 from orchestrator.runs.state import FINAL
 from tests.cluster.control import Control
-from tests.cluster.lab import HOLD, LAPTOP, SLOW_AT_FIRST, STEPS, Lab, kill, settled
+from tests.cluster.lab import HOLD, LAPTOP, SLOW_AT_FIRST, STEPS, Lab, kill, settled, weights_after
 
 SEED, FULL = os.environ.get("SOAK_SEED", "7"), bool(os.environ.get("SOAK"))
 TOTAL = 60
@@ -25,19 +25,6 @@ FLAP = 3.5  # seconds; TCP sends again what was lost 6.2 s after it was sent fir
 @pytest.fixture
 def lab(testbed: Control) -> Lab:
     return Lab(testbed)
-
-
-_weights: list[str] = []
-
-
-def unbroken(lab: Lab) -> str:
-    """The weights of the same job, two ranks that nothing happens to; the sum of two is the same in any order."""
-    if not _weights:
-        lab.write("here.yaml", '{"kind": "local", "nodes": 2, "nproc_per_node": 1}')
-        run = lab.submit(lab.job("steps", STEPS, args=[str(TOTAL), "0"]), "--profile", "here.yaml")
-        assert lab.wait(run).code == 0
-        _weights.append(weights(lab, run))
-    return _weights[0]
 
 
 def weights(lab: Lab, run: str) -> str:
@@ -56,7 +43,7 @@ def assert_it_went_on(lab: Lab, run: str) -> None:
     """It succeeded from a checkpoint, one restart later, with the weights of an unbroken run."""
     done = lab.wait(run)
     assert done.code == 0, lab.orch("why", run).out
-    assert weights(lab, run) == unbroken(lab)
+    assert weights(lab, run) == weights_after(TOTAL)
     assert begun(lab, run)[0] == 0 < begun(lab, run)[-1]
     assert lab.status(run)["restarts"] == 1
 
@@ -84,7 +71,7 @@ def test_a_link_that_flaps_costs_nothing(lab: Lab) -> None:
     time.sleep(FLAP)  # the length of the flap is what is tested
     lab.control.heal("n2")
     assert lab.wait(run).code == 0, lab.orch("why", run).out
-    assert weights(lab, run) == unbroken(lab)
+    assert weights(lab, run) == weights_after(TOTAL)
     assert lab.status(run)["restarts"] == 0
     assert lab.events(run, "lost_node") == []
     lab.assert_nothing_left(run)
