@@ -1,5 +1,6 @@
 # make demo   set up .venv and train MNIST with DistributedDataParallel on this machine
-# make test   set up .venv and run lint and all tests
+# make test   set up .venv, run the linters and the tests that a change can break
+# make test-all  the same with every test, before an issue is called resolved
 # make bench  measure orch against torchrun and others, side by side
 # make gpu    every check of GPU support that this machine can make (docs/gpu.md)
 # make docs   the pages of docs/ as a site in build/site
@@ -13,7 +14,7 @@ BIN := .venv/bin
 PROFILE ?= local
 , := ,
 
-.PHONY: help demo test lint unit schemas soak bench gpu gpu-wheels docs image clean
+.PHONY: help demo test test-all prepared lint unit schemas soak bench gpu gpu-wheels docs image clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -56,12 +57,21 @@ demo: .venv/demo.stamp
 		'  $(BIN)/orch run -p lab -- torchrun ... train.py   the script on them'
 
 # On Debian as root the tests have a cluster (docs/testbed.md), whose packages come first; TESTBED=0 leaves it out.
-# Two processes share the files of tests, the long ones first; each can have a testbed. Where Python is told to write no
-# bytecode, each of some thousand commands that they start would compile orch anew.
-test: .venv/test.stamp .venv-frameworks/stamp .venv-trackers/stamp lint
+# Some processes share the files of tests, the long ones first; each can have a testbed. Without bytecode, each of some
+# thousand commands that the tests start would compile orch anew. CONTRIBUTING.md says which tests are in which command.
+WORKERS ?= 3
+PYTEST = $(BIN)/python -m pytest --tx '$(WORKERS)*popen//python=tests/testbed/alone $(BIN)/python' --dist loadfile \
+	--no-loadscope-reorder
+
+prepared: .venv/test.stamp .venv-frameworks/stamp .venv-trackers/stamp
 	@$(BIN)/python -m tests.testbed install --where-possible
 	@$(BIN)/python -m compileall -q orchestrator
-	$(BIN)/python -m pytest --tx '2*popen//python=tests/testbed/alone $(BIN)/python' --dist loadfile --no-loadscope-reorder
+
+test: prepared lint
+	$(PYTEST) -m 'not full'
+
+test-all: prepared lint
+	$(PYTEST)
 
 lint: .venv/test.stamp
 	$(BIN)/ruff check .

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 
 from orchestrator.protocol.ranks import RANK_VARIABLES
-from tests import timing
+from tests import report
 
 # The same examples in every run, so that a failure belongs to the change that it shows up in. New ones are searched for
 # by the soak: SOAK=1 draws at random.
@@ -29,7 +29,7 @@ for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.S
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _handler)
 
-pytest_configure = timing.register
+pytest_configure = report.register
 FOREIGN = ("ORCH_", "TORCHELASTIC_", "PET_", "SLURM_", "NCCL_", "GLOO_")
 
 

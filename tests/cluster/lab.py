@@ -24,8 +24,8 @@ HOLD = "import time\nprint('holding', flush=True)\ntime.sleep(600)\n"
 
 # Ranks that do everything together, a few steps a second, without torch, whose import takes longer than most tests. In
 # each step every rank gives its part to rank 0 and gets all parts back, so a rank that is lost takes the others with it.
-# Rank 0 saves checkpoints as orch's library does, every fifth step and when a rank was told to stop. All ranks resume from
-# the newest. The weights are a chain of hashes: `weights_after` says what they are in the end if no step is lost or doubled.
+# Rank 0 saves checkpoints as orch's library does, every fifth step and when a rank was told to stop. All ranks resume
+# from the newest. The weights are a chain of hashes: `weights_after` says what they are if no step is lost or doubled.
 STEPS = """
 import hashlib, json, os, shutil, signal, socket, sys, time, zlib
 
@@ -160,7 +160,8 @@ dist.barrier()
 dist.destroy_process_group()
 """
 # Slow until something has happened to it: its first checkpoint is to be on the laptop long before its end.
-SLOW_AT_FIRST = STEPS.replace("time.sleep(pause)", "time.sleep(0.3 if os.environ['ORCH_ATTEMPT'] == '0' else pause)")
+_PAUSE, _SLOW = "time.sleep(pause)", "time.sleep(0.3 if os.environ['ORCH_ATTEMPT'] == '0' else pause)"
+SLOW_AT_FIRST, TORCH_SLOW_AT_FIRST = STEPS.replace(_PAUSE, _SLOW), TORCH_STEPS.replace(_PAUSE, _SLOW)
 
 
 @dataclass(frozen=True)

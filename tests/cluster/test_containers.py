@@ -110,7 +110,7 @@ def test_a_cancel_on_one_machine_reaches_the_ranks_in_their_container(lab: Lab, 
     (home / "steps").mkdir()
     (home / "steps/main.py").write_text(STEPS)
     (home / "steps/steps.yaml").write_text(
-        json.dumps({"script": "main.py", "args": ["600", "0.1"], "container": container(image)})
+        json.dumps({"script": "main.py", "launcher": "exec", "args": ["600", "0.1"], "container": container(image)})
     )
     (home / "own.yaml").write_text(
         json.dumps({"kind": "local", "nproc_per_node": 2, "runtime": "docker", "python": sys.executable})

@@ -83,7 +83,7 @@ def test_a_run_is_submitted_followed_requeued_and_brought_home(laptop: Laptop) -
     laptop.testbed.file("ctl", "/home/alice/.bashrc").write_text(DIALLED)
     writes = "open('model.pt', 'w').write('w')\nopen(os.environ['ORCH_OUTPUT_DIR'] + '/x', 'w').write('x')\n"
     laptop.write("main.py", SLOW_AT_FIRST + writes + "print('secret of', len(os.environ['TOKEN']))\n")
-    named = laptop.write("job.yaml", '{"script": "main.py", "args": [60, 0], "secrets": ["TOKEN"]}')
+    named = laptop.write("job.yaml", '{"script": "main.py", "launcher": "exec", "args": [60, 0], "secrets": ["TOKEN"]}')
     run = laptop.submit(named, "-p", laptop.profile(), TOKEN="swordfish")  # noqa: S106 (not one)
     note = laptop.status(run)["detail"]
     assert "Slurm job" in note or laptop.status(run)["state"] != "pending"
@@ -267,7 +267,9 @@ def test_a_sweep_is_one_array_there_and_nothing_of_it_stays(laptop: Laptop) -> N
 
 def test_a_point_of_an_array_there_is_requeued_alone(laptop: Laptop) -> None:
     laptop.write("main.py", STEPS)
-    named = laptop.write("job.yaml", '{"script": "main.py", "args": [4000, 0.2], "limits": {"grace": "10s"}}')
+    named = laptop.write(
+        "job.yaml", '{"script": "main.py", "launcher": "exec", "args": [4000, 0.2], "limits": {"grace": "10s"}}'
+    )
     done = laptop.orch("submit", named, "-p", laptop.profile(nodes=1), "--sweep", "job.env.POINT=0,1")
     assert done.code == 0, done.err
     points = [f"{done.out.strip()}.{index}" for index in range(2)]
@@ -293,7 +295,9 @@ def test_an_array_that_slurm_refuses_leaves_nothing_there_and_here(laptop: Lapto
 
 def test_what_waits_of_an_array_there_costs_no_threads_and_is_cancelled_at_once(laptop: Laptop) -> None:
     laptop.write("main.py", STEPS)
-    named = laptop.write("job.yaml", '{"script": "main.py", "args": [4000, 0.2], "limits": {"grace": "10s"}}')
+    named = laptop.write(
+        "job.yaml", '{"script": "main.py", "launcher": "exec", "args": [4000, 0.2], "limits": {"grace": "10s"}}'
+    )
     values = ",".join(map(str, range(60)))
     asked = ("-p", laptop.profile(nodes=1), "--sweep", f"job.env.POINT={values}", "--parallel", "1")
     done = laptop.orch("submit", named, *asked)

@@ -13,7 +13,7 @@ from orchestrator.node.system.processes import identify
 from orchestrator.runs.files.samples import read_samples
 from orchestrator.runs.store import RunDir
 from tests.cluster.control import Control
-from tests.cluster.lab import HOLD, LAPTOP, STEPS, Lab, kill, settled
+from tests.cluster.lab import HOLD, LAPTOP, STEPS, TORCH_STEPS, Lab, kill, settled
 from tests.testbed.layout import REPO
 
 # The wall clock alone, and all that Python asks of it. libfaketime breaks Python's time.sleep.
@@ -111,7 +111,7 @@ def test_a_cancel_takes_a_checkpoint_from_which_another_run_goes_on_elsewhere(la
 
 def test_the_best_checkpoint_comes_here_beside_the_newest_ones(lab: Lab) -> None:
     at_its_end = "save_every=5, metric={'accuracy': 1 - abs(step - 9) / 100}, "
-    program = STEPS.replace("save_every=5, ", at_its_end)
+    program = TORCH_STEPS.replace("save_every=5, ", at_its_end)
     kept = {"keep": 2, "keep_best": "accuracy"}
     job = lab.job("best", program, args=["30", "0.05"], checkpoint=kept)
     run = lab.submit(job, "--profile", lab.profile(hosts=["n1", "n2"]))
@@ -143,7 +143,7 @@ def test_code_travels_once_and_only_what_has_changed_again(lab: Lab) -> None:
 
 def test_a_secret_is_in_no_argv_no_environment_and_one_private_file(lab: Lab) -> None:
     canary = "canary-5d41402abc4b2a76b9719d911017c592"
-    job = lab.job("hold", HOLD, secrets=["TOKEN_OF_MINE"])
+    job = lab.job("hold", HOLD, launcher="fork", secrets=["TOKEN_OF_MINE"])
     run = lab.submit(job, "--profile", lab.profile(hosts=["n1", "n2"]), TOKEN_OF_MINE=canary)
     lab.until_said(run, "holding")
     lab.until(run, "started", 2)

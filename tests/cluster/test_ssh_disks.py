@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from tests.cluster.control import Control
-from tests.cluster.lab import STEPS, Lab, kill
+from tests.cluster.lab import TORCH_SLOW_AT_FIRST, TORCH_STEPS, Lab, kill
 from tests.cluster.test_ssh_faults import assert_it_went_on, training
 from tests.testbed.layout import PEOPLE
 from tests.testbed.machine import wait_until
@@ -20,7 +20,7 @@ def lab(testbed: Control) -> Lab:
 
 
 def test_a_damaged_checkpoint_that_claims_to_be_the_newest_is_passed_over(lab: Lab) -> None:
-    run = training(lab)
+    run = training(lab, program=TORCH_SLOW_AT_FIRST)  # the library passes damaged checkpoints over
     folder = lab.control.file("n1", f"/home/alice/.orch/runs/{run}/checkpoints")
     newest = max(path for path in folder.glob("step_*") if (path / "COMMIT").exists())
     planted = folder / "step_00099999"
@@ -40,7 +40,7 @@ def test_a_full_disk_costs_no_checkpoint_that_was_there_and_is_named(lab: Lab) -
     options = f"size=96m,mode=700,uid={_alice()},gid={_alice()}"
     lab.control.output("n1", "mount", "-t", "tmpfs", "-o", options, "tmpfs", home, user="root")
     lab.control.undo.callback(lab.control.output, "n1", "umount", home, user="root")
-    job = lab.job("steps", STEPS, args=["160", "0.1"])
+    job = lab.job("steps", TORCH_STEPS, args=["160", "0.1"])
     run = lab.submit(job, "--profile", lab.profile(hosts=["n1", "n2"]))
     lab.until(run, "collected")
     lab.control.run("n1", "dd", "if=/dev/zero", f"of={home}/filler", "bs=1M")  # until nothing fits any more

@@ -1,7 +1,7 @@
-"""Wall time and processor time of each test: a table in a file, and the slowest tests on the screen.
+"""Files about a test run: the wall time and processor time of each test, and the names of those that failed.
 
-The processor time is that of the test process and of the children that it waited for. Programs that leave their parent,
-such as agents, supervisors and the testbed's daemons, are not in it.
+The slowest tests are printed, too. The processor time is that of the test process and of the children that it waited
+for. Programs that leave their parent, such as agents, supervisors and the testbed's daemons, are not in it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from pathlib import Path
 
 import pytest
 
-DEFAULT = Path("build/test-times.tsv")  # TEST_TIMES=file names another one
+TIMES = Path("build/test-times.tsv")  # TEST_TIMES=file names another one
+FAILED = Path("build/test-failures.txt")  # a test a line; .ci/run reads it
+MANY = 500  # fewer tests are run by hand, and need no table
 
 
 @dataclass(eq=False)  # pytest keeps plugins in sets
@@ -46,17 +48,26 @@ class Table:
     """Collects the figures of all test processes, writes them to the file and prints the slowest."""
 
     rows: list[tuple[float, float, str]] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed and report.nodeid not in self.failed:
+            self.failed.append(report.nodeid)
         for key, value in report.user_properties:
             if key == "times" and report.when == "teardown":
                 wall, cpu = value
                 self.rows.append((wall, cpu, report.nodeid))
 
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        """Name the tests that failed, if that is all that went wrong: a broken run names none."""
+        if len(self.rows) >= MANY and exitstatus == pytest.ExitCode.TESTS_FAILED:
+            FAILED.parent.mkdir(exist_ok=True)
+            FAILED.write_text("".join(f"{name}\n" for name in self.failed), encoding="utf-8")
+
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if len(self.rows) < 500:  # somebody runs a few tests by hand
+        if len(self.rows) < MANY:
             return
-        path = Path(os.environ.get("TEST_TIMES") or DEFAULT)
+        path = Path(os.environ.get("TEST_TIMES") or TIMES)
         path.parent.mkdir(parents=True, exist_ok=True)
         self.rows.sort(reverse=True)
         lines = [f"{wall:.2f}\t{cpu:.2f}\t{name}\n" for wall, cpu, name in self.rows]
