@@ -41,6 +41,14 @@ def _clean_environment(tmp_path_factory: pytest.TempPathFactory, monkeypatch: py
     monkeypatch.setenv("ORCH_HOME", str(tmp_path_factory.mktemp("home")))
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what runs in the soak alone."""
+    left = [item for item in items if any("alone" in mark.kwargs for mark in item.iter_markers("soak"))]
+    if left and not FULL:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in left]
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say what the soak counted, and its seed; SOAK_ROWS=file keeps the rows of a full count."""
     reports = [report for group in ("passed", "failed") for report in terminalreporter.getreports(group)]

@@ -90,6 +90,10 @@ def test_what_a_container_writes_in_its_output_folder_comes_home(lab: Lab, image
 
 
 @pytest.mark.soak
+@pytest.mark.full(
+    "tests/cluster/test_containers.py::test_twelve_ranks_train_in_containers_on_three_machines",
+    "tests/cluster/test_ssh_formats.py::test_another_s_checkpoint_is_listed_pulled_and_sent_to_all_nodes_of_another_run",
+)
 def test_containers_of_two_machines_go_on_from_another_s_checkpoint(lab: Lab, image: str) -> None:
     profile = lab.profile(hosts=["n1", "n2"], runtime="docker", python=None)
     first = lab.submit(
@@ -160,6 +164,10 @@ class Cluster:
 
 
 @pytest.mark.cluster("slurm", "docker")
+@pytest.mark.full(
+    "tests/cluster/test_containers.py::test_twelve_ranks_train_in_containers_on_three_machines",
+    "tests/cluster/test_containers.py::test_a_container_has_what_slurm_gave_the_job_and_goes_with_it",
+)
 def test_twelve_ranks_train_in_containers_of_a_slurm_job(testbed: Control, image: str) -> None:
     alice = Cluster(testbed)
     sets = [f"--set={each}" for each in ("job.training.offline_epochs=1", "job.training.eval_every=0")]

@@ -172,6 +172,9 @@ def test_in_its_container_a_rank_is_debugged(lab: Lab, image: str) -> None:
 
 
 @pytest.mark.cluster("slurm")
+@pytest.mark.full(
+    "tests/cluster/test_debug.py::test_in_slurm_a_rank_of_a_run_is_debugged_once_more",
+)
 def test_through_a_login_node_a_rank_is_debugged(lab: Lab) -> None:
     far = {"kind": "slurm", "login": "alice@n3", "workdir": "/shared/alice-login", "nodes": 2, "nproc_per_node": 1}
     lab.write("far.yaml", json.dumps({**far, "python": sys.executable}))

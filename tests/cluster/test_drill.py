@@ -38,6 +38,10 @@ def as_promised(done: Result, count: int) -> None:
         print(f"{report['order']}: noticed after {noticed}, ended after {seen['took']:.1f} s: {seen['said']}")
 
 
+@pytest.mark.full(
+    "tests/local/test_drill.py::test_each_kill_is_followed_by_what_is_promised",
+    "tests/cluster/test_ssh_faults.py::test_kill_9_costs_a_restart_and_no_more",
+)
 def test_over_ssh(testbed: Control) -> None:
     lab = Lab(testbed)
     profile = lab.profile(hosts=["n1", "n2"])
@@ -51,6 +55,10 @@ def test_over_ssh(testbed: Control) -> None:
 
 
 @pytest.mark.parametrize("through", ["ctl", "laptop"] if FULL else ["ctl"])
+@pytest.mark.full(
+    "tests/local/test_drill.py::test_each_kill_is_followed_by_what_is_promised",
+    "tests/cluster/test_slurm.py::test_an_agent_that_is_killed_costs_one_restart",
+)
 def test_on_slurm(testbed: Control, through: str) -> None:
     """On the login node; in full, through it as well."""
     options = (*SHORT, *LINK, *faults("--kill rank"), "--json")

@@ -128,6 +128,9 @@ def test_on_slurm_it_is_built_once_on_the_shared_folder(testbed: Control) -> Non
 
 
 @pytest.mark.cluster("slurm", nodes=4)
+@pytest.mark.full(
+    "tests/cluster/test_environments.py::test_on_slurm_it_is_built_once_on_the_shared_folder",
+)
 def test_through_a_login_node_it_is_built_there(testbed: Control) -> None:
     shared = "/shared/alice-environment"
     home = testbed.file("n4", "/home/alice")

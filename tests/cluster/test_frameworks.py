@@ -94,6 +94,10 @@ def stopped_at(run: Path, attempt: int) -> int:
     return int(found)
 
 
+@pytest.mark.full(
+    "tests/local/test_frameworks.py::test_without_orch_the_callbacks_do_nothing",
+    "tests/cluster/test_slurm.py::test_a_job_gives_way_to_another_and_comes_back",
+)
 def test_each_example_trains_alike_over_ssh_and_on_slurm_where_one_gives_way(testbed: Control) -> None:
     lab, alice = Lab(testbed), User(testbed)
     there = {example: submit_over_ssh(lab, example, settings) for example, settings in SETTINGS.items()}
@@ -114,8 +118,7 @@ def test_each_example_trains_alike_over_ssh_and_on_slurm_where_one_gives_way(tes
     assert {"eval_loss", "train_loss", "step"} <= json.loads(first.text("result.json")).keys()
 
 
-@pytest.mark.soak
-@pytest.mark.skipif(not os.environ.get("SOAK"), reason="some minutes: SOAK=1")
+@pytest.mark.soak(alone="some minutes")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("example", "settings"),
@@ -141,8 +144,7 @@ def test_a_run_that_gives_way_twice_ends_with_the_weights_of_an_undisturbed_one(
     assert codes == ({None} if example == "torch_ddp" else {95})  # a script that knows nothing of signals ends by them
 
 
-@pytest.mark.soak
-@pytest.mark.skipif(not os.environ.get("SOAK"), reason="some minutes: SOAK=1")
+@pytest.mark.soak(alone="some minutes")
 @pytest.mark.parametrize("example", ["hf_trainer", "lightning_trainer"])
 def test_ranks_on_machines_that_share_nothing_go_on_from_what_each_has_saved(testbed: Control, example: str) -> None:
     lab = Lab(testbed)

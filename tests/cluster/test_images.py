@@ -97,9 +97,8 @@ def secrets(folder: Path) -> list[str]:
     return [*options, *([f"--secret=id=certificates,src={authorities}"] if authorities else [])]
 
 
-@pytest.mark.soak
+@pytest.mark.soak(alone="6 GB of packages and some minutes")
 @pytest.mark.timeout(1800)
-@pytest.mark.skipif(not os.environ.get("SOAK"), reason="6 GB of packages and some minutes: SOAK=1")
 def test_two_ranks_train_in_the_image_as_it_is_built_for_users(tmp_path: Path) -> None:
     with daemon() as env:
 

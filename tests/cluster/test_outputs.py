@@ -235,6 +235,9 @@ with open("hole", "wb") as file:
 
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
+@pytest.mark.full(
+    "tests/cluster/test_outputs.py::test_what_an_ordinary_script_writes_comes_home_byte_for_byte",
+)
 def test_many_large_and_sparse_files_come_home(lab: Lab) -> None:
     count, mebibytes = (10_000, 3072) if os.environ.get("SOAK") else (300, 8)
     job = lab.job("many", MANY, launcher="exec", args=[count, mebibytes], outputs={"max_size": "10GB"})

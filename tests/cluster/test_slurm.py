@@ -228,6 +228,10 @@ def test_a_requeued_job_goes_on_from_its_checkpoint(alice: User) -> None:
     assert re.search(rf"slurm job  {run.job} on n[\d\[]", alice.orch("status", run.run_id).out)
 
 
+@pytest.mark.full(
+    "tests/local/test_slurm_agents.py::test_the_warning_before_the_time_limit_is_its_own_cause",
+    "tests/cluster/test_slurm.py::test_a_requeued_job_goes_on_from_its_checkpoint",
+)
 def test_a_job_longer_than_its_limit_ends_trained(alice: User) -> None:
     run = alice.count(260, "", "--set", "profile.time=1m")  # 65 s of work
     state = run.end()

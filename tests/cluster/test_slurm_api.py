@@ -33,6 +33,9 @@ def test_on_the_cluster(testbed: Control) -> None:
     assert (done.code, done.out) == (0, "3 [1.0, 2.0, 3.0]\n"), done.err
 
 
+@pytest.mark.full(
+    "tests/cluster/test_slurm_api.py::test_on_the_cluster",
+)
 def test_through_the_login_node(testbed: Control) -> None:
     laptop = Laptop(testbed)
     script, profile = laptop.write("script.py", SCRIPT), laptop.profile()

@@ -110,6 +110,10 @@ def test_a_run_is_submitted_followed_requeued_and_brought_home(laptop: Laptop) -
 
 
 @pytest.mark.soak
+@pytest.mark.full(
+    "tests/cluster/test_slurm_login.py::test_a_run_is_submitted_followed_requeued_and_brought_home",
+    "tests/cluster/test_ssh_formats.py::test_another_s_checkpoint_is_listed_pulled_and_sent_to_all_nodes_of_another_run",
+)
 def test_another_s_checkpoint_outlives_a_requeue_and_is_sent_to_the_cluster_again(laptop: Laptop) -> None:
     laptop.write("main.py", TRAINER)
     job = {"script": "main.py", "launcher": "exec", "args": ["300", "requeue"]}

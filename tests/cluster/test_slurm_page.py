@@ -73,6 +73,9 @@ def test_on_the_cluster(testbed: Control) -> None:
     wait_until(lambda: not task.exists(), "the end of the task with its token")
 
 
+@pytest.mark.full(
+    "tests/cluster/test_slurm_page.py::test_on_the_cluster",
+)
 def test_from_a_laptop(laptop: Laptop) -> None:
     testbed, text = laptop.testbed, _section("From a laptop")
     assert len(_commands(text)) == 4

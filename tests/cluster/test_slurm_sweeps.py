@@ -82,6 +82,10 @@ def test_a_sweep_is_one_array(alice: User) -> None:
     assert sweep not in alice.testbed.output("ctl", "ls", f"{ORCH}/sweeps", f"{ORCH}/runs")
 
 
+@pytest.mark.full(
+    "tests/cluster/test_ssh_sweeps.py::test_a_search_gives_values_and_stops_what_is_bad",
+    "tests/cluster/test_slurm_sweeps.py::test_a_sweep_is_one_array",
+)
 def test_the_trials_of_a_search_are_jobs_of_their_own_and_a_bad_one_is_stopped(alice: User) -> None:
     alice.write("trial.py", TRIAL)
     space = "search: {seed: 4, space: {job.env.X: {low: -10.0, high: 10.0}}}\n"  # draws 6.2, 6.0, -3.8, 1.0

@@ -84,6 +84,9 @@ def test_a_node_that_is_off_right_after_the_end_before_anybody_has_heard_its_las
     assert_gc_removes_what_was_left_behind(lab, run)
 
 
+@pytest.mark.full(
+    "tests/cluster/test_ssh_ends.py::test_a_node_that_is_off_right_after_the_end_before_anybody_has_heard_its_last_word",
+)
 def test_a_node_that_is_off_right_after_the_end_while_the_supervisor_is_at_work(lab: Lab) -> None:
     """Whether its last word was heard, and its folder removed, is a matter of milliseconds; the run's end is not."""
     run = about_to_end(lab)

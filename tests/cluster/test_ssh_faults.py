@@ -115,7 +115,12 @@ def test_a_lost_machine_is_waited_for_no_longer_than_the_profile_says(lab: Lab) 
     lab.assert_nothing_left(run, ("n1",), away="n2")
 
 
-@pytest.mark.parametrize("who", ["rank", "launcher", "agent"])
+RESTARTED = pytest.mark.full("tests/local/test_failures.py::test_a_killed_rank_is_restarted_from_the_checkpoint")
+
+
+@pytest.mark.parametrize(
+    "who", [pytest.param("rank", marks=RESTARTED), pytest.param("launcher", marks=RESTARTED), "agent"]
+)
 def test_kill_9_costs_a_restart_and_no_more(lab: Lab, who: str) -> None:
     run = training(lab)
     ranks = lab.ranks(run, "n2")
@@ -127,6 +132,10 @@ def test_kill_9_costs_a_restart_and_no_more(lab: Lab, who: str) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
+@pytest.mark.full(
+    "tests/local/test_drill.py::test_each_kill_is_followed_by_what_is_promised",
+    "tests/cluster/test_ssh_elastic.py::test_node_0_may_be_lost_with_its_disk_while_the_laptop_is_closed",
+)
 def test_a_supervisor_killed_at_any_moment_is_brought_back_by_the_next_command_and_adopts_the_run(lab: Lab) -> None:
     """While it decides on another start, starts the agents, and brings everything back."""
     chance, kills = random.Random(SEED), 20 if FULL else 4
@@ -146,6 +155,9 @@ def test_a_supervisor_killed_at_any_moment_is_brought_back_by_the_next_command_a
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
+@pytest.mark.full(
+    "tests/cluster/test_ssh_faults.py::test_kill_9_costs_a_restart_and_no_more",
+)
 def test_a_rank_killed_again_and_again_is_named_each_time_and_the_run_goes_on(lab: Lab) -> None:
     chance, trials = random.Random(SEED), 100 if FULL else 3
     job = lab.job("steps", STEPS, args=["1000000", "0.05"], retry={"infra": None})
@@ -197,6 +209,9 @@ def test_a_cancel_names_the_host_that_is_away_and_gc_sweeps_it_later(lab: Lab) -
 
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
+@pytest.mark.full(
+    "tests/cluster/test_ssh_starts.py::test_a_submit_that_is_killed_meanwhile_is_noticed_by_its_supervisor_which_ends_the_run",
+)
 def test_a_submit_killed_at_any_moment_leaves_no_orphan_and_no_second_copy(lab: Lab) -> None:
     chance = random.Random(SEED)
     trials = 20 if FULL else 3

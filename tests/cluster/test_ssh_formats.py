@@ -91,6 +91,9 @@ def test_node_0_is_lost_with_its_disk_and_node_1_goes_on_from_its_replica(lab: L
 
 
 @pytest.mark.soak
+@pytest.mark.full(
+    "tests/cluster/test_ssh_formats.py::test_node_0_is_lost_with_its_disk_and_node_1_goes_on_from_its_replica",
+)
 def test_a_spare_in_node_0_s_place_is_given_the_newest_that_came_home(lab: Lab) -> None:
     job = lab.job("trainer", TRAINER, launcher="exec", args=["300", "wait"], limits={"join": 60})
     run = lab.submit(job, "-p", lab.profile(hosts=["n1", "n2"], spares=["n3"], second_copy=False))

@@ -26,7 +26,7 @@ HOSTS = int(os.environ.get("SOAK_HOSTS", "256"))
 PATIENCE = 60 + 1.5 * HOSTS  # seconds for each step: all hosts share this machine's cores
 LOOK_SECONDS = 20.0  # at what following costs
 pytestmark = [
-    pytest.mark.skipif(os.environ.get("SOAK") != "1", reason="some minutes, and 10 GB of memory: SOAK=1"),
+    pytest.mark.soak(alone="some minutes, and 10 GB of memory"),
     pytest.mark.timeout(8 * PATIENCE),
 ]
 

@@ -62,6 +62,10 @@ def test_a_run_is_handed_over_and_asked_about_from_the_laptop(lab: Lab) -> None:
     assert not (lab.home / ".local/state/orch/runs").exists()  # nothing but a pointer is here
 
 
+@pytest.mark.full(
+    "tests/cluster/test_ssh_supervisor.py::test_a_run_is_handed_over_and_asked_about_from_the_laptop",
+    "tests/cluster/test_ssh_sweeps.py::test_a_search_gives_values_and_stops_what_is_bad",
+)
 def test_sweeps_and_searches_are_handed_over_whole(lab: Lab) -> None:
     install_orch(lab)
     script = "import json, os, sys\nprint('x', sys.argv[-1], flush=True)\n" + (

@@ -20,6 +20,8 @@ from tests.testbed.__main__ import parser
 from tests.testbed.layout import MOST_NODES, PEOPLE, RECORD, REPO, Cluster, ClusterError, address, standing
 from tests.testbed.machine import wait_until
 
+pytestmark = pytest.mark.full(because="every test in tests/cluster fails without a working testbed")
+
 SSH = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=30")
 QUICK = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=2")  # where no answer is to come
 RANK = """
@@ -68,34 +70,6 @@ def test_a_test_finds_the_homes_as_new(testbed: Control) -> None:
 def test_the_machine_does_not_know_the_hosts_users(testbed: Control) -> None:
     testbed.output("n1", "id", "alice")
     assert "alice" not in Path("/etc/passwd").read_text()
-
-
-def test_accounts_made_on_the_machine_change_nothing_on_the_hosts(testbed: Control) -> None:
-    """`useradd` replaces the machine's /etc/passwd by another file, as the scripts of packages do."""
-    name = f"orch-test-{secrets.token_hex(3)}"
-    try:
-        subprocess.run(["useradd", "--no-create-home", "--system", name], check=True, capture_output=True)
-        assert testbed.output("n1", "id", "-un") == "alice"
-        assert testbed.run("n1", "id", name).code == 1
-    finally:
-        subprocess.run(["userdel", name], check=True, capture_output=True)
-    assert testbed.output("ctl", "ssh", *SSH, "n1", "id -un") == "alice"
-
-
-def test_damage_in_a_hosts_etc_and_dev_stays_there_until_it_is_booted(testbed: Control) -> None:
-    before = {path: path.lstat() for path in map(Path, ("/etc/passwd", "/etc/hosts", "/dev/null", "/dev/ptmx"))}
-    testbed.output(
-        "n2", "sh", "-c", "rm /etc/passwd /etc/hosts /dev/null /dev/ptmx; touch /etc/mark /dev/mark", user="root"
-    )
-    assert {path: path.lstat() for path in before} == before
-    assert not any(Path(folder, "mark").exists() for folder in ("/etc", "/dev"))
-    assert testbed.output("n1", "id", "-un") == "alice"
-    testbed.crash("n2")
-    testbed.boot("n2")
-    assert (
-        testbed.output("ctl", "ssh", *SSH, "n2", "id -un >/dev/null; ls /etc/mark /dev/mark 2>/dev/null; id -un")
-        == "alice"
-    )
 
 
 def test_a_cut_cable_is_silence_until_it_is_healed(testbed: Control) -> None:
