@@ -25,7 +25,7 @@ HOLD = "import time\nprint('holding', flush=True)\ntime.sleep(600)\n"
 # Ranks that do everything together, a few steps a second, without torch, whose import takes longer than most tests. In
 # each step every rank gives its part to rank 0 and gets all parts, so a rank that is lost takes the others with it.
 # Rank 0 saves checkpoints as orch's library does, every fifth step and when a rank was told to stop. All ranks resume
-# from the newest. The weights are a chain of hashes: `weights_after` says what they are if no step is lost or doubled.
+# from what they are given. The weights are a chain of hashes: `weights_after` says what they are if no step is lost or doubled.
 STEPS = """
 import hashlib, json, os, shutil, signal, socket, sys, time, zlib
 
@@ -69,10 +69,10 @@ def connect():
 
 first, weights = 0, "begin"
 if rank == 0:
-    if committed():
-        first = int(committed()[-1][5:])
-        with open(f"{folder}/{committed()[-1]}/state.pt") as saved:
-            weights = saved.read()
+    found = os.environ.get("ORCH_RESUME_FROM", "")
+    if found:
+        with open(f"{found}/manifest.json") as manifest, open(f"{found}/state.pt") as saved:
+            first, weights = json.load(manifest)["step"], saved.read()
     with socket.create_server(place, backlog=world) as server:
         peers = [server.accept()[0] for _ in range(world - 1)]
 else:
