@@ -25,7 +25,7 @@ HOLD = "import time\nprint('holding', flush=True)\ntime.sleep(600)\n"
 # Ranks that do everything together, a few steps a second, without torch, whose import takes longer than most tests. In
 # each step every rank gives its part to rank 0 and gets all parts, so a rank that is lost takes the others with it.
 # Rank 0 saves checkpoints as orch's library does, every fifth step and when a rank was told to stop. All ranks resume
-# from what they are given. The weights are a chain of hashes: `weights_after` says what they are if no step is lost or doubled.
+# from what they are given. The weights are a chain of hashes, and `weights_after` says what they are in the end.
 STEPS = """
 import hashlib, json, os, shutil, signal, socket, sys, time, zlib
 
