@@ -18,7 +18,7 @@ import pytest
 DEFAULT = Path("build/test-times.tsv")  # TEST_TIMES=file names another one
 
 
-@dataclass
+@dataclass(eq=False)  # pytest keeps plugins in sets
 class Clock:
     """Measures the test that this process runs now; the figures travel with the report of the test's teardown."""
 
@@ -41,7 +41,7 @@ class Clock:
         return report
 
 
-@dataclass
+@dataclass(eq=False)  # pytest keeps plugins in sets
 class Table:
     """Collects the figures of all test processes, writes them to the file and prints the slowest."""
 
