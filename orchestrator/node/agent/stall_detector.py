@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.node.agent.missing_rank import Missing
-from orchestrator.protocol.files import read_regular
 from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.reading import read_regular
 
 STEPS_REMEMBERED = 50
 MOST_HEARTBEAT = 1 << 16

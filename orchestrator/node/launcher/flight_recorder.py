@@ -15,7 +15,7 @@ import stat
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from orchestrator.protocol.files import read_regular
+from orchestrator.protocol.reading import read_regular
 
 STEM = "flight_"  # of the dumps, FLIGHT_RANK, and of the pipes, flight_RANK.pipe
 ENTRIES = 2000

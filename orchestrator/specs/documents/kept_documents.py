@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from orchestrator.errors import OrchError
 from orchestrator.node.system import kept
-from orchestrator.protocol.files import read_regular
+from orchestrator.protocol.reading import read_regular
 from orchestrator.specs.documents.loaded import Loaded, code_dir_of
 from orchestrator.specs.documents.paths import both_paths
 from orchestrator.specs.here import check_here
