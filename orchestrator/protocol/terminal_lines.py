@@ -12,10 +12,10 @@ from dataclasses import dataclass
 MAX_LINE = 1 << 16  # a longer line is given in pieces
 MOST_HELD = 8  # bars above the cursor: more of them have scrolled away
 MOST_DIGITS = 6  # of a sequence that moves the cursor; a longer one is text
-_SEQUENCE = r"\x1b\[[0-9]{0,%d}[AK]" % MOST_DIGITS
+_SEQUENCE = rf"\x1b\[[0-9]{{0,{MOST_DIGITS}}}[AK]"
 _MOVES = re.compile(_SEQUENCE)
 _TOKENS = re.compile(rf"[\n\r\b]|{_SEQUENCE}|(?:[^\n\r\b\x1b]|\x1b(?!{_SEQUENCE[4:]}))+")
-_UNFINISHED = re.compile(r"\x1b(\[[0-9]{0,%d})?\Z" % MOST_DIGITS)
+_UNFINISHED = re.compile(rf"\x1b(\[[0-9]{{0,{MOST_DIGITS}}})?\Z")
 _LONGEST_UNFINISHED = 2 + MOST_DIGITS
 _CONTROLS = re.compile(r"[\r\b\x1b]")
 

@@ -95,7 +95,7 @@ def test_what_a_run_has_cost_is_said_without_its_metrics_being_read_through(
     (run.path / "metrics.jsonl").write_text('{"kind": "train", "step": 1, "loss": 1}\n')
     browser, read = Browser(tmp_path), list[str]()
     real = store.read_lines
-    monkeypatch.setattr(store, "read_lines", lambda path: read.append(str(path)) or real(path))
-    monkeypatch.setattr(operations, "read_lines", lambda path: read.append(str(path)) or real(path))
+    monkeypatch.setattr(store, "read_lines", lambda path, below=None: read.append(str(path)) or real(path, below))
+    monkeypatch.setattr(operations, "read_lines", lambda path, below=None: read.append(str(path)) or real(path, below))
     assert browser.get(f"/api/runs/{run.run_id}").status == 200
     assert [each for each in read if each.endswith("metrics.jsonl")] == []
