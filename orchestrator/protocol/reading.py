@@ -18,9 +18,16 @@ from typing import Any, BinaryIO, Union
 
 from orchestrator.protocol.json_text import parse_json
 
+MOST_WORD = 1 << 20  # bytes of a word that one process leaves for another, such as cancel.json
+MOST_RECORD = 64 << 20  # of a record, such as plan.json
+MOST_LINES = 256 << 20  # of a file of lines, such as events.jsonl
 _Path = Union[str, "Path"]
 _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+class NotOrdinaryError(OSError):
+    """Something else is in the place of an ordinary file, or a link is on the way to it."""
 
 
 def descriptor_of(path: _Path, below: _Path | None = None, flags: int = os.O_RDONLY) -> int:
@@ -33,7 +40,8 @@ def descriptor_of(path: _Path, below: _Path | None = None, flags: int = os.O_RDO
         # The file that was checked, whatever has its name by now: opening a device or a pipe may already have effects.
         return os.open(f"/proc/self/fd/{seen}", flags | _OPEN)
     except OSError as error:
-        raise OSError(error.errno, error.strerror, os.fspath(path)) from None
+        error.filename = os.fspath(path)
+        raise
     finally:
         os.close(seen)
 
@@ -99,13 +107,16 @@ def read_json(path: _Path, most: int, below: _Path | None = None) -> Any:
 
 def _seen(path: str, top: str) -> int:
     """Return a descriptor that only names what is at the path: no link after `top` is followed to it."""
+    if top == "." and not path.startswith("/"):
+        path = f"./{path}"  # as pathlib leaves it out
     names = [each for each in path[len(top) :].split("/") if each] if path.startswith(f"{top}/") else []
     if not names or ".." in names:
         raise OSError(errno.EINVAL, f"it is not below {top}", path)
     try:
         return _walked(top, names)
     except OSError as error:
-        raise OSError(error.errno, error.strerror, path) from None
+        error.filename = path
+        raise
 
 
 def _walked(top: str, names: list[str]) -> int:
@@ -124,14 +135,14 @@ def _walked(top: str, names: list[str]) -> int:
 
 def _refuse_link(descriptor: int) -> None:
     if stat.S_ISLNK(os.fstat(descriptor).st_mode):
-        raise OSError(errno.ELOOP, "a folder of its path is a link, which orch does not follow")
+        raise NotOrdinaryError(errno.ELOOP, "a folder of its path is a link, which orch does not follow")
 
 
 def _check_regular(mode: int, path: _Path) -> None:
     if stat.S_ISLNK(mode):
-        raise OSError(errno.ELOOP, "it is a link, which orch does not follow", os.fspath(path))
+        raise NotOrdinaryError(errno.ELOOP, "it is a link, which orch does not follow", os.fspath(path))
     if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, "it is no ordinary file", os.fspath(path))
+        raise NotOrdinaryError(errno.EINVAL, "it is no ordinary file", os.fspath(path))
 
 
 def _amount(count: int) -> str:

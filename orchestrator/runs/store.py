@@ -27,7 +27,7 @@ from orchestrator.errors import RunNotFoundError, StoreError
 from orchestrator.node.system.private import make_private, remedy, why_exposed, why_unsafe
 from orchestrator.protocol import files
 from orchestrator.protocol.json_text import parse_json
-from orchestrator.protocol.reading import read_json, read_regular
+from orchestrator.protocol.reading import MOST_LINES, MOST_RECORD, read_json, read_regular
 from orchestrator.runs.files.file_cache import FileCache, Signature, signature_of
 from orchestrator.runs.record import PlanRecord, RunRecord
 from orchestrator.runs.restarts.relaunch import correct_clock_skew
@@ -37,8 +37,6 @@ from orchestrator.runs.state import Ending, HandleStatus, member_of
 Record = dict[str, Any]
 
 MOST_KEPT: Final = 32  # records
-MOST_RECORD: Final = 64 << 20  # bytes of a record, and of a file of lines
-MOST_LINES: Final = 256 << 20
 _Made = TypeVar("_Made")
 REMOVED_PREFIX: Final = ".removed-"  # of a run's folder that is being deleted
 
