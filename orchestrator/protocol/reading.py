@@ -26,6 +26,16 @@ _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
+_KINDS = {
+    stat.S_IFLNK: (errno.ELOOP, "it is a link, which orch does not follow"),
+    stat.S_IFDIR: (errno.EISDIR, os.strerror(errno.EISDIR)),
+    stat.S_IFIFO: (errno.EINVAL, "it is a pipe, not an ordinary file"),
+    stat.S_IFSOCK: (errno.EINVAL, "it is a socket, not an ordinary file"),
+    stat.S_IFCHR: (errno.EINVAL, "it is a device, not an ordinary file"),
+    stat.S_IFBLK: (errno.EINVAL, "it is a device, not an ordinary file"),
+}
+
+
 class NotOrdinaryError(OSError):
     """Something else is in the place of an ordinary file, or a link is on the way to it."""
 
@@ -139,10 +149,10 @@ def _refuse_link(descriptor: int) -> None:
 
 
 def _check_regular(mode: int, path: _Path) -> None:
-    if stat.S_ISLNK(mode):
-        raise NotOrdinaryError(errno.ELOOP, "it is a link, which orch does not follow", os.fspath(path))
-    if not stat.S_ISREG(mode):
-        raise NotOrdinaryError(errno.EINVAL, "it is no ordinary file", os.fspath(path))
+    if stat.S_ISREG(mode):
+        return
+    number, words = _KINDS.get(stat.S_IFMT(mode), (errno.EINVAL, "it is no ordinary file"))
+    raise NotOrdinaryError(number, words, os.fspath(path))
 
 
 def _amount(count: int) -> str:

@@ -74,7 +74,7 @@ def test_anything_else_in_the_place_of_a_file_is_an_error_that_names_it(run: Pat
 
 def test_a_device_is_not_opened() -> None:
     for below in (None, "/dev"):
-        with pytest.raises(OSError, match="no ordinary file"):
+        with pytest.raises(OSError, match="a device, not an ordinary file"):
             reading.read_regular("/dev/zero", 100, below)
 
 
