@@ -163,10 +163,8 @@ def _work(run: RunDir, act: Callable[[], None], ended: threading.Event, pauses: 
     except Exception as error:  # noqa: BLE001 (whatever it is, the other runs go on, and the log stays small)
         said = str(error) if isinstance(error, OrchError | OSError) else f"{type(error).__name__}: {error!s:.500}"
         print(f"{run.run_id}: {said}", file=sys.stderr, flush=True)
-        had_worked = time.monotonic() - begun > LONGEST_PAUSE
-        pauses[run.run_id] = (
-            WAIT_SECONDS if had_worked else min(LONGEST_PAUSE, 2 * pauses.get(run.run_id, WAIT_SECONDS / 2))
-        )
+        longer = min(LONGEST_PAUSE, 2 * pauses.get(run.run_id, WAIT_SECONDS / 2))
+        pauses[run.run_id] = WAIT_SECONDS if time.monotonic() - begun > LONGEST_PAUSE else longer
         time.sleep(pauses[run.run_id])
     finally:
         ended.set()
