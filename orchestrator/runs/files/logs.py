@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from orchestrator.runs.files.log_filter import LineFilter
 
 CHUNK = 1 << 18
+MOST_TAIL = 64 << 20  # bytes of a log that may be its last lines
 MOST_BEAT = 1 << 16
 LAST_BYTES = 1 << 15  # of a log, in which its last line is looked for
 _PATH = re.compile(r"nodes/(\d+)/attempt_(\d+)/rank_(\d+)\.log")
@@ -140,7 +141,7 @@ class Tail:
             self.last = lines
             return
         for log in log_files(self.run, self.selection):
-            self._reading(log).offset = offset_of_last(log, lines)
+            self.readings[log.path] = _reading_of_last(log, lines)
 
     def read(self, *, ended: bool = False) -> Iterator[tuple[LogFile, str]]:
         """Return new lines, without their ends; a progress bar is one, and comes when it can't change any more.
@@ -205,24 +206,40 @@ def _chunks(log: LogFile, so_far: _Reading) -> Iterator[bytes]:
         so_far.inode, so_far.offset = inode, file.tell()
 
 
+def _reading_of_last(log: LogFile, lines: int) -> _Reading:
+    """Return a reading that begins with a log's last `lines` lines, some of which may have been rotated away."""
+    with contextlib.suppress(FileNotFoundError), log.opened() as file:
+        offset, left = _last_lines(file, lines)
+        if offset > 0 or left <= 0:
+            return _Reading(offset, os.fstat(file.fileno()).st_ino)
+        with log.opened(".1") as older:
+            return _Reading(_last_lines(older, left)[0], os.fstat(older.fileno()).st_ino)
+    return _Reading()
+
+
 def offset_of_last(log: LogFile, lines: int) -> int:
-    """Return the offset at which the last `lines` lines of a log begin; reads it from its end."""
+    """Return the offset at which the last `lines` lines of a log begin, at most MOST_TAIL bytes before its end."""
     with log.opened() as file:
-        position = end = file.seek(0, os.SEEK_END)
-        if lines == 0:
-            return end
-        left = lines
-        while position > 0:
-            step = min(CHUNK, position)
-            position -= step
-            file.seek(position)
-            chunk = file.read(step)
-            found = len(chunk) - (position + step == end)  # what ends the last line begins none
-            while (found := chunk.rfind(b"\n", 0, found)) >= 0:
-                left -= 1
-                if left == 0:
-                    return position + found + 1
-    return 0
+        return _last_lines(file, lines)[0]
+
+
+def _last_lines(file: BinaryIO, lines: int) -> tuple[int, int]:
+    """Return where the last lines of a file begin, and how many it has too few; reads it from its end."""
+    position = end = file.seek(0, os.SEEK_END)
+    left = lines
+    if lines == 0:
+        return end, 0
+    while position > max(0, end - MOST_TAIL):
+        step = min(CHUNK, position)
+        position -= step
+        file.seek(position)
+        chunk = file.read(step)
+        found = len(chunk) - (position + step == end)  # what ends the last line begins none
+        while (found := chunk.rfind(b"\n", 0, found)) >= 0:
+            left -= 1
+            if left == 0:
+                return position + found + 1, 0
+    return position, left - (end > 0)
 
 
 def last_line(run: RunDir, attempt: int) -> str:

@@ -184,3 +184,12 @@ def test_beats_and_results_that_are_broken_are_none(run: RunDir) -> None:
     (run.path / "result.json").write_text('{"accuracy": 0.9}')
     assert (beat_of(run, 0), result_of(run)) == ({"step": 3}, {"accuracy": 0.9})
     assert beat_of(run, 1) is None
+
+
+def test_the_last_lines_go_back_into_what_was_rotated_away_and_no_further_than_asked(run: RunDir) -> None:
+    path = log(run, b"".join(b"%d\n" % each for each in range(10, 13)))
+    path.with_name("rank_0.log.1").write_bytes(b"".join(b"%d\n" % each for each in range(10)))
+    for count, first in ((0, 13), (2, 11), (3, 10), (4, 9), (7, 6), (13, 0), (20, 0)):
+        tail = Tail(run, Selection())
+        tail.skip_to_last(count)
+        assert lines(tail, ended=True) == [str(each) for each in range(first, 13)]
