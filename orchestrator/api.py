@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import EXIT_NOT_FINISHED, EXIT_RUN_FAILED, OrchError, UsageError
 from orchestrator.operations import runs as operations
+from orchestrator.protocol.json_text import parse_json
 from orchestrator.runs.files.logs import Selection, Tail, result_of
 from orchestrator.runs.state import RunState, Verdict
 from orchestrator.runs.store import RunDir, find_run, newest_runs, state_root
@@ -209,7 +210,7 @@ def submit(
 
     root = state_root()
     if isinstance(job, Mapping):
-        what: str | Document = document_of(json.loads(_yaml("job", dict(job))), Path.cwd(), "job")
+        what: str | Document = document_of(parse_json(_yaml("job", dict(job))), Path.cwd(), "job")
     else:
         what = os.fspath(job)
     request = Request(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import sys
@@ -11,13 +10,14 @@ from pathlib import Path
 from orchestrator.cli.render.runs import note
 from orchestrator.errors import OrchError
 from orchestrator.node.system.private import hold_umask
+from orchestrator.protocol.json_text import parse_json
 from orchestrator.web.server import Detached, serve
 
 
 def main() -> int:
     """Serve the page until a signal ends this process; say `ready` on stdout as soon as it is answered."""
     hold_umask()
-    told = Detached(**json.load(sys.stdin))
+    told = Detached(**parse_json(sys.stdin.read()))
 
     def ready(*_: object) -> None:
         os.write(1, b"ready\n")

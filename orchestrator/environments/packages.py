@@ -17,7 +17,7 @@ from orchestrator.environments.uv import UvError, run_uv
 from orchestrator.environments.wheels import WheelStore
 from orchestrator.errors import OrchError
 from orchestrator.protocol.files import write_json
-from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.reading import MOST_RECORD, read_json
 from orchestrator.runs.store import RunDir
 
 ENVIRONMENT: Final = "environment.json"  # the lock, by the submit
@@ -82,7 +82,7 @@ def chosen(store: WheelStore, lock: Lock, interpreter: Interpreter) -> tuple[Cho
     name = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
     place = store.folder.parent / "chosen" / f"{name}.json"
     with contextlib.suppress(OSError, ValueError, TypeError):  # never chosen, or damaged
-        before = tuple(Choice(**each) for each in _rows(parse_json(place.read_bytes())))
+        before = tuple(Choice(**each) for each in _rows(read_json(place, MOST_RECORD)))
         if all(each.url or store.is_whole(each.sha256) for each in before):
             return before
     allowed = {} if lock.pylock else hashes_of(lock, lock.name)

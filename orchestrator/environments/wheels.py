@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import tempfile
@@ -22,6 +21,7 @@ from orchestrator.node.environments.install import wheels_folder
 from orchestrator.node.system.hashing import digest_of
 from orchestrator.node.system.private import make_private
 from orchestrator.protocol.files import replacing, write_json
+from orchestrator.protocol.json_text import parse_json
 
 AT_ONCE: Final = 8
 SILENCE_SECONDS: Final = 60
@@ -94,7 +94,7 @@ class WheelStore:
         key = f"{choice.sha256}-{'.'.join(map(str, interpreter.minor))}-{interpreter.platform}.json"
         record = self.folder.parent / "built" / key
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            known = json.loads(record.read_bytes())
+            known = parse_json(record.read_bytes())
             if self.is_whole(known["sha256"]):
                 return replace(choice, file=known["file"], sha256=known["sha256"], url="", is_sdist=False)
         self._have(choice)

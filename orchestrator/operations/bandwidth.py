@@ -14,6 +14,7 @@ from orchestrator.errors import BackendError, OrchError, StoreError
 from orchestrator.operations import runs
 from orchestrator.operations.submission import submit
 from orchestrator.prepare.prepare import Request, prepare
+from orchestrator.protocol.json_text import parse_json
 from orchestrator.runs.files.logs import result_of
 from orchestrator.runs.state import RunStatus
 from orchestrator.runs.store import write_durably
@@ -75,7 +76,7 @@ def figures_of(result: Mapping[str, Any], before: Mapping[str, float]) -> list[F
 def last(root: Path, profile: str) -> dict[str, float]:
     """Return the figures that were kept of a profile; none where they can't be read."""
     with contextlib.suppress(OSError, ValueError):
-        kept = json.loads(_file(root, profile).read_text())
+        kept = parse_json(_file(root, profile).read_text())
         return {name: float(value) for name, value in kept.items() if isinstance(value, int | float)}
     return {}
 

@@ -6,6 +6,7 @@ taken out of that.
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import gzip
 import io
@@ -19,6 +20,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from orchestrator.errors import StoreError, UsageError
+from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.reading import read_part
 from orchestrator.runs.files.checkpoints import all_of
 from orchestrator.runs.files.logs import Selection, log_files, offset_of_last
 from orchestrator.runs.record import PlanRecord
@@ -83,18 +86,18 @@ def _plan(run: RunDir) -> PlanRecord:
 def _members(run: RunDir, redact: Redaction) -> Iterator[tuple[str, str]]:
     yield "about.json", json.dumps(_about(run), indent=1)
     for name in RECORDS:
-        if (run.path / name).exists():
+        with contextlib.suppress(OSError):
             yield name, _json(run.path / name, redact)
     yield "checkpoints.json", json.dumps(redact.json(_checkpoints(run)), indent=1)
     for patterns, clean in ((LINES, redact.lines), (TEXTS, redact.text)):
         for pattern in patterns:
             yield from _files(run, pattern, clean)
     for log in log_files(run, Selection(everything=True)):
-        with open(log.path, "rb") as file:
+        with contextlib.suppress(FileNotFoundError, StoreError), log.opened() as file:
             end = file.seek(0, os.SEEK_END)
-            file.seek(max(offset_of_last(log.path, LAST_LINES), end - MAX_BYTES))
+            file.seek(max(offset_of_last(log, LAST_LINES), end - MAX_BYTES))
             text = file.read(MAX_BYTES).decode("utf-8", "replace")
-        yield str(log.path.relative_to(run.path)), redact.text(text)
+            yield str(log.path.relative_to(run.path)), redact.text(text)
 
 
 def _about(run: RunDir) -> Mapping[str, Any]:
@@ -109,9 +112,9 @@ def _about(run: RunDir) -> Mapping[str, Any]:
 
 
 def _json(path: Path, redact: Redaction) -> str:
-    text = path.read_bytes()[-MAX_BYTES:].decode("utf-8", "replace")
+    text = read_part(path, -MAX_BYTES, MAX_BYTES, path.parent).decode("utf-8", "replace")
     try:
-        return json.dumps(redact.json(json.loads(text)), indent=1)
+        return json.dumps(redact.json(parse_json(text)), indent=1)
     except ValueError:  # damaged: that is what the report may be about
         return redact.text(text)
 
@@ -125,8 +128,6 @@ def _checkpoints(run: RunDir) -> list[dict[str, Any]]:
 
 def _files(run: RunDir, pattern: str, clean: Callable[[str], str]) -> Iterator[tuple[str, str]]:
     for path in sorted(run.path.glob(pattern)):
-        if path.is_file() and not path.is_symlink():
-            with open(path, "rb") as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - MAX_BYTES))
-                text = file.read(MAX_BYTES).decode("utf-8", "replace")
+        with contextlib.suppress(OSError):
+            text = read_part(path, -MAX_BYTES, MAX_BYTES, run.path).decode("utf-8", "replace")
             yield str(path.relative_to(run.path)), clean(text)

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from orchestrator.protocol.reading import read_regular
 from orchestrator.runs.files.logs import result_of
 from orchestrator.runs.record import PlanRecord
 from orchestrator.runs.state import RunState
@@ -152,9 +153,9 @@ def _text(run: RunDir, path: str, entry: list[str]) -> list[str] | None:
     """Return the lines of a file as it was sent; None for what is no text, or was changed by the run itself."""
     file = Path(run.path / "code" / path)
     try:
-        if entry[0] not in "fx" or file.stat().st_size > TEXT_BYTES:
+        if entry[0] not in "fx":
             return None
-        content = file.read_bytes()
+        content = read_regular(file, TEXT_BYTES, run.path)
         return content.decode().splitlines() if hashlib.sha256(content).hexdigest() == entry[1] else None
     except (OSError, ValueError):
         return None

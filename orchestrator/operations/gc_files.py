@@ -12,7 +12,7 @@ from orchestrator.backends.base import Finding
 from orchestrator.backends.settings import CACHE_DAYS
 from orchestrator.node.environments.unused import find_old, remove
 from orchestrator.protocol.files import has_lost_its_writer, is_being_written, locked_if_free
-from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.reading import MOST_RECORD, read_json
 from orchestrator.runs.store import REMOVED_PREFIX, delete_folder
 
 SETTLED_SECONDS: Final = 60.0  # younger files may be a submit's that is still at work
@@ -101,7 +101,7 @@ def _wheels_of_runs(root: Path) -> set[str]:
     found = set()
     for path in root.glob("runs/*/packages.json"):
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
-            found |= {each["sha256"] for rows in parse_json(path.read_bytes()).values() for each in rows}
+            found |= {each["sha256"] for rows in read_json(path, MOST_RECORD).values() for each in rows}
     return found
 
 

@@ -28,6 +28,7 @@ from orchestrator.protocol.checkpoints.checksum import (
     hasher,
 )
 from orchestrator.protocol.metric import JobMetric
+from orchestrator.protocol.reading import MOST_RECORD, NotOrdinaryError, opened, read_regular
 from orchestrator.runs.files.checkpoints import Checkpoint, all_of, best, check, checkpoint_folder
 from orchestrator.runs.files.logs import Selection, log_files
 from orchestrator.runs.files.metrics import metric_of_checkpoints
@@ -80,11 +81,11 @@ def pull(run: RunDir, target: Path, which: str = "latest", tell: Callable[[str],
     if which not in ("best", "latest", "none") and not which.isdigit():
         raise UsageError(f"--checkpoint {which} is not a checkpoint", "write best, latest, none or a step's number")
     _take_folder(run, target)
-    files = [_grown(run.path / name, target / name, name) for name in ("metrics.jsonl", "result.json")]
+    files = [_grown(run.path / name, target / name, name, run.path) for name in ("metrics.jsonl", "result.json")]
     for log in log_files(run, Selection()):
         for path in (log.path.with_name(f"{log.path.name}.1"), log.path):  # what was rotated away, if anything
             name = f"logs/attempt_{log.attempt}/{path.name}"
-            files.append(_grown(path, target / name, name))
+            files.append(_grown(path, target / name, name, run.path))
     pulled = Pulled(run.run_id, str(target), tuple(file for file in files if file is not None))
     outputs = [_output(output, target) for output in outputs_of(run)]
     pulled = replace(pulled, files=(*pulled.files, *(file for file in outputs if file is not None)))
@@ -163,10 +164,13 @@ def _output(output: Output, target: Path) -> Copied | None:
 # -- files that grow
 
 
-def _grown(source: Path, target: Path, name: str) -> Copied | None:
-    """Copy what the source holds now; where the target is its beginning, only the rest. None without a source."""
+def _grown(source: Path, target: Path, name: str, below: Path | None = None) -> Copied | None:
+    """Copy what the source holds now; where the target is its beginning, only the rest.
+
+    None without a source, or if a program has put a link or a pipe in its place.
+    """
     try:
-        with open(source, "rb") as reading:
+        with opened(source, below) as reading:
             wanted = os.fstat(reading.fileno()).st_size
             target.parent.mkdir(parents=True, exist_ok=True)
             with open(target, "a+b") as writing:
@@ -181,14 +185,14 @@ def _grown(source: Path, target: Path, name: str) -> Copied | None:
         checksum = Checksum(Algorithm.SHA256, digest.hexdigest())
         _verify(target, checksum)
         return Copied(name, wanted, checksum, how)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotOrdinaryError):
         return None
     except OSError as error:
         raise _failed(target, error) from error
 
 
 def _digest(path: Path, count: int) -> str:
-    with open(path, "rb", buffering=0) as file:
+    with opened(path.resolve()) as file:
         return _feed(file, hasher(Algorithm.SHA256), count)
 
 
@@ -210,7 +214,7 @@ def _append(reading: Any, writing: Any, digest: Hasher, count: int) -> None:
 
 
 def _verify(path: Path, checksum: Checksum) -> None:
-    if not checksum.is_of(path):
+    if not checksum.is_of(path.resolve()):  # in the folder that the user has named, links are followed
         raise OrchError(
             f"{path} does not hold what was copied into it", "its disk may be broken; pull elsewhere: --to DIR"
         )
@@ -302,12 +306,12 @@ def _copy_checkpoint(source: Checkpoint, target: Path) -> list[Copied]:
     try:
         for checksum in source.files.values():
             hasher(checksum.algorithm)  # before anything is copied
-        manifest = (source.path / MANIFEST).read_bytes()
+        manifest = read_regular(source.path / MANIFEST, MOST_RECORD, source.path.parent)
         target.mkdir(parents=True, exist_ok=True)
         if hashlib.sha256(manifest).hexdigest() != source.files[MANIFEST].hex:
             raise _ChangedError("its manifest changed while it was copied")
         committed = source.files[MANIFEST].hex.encode()
-        if (target / COMMIT).exists() and (target / COMMIT).read_bytes().strip() != committed:
+        if (target / COMMIT).exists() and _content(target / COMMIT).strip() != committed:
             (target / COMMIT).unlink()  # another save of the same step: what is there is about to be mixed
         copied = [
             _verified(source.path / name, target / name, checksum)
@@ -316,7 +320,7 @@ def _copy_checkpoint(source: Checkpoint, target: Path) -> list[Copied]:
         ]
         for name, content in ((MANIFEST, manifest), (COMMIT, committed + b"\n")):
             checksum = Checksum(Algorithm.SHA256, hashlib.sha256(content).hexdigest())
-            same = (target / name).exists() and (target / name).read_bytes() == content
+            same = (target / name).exists() and _content(target / name) == content
             if not same:
                 write_durably(target / name, content)
             _verify(target / name, checksum)
@@ -332,10 +336,10 @@ def _copy_checkpoint(source: Checkpoint, target: Path) -> list[Copied]:
 
 def _verified(source: Path, target: Path, checksum: Checksum) -> Copied:
     """Copy a file whose checksum is known; a partial copy of an interrupted pull is continued."""
-    if target.exists() and checksum.is_of(target):
+    if target.exists() and checksum.is_of(target.resolve()):
         return _copied(target, checksum, "kept")
     partial = target.with_name(f".{target.name}.{checksum.hex[:16]}.partial")
-    with open(source, "rb", buffering=0) as reading:  # once open it stays, even when the run deletes it
+    with opened(source, source.parents[1]) as reading:  # once open it stays, even when the run deletes it
         have = partial.stat().st_size if partial.exists() else 0
         for start in dict.fromkeys((have, 0)):
             reading.seek(start)
@@ -350,6 +354,11 @@ def _verified(source: Path, target: Path, checksum: Checksum) -> Copied:
                 return _copied(target, checksum, "continued" if start else "copied")
     partial.unlink()
     raise _ChangedError(f"{source.name} does not match its checksum")
+
+
+def _content(path: Path) -> bytes:
+    """Return the contents of a small file of the folder that the user has named."""
+    return read_regular(path.resolve(), MOST_RECORD)
 
 
 def _copied(path: Path, checksum: Checksum, how: str) -> Copied:

@@ -13,6 +13,7 @@ from orchestrator.operations.runs import state_or_why_not
 from orchestrator.protocol.checkpoints import checkpoint_dir
 from orchestrator.protocol.checkpoints.checkpoint_dir import COMMIT
 from orchestrator.protocol.files import folder_size
+from orchestrator.protocol.reading import MOST_WORD, read_regular
 from orchestrator.runs.files.checkpoints import checkpoint_folder
 from orchestrator.runs.files.outputs import Output, outputs_of
 from orchestrator.runs.reducer import left_outputs
@@ -93,6 +94,7 @@ def _is_checkpoint_in(path: Path, folders: Sequence[Path]) -> bool:
     for folder in folders:
         with contextlib.suppress(OSError):
             copy = folder / "checkpoints" / path.name / COMMIT
-            if copy.read_bytes().strip() == (path / COMMIT).read_bytes().strip():
+            committed = read_regular(path / COMMIT, MOST_WORD, path.parent)
+            if read_regular(copy.resolve(), MOST_WORD).strip() == committed.strip():
                 return True
     return False

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-
 from orchestrator.protocol.files import write_json
 from orchestrator.protocol.layout import baseline_file
+from orchestrator.protocol.reading import info_of, read_json
 
+MOST_BYTES = 256 << 20
 Baseline = dict[str, list[int]]  # of each file of the code: size and mtime_ns
 
 
@@ -19,8 +18,8 @@ def write_baseline(code_dir: str, found: Baseline) -> None:
 def read_baseline(code_dir: str) -> tuple[Baseline, int]:
     """Return the baseline, and when it was made; without one all of the code counts as new."""
     try:
-        with open(baseline_file(code_dir), encoding="utf-8") as file:
-            found, made = json.load(file), os.fstat(file.fileno()).st_mtime_ns
+        path = baseline_file(code_dir)
+        found, made = read_json(path, MOST_BYTES), info_of(path).st_mtime_ns
         return {str(path): list(value) for path, value in found.items()}, made
     except (OSError, ValueError, TypeError, AttributeError):
         return {}, 0

@@ -40,6 +40,7 @@ class EventKind:
     LAUNCHER_IMPORTED = "launcher_imported"  # the launcher is up: the torch version, the seconds
     LAUNCHER_STARTED = "launcher_started"  # the ranks' pids
     LAUNCHER_LOG_ERROR = "launcher_log_error"  # a rank's output can't be written
+    REPORT_FAILED = "launcher_report_failed"  # an error in what is said about a rank's end: `what`, `error`
     LAUNCHER_KILLED = "launcher_killed"  # its ranks did not end in time
     LAUNCHER_GONE = "launcher_gone"  # it ended unasked: its exit code, its last words
     STARTED = "started"  # the node's ranks of an attempt

@@ -10,12 +10,13 @@ import errno
 import fcntl
 import json
 import os
-import stat
 import time
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+from orchestrator.protocol.reading import open_in_own_folder
 
 PRIVATE = 0o600
 READABLE = 0o644
@@ -37,23 +38,11 @@ def write_atomic(path: str | Path, data: bytes, *, mode: int = READABLE, durable
 
 
 def open_own(path: str | Path, flags: int, mode: int = READABLE) -> int:
-    """Open a file of orch's own and return its descriptor; OSError where there is a link, which may lead anywhere."""
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    """Open a file of orch's own and return its descriptor.
 
-
-def read_regular(path: str | Path, most: int) -> bytes:
-    """Return what is in a file that another may have laid there; OSError where it is a link, no file, or too large."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is no ordinary file")
-        with open(descriptor, "rb", closefd=False) as file:
-            data = file.read(most + 1)
-    finally:
-        os.close(descriptor)
-    if len(data) > most:
-        raise OSError(errno.EFBIG, f"it has more than {most >> 20} MiB")
-    return data
+    Raises OSError if a link, which may lead anywhere, or a pipe, which nobody may read, is in its place.
+    """
+    return open_in_own_folder(path, flags, mode)
 
 
 @contextlib.contextmanager
@@ -205,7 +194,7 @@ def locked(path: str | Path, *, create: bool = True) -> Iterator[None]:
 
     Raises FileNotFoundError where the file is missing and is not to be made.
     """
-    with open(open_own(path, _SHARED) if create else path, "a+b" if create else "r+b") as file:
+    with open(open_own(path, _SHARED if create else os.O_RDWR), "a+b" if create else "r+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

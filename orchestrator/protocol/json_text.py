@@ -1,14 +1,31 @@
-"""JSON that a machine or a program has written, which may be anything. Python 3.9, pure."""
+"""JSON that another machine or program has written, which may be anything. Python 3.9, pure."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
+MOST_LEVELS = 100  # of lists and objects in each other: code that walks a value recursively must not end by it
+
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the value; ValueError for what is no JSON, and for what is nested too deeply to be read."""
+    """Return the value. Raises ValueError if the text is not JSON, or is nested more than MOST_LEVELS deep."""
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    _check_levels(text, value)
+    return value
+
+
+def _check_levels(text: str | bytes, value: Any) -> None:
+    opening = text.count("[") + text.count("{") if isinstance(text, str) else text.count(b"[") + text.count(b"{")
+    if opening <= MOST_LEVELS:
+        return
+    level = [value] if isinstance(value, (dict, list)) else []
+    for _ in range(MOST_LEVELS):
+        within = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [each for values in within for each in values if isinstance(each, (dict, list))]
+        if not level:
+            return
+    raise ValueError("it is nested too deeply")

@@ -11,8 +11,12 @@ from dataclasses import dataclass
 
 MAX_LINE = 1 << 16  # a longer line is given in pieces
 MOST_HELD = 8  # bars above the cursor: more of them have scrolled away
-_TOKENS = re.compile(r"[\n\r\b]|\x1b\[[0-9]*[AK]|[^\n\r\b\x1b]+|\x1b")
-_UNFINISHED = re.compile(r"\x1b(\[[0-9]*)?\Z")
+MOST_DIGITS = 6  # of a sequence that moves the cursor; a longer one is text
+_SEQUENCE = rf"\x1b\[[0-9]{{0,{MOST_DIGITS}}}[AK]"
+_MOVES = re.compile(_SEQUENCE)
+_TOKENS = re.compile(rf"[\n\r\b]|{_SEQUENCE}|(?:[^\n\r\b\x1b]|\x1b(?!{_SEQUENCE[4:]}))+")
+_UNFINISHED = re.compile(rf"\x1b(\[[0-9]{{0,{MOST_DIGITS}}})?\Z")
+_LONGEST_UNFINISHED = 2 + MOST_DIGITS
 _CONTROLS = re.compile(r"[\r\b\x1b]")
 
 
@@ -43,7 +47,7 @@ class TerminalLines:
     def feed(self, text: str) -> list[str]:
         """Return the lines that are finished by this text, without their ends."""
         text = self._pending + text
-        begun = _UNFINISHED.search(text)
+        begun = _UNFINISHED.search(text, max(0, len(text) - _LONGEST_UNFINISHED))
         self._pending = begun[0] if begun else ""
         text = text[: begun.start()] if begun else text
         lines: list[str] = []
@@ -84,13 +88,13 @@ class TerminalLines:
             self._keep = max(0, (len(row.text) if self._keep is None else self._keep) - 1)
         elif piece == "\n":
             self._end_row(lines)
-        elif piece.startswith("\x1b[") and piece.endswith("A"):
+        elif not _MOVES.fullmatch(piece):
+            self._write(piece, lines)
+        elif piece.endswith("A"):
             self._at = max(0, self._at - max(1, int(piece[2:-1] or 1)))
             self._keep = None
-        elif piece.startswith("\x1b[") and piece.endswith("K"):
-            row.text = "" if piece[2:-1] == "2" else row.text[: self._keep]
         else:
-            self._write(piece, lines)
+            row.text = "" if piece[2:-1] == "2" else row.text[: self._keep]
 
     def _write(self, text: str, lines: list[str]) -> None:
         row = self._rows[self._at]
@@ -99,9 +103,9 @@ class TerminalLines:
             row.text, row.is_bar = row.text[: self._keep], not is_cleared
             self._keep = None
         row.text += text
-        while len(row.text) > MAX_LINE:
-            lines.append(row.text[:MAX_LINE])
-            row.text = row.text[MAX_LINE:]
+        if len(row.text) > MAX_LINE:
+            *full, row.text = [row.text[at : at + MAX_LINE] for at in range(0, len(row.text), MAX_LINE)]
+            lines += full
 
     def _end_row(self, lines: list[str]) -> None:
         self._at, self._keep = self._at + 1, None

@@ -19,6 +19,7 @@ from typing import Any, Final
 from orchestrator.errors import StoreError
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.metric import Better
+from orchestrator.protocol.reading import MOST_LINES, read_part
 from orchestrator.runs.files.metrics import Series, is_number, metrics_of
 from orchestrator.runs.run_id import point_id
 from orchestrator.runs.state import Outcome, drop_invalid_fields, member_of
@@ -210,9 +211,7 @@ def append(folder: Path, entry: Entry) -> None:
 def entries_from(folder: Path, search: Search, offset: int) -> tuple[list[Entry], int]:
     """Return the entries of a sweep's journal from an offset on, in order, and the offset behind them."""
     try:
-        with open(folder / JOURNAL, "rb") as file:
-            file.seek(offset)
-            data = file.read()
+        data = read_part(folder / JOURNAL, offset, MOST_LINES)
     except FileNotFoundError:
         return [], offset
     except OSError as error:

@@ -27,6 +27,7 @@ from orchestrator.errors import RunNotFoundError, StoreError
 from orchestrator.node.system.private import make_private, remedy, why_exposed, why_unsafe
 from orchestrator.protocol import files
 from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.reading import MOST_LINES, MOST_RECORD, read_json, read_regular
 from orchestrator.runs.files.file_cache import FileCache, Signature, signature_of
 from orchestrator.runs.record import PlanRecord, RunRecord
 from orchestrator.runs.restarts.relaunch import correct_clock_skew
@@ -94,13 +95,13 @@ class RunDir:
         """Return a JSON record; None when it is not there; StoreError when it can't be read."""
         path = f"{self.path}/{name}"  # `orch status` reads thousands: joining Paths would take as long as reading
         try:
-            with open(path, "rb") as file:
-                data = parse_json(file.read())
+            data = read_json(path, MOST_RECORD, self.path if "/" in name else None)
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
             raise StoreError(
-                f"{path} can't be read: {error}", f"look at it, or remove the run: orch rm {self.run_id}"
+                f"{path} can't be read: {why}", f"look at it, or remove the run: orch rm {self.run_id}"
             ) from error
         if not isinstance(data, dict):
             raise StoreError(f"{path} holds no JSON object", f"remove the run: orch rm {self.run_id}")
@@ -177,7 +178,7 @@ class RunDir:
             raise StoreError(f"{self.path}/nodes can't be read: {error.strerror}") from error
         paths: dict[str, int | None] = {f"{self.path}/events.jsonl": None}
         paths |= {f"{self.path}/nodes/{name}/events.jsonl": int(name) for name in nodes if name.isdecimal()}
-        parts = [cache.of_file(path, partial(_events_in, path, node)) for path, node in paths.items()]
+        parts = [cache.of_file(path, partial(_events_in, self, path, node)) for path, node in paths.items()]
         return cache.of_parts(str(self.path), parts, lambda: tuple(correct_clock_skew([*chain.from_iterable(parts)])))
 
 
@@ -194,17 +195,19 @@ def _plan_of(run: RunDir) -> PlanRecord:
     return PlanRecord.from_json(run.read("plan.json"))
 
 
-def _events_in(path: str, node: int | None) -> list[Record]:
+def _events_in(run: RunDir, path: str, node: int | None) -> list[Record]:
     """Return the events of a file; of a node's own, none that speaks for another node."""
-    found = [event for event in read_lines(path) if isinstance(event.get("kind"), str)]
+    found = [event for event in read_lines(path, run.path) if isinstance(event.get("kind"), str)]
     return found if node is None else [event for event in found if event.get("node") == node]
 
 
-def read_lines(path: Path | str) -> Iterator[Record]:
-    """Return the JSON objects of a file of lines; what is no object is skipped, a missing file is empty."""
+def read_lines(path: Path | str, below: Path | None = None) -> Iterator[Record]:
+    """Return the JSON objects of a file of lines; a missing file is empty, and lines of other kinds are skipped.
+
+    `below` is the reader's (protocol/reading.py). Raises StoreError if the file can't be read or is too large.
+    """
     try:
-        with open(path, "rb") as file:
-            data = file.read()
+        data = read_regular(path, MOST_LINES, below)
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
@@ -353,9 +356,14 @@ def _newest_first(root: Path, wanted: Callable[[str], bool] = bool) -> Iterator[
 def _indexed(root: Path) -> list[str]:
     """Return the ids in the index, the oldest first, also of runs that were removed."""
     try:
-        return list(dict.fromkeys((root / "index").read_text(encoding="utf-8", errors="replace").split()))
+        data = read_regular(root / "index", MOST_LINES)
     except FileNotFoundError:
         return []
+    except OSError as error:
+        raise StoreError(
+            f"{root}/index can't be read: {error.strerror}", "remove it: it is rebuilt from the runs"
+        ) from error
+    return list(dict.fromkeys(data.decode("utf-8", "replace").split()))
 
 
 def _changed(path: Path) -> float:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from orchestrator.backends import backend, kind_of
 from orchestrator.backends.base import Connecting
 from orchestrator.errors import BackendError, OrchError, PlacesTakenError, StoreError, UsageError
+from orchestrator.protocol.json_text import parse_json
 from orchestrator.runs.store import RunDir
 from orchestrator.supervisor.start import begin_again, start_supervisor
 
@@ -92,7 +93,7 @@ def start_what_is_asked_for(kind: str) -> None:
         if not asked.endswith(b"\n"):
             return
         with _watched(submit, machine.awaited):
-            answer = _start(json.loads(asked))
+            answer = _start(parse_json(asked))
         if _tell(submit, answer) and answer.get("refused") not in (None, PlacesTakenError.__name__):
             with contextlib.suppress(ConnectionError):  # it was killed before it had read that
                 submit.recv(1)  # until it has ended the run itself, and is gone

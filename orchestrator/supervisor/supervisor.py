@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from orchestrator.supervisor.tracking import TrackerFeeder
 
 WAIT_SECONDS = 1.0
+LONGEST_PAUSE = 30.0  # after errors, one after the other
 LONGEST_REST = 0.25  # after a pass over a run
 SENDING_SECONDS = 0.05  # between looks at what is still being sent, when no run is live
 
@@ -104,6 +105,7 @@ def _supervise(
     stopper: SearchStopper,
 ) -> None:
     at_work: dict[str, threading.Thread] = {}
+    pauses: dict[str, float] = {}  # of the runs whose last work ended in an error
     one_ended = threading.Event()
     while (runs := _to_look_after(root, unreadable, records)) or sender.has_work() or feeder.has_work():
         idle = [run for run in runs if run.run_id not in at_work or not at_work[run.run_id].is_alive()]
@@ -113,7 +115,7 @@ def _supervise(
         work = [(run, partial(_look_after, root, run)) for run in idle if run.run_id not in queued]
         work += [(run, partial(_begin, root, run, wait)) for run, wait in queue.runnable(root, waiting, going)]
         for run, act in work:
-            thread = threading.Thread(target=_work, args=(run, act, one_ended), daemon=True)
+            thread = threading.Thread(target=_work, args=(run, act, one_ended, pauses), daemon=True)
             at_work[run.run_id] = thread
             thread.start()
         sender.poll()
@@ -149,13 +151,21 @@ def _begin(root: Path, run: RunDir, unsatisfiable: dependencies.Wait | None) -> 
         time.sleep(WAIT_SECONDS)  # it is tried again then, as below
 
 
-def _work(run: RunDir, act: Callable[[], None], ended: threading.Event) -> None:
-    """Do what a run needs; it has a thread of its own, so that a slow machine holds up no other run."""
+def _work(run: RunDir, act: Callable[[], None], ended: threading.Event, pauses: dict[str, float]) -> None:
+    """Do what a run needs; it has a thread of its own, so that a slow machine holds up no other run.
+
+    After an error it is begun again, after longer and longer pauses: a full disk, say, may have been emptied.
+    """
+    begun = time.monotonic()
     try:
         act()
-    except (OrchError, OSError) as error:
-        print(f"{run.run_id}: {error}", file=sys.stderr, flush=True)
-        time.sleep(WAIT_SECONDS)  # it is begun again then: a full disk, say, may have been emptied
+        pauses.pop(run.run_id, None)
+    except Exception as error:  # noqa: BLE001 (whatever it is, the other runs go on, and the log stays small)
+        said = str(error) if isinstance(error, OrchError | OSError) else f"{type(error).__name__}: {error!s:.500}"
+        print(f"{run.run_id}: {said}", file=sys.stderr, flush=True)
+        longer = min(LONGEST_PAUSE, 2 * pauses.get(run.run_id, WAIT_SECONDS / 2))
+        pauses[run.run_id] = WAIT_SECONDS if time.monotonic() - begun > LONGEST_PAUSE else longer
+        time.sleep(pauses[run.run_id])
     finally:
         ended.set()
 

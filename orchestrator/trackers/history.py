@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, TypeGuard
 
 from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.reading import opened
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.redaction import Redaction
 from orchestrator.runs.state import Ending
@@ -35,7 +36,7 @@ class MetricLine:
 def new_lines(path: Path, offset: int, *, has_ended: bool) -> tuple[list[MetricLine], int]:
     """Return the lines behind an offset and where they end; an unfinished last one only of a run that has ended."""
     try:
-        with open(path, "rb") as file:
+        with opened(path) as file:
             file.seek(offset)
             data = file.read(MOST_BYTES)
             is_all = not file.read(1)

@@ -6,6 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Any, Final
 
+from orchestrator.errors import BackendError
+from orchestrator.protocol.json_text import parse_json
+
 
 @dataclass(frozen=True)
 class Row:
@@ -87,6 +90,25 @@ SHAPES: Final[dict[str, Any]] = {
     "run_program": {"code": (int, None), "err": str},
     "missing_programs": {"missing": [str]},
 }  # fmt: skip
+
+
+# The bytes that follow an answer and are JSON themselves. Those of all other requests are a file's contents.
+DATA: Final[dict[str, Any]] = {
+    "missing": [str],
+    "list_outputs": [Row((str, str, int, int, bool))],
+    "hash_files": [(str, None)],
+}
+
+
+def data_of(host: str, do: str, data: bytes) -> Any:
+    """Return the value that follows an answer as JSON. Raises BackendError, which names the host, for another one."""
+    try:
+        value = parse_json(data)
+    except ValueError as error:
+        raise BackendError(f"{host}: what it answers to {do} can't be read: {error}") from error
+    if not _fits(value, DATA[do]):
+        raise BackendError(f"{host}: what it answers to {do} is not what was asked for")
+    return value
 
 
 def is_answer(values: Any, do: str) -> bool:

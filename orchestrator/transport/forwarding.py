@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import pwd
 import secrets
@@ -21,6 +20,7 @@ from typing import Any, Final, Self
 from orchestrator.errors import BackendError, OrchError, UsageError
 from orchestrator.node.debug.streams import Streams
 from orchestrator.node.system.tcp_peers import can_tell_owners, owner_of_peer
+from orchestrator.protocol.json_text import parse_json
 
 LOOPBACK: Final = "127.0.0.1"
 BANNER_LINES: Final = 200
@@ -148,7 +148,7 @@ class _Way:
                 for _ in range(BANNER_LINES):  # what a login prints stands before the boundary
                     line = await process.stdout.readline()
                     if line.startswith(f"{boundary} ".encode()):
-                        told = dict(json.loads(line.partition(b" ")[2]))
+                        told = dict(parse_json(line.partition(b" ")[2]))
                         return _Way(process, Streams(process.stdout, process.stdin), told)
                     if not line:
                         break

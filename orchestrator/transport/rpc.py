@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
 
 from orchestrator.errors import BackendError
+from orchestrator.protocol.json_text import parse_json
 from orchestrator.transport.address import Address
 from orchestrator.transport.answers import is_answer
 from orchestrator.transport.connection import LOST
@@ -252,7 +253,7 @@ class Session:
         """Take one answer; ValueError where it is none, before any of its bytes."""
         if not line.endswith(b"\n"):
             raise ValueError(f"a line without an end, after {len(line)} bytes")
-        values = json.loads(line)
+        values = parse_json(line)
         if not isinstance(values, dict) or type(values.get("id")) is not int or type(values.get("bytes")) is not int:
             raise ValueError("no id and number of bytes")
         reply, count = self.waiting.get(values["id"]), values["bytes"]

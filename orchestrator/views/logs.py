@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from orchestrator.errors import StoreError
+from orchestrator.protocol.reading import info_of, read_part
 from orchestrator.protocol.terminal_lines import lines_of
 
 PAGE_BYTES: Final = 256 << 10  # of a window at most
@@ -138,9 +138,13 @@ def _text(line: bytes) -> str:
     return shown[-1][:LINE_CHARACTERS] if shown else ""
 
 
+def _run_of(log: Path) -> Path:
+    return log.parents[3]  # RUN/nodes/0/attempt_0/rank_0.log
+
+
 def _size(path: Path) -> int | None:
     try:
-        return os.stat(path).st_size
+        return info_of(path, _run_of(path)).st_size
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -149,9 +153,7 @@ def _size(path: Path) -> int | None:
 
 def _bytes(path: Path, start: int, length: int) -> bytes:
     try:
-        with open(path, "rb") as file:
-            file.seek(start)
-            return file.read(length)
+        return read_part(path, start, length, _run_of(path))
     except FileNotFoundError:  # rotated away, or removed, since it was looked at
         return b""
     except OSError as error:

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 from orchestrator.errors import StoreError, UsageError
 from orchestrator.operations.ranking import settings_apart
 from orchestrator.operations.runs import hours_of
+from orchestrator.protocol.reading import opened
 from orchestrator.runs.files import checkpoints, metrics
 from orchestrator.runs.files.logs import Selection, log_files
 from orchestrator.runs.files.outputs import Output, outputs_of
@@ -198,7 +199,7 @@ def _readable(read: Callable[[], _Value], otherwise: _Value, problems: list[str]
 
 def _open(path: Path) -> None:
     """Raise OSError for a file that is there and can't be opened."""
-    with contextlib.suppress(FileNotFoundError), open(path, "rb"):
+    with contextlib.suppress(FileNotFoundError), opened(path):
         pass
 
 

@@ -14,6 +14,7 @@ from starlette.responses import FileResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 
 from orchestrator.errors import OrchError, RunNotFoundError, StoreError, UsageError
+from orchestrator.protocol.json_text import parse_json
 from orchestrator.views.reader import Note, Reader
 from orchestrator.web import actions, answers, openmetrics
 from orchestrator.web.access import Access
@@ -148,7 +149,7 @@ async def _body(request: Request) -> Mapping[str, Any]:
         if len(data) > MOST_BYTES:
             return {}
     try:
-        found = json.loads(data or b"{}")
+        found = parse_json(data or b"{}")
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -22,6 +22,7 @@ import uvicorn
 from orchestrator.errors import OrchError, UsageError
 from orchestrator.node.system.processes import Process, identify, send_signal, wait_gone
 from orchestrator.protocol.files import PRIVATE, locked, locked_if_free, open_own
+from orchestrator.protocol.json_text import parse_json
 from orchestrator.views.reader import Note
 from orchestrator.web import files
 from orchestrator.web.access import Access
@@ -155,7 +156,7 @@ def new_code(server: Server) -> str:
     try:
         connection.request("POST", "/codes", headers={"authorization": f"Bearer {server.key}"})
         answer = connection.getresponse()
-        return str(json.loads(answer.read())["code"])
+        return str(parse_json(answer.read())["code"])
     except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
         said = f"the page's server (pid {server.pid}, port {server.port}) does not answer: {error}"
         raise OrchError(said, "end it: orch ui --stop") from error

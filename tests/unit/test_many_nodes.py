@@ -220,13 +220,13 @@ def test_what_names_every_node_is_read_once_however_often_it_is_asked_for(
     run.write("plan.json", {"tasks": [{"code_dir": "/code"}]})
     Handle(HandleState.INTENT, 0, hosts_of(3), {}, (0, 1, 2)).write(run)
     read: list[str] = []
-    parse = store.parse_json
+    real = store.read_json
 
-    def counted(data: bytes) -> object:
+    def counted(path: str, most: int, below: Path | None = None) -> object:
         read.append("")
-        return parse(data)
+        return real(path, most, below)
 
-    monkeypatch.setattr(store, "parse_json", counted)
+    monkeypatch.setattr(store, "read_json", counted)
     for _ in range(100):
         assert run.record().nnodes == 3
         assert run.plan().first.code_dir == "/code"

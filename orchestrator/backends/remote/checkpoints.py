@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import os
@@ -19,6 +20,7 @@ from orchestrator.protocol.checkpoints.checkpoint_dir import COMMIT, MANIFEST, i
 from orchestrator.protocol.checkpoints.checksum import Checksum, Hasher, NotInstalledError, hasher
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.metric import kept_by
+from orchestrator.protocol.reading import MOST_WORD, opened, read_regular
 from orchestrator.runs.store import RunDir, write_durably
 from orchestrator.transport.rpc import CALL_SECONDS, SLOWEST, Session
 
@@ -77,9 +79,10 @@ def bring_checkpoint(session: Session, remote: str, target: Path) -> bool:
 
     What an interrupted copy has left is continued.
     """
+    folder = remote.rpartition("/")[0]
     try:
-        commit = _whole(session, f"{remote}/{COMMIT}")
-        manifest = _whole(session, f"{remote}/{MANIFEST}")
+        commit = _whole(session, f"{remote}/{COMMIT}", folder)
+        manifest = _whole(session, f"{remote}/{MANIFEST}", folder)
     except BackendError as error:
         if error.transient:
             raise
@@ -89,12 +92,13 @@ def bring_checkpoint(session: Session, remote: str, target: Path) -> bool:
     files = _files(manifest, target.name)
     if files is None:
         return False
-    if (target / COMMIT).exists() and (target / COMMIT).read_bytes() == commit:
-        return True
+    with contextlib.suppress(OSError):
+        if read_regular(target / COMMIT, MOST_WORD, target.parent) == commit:
+            return True
     target.mkdir(parents=True, exist_ok=True)
     with session.for_bytes(sum(size for size, _ in files.values())) as fast:
         for each, (size, checksum) in files.items():
-            if not bring_file(fast, f"{remote}/{each}", target / each, size, checksum):
+            if not bring_file(fast, f"{remote}/{each}", target / each, size, checksum, folder):
                 shutil.rmtree(target)
                 return False
     write_durably(target / MANIFEST, manifest)
@@ -102,8 +106,8 @@ def bring_checkpoint(session: Session, remote: str, target: Path) -> bool:
     return True
 
 
-def _whole(session: Session, path: str) -> bytes:
-    return session.call("read_file", path=path, most=WHOLE)[1]
+def _whole(session: Session, path: str, below: str) -> bytes:
+    return session.call("read_file", path=path, below=below, most=WHOLE)[1]
 
 
 def _files(manifest: bytes, name: str) -> dict[str, tuple[int, Checksum]] | None:
@@ -117,15 +121,20 @@ def _files(manifest: bytes, name: str) -> dict[str, tuple[int, Checksum]] | None
     return {each: (entry["bytes"], Checksum.of(entry)) for each, entry in found.files.items()}
 
 
-def bring_file(session: Session, remote: str, target: Path, size: int, checksum: Checksum) -> bool:
-    """Go on with the copy of a file; False where it is not the file that was promised."""
+def bring_file(session: Session, remote: str, target: Path, size: int, checksum: Checksum, below: str) -> bool:
+    """Go on with the copy of a file; False where it is not the file that was promised.
+
+    No link after `below`, a folder there, is followed.
+    """
     digest, partial = _hasher(target, checksum), partial_of(target, checksum.hex)
     with open(partial, "a+b", buffering=0) as file, ThreadPoolExecutor(1) as pool:
         copy = _HashedCopy(file, pool, digest)
         try:
             while copy.size < size:
                 count, before = min(size - copy.size, MOST if session.is_own else PIECE), copy.size
-                answer = session.ask("read_range", path=remote, offset=before, count=count, most=count, sink=copy.take)
+                answer = session.ask(
+                    "read_range", path=remote, below=below, offset=before, count=count, most=count, sink=copy.take
+                )
                 reply, _ = answer.wait(CALL_SECONDS + count / SLOWEST)
                 if reply["size"] != size or copy.size == before:
                     break
@@ -217,7 +226,7 @@ def give_checkpoint(session: Session, source: Path, remote: str) -> None:
 def give_file(session: Machine, source: Path, remote: str) -> None:
     """Send a file: its first piece makes it new there, its last one, sent when all others are there, names it."""
     sent: deque[Awaited] = deque()
-    with open(source, "rb") as file:
+    with opened(source) as file:
         size, offset = os.fstat(file.fileno()).st_size, 0
         while True:
             data = file.read(PIECE)

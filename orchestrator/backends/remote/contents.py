@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Any, Final, Protocol
 
 from orchestrator.errors import BackendError
-from orchestrator.protocol.json_text import parse_json
+from orchestrator.transport.answers import data_of
 
 HASH_SECONDS: Final = 600.0  # what is there already is hashed
 
@@ -38,12 +38,8 @@ class Machine(Protocol):
 def missing_on(machine: Machine, workdir: str, known: Collection[str], cache: str) -> list[str]:
     """Return which of these sha256s a machine's cache lacks; BackendError where it names others."""
     asked = json.dumps(sorted(known)).encode()
-    try:
-        found = parse_json(
-            machine.call("missing", asked, timeout=HASH_SECONDS, workdir=workdir, cache=cache, most=len(asked))[1]
-        )
-        if isinstance(found, list) and all(isinstance(each, str) and each in known for each in found):
-            return found
-    except ValueError:
-        pass
+    answer = machine.call("missing", asked, timeout=HASH_SECONDS, workdir=workdir, cache=cache, most=len(asked))
+    found: list[str] = data_of(machine.host, "missing", answer[1])
+    if all(each in known for each in found):
+        return found
     raise BackendError(f"{machine.host}: it does not say which contents of its cache of {cache} it lacks")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from orchestrator.errors import BackendError
+from orchestrator.errors import BackendError, OrchError
 from orchestrator.protocol.hostlist import FOLD_FROM, by_words, folded
 
 if TYPE_CHECKING:  # a run on this machine opens none
@@ -30,7 +30,10 @@ def connections() -> ConnectionPool:
 
 
 def on_all(work: Callable[[int, M], T], machines: Mapping[int, M]) -> tuple[dict[int, T], dict[int, BackendError]]:
-    """Do the work on every machine, all at once; return (what came of it, what went wrong), by their numbers."""
+    """Do the work on every machine, all at once; return (what came of it, what went wrong), by their numbers.
+
+    An error that nobody expected is the machine's too; errors of this machine's own files are raised.
+    """
     done: dict[int, T] = {}
     failed: dict[int, BackendError] = {}
 
@@ -39,6 +42,10 @@ def on_all(work: Callable[[int, M], T], machines: Mapping[int, M]) -> tuple[dict
             done[number] = work(number, machines[number])
         except BackendError as error:
             failed[number] = error
+        except (OrchError, OSError):  # of this machine: its disk is full, say
+            raise
+        except Exception as error:  # noqa: BLE001 (whatever an answer leads to: the other machines go on)
+            failed[number] = unexpected(_called(machines[number], number), error)
 
     if len(machines) < 2:
         for number in machines:
@@ -50,6 +57,20 @@ def on_all(work: Callable[[int, M], T], machines: Mapping[int, M]) -> tuple[dict
         for future in [pool.submit(one, number) for number in machines]:
             future.result()
     return done, failed
+
+
+def unexpected(host: str, error: Exception) -> BackendError:
+    """Return an error that nobody expected as the error of the machine whose answer has led to it."""
+    return BackendError(f"{host}: what it answered led to an error: {type(error).__name__}: {error!s:.300}")
+
+
+def _called(machine: object, number: int) -> str:
+    """Return what people call a machine: a session, a host of a profile, or a source."""
+    for each in (machine, getattr(machine, "address", None)):
+        for name in (getattr(each, "host", None), getattr(each, "name", None)):
+            if isinstance(name, str):
+                return name
+    return f"node {number}"
 
 
 def all_of(failed: Mapping[int, BackendError]) -> BackendError:

@@ -21,8 +21,9 @@ from orchestrator.errors import BackendError
 from orchestrator.protocol.checkpoints.checksum import Algorithm, Checksum
 from orchestrator.protocol.files import sync_filesystem, write_atomic
 from orchestrator.protocol.layout import output_folder
-from orchestrator.protocol.outputs import Entry, chosen, home_names, leads_out
+from orchestrator.protocol.outputs import CHECKPOINTS, CODE, OUTPUTS, Entry, chosen, home_names, leads_out
 from orchestrator.runs.store import RunDir
+from orchestrator.transport.answers import data_of
 from orchestrator.transport.rpc import CALL_SECONDS
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ class Outputs:
             for name, entry in lacking.items():
                 if entry.size > SMALL and not self.stop():
                     self._check_room(entry.size)
-                    self._fetch_large(fast, home, name, entry, found.path(entry))
+                    self._fetch_large(fast, home, name, entry, found.roots[entry.root])
 
     def _check_room(self, size: int) -> None:
         """Raise BackendError where so many bytes would leave too little for the records of this and other runs."""
@@ -183,7 +184,8 @@ class Outputs:
 
     def _fetch_small(self, session: Session, home: Home, found: _Listing, batch: Mapping[str, Entry]) -> None:
         asked = json.dumps([[found.path(entry), entry.size] for entry in batch.values()]).encode()
-        reply, data = session.call("read_small_files", asked, most=sum(each.size for each in batch.values()))
+        most, roots = sum(each.size for each in batch.values()), [*found.roots.values()]
+        reply, data = session.call("read_small_files", asked, most=most, roots=roots)
         offset = 0
         for (name, entry), sha256 in zip(batch.items(), reply["sha256"], strict=False):
             if sha256 is not None:
@@ -193,11 +195,12 @@ class Outputs:
                     self._keep(home, name, entry, sha256, functools.partial(_write, content=content))
         home.write()
 
-    def _fetch_large(self, session: Session, home: Home, name: str, entry: Entry, path: str) -> None:
-        sha256 = _hashes(session, [(path, entry.size)])[0]
+    def _fetch_large(self, session: Session, home: Home, name: str, entry: Entry, root: str) -> None:
+        path = f"{root}/{entry.path}"
+        sha256 = _hashes(session, [(path, entry.size)], [root])[0]
         if sha256 is not None:
             checksum = Checksum(Algorithm.SHA256, sha256)
-            write = functools.partial(bring_file, session, path, size=entry.size, checksum=checksum)
+            write = functools.partial(bring_file, session, path, size=entry.size, checksum=checksum, below=root)
             try:
                 self._keep(home, name, entry, sha256, write)
             except BackendError as error:
@@ -216,7 +219,8 @@ class Outputs:
         prefix = f"node_{self.node}/"
         pairs = [(name, first.get(name.removeprefix(prefix))) for name in lacking]
         alike = [(name, kept) for name, kept in pairs if kept is not None and kept.size == lacking[name].size]
-        hashes = _hashes(session, [(found.path(lacking[name]), kept.size) for name, kept in alike])
+        paths = [(found.path(lacking[name]), kept.size) for name, kept in alike]
+        hashes = _hashes(session, paths, found.roots.values())
         for (name, kept), sha256 in zip(alike, hashes, strict=True):
             if sha256 == kept.sha256:
                 home.files[name] = Kept(*lacking[name][:4], sha256, is_same=True)
@@ -240,14 +244,15 @@ class _Listing:
             "list_outputs", timeout=LIST_SECONDS, run_dir=remote_folder(run), code_dir=code_dir,
             checkpoints=remote_checkpoints(run), rules=plan.outputs.to_json(), most=MOST_LISTED,
         )  # fmt: skip
+        host, roots = session.address.host, reply["roots"]
         try:
-            roots = {str(root): str(folder) for root, folder in reply["roots"].items()}
-            unreadable = tuple((str(root), str(path)) for root, path in reply["unreadable"])
-            passed_over = [str(path) for path in reply["passed_over"]]
-            entries = [_checked(Entry(*values), roots) for values in json.loads(data)]
-        except (TypeError, ValueError, KeyError, AttributeError) as error:
-            raise BackendError(f"{session.address.host}: its list of outputs can't be right: {error}") from error
-        return _Listing(home_names(entries, node), roots, unreadable, passed_over)
+            if unknown := sorted(roots.keys() - {CODE, OUTPUTS, CHECKPOINTS}):
+                raise ValueError(f"{unknown[0]!r:.100} is none of a run's folders")
+            entries = [_checked(Entry(*values), roots) for values in data_of(host, "list_outputs", data)]
+        except ValueError as error:
+            raise BackendError(f"{host}: its list of outputs can't be right: {error}") from error
+        unreadable = tuple((root, path) for root, path in reply["unreadable"])
+        return _Listing(home_names(entries, node), roots, unreadable, reply["passed_over"])
 
     @property
     def is_empty(self) -> bool:
@@ -267,27 +272,25 @@ class _Listing:
 
 def _checked(entry: Entry, roots: Collection[str]) -> Entry:
     """Return a file that another machine names; ValueError where its path leads out of the run's outputs."""
-    kinds = [type(value) for value in entry]
-    if (
-        kinds != [str, str, int, int, bool]
-        or entry.root not in roots
-        or entry.size < 0
-        or abs(entry.mtime_ns) >= 1 << 62
-    ):
+    if entry.root not in roots or not 0 <= entry.size < 1 << 62 or abs(entry.mtime_ns) >= 1 << 62:
         raise ValueError(f"{entry!r} is no file")
     if leads_out(entry.path):
         raise ValueError(f"{entry.path!r} leads out of it")
     return entry
 
 
-def _hashes(session: Session, files: list[tuple[str, int]]) -> list[str | None]:
-    """Return the sha256 of files of a machine, [path, size] each; None for one that can't be read."""
+def _hashes(session: Session, files: list[tuple[str, int]], roots: Collection[str]) -> list[str | None]:
+    """Return the sha256 of files of a machine, [path, size] each, in these folders; None for one that can't be read."""
     found: list[str | None] = []
     for start in range(0, len(files), MOST_FILES):
         part = files[start : start + MOST_FILES]
         patience = CALL_SECONDS + sum(size for _, size in part) / HASH_SLOWEST
-        asked = json.dumps([path for path, _ in part]).encode()
-        found += json.loads(session.call("hash_files", asked, timeout=patience, most=HASH_BYTES * len(part))[1])
+        asked, most = json.dumps([path for path, _ in part]).encode(), HASH_BYTES * len(part)
+        answer = session.call("hash_files", asked, timeout=patience, most=most, roots=[*roots])
+        hashes = data_of(session.address.host, "hash_files", answer[1])
+        if len(hashes) != len(part):
+            raise BackendError(f"{session.address.host}: it hashed {len(hashes)} files of {len(part)}")
+        found += hashes
     return found
 
 

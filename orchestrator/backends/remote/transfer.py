@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from orchestrator.errors import BackendError
 from orchestrator.node.server.files import MOST_OF_A_LOOK, is_of_progress, is_written_by, tail_hash
 from orchestrator.protocol.checkpoints.checkpoint_dir import step_of
-from orchestrator.protocol.files import locked, write_atomic
+from orchestrator.protocol.files import locked, open_own, write_atomic
 from orchestrator.runs.store import RunDir
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Copy:
         have: dict[str, Any] = dict(self.stamps)
         for name, size in sizes.items():
             if size:
-                have[name] = [size, tail_hash(str(self.run.path / name), size)]
+                have[name] = [size, tail_hash(str(self.run.path / name), size, str(self.run.path))]
         folder = self.run.node(self.node)
         for path in [*folder.glob("attempt_*/rank_*.log.1"), *folder.glob("samples.jsonl.1")]:
             have[str(path.relative_to(self.run.path))] = True
@@ -104,7 +104,7 @@ class Copy:
             write_atomic(path, data, durable=False)  # a crash costs no more than this copy, which is then made again
             self.stamps[name] = stamp
             return
-        with open(path, "r+b" if path.exists() else "w+b") as file:
+        with open(open_own(path, os.O_RDWR | os.O_CREAT), "r+b") as file:
             file.truncate(at)
             file.seek(at)
             file.write(data)

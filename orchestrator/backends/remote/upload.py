@@ -17,6 +17,7 @@ from orchestrator.backends.replay_stage import Order, replay_argv
 from orchestrator.backends.settings import profile_of
 from orchestrator.errors import BackendError
 from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.reading import MOST_RECORD, read_regular
 from orchestrator.protocol.task import NodeTask, task_json
 from orchestrator.runs.store import RunDir
 from orchestrator.specs.resources import Has, lacking
@@ -24,6 +25,7 @@ from orchestrator.transport.node_archive import node_archive
 from orchestrator.transport.rpc import Session
 
 BATCH: Final = 8 << 20
+MOST_CONTENT: Final = 8 << 30  # bytes of one file of the code
 CLOCKS_DIFFER: Final = 2.0  # seconds; what is less may be the way there
 LEAST_FREE: Final = 64 << 20
 SERVER_PYTHON: Final = "python3"
@@ -44,7 +46,7 @@ def send_code(session: Session, run: RunDir, workdir: str, code_dir: str) -> int
     sizes: list[int] = []
     values: dict[str, Any] = {"workdir": workdir, "code_dir": code_dir}
     for digest in absent:
-        content = (run.path / "code" / paths[digest]).read_bytes()
+        content = read_regular(run.path / "code" / paths[digest], MOST_CONTENT, run.path)
         batch, sizes, sent = batch + content, [*sizes, len(content)], sent + len(content)
         if len(batch) >= BATCH:
             session.call("unpack", batch, sizes=sizes, **values)
@@ -132,7 +134,7 @@ def prepare_node(
         names += ["metrics.jsonl"] if task.node_rank == 0 else []
         for name in names:
             if (run.path / name).exists():
-                session.call("write_file", (run.path / name).read_bytes(), path=f"{task.run_dir}/{name}")
+                session.call("write_file", read_regular(run.path / name, MOST_RECORD), path=f"{task.run_dir}/{name}")
     if given is not None:
         give(session, run, given)
     return hello

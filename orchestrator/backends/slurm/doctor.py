@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
 import secrets
 import sys
@@ -19,6 +18,7 @@ from orchestrator.backends.slurm.partitions import fits, partitions, would_take
 from orchestrator.backends.slurm.script import gpus_of
 from orchestrator.errors import BackendError
 from orchestrator.node.server.machine import ASK_INTERPRETER
+from orchestrator.protocol.json_text import parse_json
 from orchestrator.runs.store import newest_runs, read_lines, state_root
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ def gpus_there(lines: Sequence[str], asked: int | None) -> gpu_checks.Rows:
     """Return the rows of a node's GPUs by what it has printed of them; pure. None where the profile asks for none."""
     if not asked or not lines:
         return {}
-    found = json.loads(lines[-1])
+    found = parse_json(lines[-1])
     if not found["said"]["gpus"]:
         hint = "a profile's gres or gpus_per_node gives the job some; install NVIDIA's driver whole there"
         return {"gpus": CheckResult(FAIL, f"the job has none of the {asked} that the profile asks for", hint)}
@@ -227,7 +227,7 @@ def seen_there(out: str, err: str, folder: str, python: str) -> CheckResult:
     if shared == "apart":
         return CheckResult(FAIL, f"{host} does not see {folder} as this side does", NOT_SHARED)
     try:
-        found = json.loads(rest[-1])
+        found = parse_json(rest[-1])
     except (IndexError, ValueError):
         said = f"{host}: {python} can't be started there: {(rest or ['it says nothing'])[-1]}"
         hint = "set python: in the profile to an interpreter that login and compute nodes share"

@@ -17,6 +17,7 @@ from orchestrator.backends.slurm.client import SNAPSHOT_SECONDS, Client
 from orchestrator.backends.slurm.parse import JobLine, how_it_ended, why_it_waits
 from orchestrator.backends.slurm.script import FOLDER
 from orchestrator.errors import BackendError, StoreError
+from orchestrator.protocol.reading import read_part
 from orchestrator.runs.job_use import JobUse
 from orchestrator.runs.restarts.relaunch import newest_start
 from orchestrator.runs.scheduler_status import SchedulerStatus
@@ -28,6 +29,7 @@ ROUNDS: Final = 5  # of a wait for a job in the queue, of which there may be hun
 OUTCOMES: Final = {"TIMEOUT": "timeout", "DEADLINE": "timeout", "PREEMPTED": "preempted"}  # the rest is infra
 TICK: Final = 0.1  # seconds: more than by which a file's time may be before its writing
 SUSPENDED: Final = ("SUSPENDED", "STOPPED")  # its nodes are its own, and its processes are stopped
+LAST_BYTES: Final = 1 << 20  # of a log, in which its last line is looked for
 NO_SUBMITIT: Final = "No module named 'submitit"
 
 
@@ -281,7 +283,11 @@ def _last_words(run: RunDir, job_id: str) -> str:
     logs = sorted((run.path / FOLDER).glob(f"*.{job_id}.*.log"))  # agent, batch
     start = max((_start_of(path) for path in logs), default=0)
     for path in (path for path in logs if _start_of(path) == start):
-        lines = [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
+        try:
+            text = read_part(path, -LAST_BYTES, LAST_BYTES, run.path).decode(errors="replace")
+        except OSError:
+            continue
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
         if any(NO_SUBMITIT in line for line in lines):
             return "; the interpreter that submitted it has no submitit on the nodes: install orch where they see it"
         if said := [line for line in lines if not line.startswith("submitit INFO")]:

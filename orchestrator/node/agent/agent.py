@@ -6,7 +6,6 @@ A single loop reads one inbox, into which the leader, the launcher, the signals 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import socket
@@ -47,6 +46,7 @@ from orchestrator.protocol.gang import Hello
 from orchestrator.protocol.layout import node_folder, output_folder
 from orchestrator.protocol.places.devices import VISIBLE, words_of
 from orchestrator.protocol.ranks import EXIT_REQUEUE
+from orchestrator.protocol.reading import MOST_RECORD, MOST_WORD, read_json
 from orchestrator.protocol.task import NodeTask, copies_checkpoints
 
 Message = dict[str, Any]
@@ -261,11 +261,10 @@ class Agent:
     def _cancelled(self) -> Message | None:
         """Return the record of a cancel, which is written before its signal is sent; None when there is none."""
         try:
-            with open(f"{self.task.run_dir}/cancel.json", encoding="utf-8") as file:
-                data: Message = json.load(file)
-                return data
+            data = read_json(f"{self.task.run_dir}/cancel.json", MOST_WORD)
         except (OSError, ValueError):
             return None
+        return data if isinstance(data, dict) else None
 
     async def _from_leader(self, message: Message) -> None:
         assert self.channel is not None
@@ -351,8 +350,7 @@ class Agent:
 def run_agent(path: str) -> int:
     """Run the agent of the task in this file, which is removed at once: it holds the credentials and the secrets."""
     try:
-        with open(path, encoding="utf-8") as file:
-            task = NodeTask.from_json(json.load(file))
+        task = NodeTask.from_json(read_json(path, MOST_RECORD))
         os.unlink(path)
         os.makedirs(node_folder(task.run_dir, task.node_rank), exist_ok=True)
     except (OSError, ValueError, TypeError, KeyError) as error:

@@ -165,7 +165,7 @@ class LauncherProcess:
                 self.asked = None
                 with contextlib.suppress(ValueError):  # a line cut by its death
                     message = parse_json(line)
-                    if message.get("kind") != "pong":  # any line is an answer
+                    if isinstance(message, dict) and message.get("kind") != "pong":  # any line is an answer
                         self.on_report(message)
         except ValueError:  # a line beyond all bounds: whatever writes it is no launcher of ours any more
             self.kill()

@@ -9,7 +9,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from dataclasses import asdict, replace
 from typing import Any, Callable
 
@@ -30,9 +30,10 @@ from orchestrator.node.system.processes import STOPPED, end_marked, state_of
 from orchestrator.node.system.threads import in_thread
 from orchestrator.protocol.checkpoints.checksum import installed
 from orchestrator.protocol.checkpoints.search import Saved
-from orchestrator.protocol.files import read_regular, write_atomic, write_json
+from orchestrator.protocol.files import write_atomic, write_json
 from orchestrator.protocol.gpu_errors import gpu_error_of
 from orchestrator.protocol.layout import attempt_folder, node_folder, result_file
+from orchestrator.protocol.reading import read_regular
 from orchestrator.protocol.task import NodeTask, copies_checkpoints
 
 Message = dict[str, Any]
@@ -200,8 +201,17 @@ class Ranks:
     # -- reports
 
     async def report(self, message: Message) -> None:
-        """Take what the launcher says."""
-        kind = message.pop("kind")
+        """Take the launcher's report; what can't be understood is trouble of this node, and never ends the agent.
+
+        A launcher in a container runs in an image that anybody may have built.
+        """
+        kind = message.pop("kind", "")
+        try:
+            await self._report(kind, message)
+        except Exception as error:  # noqa: BLE001 (a report is what another process says)
+            self._trouble(f"the launcher's report {str(kind)[:40]!r} is not understood: {error!r}"[:500], "infra")
+
+    async def _report(self, kind: str, message: Message) -> None:
         if kind == "imported" and message.get("failed"):
             self._trouble(message["failed"], "user_error")
         elif kind == "imported" and self.launcher.container:
@@ -230,14 +240,24 @@ class Ranks:
         self.running.discard(message["rank"])
         self.started = self.started.without(message["rank"])
         if message["rank"] == 0:
-            message |= self._saves(message["code"])
-            self._take_result()
+            with self._going_on("the end of rank 0"):
+                message |= self._saves(message["code"])
+                self._take_result()
             if message["code"] == 0:
                 self._mark_done()
-        if message["code"] != 0 and gpu_error_of(message) is not None:
-            message["kernel"] = words_on_gpus()
+        with self._going_on("a GPU's error"):
+            if message["code"] != 0 and gpu_error_of(message) is not None:
+                message["kernel"] = words_on_gpus()
         self.events.write("rank_exit", **message)
         self.tell({"kind": "exit", **message, "left": len(self.running)})
+
+    @contextlib.contextmanager
+    def _going_on(self, what: str) -> Iterator[None]:
+        """Note an error in what is only said about a rank's end: the end itself is told all the same."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 (a rank's files are whatever it has written)
+            self.events.write("launcher_report_failed", what=what, error=repr(error)[:500])
 
     async def _became_ready(self, message: Message) -> None:
         """Tell the leader, and which checkpoints are here: in a large folder that look takes a while.
@@ -271,7 +291,8 @@ class Ranks:
             return
         place = result_file(self.task.run_dir)
         try:
-            result = read_regular(result_file(attempt_folder(self.node_dir, self.attempt)), MOST_RESULT)
+            path = result_file(attempt_folder(self.node_dir, self.attempt))
+            result = read_regular(path, MOST_RESULT, self.task.run_dir)
         except OSError:  # there is none, or it is a trap
             return
         try:

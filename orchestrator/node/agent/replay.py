@@ -24,6 +24,7 @@ from orchestrator.node.system.private import users_umask
 from orchestrator.node.system.processes import end_marked
 from orchestrator.protocol.layout import attempt_folder, node_folder, output_folder
 from orchestrator.protocol.ranks import Binding, rank_argv, rank_environment
+from orchestrator.protocol.reading import MOST_RECORD, read_json
 from orchestrator.protocol.task import NodeTask, at_home
 
 LEAVING_MS = 5000
@@ -38,8 +39,7 @@ def replay(path: str) -> int:
     """
     path = os.path.expanduser(path)
     try:
-        with open(path, encoding="utf-8") as file:
-            order = json.load(file)
+        order = read_json(path, MOST_RECORD)
         os.unlink(path)
         task = at_home(NodeTask.from_json(order["task"]), os.path.expanduser("~"))
         binding = Binding(**order["binding"])

@@ -7,10 +7,10 @@ takes the next attempt number, and a start that has to go on leaves word for the
 from __future__ import annotations
 
 import asyncio
-import json
+import contextlib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Callable
 
@@ -23,8 +23,10 @@ from orchestrator.protocol import restart
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.files import write_json
 from orchestrator.protocol.hostlist import expand, in_words
+from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import node_folder
 from orchestrator.protocol.ranks import EXIT_REQUEUE
+from orchestrator.protocol.reading import MOST_LINES, MOST_RECORD, MOST_WORD, read_json, read_regular
 from orchestrator.protocol.restart import Progress, Refusal, Restarter
 from orchestrator.protocol.task import NodeTask
 
@@ -92,16 +94,10 @@ def history_of(run_dir: str, start: int) -> History:
     """Return what earlier starts left in node 0's record, which is on the shared folder whichever host wrote it."""
     events = []
     try:
-        with open(f"{node_folder(run_dir, 0)}/events.jsonl", encoding="utf-8", errors="replace") as file:
-            for line in file:
-                try:
-                    event = json.loads(line)
-                except ValueError:  # torn by a crash
-                    continue
-                if isinstance(event, dict):
-                    if event.get("kind") == "slurm_job" and event.get("start") == start:
-                        break  # node 0 was quicker than this node
-                    events.append(event)
+        for event in _events_in(f"{node_folder(run_dir, 0)}/events.jsonl", run_dir):
+            if event.get("kind") == "slurm_job" and event.get("start") == start:
+                break  # node 0 was quicker than this node
+            events.append(event)
     except OSError:
         pass  # the first start has none
     return History(tuple(events), _read(word_path(run_dir, start - 1)))
@@ -149,8 +145,8 @@ def run_slurm_agent(run_dir: str) -> int:
         run_dir = f"{run_dir[:-2]}{environ.get('SLURM_ARRAY_TASK_ID')}"
     try:
         start, node = start_number(environ), int(environ["SLURM_NODEID"])
-        with open(f"{node_folder(run_dir, node)}/task.json", encoding="utf-8") as file:
-            task = placed(NodeTask.from_json(json.load(file)), environ)
+        path = f"{node_folder(run_dir, node)}/task.json"
+        task = placed(NodeTask.from_json(read_json(path, MOST_RECORD, run_dir)), environ)
     except (OSError, ValueError, TypeError, KeyError, SlurmError) as error:
         print(f"orch: can't take this node's task from {run_dir}: {error}", file=sys.stderr)
         return 1
@@ -233,22 +229,22 @@ def _give_up(log: EventLog, task: NodeTask, reason: str) -> int:
 
 def _own_events(log: EventLog, after: int) -> tuple[Event, ...]:
     """Return what this start has written of this node: the lines after that number."""
-    events = []
-    with open(log.path, encoding="utf-8", errors="replace") as file:
-        for line in file:
-            try:
-                event = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(event, dict) and event.get("seq", -1) >= after:
-                events.append(event)
-    return tuple(events)
+    found = _events_in(log.path, log.path.rpartition("/nodes/")[0])
+    return tuple(event for event in found if event.get("seq", -1) >= after)
+
+
+def _events_in(path: str, run_dir: str) -> Iterator[Event]:
+    """Return a node's events; lines that a crash has torn are left out."""
+    for line in read_regular(path, MOST_LINES, run_dir).splitlines():
+        with contextlib.suppress(ValueError):
+            event = parse_json(line)
+            if isinstance(event, dict):
+                yield event
 
 
 def _read(path: str) -> Event | None:
     try:
-        with open(path, encoding="utf-8") as file:
-            data = json.load(file)
+        data = read_json(path, MOST_WORD)
     except (OSError, ValueError):
         return None
     return data if isinstance(data, dict) else None

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.node.agent.missing_rank import Missing
-from orchestrator.protocol.files import read_regular
-from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.reading import info_of, read_json
 
 STEPS_REMEMBERED = 50
 MOST_HEARTBEAT = 1 << 16
@@ -155,7 +154,8 @@ class HeartbeatReader:
 def output(folder: str, rank: int) -> dict[str, Any] | None:
     """Return what stands in for the heartbeat of a program that has none: how much it has said."""
     try:
-        return {"step": os.stat(f"{folder}/rank_{rank}.log").st_size, "phase": "output", "time": 0.0}
+        size = info_of(f"{folder}/rank_{rank}.log", folder.rsplit("/", 3)[0]).st_size
+        return {"step": size, "phase": "output", "time": 0.0}
     except OSError:
         return None
 
@@ -163,7 +163,8 @@ def output(folder: str, rank: int) -> dict[str, Any] | None:
 def read_heartbeat(path: str) -> dict[str, Any] | None:
     """Return the last heartbeat of a rank; None when it has none, or it is being written this instant."""
     try:
-        heartbeat = parse_json(read_regular(path, MOST_HEARTBEAT))
+        # RUN/nodes/0/attempt_0/beat_0
+        heartbeat = read_json(path, MOST_HEARTBEAT, path.rsplit("/", 4)[0])
     except (OSError, ValueError):
         return None
     return heartbeat if isinstance(heartbeat, dict) else None

@@ -6,7 +6,6 @@ What an engine says is turned into one sentence; the host's name is put in front
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import pwd
 import re
@@ -21,6 +20,8 @@ from typing import Any
 
 from orchestrator.node.container.argv import ATTEMPT, DIR, ENGINES, NODE, OWNER, RUN
 from orchestrator.node.system.orphans import run
+from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.reading import MOST_WORD, read_json
 
 ANSWER_SECONDS = 60.0
 CAP_SYS_RESOURCE = 24
@@ -55,11 +56,11 @@ class Found:
 def ask(runtime: str) -> Engine:
     """Return the runtime as it presents itself; EngineError where it is missing, silent, or refuses this user."""
     if runtime == "docker":
-        found = json.loads(call(runtime, "info", "--format", "{{json .}}") or "{}")
+        found = parse_json(call(runtime, "info", "--format", "{{json .}}") or "{}")
         rootless = any("name=rootless" in option for option in found.get("SecurityOptions") or ())
         return Engine(runtime, found.get("ServerVersion") or "?", rootless, found.get("DockerRootDir") or "")
     if runtime == "podman":
-        found = json.loads(call(runtime, "info", "--format", "json") or "{}")
+        found = parse_json(call(runtime, "info", "--format", "json") or "{}")
         rootless = bool(_at(found, "host", "security", "rootless"))
         root = str(_at(found, "store", "graphRoot") or "")
         return Engine(runtime, str(_at(found, "version", "Version") or "?"), rootless, root)
@@ -100,7 +101,7 @@ def ours(engine: str, run_id: str | None = None, node: int | None = None) -> lis
     if not ids:
         return []
     done = answer([engine, "inspect", "--type", "container", *ids], ANSWER_SECONDS)  # one may go meanwhile
-    return [_found(each) for each in json.loads(done.stdout or "[]")]
+    return [_found(each) for each in parse_json(done.stdout or "[]")]
 
 
 def _found(values: Mapping[str, Any]) -> Found:
@@ -137,8 +138,7 @@ def remove(engine: str, run_id: str, node: int | None = None, timeout: float = 2
 def recorded(node_dir: str) -> str | None:
     """Return the engine that a node's agent has used, by the record that it left before it started a container."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        with open(f"{node_dir}/container.json", encoding="utf-8") as file:
-            engine = json.load(file)["runtime"]
+        engine = read_json(f"{node_dir}/container.json", MOST_WORD)["runtime"]
         return engine if engine in ENGINES else None
     return None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import platform
 import pwd
@@ -40,8 +39,10 @@ from orchestrator.node.container.engine import (
 )
 from orchestrator.node.system.gpus.devices import machine_devices
 from orchestrator.protocol.files import write_json
+from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import given_folder, metrics_file, node_folder, second_copy_file
 from orchestrator.protocol.places.devices import VISIBLE, shown, words_of
+from orchestrator.protocol.reading import MOST_WORD, read_regular
 from orchestrator.protocol.task import Container, Mount, NodeTask, copies_checkpoints
 
 PULL_SECONDS = 3600.0
@@ -113,8 +114,8 @@ def remove_compiled(task: NodeTask) -> None:
 
 def container_id(cidfile: str) -> str:
     """Return the id that the engine has given to the container; "" where the runtime gives none."""
-    with contextlib.suppress(OSError), open(cidfile, encoding="ascii") as file:
-        return file.read().strip()
+    with contextlib.suppress(OSError, ValueError):
+        return read_regular(cidfile, MOST_WORD).decode("ascii").strip()
     return ""
 
 
@@ -181,7 +182,7 @@ def _image(box: Container) -> str:
 def _inspect(box: Container) -> dict[str, Any] | None:
     done = answer([box.runtime, "image", "inspect", box.image], ANSWER_SECONDS)
     if done.returncode == 0:
-        found: list[dict[str, Any]] = json.loads(done.stdout)
+        found: list[dict[str, Any]] = parse_json(done.stdout)
         return found[0] if found else None
     if re.search(r"no such image|not known|not found", done.stderr, re.IGNORECASE):
         return None

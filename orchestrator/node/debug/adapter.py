@@ -7,7 +7,6 @@ name in the kernel instead, and asks the kernel whose each connection is.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
 import sys
@@ -17,6 +16,7 @@ from typing import Any, Callable
 from orchestrator.node.system.abstract_sockets import owner_of
 from orchestrator.node.system.tcp_peers import can_tell_owners, owner_of_peer
 from orchestrator.protocol.files import write_json
+from orchestrator.protocol.json_text import parse_json
 
 LOOPBACK = "127.0.0.1"
 PIECE = 1 << 16
@@ -28,7 +28,7 @@ def run_adapter() -> int:
     The answer on the standard output is the port at which the rank is to connect. The order's `announce` is the file
     that says by which name clients come; `users` are those from whom connections are taken.
     """
-    order = json.loads(sys.stdin.readline())
+    order = parse_json(sys.stdin.readline())
     sys.path.append(order["path"])
     from debugpy import adapter  # noqa: PLC0415 (it is the rank's own, found by the path)
     from debugpy.adapter import clients, servers, sessions  # noqa: PLC0415

@@ -17,7 +17,9 @@ from orchestrator.node.debug.stacks import Started, started_last
 from orchestrator.protocol.debugging.profiling import Order, order_file, parts_of
 from orchestrator.protocol.files import write_atomic
 from orchestrator.protocol.layout import attempt_folder, node_folder
+from orchestrator.protocol.reading import read_regular
 
+MOST_PART = 1 << 30  # bytes of a trace or a snapshot
 LOOK_SECONDS = 0.1  # a rank on another's storage, or in a container, can tell nobody that a file is there
 
 
@@ -66,9 +68,11 @@ def _answer(attempt: str, order: Order, rank: int, started: Started) -> dict[str
     files = {}
     for name, path in parts_of(order, rank).named():
         try:
-            with open(f"{attempt}/{path}", "rb") as file:
-                files[name] = base64.b64encode(file.read()).decode()
+            data = read_regular(f"{attempt}/{path}", MOST_PART, attempt.rsplit("/", 3)[0])  # RUN/nodes/0/attempt_0
+            files[name] = base64.b64encode(data).decode()
             os.unlink(f"{attempt}/{path}")
         except FileNotFoundError:  # a rank without a GPU has no snapshot
             continue
+        except OSError as error:
+            return {"rank": rank, "files": {}, "why_not": f"{name} can't be read: {error.strerror}"}
     return {"rank": rank, "files": files, "why_not": ""}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import pwd
 import shutil
 import subprocess
 
 from orchestrator.node.launcher.stacks import Frame, Thread
+from orchestrator.protocol.json_text import parse_json
 
 DUMP_SECONDS = 20.0
 SYS_PTRACE = 19  # the number of the capability
@@ -35,7 +35,7 @@ def dump(pid: int) -> tuple[Thread, ...]:
             stdin=subprocess.DEVNULL, capture_output=True, timeout=DUMP_SECONDS, check=False,
         )  # fmt: skip
         if done.returncode == 0:
-            return tuple(_thread(each) for each in json.loads(done.stdout))
+            return tuple(_thread(each) for each in parse_json(done.stdout))
     except (OSError, subprocess.TimeoutExpired, ValueError, KeyError, TypeError) as error:
         raise NotSeenError(f"{program} fails: {error}") from error
     said = done.stderr.decode("utf-8", "replace").strip()

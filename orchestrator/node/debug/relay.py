@@ -14,7 +14,9 @@ from typing import Any
 
 from orchestrator.node.debug.streams import Streams
 from orchestrator.node.system.abstract_sockets import owned_names, owner_of
+from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import debugger_file, newest_attempt, node_folder
+from orchestrator.protocol.reading import MOST_WORD, opened
 
 POLL_SECONDS = 0.1  # files on a network file system send no events
 
@@ -75,8 +77,8 @@ def _announced(folder: str, rank: int) -> dict[str, Any] | None:
     """Return where the debugger of a rank listens, and whose word that is; None before it does."""
     path = debugger_file(newest_attempt(folder), rank)
     try:
-        with open(path, encoding="utf-8") as file:
-            found = json.load(file)
+        with opened(path, os.path.dirname(os.path.dirname(folder))) as file:  # RUN/nodes/0
+            found = parse_json(file.read(MOST_WORD))
             return {
                 "socket": str(found["socket"]),
                 "folder": str(found["folder"]),

@@ -26,6 +26,7 @@ from orchestrator.node.system.processes import Process, descendants, identify, m
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import attempt_folder, node_folder
+from orchestrator.protocol.reading import MOST_LINES, read_regular
 
 ANSWER_SECONDS = 3.0
 LAUNCHERS = "node.pyz/orchestrator/node/launcher/rank/forked.py"
@@ -113,8 +114,7 @@ def started_last(path: str) -> Started | None:
 
 def _events(path: str) -> Iterator[dict[str, Any]]:
     try:
-        with open(path, "rb") as file:
-            lines = file.read().splitlines()
+        lines = read_regular(path, MOST_LINES, path.rpartition("/nodes/")[0]).splitlines()
     except FileNotFoundError:
         return
     for line in lines:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import json
 import os
 from collections.abc import Iterator
 from typing import Any
 
 from orchestrator.node.system.hashing import digest_of
 from orchestrator.protocol.files import open_own, write_json
+from orchestrator.protocol.reading import MOST_RECORD, read_json
 
 MANIFEST = "orch-environment.json"
 PASSED_OVER = ("__pycache__", MANIFEST)  # bytecode is written by whoever imports first
@@ -65,8 +65,7 @@ def why_unusable(folder: str) -> str | None:
     Nothing is read but sizes and times, among them the one that no program can set.
     """
     try:
-        with open(open_own(f"{folder}/{MANIFEST}", os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-            files = json.load(file)["files"]
+        files = read_json(f"{folder}/{MANIFEST}", MOST_RECORD)["files"]
         here = listing(folder)
     except FileNotFoundError:
         return "" if not os.path.isdir(folder) else f"{folder} was never finished"

@@ -15,7 +15,7 @@ import stat
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from orchestrator.protocol.files import read_regular
+from orchestrator.protocol.reading import read_regular
 
 STEM = "flight_"  # of the dumps, FLIGHT_RANK, and of the pipes, flight_RANK.pipe
 ENTRIES = 2000
@@ -69,7 +69,7 @@ def read_groups(folder: str, rank: int) -> dict[str, Any] | None:
     the number and the name of the first that has not ended.
     """
     try:
-        dump = read_regular(f"{folder}/{STEM}{rank}", MOST_DUMP)
+        dump = read_regular(f"{folder}/{STEM}{rank}", MOST_DUMP, folder.rsplit("/", 3)[0])  # RUN/nodes/0/attempt_0
         return groups_of(_Plain(io.BytesIO(dump)).load()) if dump.endswith(pickle.STOP) else None
     except Exception:  # noqa: BLE001 (a dump is whatever the rank has written, perhaps half of it)
         return None

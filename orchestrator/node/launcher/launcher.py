@@ -38,6 +38,7 @@ from orchestrator.node.system.processes import ancestors, end_marked, state_of
 from orchestrator.node.system.signals import held_back, let_through
 from orchestrator.node.system.sockets import ANY_PORT, listen, port_of
 from orchestrator.protocol.checkpoints.checksum import installed
+from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import archive_file, attempt_folder, node_folder
 from orchestrator.protocol.ranks import Binding
 from orchestrator.protocol.task import NodeTask
@@ -140,7 +141,7 @@ class Launcher:
             return None, False
         *lines, self.buffered = (self.buffered + data).split(b"\n")
         for line in lines:
-            start = self._obey(json.loads(line))
+            start = self._obey(parse_json(line))
             if start is not None:
                 return start, True
         return None, True
@@ -302,11 +303,15 @@ class Launcher:
             self.stacks_at = time.monotonic() + LOOK_SECONDS
             return
         self.stacks_at = None
-        ranks = {
-            rank: {**describe(pid, files_of(self.folder, rank)["stack_file"]), "late": pid in late}
-            for rank, pid in standing.items()
-        }
+        ranks = {rank: {**self._described(rank, pid), "late": pid in late} for rank, pid in standing.items()}
         self.report("stacks", ranks=ranks, recorders={rank: self.groups.get(rank, {}) for rank in self.recorders})
+
+    def _described(self, rank: int, pid: int) -> dict[str, Any]:
+        """Return where a rank stands; an error in that must not end the launcher, and with it the ranks."""
+        try:
+            return describe(pid, files_of(self.folder, rank)["stack_file"])
+        except Exception:  # noqa: BLE001 (the text is whatever the rank's process has written)
+            return {"state": state_of(pid), "in_collective": None, "where": None, "frames": []}
 
     def _standing(self) -> dict[int, int]:
         """Return the process of each rank that is alive, also of those that another launcher has started."""
@@ -415,7 +420,7 @@ def run_launcher() -> int:
         if not data:
             return 0
         first += data
-    task = NodeTask.from_json(json.loads(first))
+    task = NodeTask.from_json(parse_json(first))
     # Another user in a container writes what the agent has to read.
     if os.stat(archive_file(task.run_dir)).st_uid == os.geteuid():
         hold_umask()

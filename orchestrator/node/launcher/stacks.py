@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.node.system.processes import descendants, parent_of, state_of, variable_of
+from orchestrator.protocol.files import open_own
+from orchestrator.protocol.reading import read_part
 
 STACK_SIGNAL = signal.SIGRTMIN + 7  # nobody's default; SIGUSR1 and 2 belong to schedulers and users
 SETTLE_SECONDS = 1.0
 PATIENCE_SECONDS = 6.0  # with ranks that have not answered: the leader waits for 8
-_FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
+_FRAME = re.compile(r'  File "(.*)", line (\d{1,9}|\?\?\?) in (.*)')
 _THREAD = re.compile(r"^(Current thread|Thread) .*most recent call first\):$", re.MULTILINE)
 _COLLECTIVE = re.compile(
     r"all_?reduce|all_?gather|reduce_?scatter|all_to_all|broadcast|barrier|distributed_c10d|backward|\brecv\b|\bwait\b"
@@ -41,7 +43,7 @@ class Thread:
 
 def answer_with_stacks(path: str) -> None:
     """Let this process write the stacks of all its threads to the file whenever it is asked."""
-    file = open(path, "ab", buffering=0)  # noqa: SIM115 (as long as the process lives)
+    file = open(open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab", buffering=0)  # noqa: SIM115 (for good)
     faulthandler.register(STACK_SIGNAL, file=file, all_threads=True, chain=False)
 
 
@@ -76,9 +78,7 @@ class Asked:
     def so_far(self) -> str:
         """Return what has come; nothing where the file is gone with its run."""
         try:
-            with open(self.path, encoding="utf-8", errors="replace") as file:
-                file.seek(self.offset)
-                return file.read()
+            return read_part(self.path, self.offset, MAX_TEXT).decode("utf-8", "replace")
         except OSError:
             return ""
 
@@ -172,8 +172,6 @@ def _frame(line: str) -> Frame:
 
 def _tail(path: str) -> str:
     try:
-        with open(path, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - MAX_TEXT))
-            return file.read().decode("utf-8", "replace")
+        return read_part(path, -MAX_TEXT, MAX_TEXT).decode("utf-8", "replace")
     except OSError:
         return ""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 
 from orchestrator.node.server.request import Answer, Request, at_user
 from orchestrator.protocol.files import PRIVATE, write_json
+from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import archive_file, node_folder
 
 
@@ -18,7 +18,7 @@ def prepare_array_run(request: Request, payload: bytes) -> Answer:
     """
     run_dir = at_user(request["run_dir"])
     os.makedirs(f"{run_dir}/{request['folder']}", mode=0o700, exist_ok=True)
-    for node, task in enumerate(json.loads(payload)):
+    for node, task in enumerate(parse_json(payload)):
         os.makedirs(node_folder(run_dir, node), mode=0o700, exist_ok=True)
         write_json(f"{node_folder(run_dir, node)}/task.json", task, mode=PRIVATE)
     with contextlib.suppress(FileExistsError):

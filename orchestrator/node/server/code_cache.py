@@ -14,6 +14,7 @@ from orchestrator.node.server.request import Answer, RefusedError, Request, at_u
 from orchestrator.node.system.hashing import digest_of
 from orchestrator.protocol.code_baseline import write_baseline
 from orchestrator.protocol.files import open_own, write_atomic
+from orchestrator.protocol.json_text import parse_json
 
 CACHES = ("code", "wheels")
 
@@ -21,7 +22,7 @@ CACHES = ("code", "wheels")
 def missing(request: Request, payload: bytes) -> Answer:
     """Return which of these contents (a JSON list of sha256) are not kept here; the others count as used now."""
     folder = _folder(request)
-    absent = [each for each in json.loads(payload) if not _is_whole(folder, _safe(each))]
+    absent = [each for each in parse_json(payload) if not _is_whole(folder, _safe(each))]
     return {}, json.dumps(absent).encode()
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 from orchestrator.node.container.engine import (
     EngineError,
     ask,
 )
 from orchestrator.node.container.prepare import ready
 from orchestrator.node.server.request import Answer, RefusedError, Request
+from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.task import NodeTask
 
 
@@ -19,7 +18,7 @@ def container(request: Request, payload: bytes) -> Answer:
         if not payload:
             engine, image = ask(request["runtime"]), ""
         else:
-            box = NodeTask.from_json(json.loads(payload)).container
+            box = NodeTask.from_json(parse_json(payload)).container
             assert box is not None
             engine, image = ready(box)
     except EngineError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Any
 
@@ -18,6 +17,7 @@ from orchestrator.node.environments.install import (
 from orchestrator.node.server.request import Answer, RefusedError, Request, at_user
 from orchestrator.node.system.hashing import digest_of
 from orchestrator.protocol.files import open_own
+from orchestrator.protocol.json_text import parse_json
 
 
 def find_interpreter(request: Request, _: bytes) -> Answer:
@@ -39,7 +39,7 @@ def find_environment(request: Request, _: bytes) -> Answer:
 
 def install_environment(request: Request, payload: bytes) -> Answer:
     """Make an environment of the wheels that are here (the payload is an Order), unless it is; return its folder."""
-    order = Order.from_json(json.loads(payload))
+    order = Order.from_json(parse_json(payload))
     try:
         made = install(_cache(request), order)
     except InstallError as error:

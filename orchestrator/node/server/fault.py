@@ -20,6 +20,7 @@ from orchestrator.protocol.debugging.fault import Fault
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import node_folder
+from orchestrator.protocol.reading import MOST_LINES, read_regular
 
 ROUNDS = 100  # of looks for what was forked while others were stopped
 ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
@@ -97,16 +98,15 @@ def _ranks(run_dir: str, node: int, marked: list[Process]) -> dict[int, Process]
     A launcher in a container knows them by the numbers that its container has for them.
     """
     inside = {(_status(process, "NSpid") or [process.pid])[-1]: process for process in marked}
-    recorded = _recorded_pids(f"{node_folder(run_dir, node)}/events.jsonl")
+    recorded = _recorded_pids(f"{node_folder(run_dir, node)}/events.jsonl", run_dir)
     return {rank: inside[pid] for rank, pid in recorded.items() if pid in inside}
 
 
-def _recorded_pids(path: str) -> dict[int, int]:
+def _recorded_pids(path: str, run_dir: str) -> dict[int, int]:
     """Return the ranks' process numbers in the newest event that has some."""
     found: dict[int, int] = {}
     try:
-        with open(path, "rb") as file:
-            lines = file.read().splitlines()
+        lines = read_regular(path, MOST_LINES, run_dir).splitlines()
     except OSError:
         return found
     for line in lines:

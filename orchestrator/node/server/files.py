@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.node.server.machine import lives
-from orchestrator.node.server.request import Answer, Part, RefusedError, Request, at_user
+from orchestrator.node.server.request import Answer, Part, Request, at_user
 from orchestrator.protocol.checkpoints import checkpoint_dir
 from orchestrator.protocol.layout import node_folder
+from orchestrator.protocol.reading import NotOrdinaryError, descriptor_of, info_of, read_part, read_regular
 
 POLL_SECONDS = 0.05  # files on a network file system send no events, so this polls
 PIECE = 1 << 20
@@ -64,11 +65,9 @@ class _Piece:
         return [self.name, len(self.data), self.at, self.stamp, self.rotated]
 
 
-def tail_hash(path: str, size: int) -> str:
+def tail_hash(path: str, size: int, below: str) -> str:
     """Return the hash of the last bytes before `size`, to tell whether another copy of that size ends alike."""
-    with open(path, "rb") as file:
-        file.seek(max(0, size - TAIL))
-        return hashlib.sha256(file.read(min(size, TAIL))).hexdigest()[:16]
+    return hashlib.sha256(read_part(path, max(0, size - TAIL), min(size, TAIL), below)).hexdigest()[:16]
 
 
 def poll_changes(request: Request, _: bytes) -> Answer:
@@ -105,8 +104,8 @@ def _news(run_dir: str, node: int, request: Request, *, beats: bool) -> tuple[li
             known = have.get(name)
             is_new = f"{name}.1" not in have
             piece = _grown(run_dir, name, known, room, is_new) if grows else _replaced(run_dir, name, known)
-        except FileNotFoundError:  # removed or replaced between two looks
-            continue
+        except (FileNotFoundError, NotADirectoryError, NotOrdinaryError):
+            continue  # it was removed between two looks, or a program has put a link or a pipe in its place
         if piece is not None:
             pieces.append(piece)
             room -= len(piece.data)
@@ -170,45 +169,40 @@ def _grown(run_dir: str, name: str, known: Any, room: int, is_new: bool) -> _Pie
     rotated = size == 0 and is_new and os.path.exists(f"{path}.1")
     if os.path.getsize(path) == size and not rotated:
         return None  # the usual case, many times a second
-    if not rotated and (size == 0 or _ends_alike(path, size, tail)):
-        data = _bytes(path, size, min(PIECE, room))
+    if not rotated and (size == 0 or _ends_alike(path, size, tail, run_dir)):
+        data = read_part(path, size, min(PIECE, room), run_dir)
         return _Piece(name, data, size) if data else None
-    if rotated or _ends_alike(f"{path}.1", size, tail):
-        data = _bytes(f"{path}.1", size, min(PIECE, room))
+    if rotated or _ends_alike(f"{path}.1", size, tail, run_dir):
+        data = read_part(f"{path}.1", size, min(PIECE, room), run_dir)
         return _Piece(name, data, size, rotated=size + len(data) >= os.path.getsize(f"{path}.1"))
-    return _Piece(name, _bytes(path, 0, min(PIECE, room)), 0)
+    return _Piece(name, read_part(path, 0, min(PIECE, room), run_dir), 0)
 
 
-def _ends_alike(path: str, size: int, tail: str) -> bool:
+def _ends_alike(path: str, size: int, tail: str, below: str) -> bool:
     try:
-        return os.path.getsize(path) >= size and tail_hash(path, size) == tail
+        return os.path.getsize(path) >= size and tail_hash(path, size, below) == tail
     except FileNotFoundError:
         return False
 
 
 def _replaced(run_dir: str, name: str, known: Any) -> _Piece | None:
     path = f"{run_dir}/{name}"
-    info = os.stat(path)
+    info = info_of(path, run_dir)
     stamp = f"{info.st_mtime_ns}-{info.st_size}"
-    return None if stamp == known else _Piece(name, _bytes(path, 0, PIECE), None, stamp)
-
-
-def _bytes(path: str, offset: int, count: int) -> bytes:
-    with open(path, "rb") as file:
-        file.seek(offset)
-        return file.read(count)
+    return None if stamp == known else _Piece(name, read_part(path, 0, PIECE, run_dir), None, stamp)
 
 
 def read_file(request: Request, _: bytes) -> Answer:
-    """Return a small file, whole."""
-    return {}, _bytes(at_user(request["path"]), 0, WHOLE)
+    """Return a small file, whole; `below` is the reader's (protocol/reading.py)."""
+    return {}, read_regular(at_user(request["path"]), WHOLE, _below(request))
 
 
 def read_range(request: Request, _: bytes) -> Answer:
-    """Return a part of a file, however large, and the file's size; refuse a link, for it may lead anywhere."""
-    path, offset = at_user(request["path"]), int(request["offset"])
-    if os.path.islink(path) or not os.path.isfile(path):
-        raise RefusedError(f"{path} is no plain file")
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    """Return a part of a file, however large, and the file's size; `below` is the reader's."""
+    offset, descriptor = int(request["offset"]), descriptor_of(at_user(request["path"]), _below(request))
     size = os.fstat(descriptor).st_size
     return {"size": size}, Part(descriptor, offset, max(0, min(int(request["count"]), size - offset)))
+
+
+def _below(request: Request) -> str | None:
+    return at_user(request["below"]) if request.get("below") else None

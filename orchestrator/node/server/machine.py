@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -19,8 +18,10 @@ from orchestrator.node.system.interpreter import InterpreterError, ask_interpret
 from orchestrator.node.system.private import make_private, remedy, users_umask, why_unsafe
 from orchestrator.node.system.processes import Process, end_marked, identify, is_alive, marked, send_signal, wait_gone
 from orchestrator.protocol.files import PRIVATE, open_own, remove_tree, write_atomic, write_json
+from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import node_folder
 from orchestrator.protocol.places.devices import VISIBLE
+from orchestrator.protocol.reading import MOST_RECORD, read_json, read_regular
 from orchestrator.protocol.task import NodeTask, at_home
 
 OWN_FOLDERS = ("cache", "cache/code", "cache/wheels", "cache/env", "inputs", "runs", "sweeps")  # in orch's folder
@@ -108,7 +109,7 @@ def start_agent(request: Request, payload: bytes) -> Answer:
 
     places: what was taken for it, which it holds from here on; it is not started where that was lost.
     """
-    task = at_home(NodeTask.from_json(json.loads(payload)), at_user("~"))
+    task = at_home(NodeTask.from_json(parse_json(payload)), at_user("~"))
     folder = node_folder(task.run_dir, task.node_rank)
     os.makedirs(folder, mode=0o700, exist_ok=True)
     marker = f"{folder}/start_{task.start}"
@@ -152,8 +153,7 @@ def _start(task: NodeTask, folder: str, descriptors: list[int]) -> Process:
 
 def _content(path: str) -> bytes | None:
     try:
-        with open(open_own(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-            return file.read()
+        return read_regular(path, MOST_RECORD)
     except OSError:
         return None
 
@@ -199,8 +199,7 @@ def recorded_agent(request: Request) -> Process | None:
 def _identity(path: str, start: int | None = None) -> Process | None:
     """Return the process that a file names; None where that is of another start."""
     try:
-        with open(path, encoding="utf-8") as file:
-            values = json.load(file)
+        values = read_json(path, MOST_RECORD, os.path.dirname(os.path.dirname(path)))
         if start is not None and values.get("start", start) != start:
             return None
         return Process(int(values["pid"]), int(values["started"]))

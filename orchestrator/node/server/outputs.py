@@ -8,14 +8,16 @@ import os
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Optional
 
 from orchestrator.node.server.request import Answer, Request, at_user
 from orchestrator.protocol.checkpoints import checkpoint_dir
 from orchestrator.protocol.checkpoints.checksum import BLOCK_BYTES
 from orchestrator.protocol.code_baseline import Baseline, read_baseline
+from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import output_folder
 from orchestrator.protocol.outputs import CHECKPOINTS, CODE, OUTPUTS, Entry, Matcher, OutputRules
+from orchestrator.protocol.reading import descriptor_of, read_regular
 
 SMALL_ANSWER = 4 << 20
 _hashes: dict[str, tuple[int, int, str]] = {}  # path -> size, mtime_ns, sha256
@@ -152,46 +154,46 @@ def read_small_files(request: Request, payload: bytes) -> Answer:
 
     As many as fit into an answer: those after them are left out.
     """
-    facts: list[str | None] = []
+    roots, facts = _roots(request), list[Optional[str]]()
     contents: list[bytes] = []
     room = SMALL_ANSWER
-    for path, size in json.loads(payload):
+    for path, size in parse_json(payload):
         if size > room:
             break
-        content = _content(at_user(path), size)
+        content = _content(at_user(path), size, roots)
         facts.append(None if content is None else hashlib.sha256(content).hexdigest())
         contents.append(content or b"")
         room -= size
     return {"sha256": facts}, b"".join(contents)
 
 
-def _content(path: str, size: int) -> bytes | None:
+def _content(path: str, size: int, roots: list[str]) -> bytes | None:
     try:
-        with open(_opened(path), "rb") as file:
-            content = file.read(size + 1)
+        content = read_regular(path, size, _root_of(path, roots))
     except OSError:
         return None
     return content if len(content) == size else None
 
 
-def _opened(path: str) -> int:
-    """Open a plain file for reading; OSError for a link, and nothing waits for who writes to a pipe."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(f"{path} is no plain file")
-    return descriptor
+def _roots(request: Request) -> list[str]:
+    """Return the folders that `list_outputs` has looked through: no link below them is followed."""
+    return [at_user(folder) for folder in request.get("roots", ())]
+
+
+def _root_of(path: str, roots: list[str]) -> str | None:
+    return next((folder for folder in roots if path.startswith(f"{folder}/")), None)
 
 
 def hash_files(request: Request, payload: bytes) -> Answer:
     """Return the sha256 of each of these files (a JSON list of paths); null for one that can't be read."""
-    return {}, json.dumps([_hash(at_user(path)) for path in json.loads(payload)]).encode()
+    roots = _roots(request)
+    return {}, json.dumps([_hash(at_user(path), roots) for path in parse_json(payload)]).encode()
 
 
-def _hash(path: str) -> str | None:
+def _hash(path: str, roots: list[str]) -> str | None:
     """Return a file's sha256; it is kept for as long as size and time are the same."""
     try:
-        with open(_opened(path), "rb", buffering=0) as file:
+        with open(descriptor_of(path, _root_of(path, roots)), "rb", buffering=0) as file:
             info = os.fstat(file.fileno())
             known = _hashes.get(path)
             if known is not None and known[:2] == (info.st_size, info.st_mtime_ns):

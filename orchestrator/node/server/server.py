@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import Any, BinaryIO
 
 from orchestrator.node.server.request import Part, RefusedError, Request
+from orchestrator.protocol.json_text import parse_json
 
 FORGOTTEN_SECONDS = 900.0
 
@@ -52,7 +53,7 @@ def serve() -> int:
     threading.Thread(target=_end_when_forgotten, args=(asked,), daemon=True).start()
     while (line := source.readline()).endswith(b"\n"):
         asked.set()
-        request = json.loads(line)
+        request = parse_json(line)
         payload = source.read(request.get("bytes", 0))
         threading.Thread(target=_answer, args=(request, payload, sink, lock), daemon=True).start()
     return 0

@@ -12,7 +12,9 @@ import time
 from typing import Any
 
 from orchestrator.protocol.files import open_own
+from orchestrator.protocol.reading import opened
 
+PIECE = 1 << 20
 RESERVE_BYTES = 1 << 17
 
 
@@ -92,8 +94,10 @@ class EventLog:
 def _lines_in(path: str) -> tuple[int, bool]:
     """Return (how many lines, whether the last one lacks its end)."""
     try:
-        with open(path, "rb") as file:
-            data = file.read()
+        with opened(path) as file:
+            count, last = 0, b""
+            while data := file.read(PIECE):
+                count, last = count + data.count(b"\n"), data[-1:]
     except OSError:
         return 0, False
-    return data.count(b"\n"), not data.endswith(b"\n") and data != b""
+    return count, last not in (b"", b"\n")

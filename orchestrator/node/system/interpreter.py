@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from typing import Any
+
+from orchestrator.protocol.json_text import parse_json
 
 ASK_SECONDS = 30.0
 
@@ -23,7 +24,7 @@ def ask_interpreter(python: str, *argv: str, seconds: float = ASK_SECONDS) -> di
             [python, *argv], capture_output=True, timeout=seconds, check=False, stdin=subprocess.DEVNULL, text=True,
             cwd="/",
         )  # fmt: skip
-        found = json.loads(done.stdout.strip().rpartition("\n")[2] or "null")  # it may have printed more before
+        found = parse_json(done.stdout.strip().rpartition("\n")[2] or "null")  # it may have printed more before
     except OSError as error:
         raise InterpreterError(f"can't be started: {error.strerror}") from error
     except (subprocess.TimeoutExpired, ValueError) as error:

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from orchestrator.node.system.private import make_private, why_unsafe
-from orchestrator.protocol.files import PRIVATE, read_regular, write_atomic
+from orchestrator.protocol.files import PRIVATE, write_atomic
+from orchestrator.protocol.reading import read_regular
 from orchestrator.version import __version__
 
 MOST_BYTES = 8 << 20

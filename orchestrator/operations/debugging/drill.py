@@ -6,7 +6,6 @@ Only processes of that run are touched: its nodes find them by what the run has 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import signal
@@ -38,6 +37,7 @@ from orchestrator.prepare.prepare import Prepared, plan_for
 from orchestrator.protocol.checkpoints.checkpoint_dir import newest
 from orchestrator.protocol.debugging.fault import KILLS, Fault
 from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import archive_file
 from orchestrator.runs.files.checkpoints import checkpoint_folder
 from orchestrator.runs.files.logs import result_of
@@ -279,7 +279,7 @@ def _answer(process: subprocess.Popen[bytes]) -> Mapping[str, Any]:
         data += (part := os.read(stream, 1 << 16))
         for line in data.split(b"\n")[:-1]:
             with contextlib.suppress(ValueError):
-                if isinstance(answer := json.loads(line), dict) and answer.keys() & {"processes", "error"}:
+                if isinstance(answer := parse_json(line), dict) and answer.keys() & {"processes", "error"}:
                     return answer
         if not part:
             break

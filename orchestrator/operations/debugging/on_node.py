@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import subprocess
 from collections.abc import Callable, Mapping
@@ -12,6 +11,7 @@ from orchestrator.backends import backend
 from orchestrator.errors import BackendError, UsageError
 from orchestrator.operations.debugging.shell import host_of
 from orchestrator.operations.export import plan_of
+from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import archive_file
 from orchestrator.runs.store import RunDir, check_own
 from orchestrator.supervisor.reconcile import state_of
@@ -69,6 +69,6 @@ def ask(
         said = done.stderr.strip()[-MOST_WORDS:] or f"it ended with code {done.returncode}"
         raise BackendError(f"it can't be asked: {said}")
     try:
-        return [read(values) for values in json.loads(answer.partition(" ")[2])]
+        return [read(values) for values in parse_json(answer.partition(" ")[2])]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise BackendError(f"it does not answer as orch would: {error!r}") from error

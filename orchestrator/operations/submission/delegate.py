@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from orchestrator.errors import BackendError, StoreError, UsageError
 from orchestrator.node.system.private import make_private
+from orchestrator.protocol.json_text import parse_json
 from orchestrator.runs.run_id import is_run_id, run_id_from, sweep_of
 from orchestrator.runs.store import RunDir, check_own, newest_runs
 from orchestrator.transport.address import gateway_of
@@ -90,7 +91,7 @@ def hand_over(root: Path, prepared: Prepared, points: Mapping[str, Any] | None =
 def _told(answer: bytes) -> object:
     """Return the run id of the other machine's answer; None where it is no such answer."""
     try:
-        told = json.loads(answer)
+        told = parse_json(answer)
     except ValueError:
         return None
     return told.get("run_id") if isinstance(told, dict) else None
@@ -134,7 +135,7 @@ def accept(root: Path, stream: IO[bytes]) -> str:
     from orchestrator.prepare import prepare  # noqa: PLC0415 (the controller's own commands load it)
 
     try:
-        head = json.loads(stream.readline())
+        head = parse_json(stream.readline())
     except ValueError:
         head = None
     if not isinstance(head, dict) or head.get("format") not in (FORMAT, WITH_POINTS):

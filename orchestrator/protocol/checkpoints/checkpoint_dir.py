@@ -26,6 +26,7 @@ from typing import Any
 from orchestrator.protocol.checkpoints.checksum import Checksum
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.metric import Better, JobMetric, better_of
+from orchestrator.protocol.reading import MOST_RECORD, MOST_WORD, read_regular
 from orchestrator.protocol.str_enum import StrEnum
 
 FORMAT, FORMAT_OF_CHECKSUMS = 1, 2
@@ -228,7 +229,8 @@ def _as_bad(error: BadCheckpointError | OSError) -> BadCheckpointError:
 def read_manifest(path: Path) -> tuple[Manifest, str]:
     """Return a checkpoint's manifest, held against COMMIT and the folder's name, and its sha256; BadCheckpointError."""
     try:
-        content, commit = (path / MANIFEST).read_bytes(), (path / COMMIT).read_bytes()
+        content = read_regular(path / MANIFEST, MOST_RECORD, path.parent)
+        commit = read_regular(path / COMMIT, MOST_WORD, path.parent)
     except OSError as error:
         raise _as_bad(error) from error
     digest = hashlib.sha256(content).hexdigest()

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from orchestrator.protocol.reading import descriptor_of
 from orchestrator.protocol.str_enum import StrEnum
 
 VARIABLE = "ORCH_CHECKSUM"
@@ -100,7 +101,7 @@ class Checksum:
 def checksum_of(path: str | Path, algorithm: Algorithm = Algorithm.SHA256) -> Checksum:
     """Read a file in blocks and return its checksum; OSError, NotInstalledError."""
     digest = hasher(algorithm)
-    with open(path, "rb", buffering=0) as file:
+    with open(descriptor_of(path), "rb", buffering=0) as file:
         while block := file.read(BLOCK_BYTES):
             digest.update(block)
     return Checksum(algorithm, digest.hexdigest())

@@ -22,7 +22,7 @@ from typing import Any
 from orchestrator.protocol.checkpoints import checkpoint_dir
 from orchestrator.protocol.checkpoints.stat_cache import cached_by_stat
 from orchestrator.protocol.checkpoints.weight_files import SUFFIXES, global_step, is_whole
-from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.reading import read_json, read_part
 from orchestrator.protocol.str_enum import StrEnum
 
 STATE_OF_TRAINER = "trainer_state.json"
@@ -102,8 +102,7 @@ def is_whole_folder(folder: str, kind: Format, sizes: Sizes) -> bool:
 def _has_all_parts(folder: str, files: Collection[str]) -> bool:
     """Are all files here that torch.distributed.checkpoint's metadata, a pickle that is written last, names?"""
     try:
-        with open(f"{folder}/.metadata", "rb") as file:
-            metadata = file.read(MAX_TEXT)
+        metadata = read_part(f"{folder}/.metadata", 0, MAX_TEXT)
     except OSError:
         return False
     return metadata.endswith(b".") and {os.fsdecode(each) for each in _PART_OF_DCP.findall(metadata)} <= set(files)
@@ -112,8 +111,7 @@ def _has_all_parts(folder: str, files: Collection[str]) -> bool:
 def _is_finished(folder: str) -> bool:
     """Tell whether DeepSpeed has written `latest` for this tag or for a later one: it does so when all is there."""
     try:
-        with open(f"{os.path.dirname(folder)}/latest", encoding="utf-8") as file:
-            latest = file.read(4096).strip()
+        latest = read_part(f"{os.path.dirname(folder)}/latest", 0, 4096).decode().strip()
     except (OSError, ValueError):
         return False
     name = os.path.basename(folder)
@@ -196,8 +194,7 @@ def _trained_steps(path: str) -> object:
 def _json_in(path: str) -> Mapping[str, Any]:
     """Return the object of a JSON file; empty where it can't be read."""
     try:
-        with open(path, "rb") as file:
-            value = parse_json(file.read(MAX_TEXT))
+        value = read_json(path, MAX_TEXT)
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}

@@ -107,7 +107,7 @@ def at(path: str) -> Saved | None:
         return next(iter(newest_first(find_saved([path]))), None)
     with contextlib.suppress(OSError):
         info = os.stat(path)
-        if stat.S_ISREG(info.st_mode) and info.st_size and is_whole(path):
+        if stat.S_ISREG(info.st_mode) and info.st_size and is_whole(os.path.realpath(path)):  # the user may name a link
             return _of_file(path, info)
     return None
 

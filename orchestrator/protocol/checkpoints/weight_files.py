@@ -7,9 +7,11 @@ and of a pickle only the opcodes are read.
 from __future__ import annotations
 
 import os
+from typing import BinaryIO
 
 from orchestrator.protocol.checkpoints.stat_cache import cached_by_stat
 from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.reading import opened
 
 SUFFIXES = (".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".npz", ".h5", ".msgpack", ".pkl", ".joblib", ".distcp")
 MAX_HEADER = 100 << 20  # as safetensors itself limits it
@@ -27,30 +29,28 @@ def is_whole(path: str) -> bool:
     torch.save's older format (not a zip) and plain pickles don't say; a zip's directory is written last.
     """
     try:
-        with open(path, "rb") as file:
+        with opened(path) as file:
             head = file.read(8)
             if path.endswith(".safetensors"):
-                return _ends_as_told(path, head)
+                return _ends_as_told(file, head)
+            if path.endswith(_ZIPPED) and head[:1] == b"P":
+                import zipfile  # noqa: PLC0415 (an agent starts without)
+
+                return zipfile.is_zipfile(file)
     except OSError:
         return False
-    if path.endswith(_ZIPPED) and head[:1] == b"P":
-        import zipfile  # noqa: PLC0415 (an agent starts without)
-
-        return zipfile.is_zipfile(path)
     return head != b""
 
 
-def _ends_as_told(path: str, head: bytes) -> bool:
-    """Is a safetensors file as long as its header says?"""
-    size, count = os.path.getsize(path), int.from_bytes(head, "little")
+def _ends_as_told(file: BinaryIO, head: bytes) -> bool:
+    """Is a safetensors file, of which the head has been read, as long as its header says?"""
+    size, count = os.fstat(file.fileno()).st_size, int.from_bytes(head, "little")
     if len(head) < 8 or not 0 < count <= min(MAX_HEADER, size - 8):
         return False
-    with open(path, "rb") as file:
-        file.seek(8)
-        try:
-            entries = parse_json(file.read(count))
-        except ValueError:
-            return False
+    try:
+        entries = parse_json(file.read(count))
+    except ValueError:
+        return False
     if not isinstance(entries, dict):
         return False
     ends = [_end_of(entry) for name, entry in entries.items() if name != "__metadata__"]
@@ -69,7 +69,7 @@ def global_step(path: str) -> int | None:
     import zipfile  # noqa: PLC0415 (as above)
 
     try:
-        with zipfile.ZipFile(path) as archive:
+        with opened(path) as whole, zipfile.ZipFile(whole) as archive:
             name = next(each for each in archive.namelist() if each.rpartition("/")[2] == "data.pkl")
             with archive.open(name) as file:
                 return _int_after("global_step", file.read(FIRST_OPCODES))

@@ -12,9 +12,9 @@ import time
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum
-from pathlib import Path
 from typing import Final
 
+from orchestrator.errors import StoreError
 from orchestrator.runs.files.logs import LogFile
 
 _BEGINNING: Final = 1 << 16  # of a log, in which a first time is looked for
@@ -84,7 +84,7 @@ class LineFilter:
             return True
 
     def _begin(self, log: LogFile) -> _Position:
-        first = _first_time(log.path) if self.since is not None else None
+        first = _first_time(log) if self.since is not None else None
         if self.since is not None and first is None:
             self.logs_without_times.add(log)
         return self._positions.setdefault(log, _Position(first))
@@ -137,13 +137,13 @@ def time_of(line: str, now: float | None = None) -> float | None:
         return None
 
 
-def _first_time(path: Path) -> float | None:
+def _first_time(log: LogFile) -> float | None:
     """Return the first time that the beginning of a log says; of a log that was rotated, of what is left of it."""
-    for name in (path.with_name(f"{path.name}.1"), path):
+    for suffix in (".1", ""):
         try:
-            with open(name, "rb") as file:
+            with log.opened(suffix) as file:
                 text = file.read(_BEGINNING).decode("utf-8", "replace")
-        except OSError:
+        except (OSError, StoreError):
             continue
         if (found := next(filter(None, map(time_of, text.splitlines())), None)) is not None:
             return found

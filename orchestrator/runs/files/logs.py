@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from orchestrator.errors import StoreError
+from orchestrator.protocol import reading
 from orchestrator.protocol.events import EventKind
-from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.ranks import bind
 from orchestrator.protocol.terminal_lines import TerminalLines
 from orchestrator.runs.files.file_cache import FileCache
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from orchestrator.runs.files.log_filter import LineFilter
 
 CHUNK = 1 << 18
+MOST_TAIL = 64 << 20  # bytes of a log that may be its last lines
+MOST_BEAT = 1 << 16
 LAST_BYTES = 1 << 15  # of a log, in which its last line is looked for
 _PATH = re.compile(r"nodes/(\d+)/attempt_(\d+)/rank_(\d+)\.log")
 
@@ -37,6 +39,19 @@ class LogFile:
     rank: int
     node: int
     path: Path
+
+    def opened(self, suffix: str = "") -> BinaryIO:
+        """Open the log, or the part that was rotated away (`.1`).
+
+        Raises FileNotFoundError if it is missing, and StoreError if it can't be read.
+        """
+        path = f"{self.path}{suffix}"
+        try:
+            return reading.opened(path, self.path.parents[3])  # RUN/nodes/0/attempt_0/rank_0.log
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise StoreError(f"{path} can't be read: {error.strerror}") from error
 
 
 @dataclass(frozen=True)
@@ -90,7 +105,9 @@ def nodes_with(run: RunDir, selection: Selection, known: FileCache) -> set[int] 
     if selection.node is not None:
         return {selection.node}
     path, rank, found = f"{run.node(0)}/events.jsonl", selection.rank or 0, set[int]()
-    for event in known.of_file(path, lambda: [each for each in read_lines(path) if each.get("kind") == EventKind.GO]):
+    for event in known.of_file(
+        path, lambda: [each for each in read_lines(path, run.path) if each.get("kind") == EventKind.GO]
+    ):
         nproc = event.get("nproc")
         if not isinstance(nproc, list) or any(type(each) is not int for each in nproc):
             return None
@@ -124,7 +141,7 @@ class Tail:
             self.last = lines
             return
         for log in log_files(self.run, self.selection):
-            self._reading(log).offset = offset_of_last(log.path, lines)
+            self.readings[log.path] = _reading_of_last(log, lines)
 
     def read(self, *, ended: bool = False) -> Iterator[tuple[LogFile, str]]:
         """Return new lines, without their ends; a progress bar is one, and comes when it can't change any more.
@@ -141,17 +158,17 @@ class Tail:
         self.last = None
 
     def _lines(self, log: LogFile, *, is_whole: bool) -> Iterator[str]:
-        reading = self._reading(log)
-        for chunk in _chunks(log.path, reading):
-            yield from reading.lines.feed(reading.decoder.decode(chunk))
+        known = self._reading(log)
+        for chunk in _chunks(log, known):
+            yield from known.lines.feed(known.decoder.decode(chunk))
         if is_whole:
-            yield from reading.lines.feed(reading.decoder.decode(b"", final=True))
-            yield from reading.lines.end()
+            yield from known.lines.feed(known.decoder.decode(b"", final=True))
+            yield from known.lines.end()
 
     def read_bytes(self) -> Iterator[tuple[LogFile, bytes]]:
         """Return what is new as the programs wrote it."""
         for log in log_files(self.run, self.selection):
-            for chunk in _chunks(log.path, self._reading(log)):
+            for chunk in _chunks(log, self._reading(log)):
                 yield log, chunk
 
     def open_line(self) -> tuple[LogFile, str] | None:
@@ -170,48 +187,66 @@ class Tail:
         return self.readings.setdefault(log.path, _Reading())
 
 
-def _chunks(path: Path, reading: _Reading) -> Iterator[bytes]:
-    """What is new in a log, and before it the rest of the file that was rotated away meanwhile."""
-    with open(path, "rb") as file:
-        inode, known = os.fstat(file.fileno()).st_ino, reading.inode
-        older = path.with_name(f"{path.name}.1")
-        if reading.offset == 0 if known is None else known != inode:
-            with contextlib.suppress(FileNotFoundError), open(older, "rb") as rotated:
+def _chunks(log: LogFile, so_far: _Reading) -> Iterator[bytes]:
+    """Return what is new in a log, and before it the rest of the file that was rotated away meanwhile."""
+    try:
+        file = log.opened()
+    except FileNotFoundError:  # between the two renames of a rotation, or removed with its run
+        return
+    with file:
+        inode, known = os.fstat(file.fileno()).st_ino, so_far.inode
+        if so_far.offset == 0 if known is None else known != inode:
+            with contextlib.suppress(FileNotFoundError), log.opened(".1") as rotated:
                 if os.fstat(rotated.fileno()).st_ino != inode:  # else it was rotated since it was opened above
-                    rotated.seek(reading.offset)
+                    rotated.seek(so_far.offset)
                     yield from iter(lambda: rotated.read(CHUNK), b"")
-            reading.offset = 0
-        file.seek(reading.offset)
+            so_far.offset = 0
+        file.seek(so_far.offset)
         yield from iter(lambda: file.read(CHUNK), b"")
-        reading.inode, reading.offset = inode, file.tell()
+        so_far.inode, so_far.offset = inode, file.tell()
 
 
-def offset_of_last(path: Path, lines: int) -> int:
-    """Return the offset at which the last `lines` lines of a file begin; reads it from its end."""
-    with open(path, "rb") as file:
-        position = end = file.seek(0, os.SEEK_END)
-        if lines == 0:
-            return end
-        left = lines
-        while position > 0:
-            step = min(CHUNK, position)
-            position -= step
-            file.seek(position)
-            chunk = file.read(step)
-            found = len(chunk) - (position + step == end)  # what ends the last line begins none
-            while (found := chunk.rfind(b"\n", 0, found)) >= 0:
-                left -= 1
-                if left == 0:
-                    return position + found + 1
-    return 0
+def _reading_of_last(log: LogFile, lines: int) -> _Reading:
+    """Return a reading that begins with a log's last `lines` lines, some of which may have been rotated away."""
+    with contextlib.suppress(FileNotFoundError), log.opened() as file:
+        offset, left = _last_lines(file, lines)
+        if offset > 0 or left <= 0:
+            return _Reading(offset, os.fstat(file.fileno()).st_ino)
+        with log.opened(".1") as older:
+            return _Reading(_last_lines(older, left)[0], os.fstat(older.fileno()).st_ino)
+    return _Reading()
+
+
+def offset_of_last(log: LogFile, lines: int) -> int:
+    """Return the offset at which the last `lines` lines of a log begin, at most MOST_TAIL bytes before its end."""
+    with log.opened() as file:
+        return _last_lines(file, lines)[0]
+
+
+def _last_lines(file: BinaryIO, lines: int) -> tuple[int, int]:
+    """Return where the last lines of a file begin, and how many it has too few; reads it from its end."""
+    position = end = file.seek(0, os.SEEK_END)
+    left = lines
+    if lines == 0:
+        return end, 0
+    while position > max(0, end - MOST_TAIL):
+        step = min(CHUNK, position)
+        position -= step
+        file.seek(position)
+        chunk = file.read(step)
+        found = len(chunk) - (position + step == end)  # what ends the last line begins none
+        while (found := chunk.rfind(b"\n", 0, found)) >= 0:
+            left -= 1
+            if left == 0:
+                return position + found + 1, 0
+    return position, left - (end > 0)
 
 
 def last_line(run: RunDir, attempt: int) -> str:
     """Return the last line that rank 0 has printed in an attempt, or its progress bar as it is; "" where none is."""
+    path = f"{run.path}/nodes/0/attempt_{attempt}/rank_0.log"
     try:
-        with open(f"{run.path}/nodes/0/attempt_{attempt}/rank_0.log", "rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_BYTES))
-            text = file.read(LAST_BYTES).decode("utf-8", "replace")
+        text = reading.read_part(path, -LAST_BYTES, LAST_BYTES, run.path).decode("utf-8", "replace")
     except OSError:
         return ""
     reader = TerminalLines()
@@ -223,7 +258,7 @@ def beat_of(run: RunDir, attempt: int, rank: int = 0) -> dict[str, Any] | None:
     """Return the last beat of a rank: step, total, phase, loss, rate, eta; None when it has written none."""
     for path in run.path.glob(f"nodes/{'*' if rank else 0}/attempt_{attempt}/beat_{rank}"):
         try:
-            data = parse_json(path.read_bytes())
+            data = reading.read_json(path, MOST_BEAT, run.path)
         except (OSError, ValueError):  # caught in the middle of a write: the next look finds it whole
             return None
         return data if isinstance(data, dict) else None
@@ -237,8 +272,8 @@ def beats_of(run: RunDir, attempt: int) -> dict[int, dict[str, Any]]:
         with contextlib.suppress(OSError):
             for name in os.listdir(folder):
                 if name.startswith("beat_") and name[5:].isdecimal():
-                    with contextlib.suppress(OSError, ValueError), open(f"{folder}/{name}", "rb") as file:
-                        data = parse_json(file.read())
+                    with contextlib.suppress(OSError, ValueError):
+                        data = reading.read_json(f"{folder}/{name}", MOST_BEAT, run.path)
                         if isinstance(data, dict):
                             found[int(name[5:])] = data
     return found

@@ -12,9 +12,11 @@ from typing import Any, Final, NamedTuple, TypeGuard
 from orchestrator.errors import StoreError, UsageError
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.metric import Better, JobMetric, kept_by
+from orchestrator.protocol.reading import opened
 from orchestrator.runs.files.logs import result_of
 from orchestrator.runs.store import RunDir, read_lines
 
+MOST_OF_A_LINE: Final = 1 << 20  # bytes; the rest is taken for a line of its own, and is no JSON
 _NO_METRICS: Final = frozenset({"step", "attempt", "time"})
 
 
@@ -94,14 +96,16 @@ class Series:
 
     def look(self) -> None:
         """Read what is new; nothing of a file that can't be read."""
-        with contextlib.suppress(OSError), open(self._path, "rb") as file:
+        with contextlib.suppress(OSError), opened(self._path) as file:
             found = os.fstat(file.fileno())
             if found.st_ino != self._inode or found.st_size < self._offset:
                 self._offset, self._inode, self._columns = 0, found.st_ino, {}
             file.seek(self._offset)
-            for line in file:
+            while line := file.readline(MOST_OF_A_LINE):
                 self._take(line)
-                self._offset += len(line) if line.endswith(b"\n") else 0  # else it is read again, whole
+                if not line.endswith(b"\n") and len(line) < MOST_OF_A_LINE:
+                    break  # it is read again, whole
+                self._offset += len(line)
 
     def values(self, metric: str) -> list[Value]:
         """Return the values of a metric; `kind.metric` are those of one kind of line, else of the most frequent.

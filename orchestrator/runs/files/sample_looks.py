@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from orchestrator.protocol.layout import samples_file
+from orchestrator.protocol.reading import info_of, opened
 from orchestrator.protocol.samples import Sample, merged
 from orchestrator.runs.files.file_cache import signature_of
-from orchestrator.runs.files.samples import NodeSamples, node_numbers, sample_of
+from orchestrator.runs.files.samples import MOST_OF_A_FILE, NodeSamples, node_numbers, sample_of
 from orchestrator.runs.store import RunDir
 
 FIRST_BYTES: Final = 1 << 19  # that the first look reads, of all nodes together
@@ -33,7 +34,7 @@ class SampleLooks:
         kept = max(LEAST_KEPT, min(MOST_KEPT, KEPT // max(1, len(numbers))))
         for number in numbers:
             if number not in self._nodes:
-                self._nodes[number] = _NodeFile(samples_file(f"{self._run.path}/nodes/{number}"))
+                self._nodes[number] = _NodeFile(self._run, samples_file(f"{self._run.path}/nodes/{number}"))
             self._nodes[number].look(first, kept)
         found = ((number, self._nodes[number].samples) for number in numbers)
         return tuple(NodeSamples(number, tuple(samples)) for number, samples in found if samples)
@@ -43,6 +44,7 @@ class SampleLooks:
 class _NodeFile:
     """How far one node's file has been read: a line that is not whole yet is read by the next look."""
 
+    run: RunDir
     path: str
     samples: list[Sample] = field(default_factory=list)
     _inode: int = -1
@@ -50,7 +52,7 @@ class _NodeFile:
 
     def look(self, first: int, kept: int) -> None:
         with contextlib.suppress(OSError):
-            found = os.stat(self.path)
+            found = info_of(self.path, self.run.path)
             if self._inode < 0:
                 if first > found.st_size:
                     self._take(f"{self.path}.1", found.st_size - first)
@@ -77,10 +79,10 @@ class _NodeFile:
 
     def _take(self, path: str, start: int) -> int:
         """Add the whole lines from an offset on, which counts from the end below 0; return where they end."""
-        with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+        with contextlib.suppress(FileNotFoundError), opened(path, self.run.path) as file:
             size = file.seek(0, os.SEEK_END)
             start = file.seek(max(0, size + start) if start < 0 else min(start, size))
-            data = file.read()
+            data = file.read(MOST_OF_A_FILE)
             whole = data[: data.rfind(b"\n") + 1]
             self.samples += filter(None, map(sample_of, whole.split(b"\n")))
             return start + len(whole)

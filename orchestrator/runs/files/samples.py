@@ -15,10 +15,12 @@ from typing import Final
 
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import samples_file
+from orchestrator.protocol.reading import read_part
 from orchestrator.protocol.samples import Sample
 from orchestrator.runs.store import RunDir
 
 MOST_OF_A_LOOK: Final = 1 << 20  # bytes, of all nodes together: a look at a run must not wait for its samples
+MOST_OF_A_FILE: Final = 64 << 20  # an agent writes 2 MiB at most
 TAILS: Final = (4 << 10, 1 << 17)  # of one node: the newest lines, and half an hour of a node with eight GPUs
 
 
@@ -62,19 +64,17 @@ def newest_samples(run: RunDir) -> tuple[NodeSamples, ...]:
 
 def _samples_in(run: RunDir, node: int, tail: int | None) -> Iterator[Sample]:
     path = samples_file(f"{run.path}/nodes/{node}")
-    newer = _last_bytes(path, tail)
-    older = _last_bytes(f"{path}.1", tail if tail is None else tail - len(newer))
+    newer = _last_bytes(run, path, tail)
+    older = _last_bytes(run, f"{path}.1", tail if tail is None else tail - len(newer))
     yield from filter(None, map(sample_of, (older + newer).split(b"\n")))
 
 
-def _last_bytes(path: str, most: int | None) -> bytes:
-    if most is not None and most <= 0:
+def _last_bytes(run: RunDir, path: str, tail: int | None) -> bytes:
+    count = MOST_OF_A_FILE if tail is None else tail
+    if count <= 0:
         return b""
     try:
-        with open(path, "rb") as file:
-            if most is not None:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - most))
-            return file.read()
+        return read_part(path, -count, count, run.path)
     except OSError:
         return b""
 

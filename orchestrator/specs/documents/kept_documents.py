@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from orchestrator.errors import OrchError
 from orchestrator.node.system import kept
-from orchestrator.protocol.files import read_regular
+from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.reading import read_regular
 from orchestrator.specs.documents.loaded import Loaded, code_dir_of
 from orchestrator.specs.documents.paths import both_paths
 from orchestrator.specs.here import check_here
@@ -129,7 +130,7 @@ def _read(path: str, key: str, asked: _Asked, *, allow_code_dir: bool) -> Loaded
     body = kept.take(path, key)
     if body is None:
         return None
-    found = json.loads(body)
+    found = parse_json(body)
     job, profile = cast("Job", _decoded(found["job"])), cast("AnyProfile", _decoded(found["profile"]))
     code_dir = code_dir_of(job, asked.job_file)
     if check_here(job, profile, code_dir, asked.job_file, allowed=allow_code_dir):

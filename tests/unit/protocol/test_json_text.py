@@ -21,3 +21,15 @@ def test_what_is_no_json_is_one_kind_of_error(text: str | bytes) -> None:
 def test_nothing_else_is_raised(text: bytes) -> None:
     with contextlib.suppress(ValueError):
         parse_json(text)
+
+
+@pytest.mark.parametrize("text", ["[" * 101 + "]" * 101, '{"a":' * 101 + "1" + "}" * 101])
+def test_values_are_nested_no_deeper_than_code_that_walks_them_bears(text: str) -> None:
+    with pytest.raises(ValueError, match="too deeply"):
+        parse_json(text)
+    assert parse_json(text[1:-1] if text[0] == "[" else text[5:-1]) is not None
+
+
+def test_many_values_beside_each_other_are_no_depth() -> None:
+    assert parse_json("[" + ",".join(["[{}]"] * 1000) + "]") == [[{}]] * 1000
+    assert parse_json('"' + "[" * 1000 + '"') == "[" * 1000

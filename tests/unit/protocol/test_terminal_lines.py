@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from orchestrator.protocol.terminal_lines import MAX_LINE, TerminalLines, lines_of
 
-PIECES = ["a", "b ", "\r", "\n", "\b", "\x1b[A", "\x1b[2A", "\x1b[K", "\x1b[2K", "\x1b", "[", " "]
+PIECES = ["a", "b ", "\r", "\n", "\b", "\x1b[A", "\x1b[2A", "\x1b[K", "\x1b[2K", "\x1b", "[", " ", "\x1b[", "123"]
 WRITTEN = st.lists(st.sampled_from(PIECES)).map("".join)
 
 
@@ -49,6 +49,8 @@ def test_plain_text_is_its_lines(text: str) -> None:
         ("old\r\x1b[Knew\x1b[2Klast\n", ["last"]),
         ("a\n\nb", ["a", "", "b"]),
         ("\x1b[1", ["\x1b[1"]),
+        ("a\n\x1b[" + "9" * 5000 + "A\n", ["a", "\x1b[" + "9" * 5000 + "A"]),
+        ("a\rb\n\x1b[999999Ac\n", ["bc"]),
     ],
 )
 def test_what_is_left(text: str, lines: list[str]) -> None:
@@ -66,6 +68,17 @@ def test_a_finished_bar_waits_for_what_follows_and_lines_do_not() -> None:
 
 def test_a_long_line_comes_in_pieces() -> None:
     assert "".join(lines_of("x" * (2 * MAX_LINE + 1))) == "x" * (2 * MAX_LINE + 1)
+
+
+@pytest.mark.parametrize("start", ["\x1b[", "\x1b", "x", "\x1b[1;"])
+def test_a_sequence_that_never_ends_is_text_and_is_not_looked_at_again_and_again(start: str) -> None:
+    text = start + "1" * (1 << 20)
+    assert "".join(lines_of(text)) == text
+    reader, lines = TerminalLines(), []
+    for at in range(0, len(text), 1 << 12):
+        lines += reader.feed(text[at : at + (1 << 12)])
+        assert len(reader._pending) <= 8  # all of what a next piece is read with once more
+    assert "".join([*lines, *reader.end()]) == text
 
 
 @pytest.mark.parametrize("leave", [False, True])

@@ -74,10 +74,10 @@ def test_a_growing_log_is_read_as_if_at_once(scratch: RunDir, written: list[byte
 @given(pieces, st.integers(0, 6), st.integers(1, 7))
 def test_the_last_lines_are_the_last_lines(scratch: RunDir, written: list[bytes], number: int, chunk: int) -> None:
     data = b"".join(written)
-    path = log(scratch, data)
+    log(scratch, data)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logs, "CHUNK", chunk)
-        rest = data[offset_of_last(path, number) :]
+        rest = data[offset_of_last(log_files(scratch, Selection())[0], number) :]
     whole = re.findall(rb"[^\n]*\n|[^\n]+", data)
     assert rest == (b"".join(whole[-number:]) if number else b"")
 
@@ -126,9 +126,9 @@ def test_the_last_line_is_found_near_the_end_of_a_large_log(run: RunDir) -> None
 
 def test_a_line_without_end_is_shown_in_pieces_and_costs_linear_time(run: RunDir) -> None:
     """A megabyte without a line end: quadratic work would take hours, and the test's time-out would end it."""
-    path = log(run, b"x" * 1_000_000)
+    log(run, b"x" * 1_000_000)
     assert "".join(lines(Tail(run, Selection()), ended=True)) == "x" * 1_000_000
-    assert offset_of_last(path, 3) == 0
+    assert offset_of_last(log_files(run, Selection())[0], 3) == 0
 
 
 def test_attempts_come_in_order_and_ranks_within_them(run: RunDir) -> None:
@@ -184,3 +184,12 @@ def test_beats_and_results_that_are_broken_are_none(run: RunDir) -> None:
     (run.path / "result.json").write_text('{"accuracy": 0.9}')
     assert (beat_of(run, 0), result_of(run)) == ({"step": 3}, {"accuracy": 0.9})
     assert beat_of(run, 1) is None
+
+
+def test_the_last_lines_go_back_into_what_was_rotated_away_and_no_further_than_asked(run: RunDir) -> None:
+    path = log(run, b"".join(b"%d\n" % each for each in range(10, 13)))
+    path.with_name("rank_0.log.1").write_bytes(b"".join(b"%d\n" % each for each in range(10)))
+    for count, first in ((0, 13), (2, 11), (3, 10), (4, 9), (7, 6), (13, 0), (20, 0)):
+        tail = Tail(run, Selection())
+        tail.skip_to_last(count)
+        assert lines(tail, ended=True) == [str(each) for each in range(first, 13)]

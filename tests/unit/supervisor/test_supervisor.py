@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +21,7 @@ from orchestrator.operations.debugging.shell import shell
 from orchestrator.operations.gc import collect_garbage
 from orchestrator.operations.runs import cancel, remove
 from orchestrator.operations.submission.delegate import find_pointer
-from orchestrator.runs.store import create_run
+from orchestrator.runs.store import RunDir, create_run
 from orchestrator.runs.sweeps import make_sweep
 from orchestrator.supervisor import supervisor
 from orchestrator.supervisor.queue import start_here
@@ -153,3 +154,21 @@ def test_passes_over_a_large_run_leave_time_for_what_its_nodes_send(
     supervisor._look_after(tmp_path, run)
     for (begun, ended), (following, _) in pairwise(passes):
         assert following - ended >= min(supervisor.LONGEST_REST, ended - begun) * 0.9
+
+
+def test_an_error_that_nobody_expected_is_tried_again_after_longer_and_longer_pauses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It ended its thread at once, which was begun again at once: the log grew by megabytes a minute."""
+    run, pauses, slept = RunDir(tmp_path / "runs/r-1"), dict[str, float](), list[float]()
+    monkeypatch.setattr(supervisor.time, "sleep", slept.append)
+
+    def fail() -> None:
+        raise RecursionError("too deep")
+
+    for _ in range(8):
+        supervisor._work(run, fail, threading.Event(), pauses)
+    assert slept == [1, 2, 4, 8, 16, 30, 30, 30]
+    assert capsys.readouterr().err == "r-1: RecursionError: too deep\n" * 8
+    supervisor._work(run, lambda: None, threading.Event(), pauses)
+    assert pauses == {}

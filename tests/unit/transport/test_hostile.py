@@ -8,13 +8,13 @@ import threading
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import BackendError
 from orchestrator.node.server.server import HOME
 from orchestrator.transport.address import Address
-from orchestrator.transport.answers import SHAPES, is_answer
+from orchestrator.transport.answers import DATA, SHAPES, data_of, is_answer
 from orchestrator.transport.rpc import MOST_BYTES, MOST_LINE, Session
 
 JSON = st.recursive(
@@ -145,3 +145,18 @@ def test_a_greeting_of_another_kind_is_refused(greeting: str) -> None:
 
 def test_every_request_of_the_server_has_the_form_of_its_answer() -> None:
     assert set(SHAPES) == set(HOME)
+    assert set(DATA) <= set(SHAPES)
+
+
+@given(data=st.binary(max_size=40) | JSON.map(lambda value: json.dumps(value).encode()), do=st.sampled_from([*DATA]))
+@example(data=b"[" * 200_000, do="list_outputs")
+@example(data=b"NaN", do="hash_files")
+@example(data=b'[["code", "a", 1, 1, 1]]', do="list_outputs")
+@example(data=b"1" * 5000, do="missing")
+def test_the_bytes_after_an_answer_are_what_was_asked_for_or_an_error_that_names_the_host(data: bytes, do: str) -> None:
+    said = ""
+    try:
+        found = data_of("n1", do, data)
+    except BackendError as error:
+        said = error.message
+    assert said.startswith(f"n1: what it answers to {do} ") if said else isinstance(found, list)

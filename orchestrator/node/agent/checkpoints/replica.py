@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import json
 import os
 import shutil
 import time
@@ -42,8 +41,10 @@ from orchestrator.protocol.checkpoints.formats import Format
 from orchestrator.protocol.checkpoints.of_run import Places
 from orchestrator.protocol.checkpoints.search import Saved, files_of
 from orchestrator.protocol.files import overwrite_line
+from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import second_copy_file
 from orchestrator.protocol.metric import kept_by
+from orchestrator.protocol.reading import MOST_RECORD, read_regular
 from orchestrator.protocol.task import NodeTask
 
 LOOK_SECONDS = 0.2
@@ -124,8 +125,7 @@ class ReplicaSender:
     async def _hand_over(self, path: str, addrs: tuple[str, ...], port: int) -> None:
         started, problem, commit = time.monotonic(), "", ""
         try:
-            with open(f"{path}/{COMMIT}", encoding="ascii") as file:
-                commit = file.read()
+            commit = _text_of(f"{path}/{COMMIT}")
             await self._send(path, commit, addrs, port)
         except (OSError, ValueError, RuntimeError, KeyError, ChannelError) as error:  # asyncio's closed transport
             problem = str(error) or type(error).__name__
@@ -137,9 +137,8 @@ class ReplicaSender:
         self._tell({"checkpoint": name, "commit": commit, "problem": problem[:PROBLEM_CHARS], "seconds": seconds})
 
     async def _send(self, path: str, commit: str, addrs: tuple[str, ...], port: int) -> None:
-        with open(f"{path}/{MANIFEST}", encoding="utf-8") as file:
-            manifest = file.read()
-        files = json.loads(manifest)["files"]
+        manifest = _text_of(f"{path}/{MANIFEST}")
+        files = parse_json(manifest)["files"]
         request = {"do": "keep", "checkpoint": os.path.basename(path), "manifest": manifest, "commit": commit}
         channel = await neighbour.request(self.tls, addrs, port, 1, request)
         try:
@@ -193,7 +192,7 @@ class ReplicaReceiver:
             channel.send({"wanted": []})
             channel.send({"kept": name})
             return
-        files = json.loads(manifest)["files"]
+        files = parse_json(manifest)["files"]
         if any(os.path.basename(each) != each or each in ("", ".", "..") for each in files):
             raise ValueError(f"{name} names files that are not in it")
         # The name of a writer's temporary folder, so that what is left of one that was killed is removed as such.
@@ -218,7 +217,7 @@ class ReplicaReceiver:
 
     def _is_ours(self, path: str) -> bool:
         try:
-            return bool(json.loads(_read(f"{path}/{MANIFEST}") or "{}").get("run") == self.task.run_id)
+            return bool(parse_json(_read(f"{path}/{MANIFEST}") or "{}").get("run") == self.task.run_id)
         except (ValueError, AttributeError):
             return False
 
@@ -241,7 +240,11 @@ def _commit(temp: str, path: str, manifest: str, commit: str) -> None:
 
 def _read(path: str) -> str:
     try:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
+        return _text_of(path)
     except (OSError, ValueError):
         return ""
+
+
+def _text_of(path: str) -> str:
+    """Return a small text file of a checkpoint, FOLDER/step_00000001/NAME."""
+    return read_regular(path, MOST_RECORD, path.rsplit("/", 2)[0]).decode()

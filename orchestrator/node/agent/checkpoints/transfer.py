@@ -23,8 +23,10 @@ from orchestrator.node.system.threads import in_thread
 from orchestrator.protocol.checkpoints.checksum import Checksum, NotInstalledError, checksum_of, hasher
 from orchestrator.protocol.checkpoints.search import Saved, files_of
 from orchestrator.protocol.files import sync_folder, write_json
+from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import node_folder
 from orchestrator.protocol.outputs import CHECKPOINTS
+from orchestrator.protocol.reading import MOST_RECORD, opened, read_json
 from orchestrator.protocol.task import NodeTask
 
 STALLED_SECONDS = 120.0  # that a transfer may stand still, also while the other side writes to a slow disk
@@ -50,7 +52,7 @@ async def in_time(step: Awaitable[T], what: str) -> T:
 async def send_file(channel: Channel, path: str, size: int) -> int:
     """Send so many bytes of a file; return how many it had."""
     sent = 0
-    with open(path, "rb") as file:
+    with opened(path) as file:
         while data := await in_thread(file.read, min(PIECE, size - sent)):
             channel.writer.write(data)
             await in_time(channel.writer.drain(), "nothing was taken")
@@ -167,7 +169,7 @@ class SavedReceiver:
         if not 0 <= size <= MOST_LISTED:
             raise ValueError(f"its list of files would have {size} bytes")
         listing = await in_time(channel.reader.readexactly(size), "nothing came")
-        place, files = place_of(self.task, name), _checked(json.loads(listing), os.path.basename(name))
+        place, files = place_of(self.task, name), _checked(parse_json(listing), os.path.basename(name))
         # While ranks run, what was not received may be theirs, and they may be writing it.
         is_theirs = os.path.lexists(place) and name not in self.received and not request["replaces"]
         if is_theirs or await in_thread(_has_all, os.path.dirname(place), files):
@@ -207,8 +209,7 @@ def _checked(files: Any, name: str) -> dict[str, dict[str, Any]]:
 
 def _names_in(record: str) -> set[str]:
     try:
-        with open(record, encoding="utf-8") as file:
-            return {str(name) for name in json.load(file)}
+        return {str(name) for name in read_json(record, MOST_RECORD)}
     except (OSError, ValueError, TypeError):
         return set()
 

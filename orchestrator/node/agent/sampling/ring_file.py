@@ -6,6 +6,7 @@ import json
 import os
 
 from orchestrator.protocol.files import open_own
+from orchestrator.protocol.reading import read_part
 from orchestrator.protocol.samples import Sample
 
 HALF_BYTES = 2 << 20
@@ -42,9 +43,6 @@ def _size(path: str) -> int:
 
 def _is_torn(path: str) -> bool:
     try:
-        with open(path, "rb") as file:
-            end = file.seek(0, os.SEEK_END)
-            file.seek(max(0, end - 1))
-            return file.read(1) not in (b"", b"\n")
+        return read_part(path, -1, 1) not in (b"", b"\n")
     except OSError:
         return False

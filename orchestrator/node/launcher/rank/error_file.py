@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from orchestrator.node.system.private import as_orch
+from orchestrator.protocol.files import open_own
 
 
 def write_error(path: str, error: BaseException, frames: TracebackType | None, mode: int = 0o666) -> None:
@@ -29,7 +30,7 @@ def write_error(path: str, error: BaseException, frames: TracebackType | None, m
             record["snapshot"] = snapshot
     # A full disk must not hide the traceback, which is in the log.
     with contextlib.suppress(OSError), as_orch():
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+        descriptor = open_own(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
         with open(descriptor, "w", encoding="utf-8") as file:
             json.dump(record, file)
 

@@ -17,6 +17,7 @@ from typing import Any
 from orchestrator.node.launcher.rank.error_file import write_error_at_end
 from orchestrator.node.launcher.rank.setup import set_up
 from orchestrator.node.system.private import file_mode
+from orchestrator.protocol.json_text import parse_json
 
 VARIABLE = "ORCH_EXEC_RANK"
 NAME = "sitecustomize"
@@ -34,7 +35,7 @@ def with_hook(environment: Mapping[str, str], archive: str, setup: Mapping[str, 
 
 def begin() -> None:
     """Undo what brought this interpreter here, set the rank up, then import the user's own module, if any."""
-    order = json.loads(os.environ[VARIABLE])
+    order = parse_json(os.environ[VARIABLE])
     setup, is_started_by_orch = order["setup"], order["pid"] == os.getpid()
     sys.path[:] = [folder for folder in sys.path if folder != order["hook"]]
     if not (is_started_by_orch and setup["folder"]):

@@ -8,7 +8,7 @@ import re
 import signal
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.reading import MOST_WORD, read_json, read_part
 from orchestrator.protocol.terminal_lines import lines_of
 
 if TYPE_CHECKING:  # the agent, which reads reports, needs nothing of what a rank loads
@@ -34,12 +34,28 @@ _VICTIM = re.compile(
 
 
 def failure_report(start: RankStart, code: int) -> dict[str, Any]:
-    """Return code, signal name, error and last lines of an ended rank; all JSON types."""
+    """Return code, signal name, error and last lines of an ended rank; all JSON types.
+
+    The launcher lives on whatever the rank has left: if its files can't be understood, `unread` says why.
+    """
     report: dict[str, Any] = {"code": code if code >= 0 else None, "signal": None}
     if code < 0:
         report["signal"] = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
     if code == 0:
         return report
+    try:
+        return _with_last_words(report, start, code)
+    except Exception as error:  # noqa: BLE001 (an error in the report is not the rank's)
+        return {
+            **report,
+            "tail": [],
+            "error": None,
+            "victim": False,
+            "unread": f"{type(error).__name__}: {error}"[:500],
+        }
+
+
+def _with_last_words(report: dict[str, Any], start: RankStart, code: int) -> dict[str, Any]:
     lines = _lines_of(os.path.join(os.path.dirname(start.error_file), f"rank_{start.rank}.log"))
     tail = lines[-TAIL_LINES:]
     failed, error = _first_error(start)
@@ -51,8 +67,7 @@ def failure_report(start: RankStart, code: int) -> dict[str, Any]:
         victim = looks_like_victim(error, tail[-5:])
     else:
         victim = report["signal"] == "SIGABRT" and looks_like_victim(error, tail)  # a native stack follows the words
-    report.update(tail=tail, error=error, victim=victim)
-    return report
+    return {**report, "tail": tail, "error": error, "victim": victim}
 
 
 def looks_like_victim(error: dict[str, Any] | None, tail: list[str]) -> bool:
@@ -74,10 +89,7 @@ def last_lines(path: str) -> list[str]:
 
 def _lines_of(path: str) -> list[str]:
     try:
-        with open(path, "rb") as log:
-            size = log.seek(0, os.SEEK_END)
-            log.seek(max(0, size - TAIL_BYTES))
-            text = log.read().decode("utf-8", "replace")
+        text = read_part(path, -TAIL_BYTES, TAIL_BYTES).decode("utf-8", "replace")
     except OSError:
         return []
     return [line[:MESSAGE_CHARS] for line in lines_of(text) if line.strip()]
@@ -96,8 +108,7 @@ def _first_error(start: RankStart) -> tuple[int, dict[str, Any] | None]:
 def _error_of(path: str) -> dict[str, Any] | None:
     """Return the error that the rank wrote down itself: orch's record, or torchelastic's under @record."""
     try:
-        with open(path, encoding="utf-8") as file:
-            data = parse_json(file.read())
+        data = read_json(path, MOST_WORD)
     except (OSError, ValueError):
         return None
     if not isinstance(data, dict):

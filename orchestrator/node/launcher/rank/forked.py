@@ -23,6 +23,7 @@ from orchestrator.node.launcher.rank.error_file import write_error
 from orchestrator.node.launcher.rank.exec_hook import files_of, with_hook
 from orchestrator.node.launcher.rank.setup import set_up
 from orchestrator.node.system.private import as_orch, give_back_umask
+from orchestrator.protocol.files import open_own
 
 PR_SET_PDEATHSIG = 1
 
@@ -97,8 +98,8 @@ def run_rank(start: RankStart) -> int:
     """
     if start.argv is None or start.archive:
         for rank in start.members or (start.rank,):
-            with as_orch(), open(files_of(start.folder, rank)["stack_file"], "ab"):
-                pass
+            with as_orch(), contextlib.suppress(OSError):
+                os.close(open_own(files_of(start.folder, rank)["stack_file"], os.O_WRONLY | os.O_CREAT))
     if start.argv is not None:
         return _exec(start)
     set_up(start.setup)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
+
+import pytest
 
 from orchestrator.backends.remote.hosts import on_all
-from orchestrator.errors import BackendError
+from orchestrator.errors import BackendError, StoreError
 
 
 def test_one_machine_needs_no_thread() -> None:
@@ -25,3 +28,33 @@ def test_what_is_wrong_with_one_is_told_as_of_several() -> None:
         raise error
 
     assert on_all(fail, {1: "n1"}) == ({}, {1: error})
+
+
+def test_an_error_that_nobody_expected_names_its_machine_and_the_others_go_on() -> None:
+    def work(number: int, _: object) -> str:
+        if number:
+            raise RecursionError("too deep")
+        return "done"
+
+    machines = {
+        0: SimpleNamespace(host="n0"),
+        1: SimpleNamespace(host="n1"),
+        2: SimpleNamespace(address=SimpleNamespace(host="n2")),
+        3: SimpleNamespace(name="n3"),
+        4: "n4",
+    }
+    done, failed = on_all(work, machines)
+    assert done == {0: "done"}
+    words = "what it answered led to an error: RecursionError: too deep"
+    assert {number: error.message for number, error in failed.items()} == {
+        1: f"n1: {words}", 2: f"n2: {words}", 3: f"n3: {words}", 4: f"node 4: {words}",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("error", [StoreError("the disk here is full"), OSError("the disk here is full")])
+def test_an_error_of_this_machine_is_raised_as_it_is(error: Exception) -> None:
+    def work(*_: object) -> None:
+        raise error
+
+    with pytest.raises(type(error), match="the disk here is full"):
+        on_all(work, {1: "n1"})

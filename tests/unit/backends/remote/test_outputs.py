@@ -241,21 +241,74 @@ def test_a_newer_checkpoint_takes_the_place_of_an_older_one_within_the_limit(run
 
 
 @pytest.mark.parametrize(
-    "entry",
+    "listed",
     [
-        ["code", "../../escaped", 1, 1, False], ["code", "/tmp/escaped", 1, 1, False], ["code", "a", -1, 1, False],
-        ["home", "a", 1, 1, False], ["code", "a", 1, 1 << 70, False], ["code", "a"], 3,
+        [["code", "../../escaped", 1, 1, False]], [["code", "/tmp/escaped", 1, 1, False]],
+        [["code", "a", -1, 1, False]],
+        [["home", "a", 1, 1, False]], [["code", "a", 1, 1 << 70, False]], [["code", "a", 1 << 70, 1, False]],
+        [["code", "a"]], [3], {}, b"[" * 200_000, b"[NaN]", b"[[",
     ],
 )  # fmt: skip
 def test_a_machine_that_names_what_is_no_file_of_the_run_is_refused(
-    run: RunDir, monkeypatch: pytest.MonkeyPatch, entry: object
+    run: RunDir, monkeypatch: pytest.MonkeyPatch, listed: object
 ) -> None:
     honest = outputs.list_outputs
-    monkeypatch.setattr(outputs, "list_outputs", lambda *args: (honest(*args)[0], json.dumps([entry]).encode()))
+    data = listed if isinstance(listed, bytes) else json.dumps(listed).encode()
+    monkeypatch.setattr(outputs, "list_outputs", lambda *args: (honest(*args)[0], data))
     write(run, "a", b"1")
-    with pytest.raises(BackendError, match="n1: its list of outputs can't be right"):
+    with pytest.raises(BackendError, match="n1: "):
         bring(run)
     assert here(run) == {}
+
+
+def test_a_machine_that_names_a_folder_which_no_run_has_is_refused(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    roots = {"code": str(there(run) / "code"), "home": "/root"}
+    answer = {"roots": roots, "passed_over": [], "unreadable": []}, b'[["home", "a", 1, 1, false]]'
+    monkeypatch.setattr(outputs, "list_outputs", lambda *_: answer)
+    with pytest.raises(BackendError, match="n1: its list of outputs can't be right: 'home' is none of a run's folders"):
+        bring(run)
+
+
+@pytest.mark.parametrize("hashes", [b"[]", b'["x", "y", "z"]', b"[" * 200_000, b"{}"])
+def test_a_machine_that_hashes_other_files_than_it_was_asked_for_is_refused(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch, hashes: bytes
+) -> None:
+    monkeypatch.setattr(outputs, "hash_files", lambda *_: ({}, hashes))
+    write(run, "model.pt", LARGE)
+    with pytest.raises(BackendError, match="n1: "):
+        bring(run)
+
+
+def test_a_run_whose_machine_answers_nonsense_ends_all_the_same(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its outputs are said to be left there: the run was "stopping" for ever, and could not be cancelled."""
+    honest = outputs.list_outputs
+    monkeypatch.setattr(outputs, "list_outputs", lambda *args: (honest(*args)[0], b"[" * 200_000))
+    write(run, "a", b"1")
+    finish(run, [Source("n1", (0,), lambda: Machine("n1"))])  # type: ignore[arg-type,return-value]
+    (left,) = left_outputs(run.events())
+    assert (left.node, left.host) == (0, "n1")
+    assert "n1: what it answers to list_outputs can't be read: it is nested too deeply" in left.reason
+
+
+def test_a_folder_that_becomes_a_link_after_it_was_listed_gives_nobody_elses_file(run: RunDir, tmp_path: Path) -> None:
+    """A container sees the folder in which its ranks write, and can swap what is in it at any moment."""
+    private = tmp_path / "private"
+    private.mkdir()
+    for name, data in (("small", b"SECRET"), ("large", os.urandom(3 << 20))):
+        (private / name).write_bytes(data)
+        write(run, f"folder/{name}", bytes(len(data)))
+
+    def swap(_: int) -> None:
+        folder = there(run) / "code/folder"
+        if not folder.is_symlink():
+            os.rename(folder, folder.with_name("before"))
+            folder.symlink_to(private)
+
+    Outputs(run, 0).bring(Changing(swap), final=True)  # type: ignore[arg-type]
+    assert (there(run) / "code/folder").is_symlink()
+    assert not any(b"SECRET" in data or data == (private / "large").read_bytes() for data in here(run).values())
 
 
 def test_of_another_node_only_what_differs_comes_and_apart(run: RunDir) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ from typing import Any
 import pytest
 
 from orchestrator.node.agent import agent as module
+from orchestrator.node.agent import ranks
 from orchestrator.node.agent.agent import Agent
 from orchestrator.node.agent.channel import pair
+from orchestrator.node.agent.ranks import Ranks
 from tests.local.test_agents import task_in
 from tests.unit.node.agent.members import TLS, run
 
@@ -39,3 +42,49 @@ def test_a_way_that_gives_no_answer_keeps_no_heartbeat_back(tmp_path: Path, monk
         await leaders.close()
 
     run(main)
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        {"kind": "exit"}, {"kind": "exit", "rank": [], "code": 1},
+        {"kind": "gone", "code": "x", "tail": None}, {"kind": "started", "pids": 5},
+    ],
+)  # fmt: skip
+def test_a_report_that_can_not_be_understood_is_trouble_and_no_end_of_the_agent(
+    tmp_path: Path, report: dict[str, Any]
+) -> None:
+    """The launcher of a container runs in an image that anybody may have built."""
+
+    async def main() -> list[dict[str, Any]]:
+        agent = Agent(task_in(tmp_path))
+        agent.ranks.running = {0}
+        await agent._from_launcher(dict(report))
+        assert agent.outcome is None
+        return agent.untold
+
+    (told,) = asyncio.run(main())
+    assert (told["kind"], told["cause"]) == ("trouble", "infra")
+    assert "is not understood" in told["reason"]
+
+
+def test_the_end_of_a_rank_is_told_whatever_its_files_lead_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> dict[str, Any]:
+        raise RecursionError("too deep")
+
+    monkeypatch.setattr(Ranks, "_saves", broken)
+    monkeypatch.setattr(ranks, "gpu_error_of", broken)
+
+    async def main() -> list[dict[str, Any]]:
+        agent = Agent(task_in(tmp_path))
+        agent.ranks.running = {0}
+        end = {"kind": "exit", "rank": 0, "code": 3, "signal": None, "tail": [], "error": None, "victim": False}
+        await agent._from_launcher(end)
+        return agent.untold
+
+    (told,) = asyncio.run(main())
+    assert (told["kind"], told["rank"], told["code"]) == ("exit", 0, 3)
+    written = [json.loads(line) for line in (tmp_path / "nodes/0/events.jsonl").read_text().splitlines()]
+    assert [each["what"] for each in written if each["kind"] == "launcher_report_failed"] == [
+        "the end of rank 0", "a GPU's error",
+    ]  # fmt: skip

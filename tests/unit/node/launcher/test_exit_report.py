@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.node.agent import channel
+from orchestrator.node.launcher.rank import exit_report
 from orchestrator.node.launcher.rank.exit_report import failure_report, last_lines, looks_like_victim
 from orchestrator.node.launcher.rank.forked import RankStart
 from orchestrator.runs.verdict import memory_in_words
@@ -222,3 +224,43 @@ def test_what_a_gpu_held_when_it_ran_out_of_memory_is_told(start: RankStart) -> 
     for damaged in (None, {}, {"allocated": "many", "reserved": 1, "total": True}, 7):
         found = report(start, 1, error={"type": "OutOfMemoryError", "message": "", "memory": damaged})
         assert memory_in_words(found["error"]) == []
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["rank_1.log", "error_1.json"])
+@pytest.mark.parametrize("kind", ["fifo", "link", "folder", "nested", "large"])
+def test_whatever_a_rank_leaves_its_end_is_told(start: RankStart, tmp_path: Path, name: str, kind: str) -> None:
+    (tmp_path / "private").write_text("SECRET\n" + TRACEBACK)
+    path = tmp_path / name
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "link":
+        path.symlink_to(tmp_path / "private")
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "nested":
+        path.write_text("[" * 200_000)
+    else:
+        path.touch()
+        os.truncate(path, 1 << 30)
+    said = failure_report(start, 3)
+    assert (said["code"], said["signal"], said["victim"], said["error"]) == (3, None, False, None)
+    assert "SECRET" not in json.dumps(said)
+
+
+def test_a_sequence_that_moves_the_cursor_by_far_is_no_error_of_the_launcher(start: RankStart) -> None:
+    said = report(start, 1, "before\n\x1b[" + "9" * 5000 + "A\n" + TRACEBACK + "ValueError: the user's own\n")
+    assert "unread" not in said
+    assert said["error"]["message"] == "the user's own"
+
+
+def test_an_error_in_the_report_leaves_what_is_known_of_the_end(
+    start: RankStart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: str) -> list[str]:
+        raise ValueError("cannot parse")
+
+    monkeypatch.setattr(exit_report, "lines_of", broken)
+    said = report(start, -9, "words")
+    assert said == {"code": None, "signal": "SIGKILL", "tail": [], "error": None, "victim": False,
+                    "unread": "ValueError: cannot parse"}  # fmt: skip

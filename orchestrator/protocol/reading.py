@@ -1,0 +1,159 @@
+"""The reader of files that ranks, containers and other machines write. Python 3.9.
+
+Whoever may write into a folder can put anything in the place of a file: a link to a private file, a pipe that nobody
+writes to, a device, gigabytes. So the reader follows no link below the folder that orch itself has made, waits for
+nothing, accepts ordinary files only, and reads a bounded number of bytes. Each function raises OSError otherwise.
+
+`below` is that folder, usually the run's; each part of the path after it is checked. Without `below` only the
+last part of the path is checked.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import Any, BinaryIO, Union
+
+from orchestrator.protocol.json_text import parse_json
+
+MOST_WORD = 1 << 20  # bytes of a word that one process leaves for another, such as cancel.json
+MOST_RECORD = 64 << 20  # of a record, such as plan.json
+MOST_LINES = 256 << 20  # of a file of lines, such as events.jsonl
+_Path = Union[str, "Path"]
+_LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+_KINDS = {
+    stat.S_IFLNK: (errno.ELOOP, "it is a link, which orch does not follow"),
+    stat.S_IFDIR: (errno.EISDIR, os.strerror(errno.EISDIR)),
+    stat.S_IFIFO: (errno.EINVAL, "it is a pipe, not an ordinary file"),
+    stat.S_IFSOCK: (errno.EINVAL, "it is a socket, not an ordinary file"),
+    stat.S_IFCHR: (errno.EINVAL, "it is a device, not an ordinary file"),
+    stat.S_IFBLK: (errno.EINVAL, "it is a device, not an ordinary file"),
+}
+
+
+class NotOrdinaryError(OSError):
+    """Something else is in the place of an ordinary file, or a link is on the way to it."""
+
+
+def descriptor_of(path: _Path, below: _Path | None = None, flags: int = os.O_RDONLY) -> int:
+    """Open an ordinary file and return its descriptor."""
+    if below is None:
+        return open_in_own_folder(path, flags)
+    seen = _seen(os.fspath(path), os.fspath(below))
+    try:
+        _check_regular(os.fstat(seen).st_mode, path)
+        # The file that was checked, whatever has its name by now: opening a device or a pipe may already have effects.
+        return os.open(f"/proc/self/fd/{seen}", flags | _OPEN)
+    except OSError as error:
+        error.filename = os.fspath(path)
+        raise
+    finally:
+        os.close(seen)
+
+
+def open_in_own_folder(path: _Path, flags: int, mode: int = 0o600) -> int:
+    """Open, or make, an ordinary file and return its descriptor; the folder is trusted, and the last part is checked.
+
+    It takes half the time of a walk: `orch status` opens thousands of files.
+    """
+    try:
+        descriptor = os.open(path, flags | _OPEN | os.O_NOFOLLOW, mode)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link or a socket
+            _check_regular(os.lstat(path).st_mode, path)
+        raise
+    try:
+        _check_regular(os.fstat(descriptor).st_mode, path)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def opened(path: _Path, below: _Path | None = None) -> BinaryIO:
+    """Open an ordinary file to be read in parts; the caller bounds each part."""
+    return open(descriptor_of(path, below), "rb")
+
+
+def info_of(path: _Path, below: _Path | None = None) -> os.stat_result:
+    """Return the facts of an ordinary file, which is not opened."""
+    if below is None:
+        info = os.lstat(path)
+    else:
+        seen = _seen(os.fspath(path), os.fspath(below))
+        try:
+            info = os.fstat(seen)
+        finally:
+            os.close(seen)
+    _check_regular(info.st_mode, path)
+    return info
+
+
+def read_regular(path: _Path, most: int, below: _Path | None = None) -> bytes:
+    """Return the contents of an ordinary file; OSError also if it has more than `most` bytes."""
+    with opened(path, below) as file:
+        if os.fstat(file.fileno()).st_size <= most and len(data := file.read(most + 1)) <= most:
+            return data
+    raise OSError(errno.EFBIG, f"it has more than {_amount(most)}", os.fspath(path))
+
+
+def read_part(path: _Path, offset: int, count: int, below: _Path | None = None) -> bytes:
+    """Return up to `count` bytes from an offset on; a negative offset counts from the end."""
+    with opened(path, below) as file:
+        size = os.fstat(file.fileno()).st_size
+        file.seek(max(0, size + offset) if offset < 0 else offset)
+        return file.read(count)
+
+
+def read_json(path: _Path, most: int, below: _Path | None = None) -> Any:
+    """Return the value that an ordinary file holds as JSON. Raises ValueError if it holds anything else."""
+    return parse_json(read_regular(path, most, below))
+
+
+def _seen(path: str, top: str) -> int:
+    """Return a descriptor that only names what is at the path: no link after `top` is followed to it."""
+    if top == "." and not path.startswith("/"):
+        path = f"./{path}"  # as pathlib leaves it out
+    names = [each for each in path[len(top) :].split("/") if each] if path.startswith(f"{top}/") else []
+    if not names or ".." in names:
+        raise OSError(errno.EINVAL, f"it is not below {top}", path)
+    try:
+        return _walked(top, names)
+    except OSError as error:
+        error.filename = path
+        raise
+
+
+def _walked(top: str, names: list[str]) -> int:
+    at = os.open(top, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    for name in names:
+        try:
+            below = os.open(name, _LOOK, dir_fd=at)
+        except NotADirectoryError:
+            _refuse_link(at)
+            raise
+        finally:
+            os.close(at)
+        at = below
+    return at
+
+
+def _refuse_link(descriptor: int) -> None:
+    if stat.S_ISLNK(os.fstat(descriptor).st_mode):
+        raise NotOrdinaryError(errno.ELOOP, "a folder of its path is a link, which orch does not follow")
+
+
+def _check_regular(mode: int, path: _Path) -> None:
+    if stat.S_ISREG(mode):
+        return
+    number, words = _KINDS.get(stat.S_IFMT(mode), (errno.EINVAL, "it is no ordinary file"))
+    raise NotOrdinaryError(number, words, os.fspath(path))
+
+
+def _amount(count: int) -> str:
+    return f"{count >> 20} MiB" if count >= 1 << 20 else f"{count} bytes"
