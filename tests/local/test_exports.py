@@ -31,7 +31,7 @@ def test_a_run_goes_on_by_hand_and_its_weights_travel(orch: Orch, tmp_path: Path
     shutil.copy(REPO / "jobs" / "regression.py", tmp_path)
     job = tmp_path / "job.yaml"
     job.write_text("training: {task: regression.py, steps: 4, strategy: fsdp}\n")
-    assert orch("submit", str(job), "-p", "local", "--nproc-per-node", "2", "-f").code == 0
+    assert orch.with_torch("submit", str(job), "-p", "local", "--nproc-per-node", "2", "-f").code == 0
     run = orch.run()
     with kept_port() as port:
         said = by_hand(orch("export", "torchrun", "last", "--port", str(port)).out, tmp_path)

@@ -98,8 +98,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def orch(home: Path) -> Iterator[Orch]:
-    orch = Orch(home, REPO)
+def orch(home: Path, bare_python: str) -> Iterator[Orch]:
+    orch = Orch(home, REPO, bare_python)
     assert orch("ui", "--detach").code == 0
     yield orch
     assert orch("ui", "--stop").code == 0
