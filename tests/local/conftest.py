@@ -22,7 +22,8 @@ from tests.took import print_all
 
 REPO = Path(__file__).parents[2]
 # For a job that trains: its ranks would each import this on their own, which takes longer than their steps.
-WARM = "warm_imports: [torch._dynamo]\n"
+WARM = "warm_imports: [torch._dynamo, orchestrator.training.train]\n"
+WARM_DIGITS = ("--set", "job.warm_imports=[torch._dynamo, orchestrator.training.train, sklearn.datasets]")
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from .test_runs import SLOW, wait_for_line
 
 SUSPENDED = 11.0  # seconds: more than the silence between nodes that the job below bears
 
-# In each attempt rank 2 (on the second of two nodes) fails in another way while all the others are in a collective. What
-# looks like a checkpoint says that the attempts get on.
+# In each attempt rank 2 (on the second of two nodes) fails in another way while all the others are in a collective.
+# What looks like a checkpoint says that the attempts get on.
 COLLECTIVE = """
 import os, signal, sys, torch, torch.distributed as dist
 dist.init_process_group("gloo")
@@ -88,7 +88,8 @@ def loss(outputs, targets):
 
 def test_a_killed_rank_is_restarted_from_the_checkpoint(orch: Orch, project) -> None:
     """The gang starts again on a fresh port, goes on where it was, and ends as if nothing had happened."""
-    job = f"training: {{task: small.py, steps: 40, save_every: 5, log_every: 5, global_batch: 12}}\n{WARM}retry: {{infra: 1}}\n"
+    training = "training: {task: small.py, steps: 40, save_every: 5, log_every: 5, global_batch: 12}\n"
+    job = f"{training}{WARM}retry: {{infra: 1}}\n"
     folder = project(small_py=(PROGRAMS / "small.py").read_text() + KILLED, small_yaml=job)
     done = orch.with_torch("submit", str(folder / "small.yaml"), "-p", "local-2x2", "-f")
     assert done.code == 0, done.err
@@ -367,7 +368,9 @@ while not os.path.exists(sys.argv[1]):
     time.sleep(0.02)
 """
     folder = project(slow_py=program)
-    (folder / "slow.yaml").write_text(f"script: slow.py\nargs: [{folder}/go]\nretry: {{infra: 0}}\nlimits: {{link: 8}}\n")
+    (folder / "slow.yaml").write_text(
+        f"script: slow.py\nargs: [{folder}/go]\nretry: {{infra: 0}}\nlimits: {{link: 8}}\n"
+    )
     run = orch.submit(str(folder / "slow.yaml"), "-p", "local-2x2")
     for rank in range(4):
         wait_for_line(run, "is up", rank)

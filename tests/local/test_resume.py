@@ -19,7 +19,9 @@ from .conftest import WARM, Orch
 from .programs.ranks import PROGRAMS
 
 # A task whose steps last as long as the environment says.
-TASK = (PROGRAMS / "small.py").read_text() + """
+TASK = (
+    (PROGRAMS / "small.py").read_text()
+    + """
 import time
 _loss = loss
 
@@ -27,8 +29,10 @@ def loss(outputs, targets):
     time.sleep(float(os.environ["PAUSE"]))
     return _loss(outputs, targets)
 """
+)
 JOB = (
-    "training: {task: small.py, steps: 120, save_every: 10, log_every: 10, global_batch: 12}\nenv: {PAUSE: null}\n" + WARM
+    "training: {task: small.py, steps: 120, save_every: 10, log_every: 10, global_batch: 12}\nenv: {PAUSE: null}\n"
+    + WARM
 )
 
 
@@ -40,7 +44,7 @@ def weights(run: RunDir) -> dict[str, torch.Tensor]:
 
 
 def test_a_cancelled_run_is_resumed_on_another_shape(orch: Orch, project) -> None:
-    """That weights are those of an unbroken training is shown in test_training_runs.py."""
+    """That weights are those of an unbroken training is shown in test_training_strategies.py."""
     orch, folder = orch.with_torch, project(small_py=TASK, small_yaml=JOB)
     job = str(folder / "small.yaml")
     first = orch.submit(job, "-p", "local", "--env", "PAUSE=0.1")

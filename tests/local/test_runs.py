@@ -15,7 +15,7 @@ from orchestrator.operations.runs import wait
 from orchestrator.runs.store import RunDir
 from orchestrator.supervisor.reconcile import state_of
 
-from .conftest import Orch, files_with
+from .conftest import WARM_DIGITS, Orch, files_with
 
 SLOW = """
 import os, signal, sys, time
@@ -68,7 +68,7 @@ def test_a_script_runs_without_a_job_file_and_is_repeated(orch: Orch, tmp_path: 
 
 
 def test_digits_train_on_two_nodes_and_the_dry_run_was_the_run(orch: Orch) -> None:
-    run = orch.with_torch.submit("digits_ddp", "-p", "local-2x2", "--set", "job.training.epochs=8")
+    run = orch.with_torch.submit("digits_ddp", "-p", "local-2x2", "--set", "job.training.epochs=8", *WARM_DIGITS)
     state = wait(run, timeout=200)
     assert state.state == "succeeded", state.verdict
     result = json.loads((run.path / "result.json").read_text())
