@@ -6,8 +6,9 @@ import contextlib
 import os
 import subprocess
 import sys
+import venv
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +21,33 @@ from tests.result import Result
 from tests.took import print_all
 
 REPO = Path(__file__).parents[2]
+# For a job that trains: its ranks would each import this on their own, which takes longer than their steps.
+WARM = "warm_imports: [torch._dynamo, orchestrator.training.train]\n"
+WARM_DIGITS = ("--set", "job.warm_imports=[torch._dynamo, orchestrator.training.train, sklearn.datasets]")
 
 
 @dataclass(frozen=True)
 class Orch:
-    """The command line with a state folder of its own."""
+    """The command line with a state folder of its own.
+
+    `python` is the interpreter of the ranks that `orch submit` and `orch run` start: that of the tests if it is empty.
+    """
 
     home: Path
     cwd: Path
+    python: str = ""
+
+    @property
+    def with_torch(self) -> Orch:
+        """The same command line, whose ranks can import torch."""
+        return replace(self, python="")
 
     def environment(self, **extra: str) -> dict[str, str]:
         return {**os.environ, "ORCH_HOME": str(self.home), "NO_COLOR": "1", **extra}
 
     def argv(self, *args: str) -> list[str]:
+        if self.python and args[0] in ("submit", "run"):
+            args = (args[0], "--set", f"profile.python={self.python}", *args[1:])
         return [sys.executable, "-m", "orchestrator.cli", *args]
 
     def __call__(self, *args: str, timeout: float = 250, cwd: Path | None = None, **extra: str) -> Result:
@@ -72,10 +87,21 @@ def files_with(folder: Path, needle: bytes) -> list[Path]:
     return found
 
 
+@pytest.fixture(scope="session")
+def bare_python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An interpreter without packages, whose launchers need not import torch: that takes longer than most tests."""
+    folder = tmp_path_factory.mktemp("bare")
+    venv.create(folder, symlinks=True)
+    return str(folder / "bin" / "python")
+
+
 @pytest.fixture
-def orch(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Orch]:
-    """The command line; whatever it started and a test left running is ended by recorded id."""
-    runner = Orch(tmp_path / "home", REPO)
+def orch(tmp_path: Path, request: pytest.FixtureRequest, bare_python: str) -> Iterator[Orch]:
+    """The command line, whose ranks have no torch unless a test takes `orch.with_torch`.
+
+    Whatever it started and a test left running is ended by recorded id.
+    """
+    runner = Orch(tmp_path / "home", REPO, bare_python)
     yield runner
     for run in live_runs(runner.home):
         if not state_of(run).is_final:

@@ -81,7 +81,7 @@ def test_a_run_inside_of_a_running_loop(project: Project) -> None:
         direct = api.submit(folder / "job.yaml", "local", nproc_per_node=1).wait(60)
         beside = await asyncio.to_thread(api.submit, folder / "job.yaml", "local", nproc_per_node=1)
         await asyncio.to_thread(beside.wait, 60)
-        launched = await asyncio.to_thread(api.launch, lambda: "here", nproc_per_node=1)
+        launched = await asyncio.to_thread(api.launch, lambda: "here", nproc_per_node=1, sets=EXEC)
         return [direct.status().state, beside.status().state, *launched]
 
     assert asyncio.run(both()) == ["succeeded", "succeeded", "here"]
@@ -123,21 +123,17 @@ def hold() -> None:
 
 
 def test_a_function_is_called_on_every_rank_of_every_node() -> None:
+    """The ranks are programs of their own, as on GPUs, where ranks are not forked."""
     lines: list[str] = []
-    results = api.launch(who, 4, nodes=2, nproc_per_node=2, log=lines.append)
+    results = api.launch(who, 4, nodes=2, nproc_per_node=2, sets=EXEC, log=lines.append)
     assert results == [{"rank": rank, "world": 4, "double": 8} for rank in range(4)]
     assert lines == ["called with 4"]
     assert api.find("last").id.startswith("who-")
 
 
-def test_tensors_come_home() -> None:
+def test_tensors_come_home_from_forked_ranks() -> None:
     results = api.launch(tensors, nproc_per_node=2)
     assert [(tensor.tolist(), text) for tensor, text in results] == [([0.0, 0.0], "text"), ([1.0, 1.0], "text")]
-
-
-def test_ranks_that_are_programs_of_their_own_do_the_same() -> None:
-    """As on GPUs, where ranks are not forked."""
-    assert api.launch(double, 2, nproc_per_node=2, sets=EXEC) == [4, 4]
 
 
 def test_a_result_of_another_type_is_refused_by_name() -> None:
@@ -172,7 +168,8 @@ def test_what_can_not_be_pickled_starts_nothing() -> None:
 
 def test_ctrl_c_cancels_what_was_launched(orch: Orch) -> None:
     program = "import time, orchestrator\n\ndef hold():\n    print('holding', flush=True)\n    time.sleep(600)\n\n" \
-        "orchestrator.launch(hold, nproc_per_node=1, log=lambda line: print(line, flush=True))\n"  # fmt: skip
+        "orchestrator.launch(hold, nproc_per_node=1, sets={'job.launcher': 'exec'}, " \
+        "log=lambda line: print(line, flush=True))\n"  # fmt: skip
     with subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=orch.environment(), cwd=REPO,
@@ -188,6 +185,10 @@ def test_ctrl_c_cancels_what_was_launched(orch: Orch) -> None:
 # -- the documentation
 
 
+@pytest.mark.full(
+    "tests/local/test_api.py::test_a_run_is_followed_waited_for_and_read",
+    "tests/local/test_api.py::test_the_notebook_runs_from_top_to_bottom",
+)
 @pytest.mark.timeout(300)
 def test_the_examples_of_the_page(orch: Orch, tmp_path: Path) -> None:
     text, folder = (REPO / "docs" / "api.md").read_text(), tmp_path / "page"

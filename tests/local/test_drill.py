@@ -19,6 +19,13 @@ def names_left(orch: Orch) -> list[str]:
     return [path.name for name in ("runs", "live") for path in (orch.home / name).iterdir()]
 
 
+@pytest.mark.full(
+    "tests/local/test_drill.py::test_what_was_promised_and_did_not_come_is_named_and_the_run_is_kept",
+    "tests/local/test_failures.py::test_a_killed_rank_is_restarted_from_the_checkpoint",
+    "tests/local/test_failures.py::test_a_lost_launcher_is_started_again",
+    "tests/local/test_failures.py::test_kill_9_leaves_no_rank",
+    "tests/local/test_results.py::test_a_supervisor_killed_between_is_followed_by_one_that_tells",
+)
 def test_each_kill_is_followed_by_what_is_promised(orch: Orch) -> None:
     kinds = ("rank", "launcher", "agent", "supervisor")
     two = ("--set", "profile.nproc_per_node=1")

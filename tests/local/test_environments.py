@@ -24,7 +24,7 @@ from .conftest import Orch
 @pytest.fixture
 def orch(orch: Orch, tmp_path: Path) -> Orch:
     """The command line, in a folder where a test may write."""
-    return replace(orch, cwd=tmp_path)
+    return replace(orch.with_torch, cwd=tmp_path)
 
 
 SAYS = "import alpha, sys\nprint(alpha.VERSION, sys.prefix)\n"

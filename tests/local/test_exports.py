@@ -4,6 +4,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import pytest
 from safetensors.torch import load_file
 
 from orchestrator.training.checkpoint import format as checkpoints
@@ -27,11 +28,16 @@ def by_hand(text: str, folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.full(
+    "tests/unit/specs/test_launchers.py",
+    "tests/unit/training/test_export.py",
+    "tests/local/test_training_starts.py::test_ranks_are_the_same_however_they_are_started",
+)
 def test_a_run_goes_on_by_hand_and_its_weights_travel(orch: Orch, tmp_path: Path) -> None:
     shutil.copy(REPO / "jobs" / "regression.py", tmp_path)
     job = tmp_path / "job.yaml"
     job.write_text("training: {task: regression.py, steps: 4, strategy: fsdp}\n")
-    assert orch("submit", str(job), "-p", "local", "--nproc-per-node", "2", "-f").code == 0
+    assert orch.with_torch("submit", str(job), "-p", "local", "--nproc-per-node", "2", "-f").code == 0
     run = orch.run()
     with kept_port() as port:
         said = by_hand(orch("export", "torchrun", "last", "--port", str(port)).out, tmp_path)

@@ -18,20 +18,26 @@ from orchestrator.runs.store import RunDir
 from orchestrator.supervisor.reconcile import reconcile, state_of
 from tests.testbed.machine import wait_until
 
-from .conftest import Orch
+from .conftest import WARM, Orch
+from .programs.ranks import PROGRAMS
 from .test_runs import SLOW, wait_for_line
 
-SUSPENDED = 13.0  # seconds: more than any silence between nodes that is borne
+SUSPENDED = 11.0  # seconds: more than the silence between nodes that the job below bears
 
-# Rank 2 (on the second of two nodes) fails in the way that $HOW says while all the others are in a collective.
+# In each attempt rank 2 (on the second of two nodes) fails in another way while all the others are in a collective.
+# What looks like a checkpoint says that the attempts get on.
 COLLECTIVE = """
 import os, signal, sys, torch, torch.distributed as dist
 dist.init_process_group("gloo")
-rank, how = dist.get_rank(), os.environ["HOW"]
+rank, attempt = dist.get_rank(), int(os.environ["ORCH_ATTEMPT"])
+how = sys.argv[1 + attempt]
+if rank == 0:
+    os.makedirs(f"{os.environ['ORCH_CHECKPOINT_DIR']}/step_{attempt + 1:08}")
+    open(f"{os.environ['ORCH_CHECKPOINT_DIR']}/step_{attempt + 1:08}/COMMIT", "w").close()
 for step in range(100_000):
     dist.all_reduce(torch.ones(1))
     if step == 50 and rank == 2:
-        print("rank 2 is about to fail", flush=True)
+        print("rank 2 is about to fail by", how, flush=True)
         if how == "exit":
             os._exit(17)
         if how == "raise":
@@ -42,64 +48,60 @@ for step in range(100_000):
 """
 
 
-@pytest.mark.parametrize(
-    ("how", "code", "name"),
-    [
-        ("exit", 17, None),
-        ("raise", 1, None),
-        ("SIGKILL", None, "SIGKILL"),
-        ("SIGSEGV", None, "SIGSEGV"),
-    ],
-)
-def test_the_culprit_is_named_and_not_its_victims(orch: Orch, project, how: str, code: int, name: str) -> None:
-    folder = project(fail_py=COLLECTIVE, fail_yaml="script: fail.py\nretry: {infra: 0}\n")
-    done = orch("submit", str(folder / "fail.yaml"), "-p", "local-2x2", "-f", "--env", f"HOW={how}")
-    assert done.code == 100
-    verdict = orch("why", "last", "--json").json
-    assert (verdict["rank"], verdict["node"], verdict["code"], verdict["signal"]) == (2, 1, code, name)
-    assert "rank 2 is about to fail" in verdict["tail"]
-    page = orch("why", "last").out
-    assert ("exit code 17" if code == 17 else "ValueError: boom at step 50" if code else str(name)) in page
-    if how == "raise":
-        assert verdict["error"]["type"] == "ValueError"
-        assert 'raise ValueError("boom at step 50")' in verdict["error"]["traceback"]
-        assert "orchestrator/node" not in verdict["error"]["traceback"]
-        assert verdict["cause"] == "user_error"
-    assert wait_gone(marked(orch.run().run_id), 30) == []  # what the dead submit had started ends by itself
-
-
-def test_exit_93_is_not_started_again(orch: Orch, project) -> None:
-    folder = project(fail_py=COLLECTIVE, fail_yaml="script: fail.py\nretry: {user_error: 5, infra: 5}\n")
-    assert orch("submit", str(folder / "fail.yaml"), "-p", "local-2x2", "-f", "--env", "HOW=no_retry").code == 100
+def test_the_culprit_is_named_and_not_its_victims_and_exit_93_is_not_started_again(orch: Orch, project) -> None:
+    orch = orch.with_torch
+    ways = {"exit": (17, None), "raise": (1, None), "SIGKILL": (None, "SIGKILL"), "SIGSEGV": (None, "SIGSEGV"),
+            "no_retry": (93, None)}  # fmt: skip
+    job = {"script": "fail.py", "args": list(ways), "retry": {"user_error": 9, "infra": 9}}
+    folder = project(fail_py=COLLECTIVE, fail_yaml=json.dumps(job))
+    done = orch("submit", str(folder / "fail.yaml"), "-p", "local-2x2", "-f")
+    assert done.code == 100, done.err
+    run = orch.run()
+    failed = orch.events(run, "attempt_failed")
+    assert len(failed) == len(ways)
+    for event, (how, (code, name)) in zip(failed, ways.items(), strict=True):
+        culprit = event["culprit"]
+        assert (culprit["rank"], culprit["node"], culprit["code"], culprit["signal"]) == (2, 1, code, name), culprit
+        assert f"rank 2 is about to fail by {how}" in culprit["tail"]
+    error = failed[1]["culprit"]["error"]
+    assert error["type"] == "ValueError"
+    assert 'raise ValueError("boom at step 50")' in error["traceback"]
+    assert "orchestrator/node" not in error["traceback"]
+    assert failed[1]["cause"] == "user_error"
     state = orch("status", "last", "--json").json
-    assert (state["restarts"], state["verdict"]["cause"]) == (0, "no_retry")
+    assert (state["restarts"], state["verdict"]["cause"], state["verdict"]["rank"]) == (4, "no_retry", 2)
+    assert "exit code 93" in orch("why", "last").out
+    assert wait_gone(marked(run.run_id), 30) == []
+
+
+# Appended to a task: rank 1 is killed in the first attempt.
+KILLED = """
+_loss, _calls = loss, []
+
+def loss(outputs, targets):
+    _calls.append(1)
+    if len(_calls) == 25 and os.environ["RANK"] == "1" and os.environ["ORCH_ATTEMPT"] == "0":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return _loss(outputs, targets)
+"""
 
 
 def test_a_killed_rank_is_restarted_from_the_checkpoint(orch: Orch, project) -> None:
     """The gang starts again on a fresh port, goes on where it was, and ends as if nothing had happened."""
-    folder = project(
-        digits_yaml="training: {task: digits.py, epochs: 6, save_every: 5, global_batch: 96}\nretry: {infra: 1}\n",
-        killer_py="",
-    )
-    task = (Path(__file__).parents[2] / "jobs" / "digits.py").read_text()
-    (folder / "digits.py").write_text(
-        task
-        + "\n\nimport os as _os, signal as _signal\n_loss, _calls = loss, []\n\n\n"
-        + "def loss(outputs, targets):\n    _calls.append(1)\n"
-        + "    if len(_calls) == 32 and _os.environ['RANK'] == '1' and _os.environ['ORCH_ATTEMPT'] == '0':\n"
-        + "        _os.kill(_os.getpid(), _signal.SIGKILL)\n    return _loss(outputs, targets)\n"
-    )
-    done = orch("submit", str(folder / "digits.yaml"), "-p", "local-2x2", "-f")
+    training = "training: {task: small.py, steps: 40, save_every: 5, log_every: 5, global_batch: 12}\n"
+    job = f"{training}{WARM}retry: {{infra: 1}}\n"
+    folder = project(small_py=(PROGRAMS / "small.py").read_text() + KILLED, small_yaml=job)
+    done = orch.with_torch("submit", str(folder / "small.yaml"), "-p", "local-2x2", "-f")
     assert done.code == 0, done.err
     run = orch.run()
     first, second = orch.events(run, "go")
     assert first["master_port"] != second["master_port"]
     restart = orch.events(run, "restart")[0]
     assert (restart["attempt"], restart["cause"]) == (1, "infra")
-    assert restart["from_step"] >= 25
+    assert restart["from_step"] >= 15
     assert "attempt 1" in done.out
     steps = [json.loads(line)["step"] for line in (run.path / "metrics.jsonl").read_text().splitlines()]
-    assert max(steps) == 90
+    assert max(steps) == 40
 
 
 def test_no_progress_ends_the_run(orch: Orch, project) -> None:
@@ -229,7 +231,7 @@ def test_an_unrelated_process_is_never_touched(orch: Orch, project) -> None:
 
 def test_a_node_that_can_not_start_its_launcher_is_named(orch: Orch, project) -> None:
     folder = project(place_yaml="kind: local\nnodes: 2\nnproc_per_node: 1\npython: /nonexistent/python\n")
-    done = orch("submit", "hello", "-p", str(folder / "place.yaml"), "-f", timeout=200)
+    done = orch.with_torch("submit", "hello", "-p", str(folder / "place.yaml"), "-f", timeout=200)
     assert done.code == 100
     assert "/nonexistent/python" in done.err
 
@@ -329,7 +331,7 @@ def test_a_launcher_that_may_open_no_more_files_is_named_with_the_reason(orch: O
 
 @pytest.mark.parametrize("node", [0, 1])
 def test_a_frozen_agent_does_not_keep_a_run_open(orch: Orch, project, node: int) -> None:
-    folder = project(slow_py=SLOW, slow_yaml="script: slow.py\nretry: {infra: 0}\n")
+    folder = project(slow_py=SLOW, slow_yaml="script: slow.py\nretry: {infra: 0}\nlimits: {link: 8, grace: 5}\n")
     run = orch.submit(str(folder / "slow.yaml"), "-p", "local-2x2")
     wait_for_line(run, "is up", 3)
     frozen = agent_of(run, node)
@@ -366,7 +368,9 @@ while not os.path.exists(sys.argv[1]):
     time.sleep(0.02)
 """
     folder = project(slow_py=program)
-    (folder / "slow.yaml").write_text(f"script: slow.py\nargs: [{folder}/go]\nretry: {{infra: 0}}\n")
+    (folder / "slow.yaml").write_text(
+        f"script: slow.py\nargs: [{folder}/go]\nretry: {{infra: 0}}\nlimits: {{link: 8}}\n"
+    )
     run = orch.submit(str(folder / "slow.yaml"), "-p", "local-2x2")
     for rank in range(4):
         wait_for_line(run, "is up", rank)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -110,7 +111,7 @@ def test_a_full_disk_costs_the_log_and_not_the_run(orch: Orch, project, small_di
     program = "for number in range(100_000):\n    print('z' * 99)\n"
     folder = project(fill_py=program, fill_yaml="script: fill.py\n")
     (folder / "one.yaml").write_text("kind: local\nnproc_per_node: 1\n")
-    runner = Orch(small_disk / "home", orch.cwd)
+    runner = replace(orch, home=small_disk / "home")
     run = runner.submit(str(folder / "fill.yaml"), "-p", str(folder / "one.yaml"))
     state = wait(run, timeout=200)
     assert state.state == "succeeded", state.verdict
@@ -130,7 +131,7 @@ def test_a_full_disk_does_not_keep_a_run_from_being_cancelled(orch: Orch, projec
         hold_py="import time\nprint('is up', flush=True)\ntime.sleep(600)\n", hold_yaml="script: hold.py\n"
     )
     (folder / "one.yaml").write_text("kind: local\nnproc_per_node: 1\n")
-    runner = Orch(small_disk / "home", orch.cwd)
+    runner = replace(orch, home=small_disk / "home")
     run = runner.submit(str(folder / "hold.yaml"), "-p", str(folder / "one.yaml"))
     wait_for_line(run, "is up")
     with contextlib.suppress(OSError), open(small_disk / "filler", "wb", buffering=0) as filler:

@@ -13,13 +13,51 @@ from tests.testbed.machine import wait_until
 
 from .conftest import Orch
 
-# Rank 1 stands still at step 30 of the first attempt, in the way that $HOW says.
-STAND_STILL = """
-import os, re, signal, sys, time, torch, torch.distributed as dist
-from orchestrator.training import run
+# Beats as a training sends them, and a meeting of all ranks at each step, without torch.
+MEETING = """
+import os, re, signal, socket, sys, threading, time
+from pathlib import Path
+from orchestrator.training.progress.heartbeat import Heartbeat, HeartbeatFile
 
-dist.init_process_group("gloo")
-rank, first = dist.get_rank(), os.environ["ORCH_ATTEMPT"] == "0"
+rank, ranks, first = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ["ORCH_ATTEMPT"] == "0"
+beats = HeartbeatFile(Path(os.environ["ORCH_BEAT_FILE"]))
+place = f"\\0{os.environ['ORCH_RUN_ID']}.{os.environ['ORCH_ATTEMPT']}"
+
+def beat(step, phase="train"):
+    beats.write(Heartbeat(step=step, total=60, phase=phase, rate=9.0))  # the rate tells that there was a step
+
+def serve(listening):
+    peers = [listening.accept()[0] for _ in range(ranks)]
+    while all(peer.recv(1) for peer in peers):
+        for peer in peers:
+            peer.sendall(b"x")
+
+def join():
+    if rank == 0:
+        listening = socket.socket(socket.AF_UNIX)
+        listening.bind(place)
+        listening.listen()
+        threading.Thread(target=serve, args=[listening], daemon=True).start()
+    while True:
+        try:
+            meeting = socket.socket(socket.AF_UNIX)
+            meeting.connect(place)
+            return meeting
+        except ConnectionRefusedError:  # rank 0 is not there yet
+            time.sleep(0.02)
+"""
+
+# Rank 1 stands still at step 30 of the first attempt, in the way that $HOW says.
+STAND_STILL = f"""{MEETING}
+meeting, nobody = join(), socket.socketpair()
+
+def barrier():
+    meeting.sendall(b"x")
+    assert meeting.recv(1)
+
+def other_barrier():
+    nobody[0].recv(1)
+
 for step in range(1, 61):
     if rank == 1 and first and step == 30:
         how = os.environ["HOW"]
@@ -29,25 +67,35 @@ for step in range(1, 61):
             time.sleep(600)
         if how == "gil":
             re.match(r"(a+)+$", "a" * 64 + "b")
-        if how == "collective":
-            dist.barrier(dist.new_group([1])) or dist.recv(torch.zeros(1), src=0)
-    dist.all_reduce(torch.ones(1))
-    run.step(step, 60)
+        if how == "elsewhere":
+            other_barrier()
+    barrier()
+    beat(step)
     time.sleep(0.02)
-run.phase("done")
+beat(60, "done")
 print("went through", flush=True)
-dist.barrier()
-dist.destroy_process_group()
 """
 JOB = "script: still.py\nenv: {HOW: null}\nhang: {train: 6s, medians: 2, other: 60s}\nretry: {infra: 1}\n"
+UNDER_TORCHRUN = pytest.mark.full(
+    "tests/local/test_hangs.py::test_the_rank_that_stands_still_is_blamed_and_the_gang_restarted",
+    "tests/local/test_stacks.py::test_equal_stacks_are_shown_once",
+)
 
 
 @pytest.mark.parametrize(
-    ("how", "launcher"), [("stopped", "fork"), ("sleep", "torchrun"), ("gil", "exec"), ("collective", "fork")]
+    ("how", "launcher"),
+    [
+        ("stopped", "fork"),
+        ("gil", "exec"),
+        ("elsewhere", "fork"),
+        pytest.param("sleep", "torchrun", marks=UNDER_TORCHRUN),
+    ],
 )
 def test_the_rank_that_stands_still_is_blamed_and_the_gang_restarted(
     orch: Orch, project, how: str, launcher: str
 ) -> None:
+    if launcher == "torchrun":
+        orch = orch.with_torch
     folder = project(still_py=STAND_STILL, still_yaml=f"{JOB}launcher: {launcher}\n")
     done = orch("submit", str(folder / "still.yaml"), "-p", "local-2x2", "-f", "--env", f"HOW={how}")
     assert done.code == 0, done.err
@@ -99,7 +147,7 @@ dist.destroy_process_group()
 
 def test_the_rank_that_never_entered_a_collective_is_blamed_by_the_flight_recorders(orch: Orch, project) -> None:
     folder = project(out_py=LEAVE_OUT, out_yaml=JOB.replace("still.py", "out.py"))
-    done = orch("submit", str(folder / "out.yaml"), "-p", "local-2x2", "-f", "--env", "HOW=")
+    done = orch.with_torch("submit", str(folder / "out.yaml"), "-p", "local-2x2", "-f", "--env", "HOW=")
     assert done.code == 0, done.err
     run = orch.run()
     (failed,) = orch.events(run, "attempt_failed")
@@ -110,19 +158,16 @@ def test_the_rank_that_never_entered_a_collective_is_blamed_by_the_flight_record
     assert dumps == {f"flight_{rank}" for rank in range(4)}  # and no pipe
 
 
-SLOW = """
-import os, time
-from orchestrator.training import run
-
+SLOW = f"""{MEETING}
 time.sleep(3)  # a slow start
-for step in range(1, 4):
-    if step == 1:
-        time.sleep(4)  # a slow first step
-    run.step(step, 3)
-    for name in ("eval", "save"):
-        with run.phase(name):
-            time.sleep(3.5)
-run.phase("done")
+beats.write(Heartbeat())
+time.sleep(4)  # a slow first step
+beat(1)
+for name in ("eval", "save"):
+    beat(1, name)
+    time.sleep(3.5)
+beat(2)
+beat(2, "done")
 """
 
 
@@ -162,13 +207,14 @@ def test_a_program_without_beats_is_restarted_when_the_job_asks_for_it(orch: Orc
 
 
 def test_a_hang_is_only_reported_when_the_job_says_so(orch: Orch, project) -> None:
-    program = (
-        "import os, time\nfrom orchestrator.training import run\n"
-        "for step in range(1, 31):\n    run.step(step, 30)\n"
-        "    time.sleep(0.15)\n"
-        "    while step == 20 and not os.path.exists(os.environ['GO']):\n        time.sleep(0.02)\n"
-        "run.phase('done')\n"
-    )
+    program = f"""{MEETING}
+for step in range(1, 31):
+    beat(step)
+    time.sleep(0.15)
+    while step == 20 and not os.path.exists(os.environ["GO"]):
+        time.sleep(0.02)
+beat(30, "done")
+"""
     folder = project(
         nap_py=program, nap_yaml="script: nap.py\nhang: {action: report, train: 4s, medians: 1, other: 60s}\n"
     )

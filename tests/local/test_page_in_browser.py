@@ -98,8 +98,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def orch(home: Path) -> Iterator[Orch]:
-    orch = Orch(home, REPO)
+def orch(home: Path, bare_python: str) -> Iterator[Orch]:
+    orch = Orch(home, REPO, bare_python)
     assert orch("ui", "--detach").code == 0
     yield orch
     assert orch("ui", "--stop").code == 0
@@ -174,6 +174,7 @@ def test_the_opening_file_works_once_and_leaves_no_code_behind(page: Page, home:
     expect(page.get_by_role("heading", name="Runs")).to_be_visible()
 
 
+@pytest.mark.full("tests/local/test_page_in_browser.py::test_a_run_that_goes_on_is_watched_and_cancelled")
 def test_runs_are_listed_and_filtered(page: Page, failed: RunDir, sweep: str) -> None:
     at(page, "/")
     page.reload()
@@ -249,6 +250,10 @@ def test_a_run_that_goes_on_is_watched_and_cancelled(
     assert state_of(run).state == "cancelled"
 
 
+@pytest.mark.full(
+    "tests/local/test_results.py::test_a_run_repeated_compared_and_bundled",
+    "tests/local/test_page_in_browser.py::test_a_run_that_goes_on_is_watched_and_cancelled",
+)
 def test_a_run_is_repeated_and_pulled(page: Page, orch: Orch, failed: RunDir, tmp_path: Path) -> None:
     at(page, f"/run/{failed.run_id}")
     page.get_by_role("button", name="Pull").click()
@@ -271,6 +276,10 @@ def test_a_run_is_repeated_and_pulled(page: Page, orch: Orch, failed: RunDir, tm
     expect(page.get_by_text("Repeats")).to_be_visible()
 
 
+@pytest.mark.full(
+    "tests/local/test_sweeps.py::test_the_points_run_one_after_another_and_are_ranked",
+    "tests/local/test_page_in_browser.py::test_a_run_that_failed_says_why",
+)
 def test_a_sweep_shows_its_best_point_and_two_runs_differ(page: Page, sweep: str) -> None:
     at(page, f"/sweep/{sweep}")
     points = page.get_by_role("region", name="Points by loss, the lowest first").locator("tbody tr")
@@ -286,6 +295,7 @@ def test_a_sweep_shows_its_best_point_and_two_runs_differ(page: Page, sweep: str
     expect(page.locator(".uplot .u-series")).to_have_count(3)
 
 
+@pytest.mark.full("tests/local/test_page_in_browser.py::test_a_run_that_failed_says_why")
 def test_the_keyboard_alone_comes_everywhere(page: Page, failed: RunDir, sweep: str) -> None:
     page.reload()
     expect(page.locator("table.runs tbody tr").first).to_be_visible()
@@ -307,6 +317,10 @@ def test_the_keyboard_alone_comes_everywhere(page: Page, failed: RunDir, sweep: 
     expect(page.get_by_role("dialog")).to_have_count(0)
 
 
+@pytest.mark.full(
+    "tests/unit/web/test_colours.py",
+    "tests/local/test_page_in_browser.py::test_a_run_that_failed_says_why",
+)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_each_view_fits_a_phone(page: Page, failed: RunDir, sweep: str, scheme: str) -> None:
     page.set_viewport_size({"width": 360, "height": 740})
@@ -361,6 +375,7 @@ def test_another_page_in_the_same_browser_learns_nothing(page: Page) -> None:
             thread.join()
 
 
+@pytest.mark.full("tests/local/test_page_in_browser.py::test_a_run_that_failed_says_why")
 def test_exported_pages_need_no_server(
     browser: Browser, orch: Orch, failed: RunDir, sweep: str, tmp_path: Path
 ) -> None:
@@ -396,6 +411,10 @@ def test_exported_pages_need_no_server(
     assert orch("ui", "--export", str(folder)).code == 2  # it holds something
 
 
+@pytest.mark.full(
+    "tests/unit/web/test_access.py",
+    "tests/local/test_page.py::test_all_but_the_entrance_asks_for_a_session",
+)
 def test_a_session_that_is_unknown_is_told_what_to_do(browser: Browser, page: Page) -> None:
     where, told = page.url, "no session: open the page by orch ui"
     page.goto("about:blank")  # the browser names each 401 on a console, at a moment of its own: not on this page's
@@ -411,6 +430,10 @@ def test_a_session_that_is_unknown_is_told_what_to_do(browser: Browser, page: Pa
     expect(forgotten.locator("body")).to_have_text(told)
 
 
+@pytest.mark.full(
+    "tests/unit/web/test_watcher.py",
+    "tests/local/test_page_in_browser.py::test_a_run_that_goes_on_is_watched_and_cancelled",
+)
 def test_rows_come_as_they_are_scrolled_to_and_stay_known(browser: Browser, tmp_path: Path) -> None:
     orch = Orch(tmp_path / "home", REPO)
     for number in range(300):
@@ -442,6 +465,7 @@ def test_rows_come_as_they_are_scrolled_to_and_stay_known(browser: Browser, tmp_
         assert orch("ui", "--stop").code == 0
 
 
+@pytest.mark.full("tests/local/test_page.py::test_a_server_that_is_gone_is_forgotten")
 def test_a_server_that_is_gone_is_said(browser: Browser, tmp_path: Path) -> None:
     orch = Orch(tmp_path / "home", REPO)
     assert orch("ui", "--detach").code == 0

@@ -17,8 +17,9 @@ def test_the_next_steps_of_every_rank_are_recorded(orch: Orch, tmp_path: Path) -
     shutil.copy(PROGRAMS / "small.py", tmp_path / "small.py")
     job = tmp_path / "small.yaml"
     for_ever = {"epochs": 100_000, "eval_every": 100_000, "save_every": 100_000}
-    job.write_text(json.dumps({"training": {"task": "small.py", "global_batch": 12, **for_ever}}))
-    run = orch.submit(str(job), "-p", "local", "--nproc-per-node", "2", "--name", "small")
+    training = {"task": "small.py", "global_batch": 12, **for_ever}
+    job.write_text(json.dumps({"training": training, "warm_imports": ["torch._dynamo", "orchestrator.training.train"]}))
+    run = orch.with_torch.submit(str(job), "-p", "local", "--nproc-per-node", "2", "--name", "small")
 
     def trains() -> bool:
         return all('"phase": "train"' in path.read_text() for path in run.path.glob("nodes/0/attempt_0/beat_*")) and (

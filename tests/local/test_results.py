@@ -21,7 +21,7 @@ from orchestrator.operations.runs import wait
 from orchestrator.runs.files.checkpoints import listing
 from orchestrator.runs.store import RunDir, read_lines
 
-from .conftest import Orch, files_with
+from .conftest import WARM_DIGITS, Orch, files_with
 
 SLEEPER = """
 import os, signal, sys, time
@@ -70,7 +70,7 @@ def inbox(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
 
 def test_a_training_runs_results(orch: Orch, tmp_path: Path) -> None:
     args = ("--set", "job.training.epochs=4", "--set", "job.training.save_every=20", "--set", "job.checkpoint.keep=9")
-    run = orch.submit("digits_ddp", "-p", "local", *args)
+    run = orch.with_torch.submit("digits_ddp", "-p", "local", *args, *WARM_DIGITS)
     early = orch("pull", run.run_id, "--to", str(tmp_path / "out"))  # of a run that has hardly begun
     assert early.code == 0, early.err
     assert wait(run, timeout=200).state == "succeeded"
@@ -123,7 +123,7 @@ def test_the_best_checkpoint_of_a_script_of_ones_own_stays_and_is_what_best_mean
     orch: Orch, project: Callable[..., Path], tmp_path: Path
 ) -> None:
     folder = project(train_py=OWN_SCRIPT, train_yaml="script: train.py\ncheckpoint: {keep: 1, keep_best: accuracy}\n")
-    job = str(folder / "train.yaml")
+    job, orch = str(folder / "train.yaml"), orch.with_torch
     done = orch("submit", job, "-p", "local", "--nproc-per-node", "1", "-f")
     assert done.code == 0, done.err
     run = orch.run()
@@ -141,7 +141,8 @@ def test_a_training_saves_what_it_has_evaluated_and_keeps_the_best_in_parts_too(
         "job.training.strategy=fsdp", "job.training.epochs=1", "job.training.eval_every=4", "job.training.save_every=5",
         "job.checkpoint.keep=1", "job.checkpoint.keep_best=loss", "job.training.lr=0.01",
     ]  # fmt: skip
-    done = orch("submit", "digits_ddp", "-p", "local", "-f", *(word for each in sets for word in ("--set", each)))
+    words = [word for each in sets for word in ("--set", each)]
+    done = orch.with_torch("submit", "digits_ddp", "-p", "local", "-f", *words, *WARM_DIGITS)
     assert done.code == 0, done.err
     run = orch.run()
     measured = [line for line in read_lines(run.path / "metrics.jsonl") if line["kind"] == "eval"]

@@ -217,7 +217,18 @@ def test_a_start_that_gained_nothing_by_its_time_limit_is_the_last(make: Any, sa
         assert "its time limit of 10 min came before it had saved anything new" in given_up[0]["reason"]
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        "fork",
+        pytest.param(
+            "spawn",
+            marks=pytest.mark.full(
+                "tests/local/test_slurm_agents.py::test_workers_live_through_the_warning_that_every_process_gets[fork]"
+            ),
+        ),
+    ],
+)
 def test_workers_live_through_the_warning_that_every_process_gets(make: Any, method: str) -> None:
     job = make(LOADER, method)
     job.start(0)

@@ -48,6 +48,8 @@ def standing(orch: Orch, folder: Path, ranks: int, *options: str, **job: object)
 
 @pytest.mark.parametrize("launcher", ["exec", "torchrun"])  # forked ranks: tests/cluster/test_debug.py
 def test_equal_stacks_are_shown_once(orch: Orch, project: Callable[..., Path], launcher: str) -> None:
+    if launcher == "torchrun":
+        orch = orch.with_torch
     run = standing(orch, project(stand_py=STAND), 4, script="stand.py", launcher=launcher)
     done = orch("stacks", run.run_id)
     assert done.code == 0, done.err

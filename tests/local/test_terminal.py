@@ -41,9 +41,9 @@ sys.exit(17 if os.environ["RANK"] == "1" else 0)
 
 
 @pytest.fixture(scope="module")
-def orch(tmp_path_factory: pytest.TempPathFactory) -> Orch:
+def orch(tmp_path_factory: pytest.TempPathFactory, bare_python: str) -> Orch:
     """The command line, with one run of two ranks of which the second one has ended with 17."""
-    runner, folder = Orch(tmp_path_factory.mktemp("home"), REPO), tmp_path_factory.mktemp("project")
+    runner, folder = Orch(tmp_path_factory.mktemp("home"), REPO, bare_python), tmp_path_factory.mktemp("project")
     (folder / "main.py").write_text(RANK)
     job = {"script": "main.py", "args": ["wait", "a b"], "env": {"MODE": "x y"}, "secrets": ["KEY"], "warm_imports": []}
     (folder / "job.yaml").write_text(json.dumps(job))

@@ -14,6 +14,7 @@ from orchestrator.training.options import parse
 from orchestrator.training.progress.heartbeat import HEARTBEAT_BYTES
 from tests.local.programs.ranks import JOBS, PROGRAMS, run, started, train, wait_for
 
+SMALL = ("--global-batch", "12", "--option", "dropout=0.5", "--seed", "7")
 DROPOUT = ("--global-batch", "90", "--option", "dropout=0.5", "--seed", "7")
 
 
@@ -92,6 +93,10 @@ def unbroken(tmp_path_factory):
     return folder
 
 
+@pytest.mark.full(
+    "tests/local/test_training_strategies.py::test_a_resumed_training_equals_an_unbroken_one",
+    "tests/local/test_training_runs.py::test_a_stop_signal_to_one_rank_stops_all_at_one_step_and_another_world_goes_on",
+)
 def test_a_resumed_run_equals_an_unbroken_one_bit_for_bit(unbroken, tmp_path):
     # Step 7 is within the first epoch (16 steps, the last of them uneven), step 24 within the second.
     assert [rank.code for rank in run(3, train("--steps", "7", *DROPOUT), tmp_path)] == [0, 0, 0]
@@ -103,6 +108,7 @@ def test_a_resumed_run_equals_an_unbroken_one_bit_for_bit(unbroken, tmp_path):
     assert_equal(resumed, whole)
 
 
+@pytest.mark.full("tests/local/test_training_strategies.py::test_every_way_evaluates_alike")
 def test_an_evaluation_over_three_ranks_counts_each_sample_once(unbroken):
     task = load_task(JOBS / "digits.py")
     options = parse(["--task", "digits.py"])
@@ -115,6 +121,7 @@ def test_an_evaluation_over_three_ranks_counts_each_sample_once(unbroken):
     assert result["test_samples"] == 360
 
 
+@pytest.mark.full("tests/local/test_training_strategies.py::test_three_ranks_of_ddp_give_the_weights_of_one_process")
 def test_uneven_batches_give_the_gradient_of_a_single_process(tmp_path):
     # 7 samples in batches of 6: at the second step two of three ranks have none.
     arguments = train("--steps", "4", "--global-batch", "6", task=PROGRAMS / "uneven.py")
@@ -126,7 +133,8 @@ def test_uneven_batches_give_the_gradient_of_a_single_process(tmp_path):
 
 
 def test_a_stop_signal_to_one_rank_stops_all_at_one_step_and_another_world_goes_on(tmp_path):
-    with started(2, train("--epochs", "100000", *DROPOUT, "--save-every", "100000"), tmp_path) as ranks:
+    endless = ("--epochs", "1000000", "--save-every", "1000000", "--eval-every", "1000000")
+    with started(2, train(*endless, *SMALL, task=PROGRAMS / "small.py"), tmp_path) as ranks:
         wait_for(tmp_path / "metrics.jsonl", '"step": 100,', ranks)
         ranks.processes[1].send_signal(signal.SIGUSR2)
         ended = ranks.wait()
@@ -135,7 +143,7 @@ def test_a_stop_signal_to_one_rank_stops_all_at_one_step_and_another_world_goes_
     assert [beat(tmp_path, rank)["step"] for rank in (0, 1)] == [step, step]
     assert f"stopped by a signal at step {step}" in ended[0].out
 
-    [alone] = run(1, train("--steps", str(step + 20), *DROPOUT), tmp_path)
+    [alone] = run(1, train("--steps", str(step + 20), *SMALL, task=PROGRAMS / "small.py"), tmp_path)
     assert alone.code == 0, alone
     assert f"resumed from checkpoints/step_{step:08d} at step {step}" in alone.out
     assert json.loads((tmp_path / "result.json").read_text())["step"] == step + 20
@@ -165,9 +173,9 @@ def test_a_disk_that_refuses_fails_the_save_and_not_the_training(tmp_path):
 
 
 def test_an_error_of_the_user_is_one_sentence(tmp_path):
-    for rank in run(2, train("--global-batch", "97"), tmp_path):
+    for rank in run(2, train("--global-batch", "13", task=PROGRAMS / "small.py"), tmp_path):
         assert rank.code == 2
         assert rank.err == (
-            "error: A global batch of 97 can't be shared evenly by 2 ranks: "
-            "the nearest that can are 96 and 98 (--global-batch).\n"
+            "error: A global batch of 13 can't be shared evenly by 2 ranks: "
+            "the nearest that can are 12 and 14 (--global-batch).\n"
         )

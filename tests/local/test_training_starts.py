@@ -23,11 +23,16 @@ def under_orch(orch: Orch, folder: Path, launcher: str) -> list[dict]:
     told.mkdir()
     job = folder / f"{launcher}.yaml"
     job.write_text(f"script: introduce.py\nargs: ['{told}']\nlauncher: {launcher}\n")
-    done = orch("submit", str(job), "-p", "local", "--nproc-per-node", "2", "-f")
+    done = orch.with_torch("submit", str(job), "-p", "local", "--nproc-per-node", "2", "-f")
     assert done.code == 0, done.err
     return [json.loads((told / f"{rank}.json").read_text()) for rank in range(2)]
 
 
+@pytest.mark.full(
+    "tests/local/test_launcher.py::test_every_launcher_joins_the_ranks",
+    "tests/local/test_launcher.py::test_the_environment_is_torchruns",
+    "tests/local/test_training_starts.py::test_the_first_rank_that_raises_is_the_one_that_is_told_of",
+)
 def test_ranks_are_the_same_however_they_are_started(orch: Orch, tmp_path: Path) -> None:
     folder = tmp_path / "code"
     folder.mkdir()
@@ -113,7 +118,12 @@ def test_garbage_is_not_looked_for_in_what_lives_since_the_first_step(tmp_path: 
 STAND_IN = COLLECTED.replace('"noise")', '"noise", stand_in=True)')
 
 
-@pytest.mark.parametrize(("given", "said"), [("2", True), ("4", False)])
+EQUAL = pytest.mark.full(
+    "tests/local/test_training_starts.py::test_epochs_that_do_not_count_for_a_stand_in_are_said[2-True]"
+)
+
+
+@pytest.mark.parametrize(("given", "said"), [("2", True), pytest.param("4", False, marks=EQUAL)])
 def test_epochs_that_do_not_count_for_a_stand_in_are_said(tmp_path: Path, given: str, said: bool) -> None:
     task = tmp_path / "stand_in.py"
     task.write_text(STAND_IN)

@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from tests.local.conftest import Orch
+from tests.local.conftest import WARM, Orch
 from tests.local.programs.ranks import PROGRAMS
 
 
@@ -12,8 +12,9 @@ def test_a_loss_that_is_no_number_is_the_verdict_and_is_not_tried_again(orch: Or
     job = tmp_path / "job.yaml"
     job.write_text(
         "training: {task: small.py, epochs: 3, global_batch: 12, options: {poison: 20}}\nretry: {user_error: 3}\n"
+        + WARM
     )
-    done = orch("submit", str(job), "-p", "local", "--nproc-per-node", "2", "-f")
+    done = orch.with_torch("submit", str(job), "-p", "local", "--nproc-per-node", "2", "-f")
     assert done.code == 100
     why = orch("why", "last").out
     assert "93" in why
@@ -29,9 +30,9 @@ def test_a_training_whose_final_weights_are_on_no_disk_has_failed_and_is_not_tri
     job = tmp_path / "job.yaml"
     job.write_text(
         "training: {task: small.py, epochs: 2, global_batch: 12}\nretry: {user_error: 3, infra: 3}\n"
-        f"checkpoint: {{dir: {tmp_path / 'file' / 'saved'}}}\n"
+        f"checkpoint: {{dir: {tmp_path / 'file' / 'saved'}}}\n" + WARM
     )
-    done = orch("submit", str(job), "-p", "local", "--nproc-per-node", "2", "-f")
+    done = orch.with_torch("submit", str(job), "-p", "local", "--nproc-per-node", "2", "-f")
     assert done.code == 100
     verdict = orch("why", "last", "--json").json
     assert (verdict["outcome"], verdict["cause"]) == ("failed", "checkpoint")
@@ -63,7 +64,7 @@ def _scripted(orch: Orch, folder: Path, *, mended: bool) -> int:
     (folder / "job.yaml").write_text(f"script: main.py\ncheckpoint: {{dir: {folder}/disk/saved}}\n")
     (folder / "main.py").write_text(SCRIPT.replace("{mended}", str(mended)))
     (folder / "disk").mkdir()
-    return orch("submit", str(folder / "job.yaml"), "-p", "local", "--nproc-per-node", "1", "-f").code
+    return orch.with_torch("submit", str(folder / "job.yaml"), "-p", "local", "--nproc-per-node", "1", "-f").code
 
 
 def test_a_script_whose_earlier_checkpoint_alone_was_refused_succeeds_with_a_note(orch: Orch, tmp_path: Path) -> None:

@@ -75,7 +75,12 @@ def workers_of(pid: int) -> set[int]:
     return {int(child) for child in children}
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
+SPAWNED = pytest.mark.full(
+    "tests/local/test_training_workers.py::test_workers_live_through_signals_to_everybody_and_end_with_their_rank[fork]"
+)
+
+
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=SPAWNED)])
 def test_workers_live_through_signals_to_everybody_and_end_with_their_rank(start: str, tmp_path: Path) -> None:
     forever = ("--steps", "1000000", "--log-every", "1", "--eval-every", "1000000", "--save-every", "1000000")
     arguments = train(*LENGTH, *forever, *DATASET, "2", "--worker-start", start, task=SMALL)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.conftest import orch, project  # noqa: F401 (fixtures, used by name)
+from tests.local.conftest import bare_python, orch, project  # noqa: F401 (fixtures, used by name)
 
 FULL = os.environ.get("SOAK") == "1"
 SEED = int(os.environ["SOAK_SEED"])

@@ -18,7 +18,12 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 SHORT = ('job.args=["60", "0.2"]', f"job.limits.link={LINK}", "profile.nproc_per_node=1")
 
 
+@pytest.mark.full(
+    "tests/local/test_drill.py::test_what_was_promised_and_did_not_come_is_named_and_the_run_is_kept",
+    "tests/soak/test_restarts.py::test_random_failures_of_random_ranks",
+)
 def test_drills_with_faults_drawn_at_random(orch: Orch, soak: Soak, tmp_path: Path) -> None:
+    orch = orch.with_torch
     standing = orch.submit("hello", "-p", "local", "--set", 'job.command=["sleep", "3600"]', "--nproc-per-node", "1")
 
     def supervisor() -> int:

@@ -110,6 +110,7 @@ JOB = """
 script: train.py
 retry: {user_error: 1000, infra: 1000}
 env: {OMP_NUM_THREADS: "1"}
+warm_imports: [torch._dynamo, orchestrator.training.run]
 """
 
 
@@ -186,13 +187,13 @@ def test_random_failures_of_random_ranks(orch: Orch, project: Any, soak: Soak) -
     for number in range(runs):
         plan = plan_failures(soak.chance, each)
         folder = project(train_py=PROGRAM, train_yaml=JOB, plan_json=json.dumps(plan))
-        run = orch.submit(str(folder / "train.yaml"), "-p", "local-2x2", "--name", f"fails{number}")
+        run = orch.with_torch.submit(str(folder / "train.yaml"), "-p", "local-2x2", "--name", f"fails{number}")
         state = wait(run, timeout=20 * each + 60)
         soak.check(state.state == "succeeded", f"{state.state}: {state.verdict} SOAK_SEED={SEED}")
         check_run(soak, orch, run, plan)
 
         project(plan_json=json.dumps(undisturbed(plan)))
-        calm = orch.submit(str(folder / "train.yaml"), "-p", "local-2x2", "--name", f"calm{number}")
+        calm = orch.with_torch.submit(str(folder / "train.yaml"), "-p", "local-2x2", "--name", f"calm{number}")
         assert wait(calm, timeout=60).state == "succeeded"
         if state.state == "succeeded":
             expected, found = weights(calm), weights(run)
