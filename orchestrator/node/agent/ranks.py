@@ -10,7 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Coroutine
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, Callable
 
 from orchestrator.node.agent import launcher_process
@@ -26,6 +26,7 @@ from orchestrator.node.system.gpus.devices import gpus
 from orchestrator.node.system.host import network_here
 from orchestrator.node.system.inputs import InputError, place
 from orchestrator.node.system.kernel_log import words_on_gpus
+from orchestrator.node.system.own_folder import OwnFolder
 from orchestrator.node.system.processes import STOPPED, end_marked, state_of
 from orchestrator.node.system.threads import in_thread
 from orchestrator.protocol.checkpoints.checksum import installed
@@ -70,6 +71,8 @@ class Ranks:
         self.is_launcher_gone = False
         self.stop_deadline: float | None = None
         self.resumable: dict[str, Saved] = {}  # checkpoints that this attempt may go on from
+        self.folder = OwnFolder(self.node_dir)
+        self.is_folder_lost = False
         self.held: int | None = None  # what keeps the environment from being removed, until this process ends
 
     async def start(self) -> None:
@@ -98,6 +101,9 @@ class Ranks:
         """Make ready for an attempt, with a new launcher where the last one is gone."""
         self.attempt, self.store_addr, self.stop_deadline = attempt, store_addr, None
         self.heartbeats = HeartbeatReader(self.task.hang)
+        if self._look_at_folder():
+            self._trouble(f"the run's folder {self.task.run_dir} was removed during the run", "infra")
+            return
         if self.is_launcher_gone:
             self._renew_launcher()
         elif self.launcher.is_dismissed:
@@ -169,11 +175,13 @@ class Ranks:
 
     def look(self, now: float) -> None:
         """Tell of ranks that stand still; end those that did not stop in time, and a launcher that stands still."""
+        self._look_at_folder()
         if self.running and self.stop_deadline is None:
             ranks = self.members if self.task.launcher in ("torchrun", "accelerate") else self.running
-            for stall in self.heartbeats.new_stalls(attempt_folder(self.node_dir, self.attempt), ranks, now):
-                self.events.write("stall", attempt=self.attempt, full=stall.is_full, **asdict(stall))
-                self.tell({"kind": "stall", "attempt": self.attempt, "full": stall.is_full, **asdict(stall)})
+            for news in self.heartbeats.news(attempt_folder(self.node_dir, self.attempt), ranks, now):
+                if news["kind"] == "stall" and not news["full"]:  # the leader records a whole limit, if it counts
+                    self.events.write(**news, attempt=self.attempt)
+                self.tell({**news, "attempt": self.attempt})
         if self.stop_deadline is not None and now > self.stop_deadline:
             self.stop_deadline = None
             self.events.write("launcher_killed", reason="its ranks did not end in time")
@@ -183,6 +191,13 @@ class Ranks:
             if self.launcher.ended_for:
                 self.events.write("launcher_killed", reason=self.launcher.ended_for)
                 self.launcher.kill()
+
+    def _look_at_folder(self) -> bool:
+        """Return whether this node's folder of the run was removed; the leader is told once."""
+        if not self.is_folder_lost and self.folder.is_removed():
+            self.is_folder_lost = True
+            self.tell({"kind": "folder_lost", "path": self.task.run_dir})
+        return self.is_folder_lost
 
     def _why_launcher_is_frozen(self, silent: float) -> str:
         """Return why a launcher that has been silent for so long is to be ended, in words; empty where it is not.
@@ -229,6 +244,7 @@ class Ranks:
     def _rank_ended(self, message: Message) -> None:
         self.running.discard(message["rank"])
         self.started = self.started.without(message["rank"])
+        self._look_at_folder()  # before the exit is reported: the loss may be its cause
         if message["rank"] == 0:
             message |= self._saves(message["code"])
             self._take_result()
