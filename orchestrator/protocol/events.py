@@ -69,7 +69,7 @@ class EventKind:
     STACKS = "stacks"  # what the ranks were doing when one hung
     ATTEMPT_FAILED = "attempt_failed"  # its culprit and its cause
     RESTART = "restart"  # the same agents start the ranks again
-    SECOND_COPY_FAILED = "second_copy_failed"  # node 1 could not be given a checkpoint
+    SECOND_COPY_FAILED = "second_copy_failed"  # node 1 could not be given a checkpoint, nor is it in this attempt
     GANG_ENDED = "gang_ended"  # how the leader ended the gang
 
 
