@@ -49,6 +49,7 @@ _NEEDED: dict[str, dict[str, type]] = {
     EventKind.DROPPED: {"reason": str},
     EventKind.STALL: {"rank": int, "full": bool, "seconds": float},
     EventKind.MOVED: {"rank": int},
+    EventKind.FOLDER_LOST: {"host": str, "path": str},
     EventKind.UNUSED: {"seconds": int, "use": str},
 }
 
@@ -181,6 +182,9 @@ def _detail(own: list[Event], by_node: Mapping[int, list[Event]]) -> str:
     for events in by_node.values():
         if (hung := _hung(events)) is not None:
             return f"hung? rank {hung['rank']} has said nothing for {hung['seconds']:.0f} s and more"
+    removed = [event for event in by_node[0] if event["kind"] in (EventKind.AGENT_STARTED, EventKind.FOLDER_LOST)][-1:]
+    if removed and removed[0]["kind"] == EventKind.FOLDER_LOST:
+        return f"{removed[0]['host']}: {removed[0]['path']} was removed during the run; the ranks go on without it"
     changes = (EventKind.UNUSED, EventKind.USED, EventKind.GO, EventKind.STOPPING)
     idle = [event for event in by_node[0] if event["kind"] in changes][-1:]
     if idle and idle[0]["kind"] == EventKind.UNUSED:

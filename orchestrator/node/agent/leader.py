@@ -431,9 +431,10 @@ class Leader:
         self._stop(StopReason.FAILURE, FAILURE_GRACE)
 
     def _on_folder_lost(self, node: int, message: Message, now: float) -> None:
-        """Note that a node's folder of the run is gone, and with it the heartbeats of its ranks."""
+        """Note that the run's folder was removed on a node, or a part of it: maybe with the heartbeats of its ranks."""
         self.folders_lost[node] = message["path"]
-        self.standstill.unseen.add(node)
+        if message["with_heartbeats"]:
+            self.standstill.unseen.add(node)
         self.record("folder_lost", of=node, host=self._host(node), path=message["path"])
 
     def _cause_of(self, failure: Message) -> str:
@@ -443,10 +444,7 @@ class Leader:
     def _how_folders_were_lost(self) -> str:
         """Return which nodes have lost the run's folder, in words."""
         nodes = sorted(self.folders_lost)
-        return (
-            f"{self._names(nodes)} lost the run's folder: {self.folders_lost[nodes[0]]} was removed during the run, "
-            "with the code and the records in it"
-        )
+        return f"{self._names(nodes)} lost the run's folder: {self.folders_lost[nodes[0]]} was removed during the run"
 
     def _on_unused(self, node: int, message: Message, now: float) -> None:
         """Note a node that has been idle for long; once all are, say so, and end the run where the job asks for it."""

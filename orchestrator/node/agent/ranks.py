@@ -71,8 +71,9 @@ class Ranks:
         self.is_launcher_gone = False
         self.stop_deadline: float | None = None
         self.resumable: dict[str, Saved] = {}  # checkpoints that this attempt may go on from
-        self.folder = OwnFolder(self.node_dir)
-        self.is_folder_lost = False
+        watched = [task.run_dir, task.code_dir, self.node_dir]
+        self.folders = [OwnFolder(path) for path in watched if f"{path}/".startswith(f"{task.run_dir}/")]
+        self.removed: list[str] = []  # of these folders, which exist as long as the run
         self.held: int | None = None  # what keeps the environment from being removed, until this process ends
 
     async def start(self) -> None:
@@ -101,8 +102,9 @@ class Ranks:
         """Make ready for an attempt, with a new launcher where the last one is gone."""
         self.attempt, self.store_addr, self.stop_deadline = attempt, store_addr, None
         self.heartbeats = HeartbeatReader(self.task.hang)
-        if self._look_at_folder():
-            self._trouble(f"the run's folder {self.task.run_dir} was removed during the run", "infra")
+        self._look_at_folders()
+        if self.removed:
+            self._trouble(f"{self.removed[0]} was removed during the run", "infra")
             return
         if self.is_launcher_gone:
             self._renew_launcher()
@@ -175,7 +177,7 @@ class Ranks:
 
     def look(self, now: float) -> None:
         """Tell of ranks that stand still; end those that did not stop in time, and a launcher that stands still."""
-        self._look_at_folder()
+        self._look_at_folders()
         if self.running and self.stop_deadline is None:
             ranks = self.members if self.task.launcher in ("torchrun", "accelerate") else self.running
             for news in self.heartbeats.news(attempt_folder(self.node_dir, self.attempt), ranks, now):
@@ -192,12 +194,12 @@ class Ranks:
                 self.events.write("launcher_killed", reason=self.launcher.ended_for)
                 self.launcher.kill()
 
-    def _look_at_folder(self) -> bool:
-        """Return whether this node's folder of the run was removed; the leader is told once."""
-        if not self.is_folder_lost and self.folder.is_removed():
-            self.is_folder_lost = True
-            self.tell({"kind": "folder_lost", "path": self.task.run_dir})
-        return self.is_folder_lost
+    def _look_at_folders(self) -> None:
+        """Tell the leader if somebody has removed the run's folder on this node, or a part of it that a start needs."""
+        removed = [folder.path for folder in self.folders if folder.is_removed()]
+        if len(removed) > len(self.removed):
+            self.removed = removed
+            self.tell({"kind": "folder_lost", "path": removed[0], "with_heartbeats": self.node_dir in removed})
 
     def _why_launcher_is_frozen(self, silent: float) -> str:
         """Return why a launcher that has been silent for so long is to be ended, in words; empty where it is not.
@@ -244,7 +246,7 @@ class Ranks:
     def _rank_ended(self, message: Message) -> None:
         self.running.discard(message["rank"])
         self.started = self.started.without(message["rank"])
-        self._look_at_folder()  # before the exit is reported: the loss may be its cause
+        self._look_at_folders()  # before the exit is reported: the loss may be its cause
         if message["rank"] == 0:
             message |= self._saves(message["code"])
             self._take_result()

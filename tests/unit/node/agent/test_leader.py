@@ -977,7 +977,7 @@ def test_a_rank_that_moves_on_before_it_is_blamed_is_not() -> None:
 def test_what_follows_the_loss_of_the_runs_folder_is_no_hang_and_no_error_of_the_user(how: Any) -> None:
     gang = Gang(hang=HANG)
     gang.run()
-    gang.say(0, "folder_lost", path="/run")
+    gang.say(0, "folder_lost", path="/run", with_heartbeats=True)
     if how == "hang":  # the heartbeats of node 0's ranks are gone: rank 0 may be saving
         gang.pass_time(61)
         for rank in (2, 3):
