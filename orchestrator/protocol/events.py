@@ -46,7 +46,7 @@ class EventKind:
     STARTED = "started"  # the node's ranks of an attempt
     SLEPT = "slept"  # the leader did not run for so many seconds: suspended, or paused
     SAMPLING_FAILED = "sampling_failed"  # how busy the node is can't be written, or not be looked at: `reason`
-    STALL = "stall"  # a rank has said nothing for long; `full` where it counts as hung
+    STALL = "stall"  # a rank was silent for half of its limit; `full`: by the leader, the rank counts as hung
     RANK_EXIT = "rank_exit"  # the code or signal of one rank
     SIGNAL = "signal"  # the agent was sent one; `cancelled` where a cancel is recorded
     TROUBLE = "trouble"  # the launcher can't do its work
@@ -65,10 +65,12 @@ class EventKind:
     TIME_LIMIT = "time_limit"  # the job's own limit was reached
     UNUSED = "unused"  # all nodes have been idle for as long as the job's `idle` allows: `seconds`, `use`
     USED = "used"  # node `by` is idle no more
+    MOVED = "moved"  # a rank that counted as hung has moved on
+    FOLDER_LOST = "folder_lost"  # node `of` has lost the run's folder: `path` on `host` was removed
     STACKS = "stacks"  # what the ranks were doing when one hung
     ATTEMPT_FAILED = "attempt_failed"  # its culprit and its cause
     RESTART = "restart"  # the same agents start the ranks again
-    SECOND_COPY_FAILED = "second_copy_failed"  # node 1 could not be given a checkpoint
+    SECOND_COPY_FAILED = "second_copy_failed"  # node 1 could not be given a checkpoint, nor is it in this attempt
     GANG_ENDED = "gang_ended"  # how the leader ended the gang
 
 

@@ -48,6 +48,8 @@ _NEEDED: dict[str, dict[str, type]] = {
     EventKind.SUBMIT_FAILED: {"reason": str},
     EventKind.DROPPED: {"reason": str},
     EventKind.STALL: {"rank": int, "full": bool, "seconds": float},
+    EventKind.MOVED: {"rank": int},
+    EventKind.FOLDER_LOST: {"host": str, "path": str},
     EventKind.UNUSED: {"seconds": int, "use": str},
 }
 
@@ -178,10 +180,11 @@ def _detail(own: list[Event], by_node: Mapping[int, list[Event]]) -> str:
             return f"start {waits[0]['start']} after {waits[0]['reason']}"
         return f"waiting for {in_words(map(str, items(waits[0].get('hosts'))))}: {_first_line(waits[0])}"
     for events in by_node.values():
-        heard = (EventKind.STALL, EventKind.STARTED, EventKind.RANK_EXIT)
-        silent = [event for event in events if event["kind"] in heard][-1:]
-        if silent and silent[0]["kind"] == EventKind.STALL and silent[0]["full"]:
-            return f"hung? rank {silent[0]['rank']} has said nothing for {silent[0]['seconds']:.0f} s and more"
+        if (hung := _hung(events)) is not None:
+            return f"hung? rank {hung['rank']} has said nothing for {hung['seconds']:.0f} s and more"
+    removed = [event for event in by_node[0] if event["kind"] in (EventKind.AGENT_STARTED, EventKind.FOLDER_LOST)][-1:]
+    if removed and removed[0]["kind"] == EventKind.FOLDER_LOST:
+        return f"{removed[0]['host']}: {removed[0]['path']} was removed during the run; the ranks go on without it"
     changes = (EventKind.UNUSED, EventKind.USED, EventKind.GO, EventKind.STOPPING)
     idle = [event for event in by_node[0] if event["kind"] in changes][-1:]
     if idle and idle[0]["kind"] == EventKind.UNUSED:
@@ -196,6 +199,19 @@ def _detail(own: list[Event], by_node: Mapping[int, list[Event]]) -> str:
             return without(own, len(by_node))
     missing = sorted(set(by_node) - joined)
     return f"waiting for node{'s' * (len(missing) > 1)} {numbers_in_words(missing)}" if joined and missing else ""
+
+
+def _hung(events: list[Event]) -> Event | None:
+    """Return the newest stall that counts as a hang; None if the ranks have moved on, started or ended since."""
+    hung: dict[int, Event] = {}
+    for event in events:
+        if event["kind"] == EventKind.STALL and event["full"]:
+            hung[event["rank"]] = event
+        elif event["kind"] == EventKind.MOVED:
+            hung.pop(event["rank"], None)
+        elif event["kind"] in (EventKind.STARTED, EventKind.RANK_EXIT):
+            hung.clear()
+    return next(reversed(hung.values()), None)
 
 
 def _failure(events: list[Event], attempt: int) -> str:

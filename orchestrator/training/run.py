@@ -192,6 +192,7 @@ def stop_requested() -> bool:
 def save(state: Mapping[str, Any], step: int, *, epoch: int = 0, metric: Mapping[str, float] | None = None) -> None:
     """Save a dict of tensors and plain values as the checkpoint of `step`, on global rank 0; the others do nothing.
 
+    The other ranks may wait for rank 0 in their next step: while it is in `save`, that time does not count as a hang.
     A disk that refuses is said on stderr and does not end training; the checkpoints before it stay. A run whose last
     save the disk has refused counts as failed.
     """
@@ -302,15 +303,20 @@ def leave(n: int) -> NoReturn:
 
 
 def _save_objects(n: int, objects: Mapping[str, Stateful], metric: Mapping[str, float] | None) -> None:
-    """Save the objects' states together with every rank's random generators; collective."""
+    """Save the objects' states together with every rank's random generators; collective.
+
+    All ranks enter `save` together, as soon as no rank is left in the step before, and leave it together. So none of
+    them seems to stand still in its next step while rank 0 writes.
+    """
     if _session().saver.last_step == n:
         return
     _session().saver.last_step = n
     states = group.gathered(random_state.random_state(_device()))
-    if states is None:
-        return
-    contents = {name: source.state_dict() for name, source in objects.items()}
-    save({"step": n, "objects": contents, "random": states}, n, metric=metric)
+    with phase("save"):
+        if states is not None:
+            contents = {name: source.state_dict() for name, source in objects.items()}
+            save({"step": n, "objects": contents, "random": states}, n, metric=metric)
+        group.barrier()
 
 
 def _numbers(metric: Mapping[str, float]) -> dict[str, float]:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import random
 import re
+import shutil
 import statistics
 import subprocess
 import time
@@ -245,3 +246,20 @@ def kill_submit(lab: Lab) -> None:
     processes = lab.control.processes(LAPTOP, lab.user)
     if pids := [each.pid for each in processes if each.command.startswith("python")]:
         kill(pids)
+
+
+READS_ITSELF = SLOW_AT_FIRST.replace("    loss.backward()", "    open('main.py').close()\n    loss.backward()")
+
+
+def test_the_runs_folder_removed_on_node_0_is_reported_and_is_no_error_of_the_user(lab: Lab) -> None:
+    job = lab.job("steps", READS_ITSELF, args=["60", "0"], limits={"join": 60})
+    run = lab.submit(job, "--profile", lab.profile(hosts=["n1", "n2"]))
+    lab.until(run, "collected")
+    shutil.rmtree(lab.control.file("n1", f"/home/alice/.orch/runs/{run}"), ignore_errors=True)
+    assert lab.wait(run).code == 100
+    verdict = lab.orch("why", run, "--json").json
+    assert verdict["cause"] == "infra"
+    assert f"node 0 (n1) lost the run's folder: /home/alice/.orch/runs/{run}" in verdict["reason"]
+    assert {event["host"] for event in lab.events(run, "folder_lost")} == {"n1"}
+    assert lab.events(run, "restart") == []
+    lab.assert_nothing_left(run)

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from tests.cluster.control import Control
-from tests.cluster.lab import STEPS, Lab, settled
+from tests.cluster.lab import SLOW_AT_FIRST, STEPS, Lab, settled
 from tests.cluster.test_ssh_faults import assert_it_went_on, training
 
 FULL = bool(os.environ.get("SOAK"))
@@ -71,3 +71,18 @@ if FULL:  # the sample has each of these in part: probe and relaunch are tested 
         assert lab.wait(run).code == 0, lab.orch("why", run).out
         assert lab.status(run)["restarts"] == 1
         lab.assert_nothing_left(run)
+
+
+def test_a_path_that_takes_small_packets_only_in_mid_run_costs_the_second_copies_and_nothing_else(lab: Lab) -> None:
+    job = lab.job("steps", SLOW_AT_FIRST, args=["60", "0.1"], limits={"join": 60}, hang={"train": 10, "medians": 1})
+    run = lab.submit(job, "--profile", lab.profile(hosts=["n1", "n2"]))
+    second = lab.control.file("n2", f"/home/alice/.orch/runs/{run}/checkpoints")
+    settled((second / "step_00000005/COMMIT").exists, "the second copy of step 5, on n2", 60)
+    lab.control.ignore("n2", "n1", SMALL)
+    assert lab.wait(run).code == 0, lab.orch("why", run).out
+    assert lab.status(run)["restarts"] == 0
+    assert [event for event in lab.events(run, "stall") if event["full"]] == []
+    log = lab.log(run)
+    assert log.count("WARNING: The second copy of the last checkpoint is still not complete after 5 s") == 1, log
+    assert "step_00000060" in log
+    lab.assert_nothing_left(run)

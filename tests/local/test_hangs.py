@@ -178,6 +178,51 @@ def test_slow_phases_of_three_limits_are_left_alone(orch: Orch, project) -> None
     assert orch.events(orch.run(), "stall") == []
 
 
+# Rank 0's disk is slow: six limits for a save of rank 0 alone, then until rank 1 says that it takes part in the save.
+SLOW_DISK = """
+import os, time, torch, torch.distributed as dist
+from orchestrator.training import run
+from orchestrator.training.checkpoint import format as checkpoints
+
+dist.init_process_group("gloo")
+write, beat = checkpoints.write, os.environ["ORCH_BEAT_FILE"]
+of_rank_1 = beat.replace("nodes/0", "nodes/1").replace("beat_0", "beat_1")
+
+def slowly(folder, contents, manifest):
+    if manifest.step == 2:
+        time.sleep(6)
+    while manifest.step == 3 and '"phase": "save"' not in open(of_rank_1).read():
+        time.sleep(0.02)
+    return write(folder, contents, manifest)
+
+checkpoints.write = slowly
+model = torch.nn.Linear(2, 2)
+for step in range(1, 4):
+    dist.all_reduce(torch.ones(1))
+    run.step(step, 3, 1.0)
+    if step == 2:
+        run.save({"model": model.state_dict()}, step)
+run.after_step(step, 3, 1.0, model=model)
+run.phase("done")
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+LIMITS = "hang: {train: 1s, medians: 1, other: 3m}\n"
+
+
+def test_ranks_that_wait_for_a_slow_save_are_no_hang(orch: Orch, project) -> None:
+    folder = project(disk_py=SLOW_DISK, disk_yaml=f"script: disk.py\nresources: {{time: 3m}}\n{LIMITS}")
+    nodes = ("--set", "profile.nproc_per_node=1")
+    done = orch("submit", str(folder / "disk.yaml"), "-p", "local-2x2", *nodes, "-f")
+    assert done.code == 0, done.err
+    run = orch.run()
+    assert orch.events(run, "restart") == []
+    assert [stall["rank"] for stall in orch.events(run, "stall") if stall["full"]] == []
+    assert {path.name for path in run.path.rglob("step_*")} == {"step_00000002", "step_00000003"}
+
+
 def test_a_program_without_beats_is_only_reported(orch: Orch, project) -> None:
     folder = project(
         quiet_py="import os, sys, time\nwhile not os.path.exists(sys.argv[1]):\n    time.sleep(0.02)\n",

@@ -69,6 +69,7 @@ class Agent:
         self.channel: Channel | None = None
         self.tls: Tls | None = None  # none where there is one node
         self.neighbours: NeighbourServer | None = None
+        self.sender: ReplicaSender | None = None  # on node 0, if checkpoints are copied
         self.receiver, self.replica = SavedReceiver(task), ReplicaReceiver(task)
         self.heard = self.ticked = time.monotonic()
         self.outcome: tuple[str, int] | None = None
@@ -273,6 +274,8 @@ class Agent:
             # Beside the loop: a way that takes small packets only is waited for longer than a heartbeat may be late.
             self._begin(self._check_way(tuple(message["addrs"]), message["port"], message["host"]))
         elif kind == "prepare":
+            if self.sender is not None:
+                self.sender.begin_attempt()
             self.ranks.prepare(message["attempt"], message["store_addr"])
         elif kind == "hand_over":
             self._begin(self._hand_over(message))
@@ -291,9 +294,9 @@ class Agent:
         assert self.channel is not None
         way = await probe(self.tls, addrs, port, (self.task.node_rank + 1) % self.task.nnodes)
         if way is None and copies_checkpoints(self.task) and self.task.node_rank == 0:
-            sender = ReplicaSender(self.task, self.tls, self.events.write)
-            self._begin(sender.keep_up(addrs, port))
-            self._begin(sender.keep_up_with_others(addrs, port))
+            self.sender = ReplicaSender(self.task, self.tls, self.events.write)
+            self._begin(self.sender.keep_up(addrs, port))
+            self._begin(self.sender.keep_up_with_others(addrs, port))
         here = f"node {self.task.node_rank} ({socket.gethostname()})"
         self.channel.send({"kind": "path", "error": way and f"{here} can't reach its neighbour {host}: {way}"})
 

@@ -10,6 +10,7 @@ from typing import Any, Callable
 
 from orchestrator.node.agent.missing_rank import missing_rank
 from orchestrator.node.agent.stall_detector import culprit_of_hang
+from orchestrator.node.agent.standstill import Standstill
 from orchestrator.node.container.argv import odd_image, short
 from orchestrator.protocol import restart
 from orchestrator.protocol.checkpoints.checksum import Algorithm, agreed
@@ -51,6 +52,7 @@ class Phase(StrEnum):
     """The outcome is recorded, and every node has been told; whoever joins now is told as well."""
 
 
+OF_AN_ATTEMPT = ("ready", "handed_over", "exit", "idle", "stall", "moved", "patience", "unused")
 BEFORE_THE_RANKS = (Phase.JOINING, Phase.CHECKING, Phase.PREPARING)  # each has a deadline
 
 
@@ -103,6 +105,12 @@ def is_machines_fault(exit_report: Message) -> bool:
     return gpu_error is not None and gpu_error.blame is Blame.MACHINE
 
 
+def _facts(stall: Message) -> Message:
+    """Return what the record keeps of a stall."""
+    kept = {name: stall[name] for name in ("rank", "phase", "step", "limit", "full")}
+    return {**kept, "seconds": round(stall["seconds"], 1)}
+
+
 def _unsaved(exit_report: Message) -> str:
     return f"training is done, and its final weights are on no disk: {exit_report['unsaved']}"
 
@@ -137,7 +145,8 @@ class Leader:
     bye: Message = field(default_factory=dict)
     unused: dict[int, Message] = field(default_factory=dict)  # what idle nodes say of themselves
     in_use: set[int] = field(default_factory=set)  # the nodes that are neither idle nor lost
-    stalls: dict[int, Message] = field(default_factory=dict)
+    standstill: Standstill = field(default_factory=Standstill)
+    folders_lost: dict[int, str] = field(default_factory=dict)  # the run's folder, on each node that lost it
     stacks: dict[int, Message] = field(default_factory=dict)
     recorders: dict[int, Message] = field(default_factory=dict)  # of each rank's flight recorder: its process groups
     stacks_asked: float | None = None
@@ -179,7 +188,7 @@ class Leader:
         """Handle a message from a node that has joined; one of a past attempt is ignored."""
         self.seen[node] = now
         kind = message["kind"]
-        if kind in ("ready", "handed_over", "exit", "idle") and message.get("attempt") != self.attempt:
+        if kind in OF_AN_ATTEMPT and message.get("attempt") != self.attempt:
             return
         handler = getattr(self, f"_on_{kind}", None)
         if handler is not None and self.phase is not Phase.ENDED:
@@ -195,6 +204,7 @@ class Leader:
             return
         self.lost[node] = reason
         self.in_use.discard(node)
+        self.standstill.drop(node)
         self.record("lost_node", lost=node, host=self.task.hosts[node], reason=reason)
         if self.phase in (Phase.RUNNING, Phase.STOPPING):
             if not self._ended_well(node):  # else nobody misses it
@@ -232,6 +242,7 @@ class Leader:
             return
         if late > HEARTBEAT_SECONDS:
             self._slept(late, now)
+        self._watch_stalls(now)
         for node, when in list(self.seen.items()):
             if now - when > self.task.link_timeout and node not in self.lost:
                 self._count_out(node, f"no heartbeat for {now - when:.0f} s", now)
@@ -254,6 +265,7 @@ class Leader:
         self.deadline += late
         self.settle_at = self.settle_at and self.settle_at + late
         self.hang_at = self.hang_at and self.hang_at + late
+        self.standstill.slept(late)
 
     # -- messages
 
@@ -331,6 +343,9 @@ class Leader:
         # What a launcher has not stopped itself ended by itself, however late that is heard of; or of a node's loss.
         is_stopped = self.phase is Phase.STOPPING and (bool(self.lost) or message.get("stopped", True))
         self._note_exit({**message, "node": node, "host": host, "after_stop": is_stopped})
+        self.standstill.forget(message["rank"])
+        if message.get("left") == 0:
+            self.standstill.drop(node)
         if self.phase is not Phase.RUNNING or message.get("code") == 0:
             return
         if message.get("code") == EXIT_REQUEUE:
@@ -345,15 +360,34 @@ class Leader:
         self.exits_on.setdefault(exit_report["node"], []).append(exit_report)
 
     def _on_stall(self, node: int, message: Message, now: float) -> None:
-        """Ask all nodes for stacks where a rank has stood still for half of its limit; end the attempt at the whole."""
-        if self.phase is not Phase.RUNNING or message["attempt"] != self.attempt:
+        """Note a rank that has stood still for half of its limit, or for the whole; all nodes are asked for stacks."""
+        if self.phase is not Phase.RUNNING:
             return
-        self.stalls[message["rank"]] = {**message, "node": node}
+        self.standstill.note(node, message, now)
         if self.stacks_asked is None or now > self.stacks_asked + STACKS_EVERY:
             self._ask_for_stacks(now)
+        self._watch_stalls(now)
+
+    def _on_moved(self, node: int, message: Message, now: float) -> None:
+        if self.standstill.forget(message["rank"]):
+            self.record("moved", attempt=self.attempt, rank=message["rank"])
+
+    def _on_patience(self, node: int, message: Message, now: float) -> None:
+        self.standstill.be_patient(node, message["seconds"], now)
+
+    def _watch_stalls(self, now: float) -> None:
+        """Record each new hang; begin to look for the culprit, or stop looking if no rank hangs any more."""
+        if self.phase is not Phase.RUNNING:
+            return
+        hung = self.standstill.hung(now)
+        for stall in self.standstill.newly(hung):
+            self.record("stall", attempt=self.attempt, **_facts(stall))
         # A program without heartbeats is judged by its output, and ended for its silence only when the job says so.
-        enough = ("auto", "restart") if message["phase"] != "output" else ("restart",)
-        if message["full"] and self.hang_at is None and self.task.hang.get("action") in enough:
+        action = self.task.hang.get("action")
+        enough = action == "restart" or (action == "auto" and any(stall["phase"] != "output" for stall in hung))
+        if not (hung and enough):
+            self.hang_at = None
+        elif self.hang_at is None:
             self.hang_at = now + HANG_SETTLE_SECONDS
             self.stacks, self.recorders = {}, {}  # those of half the limit may be of another standstill, which passed
             self._ask_for_stacks(now)
@@ -379,7 +413,7 @@ class Leader:
     def _blame_hang(self, now: float) -> None:
         """Make the rank that the others wait for the attempt's failure."""
         missing = missing_rank(self.recorders)
-        stall = culprit_of_hang([stall for stall in self.stalls.values() if stall["full"]], self.stacks, missing)
+        stall = culprit_of_hang(self.standstill.full(), self.stacks, missing)
         seen = self.stacks.get(stall["rank"], {})
         how = "; it is stopped (SIGSTOP)" if seen.get("state") in ("T", "t") else ""
         how += f"; {missing.words}" if missing is not None and missing.rank == stall["rank"] else ""
@@ -396,9 +430,25 @@ class Leader:
         })  # fmt: skip
         self._stop(StopReason.FAILURE, FAILURE_GRACE)
 
+    def _on_folder_lost(self, node: int, message: Message, now: float) -> None:
+        """Note that the run's folder was removed on a node, or a part of it: maybe with the heartbeats of its ranks."""
+        self.folders_lost[node] = message["path"]
+        if message["with_heartbeats"]:
+            self.standstill.unseen.add(node)
+        self.record("folder_lost", of=node, host=self._host(node), path=message["path"])
+
+    def _cause_of(self, failure: Message) -> str:
+        """Return the budget that a failure draws on: a rank whose files were removed under it is not to blame."""
+        return "infra" if self.folders_lost else cause_of(failure)
+
+    def _how_folders_were_lost(self) -> str:
+        """Return which nodes have lost the run's folder, in words."""
+        nodes = sorted(self.folders_lost)
+        return f"{self._names(nodes)} lost the run's folder: {self.folders_lost[nodes[0]]} was removed during the run"
+
     def _on_unused(self, node: int, message: Message, now: float) -> None:
         """Note a node that has been idle for long; once all are, say so, and end the run where the job asks for it."""
-        if self.phase is not Phase.RUNNING or message["attempt"] != self.attempt:
+        if self.phase is not Phase.RUNNING:
             return
         self.unused[node] = message
         self.in_use.discard(node)
@@ -445,7 +495,7 @@ class Leader:
         self.deadline = now + self.task.join_timeout
         self.exits, self.exits_on, self.stop_reason, self.settle_at = [], {}, None, None
         self.unused, self.in_use = {}, set(self.hellos)
-        self.stalls, self.stacks, self.recorders = {}, {}, {}
+        self.standstill, self.stacks, self.recorders = Standstill(), {}, {}
         self.stacks_asked, self.hang_at = None, None
         store = self._store_addrs()
         for node in self.hellos:
@@ -499,19 +549,21 @@ class Leader:
         if failure is None or failure.get("victim") or failure["after_stop"]:
             self._end("failed", "infra", lost)
         else:
-            cause = cause_of(failure)
+            cause = self._cause_of(failure)
             self.record(
                 "attempt_failed", attempt=self.attempt, culprit=failure, cause=cause, **self.progress().to_event()
             )
             self._end("failed", cause, lost)
 
     def _after_failure(self, failure: Message, now: float) -> None:
-        cause = cause_of(failure)
+        cause = self._cause_of(failure)
         now_saved = self.progress()
         self.record("attempt_failed", attempt=self.attempt, culprit=failure, cause=cause, **now_saved.to_event())
         stalled = restart.stalled(self.begun_at, now_saved)
         no = restart.refusal(Restarter.LEADER, cause, self.task.retry, self.restarts.count(cause), stalled)
-        if no is Refusal.NO_PROGRESS:
+        if self.folders_lost:  # without the code no rank can start again here
+            self._end("failed", cause, self._how_folders_were_lost())
+        elif no is Refusal.NO_PROGRESS:
             self._end("failed", "no_progress", f"{stalled} attempts in a row ended without a new checkpoint")
         elif no is not None or (self.task.has_spares and is_machines_fault(failure)):
             # With spares, the controlling side starts the ranks again on one of them, out of the same budget.

@@ -10,7 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Coroutine, Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, Callable
 
 from orchestrator.node.agent import launcher_process
@@ -26,6 +26,7 @@ from orchestrator.node.system.gpus.devices import gpus
 from orchestrator.node.system.host import network_here
 from orchestrator.node.system.inputs import InputError, place
 from orchestrator.node.system.kernel_log import words_on_gpus
+from orchestrator.node.system.own_folder import OwnFolder
 from orchestrator.node.system.processes import STOPPED, end_marked, state_of
 from orchestrator.node.system.threads import in_thread
 from orchestrator.protocol.checkpoints.checksum import installed
@@ -71,6 +72,9 @@ class Ranks:
         self.is_launcher_gone = False
         self.stop_deadline: float | None = None
         self.resumable: dict[str, Saved] = {}  # checkpoints that this attempt may go on from
+        watched = [task.run_dir, task.code_dir, self.node_dir]
+        self.folders = [OwnFolder(path) for path in watched if f"{path}/".startswith(f"{task.run_dir}/")]
+        self.removed: list[str] = []  # of these folders, which exist as long as the run
         self.held: int | None = None  # what keeps the environment from being removed, until this process ends
 
     async def start(self) -> None:
@@ -99,6 +103,10 @@ class Ranks:
         """Make ready for an attempt, with a new launcher where the last one is gone."""
         self.attempt, self.store_addr, self.stop_deadline = attempt, store_addr, None
         self.heartbeats = HeartbeatReader(self.task.hang)
+        self._look_at_folders()
+        if self.removed:
+            self._trouble(f"{self.removed[0]} was removed during the run", "infra")
+            return
         if self.is_launcher_gone:
             self._renew_launcher()
         elif self.launcher.is_dismissed:
@@ -170,11 +178,13 @@ class Ranks:
 
     def look(self, now: float) -> None:
         """Tell of ranks that stand still; end those that did not stop in time, and a launcher that stands still."""
+        self._look_at_folders()
         if self.running and self.stop_deadline is None:
             ranks = self.members if self.task.launcher in ("torchrun", "accelerate") else self.running
-            for stall in self.heartbeats.new_stalls(attempt_folder(self.node_dir, self.attempt), ranks, now):
-                self.events.write("stall", attempt=self.attempt, full=stall.is_full, **asdict(stall))
-                self.tell({"kind": "stall", "attempt": self.attempt, "full": stall.is_full, **asdict(stall)})
+            for news in self.heartbeats.news(attempt_folder(self.node_dir, self.attempt), ranks, now):
+                if news["kind"] == "stall" and not news["full"]:  # the leader records a whole limit, if it counts
+                    self.events.write(**news, attempt=self.attempt)
+                self.tell({**news, "attempt": self.attempt})
         if self.stop_deadline is not None and now > self.stop_deadline:
             self.stop_deadline = None
             self.events.write("launcher_killed", reason="its ranks did not end in time")
@@ -184,6 +194,13 @@ class Ranks:
             if self.launcher.ended_for:
                 self.events.write("launcher_killed", reason=self.launcher.ended_for)
                 self.launcher.kill()
+
+    def _look_at_folders(self) -> None:
+        """Tell the leader if somebody has removed the run's folder on this node, or a part of it that a start needs."""
+        removed = [folder.path for folder in self.folders if folder.is_removed()]
+        if len(removed) > len(self.removed):
+            self.removed = removed
+            self.tell({"kind": "folder_lost", "path": removed[0], "with_heartbeats": self.node_dir in removed})
 
     def _why_launcher_is_frozen(self, silent: float) -> str:
         """Return why a launcher that has been silent for so long is to be ended, in words; empty where it is not.
@@ -239,6 +256,7 @@ class Ranks:
     def _rank_ended(self, message: Message) -> None:
         self.running.discard(message["rank"])
         self.started = self.started.without(message["rank"])
+        self._look_at_folders()  # before the exit is reported: the loss may be its cause
         if message["rank"] == 0:
             with self._going_on("the end of rank 0"):
                 message |= self._saves(message["code"])

@@ -1,7 +1,8 @@
-"""Which rank stands still: a pure look at the heartbeats, by the limits of each phase.
+"""The ranks of one node that stand still, by their heartbeats and the limits of each phase. Pure.
 
 In `train`, a rank that has made steps may be silent for max(limit, 10 median steps); its first step, evaluation, saving
-and whatever comes before training have the other, long limit. Only this node's own monotonic clock counts.
+and whatever comes before training have the other, long limit. Only this node's own monotonic clock counts. The leader
+decides which stall counts: standstill.py.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import os
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from orchestrator.node.agent.missing_rank import Missing
@@ -28,6 +29,7 @@ class Stall:
     step: int
     seconds: float
     limit: float
+    between_steps: bool = False  # the short limit applies: the rank is in `train`, and has made steps
 
     @property
     def is_full(self) -> bool:
@@ -59,11 +61,14 @@ class RankHeartbeats:
             self.step_seconds.append((moment - self.heartbeat_time) / (step - self.step))
         self.step, self.phase, self.heartbeat_time, self.changed = step, phase, moment, now
 
+    @property
+    def is_between_steps(self) -> bool:
+        """Return whether the short limit applies: the rank is in `train`, and has made steps."""
+        return self.phase == "train" and self.has_stepped
+
     def limit(self, train: float, medians: float, other: float) -> float:
         """Return how long this rank may be silent now, in seconds."""
-        if self.phase != "train" or not self.has_stepped:
-            return other
-        return max(train, medians * _median(self.step_seconds))
+        return max(train, medians * _median(self.step_seconds)) if self.is_between_steps else other
 
 
 @dataclass
@@ -91,8 +96,18 @@ class StallDetector:
                 continue
             limit, silent = known.limit(self.train, self.medians, self.other), now - known.changed
             if silent >= limit / 2:
-                stalls.append(Stall(rank, known.phase, known.step, silent, limit))
+                stalls.append(Stall(rank, known.phase, known.step, silent, limit, known.is_between_steps))
         return stalls
+
+    def patient_until(self, ranks: Iterable[int], now: float) -> float:
+        """Return when the last of these ranks that are inside a longer limit reaches it; 0 if no rank is inside one.
+
+        A longer limit belongs to a phase that the program itself has reported. The output of a program without
+        heartbeats is no such phase.
+        """
+        watched = [self.ranks[rank] for rank in ranks if rank in self.ranks]
+        inside = [each for each in watched if not each.is_between_steps and each.phase not in ("", "output", "done")]
+        return max((each.changed + self.other for each in inside if now < each.changed + self.other), default=0.0)
 
 
 def culprit_of_hang(
@@ -100,19 +115,21 @@ def culprit_of_hang(
 ) -> dict[str, Any]:
     """Return the stalled rank that the others wait for.
 
-    One that is stopped, else the one that is `missing` from a collective, else one outside any collective, else one
-    that stands where fewest stand (of one that is late with its answer nothing is known), else the one with the fewest
-    steps. `stacks` tells of each rank its process state (T is stopped), whether its main thread waits in a collective,
-    and the line of the program that it has come to.
+    That is a rank that is stopped, else the one that is `missing` from a collective, else a rank outside any
+    collective. Among several of these, a rank that has exceeded a longer limit comes first, because the others may have
+    waited for it. Then a rank comes that stands where fewest stand (nothing is known of a rank that is late with its
+    answer), then the rank with the fewest steps. `stacks` has of each rank its process state (T is stopped), whether
+    its main thread waits in a collective, and the line of the program that it has come to.
     """
     places = Counter(seen.get("where") for seen in stacks.values())
 
-    def order(stall: dict[str, Any]) -> tuple[int, int, int, int]:
+    def order(stall: dict[str, Any]) -> tuple[int, bool, int, int, int]:
         seen = stacks.get(stall["rank"], {})
         stopped, outside = seen.get("state") in ("T", "t"), seen.get("in_collective") is False
         is_missing = missing is not None and missing.rank == stall["rank"]
         return (
             0 if stopped else 1 if is_missing else 2 if outside else 3,
+            bool(stall.get("between_steps")),
             len(stacks) if seen.get("late") else places[seen.get("where")],
             stall["step"],
             stall["rank"],
@@ -137,18 +154,50 @@ class HeartbeatReader:
         limits = {name: float(hang.get(name, value)) for name, value in DEFAULT_LIMITS.items()}
         self.is_off = hang.get("action", "off") == "off"
         self.detector = StallDetector(limits["train"], limits["medians"], limits["other"])
-        self.told: set[tuple[int, int, str, bool]] = set()
+        self.reported: dict[int, Stall] = {}  # by rank: the newest stall that was returned
+        self.patient_until = 0.0
+
+    def news(self, folder: str, ranks: Iterable[int], now: float) -> list[dict[str, Any]]:
+        """Return the messages for the leader about what has changed since the last call.
+
+        `folder` is the attempt's: without it the heartbeats are unknown, and nothing is returned.
+        """
+        ranks = list(ranks)
+        stalls = self.new_stalls(folder, ranks, now)
+        found: list[dict[str, Any]] = [{"kind": "stall", **asdict(stall), "full": stall.is_full} for stall in stalls]
+        found += [{"kind": "moved", "rank": rank} for rank in self._moved(ranks)]
+        until = self.detector.patient_until(ranks, now)
+        if until != self.patient_until:
+            self.patient_until = until
+            found.append({"kind": "patience", "seconds": max(0.0, until - now)})
+        return found
 
     def new_stalls(self, folder: str, ranks: Iterable[int], now: float) -> list[Stall]:
-        """Return the stalls that have not been told yet; `folder` is the attempt's: without it nothing can be told."""
+        """Return the stalls that have not been returned yet."""
         if self.is_off or not os.path.isdir(folder):
             return []
         stalls = self.detector.stalls(
             {rank: read_heartbeat(f"{folder}/beat_{rank}") or output(folder, rank) for rank in ranks}, now
         )
-        new = [stall for stall in stalls if (stall.rank, stall.step, stall.phase, stall.is_full) not in self.told]
-        self.told.update((stall.rank, stall.step, stall.phase, stall.is_full) for stall in new)
+        new = [stall for stall in stalls if _key(stall) != _key(self.reported.get(stall.rank))]
+        self.reported.update((stall.rank, stall) for stall in new)
         return new
+
+    def _moved(self, ranks: Iterable[int]) -> list[int]:
+        """Return the ranks whose stall was returned, and which have moved on or ended since."""
+        watched = {rank: self.detector.ranks[rank] for rank in ranks if rank in self.detector.ranks}
+        moved = [
+            rank
+            for rank, stall in self.reported.items()
+            if rank not in watched or (watched[rank].step, watched[rank].phase) != (stall.step, stall.phase)
+        ]
+        for rank in moved:
+            del self.reported[rank]
+        return moved
+
+
+def _key(stall: Stall | None) -> tuple[int, str, bool] | None:
+    return None if stall is None else (stall.step, stall.phase, stall.is_full)
 
 
 def output(folder: str, rank: int) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""The second copy of a checkpoint, on another node: the next save waits for that of the last one."""
+"""The second copy of a checkpoint, on another node: the next save waits a moment for it."""
 
 import contextlib
 import json
@@ -8,22 +8,22 @@ from pathlib import Path
 from orchestrator.protocol.checkpoints.checkpoint_dir import COMMIT
 from orchestrator.training.progress.report import Reporter
 
-MOST_SECONDS = 60.0
+MOST_SECONDS = 5.0  # a copy had the whole time since the last save already; hang.train is ten times as long
 LOOK_SECONDS = 0.02
 
 
 class SecondCopy:
-    """What rank 0 knows of it: `told` is the file in which the agent of its node says what has been copied, if any is.
+    """Rank 0's knowledge of the second copy. The agent of rank 0's node makes it, and reports in the file `told`.
 
-    So at most one interval between checkpoints is lost with the node and its disk. A copy that takes longer than
-    MOST_SECONDS is not waited for any more: training would stand still for it.
+    At most one interval between checkpoints is lost with the node and its disk, as long as copies arrive in time. The
+    first copy that fails or is late ends the waiting for this attempt: training matters more than a further copy.
     """
 
     def __init__(self, told: Path | None, report: Reporter) -> None:
+        """`told` is None if no second copy is made."""
         self._told = told
         self._report = report
         self._commit = ""
-        self._problem = ""
 
     def expect(self, path: Path) -> None:
         """Remember the checkpoint that has just been committed, as the one to wait for."""
@@ -32,27 +32,34 @@ class SecondCopy:
                 self._commit = (path / COMMIT).read_text("ascii")
 
     def wait(self) -> None:
-        """Return when it has been copied, or can not be (said once); a poll: another program writes the file."""
+        """Return when the last checkpoint has been copied, or will not be in time; a poll: an agent writes the file."""
         end = time.monotonic() + MOST_SECONDS
         while self._commit:
             told = self._read()
-            if told.get("commit") == self._commit:
-                self._say(str(told.get("problem") or ""))
+            if told is None:
+                self._give_up(f"No second copy is made any more: {self._told}, in which it is reported, was removed.")
+            elif told.get("commit") == self._commit:
                 self._commit = ""
+                if problem := str(told.get("problem") or ""):
+                    why = f"The last checkpoint has no second copy: {problem}."
+                    self._give_up(f"{why} Training continues, and this attempt makes no second copy any more.")
             elif time.monotonic() > end:
-                self._say(f"it is not there after {MOST_SECONDS:.0f} s")
-                self._commit = ""
+                late = f"The second copy of the last checkpoint is still not complete after {MOST_SECONDS:.0f} s."
+                self._give_up(f"{late} Training continues, and waits for no second copy any more.")
             else:
                 time.sleep(LOOK_SECONDS)
 
-    def _say(self, problem: str) -> None:
-        if problem and problem != self._problem:
-            self._report.warn(f"A second copy of the last checkpoint is missing: {problem}. Training goes on.")
-        self._problem = problem
+    def _give_up(self, why: str) -> None:
+        """Say why, once, and wait for no further copy."""
+        self._report.warn(why)
+        self._told, self._commit = None, ""
 
-    def _read(self) -> dict[str, object]:
+    def _read(self) -> dict[str, object] | None:
+        """Return what the agent reports, empty while it writes; None if the file was removed."""
         try:
             told = json.loads((self._told or Path()).read_text())
+        except FileNotFoundError:
+            return None
         except (OSError, ValueError):
             return {}
         return told if isinstance(told, dict) else {}

@@ -1,7 +1,8 @@
-"""The second copy of each checkpoint: what node 0 saves is handed to node 1, where nodes share no folder.
+"""The second copy of each checkpoint: node 0's agent sends it to node 1, if the nodes share no folder.
 
-Node 1 verifies every byte and puts the checkpoint where its own ranks would look for it. So it is the next node 0
-where this one is lost with its disk, and nobody has to have been listening meanwhile.
+Node 1 verifies every byte and puts the checkpoint where its own ranks would look for it. So node 1 can be the next
+node 0 if this one is lost with its disk, and nobody has to have been listening meanwhile. After a copy has failed, no
+other is tried in the same attempt: each try would cost the training a part of the disk and of the network.
 """
 
 from __future__ import annotations
@@ -49,7 +50,6 @@ from orchestrator.protocol.task import NodeTask
 
 LOOK_SECONDS = 0.2
 LOOK_AROUND_SECONDS = 1.0  # between two looks into all folders of the run, or nine times as long as one takes
-TRY_AGAIN_SECONDS = 30.0
 MOST_NAMED = 100
 WORD_BYTES = 4096  # of what rank 0 is told, written in place
 PROBLEM_CHARS = 300  # six bytes each as JSON, at most
@@ -59,7 +59,7 @@ PROBLEM_CHARS = 300  # six bytes each as JSON, at most
 
 
 class ReplicaSender:
-    """Node 0's side: what has been handed over, and where to."""
+    """Node 0's side: what has been handed over, and why nothing more is in this attempt."""
 
     def __init__(self, task: NodeTask, tls: Tls, record: Callable[..., None]) -> None:
         self.task, self.tls, self.record = task, tls, record
@@ -67,8 +67,19 @@ class ReplicaSender:
         self.problem = ""
         self._tell({})
 
+    def begin_attempt(self) -> None:
+        """Try again, beginning with the newest checkpoint that was not copied."""
+        if self.problem:
+            self.problem, self.known = "", set()
+
+    def _fail(self, checkpoint: str, reason: str) -> None:
+        """Record that a copy failed, and that no other is tried in this attempt."""
+        if not self.problem:
+            self.problem = reason
+            self.record("second_copy_failed", checkpoint=checkpoint, reason=reason)
+
     def _tell(self, values: dict[str, Any]) -> None:
-        """Tell rank 0; where that fails, it waits as long as it waits for a copy that is slow."""
+        """Tell rank 0; if that fails, rank 0 waits as long as for a slow copy."""
         told = second_copy_file(self.task.run_dir)
         with contextlib.suppress(OSError):
             os.makedirs(os.path.dirname(told), exist_ok=True)
@@ -81,33 +92,32 @@ class ReplicaSender:
         """
         folder = Places.of(self.task).checkpoints
         while True:
-            found = _committed(folder)
-            new = max(found - self.known, default=None)
-            self.known = found
-            if new is not None:
-                await self._hand_over(f"{folder}/{new[0]}", addrs, port)
+            if not self.problem:
+                found = _committed(folder)
+                new = max(found - self.known, default=None)
+                self.known = found
+                if new is not None:
+                    await self._hand_over(f"{folder}/{new[0]}", addrs, port)
             await asyncio.sleep(LOOK_SECONDS)
 
     async def keep_up_with_others(self, addrs: tuple[str, ...], port: int) -> None:
         """Hand the newest checkpoint of another format to node 1, once it is the same in two looks, until cancelled."""
         before: object = None
         sent: object = None
-        problem = ""
         while True:
             started = time.monotonic()
-            found = await in_thread(self._others)
+            found = {} if self.problem else await in_thread(self._others)
             name = next(iter(found), None)
-            seen = name and (name, found[name].time, await in_thread(files_of, found[name]))
+            files = await in_thread(files_of, found[name]) if name is not None else {}
+            seen = name and (name, found[name].time, files)
             if name is not None and seen == before != sent:
                 keeps = list(found) if len(found) <= MOST_NAMED else None
                 said = await self._send_saved(name, found[name], (1, addrs, port), keeps)
                 sent = seen if not said else sent
-                if said and said != problem:
-                    self.record("second_copy_failed", checkpoint=name, reason=said)
-                problem = said
+                if said and await in_thread(files_of, found[name]) == files:  # else the program has changed it
+                    self._fail(name, said)
             before = seen
-            pause = TRY_AGAIN_SECONDS if problem else LOOK_AROUND_SECONDS
-            await asyncio.sleep(max(pause, 9 * (time.monotonic() - started)))
+            await asyncio.sleep(max(LOOK_AROUND_SECONDS, 9 * (time.monotonic() - started)))
 
     def _others(self) -> dict[str, Saved]:
         """Return the run's checkpoints but for orch's own, which lie in one folder, the newest first."""
@@ -128,11 +138,12 @@ class ReplicaSender:
             commit = _text_of(f"{path}/{COMMIT}")
             await self._send(path, commit, addrs, port)
         except (OSError, ValueError, RuntimeError, KeyError, ChannelError) as error:  # asyncio's closed transport
+            if not os.path.exists(f"{path}/{COMMIT}"):
+                return  # newer checkpoints have come meanwhile, and this one was deleted: the newest is next
             problem = str(error) or type(error).__name__
         name = os.path.basename(path)
-        if problem and problem != self.problem:
-            self.record("second_copy_failed", checkpoint=name, reason=problem)
-        self.problem = problem
+        if problem:
+            self._fail(name, problem)
         seconds = time.monotonic() - started
         self._tell({"checkpoint": name, "commit": commit, "problem": problem[:PROBLEM_CHARS], "seconds": seconds})
 

@@ -856,3 +856,138 @@ def test_what_is_said_of_many_lost_nodes_grows_with_their_reasons_alone() -> Non
         "nodes 100-199 (n[100-199]) were lost: no heartbeat for 10 s; "
         "node 250 (n250) was lost: its agent closed the connection"
     )
+
+
+# -- ranks that stand still
+
+HANG = {"action": "auto", "train": 60.0, "medians": 10.0, "other": 1800.0}
+OF_A_STEP = {"phase": "train", "step": 7, "limit": 60.0, "between_steps": True}
+OF_A_SAVE = {"phase": "save", "step": 7, "limit": 1800.0, "between_steps": False}
+
+
+def stacks(gang: Gang, **where: dict[str, Any]) -> None:
+    """Each node's launcher answers with its two ranks' stacks."""
+    found = {f"rank{rank}": {"state": "S", "in_collective": True, "where": "line 9"} for rank in range(4)} | where
+    for node in range(2):
+        ranks = {rank: found[f"rank{rank}"] for rank in (2 * node, 2 * node + 1)}
+        gang.say(node, "stacks", attempt=gang.leader.attempt, ranks=ranks)
+
+
+def stall(gang: Gang, rank: int, seconds: float, how: dict[str, Any] = OF_A_STEP) -> None:
+    full = seconds >= how["limit"]
+    gang.say(rank // 2, "stall", attempt=gang.leader.attempt, rank=rank, seconds=seconds, full=full, **how)
+
+
+def be_patient(gang: Gang, node: int, seconds: float) -> None:
+    gang.say(node, "patience", attempt=gang.leader.attempt, seconds=seconds)
+
+
+def test_no_rank_between_two_steps_is_blamed_while_another_saves_and_a_rank_that_moves_on_never() -> None:
+    gang = Gang(hang=HANG)
+    gang.run()
+    be_patient(gang, 0, 1800.0)  # rank 0 saves, alone
+    gang.pass_time(61)
+    for rank in (1, 2, 3):
+        stall(gang, rank, 60.5)
+    gang.pass_time(500)
+    be_patient(gang, 0, 0.0)  # it has saved
+    gang.pass_time(50)  # the others have as long as a step may take
+    for rank in (1, 2, 3):
+        gang.say(rank // 2, "moved", attempt=0, rank=rank)
+    gang.pass_time(500)
+    assert gang.leader.phase == "running"
+    assert gang.recorded("stall") == []
+
+
+def test_a_hang_after_a_long_save_is_found_one_limit_later() -> None:
+    gang = Gang(hang=HANG)
+    gang.run()
+    be_patient(gang, 0, 1800.0)
+    gang.pass_time(61)
+    stall(gang, 2, 60.5)
+    gang.pass_time(200)
+    be_patient(gang, 0, 0.0)
+    gang.pass_time(59)
+    assert gang.recorded("stall") == []
+    gang.pass_time(15)
+    assert [(event["rank"], event["full"]) for event in gang.recorded("stall")] == [(2, True)]
+    assert gang.leader.exits[0]["rank"] == 2
+    assert len(gang.told("stop")) == 2
+
+
+@pytest.mark.parametrize("knows_stacks", [True, False])
+def test_a_rank_that_hangs_in_its_save_is_blamed_after_the_limit_of_saves(knows_stacks: bool) -> None:
+    gang = Gang(hang=HANG)
+    gang.run()
+    be_patient(gang, 0, 1800.0)
+    gang.pass_time(61)
+    for rank in (1, 2, 3):
+        stall(gang, rank, 60.5)
+    gang.pass_time(1740)
+    assert gang.leader.phase == "running"
+    stall(gang, 0, 1800.5, OF_A_SAVE)
+    if knows_stacks:
+        stacks(gang, rank0={"state": "D", "in_collective": False, "where": "save"})
+    gang.pass_time(15)
+    assert [(each["rank"], each["error"]["type"]) for each in gang.leader.exits] == [(0, "Hang")]
+    assert "in save at step 7 for 1800 s (limit 1800 s)" in gang.leader.exits[0]["error"]["message"]
+
+
+def test_a_rank_that_hangs_in_a_step_while_another_waits_for_it_in_its_save_is_blamed_in_the_end() -> None:
+    gang = Gang(hang=HANG)
+    gang.run()
+    be_patient(gang, 0, 1800.0)
+    gang.pass_time(61)
+    stall(gang, 3, 60.5)
+    gang.pass_time(1740)
+    stall(gang, 0, 1800.5, OF_A_SAVE)
+    stacks(gang, rank3={"state": "S", "in_collective": False, "where": "line 4"})
+    gang.pass_time(15)
+    assert [each["rank"] for each in gang.leader.exits] == [3]
+
+
+def test_a_node_that_is_through_or_lost_keeps_nobody_from_the_blame() -> None:
+    for end in ("through", "lost"):
+        gang = Gang(nnodes=3, hang=HANG)
+        gang.run()
+        be_patient(gang, 2, 1800.0)
+        for left in (1, 0):
+            gang.say(2, "exit", rank=5 - left, attempt=0, left=left, **FINE)
+        if end == "lost":
+            gang.leader.left(2, "its agent closed the connection", gang.now)
+        gang.pass_time(61)
+        stall(gang, 1, 60.5)
+        gang.pass_time(15)
+        assert [each["rank"] for each in gang.leader.exits if each.get("hang")] == [1], end
+
+
+def test_a_rank_that_moves_on_before_it_is_blamed_is_not() -> None:
+    gang = Gang(hang=HANG)
+    gang.run()
+    gang.pass_time(61)
+    stall(gang, 2, 60.5)
+    gang.pass_time(1)
+    gang.say(1, "moved", attempt=0, rank=2)
+    gang.pass_time(60)
+    assert gang.leader.phase == "running"
+    assert [(event["kind"], event["rank"]) for event in gang.events if "rank" in event] == [("stall", 2), ("moved", 2)]
+
+
+@pytest.mark.parametrize("how", [OWN, "hang"])
+def test_what_follows_the_loss_of_the_runs_folder_is_no_hang_and_no_error_of_the_user(how: Any) -> None:
+    gang = Gang(hang=HANG)
+    gang.run()
+    gang.say(0, "folder_lost", path="/run", with_heartbeats=True)
+    if how == "hang":  # the heartbeats of node 0's ranks are gone: rank 0 may be saving
+        gang.pass_time(61)
+        for rank in (2, 3):
+            stall(gang, rank, 60.5)
+        gang.pass_time(3600)
+        assert gang.leader.phase == "running"
+        assert gang.recorded("stall") == []
+    gang.fail(OWN)
+    assert [(event["of"], event["host"], event["path"]) for event in gang.recorded("folder_lost")] == [
+        (0, "n0", "/run")
+    ]
+    assert (gang.end["outcome"], gang.end["cause"]) == ("failed", "infra")
+    assert gang.end["reason"].startswith("node 0 (n0) lost the run's folder: /run was removed during the run")

@@ -111,3 +111,55 @@ def test_ranks_whose_folder_was_removed_under_them_are_not_said_to_stand_still(t
     assert [stall.is_full for stall in reader.new_stalls(str(folder), [0], now=63)] == [True]
     shutil.rmtree(folder)
     assert reader.new_stalls(str(folder), [0], now=700) == []
+
+
+LIMITS = {"action": "auto", "train": 60, "medians": 10, "other": 1800}
+
+
+def beat(folder: Path, rank: int, step: int, phase: str = "train", **more: Any) -> None:
+    (folder / f"beat_{rank}").write_text(json.dumps(heartbeat(step, phase, **more)))
+
+
+def test_a_rank_in_a_longer_phase_is_reported_with_the_rest_of_its_limit_as_it_enters_and_leaves(
+    tmp_path: Path,
+) -> None:
+    reader = HeartbeatReader(LIMITS)
+    (tmp_path / "rank_1.log").write_text("a program without heartbeats is in no phase of its own")
+    beat(tmp_path, 0, 4, loss=1.0)
+    assert reader.news(str(tmp_path), [0, 1], now=10) == []
+    beat(tmp_path, 0, 4, "save")
+    assert reader.news(str(tmp_path), [0, 1], now=20) == [{"kind": "patience", "seconds": 1800}]
+    assert reader.news(str(tmp_path), [0, 1], now=500) == []
+    beat(tmp_path, 0, 4)
+    assert reader.news(str(tmp_path), [0, 1], now=501) == [{"kind": "patience", "seconds": 0}]
+
+
+@pytest.mark.parametrize("phase", ["start", "compile", "eval", "save", "train"])
+def test_a_phase_is_long_until_its_limit_counted_from_its_beginning(tmp_path: Path, phase: str) -> None:
+    reader = HeartbeatReader(LIMITS)
+    beat(tmp_path, 0, 0, phase)  # no step was made yet
+    assert reader.news(str(tmp_path), [0], now=10) == [{"kind": "patience", "seconds": 1800}]
+    ends = [news for now in range(20, 2000, 10) for news in reader.news(str(tmp_path), [0], now=now)]
+    assert [(news["kind"], news.get("full"), news.get("seconds")) for news in ends] == [
+        ("stall", False, 900), ("stall", True, 1800), ("patience", None, 0),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("end", ["a step", "another phase", "its exit"])
+def test_a_rank_whose_stall_was_reported_is_reported_as_it_moves_on(tmp_path: Path, end: str) -> None:
+    reader = HeartbeatReader(LIMITS)
+    beat(tmp_path, 0, 4, loss=1.0)
+    reader.news(str(tmp_path), [0], now=10)
+    stalls = [news for now in (41, 50, 71) for news in reader.news(str(tmp_path), [0], now=now)]
+    assert [(news["full"], news["between_steps"]) for news in stalls] == [(False, True), (True, True)]
+    beat(tmp_path, 0, 5 if end == "a step" else 4, "eval" if end == "another phase" else "train", loss=1.0)
+    news = reader.news(str(tmp_path), [] if end == "its exit" else [0], now=72)
+    assert news[0] == {"kind": "moved", "rank": 0}
+    assert [each for each in reader.news(str(tmp_path), [0], now=73) if each["kind"] == "moved"] == []
+
+
+def test_of_ranks_outside_collectives_the_one_that_exceeded_a_longer_limit_is_to_blame() -> None:
+    stalls = [{"rank": rank, "step": 7, "between_steps": rank != 2} for rank in range(4)]
+    outside = {rank: {"state": "S", "in_collective": False, "where": "line 3"} for rank in range(4)}
+    assert culprit_of_hang(stalls, outside | {2: {**outside[2], "where": "save"}})["rank"] == 2
+    assert culprit_of_hang(stalls, {})["rank"] == 2

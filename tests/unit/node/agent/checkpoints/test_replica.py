@@ -6,18 +6,21 @@ import asyncio
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from orchestrator.node.agent.checkpoints.replica import ReplicaReceiver, ReplicaSender
+from orchestrator.node.agent.checkpoints.replica import LOOK_SECONDS, ReplicaReceiver, ReplicaSender
 from orchestrator.node.agent.neighbour import NeighbourServer, request
 from orchestrator.protocol.layout import second_copy_file
 from orchestrator.protocol.task import NodeTask, Program, copies_checkpoints
+from orchestrator.training.checkpoint import replica
 from orchestrator.training.checkpoint.replica import SecondCopy as Waiting
 from orchestrator.training.progress.report import Reporter
 from tests.unit.node.agent.members import HERE, TLS
@@ -48,16 +51,24 @@ def commit(
     return temp.rename(path)
 
 
+@dataclass(frozen=True)
+class Handing:
+    """Node 0's side, and the events that it has recorded."""
+
+    sender: ReplicaSender
+    events: list[dict[str, Any]]
+
+
 @asynccontextmanager
-async def handing_over(tmp_path: Path, **fields: Any) -> AsyncIterator[list[dict[str, Any]]]:
-    """Node 0 hands what is in one folder to node 1, whose folder is the other; the recorded events."""
+async def handing_over(tmp_path: Path, **fields: Any) -> AsyncIterator[Handing]:
+    """Node 0 hands what is in one folder to node 1, whose folder is the other."""
     (tmp_path / "0/nodes/0").mkdir(parents=True, exist_ok=True)
     events: list[dict[str, Any]] = []
     server = NeighbourServer(TLS, 1, HERE, take=ReplicaReceiver(task(tmp_path / "1", 1, **fields)).take)
     second = ReplicaSender(task(tmp_path / "0", 0), TLS, lambda kind, **values: events.append({"kind": kind, **values}))
     work = asyncio.create_task(second.keep_up(HERE, server.port))
     try:
-        yield events
+        yield Handing(second, events)
     finally:
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
@@ -79,7 +90,7 @@ async def told(tmp_path: Path, path: Path) -> dict[str, Any]:
 def test_each_checkpoint_arrives_whole_and_as_many_stay_as_the_job_keeps(tmp_path: Path) -> None:
     async def main() -> None:
         foreign = commit(tmp_path / "1", 1, b"another run's", run="r-0")
-        async with handing_over(tmp_path) as events:
+        async with handing_over(tmp_path) as handing:
             for step in (5, 10, 15):
                 content = os.urandom(700_000 + step)
                 path = commit(tmp_path / "0", step, content)
@@ -90,7 +101,7 @@ def test_each_checkpoint_arrives_whole_and_as_many_stay_as_the_job_keeps(tmp_pat
                 }
             names = sorted(each.name for each in (tmp_path / "1/checkpoints").iterdir())
             assert names == [foreign.name, "step_00000010", "step_00000015"]
-            assert events == []
+            assert handing.events == []
 
     asyncio.run(asyncio.wait_for(main(), 30))
 
@@ -112,15 +123,43 @@ def test_the_best_stays_on_the_other_node_too(tmp_path: Path) -> None:
     ("found", "problem"),
     [(b"y" * 1000, "does not match its checksum"), (b"x" * 10, "has 10 bytes, and its manifest says 1000")],
 )  # fmt: skip
-def test_a_damaged_one_is_refused_and_the_next_one_arrives(tmp_path: Path, found: bytes, problem: str) -> None:
+def test_after_a_copy_has_failed_the_next_is_made_in_the_next_attempt(
+    tmp_path: Path, found: bytes, problem: str
+) -> None:
     async def main() -> None:
-        async with handing_over(tmp_path) as events:
+        async with handing_over(tmp_path) as handing:
             damaged = commit(tmp_path / "0", 5, b"x" * 1000, found=found)
             assert problem in (await told(tmp_path, damaged))["problem"]
-            assert [each["kind"] for each in events] == ["second_copy_failed"]
-            assert (await told(tmp_path, commit(tmp_path / "0", 10, b"good")))["problem"] == ""
-            # One is taken in after the other: by now nothing of the damaged one is left.
+            good = commit(tmp_path / "0", 10, b"good")
+            await asyncio.sleep(2 * LOOK_SECONDS)  # nothing is to happen meanwhile
+            assert [each["kind"] for each in handing.events] == ["second_copy_failed"]
+            assert list((tmp_path / "1/checkpoints").iterdir()) == []
+            handing.sender.begin_attempt()
+            assert (await told(tmp_path, good))["problem"] == ""
             assert [each.name for each in (tmp_path / "1/checkpoints").iterdir()] == ["step_00000010"]
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_a_checkpoint_that_is_deleted_while_it_is_copied_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = ReplicaSender._send
+
+    async def deleted_first(self: ReplicaSender, path: str, *more: Any) -> None:
+        if path.endswith("step_00000005"):
+            shutil.rmtree(path)
+        await send(self, path, *more)
+
+    monkeypatch.setattr(ReplicaSender, "_send", deleted_first)
+
+    async def main() -> None:
+        async with handing_over(tmp_path) as handing:
+            old = commit(tmp_path / "0", 5, b"old")
+            while old.exists():
+                await asyncio.sleep(0.01)
+            assert (await told(tmp_path, commit(tmp_path / "0", 10, b"new")))["problem"] == ""
+            assert handing.events == []
 
     asyncio.run(asyncio.wait_for(main(), 30))
 
@@ -161,6 +200,12 @@ def test_nothing_is_written_for_what_is_no_checkpoint(tmp_path: Path, request_: 
     asyncio.run(asyncio.wait_for(main(), 30))
 
 
+def waited_for(waiting: Waiting, path: Path) -> bool:
+    """Whether the next save looks for the copy of this checkpoint at all."""
+    waiting.expect(path)
+    return bool(waiting._commit)
+
+
 def test_the_next_save_waits_until_the_agent_has_said_what_became_of_the_last(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -168,14 +213,40 @@ def test_the_next_save_waits_until_the_agent_has_said_what_became_of_the_last(
     path, file = commit(tmp_path, 5, b"x"), tmp_path / "second_copy.json"
     waiting = Waiting(file, report)
     waiting.wait()  # for nothing yet
-    waiting.expect(path)
     file.write_text(json.dumps({"commit": (path / "COMMIT").read_text(), "problem": ""}))
+    assert waited_for(waiting, path)
     waiting.wait()
-    for _ in range(2):
-        waiting.expect(path)
-        file.write_text(json.dumps({"commit": (path / "COMMIT").read_text(), "problem": "node 1: No space left"}))
-        waiting.wait()
-    assert capsys.readouterr().err.count("node 1: No space left") == 1
+    assert waited_for(waiting, path)
+    assert capsys.readouterr().err == ""
+    report.close()
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("failed", "node 1: No space left"),
+        ("late", "is still not complete after 5 s"),
+        ("removed", "in which it is reported, was removed"),
+    ],
+)
+def test_after_a_copy_that_failed_or_is_late_no_save_waits_any_more_and_that_is_said_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, what: str, words: str
+) -> None:
+    report = Reporter(None, None, speaks=True, attempt=0)
+    path, file = commit(tmp_path, 5, b"x"), tmp_path / "second_copy.json"
+    slept: list[float] = []
+    clock = SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append)
+    monkeypatch.setattr(replica, "time", clock)
+    waiting = Waiting(file, report)
+    if what != "removed":
+        problem = "node 1: No space left" if what == "failed" else ""
+        file.write_text(json.dumps({"commit": (path / "COMMIT").read_text() * (what == "failed"), "problem": problem}))
+    assert waited_for(waiting, path)
+    waiting.wait()
+    assert 5 <= sum(slept) < 6 if what == "late" else slept == []
+    assert not waited_for(waiting, path)
+    waiting.wait()
+    assert capsys.readouterr().err.count(words) == 1
     report.close()
 
 

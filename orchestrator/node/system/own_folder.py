@@ -1,0 +1,27 @@
+"""A folder of this process that others may remove under it: whether it is still the same one. Python 3.9."""
+
+from __future__ import annotations
+
+import os
+
+
+class OwnFolder:
+    """A folder that exists now, and is held open, so that no later folder can have its number."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        try:
+            self.descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:  # then nothing can be said of it
+            self.descriptor = -1
+
+    def is_removed(self) -> bool:
+        """Return whether the folder was removed, even if another has taken its place; False if that is unknown."""
+        if self.descriptor < 0:
+            return False
+        try:
+            return not os.path.samestat(os.fstat(self.descriptor), os.stat(self.path))
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        except OSError:
+            return False
