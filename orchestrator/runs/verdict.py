@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.exits import successful_attempt
 from orchestrator.protocol.gpu_errors import gpu_error_in, gpu_error_of
 from orchestrator.protocol.hostlist import in_words, nodes_in_words
 from orchestrator.protocol.restart import progress_of
@@ -48,6 +49,8 @@ def verdict_of(
     started = any(node.state != NodeStatus.WAITING for node in nodes)
     if not started and not gone:
         return None
+    if (attempt := successful_attempt(by_node, rank0_done=rank0_done)) is not None:
+        return _with_lacking(_success(by_node, nodes, attempt, survivors), own, by_node)
     cancelled = any(event["kind"] == EventKind.CANCEL for event in own)
     in_vain = [event for event in by_node[0] if event["kind"] == EventKind.GAVE_UP and event["cause"] == "no_progress"]
     if in_vain and not cancelled:  # whoever is lost was ended by srun, as node 0 had left
@@ -57,7 +60,7 @@ def verdict_of(
         verdict = _of_gang(ended[-1], by_node, nodes, rank0_done, survivors, by_slurm=by_slurm)
         if verdict.outcome is Outcome.FAILED and verdict.rank is None:
             verdict = _with_better_word(verdict, by_node)
-        return replace(verdict, reason="; ".join(filter(None, [verdict.reason, without(own, len(by_node))])))
+        return _with_lacking(verdict, own, by_node)
     if cancelled:
         return Verdict(Outcome.CANCELLED, survivors=survivors)
     given_up = _all(by_node, EventKind.GAVE_UP)
@@ -110,6 +113,21 @@ def _cause_of(event: Event) -> Cause:
     return member_of(Cause, event["cause"]) or Cause.NONE
 
 
+def _success(
+    by_node: Mapping[int, list[Event]], nodes: tuple[NodeState, ...], attempt: int, survivors: tuple[int, ...]
+) -> Verdict:
+    """Return the success of an attempt of which every exit code is known: a node that is lost later changes nothing."""
+    lost = nodes_in_words([(node.node, node.host) for node in nodes if node.state == NodeStatus.LOST])
+    reason = f"all ranks ended well; lost after that, and left behind: {lost}" if lost else ""
+    reason = "; ".join(filter(None, [reason, _refused_saves(by_node, attempt)]))
+    return Verdict(Outcome.SUCCEEDED, reason=reason, attempt=attempt, survivors=survivors)
+
+
+def _with_lacking(verdict: Verdict, own: list[Event], by_node: Mapping[int, list[Event]]) -> Verdict:
+    """Return the verdict, with the nodes that this start did not have added to its reason."""
+    return replace(verdict, reason="; ".join(filter(None, [verdict.reason, without(own, len(by_node))])))
+
+
 def _of_gang(
     end: Event,
     by_node: Mapping[int, list[Event]],
@@ -123,12 +141,7 @@ def _of_gang(
     if outcome == Outcome.SUCCEEDED:
         if not rank0_done:
             return Verdict(Outcome.FAILED, Cause.INFRA, "all nodes said done, but rank 0 left no done marker", attempt)
-        # Node 0 says so once every rank's exit code and every node's "idle" have reached it: nothing is in doubt by
-        # then, and no node that is lost later takes it back.
-        lost = nodes_in_words([(node.node, node.host) for node in nodes if node.state == NodeStatus.LOST])
-        reason = f"all ranks ended well; lost after that, and left behind: {lost}" if lost else ""
-        reason = "; ".join(filter(None, [reason, _refused_saves(by_node, attempt)]))
-        return Verdict(Outcome.SUCCEEDED, reason=reason, attempt=attempt, survivors=survivors)
+        return _success(by_node, nodes, attempt, survivors)
     if outcome == Outcome.CANCELLED:
         return Verdict(Outcome.CANCELLED, reason=end["reason"], attempt=attempt, survivors=survivors)
     failures = [

@@ -13,6 +13,7 @@ from orchestrator.node.agent.stall_detector import culprit_of_hang
 from orchestrator.node.container.argv import odd_image, short
 from orchestrator.protocol import restart
 from orchestrator.protocol.checkpoints.checksum import Algorithm, agreed
+from orchestrator.protocol.exits import exited_well
 from orchestrator.protocol.gang import Hello
 from orchestrator.protocol.gpu_errors import Blame, gpu_error_of
 from orchestrator.protocol.hostlist import nodes_in_words
@@ -221,9 +222,10 @@ class Leader:
         )
 
     def _ended_well(self, node: int) -> bool:
-        """Tell whether all ranks of the node have ended with 0: its loss takes nothing back of that."""
+        """Tell whether all ranks of the node have exited well: its loss takes nothing back of that."""
         exits = self.exits_on.get(node, [])
-        return any(each.get("left") == 0 for each in exits) and all(each.get("code") == 0 for each in exits)
+        well = all(exited_well({**each, "stopped": each["after_stop"]}) for each in exits)
+        return well and any(each.get("left") == 0 for each in exits)
 
     def tick(self, now: float) -> None:
         """Act on whatever time-outs have passed."""
@@ -474,11 +476,13 @@ class Leader:
         if self.phase not in (Phase.RUNNING, Phase.STOPPING) or self.waiting:
             return
         failure = culprit_of(self.exits) or next((each for each in self.exits if each.get("unsaved")), None)
-        if self.stop_reason is StopReason.IDLE:
+        if all(map(self._ended_well, self.hellos)):  # also if a signal, a cancel or the time limit came after that
+            self._end("succeeded", "", "")
+        elif self.stop_reason is StopReason.IDLE:
             self._end("cancelled", "idle", self._how_idle())
         elif self.stop_reason is not None and self.stop_reason is not StopReason.FAILURE:
             self._end(self.stop_reason, self.stop_reason, "")
-        elif self.lost and not (failure is None and all(map(self._ended_well, self.hellos))):
+        elif self.lost:
             self._end_with_lost(failure)
         elif failure is not None:
             self._after_failure(failure, now)

@@ -63,6 +63,7 @@ class Ranks:
         self.node_dir = node_folder(task.run_dir, task.node_rank)
         self.attempt, self.store_addr = task.attempt, ""
         self.running: set[int] = set()
+        self.begun: int | None = None  # the newest attempt whose ranks the launcher was told to start
         self.started = Started()
         self.members: set[int] = set()  # the ranks of this node; another launcher's count as one that runs
         self.heartbeats = HeartbeatReader(task.hang)
@@ -138,7 +139,8 @@ class Ranks:
             self.running = {offset}
         where = {"master_addr": master_addr, "master_port": master_port, "network": network}
         ranks = [offset, offset + nproc]
-        self.events.write("started", attempt=self.attempt, ranks=ranks, world_size=binding["world_size"], **where)
+        self.begun, shape = self.attempt, {"world_size": binding["world_size"], "processes": len(self.running)}
+        self.events.write("started", attempt=self.attempt, ranks=ranks, **shape, **where)
         saves = {"resume_from": self._place(resume_from), "checksum": checksum}
         self.launcher.send({"kind": "go", "binding": binding, **where, **saves})
 
@@ -232,7 +234,7 @@ class Ranks:
         if message["rank"] == 0:
             message |= self._saves(message["code"])
             self._take_result()
-            if message["code"] == 0:
+            if message["code"] == 0 and not message.get("stopped"):
                 self._mark_done()
         if message["code"] != 0 and gpu_error_of(message) is not None:
             message["kernel"] = words_on_gpus()
@@ -280,7 +282,7 @@ class Ranks:
             self.events.write("disk_full", path=place, error=error.strerror)
 
     def _mark_done(self) -> None:
-        """Mark that rank 0 has ended well: this is half of what a success needs, the nodes' words the other."""
+        """Mark that rank 0 has exited with 0 by itself; a success needs this marker and all other ranks' exits."""
         marker = {"attempt": self.attempt, "time": time.time()}
         try:
             write_json(f"{self.task.run_dir}/rank0.done", marker, durable=False)
@@ -324,6 +326,9 @@ class Ranks:
         code = message["code"]
         how = self.launcher.ended_for or _how_it_ended(code)
         self.events.write("launcher_gone", code=code, tail=message["tail"])
+        if not self.running and self.begun == self.attempt:
+            await self._became_idle({})  # all its ranks had ended, and it was not needed any more
+            return
         if not self.running:
             tail = f"; its last words: {message['tail'][-1]}" if message["tail"] else ""
             refused = refusal(self.task, code, message["tail"])
@@ -332,7 +337,7 @@ class Ranks:
         name = signal.Signals(-code).name if code < 0 else None
         for rank in sorted(self.running):
             error = {"type": "LauncherLost", "message": f"the launcher of this node {how}", "traceback": ""}
-            report = {"rank": rank, "code": code if code >= 0 else None, "signal": name or "SIGKILL",
+            report = {"rank": rank, "code": code if code > 0 else None, "signal": name or "SIGKILL",
                       "attempt": self.attempt, "error": error, "tail": message["tail"], "victim": False}  # fmt: skip
             self.events.write("rank_exit", **report)
             self.tell({"kind": "exit", **report})

@@ -114,18 +114,19 @@ def test_a_node_that_missed_the_leaders_goodbye_is_no_failure() -> None:
     assert verdict([*without(SUCCESS, LEFT[1]), gave_up, {**LEFT[1], "outcome": "failed"}]) == Verdict("succeeded")
 
 
-def test_no_word_of_the_leader_is_no_success() -> None:
-    found = verdict(without(SUCCESS, *WELL))
-    assert (found.outcome, found.reason) == (
-        "failed",
-        "the agents ended, but the record of how the attempt ended is lost",
-    )
+def test_without_the_leaders_word_every_exit_and_the_marker_are_a_success() -> None:
+    unsaid = without(SUCCESS, *WELL)
+    assert verdict(unsaid) == Verdict("succeeded")
+    for events, done in ((unsaid, False), (without(unsaid, EXITS[3]), True)):
+        found = verdict(events, done=done)
+        said = ("failed", "the agents ended, but the record of how the attempt ended is lost")
+        assert (found.outcome, found.reason) == said
 
 
 @settings(max_examples=300)
 @given(st.data())
 def test_no_loss_of_records_raises_or_makes_a_success(data: st.DataObject) -> None:
-    """Files cut anywhere, lines lost, letters flipped: the reducer answers, and `succeeded` needs the leader's word."""
+    """Files cut anywhere, lines lost, letters flipped: `succeeded` needs the leader's word, or every rank's exit."""
     whole = data.draw(st.sampled_from([SUCCESS, FAILED, RESTARTED]))
     text = "".join(json.dumps(one) + "\n" for one in whole)
     for _ in range(data.draw(st.integers(0, 4))):
@@ -141,7 +142,9 @@ def test_no_loss_of_records_raises_or_makes_a_success(data: st.DataObject) -> No
     events = [one for one in events if isinstance(one, dict)]
     found = state(events, data.draw(st.sampled_from([ALIVE, GONE, {}, {0: None, 1: False}])))
     if found.state == "succeeded":
-        assert [one for one in events if one.get("kind") == "gang_ended" and one["outcome"] == "succeeded"]
+        said = [one for one in events if one.get("kind") == "gang_ended" and one.get("outcome") == "succeeded"]
+        exits = {one.get("rank") for one in events if one.get("kind") == "rank_exit" and one.get("code") == 0}
+        assert said or exits >= {1, 2, 3}  # rank 0's is told by its marker too
     json.dumps(found.to_json())
 
 
