@@ -28,6 +28,8 @@ TESTS = {
         "tests/local/test_hangs.py::test_the_rank_that_stands_still_is_blamed_and_the_gang_restarted",),
     "a launcher is killed": ("tests/local/test_failures.py::test_a_lost_launcher_is_started_again",
                              "tests/cluster/test_ssh_faults.py::test_kill_9_costs_a_restart_and_no_more"),
+    "a launcher is killed after the ranks of its node have ended well, also if it had no time to report that": (
+        "tests/local/test_failures.py::test_a_launcher_that_dies_after_its_ranks_exits_takes_nothing_back",),
     "a launcher is frozen (SIGSTOP)":
         ("tests/local/test_failures.py::test_a_frozen_launcher_is_ended_and_the_gang_starts_again",),
     "an agent is killed": ("tests/local/test_failures.py::test_kill_9_leaves_no_rank",
@@ -36,6 +38,7 @@ TESTS = {
     "node 0's agent is killed": ("tests/local/test_failures.py::test_kill_9_leaves_no_rank",),
     "an agent is killed, or a machine lost, after all ranks have ended well, or after its own have": (
         "tests/cluster/test_ssh_ends.py::test_a_node_that_only_the_controller_can_not_reach_at_the_end",
+        "tests/unit/runs/test_last_moments.py::test_nothing_runs_again_over_ssh",
         "tests/unit/node/agent/test_leader.py::test_a_node_that_is_lost_after_its_last_rank_ended_well_takes_nothing_back"),
     "a path between two nodes takes small packets only (another MTU on the way)": (
         "tests/cluster/test_ssh_paths.py::test_a_path_for_small_packets_only_is_named_before_any_rank_starts",

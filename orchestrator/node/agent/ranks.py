@@ -26,6 +26,7 @@ from orchestrator.node.system.gpus.devices import gpus
 from orchestrator.node.system.host import network_here
 from orchestrator.node.system.inputs import InputError, place
 from orchestrator.node.system.kernel_log import words_on_gpus
+from orchestrator.node.system.orphans import reap_orphans
 from orchestrator.node.system.processes import STOPPED, end_marked, state_of
 from orchestrator.node.system.threads import in_thread
 from orchestrator.protocol.checkpoints.checksum import installed
@@ -64,6 +65,8 @@ class Ranks:
         self.attempt, self.store_addr = task.attempt, ""
         self.running: set[int] = set()
         self.begun: int | None = None  # the newest attempt whose ranks the launcher was told to start
+        self.told_to_stop = False
+        self.orphaned: dict[int, int] = {}  # exit codes of ranks that a launcher which died has not reaped, by rank
         self.started = Started()
         self.members: set[int] = set()  # the ranks of this node; another launcher's count as one that runs
         self.heartbeats = HeartbeatReader(task.hang)
@@ -139,7 +142,8 @@ class Ranks:
             self.running = {offset}
         where = {"master_addr": master_addr, "master_port": master_port, "network": network}
         ranks = [offset, offset + nproc]
-        self.begun, shape = self.attempt, {"world_size": binding["world_size"], "processes": len(self.running)}
+        self.begun, self.told_to_stop, self.orphaned = self.attempt, False, {}
+        shape = {"world_size": binding["world_size"], "processes": len(self.running)}
         self.events.write("started", attempt=self.attempt, ranks=ranks, **shape, **where)
         saves = {"resume_from": self._place(resume_from), "checksum": checksum}
         self.launcher.send({"kind": "go", "binding": binding, **where, **saves})
@@ -154,6 +158,7 @@ class Ranks:
     def stop(self, grace: float) -> None:
         """Have the ranks stop at their next boundary; the launcher is killed where that takes too long."""
         if self.running:
+            self.told_to_stop = True
             self.launcher.send({"kind": "stop", "grace": grace})
             self.stop_deadline = time.monotonic() + grace + KILL_MARGIN
 
@@ -316,6 +321,15 @@ class Ranks:
             self.events.write("swept", killed=killed, survivors=survivors)
         self.tell({"kind": "idle", "attempt": self.attempt})
 
+    def reap_orphans(self) -> None:
+        """Reap what this process has adopted, and keep the exit codes of ranks: a launcher that died can't report them.
+
+        The pids of a container are of its own namespace, and its processes are never this one's children.
+        """
+        codes = reap_orphans(self.launcher.pid)
+        if self.task.container is None:
+            self.orphaned.update({rank: codes[pid] for rank, pid in self.started.pids.items() if pid in codes})
+
     async def _lost_launcher(self, message: Message) -> None:
         """Report that the launcher ended by itself: its ranks are gone with it, which is a failure of this node."""
         self.is_launcher_gone = True
@@ -334,6 +348,10 @@ class Ranks:
             refused = refusal(self.task, code, message["tail"])
             self._trouble(refused or f"the launcher {how}{tail}", "user_error" if code > 0 else "infra")
             return
+        self.reap_orphans()
+        for rank in sorted(self.running):  # those that had ended well, and that it had no time to report
+            if self.orphaned.get(rank) == 0 and not self.told_to_stop:
+                self._rank_ended({"rank": rank, "code": 0, "signal": None, "attempt": self.attempt, "stopped": False})
         name = signal.Signals(-code).name if code < 0 else None
         for rank in sorted(self.running):
             error = {"type": "LauncherLost", "message": f"the launcher of this node {how}", "traceback": ""}

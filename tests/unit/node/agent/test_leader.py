@@ -590,6 +590,29 @@ def test_a_node_that_is_lost_after_its_last_rank_ended_well_takes_nothing_back()
     assert gang.codes == {0: 0}
 
 
+@pytest.mark.parametrize("cancelled", [True, False])
+def test_a_signal_after_the_last_exit_takes_nothing_back(cancelled: bool) -> None:
+    gang = Gang(time_limit=60)
+    gang.run()
+    for rank in range(4):
+        gang.exit(rank, {**FINE, "left": 1 - rank % 2, "stopped": False})
+    gang.say(1, "signal", name="SIGTERM", cancelled=cancelled)
+    gang.pass_time(100.0)
+    gang.idle()
+    assert (gang.end["outcome"], gang.recorded("restart")) == ("succeeded", [])
+    assert gang.codes == {0: 0, 1: 0}
+
+
+def test_ranks_that_exit_with_0_because_they_were_stopped_have_not_succeeded() -> None:
+    gang = Gang()
+    gang.run()
+    gang.say(1, "signal", name="SIGTERM", cancelled=False)
+    for rank in range(4):
+        gang.exit(rank, {**FINE, "left": 1 - rank % 2, "stopped": True})
+    gang.idle()
+    assert gang.end["outcome"] == "preempted"
+
+
 @pytest.mark.parametrize("last", [{**KILLED, "left": 0}, {**FINE, "left": 1}], ids=["killed", "one is left"])
 def test_a_node_that_is_lost_before_that_is_a_lost_node(last: dict[str, Any]) -> None:
     gang = Gang()
