@@ -30,17 +30,25 @@ def successful_attempt(by_node: Mapping[int, Iterable[Event]], *, rank0_done: bo
 
 
 def _all_exited_well(node: int, events: Iterable[Event], attempt: int) -> bool:
-    """Tell whether all processes that the node's launcher has started for the attempt have exited well."""
-    said = [event for event in events if event.get("attempt") == attempt]
-    started = [event for event in said if event.get("kind") == EventKind.STARTED]
-    exits = [event for event in said if event.get("kind") == EventKind.RANK_EXIT]
-    processes = _processes(started[-1]) if started else None
-    if processes is None or not all(map(exited_well, exits)):
-        return False
-    ended = {event.get("rank") for event in exits}
+    """Tell whether all processes that the node's launcher has started for the attempt have exited well.
+
+    Slurm sends TERM to the ranks and to their agent alike, so an exit counts only before the agent's first signal.
+    """
+    processes: range | None = None
+    ended: set[Any] = set()
+    for event in events:
+        kind, is_of_attempt = event.get("kind"), event.get("attempt") == attempt
+        if kind == EventKind.STARTED and is_of_attempt:
+            processes = _processes(event)
+        elif kind == EventKind.SIGNAL and processes is not None and not ended >= set(processes):
+            return False
+        elif kind == EventKind.RANK_EXIT and is_of_attempt:
+            if not exited_well(event):
+                return False
+            ended.add(event.get("rank"))
     if node == 0:
         ended.add(0)  # the agent writes rank 0's marker before it records the exit, and may die in between
-    return ended >= set(processes)
+    return processes is not None and ended >= set(processes)
 
 
 def _processes(started: Event) -> range | None:

@@ -224,8 +224,7 @@ class Leader:
     def _ended_well(self, node: int) -> bool:
         """Tell whether all ranks of the node have exited well: its loss takes nothing back of that."""
         exits = self.exits_on.get(node, [])
-        well = all(exited_well({**each, "stopped": each["after_stop"]}) for each in exits)
-        return well and any(each.get("left") == 0 for each in exits)
+        return any(each.get("left") == 0 for each in exits) and all(map(exited_well, exits))
 
     def tick(self, now: float) -> None:
         """Act on whatever time-outs have passed."""
@@ -332,7 +331,8 @@ class Leader:
         host = self.hellos[node].host
         # What a launcher has not stopped itself ended by itself, however late that is heard of; or of a node's loss.
         is_stopped = self.phase is Phase.STOPPING and (bool(self.lost) or message.get("stopped", True))
-        self._note_exit({**message, "node": node, "host": host, "after_stop": is_stopped})
+        by_order = self.phase is Phase.STOPPING or message.get("stopped", False)  # or by the signal that orch heard
+        self._note_exit({**message, "node": node, "host": host, "after_stop": is_stopped, "stopped": by_order})
         if self.phase is not Phase.RUNNING or message.get("code") == 0:
             return
         if message.get("code") == EXIT_REQUEUE:

@@ -154,6 +154,12 @@ def test_whatever_slurm_says_of_the_job_it_has_succeeded(events: list[Event], jo
 
 
 @every_moment
+def test_the_term_that_srun_sends_for_a_dead_agent_takes_nothing_back(events: list[Event]) -> None:
+    terms = [event("signal", node, name="SIGTERM", cancelled=False) for node in (1, 2)]
+    assert outcome_of(seen([*events, *terms], scheduler=SchedulerStatus("ended"))) is Outcome.SUCCEEDED
+
+
+@every_moment
 def test_a_cancel_after_the_last_exit_takes_nothing_back(events: list[Event]) -> None:
     assert outcome_of(seen([*events, event("cancel", now=False)], relaunches=True)) is Outcome.SUCCEEDED
 
@@ -210,6 +216,14 @@ NOT_WELL = {
     "a rank was killed": [*(each for each in LAST if each != exited(4)), exited(4, code=None, signal="SIGKILL")],
     "a launcher was lost": [*(each for each in LAST if each != exited(4)), exited(4, signal="SIGKILL")],
     "orch had stopped a rank": [*(each for each in LAST if each != exited(4)), exited(4, stopped=True)],
+    "a signal came before an exit": [*LAST_BUT_RANK_0, event("signal", 0, name="SIGTERM", cancelled=False), exited(0)],
+    "a signal came before a node's only exit": [
+        *RUNNING,
+        *(exited(rank) for rank in (3, 4, 2, 5)),
+        event("signal", 0, name="SIGTERM", cancelled=False),
+        exited(1),
+        exited(0),
+    ],
     "the last checkpoint is on no disk": [*LAST_BUT_RANK_0, exited(0, unsaved="EIO")],
     "the exits are of another attempt": [*LAST, event("go", 0, attempt=1, world_size=6)],
     "a node's start is not recorded": [each for each in LAST if each != STARTED_1],
