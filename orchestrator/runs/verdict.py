@@ -197,10 +197,24 @@ def culprit_in_words(culprit: Event) -> str:
         how = "SIGKILL, from the kernel: its cgroup ran out of memory"
     what = f"{error['type']}: {error.get('message')}".splitlines()[0][:200] if error and error.get("type") else how
     where = f"on node {culprit.get('node')} ({culprit.get('host', '?')})"
+    if isinstance(early := culprit.get("left_early"), dict):
+        return _left_early_in_words(early, f"rank {culprit.get('rank')} {where}", culprit.get("rank"))
     if culprit.get("hang"):
         return f"{error.get('message', 'a rank stood still') if error else 'a rank stood still'} {where}"
     rank = culprit.get("failed_rank", culprit.get("rank"))  # the first is one of another launcher's
     return f"rank {rank} {where} ended with {how}{f': {what}' if what != how else ''}"
+
+
+def _left_early_in_words(early: dict[str, Any], who: str, rank: Any) -> str:
+    """Return that a rank has ended with 0, which others that had done so, and who still waited for it."""
+    others = [str(each) for each in items(early.get("ranks")) if each != rank]
+    too = f", as rank{'s' * (len(others) > 1)} {in_words(others)} did," if others else ""
+    waited = [str(each) for each in items(early.get("waited"))]
+    said = str(early.get("said") or "").splitlines()[:1]
+    how = f": {said[0][:200]}" if said else ""
+    return (
+        f"{who} ended with exit code 0{too} while rank{'s' * (len(waited) > 1)} {in_words(waited)} waited for it{how}"
+    )
 
 
 def _blame(culprit: Event, end: Event, survivors: tuple[int, ...]) -> Verdict:
@@ -246,7 +260,15 @@ def _kernel_words(culprit: Event) -> list[str]:
     return [f"the kernel of {culprit.get('host', '?')} said: {said[-1][:300]}"] if said else []
 
 
+LEFT_EARLY = (
+    "every rank must take part in every collective: look for uneven data (drop_last, Join), for an exit on a single "
+    "rank (sys.exit, os._exit), and for a handler of TERM that exits with 0"
+)
+
+
 def _hint_of(culprit: Event, words: str) -> str:
+    if culprit.get("left_early"):
+        return LEFT_EARLY
     gpu_error = gpu_error_of(culprit)
     if gpu_error is not None and not culprit.get("oom"):
         return gpu_error.hint

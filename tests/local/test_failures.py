@@ -35,6 +35,8 @@ for step in range(100_000):
         print("rank 2 is about to fail", flush=True)
         if how == "exit":
             os._exit(17)
+        if how == "leave":
+            os._exit(0)
         if how == "raise":
             raise ValueError("boom at step 50")
         if how == "no_retry":
@@ -140,6 +142,17 @@ def agent_of(run: RunDir, node: int) -> Process:
     found = identify(json.loads((run.node(node) / "agent.json").read_text())["pid"])
     assert found is not None
     return found
+
+
+def test_a_rank_that_leaves_the_others_in_a_collective_is_blamed_and_nothing_is_tried_again(
+    orch: Orch, project
+) -> None:
+    folder = project(fail_py=COLLECTIVE, fail_yaml="script: fail.py\nretry: {infra: 3}\n")
+    assert orch("submit", str(folder / "fail.yaml"), "-p", "local-2x2", "-f", "--env", "HOW=leave").code == 100
+    verdict = orch("why", "last", "--json").json
+    assert (verdict["rank"], verdict["node"], verdict["code"], verdict["cause"]) == (2, 1, 0, "user_error")
+    assert "ended with exit code 0 while rank" in verdict["reason"]
+    assert orch("status", "last", "--json").json["restarts"] == 0
 
 
 def launcher_of(run: RunDir, node: int) -> Process:

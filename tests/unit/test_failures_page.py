@@ -19,6 +19,9 @@ TESTS = {
         "tests/local/test_launcher.py::test_all_of_an_errors_lines_reach_the_verdict",
         "tests/cluster/test_ssh_elastic.py::test_a_machine_whose_gpu_fails_is_not_used_again_where_there_is_a_spare"),
     "a rank exits with 17": ("tests/local/test_failures.py::test_the_culprit_is_named_and_not_its_victims",),
+    "a rank exits with 0 while others wait for it in a collective (uneven data, `os._exit(0)`, a handler of TERM)": (
+        "tests/local/test_failures.py::"
+        "test_a_rank_that_leaves_the_others_in_a_collective_is_blamed_and_nothing_is_tried_again",),
     "a rank exits with 93": ("tests/local/test_failures.py::test_exit_93_is_not_started_again",),
     "a rank is killed, or crashes": ("tests/local/test_failures.py::test_the_culprit_is_named_and_not_its_victims",
                                      "tests/cluster/test_ssh_faults.py::test_kill_9_costs_a_restart_and_no_more"),

@@ -207,6 +207,26 @@ def test_how_a_rank_ended_is_said_and_hinted_at(culprit: dict[str, Any], reason:
     assert bool(hint) == bool(found.hint)
 
 
+@pytest.mark.parametrize(
+    ("left", "waited", "words"),
+    [
+        ([2], [0], "ended with exit code 0 while rank 0 waited for it: RuntimeError: closed by peer"),
+        ([1, 2, 3], [0], "ended with exit code 0, as ranks 1, 3 did, while rank 0 waited for it: RuntimeError"),
+        ([2], [0, 1], "ended with exit code 0 while ranks 0, 1 waited for it: RuntimeError"),
+    ],
+)
+def test_a_rank_that_left_the_others_is_named_with_those_that_waited(
+    left: list[int], waited: list[int], words: str
+) -> None:
+    early = {"ranks": left, "waited": waited, "said": "RuntimeError: closed by peer\nand more"}
+    culprit = {"rank": 2, "node": 1, "host": "b", "code": 0, "signal": None, "left_early": early}
+    events = [{**one, "culprit": culprit} if one["kind"] == "attempt_failed" else one for one in FAILED]
+    found = verdict(events)
+    assert found.reason.startswith(f"rank 2 on node 1 (b) {words}")
+    assert (found.cause, found.rank, found.code) == ("user_error", 2, 0)
+    assert "uneven data" in found.hint
+
+
 def test_no_progress_is_said_beside_the_culprit() -> None:
     events = [{**one, "cause": "no_progress", "reason": "3 attempts in a row"} if one["kind"] == "gang_ended" else one
               for one in FAILED]  # fmt: skip
