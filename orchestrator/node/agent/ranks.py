@@ -16,6 +16,7 @@ from typing import Any, Callable
 from orchestrator.node.agent import launcher_process
 from orchestrator.node.agent.checkpoints import saved
 from orchestrator.node.agent.checkpoints.saved import mark_of
+from orchestrator.node.agent.first_steps import FirstSteps
 from orchestrator.node.agent.sampling.loop import Started
 from orchestrator.node.agent.stall_detector import HeartbeatReader, read_heartbeat
 from orchestrator.node.container.engine import EngineError
@@ -31,9 +32,10 @@ from orchestrator.node.system.processes import STOPPED, end_marked, state_of
 from orchestrator.node.system.threads import in_thread
 from orchestrator.protocol.checkpoints.checksum import installed
 from orchestrator.protocol.checkpoints.search import Saved
+from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.files import read_regular, write_atomic, write_json
 from orchestrator.protocol.gpu_errors import gpu_error_of
-from orchestrator.protocol.layout import attempt_folder, node_folder, result_file
+from orchestrator.protocol.layout import attempt_folder, metrics_file, node_folder, result_file
 from orchestrator.protocol.task import NodeTask, copies_checkpoints
 
 Message = dict[str, Any]
@@ -66,6 +68,8 @@ class Ranks:
         self.running: set[int] = set()
         self.begun: int | None = None  # the newest attempt whose ranks the launcher was told to start
         self.told_to_stop = False
+        self.first_steps: FirstSteps | None = None  # node 0's, of an attempt that was offered a checkpoint
+        self.offered: Saved | None = None
         self.orphaned: dict[int, int] = {}  # exit codes of ranks that a launcher which died has not reaped, by rank
         self.started = Started()
         self.members: set[int] = set()  # the ranks of this node; another launcher's count as one that runs
@@ -146,6 +150,10 @@ class Ranks:
         shape = {"world_size": binding["world_size"], "processes": len(self.running)}
         self.events.write("started", attempt=self.attempt, ranks=ranks, **shape, **where)
         saves = {"resume_from": self._place(resume_from), "checksum": checksum}
+        self.first_steps, self.offered = None, self.resumable.get(resume_from)
+        if resume_from and offset == 0:
+            folder = attempt_folder(self.node_dir, self.attempt)
+            self.first_steps = FirstSteps(f"{folder}/beat_0", metrics_file(self.task.run_dir))
         self.launcher.send({"kind": "go", "binding": binding, **where, **saves})
 
     def _place(self, checkpoint: str) -> str:
@@ -176,6 +184,7 @@ class Ranks:
 
     def look(self, now: float) -> None:
         """Tell of ranks that stand still; end those that did not stop in time, and a launcher that stands still."""
+        self._record_first_steps()
         if self.running and self.stop_deadline is None:
             ranks = self.members if self.task.launcher in ("torchrun", "accelerate") else self.running
             for stall in self.heartbeats.new_stalls(attempt_folder(self.node_dir, self.attempt), ranks, now):
@@ -190,6 +199,13 @@ class Ranks:
             if self.launcher.ended_for:
                 self.events.write("launcher_killed", reason=self.launcher.ended_for)
                 self.launcher.kill()
+
+    def _record_first_steps(self) -> None:
+        """Record once whether the attempt goes on from what it was offered, as soon as rank 0 reports that."""
+        found = self.first_steps.look() if self.first_steps is not None else None
+        if found is not None:
+            step = self.offered.step if self.offered is not None and self.offered.is_counted else None
+            self.events.write(EventKind.FIRST_STEPS, attempt=self.attempt, offered_step=step, **found)
 
     def _why_launcher_is_frozen(self, silent: float) -> str:
         """Return why a launcher that has been silent for so long is to be ended, in words; empty where it is not.
@@ -237,6 +253,7 @@ class Ranks:
         self.running.discard(message["rank"])
         self.started = self.started.without(message["rank"])
         if message["rank"] == 0:
+            self._record_first_steps()
             message |= self._saves(message["code"])
             self._take_result()
             if message["code"] == 0 and not message.get("stopped"):
