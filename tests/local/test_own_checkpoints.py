@@ -50,6 +50,10 @@ def test_each_restart_is_given_the_newest_whole_checkpoint_on_every_rank(orch: O
         None, *(f"code/out/checkpoint-{step}" for step in (100, 200, 300, 400)),
     ]  # fmt: skip
     assert [event["from_step"] for event in orch.events(run, "restart")] == [100, 200, 300, 400]
+    attempts = orch("status", "last", "--json").json["attempts"]
+    assert [each["offered"] for each in attempts[1:]] == [f"code/out/checkpoint-{n}" for n in (100, 200, 300, 400)]
+    # The last attempt saves nothing, so that nothing tells what it has loaded.
+    assert [each["resumed_from"] for each in attempts] == [None, *(each["offered"] for each in attempts[1:4]), None]
     listed = orch("checkpoints", "last", "--json").json
     assert [(each["format"], each["step"]) for each in listed] == [("hf", step) for step in (100, 200, 300, 400)]
     resume = ("--resume", f"{run.run_id}:300")

@@ -1,17 +1,21 @@
 """Whether rank 0's program has loaded the checkpoint that it was offered, as far as the program reports it.
 
 The training library reports which step it has loaded. Any other program is known by the first two steps that it reports
-by its heartbeats or its metrics: who begins at step 1 has loaded nothing.
+by its heartbeats or its metrics, or by the first checkpoint that it saves: who begins at step 1 has loaded nothing.
 """
 
 from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.node.agent.stall_detector import read_heartbeat
+from orchestrator.protocol.checkpoints.of_run import Places
+from orchestrator.protocol.checkpoints.search import Saved
 from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.task import NodeTask
 
 MOST_METRICS = 1 << 16  # bytes of an attempt's metrics in which two steps are looked for
 
@@ -57,6 +61,17 @@ class FirstSteps:
         finally:
             os.close(descriptor)
         return [_step_in(line) for line in lines]
+
+
+def first_saved(task: NodeTask, offered: Saved, before: Mapping[str, Saved]) -> int | None:
+    """Return the lowest step of the checkpoints that were written since the attempt began; None if there is none.
+
+    before: the checkpoints that were there when it began. Only those of the format of the offered one are compared.
+    """
+    known = {each.path: each.time for each in before.values()}
+    found = [each for each in Places.of(task).own().values() if known.get(each.path) != each.time]
+    steps = [each.step for each in found if each.is_counted and each.format is offered.format]
+    return min(steps, default=None)
 
 
 def _two(steps: list[Any]) -> Message | None:

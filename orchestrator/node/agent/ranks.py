@@ -5,6 +5,7 @@ What the rest of the gang must know of is told to the leader; everything goes in
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -16,7 +17,7 @@ from typing import Any, Callable
 from orchestrator.node.agent import launcher_process
 from orchestrator.node.agent.checkpoints import saved
 from orchestrator.node.agent.checkpoints.saved import mark_of
-from orchestrator.node.agent.first_steps import FirstSteps
+from orchestrator.node.agent.first_steps import FirstSteps, first_saved
 from orchestrator.node.agent.sampling.loop import Started
 from orchestrator.node.agent.stall_detector import HeartbeatReader, read_heartbeat
 from orchestrator.node.container.engine import EngineError
@@ -41,6 +42,7 @@ from orchestrator.protocol.task import NodeTask, copies_checkpoints
 Message = dict[str, Any]
 KILL_MARGIN = 5.0
 SILENT_TIMES = 6  # of the time-out for a link: a launcher that imports torch from a slow disk answers late
+MOST_PAUSE, LOOK_SECONDS = 60.0, 5.0  # between two looks at what the program saves; that one may take
 MOST_RESULT = 64 << 20
 MOST_CHECKPOINTS, MOST_CHARS = 20, 1000  # that the leader is told of, and of the path of one
 
@@ -154,6 +156,7 @@ class Ranks:
         if resume_from and offset == 0:
             folder = attempt_folder(self.node_dir, self.attempt)
             self.first_steps = FirstSteps(f"{folder}/beat_0", metrics_file(self.task.run_dir))
+            self.begin(self._watch_saves(self.first_steps))
         self.launcher.send({"kind": "go", "binding": binding, **where, **saves})
 
     def _place(self, checkpoint: str) -> str:
@@ -200,12 +203,33 @@ class Ranks:
                 self.events.write("launcher_killed", reason=self.launcher.ended_for)
                 self.launcher.kill()
 
-    def _record_first_steps(self) -> None:
-        """Record once whether the attempt goes on from what it was offered, as soon as rank 0 reports that."""
-        found = self.first_steps.look() if self.first_steps is not None else None
-        if found is not None:
+    def _record_first_steps(self, saved: int | None = None) -> None:
+        """Record once whether the attempt goes on from what it was offered, as soon as rank 0's program shows that."""
+        if self.first_steps is None or self.first_steps.is_known:
+            return
+        found = self.first_steps.look() or ({} if saved is None else {"saved": saved})
+        if found:
+            self.first_steps.is_known = True
             step = self.offered.step if self.offered is not None and self.offered.is_counted else None
             self.events.write(EventKind.FIRST_STEPS, attempt=self.attempt, offered_step=step, **found)
+
+    async def _watch_saves(self, watched: FirstSteps) -> None:
+        """Look at what the program saves, ever more seldom: a large folder takes a while."""
+        pause = 1.0
+        while self.first_steps is watched and not watched.is_known and self.running:
+            await asyncio.sleep(pause)
+            await self._look_at_saves(watched)
+            pause = min(2 * pause, MOST_PAUSE)
+
+    async def _look_at_saves(self, watched: FirstSteps | None) -> None:
+        offered = self.offered
+        if watched is None or watched.is_known or offered is None or not offered.is_counted:
+            return
+        with contextlib.suppress(OSError, asyncio.TimeoutError):
+            look = in_thread(first_saved, self.task, offered, self.resumable)
+            saved = await asyncio.wait_for(look, LOOK_SECONDS)
+            if watched is self.first_steps:
+                self._record_first_steps(saved)
 
     def _why_launcher_is_frozen(self, silent: float) -> str:
         """Return why a launcher that has been silent for so long is to be ended, in words; empty where it is not.
@@ -329,6 +353,7 @@ class Ranks:
     async def _became_idle(self, message: Message) -> None:
         """Note that the attempt's ranks have ended; `message` says who was ended, where only the launcher can tell."""
         self.stop_deadline = None
+        await self._look_at_saves(self.first_steps)
         killed, survivors = message.get("killed", 0), message.get("survivors", [])
         if "killed" not in message:
             keep = () if self.launcher.pid is None else (self.launcher.pid,)

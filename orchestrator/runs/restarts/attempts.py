@@ -54,12 +54,15 @@ def _attempt(number: int, begun: Event, first: Event, ends: list[Event | None]) 
 def continues(first: Event) -> bool:
     """Tell whether the program goes on from the checkpoint that it was offered, by the event of its first steps.
 
-    A program that reports every tenth step begins with step 10 and then says 20. One that goes on says 60 and then 70:
-    its first step is greater than the distance to the second.
+    The first checkpoint that a resumed program saves has a greater step than the offered one. If the program reports
+    steps, then the distance between the first two counts: a program that reports every tenth step begins with 10 and
+    20, and a resumed one with 60 and 70.
     """
     if type(first.get("loaded")) is int:
         return True
-    steps, offered = first.get("steps"), first.get("offered_step")
+    steps, saved, offered = first.get("steps"), first.get("saved"), first.get("offered_step")
+    if type(saved) is int:
+        return type(offered) is int and saved > offered
     if not isinstance(steps, list) or [type(step) for step in steps] != [int, int]:
         return False
     return steps[0] > steps[1] - steps[0] and (type(offered) is not int or steps[0] >= offered)

@@ -65,6 +65,9 @@ def test_the_history_of_attempts(events: list[dict[str, Any]], attempts: tuple[A
         ({"steps": [301, 302], "offered_step": 300}, True),
         ({"steps": [310, 320], "offered_step": 300}, True),
         ({"steps": [301, 302]}, True),  # nothing tells the step of ckpt.pt
+        ({"saved": 400, "offered_step": 300}, True),
+        ({"saved": 100, "offered_step": 300}, False),
+        ({"saved": 400}, False),
         ({"steps": [1, 2], "offered_step": 300}, False),
         ({"steps": [0, 10]}, False),
         ({"steps": [10, 20], "offered_step": 5}, False),  # a program that reports every tenth step
