@@ -44,6 +44,9 @@ class EventKind:
     LAUNCHER_KILLED = "launcher_killed"  # its ranks did not end in time
     LAUNCHER_GONE = "launcher_gone"  # it ended unasked: its exit code, its last words
     STARTED = "started"  # the node's ranks of an attempt
+    FIRST_STEPS = (
+        "first_steps"  # rank 0's: the step that it has `loaded`, or its first two `steps`, or that it `saved` first
+    )
     SLEPT = "slept"  # the leader did not run for so many seconds: suspended, or paused
     SAMPLING_FAILED = "sampling_failed"  # how busy the node is can't be written, or not be looked at: `reason`
     STALL = "stall"  # a rank was silent for half of its limit; `full`: by the leader, the rank counts as hung

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+GIVEN = "given"  # the folder, and the first part of the name, of a checkpoint that a run was given to start from
+
 
 def node_folder(run_dir: str, node_rank: int) -> str:
     """Return the folder that only this node's agent, launcher and ranks write."""
@@ -60,7 +62,7 @@ def output_folder(run_dir: str) -> str:
 
 def given_folder(run_dir: str) -> str:
     """Return where on another machine the checkpoint is that a run starts from."""
-    return f"{run_dir}/given"
+    return f"{run_dir}/{GIVEN}"
 
 
 def baseline_file(code_dir: str) -> str:

@@ -16,6 +16,7 @@ from orchestrator.runs.state import (
     LeftOutputs,
     NodeState,
     NodeStatus,
+    Outcome,
     RunState,
     RunStatus,
     Verdict,
@@ -74,6 +75,8 @@ def reduce(run: RunRecord, events: Iterable[Event], alive: Mapping[int, bool | N
     restarts = [event for event in every if event["kind"] in (EventKind.RESTART, EventKind.RELAUNCH)]
     starts = [event for event in events if event["kind"] == EventKind.STARTED]
     ends = [event.get("time", 0.0) for event in events if event["kind"] in ENDS]
+    if verdict is not None and not ends and verdict.outcome is Outcome.SUCCEEDED:  # all agents died before they left
+        ends = [event.get("time", 0.0) for event in events if event["kind"] == EventKind.RANK_EXIT]
     attempt = max([event["attempt"] for event in (*goes, *restarts)], default=0)
     if verdict is not None:  # a start that was given up before its attempt has no number of its own
         verdict = replace(verdict, attempt=max(verdict.attempt, attempt))

@@ -213,13 +213,19 @@ class LeftOutputs:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One start of a run's ranks: when it began and ended by the wall clock, how it ended, what it was resumed from."""
+    """One start of a run's ranks: when it began and ended by the wall clock, how it ended, and from which checkpoint.
+
+    A checkpoint that was offered (`ORCH_RESUME_FROM`) counts as `resumed_from` only if the program has loaded it: the
+    training library reports so, or the program's steps continue.
+    """
 
     number: int
     began: float | None = None  # None: its ranks were never started
     ended: float | None = None
     end: str = ""
-    resumed_from: str | None = None  # a checkpoint's name; None where it has begun without one
+    resumed_from: str | None = None  # a checkpoint's name; None if nothing tells that one was loaded
+    offered: str | None = None  # the name of the checkpoint that the program was given
+    first_step: int | None = None  # that the program has reported, if it was offered a checkpoint
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.exits import successful_attempt
 from orchestrator.protocol.gpu_errors import gpu_error_in, gpu_error_of
 from orchestrator.protocol.hostlist import in_words, nodes_in_words
 from orchestrator.protocol.restart import progress_of
@@ -48,6 +49,8 @@ def verdict_of(
     started = any(node.state != NodeStatus.WAITING for node in nodes)
     if not started and not gone:
         return None
+    if (attempt := successful_attempt(by_node, rank0_done=rank0_done)) is not None:
+        return _with_lacking(_success(by_node, nodes, attempt, survivors), own, by_node)
     cancelled = any(event["kind"] == EventKind.CANCEL for event in own)
     in_vain = [event for event in by_node[0] if event["kind"] == EventKind.GAVE_UP and event["cause"] == "no_progress"]
     if in_vain and not cancelled:  # whoever is lost was ended by srun, as node 0 had left
@@ -57,7 +60,7 @@ def verdict_of(
         verdict = _of_gang(ended[-1], by_node, nodes, rank0_done, survivors, by_slurm=by_slurm)
         if verdict.outcome is Outcome.FAILED and verdict.rank is None:
             verdict = _with_better_word(verdict, by_node)
-        return replace(verdict, reason="; ".join(filter(None, [verdict.reason, without(own, len(by_node))])))
+        return _with_lacking(verdict, own, by_node)
     if cancelled:
         return Verdict(Outcome.CANCELLED, survivors=survivors)
     given_up = _all(by_node, EventKind.GAVE_UP)
@@ -110,6 +113,21 @@ def _cause_of(event: Event) -> Cause:
     return member_of(Cause, event["cause"]) or Cause.NONE
 
 
+def _success(
+    by_node: Mapping[int, list[Event]], nodes: tuple[NodeState, ...], attempt: int, survivors: tuple[int, ...]
+) -> Verdict:
+    """Return the success of an attempt of which every exit code is known: a node that is lost later changes nothing."""
+    lost = nodes_in_words([(node.node, node.host) for node in nodes if node.state == NodeStatus.LOST])
+    reason = f"all ranks ended well; lost after that, and left behind: {lost}" if lost else ""
+    reason = "; ".join(filter(None, [reason, _refused_saves(by_node, attempt)]))
+    return Verdict(Outcome.SUCCEEDED, reason=reason, attempt=attempt, survivors=survivors)
+
+
+def _with_lacking(verdict: Verdict, own: list[Event], by_node: Mapping[int, list[Event]]) -> Verdict:
+    """Return the verdict, with the nodes that this start did not have added to its reason."""
+    return replace(verdict, reason="; ".join(filter(None, [verdict.reason, without(own, len(by_node))])))
+
+
 def _of_gang(
     end: Event,
     by_node: Mapping[int, list[Event]],
@@ -123,12 +141,7 @@ def _of_gang(
     if outcome == Outcome.SUCCEEDED:
         if not rank0_done:
             return Verdict(Outcome.FAILED, Cause.INFRA, "all nodes said done, but rank 0 left no done marker", attempt)
-        # Node 0 says so once every rank's exit code and every node's "idle" have reached it: nothing is in doubt by
-        # then, and no node that is lost later takes it back.
-        lost = nodes_in_words([(node.node, node.host) for node in nodes if node.state == NodeStatus.LOST])
-        reason = f"all ranks ended well; lost after that, and left behind: {lost}" if lost else ""
-        reason = "; ".join(filter(None, [reason, _refused_saves(by_node, attempt)]))
-        return Verdict(Outcome.SUCCEEDED, reason=reason, attempt=attempt, survivors=survivors)
+        return _success(by_node, nodes, attempt, survivors)
     if outcome == Outcome.CANCELLED:
         return Verdict(Outcome.CANCELLED, reason=end["reason"], attempt=attempt, survivors=survivors)
     failures = [
@@ -184,10 +197,24 @@ def culprit_in_words(culprit: Event) -> str:
         how = "SIGKILL, from the kernel: its cgroup ran out of memory"
     what = f"{error['type']}: {error.get('message')}".splitlines()[0][:200] if error and error.get("type") else how
     where = f"on node {culprit.get('node')} ({culprit.get('host', '?')})"
+    if isinstance(early := culprit.get("left_early"), dict):
+        return _left_early_in_words(early, f"rank {culprit.get('rank')} {where}", culprit.get("rank"))
     if culprit.get("hang"):
         return f"{error.get('message', 'a rank stood still') if error else 'a rank stood still'} {where}"
     rank = culprit.get("failed_rank", culprit.get("rank"))  # the first is one of another launcher's
     return f"rank {rank} {where} ended with {how}{f': {what}' if what != how else ''}"
+
+
+def _left_early_in_words(early: dict[str, Any], who: str, rank: Any) -> str:
+    """Return that a rank has ended with 0, which others that had done so, and who still waited for it."""
+    others = [str(each) for each in items(early.get("ranks")) if each != rank]
+    too = f", as rank{'s' * (len(others) > 1)} {in_words(others)} did," if others else ""
+    waited = [str(each) for each in items(early.get("waited"))]
+    said = str(early.get("said") or "").splitlines()[:1]
+    how = f": {said[0][:200]}" if said else ""
+    return (
+        f"{who} ended with exit code 0{too} while rank{'s' * (len(waited) > 1)} {in_words(waited)} waited for it{how}"
+    )
 
 
 def _blame(culprit: Event, end: Event, survivors: tuple[int, ...]) -> Verdict:
@@ -233,7 +260,15 @@ def _kernel_words(culprit: Event) -> list[str]:
     return [f"the kernel of {culprit.get('host', '?')} said: {said[-1][:300]}"] if said else []
 
 
+LEFT_EARLY = (
+    "every rank must take part in every collective: look for uneven data (drop_last, Join), for an exit on a single "
+    "rank (sys.exit, os._exit), and for a handler of TERM that exits with 0"
+)
+
+
 def _hint_of(culprit: Event, words: str) -> str:
+    if culprit.get("left_early"):
+        return LEFT_EARLY
     gpu_error = gpu_error_of(culprit)
     if gpu_error is not None and not culprit.get("oom"):
         return gpu_error.hint

@@ -26,8 +26,11 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from orchestrator.errors import BackendError
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.layout import GIVEN
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.redaction import mask
+from orchestrator.runs.reducer import whole
+from orchestrator.runs.restarts.attempts import attempts_of
 from orchestrator.runs.state import Ending, Outcome
 from orchestrator.runs.store import RunDir
 from orchestrator.trackers.history import MetricLine, ending_in_words, numbers_of, parameters_of, shortened
@@ -255,7 +258,9 @@ class Mlflow:
         """Send the numbers of the result and how the run ended."""
         ended = ending.ended or self.record.created
         metrics = self._metrics(numbers_of(result, "result/"), progress.step, ended)
-        tags = [{"key": f"orch.{name}", "value": value} for name, value in ending_in_words(ending).items()]
+        resumed = {"resumed_from": before} if (before := self._resumed_from()) else {}
+        words = {**ending_in_words(ending), **resumed}
+        tags = [{"key": f"orch.{name}", "value": value} for name, value in words.items()]
         self.server.post("runs/log-batch", {"run_id": progress.id, "metrics": metrics[:MOST_METRICS], "tags": tags})
         status = _STATUS[ending.verdict.outcome]
         self.server.post("runs/update", {"run_id": progress.id, "status": status, "end_time": _milliseconds(ended)})
@@ -295,8 +300,8 @@ class Mlflow:
         commits = [each.get("git") for each in self.run.events() if each["kind"] == EventKind.SNAPSHOT]
         if commits and isinstance(commits[-1], str):
             tags["mlflow.source.git.commit"] = commits[-1]
-        if before := self._resumed_from():
-            tags |= {"orch.resumed_from": before.run_id}
+        if before := self._given_run():
+            tags |= {"orch.offered_from": before.run_id}  # whether its checkpoint is loaded is not known yet
             if parent := progress_of(before, MLFLOW).id:
                 tags["mlflow.parentRunId"] = parent
         body = {
@@ -306,8 +311,16 @@ class Mlflow:
         }  # fmt: skip
         return self._id(self.server.post("runs/create", body), "run", "info", "run_id")
 
-    def _resumed_from(self) -> RunDir | None:
-        """Return the run whose checkpoints this one goes on from, where it was told so."""
+    def _resumed_from(self) -> str:
+        """Return the id of the run whose checkpoint the program has loaded; empty if nothing tells that it has."""
+        before = self._given_run()
+        if before is None:
+            return ""
+        loaded = [each.resumed_from or "" for each in attempts_of(whole(self.run.events()))]
+        return before.run_id if any(name.startswith(f"{GIVEN}/") for name in loaded) else ""
+
+    def _given_run(self) -> RunDir | None:
+        """Return the run whose checkpoint was given to this one to start from; None if there is no such run."""
         checkpoint = self.record.job.get("checkpoint")
         path = PurePath(str(checkpoint.get("resume") or "")) if isinstance(checkpoint, Mapping) else PurePath()
         runs = self.run.path.parent

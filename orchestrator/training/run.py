@@ -22,7 +22,7 @@ from typing import Any, NoReturn, Protocol
 import torch
 from torch import Tensor, nn
 
-from orchestrator.protocol.checkpoints.checkpoint_dir import Manifest
+from orchestrator.protocol.checkpoints.checkpoint_dir import Manifest, step_of
 from orchestrator.training.checkpoint import random_state
 from orchestrator.training.checkpoint.resume import Loaded, load_for_all, path_for_all
 from orchestrator.training.checkpoint.saver import Saver
@@ -99,6 +99,8 @@ def started_by_orch() -> bool:
 def begin(n: int, total: int | None = None) -> None:
     """Say that `n` steps of `total` were done by earlier starts, so that they do not count for this one's speed."""
     session = _session()
+    if n > 0:
+        session.heartbeats.resumed(n)
     session.heartbeat = Heartbeat(step=n, total=total)
     session.heartbeats.write(session.heartbeat)
     session.meter.reset()
@@ -119,6 +121,7 @@ def step(
     """
     session = _session()
     session.meter.count(max(0, n - session.heartbeat.step))
+    session.heartbeats.stepped(n)
     epoch = session.heartbeat.epoch if epoch is None else epoch
     if not session.heartbeats.due("train"):
         session.heartbeat = Heartbeat(step=n, total=total, epoch=epoch, phase="train")
@@ -215,7 +218,12 @@ def latest() -> Path | None:
 def load_latest() -> dict[str, Any] | None:
     """Return what the checkpoint to resume from holds, on the CPU of every rank, or None; collective within a group."""
     loaded = _load()
-    return loaded.state if loaded else None
+    if loaded is None:
+        return None
+    session = _session()
+    session.heartbeats.resumed(step_of(loaded.path.name) or 0)
+    session.heartbeats.write(session.heartbeat)
+    return loaded.state
 
 
 def _repaired() -> _Session:
@@ -263,6 +271,7 @@ def resume(**objects: Stateful) -> int:
     else:
         random_state.seed_everything(random_state.seed_for(torch.initial_seed(), done, group.rank()))
     _session().saver.last_step = done
+    _session().heartbeats.resumed(done)
     begin(done)
     _session().report.say(f"resumed from {loaded.path} at step {done}")
     return done

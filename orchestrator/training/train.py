@@ -192,6 +192,7 @@ class Trainer:
             seed = random_state.seed_for(self.options.seed, self.position.step, self._chance())
             random_state.seed_everything(seed)
         self.report.say(f"resumed from {loaded.path} at step {self.position.step}, epoch {self.position.epoch}")
+        self.heartbeats.resumed(self.position.step)
         self.report.metric("resume", step=self.position.step, epoch=self.position.epoch)
 
     def run(self) -> int:

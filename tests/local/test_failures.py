@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.node.system import processes
 from orchestrator.node.system.processes import Process, ancestors, identify, is_alive, marked, send_signal, wait_gone
 from orchestrator.operations.runs import wait
 from orchestrator.runs.store import RunDir
@@ -40,6 +41,8 @@ for step in range(100_000):
         print("rank 2 is about to fail by", how, flush=True)
         if how == "exit":
             os._exit(17)
+        if how == "leave":
+            os._exit(0)
         if how == "raise":
             raise ValueError("boom at step 50")
         if how == "no_retry":
@@ -141,6 +144,17 @@ def agent_of(run: RunDir, node: int) -> Process:
     found = identify(json.loads((run.node(node) / "agent.json").read_text())["pid"])
     assert found is not None
     return found
+
+
+def test_a_rank_that_leaves_the_others_in_a_collective_is_blamed_and_nothing_is_tried_again(
+    orch: Orch, project
+) -> None:
+    folder = project(fail_py=COLLECTIVE, fail_yaml="script: fail.py\nretry: {infra: 3}\n")
+    assert orch("submit", str(folder / "fail.yaml"), "-p", "local-2x2", "-f", "--env", "HOW=leave").code == 100
+    verdict = orch("why", "last", "--json").json
+    assert (verdict["rank"], verdict["node"], verdict["code"], verdict["cause"]) == (2, 1, 0, "user_error")
+    assert "ended with exit code 0 while rank" in verdict["reason"]
+    assert orch("status", "last", "--json").json["restarts"] == 0
 
 
 def launcher_of(run: RunDir, node: int) -> Process:
@@ -297,6 +311,34 @@ def test_a_lost_launcher_is_started_again(orch: Orch, project) -> None:
         state.verdict
     )  # also when the second attempt outlives every deadline of the first
     assert state.restarts == 1
+
+
+@pytest.mark.parametrize("reaped", [True, False])
+def test_a_launcher_that_dies_after_its_ranks_exits_takes_nothing_back(
+    orch: Orch, project, tmp_path: Path, reaped: bool
+) -> None:
+    """Node 0's launcher is killed when its ranks have ended, and those of node 1 have not: also while it is stopped."""
+    folder = project(
+        two_yaml="script: two.py\nwarm_imports: []\nlauncher: exec\nretry: {infra: 1}\n",
+        two_py="import os, time\nprint('is up', flush=True)\n"
+        'while not os.path.exists(f\'{os.environ["GATES"]}/{os.environ["GROUP_RANK"]}\'):\n    time.sleep(0.05)\n',
+    )
+    run = orch.submit(str(folder / "two.yaml"), "-p", "local-2x2", "--env", f"GATES={tmp_path}")
+    for rank in range(4):
+        wait_for_line(run, "is up", rank)
+    launcher = launcher_of(run, 0)
+    pids = next(e["pids"] for e in run.events() if e["kind"] == "launcher_started" and e["node"] == 0).values()
+    if not reaped:
+        os.kill(launcher.pid, signal.SIGSTOP)
+    (tmp_path / "0").touch()
+    wait_until(lambda: {processes.state_of(pid) for pid in pids} <= {"?", "Z"}, "the end of node 0's ranks")
+    if reaped:
+        wait_until(lambda: len(orch.events(run, "rank_exit")) == 2, "the exits")
+    os.kill(launcher.pid, signal.SIGKILL)
+    wait_until(lambda: bool(orch.events(run, "launcher_gone") or orch.events(run, "trouble")), "the launcher's end")
+    (tmp_path / "1").touch()
+    state = wait(run, timeout=200)
+    assert (state.state, state.restarts) == ("succeeded", 0), state.verdict
 
 
 BLOCKS_THE_NEXT_ATTEMPT = """

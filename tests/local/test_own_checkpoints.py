@@ -50,6 +50,10 @@ def test_each_restart_is_given_the_newest_whole_checkpoint_on_every_rank(orch: O
         None, *(f"code/out/checkpoint-{step}" for step in (100, 200, 300, 400)),
     ]  # fmt: skip
     assert [event["from_step"] for event in orch.events(run, "restart")] == [100, 200, 300, 400]
+    attempts = orch("status", "last", "--json").json["attempts"]
+    assert [each["offered"] for each in attempts[1:]] == [f"code/out/checkpoint-{n}" for n in (100, 200, 300, 400)]
+    # The last attempt saves nothing, so that nothing tells what it has loaded.
+    assert [each["resumed_from"] for each in attempts] == [None, *(each["offered"] for each in attempts[1:4]), None]
     listed = orch("checkpoints", "last", "--json").json
     assert [(each["format"], each["step"]) for each in listed] == [("hf", step) for step in (100, 200, 300, 400)]
     resume = ("--resume", f"{run.run_id}:300")
@@ -64,6 +68,37 @@ def test_a_torn_one_is_passed_over(orch: Orch, project) -> None:
     done = orch("submit", str(folder / "train.yaml"), "-p", "local", "--nproc-per-node", "1", "-f")
     assert done.code == 0, done.err
     assert begun(orch) == [0, 100, 200, 200, 300, 400]
+
+
+# Saves a file of weights at step 3 and is killed; the next attempt loads it, or begins at step 1 again.
+SAVES = """
+import json, os, sys, zipfile
+path = os.environ.get("ORCH_RESUME_FROM")
+first = 1
+if path and sys.argv[1] == "loads":
+    first = json.loads(zipfile.ZipFile(path).read("step")) + 1
+for step in range(first, first + 3):
+    with open(os.environ["ORCH_METRICS_FILE"], "a") as file:
+        file.write(json.dumps({"kind": "train", "step": step, "loss": 1 / step}) + "\\n")
+with zipfile.ZipFile("ckpt.pt", "w") as file:
+    file.writestr("step", str(first + 2))
+if os.environ["ORCH_ATTEMPT"] == "0":
+    os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize("how", ["loads", "ignores"])
+def test_a_checkpoint_that_was_only_offered_is_not_told_as_resumed(orch: Orch, project, how: str) -> None:
+    job = f"script: save.py\nlauncher: exec\nargs: [{how}]\nretry: {{infra: 1}}\n"
+    folder = project(save_py=SAVES, save_yaml=job)
+    done = orch("submit", str(folder / "save.yaml"), "-p", "local", "--nproc-per-node", "1", "-f")
+    assert done.code == 0, done.err
+    first, second = orch("status", "last", "--json").json["attempts"]
+    assert (first["offered"], second["offered"]) == (None, "code/ckpt.pt")
+    assert second["resumed_from"] == ("code/ckpt.pt" if how == "loads" else None)
+    said = "attempt 1 was offered code/ckpt.pt; nothing tells that the script loads it; its first step is 1"
+    for page in (orch("why", "last").out, orch("status", "last").out):
+        assert page.count(said) == (how == "ignores")
 
 
 # Dies each time; what it leaves behind is said by its argument.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -12,8 +12,9 @@ from orchestrator.backends.settings import Host
 from orchestrator.backends.ssh.handle import Handle, read_handle
 from orchestrator.errors import StoreError
 from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.exits import successful_attempt
 from orchestrator.runs.restarts.relaunch import newest_start, pending_start
-from orchestrator.runs.state import Unreachable
+from orchestrator.runs.state import Event, Unreachable
 from orchestrator.runs.store import RunDir, read_lines
 
 UNREACHABLE_SECONDS: Final = 12.0  # an agent without its gang has ended its ranks by then
@@ -107,9 +108,20 @@ def _is_grace_over(run: RunDir, cancel: Mapping[str, Any]) -> bool:
     return isinstance(said, float) and time.time() - said > grace
 
 
+def _has_succeeded(run: RunDir, events: Sequence[Event], nodes: int) -> bool:
+    """Tell whether all exits of a success are known here, so that nothing that is out of reach can change it."""
+    try:
+        marker = run.read("rank0.done")
+    except StoreError:
+        return False
+    by_node = {node: [event for event in events if event.get("node") == node] for node in range(nodes)}
+    return marker is not None and marker.get("attempt") == successful_attempt(by_node, rank0_done=True)
+
+
 def _count_out(run: RunDir, seen: Mapping[int, Seen], found: dict[int, bool | None]) -> None:
     events = newest_start(run.events())
     over = any(event["kind"] == "gang_ended" and event.get("node") == 0 for event in events)
+    over = over or _has_succeeded(run, events, len(found))
     deserted = any(event["kind"] == "gave_up" and event.get("node") != 0 for event in events)
     over = over or any(_is_grace_over(run, event) for event in events if event["kind"] == EventKind.CANCEL)
     for node, alive in found.items():

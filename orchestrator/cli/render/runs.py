@@ -10,7 +10,7 @@ from orchestrator.cli.render.escapes import one_line
 from orchestrator.cli.render.tables import COLOURS, Style, ago, alike, duration, fold, output_files, plain, size, table
 from orchestrator.protocol.hostlist import fold as fold_hosts
 from orchestrator.protocol.hostlist import in_words, nodes_in_words
-from orchestrator.runs.state import NodeState, NodeStatus, Outcome, Recovery, RunState, RunStatus, Verdict
+from orchestrator.runs.state import Attempt, NodeState, NodeStatus, Outcome, Recovery, RunState, RunStatus, Verdict
 
 if TYPE_CHECKING:  # `orch status` of ended runs must not wait for the supervisor's rules
     from orchestrator.operations.removal import Removal
@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # `orch status` of ended runs must not wait for the superviso
 SPARE = ("RANKS", "PROFILE", "SUBMITTED")  # what a narrow terminal's table of runs does without, in this order
 NOTE_LINES = 2
 MOST_ATTEMPTS = 10
+OFFER_SECONDS = 60.0  # after which a program that has reported no step is not waited for
 IN_ORDER = ("exit code 0", "exit code 95", "SIGTERM", "SIGKILL")  # what an end that orch asked for looks like
 
 
@@ -148,11 +149,11 @@ def _slurm_job(state: RunState) -> str:
 def attempt_lines(state: RunState, now: float, width: int | None = None) -> list[str]:
     """Return the history of a run of several attempts: what each was resumed from, when it ended, and why."""
     if len(state.attempts) < 2:
-        return []
+        return offer_lines(state, now, width)
     rows = [
         [
             str(each.number),
-            _checkpoint(each.resumed_from),
+            _resumed(each),
             duration((each.ended or state.ended or now) - each.began) if each.began else "-",
             ago(each.ended, now) if each.ended else "-",
             each.end.partition("\n")[0] or (state.state if each is state.attempts[-1] else "-"),
@@ -161,7 +162,29 @@ def attempt_lines(state: RunState, now: float, width: int | None = None) -> list
     ]
     lines = table(["ATTEMPT", "RESUMED FROM", "TOOK", "ENDED", "WHY"], rows, width=width).split("\n")
     left = len(state.attempts) - MOST_ATTEMPTS
-    return [*lines, *([f"{left} attempts before these: orch status {state.run_id} --json"] if left > 0 else [])]
+    before = [f"{left} attempts before these: orch status {state.run_id} --json"] if left > 0 else []
+    return [*lines, *before, *offer_lines(state, now, width)]
+
+
+def offer_lines(state: RunState, now: float, width: int | None = None) -> list[str]:
+    """Return a warning for the newest attempt that was offered a checkpoint, if nothing tells that it was loaded."""
+    offers = [each for each in state.attempts if each.offered and each.began]
+    if not offers or offers[-1].resumed_from:
+        return []
+    last = offers[-1]
+    if last.first_step is None and not last.ended and not state.is_final and now - (last.began or now) < OFFER_SECONDS:
+        return []  # it may report it yet
+    steps = f"; its first step is {last.first_step}" if last.first_step is not None else ""
+    offer = f"attempt {last.number} was offered {_checkpoint(last.offered)}; nothing tells that the script loads it"
+    what = "a script has to load the path in ORCH_RESUME_FROM: docs/checkpoints.md#going-on-from-one"
+    return [*_folded("", f"{offer}{steps}", width), *_folded("", what, width)]
+
+
+def _resumed(attempt: Attempt) -> str:
+    """Return the checkpoint that the attempt has loaded; in brackets one that it was only offered."""
+    if attempt.resumed_from is None and attempt.offered is not None:
+        return f"- (offered {_checkpoint(attempt.offered)})"
+    return _checkpoint(attempt.resumed_from)
 
 
 def _checkpoint(name: str | None) -> str:

@@ -36,7 +36,7 @@ from orchestrator.node.system.host import (
     nproc_here,
     told_gpus,
 )
-from orchestrator.node.system.orphans import adopt_orphans, reap_orphans
+from orchestrator.node.system.orphans import adopt_orphans
 from orchestrator.node.system.processes import end_descendants, end_marked, identify
 from orchestrator.node.system.threads import in_thread
 from orchestrator.protocol.checkpoints.formats import Format
@@ -147,7 +147,7 @@ class Agent:
             name = signal.Signals(number).name
             loop.add_signal_handler(number, self.inbox.put_nowait, ("signal", {"name": name}))
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        loop.add_signal_handler(signal.SIGCHLD, lambda: reap_orphans(self.ranks.launcher.pid))
+        loop.add_signal_handler(signal.SIGCHLD, self.ranks.reap_orphans)
 
     async def _lead(self) -> None:
         """Lead the gang, and be its first member, by a connection inside of this process."""

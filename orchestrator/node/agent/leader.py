@@ -14,6 +14,7 @@ from orchestrator.node.agent.standstill import Standstill
 from orchestrator.node.container.argv import odd_image, short
 from orchestrator.protocol import restart
 from orchestrator.protocol.checkpoints.checksum import Algorithm, agreed
+from orchestrator.protocol.exits import exited_well
 from orchestrator.protocol.gang import Hello
 from orchestrator.protocol.gpu_errors import Blame, gpu_error_of
 from orchestrator.protocol.hostlist import nodes_in_words
@@ -75,6 +76,8 @@ def cause_of(exit_report: Message) -> str:
     """Return the retry budget that an ended rank draws on; none is for `checkpoint` and `no_retry`."""
     if exit_report.get("unsaved"):
         return "checkpoint"
+    if exit_report.get("left_early"):
+        return "user_error"
     if exit_report.get("code") == EXIT_NO_RETRY:
         return "no_retry"
     if exit_report.get("victim"):
@@ -89,14 +92,39 @@ def cause_of(exit_report: Message) -> str:
 
 
 def culprit_of(exits: list[Message]) -> Message | None:
-    """Return the failure that came first and was nobody's consequence; None when every rank ended in order."""
+    """Return the exit that made the attempt fail and was no consequence of another; None if every rank ended in order.
+
+    If all failures are consequences, then a rank that has left the others with exit code 0 is the culprit.
+    """
     failures = [e for e in exits if e.get("code") not in (0, EXIT_REQUEUE)]
     if not failures:
         return None
     own = [e for e in failures if not e.get("victim")]
     before_stop = [e for e in own if not e["after_stop"]]
     after_stop = [e for e in own if e["after_stop"] and e.get("signal") not in STOPPED_BY_US]
+    if all(map(_waited_for_others, before_stop)) and (leaver := _early_leaver(exits)) is not None:
+        return leaver
     return (before_stop or after_stop or failures)[0]
+
+
+def _waited_for_others(exit_report: Message) -> bool:
+    """Tell whether the rank failed because it waited for another: a victim, or a hang inside of a collective."""
+    return bool(exit_report.get("victim") or (exit_report.get("hang") and exit_report.get("in_collective")))
+
+
+def _early_leaver(exits: list[Message]) -> Message | None:
+    """Return the exit of the first rank that left with 0 while others waited for it; None if there is no such rank.
+
+    The exit of a victim may arrive before that of the rank that it waited for, so that the order does not count.
+    """
+    left = [e for e in exits if e.get("code") == 0 and not e["after_stop"] and not e.get("stopped")]
+    waited = [e for e in exits if e.get("code") != 0 and not e["after_stop"] and _waited_for_others(e)]
+    if not left or not waited:
+        return None
+    error = waited[0].get("error") or {}
+    said = f"{error['type']}: {error.get('message')}" if error.get("type") else ""
+    return {**left[0], "left_early": {"ranks": sorted(e["rank"] for e in left), "said": said,
+                                      "waited": sorted(e["rank"] for e in waited)}}  # fmt: skip
 
 
 def is_machines_fault(exit_report: Message) -> bool:
@@ -231,9 +259,9 @@ class Leader:
         )
 
     def _ended_well(self, node: int) -> bool:
-        """Tell whether all ranks of the node have ended with 0: its loss takes nothing back of that."""
+        """Tell whether all ranks of the node have exited well: its loss takes nothing back of that."""
         exits = self.exits_on.get(node, [])
-        return any(each.get("left") == 0 for each in exits) and all(each.get("code") == 0 for each in exits)
+        return any(each.get("left") == 0 for each in exits) and all(map(exited_well, exits))
 
     def tick(self, now: float) -> None:
         """Act on whatever time-outs have passed."""
@@ -342,7 +370,8 @@ class Leader:
         host = self.hellos[node].host
         # What a launcher has not stopped itself ended by itself, however late that is heard of; or of a node's loss.
         is_stopped = self.phase is Phase.STOPPING and (bool(self.lost) or message.get("stopped", True))
-        self._note_exit({**message, "node": node, "host": host, "after_stop": is_stopped})
+        by_order = self.phase is Phase.STOPPING or message.get("stopped", False)  # or by the signal that orch heard
+        self._note_exit({**message, "node": node, "host": host, "after_stop": is_stopped, "stopped": by_order})
         self.standstill.forget(message["rank"])
         if message.get("left") == 0:
             self.standstill.drop(node)
@@ -426,6 +455,7 @@ class Leader:
         self._note_exit({
             "rank": stall["rank"], "node": stall["node"], "host": self.hellos[stall["node"]].host, "code": None,
             "signal": None, "victim": False, "after_stop": False, "hang": True, "tail": frames,
+            "in_collective": seen.get("in_collective"),
             "error": {"type": "Hang", "message": words, "traceback": "\n".join(frames)}, "attempt": self.attempt,
         })  # fmt: skip
         self._stop(StopReason.FAILURE, FAILURE_GRACE)
@@ -524,11 +554,13 @@ class Leader:
         if self.phase not in (Phase.RUNNING, Phase.STOPPING) or self.waiting:
             return
         failure = culprit_of(self.exits) or next((each for each in self.exits if each.get("unsaved")), None)
-        if self.stop_reason is StopReason.IDLE:
+        if all(map(self._ended_well, self.hellos)):  # also if a signal, a cancel or the time limit came after that
+            self._end("succeeded", "", "")
+        elif self.stop_reason is StopReason.IDLE:
             self._end("cancelled", "idle", self._how_idle())
         elif self.stop_reason is not None and self.stop_reason is not StopReason.FAILURE:
             self._end(self.stop_reason, self.stop_reason, "")
-        elif self.lost and not (failure is None and all(map(self._ended_well, self.hellos))):
+        elif self.lost:
             self._end_with_lost(failure)
         elif failure is not None:
             self._after_failure(failure, now)
@@ -546,7 +578,7 @@ class Leader:
     def _end_with_lost(self, failure: Message | None) -> None:
         """End, as this gang can't start again without a node; a rank that had failed before is still to blame."""
         lost = self._who_was_lost()
-        if failure is None or failure.get("victim") or failure["after_stop"]:
+        if failure is None or failure.get("victim") or failure["after_stop"] or failure.get("left_early"):
             self._end("failed", "infra", lost)
         else:
             cause = self._cause_of(failure)

@@ -5,6 +5,7 @@ What the rest of the gang must know of is told to the leader; everything goes in
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -16,6 +17,7 @@ from typing import Any, Callable
 from orchestrator.node.agent import launcher_process
 from orchestrator.node.agent.checkpoints import saved
 from orchestrator.node.agent.checkpoints.saved import mark_of
+from orchestrator.node.agent.first_steps import FirstSteps, first_saved
 from orchestrator.node.agent.sampling.loop import Started
 from orchestrator.node.agent.stall_detector import HeartbeatReader, read_heartbeat
 from orchestrator.node.container.engine import EngineError
@@ -27,19 +29,22 @@ from orchestrator.node.system.host import network_here
 from orchestrator.node.system.inputs import InputError, place
 from orchestrator.node.system.kernel_log import words_on_gpus
 from orchestrator.node.system.own_folder import OwnFolder
+from orchestrator.node.system.orphans import reap_orphans
 from orchestrator.node.system.processes import STOPPED, end_marked, state_of
 from orchestrator.node.system.threads import in_thread
 from orchestrator.protocol.checkpoints.checksum import installed
 from orchestrator.protocol.checkpoints.search import Saved
+from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.files import write_atomic, write_json
 from orchestrator.protocol.gpu_errors import gpu_error_of
-from orchestrator.protocol.layout import attempt_folder, node_folder, result_file
+from orchestrator.protocol.layout import attempt_folder, metrics_file, node_folder, result_file
 from orchestrator.protocol.reading import read_regular
 from orchestrator.protocol.task import NodeTask, copies_checkpoints
 
 Message = dict[str, Any]
 KILL_MARGIN = 5.0
 SILENT_TIMES = 6  # of the time-out for a link: a launcher that imports torch from a slow disk answers late
+MOST_PAUSE, LOOK_SECONDS = 60.0, 5.0  # between two looks at what the program saves; that one may take
 MOST_RESULT = 64 << 20
 MOST_CHECKPOINTS, MOST_CHARS = 20, 1000  # that the leader is told of, and of the path of one
 
@@ -65,6 +70,11 @@ class Ranks:
         self.node_dir = node_folder(task.run_dir, task.node_rank)
         self.attempt, self.store_addr = task.attempt, ""
         self.running: set[int] = set()
+        self.begun: int | None = None  # the newest attempt whose ranks the launcher was told to start
+        self.told_to_stop = False
+        self.first_steps: FirstSteps | None = None  # node 0's, of an attempt that was offered a checkpoint
+        self.offered: Saved | None = None
+        self.orphaned: dict[int, int] = {}  # exit codes of ranks that a launcher which died has not reaped, by rank
         self.started = Started()
         self.members: set[int] = set()  # the ranks of this node; another launcher's count as one that runs
         self.heartbeats = HeartbeatReader(task.hang)
@@ -147,8 +157,15 @@ class Ranks:
             self.running = {offset}
         where = {"master_addr": master_addr, "master_port": master_port, "network": network}
         ranks = [offset, offset + nproc]
-        self.events.write("started", attempt=self.attempt, ranks=ranks, world_size=binding["world_size"], **where)
+        self.begun, self.told_to_stop, self.orphaned = self.attempt, False, {}
+        shape = {"world_size": binding["world_size"], "processes": len(self.running)}
+        self.events.write("started", attempt=self.attempt, ranks=ranks, **shape, **where)
         saves = {"resume_from": self._place(resume_from), "checksum": checksum}
+        self.first_steps, self.offered = None, self.resumable.get(resume_from)
+        if resume_from and offset == 0:
+            folder = attempt_folder(self.node_dir, self.attempt)
+            self.first_steps = FirstSteps(f"{folder}/beat_0", metrics_file(self.task.run_dir))
+            self.begin(self._watch_saves(self.first_steps))
         self.launcher.send({"kind": "go", "binding": binding, **where, **saves})
 
     def _place(self, checkpoint: str) -> str:
@@ -161,6 +178,7 @@ class Ranks:
     def stop(self, grace: float) -> None:
         """Have the ranks stop at their next boundary; the launcher is killed where that takes too long."""
         if self.running:
+            self.told_to_stop = True
             self.launcher.send({"kind": "stop", "grace": grace})
             self.stop_deadline = time.monotonic() + grace + KILL_MARGIN
 
@@ -179,6 +197,7 @@ class Ranks:
     def look(self, now: float) -> None:
         """Tell of ranks that stand still; end those that did not stop in time, and a launcher that stands still."""
         self._look_at_folders()
+        self._record_first_steps()
         if self.running and self.stop_deadline is None:
             ranks = self.members if self.task.launcher in ("torchrun", "accelerate") else self.running
             for news in self.heartbeats.news(attempt_folder(self.node_dir, self.attempt), ranks, now):
@@ -201,6 +220,34 @@ class Ranks:
         if len(removed) > len(self.removed):
             self.removed = removed
             self.tell({"kind": "folder_lost", "path": removed[0], "with_heartbeats": self.node_dir in removed})
+
+    def _record_first_steps(self, saved: int | None = None) -> None:
+        """Record once whether the attempt goes on from what it was offered, as soon as rank 0's program shows that."""
+        if self.first_steps is None or self.first_steps.is_known:
+            return
+        found = self.first_steps.look() or ({} if saved is None else {"saved": saved})
+        if found:
+            self.first_steps.is_known = True
+            step = self.offered.step if self.offered is not None and self.offered.is_counted else None
+            self.events.write(EventKind.FIRST_STEPS, attempt=self.attempt, offered_step=step, **found)
+
+    async def _watch_saves(self, watched: FirstSteps) -> None:
+        """Look at what the program saves, ever more seldom: a large folder takes a while."""
+        pause = 1.0
+        while self.first_steps is watched and not watched.is_known and self.running:
+            await asyncio.sleep(pause)
+            await self._look_at_saves(watched)
+            pause = min(2 * pause, MOST_PAUSE)
+
+    async def _look_at_saves(self, watched: FirstSteps | None) -> None:
+        offered = self.offered
+        if watched is None or watched.is_known or offered is None or not offered.is_counted:
+            return
+        with contextlib.suppress(OSError, asyncio.TimeoutError):
+            look = in_thread(first_saved, self.task, offered, self.resumable)
+            saved = await asyncio.wait_for(look, LOOK_SECONDS)
+            if watched is self.first_steps:
+                self._record_first_steps(saved)
 
     def _why_launcher_is_frozen(self, silent: float) -> str:
         """Return why a launcher that has been silent for so long is to be ended, in words; empty where it is not.
@@ -259,9 +306,10 @@ class Ranks:
         self._look_at_folders()  # before the exit is reported: the loss may be its cause
         if message["rank"] == 0:
             with self._going_on("the end of rank 0"):
+                self._record_first_steps()
                 message |= self._saves(message["code"])
                 self._take_result()
-            if message["code"] == 0:
+            if message["code"] == 0 and not message.get("stopped"):
                 self._mark_done()
         with self._going_on("a GPU's error"):
             if message["code"] != 0 and gpu_error_of(message) is not None:
@@ -319,7 +367,7 @@ class Ranks:
             self.events.write("disk_full", path=place, error=error.strerror)
 
     def _mark_done(self) -> None:
-        """Mark that rank 0 has ended well: this is half of what a success needs, the nodes' words the other."""
+        """Mark that rank 0 has exited with 0 by itself; a success needs this marker and all other ranks' exits."""
         marker = {"attempt": self.attempt, "time": time.time()}
         try:
             write_json(f"{self.task.run_dir}/rank0.done", marker, durable=False)
@@ -344,6 +392,7 @@ class Ranks:
     async def _became_idle(self, message: Message) -> None:
         """Note that the attempt's ranks have ended; `message` says who was ended, where only the launcher can tell."""
         self.stop_deadline = None
+        await self._look_at_saves(self.first_steps)
         killed, survivors = message.get("killed", 0), message.get("survivors", [])
         if "killed" not in message:
             keep = () if self.launcher.pid is None else (self.launcher.pid,)
@@ -352,6 +401,15 @@ class Ranks:
         if killed or survivors:
             self.events.write("swept", killed=killed, survivors=survivors)
         self.tell({"kind": "idle", "attempt": self.attempt})
+
+    def reap_orphans(self) -> None:
+        """Reap what this process has adopted, and keep the exit codes of ranks: a launcher that died can't report them.
+
+        The pids of a container are of its own namespace, and its processes are never this one's children.
+        """
+        codes = reap_orphans(self.launcher.pid)
+        if self.task.container is None:
+            self.orphaned.update({rank: codes[pid] for rank, pid in self.started.pids.items() if pid in codes})
 
     async def _lost_launcher(self, message: Message) -> None:
         """Report that the launcher ended by itself: its ranks are gone with it, which is a failure of this node."""
@@ -363,15 +421,22 @@ class Ranks:
         code = message["code"]
         how = self.launcher.ended_for or _how_it_ended(code)
         self.events.write("launcher_gone", code=code, tail=message["tail"])
+        if not self.running and self.begun == self.attempt:
+            await self._became_idle({})  # all its ranks had ended, and it was not needed any more
+            return
         if not self.running:
             tail = f"; its last words: {message['tail'][-1]}" if message["tail"] else ""
             refused = refusal(self.task, code, message["tail"])
             self._trouble(refused or f"the launcher {how}{tail}", "user_error" if code > 0 else "infra")
             return
+        self.reap_orphans()
+        for rank in sorted(self.running):  # those that had ended well, and that it had no time to report
+            if self.orphaned.get(rank) == 0 and not self.told_to_stop:
+                self._rank_ended({"rank": rank, "code": 0, "signal": None, "attempt": self.attempt, "stopped": False})
         name = signal.Signals(-code).name if code < 0 else None
         for rank in sorted(self.running):
             error = {"type": "LauncherLost", "message": f"the launcher of this node {how}", "traceback": ""}
-            report = {"rank": rank, "code": code if code >= 0 else None, "signal": name or "SIGKILL",
+            report = {"rank": rank, "code": code if code > 0 else None, "signal": name or "SIGKILL",
                       "attempt": self.attempt, "error": error, "tail": message["tail"], "victim": False}  # fmt: skip
             self.events.write("rank_exit", **report)
             self.tell({"kind": "exit", **report})

@@ -1,4 +1,4 @@
-"""The agent inside a Slurm job: which node it is, who the others are, which start this is, whether to ask for one more.
+"""The agent inside a Slurm job: which node it is, who the others are, which start this is, whether to request another.
 
 Slurm starts the same task again after a preemption, a lost node or a requeue. So the task's file stays, each start
 takes the next attempt number, and a start that has to go on leaves word for the batch script, which requeues the job.
@@ -21,6 +21,7 @@ from orchestrator.node.system.host import nproc_here
 from orchestrator.node.system.signals import hold_back_for_good
 from orchestrator.protocol import restart
 from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.exits import successful_attempt
 from orchestrator.protocol.files import write_json
 from orchestrator.protocol.hostlist import expand, in_words
 from orchestrator.protocol.json_text import parse_json
@@ -92,15 +93,18 @@ def placed(task: NodeTask, environ: Mapping[str, str]) -> NodeTask:
 
 def history_of(run_dir: str, start: int) -> History:
     """Return what earlier starts left in node 0's record, which is on the shared folder whichever host wrote it."""
-    events = []
+    events = read_events(f"{node_folder(run_dir, 0)}/events.jsonl", run_dir)
+    is_now = (event.get("kind") == EventKind.SLURM_JOB and event.get("start") == start for event in events)
+    before = next((index for index, found in enumerate(is_now) if found), len(events))  # node 0 may have begun already
+    return History(events[:before], _read(word_path(run_dir, start - 1)))
+
+
+def read_events(path: str, run_dir: str) -> tuple[Event, ...]:
+    """Return the events of a node's record, without lines that were torn by a crash; empty if there is no record."""
     try:
-        for event in _events_in(f"{node_folder(run_dir, 0)}/events.jsonl", run_dir):
-            if event.get("kind") == "slurm_job" and event.get("start") == start:
-                break  # node 0 was quicker than this node
-            events.append(event)
+        return tuple(_events_in(path, run_dir))
     except OSError:
-        pass  # the first start has none
-    return History(tuple(events), _read(word_path(run_dir, start - 1)))
+        return ()
 
 
 def word_path(run_dir: str, start: int) -> str:
@@ -112,6 +116,22 @@ def continued(task: NodeTask, history: History) -> NodeTask:
     """Return the task as this start has it: its first attempt, and the budgets that are left."""
     left = restart.budget_left(task.retry, history.all_starts)
     return replace(task, attempt=history.next_attempt, retry=left)
+
+
+def has_succeeded(task: NodeTask) -> bool:
+    """Tell whether every rank of the newest attempt has exited well: another start would train for nothing.
+
+    The record of every node is on the shared folder. It is read only if rank 0's marker is there.
+    """
+    marker = _read(f"{task.run_dir}/rank0.done")
+    if marker is None:
+        return False
+    by_node = {
+        node: read_events(f"{node_folder(task.run_dir, node)}/events.jsonl", task.run_dir)
+        for node in range(task.nnodes)
+    }
+    attempt = successful_attempt(by_node, rank0_done=True)
+    return attempt is not None and attempt == marker.get("attempt")
 
 
 def wants_another(task: NodeTask, events: tuple[Event, ...], code: int) -> tuple[str, str] | Refusal | None:
@@ -135,6 +155,8 @@ def wants_another(task: NodeTask, events: tuple[Event, ...], code: int) -> tuple
     refusal = restart.refusal(Restarter.SLURM, cause, task.retry, used, stalled)
     if refusal is not None or not (began or code == EXIT_REQUEUE):
         return refusal if refusal is Refusal.NO_PROGRESS else None
+    if has_succeeded(task):  # node 0's agent died before it could say so
+        return None
     return cause, str(ends[-1].get("reason") or ASKED_TO_STOP.get(cause, ""))
 
 
@@ -150,6 +172,9 @@ def run_slurm_agent(run_dir: str) -> int:
     except (OSError, ValueError, TypeError, KeyError, SlurmError) as error:
         print(f"orch: can't take this node's task from {run_dir}: {error}", file=sys.stderr)
         return 1
+    if start and has_succeeded(task):
+        print(f"orch: start {start} has nothing to do: all ranks had ended well before", file=sys.stderr)
+        return 0
     history = history_of(run_dir, start)
     task = continued(task, history)
     log = EventLog(f"{node_folder(run_dir, node)}/events.jsonl", node)
@@ -229,7 +254,7 @@ def _give_up(log: EventLog, task: NodeTask, reason: str) -> int:
 
 def _own_events(log: EventLog, after: int) -> tuple[Event, ...]:
     """Return what this start has written of this node: the lines after that number."""
-    found = _events_in(log.path, log.path.rpartition("/nodes/")[0])
+    found = read_events(log.path, log.path.rpartition("/nodes/")[0])
     return tuple(event for event in found if event.get("seq", -1) >= after)
 
 

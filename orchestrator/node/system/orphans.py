@@ -21,17 +21,22 @@ def adopt_orphans() -> None:
         print("orch: this kernel has no child subreaper; orphans will be found by their mark", file=sys.stderr)
 
 
-def reap_orphans(keep: int | None) -> None:
-    """Reap adopted children that have ended, but neither the launcher nor a program that is being waited for."""
+def reap_orphans(keep: int | None) -> dict[int, int]:
+    """Reap adopted children that have ended, and return their exit codes by pid; a signal's number is negative.
+
+    Neither the launcher (`keep`) nor a program that another thread waits for is reaped.
+    """
+    codes: dict[int, int] = {}
     with _lock:
         while not _waited_for:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
-                return
+                break
             if ended is None or ended.si_pid == keep:
-                return
-            os.waitpid(ended.si_pid, 0)
+                break
+            codes[ended.si_pid] = os.waitstatus_to_exitcode(os.waitpid(ended.si_pid, 0)[1])
+    return codes
 
 
 def run(argv: Sequence[str], timeout: float | None) -> subprocess.CompletedProcess[str]:

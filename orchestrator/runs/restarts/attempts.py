@@ -9,35 +9,63 @@ from orchestrator.protocol.events import EventKind
 from orchestrator.runs.state import Attempt, Event, Outcome
 from orchestrator.runs.verdict import culprit_in_words
 
-_KINDS = (EventKind.GO, EventKind.ATTEMPT_FAILED, EventKind.GANG_ENDED, EventKind.RELAUNCH, EventKind.RESTART)
+_KINDS = (
+    EventKind.GO, EventKind.FIRST_STEPS, EventKind.ATTEMPT_FAILED, EventKind.GANG_ENDED, EventKind.RELAUNCH,
+    EventKind.RESTART,
+)  # fmt: skip
 
 
 def attempts_of(events: Iterable[Event]) -> tuple[Attempt, ...]:
     """Return the attempts in order; one whose ranks were never started has no beginning."""
     found: dict[str, dict[int, Event]] = {kind: {} for kind in _KINDS}
     for event in events:
-        if event["kind"] in found:
+        if event["kind"] in found and type(event.get("attempt")) is int:
             found[event["kind"]][event["attempt"]] = event
     again = {**found[EventKind.RELAUNCH], **found[EventKind.RESTART]}
     begun = found[EventKind.GO]
     numbers = sorted({*begun, *again, *({0} if again else ())})
+    first, failed = found[EventKind.FIRST_STEPS], found[EventKind.ATTEMPT_FAILED]
+    ended = found[EventKind.GANG_ENDED]
     return tuple(
-        _attempt(number, begun.get(number, {}), [found[EventKind.ATTEMPT_FAILED].get(number),
-                 found[EventKind.GANG_ENDED].get(number), again.get(after)])
+        _attempt(
+            number, begun.get(number, {}), first.get(number, {}),
+            [failed.get(number), ended.get(number), again.get(after)],
+        )
         for number, after in pairwise([*numbers, -1])
     )  # fmt: skip
 
 
-def _attempt(number: int, begun: Event, ends: list[Event | None]) -> Attempt:
+def _attempt(number: int, begun: Event, first: Event, ends: list[Event | None]) -> Attempt:
     """Return one attempt; `ends` tell of its end, those first that were nearest to it."""
     known = [event for event in ends if event is not None]
+    offered = str(name) if (name := begun.get("resume_from")) else None
+    steps = first.get("steps")
     return Attempt(
         number,
         begun.get("time"),
         known[0].get("time") if known else None,
         _why(known),
-        str(name) if (name := begun.get("resume_from")) else None,
+        offered if continues(first) else None,
+        offered,
+        steps[0] if isinstance(steps, list) and steps and type(steps[0]) is int else None,
     )
+
+
+def continues(first: Event) -> bool:
+    """Tell whether the program goes on from the checkpoint that it was offered, by the event of its first steps.
+
+    The first checkpoint that a resumed program saves has a greater step than the offered one. If the program reports
+    steps, then the distance between the first two counts: a program that reports every tenth step begins with 10 and
+    20, and a resumed one with 60 and 70.
+    """
+    if type(first.get("loaded")) is int:
+        return True
+    steps, saved, offered = first.get("steps"), first.get("saved"), first.get("offered_step")
+    if type(saved) is int:
+        return type(offered) is int and saved > offered
+    if not isinstance(steps, list) or [type(step) for step in steps] != [int, int]:
+        return False
+    return steps[0] > steps[1] - steps[0] and (type(offered) is not int or steps[0] >= offered)
 
 
 def _why(ends: list[Event]) -> str:

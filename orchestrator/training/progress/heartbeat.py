@@ -14,6 +14,7 @@ HEARTBEAT_BYTES = 512
 MIN_SECONDS = 0.1
 REASON_CHARS = 100  # of the reason why a checkpoint could not be written: a beat has 512 bytes
 Batch = TypeVar("Batch")
+_ONCE_KNOWN = ("loaded", "first", "second")  # left out before that
 PHASES = ("start", "compile", "train", "eval", "save", "done")
 
 
@@ -23,6 +24,8 @@ class Heartbeat:
 
     `waited` counts the seconds in which the rank had to wait for its data; None where nobody measures that.
     Of `saves` checkpoints `saves_failed` could not be written; `unsaved` says why where the last one is among them.
+    `loaded` is the step of the checkpoint that was loaded. Without it, `first` and `second` are the first two
+    steps of this process.
     """
 
     step: int = 0
@@ -37,11 +40,14 @@ class Heartbeat:
     saves: int = 0
     saves_failed: int = 0
     unsaved: str = ""
+    loaded: int | None = None
+    first: int | None = None
+    second: int | None = None
 
 
 def encode(heartbeat: Heartbeat) -> bytes:
     """Return `heartbeat` as one JSON line padded with spaces to exactly 512 bytes, the newline last."""
-    values = asdict(heartbeat)
+    values = {key: value for key, value in asdict(heartbeat).items() if value is not None or key not in _ONCE_KNOWN}
     for key, value in values.items():
         if isinstance(value, float):
             # JSON has no NaN, and a diverged loss must not cost the heartbeat.
@@ -58,6 +64,8 @@ class HeartbeatFile:
         self._phase = ""
         self._saves, self._saves_failed = 0, 0
         self.unsaved = ""
+        self._loaded: int | None = None
+        self._steps: tuple[int, ...] = ()
         self._last = Heartbeat()
         self._tells_compilations = False
         self._waited: float | None = None
@@ -80,6 +88,15 @@ class HeartbeatFile:
         self._saves_failed += bool(problem)
         self.unsaved = problem
 
+    def resumed(self, step: int) -> None:
+        """Note that the checkpoint of this step was loaded; later beats report it."""
+        self._loaded = step
+
+    def stepped(self, step: int) -> None:
+        """Note one of the first two steps of this process; later beats report them."""
+        if len(self._steps) < 2 and (not self._steps or step > self._steps[0]):
+            self._steps = (*self._steps, step)
+
     def due(self, phase: str = "train") -> bool:
         """Return whether a heartbeat would be written now: on a new phase at once, else ten times a second at most."""
         if self._fd is None:
@@ -92,9 +109,11 @@ class HeartbeatFile:
             return
         now = time.monotonic()
         reason = self.unsaved.encode("ascii", "replace").decode()[-REASON_CHARS:]
+        first, second = (*(self._steps if self._loaded is None else ()), None, None)[:2]
         told = replace(
-            heartbeat, time=now, waited=self._waited, saves=self._saves, saves_failed=self._saves_failed, unsaved=reason
-        )
+            heartbeat, time=now, waited=self._waited, saves=self._saves, saves_failed=self._saves_failed,
+            unsaved=reason, loaded=self._loaded, first=first, second=second,
+        )  # fmt: skip
         os.pwrite(self._fd, encode(told), 0)
         self._written, self._phase, self._last = now, heartbeat.phase, heartbeat
         self._tell_compilations()

@@ -125,6 +125,31 @@ def test_what_a_run_has_been_through(width: int | None) -> None:
     assert "20 attempts before these" in runs.status_page(many, None, None, RUN, NOW)
 
 
+@pytest.mark.parametrize(
+    ("newest", "words"),
+    [
+        (Attempt(1, NOW - 90, None, "", None, "code/ckpt.pt"), "attempt 1 was offered code/ckpt.pt; nothing tells"),
+        (Attempt(1, NOW - 5, None, "", None, "code/ckpt.pt", 1), "that the script loads it; its first step is 1"),
+        (
+            Attempt(1, NOW - 9, NOW - 5, "", None, "checkpoints/step_00000340"),
+            "attempt 1 was offered step 340; nothing",
+        ),
+        (Attempt(1, NOW - 5, None, "", None, "code/ckpt.pt"), ""),  # it may still report its first step
+        (Attempt(1, NOW - 90, None, "", "code/ckpt.pt", "code/ckpt.pt", 301), ""),
+        (Attempt(1, NOW - 90), ""),
+    ],
+)
+def test_a_checkpoint_that_was_only_offered_is_warned_of_once(newest: Attempt, words: str) -> None:
+    state = replace(RUNNING, attempts=(HISTORY[0], newest), attempt=1, restarts=1)
+    for page in (runs.status_page(state, None, None, RUN, NOW), runs.verdict_page(state, now=NOW)):
+        assert page.count("was offered") == bool(words)
+        assert words in page
+    narrow = runs.status_page(state, None, None, RUN, NOW, width=80)
+    assert max(len(line) for line in narrow.splitlines()) <= 80
+    alone = replace(RUNNING, attempts=(newest,))  # of a run that was submitted with --resume
+    assert words in runs.status_page(alone, None, None, RUN, NOW)
+
+
 def test_status_table_of_nothing() -> None:
     assert runs.status_lines([]).startswith("no runs yet; start one: orch submit")
 

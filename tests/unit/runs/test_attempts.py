@@ -43,17 +43,47 @@ REPLACED = [*DECIDED, event("replaced", 131.0, None, start=1, lost=2, host="n3",
         (CUT, (Attempt(0, 100.0),)),
         (DECIDED, (Attempt(0, 100.0, 123.0, LOSS), Attempt(1))),
         ([go(0, 100.0), relaunch(1, 1, 130.0), go(1, 135.0, "step_00000300"),
+          event("first_steps", 136.0, attempt=1, loaded=300),
           event("attempt_failed", 140.0, attempt=1, cause="infra", culprit=CULPRIT),
           event("restart", 141.0, attempt=2, cause="infra"), go(2, 142.0, "step_00000400"),
           event("gang_ended", 150.0, outcome="succeeded", cause="", reason="", attempt=2)],
          (Attempt(0, 100.0, 130.0, LOSS),
-          Attempt(1, 135.0, 140.0, "rank 1 on node 0 (n1) ended with SIGKILL", "step_00000300"),
-          Attempt(2, 142.0, 150.0, "succeeded", "step_00000400"))),
+          Attempt(1, 135.0, 140.0, "rank 1 on node 0 (n1) ended with SIGKILL", "step_00000300", "step_00000300"),
+          Attempt(2, 142.0, 150.0, "succeeded", None, "step_00000400"))),
         ([relaunch(1, 0, 130.0), relaunch(2, 1, 140.0)], (Attempt(0, None, 140.0, LOSS), Attempt(1))),
     ],
 )  # fmt: skip
 def test_the_history_of_attempts(events: list[dict[str, Any]], attempts: tuple[Attempt, ...]) -> None:
     assert attempts_of(events) == attempts
+
+
+@pytest.mark.parametrize(
+    ("first", "is_resumed"),
+    [
+        ({"loaded": 300}, True),  # the training library reports it
+        ({"loaded": 0}, True),
+        ({"steps": [301, 302], "offered_step": 300}, True),
+        ({"steps": [310, 320], "offered_step": 300}, True),
+        ({"steps": [301, 302]}, True),  # nothing tells the step of ckpt.pt
+        ({"saved": 400, "offered_step": 300}, True),
+        ({"saved": 100, "offered_step": 300}, False),
+        ({"saved": 400}, False),
+        ({"steps": [1, 2], "offered_step": 300}, False),
+        ({"steps": [0, 10]}, False),
+        ({"steps": [10, 20], "offered_step": 5}, False),  # a program that reports every tenth step
+        ({"steps": [500, 1000], "offered_step": 300}, False),
+        ({"steps": [201, 202], "offered_step": 300}, False),  # it has loaded another one
+        ({}, False),
+        ({"steps": [301]}, False),
+        ({"steps": "x", "loaded": None}, False),
+    ],
+)
+def test_a_checkpoint_that_was_offered_counts_as_resumed_only_if_something_tells_so(
+    first: dict[str, Any], is_resumed: bool
+) -> None:
+    said = [event("first_steps", 102.0, attempt=1, **first)] if first else []
+    (attempt,) = attempts_of([go(1, 101.0, "code/ckpt.pt"), *said])
+    assert (attempt.resumed_from, attempt.offered) == ("code/ckpt.pt" if is_resumed else None, "code/ckpt.pt")
 
 
 def recovery(

@@ -114,18 +114,19 @@ def test_a_node_that_missed_the_leaders_goodbye_is_no_failure() -> None:
     assert verdict([*without(SUCCESS, LEFT[1]), gave_up, {**LEFT[1], "outcome": "failed"}]) == Verdict("succeeded")
 
 
-def test_no_word_of_the_leader_is_no_success() -> None:
-    found = verdict(without(SUCCESS, *WELL))
-    assert (found.outcome, found.reason) == (
-        "failed",
-        "the agents ended, but the record of how the attempt ended is lost",
-    )
+def test_without_the_leaders_word_every_exit_and_the_marker_are_a_success() -> None:
+    unsaid = without(SUCCESS, *WELL)
+    assert verdict(unsaid) == Verdict("succeeded")
+    for events, done in ((unsaid, False), (without(unsaid, EXITS[3]), True)):
+        found = verdict(events, done=done)
+        said = ("failed", "the agents ended, but the record of how the attempt ended is lost")
+        assert (found.outcome, found.reason) == said
 
 
 @settings(max_examples=300)
 @given(st.data())
 def test_no_loss_of_records_raises_or_makes_a_success(data: st.DataObject) -> None:
-    """Files cut anywhere, lines lost, letters flipped: the reducer answers, and `succeeded` needs the leader's word."""
+    """Files cut anywhere, lines lost, letters flipped: `succeeded` needs the leader's word, or every rank's exit."""
     whole = data.draw(st.sampled_from([SUCCESS, FAILED, RESTARTED]))
     text = "".join(json.dumps(one) + "\n" for one in whole)
     for _ in range(data.draw(st.integers(0, 4))):
@@ -141,7 +142,9 @@ def test_no_loss_of_records_raises_or_makes_a_success(data: st.DataObject) -> No
     events = [one for one in events if isinstance(one, dict)]
     found = state(events, data.draw(st.sampled_from([ALIVE, GONE, {}, {0: None, 1: False}])))
     if found.state == "succeeded":
-        assert [one for one in events if one.get("kind") == "gang_ended" and one["outcome"] == "succeeded"]
+        said = [one for one in events if one.get("kind") == "gang_ended" and one.get("outcome") == "succeeded"]
+        exits = {one.get("rank") for one in events if one.get("kind") == "rank_exit" and one.get("code") == 0}
+        assert said or exits >= {1, 2, 3}  # rank 0's is told by its marker too
     json.dumps(found.to_json())
 
 
@@ -202,6 +205,26 @@ def test_how_a_rank_ended_is_said_and_hinted_at(culprit: dict[str, Any], reason:
     assert reason in found.reason
     assert hint in found.hint
     assert bool(hint) == bool(found.hint)
+
+
+@pytest.mark.parametrize(
+    ("left", "waited", "words"),
+    [
+        ([2], [0], "ended with exit code 0 while rank 0 waited for it: RuntimeError: closed by peer"),
+        ([1, 2, 3], [0], "ended with exit code 0, as ranks 1, 3 did, while rank 0 waited for it: RuntimeError"),
+        ([2], [0, 1], "ended with exit code 0 while ranks 0, 1 waited for it: RuntimeError"),
+    ],
+)
+def test_a_rank_that_left_the_others_is_named_with_those_that_waited(
+    left: list[int], waited: list[int], words: str
+) -> None:
+    early = {"ranks": left, "waited": waited, "said": "RuntimeError: closed by peer\nand more"}
+    culprit = {"rank": 2, "node": 1, "host": "b", "code": 0, "signal": None, "left_early": early}
+    events = [{**one, "culprit": culprit} if one["kind"] == "attempt_failed" else one for one in FAILED]
+    found = verdict(events)
+    assert found.reason.startswith(f"rank 2 on node 1 (b) {words}")
+    assert (found.cause, found.rank, found.code) == ("user_error", 2, 0)
+    assert "uneven data" in found.hint
 
 
 def test_no_progress_is_said_beside_the_culprit() -> None:

@@ -11,10 +11,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator.errors import BackendError
+from orchestrator.runs.state import Ending, Outcome, Verdict
 from orchestrator.runs.store import RunDir, create_run
 from orchestrator.trackers import mlflow
 from orchestrator.trackers.ledger import Progress
@@ -161,3 +163,33 @@ def test_over_tls_with_a_certificate_of_ones_own(run: RunDir, tmp_path: Path) ->
         progress = Mlflow(run, run.record(), variables).begin(Progress())
         assert (progress.id, progress.is_begun) == ("abc", True)
         assert "can't be reached" in told(run, address).message  # whose certificate nobody vouches for
+
+
+@pytest.mark.parametrize(("first", "is_resumed"), [({"loaded": 300}, True), ({"steps": [1, 2]}, False), ({}, False)])
+def test_a_run_that_was_given_a_checkpoint_is_tagged_as_resumed_once_it_has_loaded_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: dict[str, Any], is_resumed: bool
+) -> None:
+    before = create_run(tmp_path, "a-bcdefg", {"name": "a", "created": 1.0, "job": {"script": "x.py"}})
+    job = {"script": "x.py", "checkpoint": {"resume": f"{before.path}/checkpoints/step_00000300"}}
+    run = create_run(tmp_path, "b-bcdefg", {"name": "b", "created": 2.0, "job": job})
+    run.node(0).mkdir(parents=True)
+    go = {"kind": "go", "node": 0, "attempt": 0, "world_size": 1, "resume_from": "given/step_00000300"}
+    lines = [go, *([{"kind": "first_steps", "node": 0, "attempt": 0, "offered_step": 300, **first}] if first else [])]
+    (run.node(0) / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    tracker = Mlflow(run, run.record(), {"MLFLOW_TRACKING_URI": "http://127.0.0.1:1"})
+    posted: list[dict[str, Any]] = []
+
+    def post(_: object, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        posted.extend(body.get("tags", []))
+        return {"experiment_id": "1", "run": {"info": {"run_id": "abc"}}}
+
+    monkeypatch.setattr(mlflow.Server, "post", post)
+    monkeypatch.setattr(mlflow.Server, "get", lambda *_: {"experiment": {"experiment_id": "1"}})
+    progress = tracker.begin(Progress())
+    assert [tag for tag in posted if tag["key"] == "orch.offered_from"] == [
+        {"key": "orch.offered_from", "value": "a-bcdefg"}
+    ]
+    assert "orch.resumed_from" not in [tag["key"] for tag in posted]
+    tracker.end(progress, Ending(Verdict(Outcome.SUCCEEDED), 9.0), {})
+    resumed = [tag["value"] for tag in posted if tag["key"] == "orch.resumed_from"]
+    assert resumed == (["a-bcdefg"] if is_resumed else [])

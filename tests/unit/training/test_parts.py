@@ -105,15 +105,29 @@ def test_a_reason_however_long_leaves_a_beat_its_size(tmp_path, monkeypatch):
     beats = HeartbeatFile(tmp_path / "beat")
     beats.saved()
     beats.saved('"\\\u20ac\t' * 500)
+    for step in (10**12, 10**12, 10**12 + 1, 10**12 + 2):
+        beats.stepped(step)
     monkeypatch.setattr(time, "monotonic", iter([0.0, 1e12 / 7, 1e12 / 7, 1e12 / 7]).__next__)
     assert list(beats.waiting([1])) == [1]
     beats.write(
         Heartbeat(step=10**12, total=10**12, epoch=10**6, phase="train", loss=-1.5e15 / 7, rate=1e9 / 7, eta=1e9 / 7)
     )
-    beats.close()
     line = (tmp_path / "beat").read_bytes()
     assert len(line) == HEARTBEAT_BYTES
     assert (json.loads(line)["saves"], json.loads(line)["saves_failed"]) == (2, 1)
+    assert [json.loads(line)[name] - 10**12 for name in ("first", "second")] == [0, 1]
+    beats.close()
+
+
+def test_a_beat_tells_which_checkpoint_was_loaded(tmp_path):
+    beats = HeartbeatFile(tmp_path / "beat")
+    beats.resumed(300)
+    beats.stepped(301)
+    beats.write(Heartbeat(step=301, phase="train"))
+    beats.close()
+    told = json.loads((tmp_path / "beat").read_bytes())
+    assert told["loaded"] == 300
+    assert "first" not in told
 
 
 def test_a_beat_tells_how_long_the_data_was_waited_for_and_not_how_long_the_step_took(tmp_path, monkeypatch):

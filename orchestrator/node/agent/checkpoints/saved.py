@@ -10,11 +10,9 @@ from orchestrator.protocol.checkpoints.checkpoint_dir import newest_step
 from orchestrator.protocol.checkpoints.formats import Format
 from orchestrator.protocol.checkpoints.of_run import Places
 from orchestrator.protocol.checkpoints.search import AUTO, Saved, at
-from orchestrator.protocol.layout import given_folder, node_folder
+from orchestrator.protocol.layout import GIVEN, given_folder, node_folder
 from orchestrator.protocol.restart import Progress
 from orchestrator.protocol.task import NodeTask
-
-GIVEN = "given"
 
 
 def progress(task: NodeTask) -> Progress:

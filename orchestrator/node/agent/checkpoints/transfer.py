@@ -17,14 +17,14 @@ from typing import Any, TypeVar
 
 from orchestrator.node.agent import neighbour
 from orchestrator.node.agent.channel import Channel, ChannelError, Message
-from orchestrator.node.agent.checkpoints.saved import GIVEN, place_of
+from orchestrator.node.agent.checkpoints.saved import place_of
 from orchestrator.node.agent.tls import Tls
 from orchestrator.node.system.threads import in_thread
 from orchestrator.protocol.checkpoints.checksum import Checksum, NotInstalledError, checksum_of, hasher
 from orchestrator.protocol.checkpoints.search import Saved, files_of
 from orchestrator.protocol.files import sync_folder, write_json
 from orchestrator.protocol.json_text import parse_json
-from orchestrator.protocol.layout import node_folder
+from orchestrator.protocol.layout import GIVEN, node_folder
 from orchestrator.protocol.outputs import CHECKPOINTS
 from orchestrator.protocol.reading import MOST_RECORD, opened, read_json
 from orchestrator.protocol.task import NodeTask

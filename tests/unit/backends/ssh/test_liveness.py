@@ -111,6 +111,19 @@ def test_a_node_out_of_reach_is_waited_for_while_the_gang_goes_on(run: RunDir) -
     assert SshBackend().alive(run) == {0: True, 1: None}
 
 
+@pytest.mark.parametrize(("attempt", "code", "gone"), [(0, 0, True), (0, 1, False), (1, 0, False)])
+def test_the_only_machine_is_not_waited_for_once_all_exits_of_a_success_are_here(
+    run: RunDir, attempt: int, code: int, gone: bool
+) -> None:
+    handle(0, N1).write(run)
+    Seen(0, N1, None, time.time() - LONG, "no route").write(run, 0)
+    said = [{"kind": "go"}, {"kind": "started", "ranks": [0, 1]}, {"kind": "rank_exit", "rank": 0, "code": code}]
+    lines = [json.dumps({"node": 0, "attempt": 0, **each}) + "\n" for each in said]
+    (run.node(0) / "events.jsonl").write_text("".join(lines))
+    run.write("rank0.done", {"attempt": attempt})
+    assert SshBackend().alive(run) == {0: False if gone else None}
+
+
 @pytest.mark.parametrize(("ago", "now", "gone"), [(20.0, False, False), (40.0, False, True), (1.0, True, True)])
 def test_the_only_machine_is_not_waited_for_after_a_cancel(run: RunDir, ago: float, now: bool, gone: bool) -> None:
     run.write("run.json", {**(run.read("run.json") or {}), "grace": 30.0})

@@ -298,6 +298,61 @@ def test_a_victim_alone_stops_the_gang_after_the_settle_time() -> None:
     assert gang.recorded("attempt_failed")[0]["culprit"]["rank"] == 3
 
 
+LEAVER_FIRST, LEAVER_SECOND = [(3, FINE), (0, VICTIM)], [(0, VICTIM), (3, FINE)]
+
+
+@pytest.mark.parametrize("order", [LEAVER_FIRST, LEAVER_SECOND])
+def test_a_rank_that_leaves_with_0_while_others_wait_for_it_is_to_blame(order: list[tuple[int, Any]]) -> None:
+    """Its words may come after those of its victims, from another node."""
+    gang = Gang(retry={"user_error": 0, "infra": 3})
+    gang.run()
+    for rank, how in order:
+        gang.exit(rank, how)
+    gang.pass_time(SETTLE_SECONDS + 1)
+    for rank in (1, 2):
+        gang.exit(rank, {**KILLED, "stopped": True})
+    gang.idle()
+    (failed,) = gang.recorded("attempt_failed")
+    culprit = failed["culprit"]
+    assert (culprit["rank"], culprit["node"], culprit["code"], failed["cause"]) == (3, 1, 0, "user_error")
+    assert culprit["left_early"] == {"ranks": [3], "waited": [0], "said": f"RuntimeError: {GLOO['message']}"}
+    assert (gang.end["cause"], gang.recorded("restart")) == ("user_error", [])
+
+
+@pytest.mark.parametrize(
+    ("leaver", "failure", "blamed"),
+    [
+        ({}, {**VICTIM, "rank": 0}, 1),
+        ({}, {**VICTIM, "rank": 0, "victim": False, "hang": True, "in_collective": True}, 1),
+        ({}, {**VICTIM, "rank": 0, "victim": False, "hang": True, "in_collective": False}, 0),  # it waits for nobody
+        ({}, {**OWN, "rank": 0}, 0),
+        ({}, {**KILLED, "rank": 0}, 0),
+        ({"stopped": True}, {**VICTIM, "rank": 0}, 0),  # orch had asked it to
+        ({"after_stop": True}, {**VICTIM, "rank": 0}, 0),
+        ({"code": 95}, {**VICTIM, "rank": 0}, 0),
+    ],
+)
+def test_whom_a_rank_that_ended_with_0_stands_for(leaver: dict, failure: dict, blamed: int) -> None:
+    exits = [{**FINE, "rank": 1, "after_stop": False, **leaver}, {"after_stop": False, **failure}]
+    for order in (exits, exits[::-1]):
+        culprit = culprit_of(order)
+        assert culprit is not None
+        assert culprit["rank"] == blamed
+
+
+def test_a_rank_that_left_is_not_blamed_for_a_lost_node() -> None:
+    gang = Gang(nnodes=3)
+    gang.run()
+    gang.exit(0, {**FINE, "left": 1})
+    gang.exit(2, VICTIM)
+    gang.leader.left(2, "its agent closed the connection", gang.now)
+    gang.exit(1, {**KILLED, "left": 0, "stopped": True})
+    gang.exit(3, {**KILLED, "left": 0, "stopped": True})
+    for node in (0, 1):
+        gang.say(node, "idle", attempt=0)
+    assert (gang.end["cause"], gang.end["reason"]) == ("infra", "node 2 (n2) was lost: its agent closed the connection")
+
+
 def test_ranks_that_we_killed_are_not_blamed_for_it() -> None:
     exits = [{**VICTIM, "rank": 0, "after_stop": False}, {**KILLED, "rank": 1, "after_stop": True}]
     assert culprit_of(exits)["rank"] == 0
@@ -588,6 +643,29 @@ def test_a_node_that_is_lost_after_its_last_rank_ended_well_takes_nothing_back()
     gang.say(0, "idle", attempt=0)
     assert gang.end["outcome"] == "succeeded"
     assert gang.codes == {0: 0}
+
+
+@pytest.mark.parametrize("cancelled", [True, False])
+def test_a_signal_after_the_last_exit_takes_nothing_back(cancelled: bool) -> None:
+    gang = Gang(time_limit=60)
+    gang.run()
+    for rank in range(4):
+        gang.exit(rank, {**FINE, "left": 1 - rank % 2, "stopped": False})
+    gang.say(1, "signal", name="SIGTERM", cancelled=cancelled)
+    gang.pass_time(100.0)
+    gang.idle()
+    assert (gang.end["outcome"], gang.recorded("restart")) == ("succeeded", [])
+    assert gang.codes == {0: 0, 1: 0}
+
+
+def test_ranks_that_exit_with_0_because_they_were_stopped_have_not_succeeded() -> None:
+    gang = Gang()
+    gang.run()
+    gang.say(1, "signal", name="SIGTERM", cancelled=False)
+    for rank in range(4):
+        gang.exit(rank, {**FINE, "left": 1 - rank % 2, "stopped": True})
+    gang.idle()
+    assert gang.end["outcome"] == "preempted"
 
 
 @pytest.mark.parametrize("last", [{**KILLED, "left": 0}, {**FINE, "left": 1}], ids=["killed", "one is left"])

@@ -1,0 +1,89 @@
+"""Whether rank 0's program has loaded the checkpoint that it was offered, as far as the program reports it.
+
+The training library reports which step it has loaded. Any other program is known by the first two steps that it reports
+by its heartbeats or its metrics, or by the first checkpoint that it saves: who begins at step 1 has loaded nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.node.agent.stall_detector import read_heartbeat
+from orchestrator.protocol.checkpoints.of_run import Places
+from orchestrator.protocol.checkpoints.search import Saved
+from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.task import NodeTask
+
+MOST_METRICS = 1 << 16  # bytes of an attempt's metrics in which two steps are looked for
+
+Message = dict[str, Any]
+
+
+class FirstSteps:
+    """One attempt's first steps: the heartbeat of rank 0, and what is appended to its metrics from now on."""
+
+    def __init__(self, heartbeat: str, metrics: str) -> None:
+        self.heartbeat, self.metrics = heartbeat, metrics
+        self.is_known = False
+        try:
+            self.offset = os.stat(metrics).st_size
+        except OSError:
+            self.offset = 0
+
+    def look(self) -> Message | None:
+        """Return {"loaded": STEP} or {"steps": [FIRST, SECOND]} once it is known, and None before and after that."""
+        if self.is_known:
+            return None
+        beat = read_heartbeat(self.heartbeat) or {}
+        if type(beat.get("loaded")) is int:
+            found: Message | None = {"loaded": beat["loaded"]}
+        else:
+            found = _two([beat.get("first"), beat.get("second")]) or _two(self._steps_of_metrics())
+        self.is_known = found is not None
+        return found
+
+    def _steps_of_metrics(self) -> list[Any]:
+        """Return the steps in the first lines that were appended; empty if the file is absent or no ordinary file."""
+        try:
+            descriptor = os.open(self.metrics, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return []
+        try:
+            info = os.fstat(descriptor)
+            if not stat.S_ISREG(info.st_mode) or info.st_size <= self.offset:
+                return []
+            lines = os.pread(descriptor, MOST_METRICS, self.offset).split(b"\n")[:-1]
+        except OSError:
+            return []
+        finally:
+            os.close(descriptor)
+        return [_step_in(line) for line in lines]
+
+
+def first_saved(task: NodeTask, offered: Saved, before: Mapping[str, Saved]) -> int | None:
+    """Return the lowest step of the checkpoints that were written since the attempt began; None if there is none.
+
+    before: the checkpoints that were there when it began. Only those of the format of the offered one are compared.
+    """
+    known = {each.path: each.time for each in before.values()}
+    found = [each for each in Places.of(task).own().values() if known.get(each.path) != each.time]
+    steps = [each.step for each in found if each.is_counted and each.format is offered.format]
+    return min(steps, default=None)
+
+
+def _two(steps: list[Any]) -> Message | None:
+    """Return the first step, and the first that is greater; None if there are no such two."""
+    known = [step for step in steps if type(step) is int and step >= 0]
+    later = next((step for step in known if step > known[0]), None)
+    return None if later is None else {"steps": [known[0], later]}
+
+
+def _step_in(line: bytes) -> Any:
+    try:
+        value = parse_json(line)
+    except ValueError:
+        return None
+    return value.get("step") if isinstance(value, dict) else None
