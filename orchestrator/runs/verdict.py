@@ -143,9 +143,12 @@ def _of_gang(
     }.get(outcome, f"it {outcome}, and what was recorded of why can't be read")
     if outcome in (Cause.PREEMPTED, Cause.TIMEOUT):
         reason = "; ".join(filter(None, [reason, _what_it_lacks(end)]))
-    return Verdict(
+    verdict = Verdict(
         Outcome.FAILED, _cause_of(end), reason, attempt, hint=hint_for(reason, None, None), survivors=survivors
     )
+    failed = next((node for node in nodes if node.node == end.get("failed_node")), None)
+    tail = tuple(str(line) for line in items(end.get("tail")))
+    return replace(verdict, node=failed.node, host=failed.host, tail=tail) if failed is not None else verdict
 
 
 def _who_stopped(events: list[Event], *, by_slurm: bool) -> str:
@@ -277,6 +280,29 @@ _RULES: tuple[tuple[str, str], ...] = (
         r"time limit.* came before it had saved|saved nothing to go on from",
         "raise the time limit (time:), or save checkpoints: docs/training.md#your-own-script; where the script saves "
         "into a folder elsewhere, name it in the job: checkpoint.dir",
+    ),
+    (
+        r"setup line \d+ failed.*\b(module|ml): (command )?not found",
+        "that node's login shell defines no `module`: let an earlier setup line source the file that defines it, such "
+        "as `. /etc/profile.d/modules.sh` or `. /usr/share/lmod/lmod/init/bash`",
+    ),
+    (
+        r"setup line \d+ failed.*(unable to locate a modulefile|module\(s\) are unknown|cannot be loaded as requested)",
+        "that node has no module of this name: `module avail` on the node itself lists its modules",
+    ),
+    (
+        r"setup line \d+ failed.*(conda|mamba)(: (command )?not found| init|: CommandNotFoundError)",
+        "that node's login shell does not set up conda: let an earlier setup line do it, such as "
+        "`. ~/miniconda3/etc/profile.d/conda.sh`; or leave conda out, and set python to the environment's bin/python",
+    ),
+    (
+        r"setup line \d+ failed",
+        "try the line on that node, in a login shell as orch does: bash -lc 'THE LINE'; then mend setup in the profile",
+    ),
+    (
+        r"Argument list too long",
+        "a word of the command, or all variables and words together, are longer than that node's kernel allows: put "
+        "the text into a file, and pass the file's name",
     ),
     (
         r"the launcher can't be started with",

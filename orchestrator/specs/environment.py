@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.errors import UsageError
 from orchestrator.runs.redaction import LONG, looks_secret, mask
+from orchestrator.specs.lengths import long_variables
 
 if TYPE_CHECKING:  # a submit of files that were read before must not wait for pydantic
     from orchestrator.specs.job import Job
@@ -92,6 +93,8 @@ def resolve(job: Job, shell: Mapping[str, str], given: Mapping[str, str]) -> Env
     secrets = {name: found[name] for name in job.secrets}
     if broken := sorted(name for name, value in {**env, **secrets}.items() if "\0" in value):
         raise UsageError(f"{', '.join(broken)}: contains a NUL byte, which no program can be given")
+    if too_long := [f"{name} {why}" for name, why in long_variables({**env, **secrets})]:
+        raise UsageError("; ".join(too_long))
     return Environment(env, secrets, passed)
 
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from orchestrator.specs.documents.problem import Problem
 from orchestrator.specs.job import Job
+from orchestrator.specs.lengths import long_fields, long_variables
 from orchestrator.specs.profile import AnyProfile, SlurmProfile, SshProfile
 from orchestrator.specs.program import ONE_PROCESS, WHOLE_BATCH
 from orchestrator.specs.runtimes import GPU_FLAGS
@@ -34,7 +35,14 @@ def check(job: Job, profile: AnyProfile) -> list[Problem]:
     return [
         *_check_ranks(profile), *_check_batch(job, profile), *_check_min_nodes(job, profile), *_check_strategy(job),
         *_check_gpus(job, profile), *_check_runtime(job, profile), *_check_environment(job),
+        *_check_lengths(job, profile),
     ]  # fmt: skip
+
+
+def _check_lengths(job: Job, profile: AnyProfile) -> list[Problem]:
+    """Refuse variables and words that the kernel would refuse on the nodes, when the ranks are started."""
+    site = [Problem((), f"profile '{profile.name}': env.{name} {why}") for name, why in long_variables(profile.env)]
+    return [*(Problem(path, why) for path, why in long_fields(job)), *site]
 
 
 def _check_ranks(profile: AnyProfile) -> list[Problem]:

@@ -267,7 +267,8 @@ class Leader:
 
     def _on_trouble(self, node: int, message: Message, now: float) -> None:
         """End for a node that can't take part: nothing that another start would mend, unless it says so."""
-        self._end("failed", message["cause"], f"{self._name(node)}: {message['reason']}")
+        reason = f"{self._name(node)}: {message['reason']}"
+        self._end("failed", message["cause"], reason, failed_node=node, tail=message.get("tail", []))
 
     def _on_ready(self, node: int, message: Message, now: float) -> None:
         if node == 0:
@@ -542,10 +543,10 @@ class Leader:
     def _host(self, node: int) -> str:
         return self.hellos[node].host if node in self.hellos else self.task.hosts[node]
 
-    def _end(self, outcome: str, cause: str, reason: str) -> None:
+    def _end(self, outcome: str, cause: str, reason: str, **more: Any) -> None:
         self.phase = Phase.ENDED
         self.record(
-            "gang_ended", outcome=outcome, cause=cause, reason=reason, attempt=self.attempt,
+            "gang_ended", outcome=outcome, cause=cause, reason=reason, attempt=self.attempt, **more,
             **self.progress().to_event(),
         )  # fmt: skip
         code = {"succeeded": 0, "preempted": EXIT_REQUEUE, "timeout": EXIT_REQUEUE}.get(outcome, 1)

@@ -9,13 +9,14 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Callable
 
 from orchestrator.node.agent import launcher_process
 from orchestrator.node.agent.checkpoints import saved
 from orchestrator.node.agent.checkpoints.saved import mark_of
+from orchestrator.node.agent.launcher_process import setup_failure
 from orchestrator.node.agent.sampling.loop import Started
 from orchestrator.node.agent.stall_detector import HeartbeatReader, read_heartbeat
 from orchestrator.node.container.engine import EngineError
@@ -87,10 +88,10 @@ class Ranks:
         except OSError as error:
             self._trouble(f"the launcher can't be started with {self.task.python}: {error}", "user_error")
 
-    def _trouble(self, reason: str, cause: str) -> None:
-        """Say in the record and to the leader that this node can't take part."""
-        self.events.write("trouble", reason=reason, cause=cause)
-        self.tell({"kind": "trouble", "reason": reason, "cause": cause})
+    def _trouble(self, reason: str, cause: str, tail: Sequence[str] = ()) -> None:
+        """Report to the record and to the leader that this node can't take part; `tail` ends its launcher's log."""
+        self.events.write("trouble", reason=reason, cause=cause, tail=list(tail))
+        self.tell({"kind": "trouble", "reason": reason, "cause": cause, "tail": list(tail)})
 
     # -- orders
 
@@ -325,9 +326,10 @@ class Ranks:
         how = self.launcher.ended_for or _how_it_ended(code)
         self.events.write("launcher_gone", code=code, tail=message["tail"])
         if not self.running:
-            tail = f"; its last words: {message['tail'][-1]}" if message["tail"] else ""
-            refused = refusal(self.task, code, message["tail"])
-            self._trouble(refused or f"the launcher {how}{tail}", "user_error" if code > 0 else "infra")
+            tail = message["tail"]
+            last = f"; its last words: {tail[-1]}" if tail else ""
+            why = setup_failure(self.task.setup, tail) or refusal(self.task, code, tail) or f"the launcher {how}{last}"
+            self._trouble(why, "user_error" if code > 0 else "infra", tail)
             return
         name = signal.Signals(-code).name if code < 0 else None
         for rank in sorted(self.running):

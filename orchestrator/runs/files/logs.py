@@ -9,7 +9,7 @@ import time
 from codecs import IncrementalDecoder, getincrementaldecoder
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,12 +26,13 @@ if TYPE_CHECKING:
 
 CHUNK = 1 << 18
 LAST_BYTES = 1 << 15  # of a log, in which its last line is looked for
+NO_RANK = -1  # the rank of a launcher's log
 _PATH = re.compile(r"nodes/(\d+)/attempt_(\d+)/rank_(\d+)\.log")
 
 
 @dataclass(frozen=True)
 class LogFile:
-    """The output of one rank in one attempt."""
+    """The output of one rank in one attempt, or (rank NO_RANK) of a node's launcher in all attempts."""
 
     attempt: int
     rank: int
@@ -46,6 +47,7 @@ class Selection:
     rank: int | None = None
     node: int | None = None
     everything: bool = False
+    launchers: bool = False  # the launchers' own logs instead of the ranks'
 
     @property
     def takes_several(self) -> bool:
@@ -70,6 +72,8 @@ class Selection:
 
 def log_files(run: RunDir, selection: Selection) -> list[LogFile]:
     """Return the chosen logs that exist, by attempt and rank."""
+    if selection.launchers:
+        return _launcher_logs(run, selection)
     found = []
     for path in run.path.glob("nodes/*/attempt_*/rank_*.log"):
         match = _PATH.fullmatch(str(path.relative_to(run.path)))
@@ -78,6 +82,28 @@ def log_files(run: RunDir, selection: Selection) -> list[LogFile]:
             if selection.takes(log):
                 found.append(log)
     return sorted(found, key=lambda log: (log.attempt, log.rank))
+
+
+def launchers_instead(run: RunDir, selection: Selection) -> Selection | None:
+    """Return the launchers' logs of the selection's node, or of all nodes, if no rank of the run has a log; else None.
+
+    A run whose setup lines, interpreter or imports failed has no other log.
+    """
+    instead = Selection(node=selection.node, launchers=True)
+    found = log_files(run, instead)
+    if not found or log_files(run, Selection(everything=True)):
+        return None
+    return replace(instead, everything=len(found) > 1 and selection.node is None)
+
+
+def _launcher_logs(run: RunDir, selection: Selection) -> list[LogFile]:
+    """Return the launchers' logs that are not empty, by node."""
+    found = []
+    for path in run.path.glob("nodes/*/launcher.log"):
+        node = path.parent.name
+        if node.isdecimal() and selection.node in (None, int(node)) and path.stat().st_size:
+            found.append(LogFile(0, NO_RANK, int(node), path))
+    return sorted(found, key=lambda log: log.node)
 
 
 def nodes_with(run: RunDir, selection: Selection, known: FileCache) -> set[int] | None:

@@ -28,6 +28,14 @@ from orchestrator.runs.verdict import hint_for
             "You set `devices=2` in Lightning, but the product (2 * 1) does not match the world size (3).",
             "devices=int(os.environ['LOCAL_WORLD_SIZE'])",
         ),
+        ("the launcher can't be started with python3: [Errno 7] Argument list too long: 'python3'", "into a file"),
+        ("node 1 (b): setup line 1 failed: module load cuda: module: command not found", "/etc/profile.d/modules.sh"),
+        (
+            "node 0 (a): setup line 1 failed: module load x: ERROR: Unable to locate a modulefile for 'x'",
+            "module avail",
+        ),
+        ("node 0 (a): setup line 2 failed: conda activate x: CondaError: Run 'conda init' before", "conda.sh"),
+        ("node 0 (a): setup line 1 failed: . ~/env.sh: /root/env.sh: No such file or directory", "bash -lc"),
         ("node 1 (b): input data can't be fetched from http://x: timed out", "give a source"),
     ],
 )

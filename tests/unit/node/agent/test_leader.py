@@ -213,8 +213,9 @@ def test_a_broken_way_between_two_nodes_ends_the_gang_with_its_sentence() -> Non
 def test_trouble_on_a_node_ends_the_gang_with_its_cause() -> None:
     gang = Gang()
     gang.join(0, 1)
-    gang.say(1, "trouble", reason="python3 can't import torch", cause="user_error")
+    gang.say(1, "trouble", reason="python3 can't import torch", cause="user_error", tail=["ImportError: torch"])
     assert (gang.end["cause"], gang.end["reason"]) == ("user_error", "node 1 (n1): python3 can't import torch")
+    assert (gang.end["failed_node"], gang.end["tail"]) == (1, ["ImportError: torch"])
 
 
 def test_all_ranks_ended_well() -> None:
