@@ -49,7 +49,7 @@ def test_what_is_shipped_and_what_runs_here(job: Path, tmp_path: Path) -> None:
 
 def test_an_argument_that_linux_passes_to_no_program_is_refused(job: Path, tmp_path: Path) -> None:
     job.write_text("script: train.py\n")
-    with pytest.raises(UsageError, match="argument 2 has 200,000 bytes"):
+    with pytest.raises(UsageError, match="an argument of the program has 200,000 bytes"):
         prepare(tmp_path, Request(str(job), "local", args=("a", "x" * 200_000)))
 
 
