@@ -196,8 +196,9 @@ def culprit_in_words(culprit: Event) -> str:
 def _blame(culprit: Event, end: Event, survivors: tuple[int, ...]) -> Verdict:
     error, tail = culprit.get("error"), tuple(str(line) for line in items(culprit.get("tail")))
     error = error if isinstance(error, dict) and error else None
-    words = " ".join([str(error.get("type")), str(error.get("message"))] if error else tail[-5:])
-    reason = "; ".join([culprit_in_words(culprit), *memory_in_words(error), *_kernel_words(culprit)])
+    lacks = [str(culprit["lacks"])] if culprit.get("lacks") else []  # on which nodes a module is missing
+    words = " ".join([*lacks, *([str(error.get("type")), str(error.get("message"))] if error else tail[-5:])])
+    reason = "; ".join([culprit_in_words(culprit), *lacks, *memory_in_words(error), *_kernel_words(culprit)])
     if end["reason"]:
         reason += f"; {end['reason']}"
     if end["cause"] == Cause.CHECKPOINT:
@@ -333,6 +334,11 @@ _RULES: tuple[tuple[str, str], ...] = (
     (
         r"bus error|SIGBUS|unable to (open|write to|mmap) shared memory|/dev/shm",
         "shared memory is too small for the DataLoader: in a container set container.shm, or use fewer workers",
+    ),
+    (
+        r"the module \S+ is missing on",
+        "install it there for that python (for a container into its image), or set python in the profile to an "
+        "interpreter that has it; orch doctor -p PROFILE shows each machine's",
     ),
     (
         r"ModuleNotFoundError|ImportError|No module named",

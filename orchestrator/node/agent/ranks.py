@@ -160,6 +160,10 @@ class Ranks:
         """Have the launcher say where its ranks stand."""
         self.launcher.send({"kind": "stacks"})
 
+    def find_module(self, module: str) -> None:
+        """Have the launcher report whether its interpreter finds a module."""
+        self.launcher.send({"kind": "find", "module": module})
+
     def slept(self, seconds: float) -> None:
         """Hold nothing against the ranks of a time in which this agent did not run: they hardly did."""
         self.heartbeats.detector.forgive(seconds)
@@ -213,7 +217,7 @@ class Ranks:
             await self._became_idle(message)
         elif kind == "ready":
             self.begin(self._became_ready(message))
-        elif kind == "stacks":
+        elif kind in ("stacks", "found"):
             self.tell({"kind": kind, **message})
         elif kind == "trouble":
             self._trouble(message["reason"], "infra")

@@ -14,6 +14,7 @@ from orchestrator.runs.verdict import hint_for
         ("RuntimeError unable to mmap 4096 bytes: Cannot allocate memory (12)", "the host ran out of memory"),
         ("OSError [Errno 28] No space left on device", "a disk is full"),
         ("RuntimeError DataLoader worker is killed by signal: Bus error", "shared memory"),
+        ("the module timm is missing on all 3 machines (a, b, c); python there: /x", "orch doctor -p PROFILE"),
         ("ModuleNotFoundError No module named 'wandb'", "an import failed"),
         ("RuntimeError EADDRINUSE, Address already in use", "MASTER_PORT"),
         ("RuntimeError Watchdog caught collective operation timeout", "a collective timed out"),
