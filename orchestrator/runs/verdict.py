@@ -183,9 +183,11 @@ def culprit_in_words(culprit: Event) -> str:
     error = culprit.get("error")
     error = error if isinstance(error, dict) and error else None
     how = how_it_ended(culprit.get("code"), culprit.get("signal"))
-    if culprit.get("oom"):
+    if culprit.get("oom") and not culprit.get("worker_killed"):
         how = "SIGKILL, from the kernel: its cgroup ran out of memory"
     what = f"{error['type']}: {error.get('message')}".splitlines()[0][:200] if error and error.get("type") else how
+    if culprit.get("oom") and culprit.get("worker_killed"):
+        what += "; the kernel killed a process of this rank's cgroup, which ran out of memory"
     where = f"on node {culprit.get('node')} ({culprit.get('host', '?')})"
     if culprit.get("hang"):
         return f"{error.get('message', 'a rank stood still') if error else 'a rank stood still'} {where}"
@@ -239,6 +241,12 @@ def _kernel_words(culprit: Event) -> list[str]:
 
 def _hint_of(culprit: Event, words: str) -> str:
     gpu_error = gpu_error_of(culprit)
+    if culprit.get("worker_killed"):
+        why = "memory was short" if culprit.get("oom") else "the kernel does this if memory is short (dmesg shows it)"
+        return (
+            f"a worker process of that rank was killed; {why}: use fewer workers (num_workers) or ranks per node, a "
+            "smaller batch, or more memory for the job (on Slurm: mem)"
+        )
     if gpu_error is not None and not culprit.get("oom"):
         return gpu_error.hint
     return hint_for("MemoryError" if culprit.get("oom") else words, culprit.get("code"), culprit.get("signal"))

@@ -78,6 +78,8 @@ def cause_of(exit_report: Message) -> str:
         return "no_retry"
     if exit_report.get("victim"):
         return "infra"  # a peer went away, and no rank failed by itself: the network, or a machine
+    if exit_report.get("oom"):
+        return "infra"  # the kernel killed the rank, or a process of the rank, which then raised an exception
     gpu_error = gpu_error_of(exit_report)
     if gpu_error is not None and gpu_error.blame is not Blame.PROGRAM:
         return "infra"

@@ -26,7 +26,7 @@ from orchestrator.node.launcher.flight_recorder import (
 )
 from orchestrator.node.launcher.rank.argv import plan_ranks
 from orchestrator.node.launcher.rank.exec_hook import files_of
-from orchestrator.node.launcher.rank.exit_report import failure_report
+from orchestrator.node.launcher.rank.exit_report import failure_report, lost_a_process
 from orchestrator.node.launcher.rank.forked import RankStart, become_rank, run_rank
 from orchestrator.node.launcher.rank.log import RankLog
 from orchestrator.node.launcher.stacks import PATIENCE_SECONDS, SETTLE_SECONDS, Asked, ask, describe, ranks_below
@@ -190,6 +190,7 @@ class Launcher:
         """Fork the ranks; they wait in the socket's backlog until the store answers."""
         bound = Binding(**binding)
         self.folder = attempt_folder(node_folder(self.task.run_dir, self.task.node_rank), self.attempt)
+        self.oom_kills = oom_kills()
         self.members = range(bound.rank_offset, bound.rank_offset + bound.nproc)
         os.makedirs(self.folder, exist_ok=True)
         with_torch = torch_is_there()
@@ -381,10 +382,12 @@ class Launcher:
         start, status = process.start, process.exit_status
         assert status is not None
         code = os.waitstatus_to_exitcode(status)
-        killed_for_memory, self.oom_kills = oom_kills() > self.oom_kills, oom_kills()
         report = failure_report(start, code)
-        if report["signal"] == "SIGKILL" and killed_for_memory:
+        if report["signal"] != "SIGKILL" and lost_a_process(report):
+            report["worker_killed"] = True
+        if (report["signal"] == "SIGKILL" or "worker_killed" in report) and (count := oom_kills()) > self.oom_kills:
             report["oom"] = True
+            self.oom_kills = count  # another rank's failure needs another kill
         if process.log.lost:
             report["log_bytes_lost"] = process.log.lost
         # One that was only asked to end and was killed may have been dying as it was asked: by somebody else's hand.

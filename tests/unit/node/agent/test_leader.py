@@ -366,6 +366,8 @@ def test_nobody_is_blamed_for_ranks_that_ended_well_or_ask_to_be_started_again()
         ({"code": 93, "error": OWN["error"]}, "no_retry"),
         ({"signal": "SIGABRT", "error": OWN["error"]}, "user_error"),  # died while tearing down after an exception
         ({"signal": "SIGKILL", "error": {"type": "LauncherLost"}}, "infra"),
+        ({**OWN, "worker_killed": True}, "user_error"),
+        ({**OWN, "worker_killed": True, "oom": True}, "infra"),  # the kernel killed a DataLoader's worker
         (VICTIM, "infra"),  # blamed only where nobody else failed: then it was the network
     ],
 )
