@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 CHUNK = 1 << 18
 LAST_BYTES = 1 << 15  # of a log, in which its last line is looked for
 NO_RANK = -1  # the rank of a launcher's log
+# torch's and glog's lines, [W1122 14:40:00.5 socket.cpp:12] ..., NCCL's information, and Python's warnings.
+_NOISE = re.compile(
+    r"(\[rank\d+\]: ?)?(\[[IW]\d{4}|\[[IW] [\w./]+\.(cpp|cc|cu|h):\d+\]|[IW]\d{4} \d\d:\d\d:)"
+    r"|\S+:\d+:\d+ \[\d+\] NCCL INFO"
+    r"|\S+\.py:\d+: \w*Warning: |  warnings\.warn\("
+)
 _PATH = re.compile(r"nodes/(\d+)/attempt_(\d+)/rank_(\d+)\.log")
 
 
@@ -233,7 +239,10 @@ def offset_of_last(path: Path, lines: int) -> int:
 
 
 def last_line(run: RunDir, attempt: int) -> str:
-    """Return the last line that rank 0 has printed in an attempt, or its progress bar as it is; "" where none is."""
+    """Return the last line that rank 0's program has printed in an attempt, or its progress bar as it is; "" for none.
+
+    Warnings that libraries log are skipped.
+    """
     try:
         with open(f"{run.path}/nodes/0/attempt_{attempt}/rank_0.log", "rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_BYTES))
@@ -241,8 +250,8 @@ def last_line(run: RunDir, attempt: int) -> str:
     except OSError:
         return ""
     reader = TerminalLines()
-    lines = [line for line in reader.feed(text) if line.strip()]
-    return reader.open_line or next(reversed(lines), "")
+    lines = [*reader.feed(text), reader.open_line]
+    return next((line for line in reversed(lines) if line.strip() and not _NOISE.match(line)), "")
 
 
 def beat_of(run: RunDir, attempt: int, rank: int = 0) -> dict[str, Any] | None:
