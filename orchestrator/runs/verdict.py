@@ -318,6 +318,11 @@ _RULES: tuple[tuple[str, str], ...] = (
         "set python in the profile to an interpreter that is there on every node",
     ),
     (
+        r"network interface \S+, which the profile names",
+        "name an interface that every node has (interface: in the profile), or leave interface out: then orch takes "
+        "the interface of the route to node 0",
+    ),
+    (
         r"can't reach (node|its neighbour)",
         "a firewall, or an address of another network: open the profile's ports, or name addr and interface in it",
     ),

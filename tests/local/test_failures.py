@@ -255,6 +255,14 @@ def test_a_module_that_no_node_has_is_looked_for_on_all_of_them(orch: Orch, proj
     assert "orch doctor -p place" in done.err
 
 
+def test_an_interface_that_is_not_there_is_named_before_any_rank_starts(orch: Orch, project) -> None:
+    folder = project(place_yaml="kind: local\nnodes: 2\nnproc_per_node: 1\ninterface: eth9\n")
+    done = orch("submit", "hello", "-p", str(folder / "place.yaml"), "-f", timeout=200)
+    assert done.code == 100
+    assert "it has no network interface eth9, which the profile names; its interfaces: lo" in done.err
+    assert orch.events(orch.run(), "started") == []
+
+
 def test_a_node_that_is_never_ready_is_named_and_leaves(orch: Orch, project) -> None:
     """Its input comes from a pipe that nobody writes to; not even that keeps an agent from leaving."""
     folder = project(place_yaml="kind: local\nnodes: 2\nnproc_per_node: 1\n")

@@ -101,7 +101,9 @@ def _check_machine(session: Session, host: Host, settings: SshSettings, nproc: i
     node = Node(host.name)
     node.add("ssh", OK, "connected")
     try:
-        hello, _ = session.call("hello", workdir=settings.workdir, shared_parent=settings.shared_parent)
+        hello, _ = session.call(
+            "hello", workdir=settings.workdir, shared_parent=settings.shared_parent, interface=settings.interface
+        )
     except BackendError as error:
         node.add("workdir", FAIL, error.message, "set workdir in the profile to a folder of yours")
         return node
@@ -178,6 +180,9 @@ def _check_reachability(
             nodes[number].add("master", OK, f"{answer['addr']}:{port} from {answer['own']}{interface}")
     for number, problem in failed.items():
         nodes[number].add("master", FAIL, problem.message, problem.hint)
+    for node in nodes.values():
+        if problem_there := node.hello.get("interface"):
+            node.add("master", FAIL, problem_there, "name one that every node has (interface:), or leave interface out")
 
 
 def _compare_versions(nodes: Mapping[int, Node]) -> None:

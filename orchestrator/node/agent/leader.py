@@ -130,6 +130,7 @@ class Leader:
     images: dict[int, str] = field(default_factory=dict)  # of each node's container
     checkpoints: dict[int, list[list[str]]] = field(default_factory=dict)  # name and mark, of each node's; newest first
     checksums: dict[int, list[str]] = field(default_factory=dict)  # that each node and its ranks can make
+    unfit: dict[int, str] = field(default_factory=dict)  # why no rank can run on a node; "" if ranks can
     pythons: dict[int, str] = field(default_factory=dict)  # of each node's ranks
     missing: dict[int, str] = field(default_factory=dict)  # a module that each node's ranks need and lack
     sought: str = ""  # the module that a rank of this attempt lacked, and all nodes are asked for
@@ -282,10 +283,14 @@ class Leader:
             self.port = message["port"]
         self.images[node] = str(message.get("image") or "")
         self.checksums[node] = list(message.get("checksums", ()))
+        self.unfit[node] = str(message.get("unfit") or "")
         self.pythons[node], self.missing[node] = str(message.get("python") or ""), str(message.get("missing") or "")
         self.checkpoints[node] = [list(each) for each in message.get("checkpoints", ())]
         self.waiting.discard(node)
         if self.phase is not Phase.PREPARING or self.waiting or self.lost:
+            return
+        if any(self.unfit.values()):
+            self._end("failed", "user_error", self._who_is_unfit())
             return
         if lacking := [each for each, module in self.missing.items() if module]:
             words = self._missing_in_words(self.missing[lacking[0]], set(lacking))
@@ -330,6 +335,14 @@ class Leader:
                                           "master_addr": self.reached_at.get(binding.node_rank, usual_addr),
                                           "resume_from": resume_from, "checksum": checksum,
                                           "binding": binding.__dict__})  # fmt: skip
+
+    def _who_is_unfit(self) -> str:
+        """Return which nodes can run no rank and why, in words; equal words of several nodes are said once."""
+        together: dict[str, list[int]] = {}
+        for node, why in sorted(self.unfit.items()):
+            if why:
+                together.setdefault(why, []).append(node)
+        return "; ".join(f"{self._names(nodes)}: {why}" for why, nodes in together.items())
 
     def _how_images_differ(self, odd: int) -> str:
         image = self.task.container.image if self.task.container else "image"

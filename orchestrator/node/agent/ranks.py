@@ -24,7 +24,7 @@ from orchestrator.node.container.prepare import container_id, pinned, refusal
 from orchestrator.node.environments.folder import BrokenEnvironmentError, hold
 from orchestrator.node.system.event_log import EventLog
 from orchestrator.node.system.gpus.devices import gpus
-from orchestrator.node.system.host import network_here
+from orchestrator.node.system.host import interface_problem, network_here
 from orchestrator.node.system.inputs import InputError, place
 from orchestrator.node.system.kernel_log import words_on_gpus
 from orchestrator.node.system.processes import STOPPED, end_marked, state_of
@@ -256,7 +256,7 @@ class Ranks:
         self.resumable = await in_thread(saved.resumable, self.task, message["attempt"])
         found = [[name, mark_of(each)] for name, each in self.resumable.items() if len(name) < MOST_CHARS]
         told = {"image": self.launcher.container.get("image_id"), "checkpoints": found[:MOST_CHECKPOINTS]}
-        self.tell({"kind": "ready", **message, **told})
+        self.tell({"kind": "ready", **message, **told, "unfit": interface_problem(self.task.interface)})
 
     async def end(self) -> list[str]:
         """End the launcher, and with it the ranks; return what could not be removed of its container."""

@@ -15,6 +15,10 @@ from orchestrator.runs.verdict import hint_for
         ("OSError [Errno 28] No space left on device", "a disk is full"),
         ("RuntimeError DataLoader worker is killed by signal: Bus error", "shared memory"),
         ("the module timm is missing on all 3 machines (a, b, c); python there: /x", "orch doctor -p PROFILE"),
+        (
+            "node 1 (b): it has no network interface eth9, which the profile names; its interfaces: lo",
+            "leave interface",
+        ),
         ("ModuleNotFoundError No module named 'wandb'", "an import failed"),
         ("RuntimeError EADDRINUSE, Address already in use", "MASTER_PORT"),
         ("RuntimeError Watchdog caught collective operation timeout", "a collective timed out"),

@@ -129,6 +129,13 @@ def test_a_python3_that_does_not_work_is_no_failure_of_ssh() -> None:
     assert checks["b", "python3"].value.endswith("it ended with code 1")
 
 
+def test_an_interface_that_a_machine_lacks_fails_its_way_to_node_0() -> None:
+    checks = found(Machines({"a": "2.9", "b": "2.9", "c": "2.9"}, {"interface": "it has no network interface x"}, {}))
+    assert {(checks[host, "master"].level, checks[host, "master"].value) for host in "abc"} == {
+        ("fail", "it has no network interface x")
+    }
+
+
 def test_a_clock_that_differs_is_no_failure() -> None:
     checks = found(Machines({"a": "2.9", "b": "2.9", "c": "2.9"}, {"time": 0.0}, {}))
     assert {checks[host, "clock"].level for host in "abc"} == {"warn"}

@@ -240,6 +240,16 @@ def test_a_module_that_every_rank_needs_and_no_node_has_ends_the_gang_before_any
     )
 
 
+def test_nodes_that_can_run_no_rank_end_the_gang_before_any_rank() -> None:
+    gang = Gang(nnodes=3)
+    gang.join(0, 1, 2)
+    gang.everyone("path", error=None)
+    for node, unfit in enumerate(("it has no eth9", "", "it has no eth9")):
+        gang.say(node, "ready", attempt=0, port=4242, unfit=unfit)
+    assert gang.told("go") == []
+    assert (gang.end["cause"], gang.end["reason"]) == ("user_error", "node 0 (n0), node 2 (n2): it has no eth9")
+
+
 def test_a_module_that_a_rank_lacks_is_looked_for_on_every_node() -> None:
     gang = Gang(nnodes=3)
     ready_with(gang, *["/usr/bin/python3"] * 3)
