@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from orchestrator.node.system.host import addresses, listening_addresses, networ
 from orchestrator.protocol.places.devices import Device
 from orchestrator.protocol.task import NodeTask, Program
 
+NO_ETH9 = "it has no network interface eth9, which the profile names; its interfaces: lo, docker0, eth0, ib0"
 ETH0 = {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "=eth0"}
 
 
@@ -61,11 +63,8 @@ def test_the_interface_is_set_only_where_the_guess_is_wrong(machine, guess, mast
         (None, ""),
         ("eth0", ""),
         ("lo,eth0", ""),
-        ("eth9", "it has no network interface eth9, which the profile names; its interfaces: lo, docker0, eth0, ib0"),
-        (
-            "eth0,eth9",
-            "it has no network interface eth9, which the profile names; its interfaces: lo, docker0, eth0, ib0",
-        ),
+        ("eth9", NO_ETH9),
+        ("eth0,eth9", NO_ETH9),
         ("ib0", "its network interface ib0, which the profile names, has no address"),
     ],
 )
