@@ -5,6 +5,7 @@ OrchError                 1    orch itself failed (a bug, a full disk, a lost ma
 │   └── SpecError         2    a job or profile file is wrong, with file:line:column
 ├── RunNotFoundError    102    no run has this id, or several do
 ├── BackendError          1    a machine or a scheduler refused; `transient` tells whether a retry can help
+│   ├── PythonMissingError 1   the machine's python3 can't run orch's server
 │   └── PlacesTakenError  1    other runs hold what it needs; it has its place in the queue by now
 └── StoreError            1    the run directory can't be read or written
 
@@ -69,6 +70,10 @@ class BackendError(OrchError):
     def __init__(self, message: str, hint: str = "", *, transient: bool = False) -> None:
         super().__init__(message, hint)
         self.transient = transient
+
+
+class PythonMissingError(BackendError):
+    """A machine took the connection, and its python3 is missing, too old or broken, so that orch's server can't run."""
 
 
 class PlacesTakenError(BackendError):

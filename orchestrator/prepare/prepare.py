@@ -72,7 +72,7 @@ class Prepared:
 
 def prepare(root: Path, request: Request) -> Prepared:
     """Read and check everything that can be checked before anything is written; SpecError or UsageError otherwise."""
-    from orchestrator.specs.environment import parse_env_options, resolve  # noqa: PLC0415 (what only looks does without)
+    from orchestrator.specs.environment import excess, parse_env_options, resolve  # noqa: PLC0415 (only a submit)
     from orchestrator.specs.plan import rehearsal  # noqa: PLC0415 (as above)
 
     flags = dict(request.flags)
@@ -92,6 +92,8 @@ def prepare(root: Path, request: Request) -> Prepared:
         loaded = _documents(root, request, flags)
     if request.args:
         loaded = replace(loaded, job=loaded.job.model_copy(update={"args": (*loaded.job.args, *request.args)}))
+        if why := next(filter(None, (excess(word) for word in request.args)), ""):
+            raise UsageError(f"an argument of the program {why}")
     if request.notify_on:
         loaded = replace(loaded, job=_notified_of(loaded.job, request.notify_on))
     environment = resolve(loaded.job, os.environ, parse_env_options(options, os.environ))

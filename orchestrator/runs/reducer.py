@@ -71,6 +71,7 @@ def reduce(run: RunRecord, events: Iterable[Event], alive: Mapping[int, bool | N
     may_live = {node for node, lives in alive.items() if lives is not False}
     verdict = verdict_of(own, by_node, nodes, may_live, rank0_done, by_slurm="slurm" in run.kind)
     verdict = verdict and replace(verdict, hint=verdict.hint or _how_to_resume(run, every, verdict))
+    verdict = verdict and replace(verdict, hint=verdict.hint.replace("-p PROFILE", f"-p {run.profile_name}"))
     goes = [event for event in every if event["kind"] == EventKind.GO]
     restarts = [event for event in every if event["kind"] in (EventKind.RESTART, EventKind.RELAUNCH)]
     starts = [event for event in events if event["kind"] == EventKind.STARTED]

@@ -156,9 +156,12 @@ def _of_gang(
     }.get(outcome, f"it {outcome}, and what was recorded of why can't be read")
     if outcome in (Cause.PREEMPTED, Cause.TIMEOUT):
         reason = "; ".join(filter(None, [reason, _what_it_lacks(end)]))
-    return Verdict(
+    verdict = Verdict(
         Outcome.FAILED, _cause_of(end), reason, attempt, hint=hint_for(reason, None, None), survivors=survivors
     )
+    failed = next((node for node in nodes if node.node == end.get("failed_node")), None)
+    tail = tuple(str(line) for line in items(end.get("tail")))
+    return replace(verdict, node=failed.node, host=failed.host, tail=tail) if failed is not None else verdict
 
 
 def _who_stopped(events: list[Event], *, by_slurm: bool) -> str:
@@ -193,9 +196,11 @@ def culprit_in_words(culprit: Event) -> str:
     error = culprit.get("error")
     error = error if isinstance(error, dict) and error else None
     how = how_it_ended(culprit.get("code"), culprit.get("signal"))
-    if culprit.get("oom"):
+    if culprit.get("oom") and not culprit.get("worker_killed"):
         how = "SIGKILL, from the kernel: its cgroup ran out of memory"
     what = f"{error['type']}: {error.get('message')}".splitlines()[0][:200] if error and error.get("type") else how
+    if culprit.get("oom") and culprit.get("worker_killed"):
+        what += "; the kernel killed a process of this rank's cgroup, which ran out of memory"
     where = f"on node {culprit.get('node')} ({culprit.get('host', '?')})"
     if isinstance(early := culprit.get("left_early"), dict):
         return _left_early_in_words(early, f"rank {culprit.get('rank')} {where}", culprit.get("rank"))
@@ -220,8 +225,9 @@ def _left_early_in_words(early: dict[str, Any], who: str, rank: Any) -> str:
 def _blame(culprit: Event, end: Event, survivors: tuple[int, ...]) -> Verdict:
     error, tail = culprit.get("error"), tuple(str(line) for line in items(culprit.get("tail")))
     error = error if isinstance(error, dict) and error else None
-    words = " ".join([str(error.get("type")), str(error.get("message"))] if error else tail[-5:])
-    reason = "; ".join([culprit_in_words(culprit), *memory_in_words(error), *_kernel_words(culprit)])
+    lacks = [str(culprit["lacks"])] if culprit.get("lacks") else []  # on which nodes a module is missing
+    words = " ".join([*lacks, *([str(error.get("type")), str(error.get("message"))] if error else tail[-5:])])
+    reason = "; ".join([culprit_in_words(culprit), *lacks, *memory_in_words(error), *_kernel_words(culprit)])
     if end["reason"]:
         reason += f"; {end['reason']}"
     if end["cause"] == Cause.CHECKPOINT:
@@ -270,6 +276,12 @@ def _hint_of(culprit: Event, words: str) -> str:
     if culprit.get("left_early"):
         return LEFT_EARLY
     gpu_error = gpu_error_of(culprit)
+    if culprit.get("worker_killed"):
+        why = "memory was short" if culprit.get("oom") else "the kernel does this if memory is short (dmesg shows it)"
+        return (
+            f"a worker process of that rank was killed; {why}: use fewer workers (num_workers) or ranks per node, a "
+            "smaller batch, or more memory for the job (on Slurm: mem)"
+        )
     if gpu_error is not None and not culprit.get("oom"):
         return gpu_error.hint
     return hint_for("MemoryError" if culprit.get("oom") else words, culprit.get("code"), culprit.get("signal"))
@@ -314,8 +326,36 @@ _RULES: tuple[tuple[str, str], ...] = (
         "into a folder elsewhere, name it in the job: checkpoint.dir",
     ),
     (
+        r"setup line \d+ failed.*\b(module|ml): (command )?not found",
+        "that node's login shell defines no `module`: let an earlier setup line source the file that defines it, such "
+        "as `. /etc/profile.d/modules.sh` or `. /usr/share/lmod/lmod/init/bash`",
+    ),
+    (
+        r"setup line \d+ failed.*(unable to locate a modulefile|module\(s\) are unknown|cannot be loaded as requested)",
+        "that node has no module of this name: `module avail` on the node itself lists its modules",
+    ),
+    (
+        r"setup line \d+ failed.*(conda|mamba)(: (command )?not found| init|: CommandNotFoundError)",
+        "that node's login shell does not set up conda: let an earlier setup line do it, such as "
+        "`. ~/miniconda3/etc/profile.d/conda.sh`; or leave conda out, and set python to the environment's bin/python",
+    ),
+    (
+        r"setup line \d+ failed",
+        "try the line on that node, in a login shell as orch does: bash -lc 'THE LINE'; then mend setup in the profile",
+    ),
+    (
+        r"Argument list too long",
+        "a word of the command, or all variables and words together, are longer than that node's kernel allows: put "
+        "the text into a file, and pass the file's name",
+    ),
+    (
         r"the launcher can't be started with",
         "set python in the profile to an interpreter that is there on every node",
+    ),
+    (
+        r"network interface \S+, which the profile names",
+        "name an interface that every node has (interface: in the profile), or leave interface out: then orch takes "
+        "the interface of the route to node 0",
     ),
     (
         r"can't reach (node|its neighbour)",
@@ -342,6 +382,11 @@ _RULES: tuple[tuple[str, str], ...] = (
     (
         r"bus error|SIGBUS|unable to (open|write to|mmap) shared memory|/dev/shm",
         "shared memory is too small for the DataLoader: in a container set container.shm, or use fewer workers",
+    ),
+    (
+        r"the module \S+ is missing on",
+        "install it there for that python (for a container into its image), or set python in the profile to an "
+        "interpreter that has it; orch doctor -p PROFILE shows each machine's",
     ),
     (
         r"ModuleNotFoundError|ImportError|No module named",

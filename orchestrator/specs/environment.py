@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from orchestrator.errors import UsageError
 from orchestrator.runs.redaction import LONG, looks_secret, mask
@@ -14,6 +14,7 @@ from orchestrator.runs.redaction import LONG, looks_secret, mask
 if TYPE_CHECKING:  # a submit of files that were read before must not wait for pydantic
     from orchestrator.specs.job import Job
 
+MOST_BYTES: Final = 131_072  # the kernel's MAX_ARG_STRLEN, the NUL byte at the end included
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 # What the launcher and torch's own launchers set: nobody else may.
@@ -45,6 +46,24 @@ class Environment:
         """Return a text to be shown without the secrets, and without the values of what only looks like one."""
         likely = {name: value for name, value in self.env.items() if looks_secret(name)}
         return mask(mask(text, self.secrets), likely, shortest=LONG)
+
+
+def excess(text: str) -> str:
+    """Return why no program can be given the text as one argument or as one NAME=VALUE; "" if it is short enough."""
+    length = len(text.encode(errors="surrogateescape")) + 1
+    if length <= MOST_BYTES:
+        return ""
+    return (
+        f"has {length - 1:,} bytes, and Linux passes at most {MOST_BYTES - 1:,} in one argument or variable; "
+        "put the text into a file of the code folder, and pass the file's name"
+    )
+
+
+def long_variables(variables: Mapping[str, str | None]) -> Iterator[tuple[str, str]]:
+    """Yield (name, why) of each variable that is too long for a program, its name included."""
+    for name, value in variables.items():
+        if value is not None and (why := excess(f"{name}={value}")):
+            yield name, why
 
 
 def set_by_orch(name: str) -> bool:
@@ -92,6 +111,8 @@ def resolve(job: Job, shell: Mapping[str, str], given: Mapping[str, str]) -> Env
     secrets = {name: found[name] for name in job.secrets}
     if broken := sorted(name for name, value in {**env, **secrets}.items() if "\0" in value):
         raise UsageError(f"{', '.join(broken)}: contains a NUL byte, which no program can be given")
+    if too_long := [f"{name} {why}" for name, why in long_variables({**env, **secrets})]:
+        raise UsageError("; ".join(too_long))
     return Environment(env, secrets, passed)
 
 

@@ -6,6 +6,7 @@ import re
 from typing import Final
 
 from orchestrator.specs.documents.problem import Problem
+from orchestrator.specs.environment import excess, long_variables
 from orchestrator.specs.job import Job
 from orchestrator.specs.profile import AnyProfile, SlurmProfile, SshProfile
 from orchestrator.specs.program import ONE_PROCESS, WHOLE_BATCH
@@ -34,7 +35,22 @@ def check(job: Job, profile: AnyProfile) -> list[Problem]:
     return [
         *_check_ranks(profile), *_check_batch(job, profile), *_check_min_nodes(job, profile), *_check_strategy(job),
         *_check_gpus(job, profile), *_check_runtime(job, profile), *_check_environment(job),
+        *_check_lengths(job, profile),
     ]  # fmt: skip
+
+
+def _check_lengths(job: Job, profile: AnyProfile) -> list[Problem]:
+    """Refuse variables and words that the kernel would refuse on the nodes, when the ranks are started."""
+    where = f"profile '{profile.name}'"
+    found = [Problem((), f"{where}: env.{name} {why}") for name, why in long_variables(profile.env)]
+    found += [Problem(("env", name), why) for name, why in long_variables(job.env)]
+    for field, words in (("command", job.command or ()), ("args", job.args)):
+        found += [Problem((field, index), why) for index, word in enumerate(words) if (why := excess(word))]
+    options = job.training.options if job.training is not None else {}
+    for name, value in options.items():
+        if why := excess(f"{name}={value}"):
+            found.append(Problem(("training", "options", name), why))
+    return found
 
 
 def _check_ranks(profile: AnyProfile) -> list[Problem]:

@@ -39,6 +39,7 @@ SHAPES: Final[dict[str, Any]] = {
     "hello": {
         "host": str, "python": str, "uid": int, "home": str, "workdir": str, "cores": int, "gpus": int,
         "addresses": [str], "time": float, "free": int, "memory": int, "shm": int, "lacks_tls": str,
+        "interface?": str,
         "devices": [{"name": str, "number": int, "card": str}], "visible": (str, None),
     },
     "interpreter": {"python?": str, "torch?": (str, None), "torchvision?": (str, None)},

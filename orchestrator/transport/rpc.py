@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
 
-from orchestrator.errors import BackendError
+from orchestrator.errors import BackendError, PythonMissingError
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.transport.address import Address
 from orchestrator.transport.answers import is_answer
@@ -208,7 +208,7 @@ class Session:
                 f"{self.address.host}: {self.workdir} can't be used: {rest}", "set workdir in the profile"
             )
         if tuple(map(int, version.split("."))) < MIN_PYTHON:
-            raise BackendError(f"{self.address.host}: its python3 is {version}; 3.9 or newer is needed")
+            raise PythonMissingError(f"{self.address.host}: its python3 is {version}; 3.9 or newer is needed")
         if word == "need":
             channel.send(archive)
         channel.settle()
@@ -228,11 +228,16 @@ class Session:
             seen.append(line.decode("utf-8", "replace").strip())
         code, said = channel.last_words()
         if code == 127:
-            raise BackendError(
+            raise PythonMissingError(
                 f"{self.address.host}: it has no python3", "install it (3.9 or newer); orch needs nothing else there"
             )
-        said = said or " ".join(seen)
-        raise BackendError(f"{self.address.host}: orch's server does not start there: {said[-300:]}")
+        said = said or " ".join(filter(None, seen))
+        how = f"ended with code {code}" if code >= 0 else "was killed"
+        words = f" and printed: {said[-300:]}" if said else " without a word"
+        raise PythonMissingError(
+            f"{self.address.host}: its python3 does not start orch's server: it {how}{words}",
+            f"try: ssh {self.address.host} python3 -c 'print(1)'; which python3 comes first, the PATH there says",
+        )
 
     def _read(self) -> None:
         """Take answers until the connection ends, or one comes that the server would not give: nothing after it counts.

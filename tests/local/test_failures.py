@@ -254,7 +254,28 @@ def test_an_import_that_fails_is_named_before_any_rank_starts(orch: Orch, projec
     folder = project(warm_py="", warm_yaml="script: warm.py\nwarm_imports: [no_such_module]\n")
     done = orch("submit", str(folder / "warm.yaml"), "-p", "local", "-f", timeout=200)
     assert done.code == 100
-    assert "can't import no_such_module" in done.err
+    assert "the module no_such_module is missing on" in done.err
+    assert orch.events(orch.run(), "started") == []
+
+
+def test_a_module_that_no_node_has_is_looked_for_on_all_of_them(orch: Orch, project) -> None:
+    place = "kind: local\nnodes: 2\nnproc_per_node: 1\n"
+    folder = project(
+        lacks_py="import no_such_module\n", lacks_yaml="script: lacks.py\nlauncher: exec\n", place_yaml=place
+    )
+    done = orch("submit", str(folder / "lacks.yaml"), "-p", str(folder / "place.yaml"), "-f", timeout=200)
+    assert done.code == 100
+    assert "; the module no_such_module is missing on" in done.err
+    assert ", and not on the other" not in done.err
+    assert "; python there: /" in done.err
+    assert "orch doctor -p place" in done.err
+
+
+def test_an_interface_that_is_not_there_is_named_before_any_rank_starts(orch: Orch, project) -> None:
+    folder = project(place_yaml="kind: local\nnodes: 2\nnproc_per_node: 1\ninterface: eth9\n")
+    done = orch("submit", "hello", "-p", str(folder / "place.yaml"), "-f", timeout=200)
+    assert done.code == 100
+    assert "it has no network interface eth9, which the profile names; its interfaces: lo" in done.err
     assert orch.events(orch.run(), "started") == []
 
 

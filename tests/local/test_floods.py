@@ -156,13 +156,26 @@ def is_removed(group: Path) -> bool:
     return not group.exists()
 
 
-def test_a_rank_that_the_kernel_kills_for_memory_is_named_so(orch: Orch, project) -> None:
+ITSELF = "    hoard = bytearray(400 << 20)\n"
+IN_A_WORKER = """\
+    from concurrent.futures import ProcessPoolExecutor
+    with ProcessPoolExecutor(1) as pool:
+        pool.submit(bytearray, 400 << 20).result()
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [
+        (ITSELF, ["SIGKILL, from the kernel: its cgroup ran out of memory"]),
+        (IN_A_WORKER, ["terminated abruptly", "; the kernel killed a process of this rank's cgroup"]),
+    ],
+)
+def test_a_rank_that_the_kernel_kills_for_memory_is_named_so(orch: Orch, project, what: str, reason: list[str]) -> None:
+    program = f"import os, time\nif os.environ['RANK'] == '1':\n{what}time.sleep(20)\n"
     if os.geteuid() != 0 or not (MEMORY / "cgroup.procs").exists():
         pytest.skip("needs root and a memory cgroup (version 1) to set a limit")
-    folder = project(
-        eat_py="import os, time\nif os.environ['RANK'] == '1':\n    hoard = bytearray(400 << 20)\ntime.sleep(20)\n",
-        eat_yaml=f"command: ['{sys.executable}', eat.py]\nretry: {{infra: 0}}\n",
-    )
+    folder = project(eat_py=program, eat_yaml=f"command: ['{sys.executable}', eat.py]\nretry: {{infra: 0}}\n")
     group = MEMORY / f"orch-test-{os.getpid()}"
     group.mkdir()
     try:
@@ -174,9 +187,10 @@ def test_a_rank_that_the_kernel_kills_for_memory_is_named_so(orch: Orch, project
         )
         assert done.returncode == 100
         verdict = orch("why", "last", "--json").json
-        assert (verdict["rank"], verdict["signal"]) == (1, "SIGKILL")
-        assert "from the kernel: its cgroup ran out of memory" in verdict["reason"]
-        assert "the host ran out of memory" in verdict["hint"]
+        assert (verdict["rank"], verdict["cause"]) == (1, "infra")
+        for words in reason:
+            assert words in verdict["reason"]
+        assert "memory" in verdict["hint"]
     finally:
         while pids := (group / "cgroup.procs").read_text().split():  # the supervisor, which has nothing left to do
             for pid in pids:

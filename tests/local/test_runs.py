@@ -227,7 +227,14 @@ def test_a_failing_setup_line_is_named(orch: Orch, project) -> None:
     folder = project(place_yaml="kind: local\nnproc_per_node: 1\nsetup: ['true', 'module load nothing']\n")
     done = orch("submit", "hello", "-p", str(folder / "place.yaml"), "-f")
     assert done.code == 100
-    assert "setup line 2 failed: module load nothing" in done.err
+    assert "setup line 2 failed: module load nothing: module: command not found" in done.err
+    assert "last lines of the launcher of node 0:" in done.err
+    assert "login shell defines no `module`" in done.err
+    shown = orch("logs", "last")
+    assert "module: command not found" in shown.out
+    assert orch("logs", "last", "--rank", "0", "--grep", "setup line").out == (
+        "orch: setup line 2 failed: module load nothing\n"
+    )
 
 
 def test_inputs_are_placed_once(orch: Orch, project) -> None:

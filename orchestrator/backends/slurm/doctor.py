@@ -16,7 +16,7 @@ from orchestrator.backends.settings import SlurmSettings
 from orchestrator.backends.slurm.client import NO_SLURM, NO_TLS, Client, first_line
 from orchestrator.backends.slurm.partitions import fits, partitions, would_take
 from orchestrator.backends.slurm.script import gpus_of
-from orchestrator.errors import BackendError
+from orchestrator.errors import BackendError, PythonMissingError
 from orchestrator.node.server.machine import ASK_INTERPRETER
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.runs.store import newest_runs, read_lines, state_root
@@ -79,6 +79,8 @@ def examine(settings: SlurmSettings, trial: Trial, runs_folder: Callable[[], Fol
         _examine(settings, trial, runs_folder, found, on_node=on_node)
     except BackendError as error:
         failed = "login" if settings.login and "login" not in found else "partition"
+        if failed == "login" and isinstance(error, PythonMissingError):
+            found["login"], failed = CheckResult(OK, "connected"), "python"
         found[failed] = CheckResult(FAIL, error.message, error.hint)
     made = [what for what in ROWS if what in found or what in ALWAYS]
     unknown = CheckResult(Level.UNKNOWN)

@@ -14,7 +14,7 @@ from orchestrator.backends.base import Check, CheckResult, Level
 from orchestrator.backends.remote.hosts import on_all
 from orchestrator.backends.settings import Host, SshSettings
 from orchestrator.backends.ssh.agents import leader_addresses
-from orchestrator.errors import BackendError
+from orchestrator.errors import BackendError, PythonMissingError
 from orchestrator.protocol.gang import gang_ports
 from orchestrator.specs.plan import nproc_by_node, port_range
 from orchestrator.transport.pool import ConnectionPool
@@ -78,7 +78,10 @@ def examine(profile: SshProfile, pool: ConnectionPool) -> list[Check]:
     nodes, failed = on_all(one, hosts)
     for number, error in failed.items():
         nodes[number] = Node(hosts[number].name)
-        nodes[number].add("ssh", FAIL, error.message, error.hint)
+        is_in = isinstance(error, PythonMissingError)
+        if is_in:
+            nodes[number].add("ssh", OK, "connected")
+        nodes[number].add("python3" if is_in else "ssh", FAIL, error.message, error.hint)
     _check_reachability(pool, hosts, settings.workdir, profile, nodes)
     _compare_versions(nodes)
     _compare_environments(nodes)
@@ -98,7 +101,9 @@ def _check_machine(session: Session, host: Host, settings: SshSettings, nproc: i
     node = Node(host.name)
     node.add("ssh", OK, "connected")
     try:
-        hello, _ = session.call("hello", workdir=settings.workdir, shared_parent=settings.shared_parent)
+        hello, _ = session.call(
+            "hello", workdir=settings.workdir, shared_parent=settings.shared_parent, interface=settings.interface
+        )
     except BackendError as error:
         node.add("workdir", FAIL, error.message, "set workdir in the profile to a folder of yours")
         return node
@@ -175,6 +180,9 @@ def _check_reachability(
             nodes[number].add("master", OK, f"{answer['addr']}:{port} from {answer['own']}{interface}")
     for number, problem in failed.items():
         nodes[number].add("master", FAIL, problem.message, problem.hint)
+    for node in nodes.values():
+        if problem_there := node.hello.get("interface"):
+            node.add("master", FAIL, problem_there, "name one that every node has (interface:), or leave interface out")
 
 
 def _compare_versions(nodes: Mapping[int, Node]) -> None:

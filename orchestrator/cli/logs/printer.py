@@ -10,6 +10,7 @@ import click
 from orchestrator.cli.group import style, width_of
 from orchestrator.cli.render import escapes
 from orchestrator.cli.render.tables import columns, cut
+from orchestrator.runs.files.logs import NO_RANK
 
 if TYPE_CHECKING:
     from orchestrator.runs.files.logs import LogFile, Tail
@@ -70,7 +71,8 @@ class LogPrinter:
             click.echo(style(f"--- attempt {log.attempt} ---", "magenta"), file=self.out)
 
     def _label(self, log: LogFile) -> str:
-        return style(f"n{log.node}/r{log.rank} ", "blue") if self.labelled else ""
+        rank = "launcher" if log.rank == NO_RANK else f"r{log.rank}"
+        return style(f"n{log.node}/{rank} ", "blue") if self.labelled else ""
 
     def _print_bytes(self, reader: Tail, *, ended: bool) -> None:
         for log, data in reader.read_bytes():

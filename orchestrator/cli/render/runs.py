@@ -311,9 +311,11 @@ def verdict_page(state: RunState, style: Style = plain, now: float = 0.0, width:
         lines += ["", "traceback:", *(f"  {one_line(line)}" for line in traceback.rstrip().splitlines()[-25:])]
     said = [line for line in verdict.tail if line not in traceback]
     if said:
-        lines += ["", f"last lines of rank {verdict.rank}:", *(f"  {one_line(line)}" for line in said[-10:])]
-    if verdict.rank is not None:
-        lines += ["", f"full log: orch logs {state.run_id} --rank {verdict.rank}"]
+        who = f"rank {verdict.rank}" if verdict.rank is not None else f"the launcher of node {verdict.node}"
+        lines += ["", f"last lines of {who}:", *(f"  {one_line(line)}" for line in said[-10:])]
+    if verdict.rank is not None or said:
+        which = f"--rank {verdict.rank}" if verdict.rank is not None else f"--node {verdict.node}"
+        lines += ["", f"full log: orch logs {state.run_id} {which}"]
     if verdict.survivors:
         lines += ["", f"still there: processes {', '.join(map(str, verdict.survivors))}"]
     history = attempt_lines(state, now, width)

@@ -285,6 +285,8 @@ class Agent:
             self.ranks.stop(message["grace"])
         elif kind == "stacks":
             self.ranks.ask_for_stacks()
+        elif kind == "find_module":
+            self.ranks.find_module(message["module"])
         elif kind == "bye":
             self.outcome = (message["outcome"], message["code"])
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import shlex
 from dataclasses import replace
 from typing import Any, Callable
@@ -27,6 +28,9 @@ from orchestrator.protocol.ranks import RANK_VARIABLES
 from orchestrator.protocol.task import NodeTask
 
 Message = dict[str, Any]
+SETUP_FAILED = "orch: setup line"
+_SHELL = re.compile(r"orch-setup: (-c: )?line \d+: ")  # what bash puts in front of its messages
+_SYNTAX = re.compile(_SHELL.pattern + "`")
 
 
 def launcher_argv(task: NodeTask) -> list[str]:
@@ -35,17 +39,35 @@ def launcher_argv(task: NodeTask) -> list[str]:
 
 
 def after_setup(task: NodeTask, argv: list[str]) -> list[str]:
-    """Return the argv, once the profile's set-up lines have been run on the node."""
+    """Return an argv that runs the profile's setup lines on the node, and then executes `argv`."""
     if not task.setup:
         return argv
     folder = shlex.quote(f"{task.environment}/bin")
     within = [f'export PATH={folder}:"$PATH"'] if task.environment else []  # the shell's own files may have set it
-    lines = [
-        f"{{ {line}\n}} || {{ echo {shlex.quote(f'orch: setup line {number} failed: {line}')} >&2; exit 1; }}"
-        for number, line in enumerate(task.setup, start=1)
-    ]
+    lines = []
+    for number, line in enumerate(task.setup, start=1):
+        words = shlex.quote(f"{SETUP_FAILED} {number} failed: {line}")
+        # The trap also reports a line that leaves the shell, as `source` of a file with `exit 1` does.
+        lines += [f"trap {shlex.quote(f'echo {words} >&2')} EXIT", f"{{ {line}\n}} || exit 1"]
+    # Standard output carries the launcher's reports, so that the lines print to standard error, which is its log.
+    begin, end = "exec {orch_out}>&1 >&2", 'trap - EXIT\nexec "$@" >&"$orch_out" {orch_out}>&-'
     # A login shell, because `module` is a function that /etc/profile.d defines.
-    return ["bash", "-lc", "\n".join([*lines, *within, 'exec "$@"']), "orch-setup", *argv]
+    return ["bash", "-lc", "\n".join([begin, *lines, *within, end]), "orch-setup", *argv]
+
+
+def setup_failure(setup: tuple[str, ...], tail: list[str]) -> str:
+    """Return which setup line failed and the shell's last message, from the launcher's last lines; "" if none did."""
+    marks = [index for index, line in enumerate(tail) if line.startswith(f"{SETUP_FAILED} ")]
+    if not marks:
+        return ""
+    number = tail[marks[-1]][len(SETUP_FAILED) :].split()[0]
+    said = tail[marks[-1] - 1] if marks[-1] else ""
+    if _SYNTAX.match(said):  # then the line before has the message, and this line quotes the script
+        said = tail[max(0, marks[-1] - 2)]
+    said = _SHELL.sub("", said)
+    shell = f": {said}" if said and not said.startswith("orch: ") else ""
+    line = setup[int(number) - 1].strip() if number.isdigit() and 0 < int(number) <= len(setup) else ""
+    return f"setup line {number} failed: {line.partition(chr(10))[0]}{shell}"
 
 
 def archive_argv(task: NodeTask) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
+from orchestrator.node.agent.missing_module import Lacking, missing_in_words, missing_module_of
 from orchestrator.node.agent.missing_rank import missing_rank
 from orchestrator.node.agent.stall_detector import culprit_of_hang
 from orchestrator.node.agent.standstill import Standstill
@@ -82,6 +83,8 @@ def cause_of(exit_report: Message) -> str:
         return "no_retry"
     if exit_report.get("victim"):
         return "infra"  # a peer went away, and no rank failed by itself: the network, or a machine
+    if exit_report.get("oom"):
+        return "infra"  # the kernel killed the rank, or a process of the rank, which then raised an exception
     gpu_error = gpu_error_of(exit_report)
     if gpu_error is not None and gpu_error.blame is not Blame.PROGRAM:
         return "infra"
@@ -163,6 +166,11 @@ class Leader:
     images: dict[int, str] = field(default_factory=dict)  # of each node's container
     checkpoints: dict[int, list[list[str]]] = field(default_factory=dict)  # name and mark, of each node's; newest first
     checksums: dict[int, list[str]] = field(default_factory=dict)  # that each node and its ranks can make
+    unfit: dict[int, str] = field(default_factory=dict)  # why no rank can run on a node; "" if ranks can
+    pythons: dict[int, str] = field(default_factory=dict)  # of each node's ranks
+    missing: dict[int, str] = field(default_factory=dict)  # a module that each node's ranks need and lack
+    sought: str = ""  # the module that a rank of this attempt lacked, and all nodes are asked for
+    lacking: set[int] = field(default_factory=set)  # the nodes that answered that they lack it
     exits: list[Message] = field(default_factory=list)
     exits_on: dict[int, list[Message]] = field(default_factory=dict)  # the same ones, of each node
     lost: dict[int, str] = field(default_factory=dict)  # and why
@@ -307,16 +315,26 @@ class Leader:
 
     def _on_trouble(self, node: int, message: Message, now: float) -> None:
         """End for a node that can't take part: nothing that another start would mend, unless it says so."""
-        self._end("failed", message["cause"], f"{self._name(node)}: {message['reason']}")
+        reason = f"{self._name(node)}: {message['reason']}"
+        self._end("failed", message["cause"], reason, failed_node=node, tail=message.get("tail", []))
 
     def _on_ready(self, node: int, message: Message, now: float) -> None:
         if node == 0:
             self.port = message["port"]
         self.images[node] = str(message.get("image") or "")
         self.checksums[node] = list(message.get("checksums", ()))
+        self.unfit[node] = str(message.get("unfit") or "")
+        self.pythons[node], self.missing[node] = str(message.get("python") or ""), str(message.get("missing") or "")
         self.checkpoints[node] = [list(each) for each in message.get("checkpoints", ())]
         self.waiting.discard(node)
         if self.phase is not Phase.PREPARING or self.waiting or self.lost:
+            return
+        if any(self.unfit.values()):
+            self._end("failed", "user_error", self._who_is_unfit())
+            return
+        if lacking := [each for each, module in self.missing.items() if module]:
+            words = self._missing_in_words(self.missing[lacking[0]], set(lacking))
+            self._end("failed", "user_error", words, failed_node=lacking[0])
             return
         if (odd := odd_image(self.images)) is not None:
             self._end("failed", "user_error", self._how_images_differ(odd))
@@ -358,6 +376,14 @@ class Leader:
                                           "resume_from": resume_from, "checksum": checksum,
                                           "binding": binding.__dict__})  # fmt: skip
 
+    def _who_is_unfit(self) -> str:
+        """Return which nodes can run no rank and why, in words; equal words of several nodes are said once."""
+        together: dict[str, list[int]] = {}
+        for node, why in sorted(self.unfit.items()):
+            if why:
+                together.setdefault(why, []).append(node)
+        return "; ".join(f"{self._names(nodes)}: {why}" for why, nodes in together.items())
+
     def _how_images_differ(self, odd: int) -> str:
         image = self.task.container.image if self.task.container else "image"
         usual = next(each for each in self.images.values() if each and each != self.images[odd])
@@ -377,12 +403,37 @@ class Leader:
             self.standstill.drop(node)
         if self.phase is not Phase.RUNNING or message.get("code") == 0:
             return
+        self._seek_module(message)
         if message.get("code") == EXIT_REQUEUE:
             self._stop(StopReason.PREEMPTED, SAVE_GRACE)  # the others are to stop at their step boundary too
         elif message.get("victim"):
             self.settle_at = self.settle_at or now + SETTLE_SECONDS
         else:
             self._stop(StopReason.FAILURE, FAILURE_GRACE)
+
+    def _seek_module(self, exit_report: Message) -> None:
+        """Ask every node for the module that a rank lacked: the others' ranks are stopped before they tell."""
+        module = missing_module_of(exit_report)
+        if module and not self.sought and self.task.nnodes > 1 and self.task.program.kind != "command":
+            self.sought = module  # a command's interpreter is not the launcher's
+            for node in self.hellos:
+                self.send(node, {"kind": "find_module", "module": module})
+
+    def _on_found(self, node: int, message: Message, now: float) -> None:
+        if message["module"] == self.sought and not message["is_there"]:
+            self.lacking.add(node)
+
+    def _where_missing(self, failure: Message) -> Message:
+        """Return the failure, with the nodes that lack the module that it names."""
+        module = missing_module_of(failure)
+        if not module or module != self.sought:
+            return failure
+        own = {each["node"] for each in self.exits if missing_module_of(each) == module}
+        return {**failure, "lacks": self._missing_in_words(module, self.lacking | own)}
+
+    def _missing_in_words(self, module: str, nodes: set[int]) -> str:
+        lacking = {node: Lacking(self._host(node), self.pythons.get(node, "")) for node in sorted(nodes)}
+        return missing_in_words(module, lacking, self.task.nnodes)
 
     def _note_exit(self, exit_report: Message) -> None:
         self.exits.append(exit_report)
@@ -526,6 +577,7 @@ class Leader:
         self.exits, self.exits_on, self.stop_reason, self.settle_at = [], {}, None, None
         self.unused, self.in_use = {}, set(self.hellos)
         self.standstill, self.stacks, self.recorders = Standstill(), {}, {}
+        self.sought, self.lacking = "", set()
         self.stacks_asked, self.hang_at = None, None
         store = self._store_addrs()
         for node in self.hellos:
@@ -588,6 +640,7 @@ class Leader:
             self._end("failed", cause, lost)
 
     def _after_failure(self, failure: Message, now: float) -> None:
+        failure = self._where_missing(failure)
         cause = self._cause_of(failure)
         now_saved = self.progress()
         self.record("attempt_failed", attempt=self.attempt, culprit=failure, cause=cause, **now_saved.to_event())
@@ -626,10 +679,10 @@ class Leader:
     def _host(self, node: int) -> str:
         return self.hellos[node].host if node in self.hellos else self.task.hosts[node]
 
-    def _end(self, outcome: str, cause: str, reason: str) -> None:
+    def _end(self, outcome: str, cause: str, reason: str, **more: Any) -> None:
         self.phase = Phase.ENDED
         self.record(
-            "gang_ended", outcome=outcome, cause=cause, reason=reason, attempt=self.attempt,
+            "gang_ended", outcome=outcome, cause=cause, reason=reason, attempt=self.attempt, **more,
             **self.progress().to_event(),
         )  # fmt: skip
         code = {"succeeded": 0, "preempted": EXIT_REQUEUE, "timeout": EXIT_REQUEUE}.get(outcome, 1)

@@ -10,7 +10,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Callable
 
@@ -18,6 +18,7 @@ from orchestrator.node.agent import launcher_process
 from orchestrator.node.agent.checkpoints import saved
 from orchestrator.node.agent.checkpoints.saved import mark_of
 from orchestrator.node.agent.first_steps import FirstSteps, first_saved
+from orchestrator.node.agent.launcher_process import setup_failure
 from orchestrator.node.agent.sampling.loop import Started
 from orchestrator.node.agent.stall_detector import HeartbeatReader, read_heartbeat
 from orchestrator.node.container.engine import EngineError
@@ -25,11 +26,11 @@ from orchestrator.node.container.prepare import container_id, pinned, refusal
 from orchestrator.node.environments.folder import BrokenEnvironmentError, hold
 from orchestrator.node.system.event_log import EventLog
 from orchestrator.node.system.gpus.devices import gpus
-from orchestrator.node.system.host import network_here
+from orchestrator.node.system.host import interface_problem, network_here
 from orchestrator.node.system.inputs import InputError, place
 from orchestrator.node.system.kernel_log import words_on_gpus
-from orchestrator.node.system.own_folder import OwnFolder
 from orchestrator.node.system.orphans import reap_orphans
+from orchestrator.node.system.own_folder import OwnFolder
 from orchestrator.node.system.processes import STOPPED, end_marked, state_of
 from orchestrator.node.system.threads import in_thread
 from orchestrator.protocol.checkpoints.checksum import installed
@@ -102,10 +103,10 @@ class Ranks:
         except OSError as error:
             self._trouble(f"the launcher can't be started with {self.task.python}: {error}", "user_error")
 
-    def _trouble(self, reason: str, cause: str) -> None:
-        """Say in the record and to the leader that this node can't take part."""
-        self.events.write("trouble", reason=reason, cause=cause)
-        self.tell({"kind": "trouble", "reason": reason, "cause": cause})
+    def _trouble(self, reason: str, cause: str, tail: Sequence[str] = ()) -> None:
+        """Report to the record and to the leader that this node can't take part; `tail` ends its launcher's log."""
+        self.events.write("trouble", reason=reason, cause=cause, tail=list(tail))
+        self.tell({"kind": "trouble", "reason": reason, "cause": cause, "tail": list(tail)})
 
     # -- orders
 
@@ -185,6 +186,10 @@ class Ranks:
     def ask_for_stacks(self) -> None:
         """Have the launcher say where its ranks stand."""
         self.launcher.send({"kind": "stacks"})
+
+    def find_module(self, module: str) -> None:
+        """Have the launcher report whether its interpreter finds a module."""
+        self.launcher.send({"kind": "find", "module": module})
 
     def slept(self, seconds: float) -> None:
         """Hold nothing against the ranks of a time in which this agent did not run: they hardly did."""
@@ -286,7 +291,7 @@ class Ranks:
             await self._became_idle(message)
         elif kind == "ready":
             self.begin(self._became_ready(message))
-        elif kind == "stacks":
+        elif kind in ("stacks", "found"):
             self.tell({"kind": kind, **message})
         elif kind == "trouble":
             self._trouble(message["reason"], "infra")
@@ -337,7 +342,7 @@ class Ranks:
         self.resumable = await in_thread(saved.resumable, self.task, message["attempt"])
         found = [[name, mark_of(each)] for name, each in self.resumable.items() if len(name) < MOST_CHARS]
         told = {"image": self.launcher.container.get("image_id"), "checkpoints": found[:MOST_CHECKPOINTS]}
-        self.tell({"kind": "ready", **message, **told})
+        self.tell({"kind": "ready", **message, **told, "unfit": interface_problem(self.task.interface)})
 
     async def end(self) -> list[str]:
         """End the launcher, and with it the ranks; return what could not be removed of its container."""
@@ -425,9 +430,10 @@ class Ranks:
             await self._became_idle({})  # all its ranks had ended, and it was not needed any more
             return
         if not self.running:
-            tail = f"; its last words: {message['tail'][-1]}" if message["tail"] else ""
-            refused = refusal(self.task, code, message["tail"])
-            self._trouble(refused or f"the launcher {how}{tail}", "user_error" if code > 0 else "infra")
+            tail = message["tail"]
+            last = f"; its last words: {tail[-1]}" if tail else ""
+            why = setup_failure(self.task.setup, tail) or refusal(self.task, code, tail) or f"the launcher {how}{last}"
+            self._trouble(why, "user_error" if code > 0 else "infra", tail)
             return
         self.reap_orphans()
         for rank in sorted(self.running):  # those that had ended well, and that it had no time to report

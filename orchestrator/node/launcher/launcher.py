@@ -13,6 +13,7 @@ import os
 import selectors
 import signal
 import socket
+import sys
 import time
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -25,11 +26,11 @@ from orchestrator.node.launcher.flight_recorder import (
 )
 from orchestrator.node.launcher.rank.argv import plan_ranks
 from orchestrator.node.launcher.rank.exec_hook import files_of
-from orchestrator.node.launcher.rank.exit_report import failure_report
+from orchestrator.node.launcher.rank.exit_report import failure_report, lost_a_process
 from orchestrator.node.launcher.rank.forked import RankStart, become_rank, run_rank
 from orchestrator.node.launcher.rank.log import RankLog
 from orchestrator.node.launcher.stacks import PATIENCE_SECONDS, SETTLE_SECONDS, Asked, ask, describe, ranks_below
-from orchestrator.node.launcher.warmup import torch_is_there, torch_version, warm_up
+from orchestrator.node.launcher.warmup import is_there, torch_is_there, torch_version, warm_up
 from orchestrator.node.system.cgroup import oom_kills
 from orchestrator.node.system.gpus.devices import gpus
 from orchestrator.node.system.host import network_here
@@ -78,6 +79,7 @@ class Launcher:
     asked: list[Asked] = field(default_factory=list)  # the ranks that were asked for their stacks
     recorders: list[int] = field(default_factory=list)  # the ranks that were asked for their flight recorder's dump
     groups: dict[int, dict[str, Any]] = field(default_factory=dict)  # what those say that have written it
+    missing: str = ""  # a module that all ranks need, and that this interpreter lacks
     oom_kills: int = field(default_factory=oom_kills)
     attempt: int = 0
     folder: str = ""  # of the attempt
@@ -99,6 +101,7 @@ class Launcher:
         if imported.get("opened_gpu") and self.task.launcher == "fork":
             self.task = replace(self.task, launcher="exec")  # a forked CUDA context is broken
         inside = {"network": network_here()} if self.task.container is not None else {}
+        self.missing = imported.get("missing", "")
         self.report("imported", **imported, **inside)
         while True:
             due = [moment for moment in (self.kill_at, self.stacks_at) if moment is not None]
@@ -170,7 +173,11 @@ class Launcher:
             self._release_port()
             (self.listening,) = listen((store_addr,), ANY_PORT)
             port = port_of([self.listening])
-        self.report("ready", port=port, checksums=installed())
+        self.report("ready", port=port, checksums=installed(), python=sys.executable, missing=self.missing)
+
+    def _order_find(self, module: str) -> None:
+        """Report whether the ranks' interpreter finds a module that a rank of another node lacks."""
+        self.report("found", module=module, is_there=is_there(module))
 
     def _order_go(
         self,
@@ -184,6 +191,7 @@ class Launcher:
         """Fork the ranks; they wait in the socket's backlog until the store answers."""
         bound = Binding(**binding)
         self.folder = attempt_folder(node_folder(self.task.run_dir, self.task.node_rank), self.attempt)
+        self.oom_kills = oom_kills()
         self.members = range(bound.rank_offset, bound.rank_offset + bound.nproc)
         os.makedirs(self.folder, exist_ok=True)
         with_torch = torch_is_there()
@@ -379,10 +387,12 @@ class Launcher:
         start, status = process.start, process.exit_status
         assert status is not None
         code = os.waitstatus_to_exitcode(status)
-        killed_for_memory, self.oom_kills = oom_kills() > self.oom_kills, oom_kills()
         report = failure_report(start, code)
-        if report["signal"] == "SIGKILL" and killed_for_memory:
+        if report["signal"] != "SIGKILL" and lost_a_process(report):
+            report["worker_killed"] = True
+        if (report["signal"] == "SIGKILL" or "worker_killed" in report) and (count := oom_kills()) > self.oom_kills:
             report["oom"] = True
+            self.oom_kills = count  # another rank's failure needs another kill
         if process.log.lost:
             report["log_bytes_lost"] = process.log.lost
         # One that was only asked to end and was killed may have been dying as it was asked: by somebody else's hand.

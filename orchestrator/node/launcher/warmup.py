@@ -19,7 +19,22 @@ NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
 def torch_is_there() -> bool:
     """Return whether this interpreter can import torch."""
-    return "torch" in sys.modules or importlib.util.find_spec("torch") is not None
+    return is_there("torch")
+
+
+def needs_torch(task: NodeTask) -> bool:
+    """Return whether no rank can run without torch, as far as this is known before the program is read."""
+    program = task.program
+    by_module = program.kind == "module" and program.target.startswith(("torch.", "orchestrator.training"))
+    return by_module or task.launcher in ("torchrun", "accelerate")
+
+
+def is_there(module: str) -> bool:
+    """Return whether this interpreter finds a top-level module, without importing it."""
+    try:
+        return module in sys.modules or importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):  # a finder refuses the name
+        return False
 
 
 def torch_version() -> str:
@@ -33,17 +48,22 @@ def torch_version() -> str:
 
 
 def warm_up(task: NodeTask) -> dict[str, Any]:
-    """Import what forked ranks will share; the answer is how long it took, or what failed and why.
+    """Import what forked ranks will share; return how long it took, or what failed and why.
 
-    `opened_gpu` names the import after which a forked rank could not use its GPU.
+    `missing` names a module that no rank can do without, and that this interpreter lacks. `opened_gpu` names the import
+    after which a forked rank could not use its GPU.
     """
     begun, opened_gpu = time.monotonic(), None
+    if needs_torch(task) and not torch_is_there():
+        return {"missing": "torch"}
     forks = task.launcher == "fork" and task.program.kind != "command"
     names = [*(["torch", "torch.distributed"] if torch_is_there() else []), *task.warm_imports] if forks else []
     with _asking_nvml():
         for name in names:
             try:
                 importlib.import_module(name)
+            except ModuleNotFoundError as error:
+                return {"missing": error.name or name}
             except Exception as error:  # noqa: BLE001 (importing runs anyone's code)
                 return {"failed": f"{task.python} can't import {name}: {type(error).__name__}: {error}"}
             if opened_gpu is None and (open_gpus() or (gpus() and is_cuda_broken_by_a_fork())):

@@ -13,7 +13,7 @@ import time
 from orchestrator.node.server import leases
 from orchestrator.node.server.request import Answer, RefusedError, Request, at_user
 from orchestrator.node.system.gpus.devices import gpus, machine_devices
-from orchestrator.node.system.host import addresses, cores, lacks_tls, memory
+from orchestrator.node.system.host import addresses, cores, interface_problem, lacks_tls, memory
 from orchestrator.node.system.interpreter import InterpreterError, ask_interpreter
 from orchestrator.node.system.private import make_private, remedy, users_umask, why_unsafe
 from orchestrator.node.system.processes import Process, end_marked, identify, is_alive, marked, send_signal, wait_gone
@@ -67,7 +67,7 @@ def hello(request: Request, _: bytes) -> Answer:
         "home": at_user("~"), "workdir": workdir, "cores": cores(), "gpus": gpus(),
         "devices": [each._asdict() for each in machine_devices()], "visible": os.environ.get(VISIBLE),
         "addresses": addresses(),
-        "lacks_tls": lacks_tls(), "time": time.time(),
+        "lacks_tls": lacks_tls(), "interface": interface_problem(request.get("interface")), "time": time.time(),
         "free": disk.f_bavail * disk.f_frsize, "memory": memory(), "shm": shm.f_blocks * shm.f_frsize,
     }, b""  # fmt: skip
 

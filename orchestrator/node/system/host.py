@@ -74,6 +74,26 @@ def _interface_address(name: str) -> str | None:
     return socket.inet_ntoa(packed[20:24])
 
 
+def interface_problem(names: str | None, inet6: str = "/proc/net/if_inet6") -> str:
+    """Return why gloo and NCCL can't use the interfaces of these names (`eth0`, or `ib0,ib1`); "" if they can."""
+    own = [name for _, name in socket.if_nameindex()]
+    for name in filter(None, (names or "").split(",")):
+        if name not in own:
+            return f"it has no network interface {name}, which the profile names; its interfaces: {', '.join(own)}"
+        if _interface_address(name) is None and name not in _with_ipv6(inet6):
+            return f"its network interface {name}, which the profile names, has no address"
+    return ""
+
+
+def _with_ipv6(path: str) -> set[str]:
+    """Return the names of the interfaces that have an IPv6 address."""
+    try:
+        with open(path, encoding="ascii") as file:
+            return {line.split()[-1] for line in file if line.strip()}
+    except OSError:  # the kernel has no IPv6
+        return set()
+
+
 def _source_address(destination: str) -> str | None:
     """Return the own address from which packets to the destination leave; asks the routing table, sends nothing."""
     family = socket.AF_INET6 if ":" in destination else socket.AF_INET

@@ -9,7 +9,7 @@ import time
 from codecs import IncrementalDecoder, getincrementaldecoder
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -28,12 +28,19 @@ CHUNK = 1 << 18
 MOST_TAIL = 64 << 20  # bytes of a log that may be its last lines
 MOST_BEAT = 1 << 16
 LAST_BYTES = 1 << 15  # of a log, in which its last line is looked for
+NO_RANK = -1  # the rank of a launcher's log
+# torch's and glog's lines, [W1122 14:40:00.5 socket.cpp:12] ..., NCCL's information, and Python's warnings.
+_NOISE = re.compile(
+    r"(\[rank\d+\]: ?)?(\[[IW]\d{4}|\[[IW] [\w./]+\.(cpp|cc|cu|h):\d+\]|[IW]\d{4} \d\d:\d\d:)"
+    r"|\S+:\d+:\d+ \[\d+\] NCCL INFO"
+    r"|\S+\.py:\d+: \w*Warning: |  warnings\.warn\("
+)
 _PATH = re.compile(r"nodes/(\d+)/attempt_(\d+)/rank_(\d+)\.log")
 
 
 @dataclass(frozen=True)
 class LogFile:
-    """The output of one rank in one attempt."""
+    """The output of one rank in one attempt, or (rank NO_RANK) of a node's launcher in all attempts."""
 
     attempt: int
     rank: int
@@ -61,6 +68,7 @@ class Selection:
     rank: int | None = None
     node: int | None = None
     everything: bool = False
+    launchers: bool = False  # the launchers' own logs instead of the ranks'
 
     @property
     def takes_several(self) -> bool:
@@ -85,6 +93,8 @@ class Selection:
 
 def log_files(run: RunDir, selection: Selection) -> list[LogFile]:
     """Return the chosen logs that exist, by attempt and rank."""
+    if selection.launchers:
+        return _launcher_logs(run, selection)
     found = []
     for path in run.path.glob("nodes/*/attempt_*/rank_*.log"):
         match = _PATH.fullmatch(str(path.relative_to(run.path)))
@@ -93,6 +103,28 @@ def log_files(run: RunDir, selection: Selection) -> list[LogFile]:
             if selection.takes(log):
                 found.append(log)
     return sorted(found, key=lambda log: (log.attempt, log.rank))
+
+
+def launchers_instead(run: RunDir, selection: Selection) -> Selection | None:
+    """Return the launchers' logs of the selection's node, or of all nodes, if no rank of the run has a log; else None.
+
+    A run whose setup lines, interpreter or imports failed has no other log.
+    """
+    instead = Selection(node=selection.node, launchers=True)
+    found = log_files(run, instead)
+    if not found or log_files(run, Selection(everything=True)):
+        return None
+    return replace(instead, everything=len(found) > 1 and selection.node is None)
+
+
+def _launcher_logs(run: RunDir, selection: Selection) -> list[LogFile]:
+    """Return the launchers' logs that are not empty, by node."""
+    found = []
+    for path in run.path.glob("nodes/*/launcher.log"):
+        node = path.parent.name
+        if node.isdecimal() and selection.node in (None, int(node)) and path.stat().st_size:
+            found.append(LogFile(0, NO_RANK, int(node), path))
+    return sorted(found, key=lambda log: log.node)
 
 
 def nodes_with(run: RunDir, selection: Selection, known: FileCache) -> set[int] | None:
@@ -243,15 +275,18 @@ def _last_lines(file: BinaryIO, lines: int) -> tuple[int, int]:
 
 
 def last_line(run: RunDir, attempt: int) -> str:
-    """Return the last line that rank 0 has printed in an attempt, or its progress bar as it is; "" where none is."""
+    """Return the last line that rank 0's program has printed in an attempt, or its progress bar as it is; "" for none.
+
+    Warnings that libraries log are skipped.
+    """
     path = f"{run.path}/nodes/0/attempt_{attempt}/rank_0.log"
     try:
         text = reading.read_part(path, -LAST_BYTES, LAST_BYTES, run.path).decode("utf-8", "replace")
     except OSError:
         return ""
     reader = TerminalLines()
-    lines = [line for line in reader.feed(text) if line.strip()]
-    return reader.open_line or next(reversed(lines), "")
+    lines = [*reader.feed(text), reader.open_line]
+    return next((line for line in reversed(lines) if line.strip() and not _NOISE.match(line)), "")
 
 
 def beat_of(run: RunDir, attempt: int, rank: int = 0) -> dict[str, Any] | None:

@@ -47,6 +47,12 @@ def test_what_is_shipped_and_what_runs_here(job: Path, tmp_path: Path) -> None:
     assert there == ("ssh me@box orch accept", *(f"{line} (there)" for line in said))
 
 
+def test_an_argument_that_linux_passes_to_no_program_is_refused(job: Path, tmp_path: Path) -> None:
+    job.write_text("script: train.py\n")
+    with pytest.raises(UsageError, match="an argument of the program has 200,000 bytes"):
+        prepare(tmp_path, Request(str(job), "local", args=("a", "x" * 200_000)))
+
+
 def test_the_command_line_says_of_what_to_notify(job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = shipment(prepare(tmp_path, Request(str(job), "local", notify_on=("hung", "cancelled"))))
     assert [line.partition(":")[0] for line in found.here] == ["notify on hung, cancelled"] * 3

@@ -14,6 +14,11 @@ from orchestrator.runs.verdict import hint_for
         ("RuntimeError unable to mmap 4096 bytes: Cannot allocate memory (12)", "the host ran out of memory"),
         ("OSError [Errno 28] No space left on device", "a disk is full"),
         ("RuntimeError DataLoader worker is killed by signal: Bus error", "shared memory"),
+        ("the module timm is missing on all 3 machines (a, b, c); python there: /x", "orch doctor -p PROFILE"),
+        (
+            "node 1 (b): it has no network interface eth9, which the profile names; its interfaces: lo",
+            "leave interface",
+        ),
         ("ModuleNotFoundError No module named 'wandb'", "an import failed"),
         ("RuntimeError EADDRINUSE, Address already in use", "MASTER_PORT"),
         ("RuntimeError Watchdog caught collective operation timeout", "a collective timed out"),
@@ -28,6 +33,14 @@ from orchestrator.runs.verdict import hint_for
             "You set `devices=2` in Lightning, but the product (2 * 1) does not match the world size (3).",
             "devices=int(os.environ['LOCAL_WORLD_SIZE'])",
         ),
+        ("the launcher can't be started with python3: [Errno 7] Argument list too long: 'python3'", "into a file"),
+        ("node 1 (b): setup line 1 failed: module load cuda: module: command not found", "/etc/profile.d/modules.sh"),
+        (
+            "node 0 (a): setup line 1 failed: module load x: ERROR: Unable to locate a modulefile for 'x'",
+            "module avail",
+        ),
+        ("node 0 (a): setup line 2 failed: conda activate x: CondaError: Run 'conda init' before", "conda.sh"),
+        ("node 0 (a): setup line 1 failed: . ~/env.sh: /root/env.sh: No such file or directory", "bash -lc"),
         ("node 1 (b): input data can't be fetched from http://x: timed out", "give a source"),
     ],
 )

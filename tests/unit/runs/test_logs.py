@@ -116,6 +116,26 @@ def test_bytes_are_read_as_they_are(run: RunDir) -> None:
     assert b"".join(chunk for _, chunk in tail.read_bytes()) == data
 
 
+@pytest.mark.parametrize(
+    "noise",
+    [
+        "[W1125 08:00:00.123456789 socket.cpp:755] [c10d] The client socket has failed to connect to [n1]:29500",
+        "[rank0]:[W1125 08:00:00.5 ProcessGroupNCCL.cpp:4561] Guessing device ID",
+        "[W socket.cpp:663] [c10d] The client socket has failed to connect",
+        "W1125 08:00:00.000000 812 torch/distributed/run.py:766] Setting OMP_NUM_THREADS",
+        "n1:812:812 [0] NCCL INFO Bootstrap: Using eth0",
+        "/env/torch/nn/x.py:12: UserWarning: slow\n  warnings.warn(",
+    ],
+)
+def test_what_libraries_log_is_not_the_programs_last_line(run: RunDir, noise: str) -> None:
+    log(run, f"{noise}\n".encode())
+    assert last_line(run, 0) == ""
+    log(run, f"epoch 3\n{noise}\n".encode())
+    assert last_line(run, 0) == "epoch 3"
+    log(run, f"{noise}\n 30%|###".encode())
+    assert last_line(run, 0) == " 30%|###"
+
+
 def test_the_last_line_is_found_near_the_end_of_a_large_log(run: RunDir) -> None:
     assert last_line(run, 0) == ""
     log(run, b"x" * 100_000 + b"\n" + b"".join(b"\r%d%%" % each for each in range(10_000)) + b"\n\n")

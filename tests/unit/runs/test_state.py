@@ -190,6 +190,9 @@ def test_the_culprit_is_named_with_its_last_words() -> None:
         ({"code": None, "signal": "SIGKILL", "error": None}, "ended with SIGKILL", "ran out of memory"),
         ({"code": 17, "error": None}, "ended with exit code 17", ""),
         ({"code": 127, "error": None}, "ended with exit code 127", "not found"),
+        ({"worker_killed": True}, "ValueError: boom", "num_workers"),
+        ({"worker_killed": True, "oom": True}, "boom; the kernel killed a process of this rank's", "memory was short"),
+        ({"lacks": "the module timm is missing on n1"}, "boom; the module timm is missing on n1", "orch doctor -p "),
         ({"error": {"type": "ValueError", "message": None}}, "exit code 1: ValueError: None", ""),
         (
             {"error": {"type": "torch.OutOfMemoryError", "message": "CUDA out of memory. Tried"}},

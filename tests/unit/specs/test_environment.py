@@ -69,6 +69,19 @@ def test_everything_that_is_missing_is_named_at_once() -> None:
         resolve(job(secrets=["S"]), SHELL, {})
 
 
+def test_a_value_that_linux_passes_to_no_program_is_named() -> None:
+    most = 131_072 - len("A=") - 1
+    assert resolve(job(env={"A": "x" * most}), SHELL, {}).env["A"] == "x" * most
+    for shell, fields, given_ in (
+        ({}, {}, {"A": "x" * (most + 1)}),
+        ({"A": "x" * (most + 1)}, {"env": {"A": None}}, {}),
+        ({"A": "é" * (most // 2 + 1)}, {"secrets": ["A"]}, {}),
+        ({"A": "x" * (most + 1)}, {"pass_env": ["A"]}, {}),
+    ):
+        with pytest.raises(UsageError, match=r"^A has 131,07[23] bytes, and Linux passes at most 131,071"):
+            resolve(job(**fields), shell, given_)
+
+
 @pytest.mark.parametrize("name", ["RANK", "MASTER_ADDR", "ORCH_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"])
 def test_what_orch_sets_nobody_else_may(name: str) -> None:
     for fields, given_ in (({"env": {name: "1"}}, {}), ({"secrets": [name]}, {}), ({}, {name: "1"})):

@@ -263,6 +263,21 @@ def test_mistakes(place: Place, job: str, profile: str, message: str) -> None:
     assert message in place.refusal()
 
 
+def test_words_and_variables_that_linux_passes_to_no_program_are_named_with_their_place(place: Place) -> None:
+    big = "x" * 200_000
+    place.write(
+        f"env:\n  T_BIG: {big}\ncommand: [sh, -c, {big}]\nargs: [a, {big}]\n", f"kind: local\nenv: {{S: {big}}}\n"
+    )
+    said = place.refusal()
+    for words in ("job.yaml:2:10: env.T_BIG: has 200,006 bytes", "job.yaml:3:19: command[2]: has 200,000 bytes",
+                  "args[1]: has 200,000 bytes", "profile 'p': env.S has 200,002 bytes"):  # fmt: skip
+        assert words in said, said[:3000]
+    place.write("training: {task: train.py, options: {text: " + big + "}}\n", "kind: local\n")
+    assert "training.options.text: has 200,005 bytes" in place.refusal()
+    place.write("script: train.py\n", "kind: local\n")
+    assert "args[0]: has 200,000 bytes" in place.refusal(f"job.args=[{big}]")
+
+
 def test_min_nodes_needs_a_sampler_that_keeps_its_place(place: Place) -> None:
     job = "training: {task: train.py, global_batch: 96, sampler: distributed}\n"
     place.write(job, "kind: ssh\nhosts: [a, b, c]\nnproc_per_node: 1\nmin_nodes: 2\n")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.errors import BackendError
+from orchestrator.errors import BackendError, PythonMissingError
 from orchestrator.node.server.server import HOME
 from orchestrator.transport.address import Address
 from orchestrator.transport.answers import DATA, SHAPES, data_of, is_answer
@@ -72,6 +72,38 @@ def ask(says: bytes, do: str = "steps", **values: Any) -> Any:
         session.reader.join(20)
         assert not session.reader.is_alive()
         assert not session.is_open
+
+
+class BrokenPython(Machine):
+    """A machine on which a broken python3 comes first: the command ends before orch's server has said a word."""
+
+    def __init__(self, code: int, said: str) -> None:
+        super().__init__(b"")
+        self.end = code, said
+        self.asked.set()
+
+    def start(self, argv: list[str]) -> Machine:
+        self.greetings.clear()
+        return self
+
+    def last_words(self) -> tuple[int, str]:
+        return self.end
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "words"),
+    [
+        (1, "", "n1: its python3 does not start orch's server: it ended with code 1 without a word"),
+        (1, "libpython3.so: not found", "it ended with code 1 and printed: libpython3.so: not found"),
+        (-1, "", "it was killed without a word"),
+        (127, "", "n1: it has no python3"),
+    ],
+)
+def test_a_python3_that_does_not_work_is_named_with_what_it_printed(code: int, said: str, words: str) -> None:
+    with pytest.raises(PythonMissingError) as caught:
+        Session(Address("n1"), BrokenPython(code, said).start, "~/.orch")
+    assert words in caught.value.message
+    assert caught.value.hint
 
 
 def head(**values: Any) -> bytes:

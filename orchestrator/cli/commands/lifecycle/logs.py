@@ -39,12 +39,13 @@ def logs(
 ) -> int:  # fmt: skip
     """Print the log of rank 0, or of the ranks you name.
 
-    Of a sweep, the logs of each of its runs.
+    Before any rank has a log, print what the setup lines and the launchers have printed. For a sweep, print the logs
+    of each of its runs.
     """
     from orchestrator.cli.logs.options import line_filter
     from orchestrator.cli.sweeps import logs_of
     from orchestrator.operations import runs as run_operations
-    from orchestrator.runs.files.logs import Selection, log_files
+    from orchestrator.runs.files.logs import Selection, launchers_instead, log_files
     from orchestrator.runs.store import find_run
     from orchestrator.runs.sweeps import find_sweep, points_in
     from orchestrator.supervisor.reconcile import state_of
@@ -67,7 +68,10 @@ def logs(
         return follow_run(folder, selection=selection, tail=tail, raw=raw, wanted=wanted)
     with run_operations.bringing_logs(folder, selection):
         pass
-    if not log_files(folder, selection):
+    if not log_files(folder, selection) and (instead := launchers_instead(folder, selection)) is not None:
+        say("no rank has a log; this is what the nodes' launchers have printed:")
+        selection = instead
+    elif not log_files(folder, selection):
         state = state_of(folder)
         which = f"rank {rank} has" if rank is not None else f"node {node} has" if node is not None else "there is"
         raise OrchError(f"{which} no log: the run is {state.state}", f"see: orch status {folder.run_id}")

@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import signal
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.protocol.reading import MOST_WORD, read_json, read_part
@@ -30,6 +31,17 @@ _VICTIM = re.compile(
     r"|DistStoreError|Timed out waiting .{0,40}(send|recv)|store.{0,40}(closed|reset)"
     r"|peer .{0,40}(exited|terminated|closed)|remote process exited|SignalException: Process \d+ got signal: 15",
     re.IGNORECASE,
+)
+
+# The wordings of torch's DataLoader, torch.multiprocessing, concurrent.futures, loky, datasets, subprocess, torchrun.
+_WORKER_KILLED = re.compile(
+    r"DataLoader worker \(pid(\(s\))? [\d, ]+\) (is killed by signal: Killed|exited unexpectedly)"
+    r"|Pin memory thread exited unexpectedly"
+    r"|process \d+ terminated with signal SIGKILL"
+    r"|process in the process pool was terminated abruptly|child process terminated abruptly, the process pool"
+    r"|worker process managed by the executor was unexpectedly terminated"
+    r"|subprocesses has abruptly died during map operation"
+    r"|died with <Signals\.SIGKILL: 9>|Signal 9 \(SIGKILL\) received by PID"
 )
 
 
@@ -68,6 +80,13 @@ def _with_last_words(report: dict[str, Any], start: RankStart, code: int) -> dic
     else:
         victim = report["signal"] == "SIGABRT" and looks_like_victim(error, tail)  # a native stack follows the words
     return {**report, "tail": tail, "error": error, "victim": victim}
+
+
+def lost_a_process(report: Mapping[str, Any]) -> bool:
+    """Return whether the rank failed because a process of its own (a DataLoader's worker) was killed by SIGKILL."""
+    error = report.get("error")
+    words = [f"{error.get('type')}: {error.get('message')}"] if error else report.get("tail") or ()
+    return _WORKER_KILLED.search("\n".join(words)) is not None
 
 
 def looks_like_victim(error: dict[str, Any] | None, tail: list[str]) -> bool:

@@ -9,7 +9,7 @@ from orchestrator.backends.settings import SshSettings
 from orchestrator.backends.ssh import doctor
 from orchestrator.backends.ssh.holdings import holdings
 from orchestrator.cli.render import results
-from orchestrator.errors import BackendError
+from orchestrator.errors import BackendError, PythonMissingError
 from orchestrator.specs.profile import PROFILE, SshProfile
 from orchestrator.transport.address import Address
 
@@ -23,11 +23,12 @@ class Machines:
 
     def __init__(self, torch: dict[str, str | None], hello: dict[str, Any], reaches: dict[str, bool]) -> None:
         self.torch, self.hello, self.reaches = torch, hello, reaches
+        self.broken: PythonMissingError | None = None
         self.environments: dict[str, dict[str, list[str | None]]] = {}
 
     def session(self, address: Address, workdir: str) -> Any:
         if address.host not in self.torch:
-            raise BackendError(f"{address.host}: no answer", f"try: ssh {address.host}")
+            raise self.broken or BackendError(f"{address.host}: no answer", f"try: ssh {address.host}")
         return Answers(self, address.host)
 
 
@@ -118,6 +119,21 @@ def test_a_python_that_can_not_prove_itself_is_found_where_nodes_are_several() -
     alone = PROFILE.validate_python({"kind": "ssh", "name": "lab", "hosts": ["a"], "nproc_per_node": 4})
     levels = {check.what: check.level for check in doctor.examine(alone, machines)}  # type: ignore[arg-type]
     assert levels["python3"] == "ok"
+
+
+def test_a_python3_that_does_not_work_is_no_failure_of_ssh() -> None:
+    machines = Machines({"a": "2.9", "c": "2.9"}, {}, {})
+    machines.broken = PythonMissingError("b: its python3 does not start orch's server: it ended with code 1", "try it")
+    checks = found(machines)
+    assert (checks["b", "ssh"].level, checks["b", "python3"].level) == ("ok", "fail")
+    assert checks["b", "python3"].value.endswith("it ended with code 1")
+
+
+def test_an_interface_that_a_machine_lacks_fails_its_way_to_node_0() -> None:
+    checks = found(Machines({"a": "2.9", "b": "2.9", "c": "2.9"}, {"interface": "it has no network interface x"}, {}))
+    assert {(checks[host, "master"].level, checks[host, "master"].value) for host in "abc"} == {
+        ("fail", "it has no network interface x")
+    }
 
 
 def test_a_clock_that_differs_is_no_failure() -> None:

@@ -213,8 +213,68 @@ def test_a_broken_way_between_two_nodes_ends_the_gang_with_its_sentence() -> Non
 def test_trouble_on_a_node_ends_the_gang_with_its_cause() -> None:
     gang = Gang()
     gang.join(0, 1)
-    gang.say(1, "trouble", reason="python3 can't import torch", cause="user_error")
+    gang.say(1, "trouble", reason="python3 can't import torch", cause="user_error", tail=["ImportError: torch"])
     assert (gang.end["cause"], gang.end["reason"]) == ("user_error", "node 1 (n1): python3 can't import torch")
+    assert (gang.end["failed_node"], gang.end["tail"]) == (1, ["ImportError: torch"])
+
+
+TIMM = {"type": "ModuleNotFoundError", "message": "No module named 'timm.data'", "traceback": ""}
+LACKS = {**OWN, "error": TIMM}
+
+
+def ready_with(gang: Gang, *pythons: str, missing: str = "") -> None:
+    gang.join(*range(gang.task.nnodes))
+    gang.everyone("path", error=None)
+    for node, python in enumerate(pythons):
+        gang.say(node, "ready", attempt=0, port=4242, python=python, missing=missing)
+
+
+def test_a_module_that_every_rank_needs_and_no_node_has_ends_the_gang_before_any_rank() -> None:
+    gang = Gang(nnodes=3)
+    ready_with(gang, "/usr/bin/python3", "/usr/bin/python3", "/opt/python", missing="torch")
+    assert gang.told("go") == []
+    assert (gang.end["cause"], gang.end["reason"]) == (
+        "user_error",
+        "the module torch is missing on all 3 machines (n0, n1, n2); "
+        "python there: /usr/bin/python3 (n0, n1); /opt/python (n2)",
+    )
+
+
+def test_nodes_that_can_run_no_rank_end_the_gang_before_any_rank() -> None:
+    gang = Gang(nnodes=3)
+    gang.join(0, 1, 2)
+    gang.everyone("path", error=None)
+    for node, unfit in enumerate(("it has no eth9", "", "it has no eth9")):
+        gang.say(node, "ready", attempt=0, port=4242, unfit=unfit)
+    assert gang.told("go") == []
+    assert (gang.end["cause"], gang.end["reason"]) == ("user_error", "node 0 (n0), node 2 (n2): it has no eth9")
+
+
+def test_a_module_that_a_rank_lacks_is_looked_for_on_every_node() -> None:
+    gang = Gang(nnodes=3)
+    ready_with(gang, *["/usr/bin/python3"] * 3)
+    gang.exit(2, LACKS)
+    assert [node for node, _ in gang.told("find_module")] == [0, 1, 2]
+    gang.say(0, "found", module="timm", is_there=False)
+    gang.exit(4, LACKS)  # this node's answer is late
+    gang.idle()
+    (failed,) = gang.recorded("attempt_failed")
+    assert failed["culprit"]["lacks"] == (
+        "the module timm is missing on all 3 machines (n0, n1, n2); python there: /usr/bin/python3"
+    )
+
+
+def test_a_module_that_one_node_lacks_is_that_nodes_alone() -> None:
+    gang = Gang(nnodes=3)
+    ready_with(gang, *["/usr/bin/python3"] * 3)
+    gang.exit(2, LACKS)
+    for node in (0, 2):
+        gang.say(node, "found", module="timm", is_there=True)
+    gang.idle()
+    (failed,) = gang.recorded("attempt_failed")
+    assert failed["culprit"]["lacks"] == (
+        "the module timm is missing on node 1 (n1), and not on the others; python there: /usr/bin/python3"
+    )
 
 
 def test_all_ranks_ended_well() -> None:
@@ -371,6 +431,8 @@ def test_nobody_is_blamed_for_ranks_that_ended_well_or_ask_to_be_started_again()
         ({"code": 93, "error": OWN["error"]}, "no_retry"),
         ({"signal": "SIGABRT", "error": OWN["error"]}, "user_error"),  # died while tearing down after an exception
         ({"signal": "SIGKILL", "error": {"type": "LauncherLost"}}, "infra"),
+        ({**OWN, "worker_killed": True}, "user_error"),
+        ({**OWN, "worker_killed": True, "oom": True}, "infra"),  # the kernel killed a DataLoader's worker
         (VICTIM, "infra"),  # blamed only where nobody else failed: then it was the network
     ],
 )

@@ -13,7 +13,12 @@ from hypothesis import strategies as st
 
 from orchestrator.node.agent import channel
 from orchestrator.node.launcher.rank import exit_report
-from orchestrator.node.launcher.rank.exit_report import failure_report, last_lines, looks_like_victim
+from orchestrator.node.launcher.rank.exit_report import (
+    failure_report,
+    last_lines,
+    looks_like_victim,
+    lost_a_process,
+)
 from orchestrator.node.launcher.rank.forked import RankStart
 from orchestrator.runs.verdict import memory_in_words
 
@@ -44,6 +49,29 @@ Root Cause (first observed failure):
 ============================================================
 """
 TRACEBACK = 'Traceback (most recent call last):\n  File "t.py", line 3, in <module>\n    main()\n'
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "expected"),
+    [
+        ("RuntimeError", "DataLoader worker (pid 812) is killed by signal: Killed. ", True),
+        ("RuntimeError", "DataLoader worker (pid(s) 812, 813) exited unexpectedly", True),
+        ("RuntimeError", "Pin memory thread exited unexpectedly", True),
+        (
+            "concurrent.futures.process.BrokenProcessPool",
+            "A process in the process pool was terminated abruptly while the future was running or pending.",
+            True,
+        ),
+        ("torch.multiprocessing.spawn.ProcessExitedException", "process 1 terminated with signal SIGKILL", True),
+        ("RuntimeError", "DataLoader worker (pid 812) is killed by signal: Bus error. ", False),
+        ("RuntimeError", "boom", False),
+    ],
+)
+def test_a_process_of_the_rank_that_was_killed_is_known_by_the_ranks_error(
+    kind: str, message: str, expected: bool
+) -> None:
+    assert lost_a_process({"error": {"type": kind, "message": message}, "tail": []}) is expected
+    assert lost_a_process({"error": None, "tail": ["...", f"{kind}: {message}"]}) is expected
 
 
 def rank_in(folder: Path) -> RankStart:

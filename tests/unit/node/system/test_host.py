@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from orchestrator.node.system.host import addresses, listening_addresses, networ
 from orchestrator.protocol.places.devices import Device
 from orchestrator.protocol.task import NodeTask, Program
 
+NO_ETH9 = "it has no network interface eth9, which the profile names; its interfaces: lo, docker0, eth0, ib0"
 ETH0 = {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "=eth0"}
 
 
@@ -53,6 +55,27 @@ def machine(monkeypatch: pytest.MonkeyPatch):
 def test_the_interface_is_set_only_where_the_guess_is_wrong(machine, guess, master, source, expected) -> None:
     machine(guess, source)
     assert network_environment(master, None) == expected
+
+
+@pytest.mark.parametrize(
+    ("names", "problem"),
+    [
+        (None, ""),
+        ("eth0", ""),
+        ("lo,eth0", ""),
+        ("eth9", NO_ETH9),
+        ("eth0,eth9", NO_ETH9),
+        ("ib0", "its network interface ib0, which the profile names, has no address"),
+    ],
+)
+def test_an_interface_that_is_not_there_is_named_with_those_that_are(
+    machine, tmp_path: Path, names: str | None, problem: str
+) -> None:
+    machine(guess=None, source=None)
+    (tmp_path / "if_inet6").write_text("00000000000000000000000000000001 01 80 10 80       lo\n")
+    assert host.interface_problem(names, str(tmp_path / "if_inet6")) == problem
+    (tmp_path / "if_inet6").write_text("fe800000000000000000000000000001 04 40 20 80      ib0\n")
+    assert host.interface_problem("ib0", str(tmp_path / "if_inet6")) == ""
 
 
 def test_a_named_interface_is_taken_as_it_is(machine) -> None:
