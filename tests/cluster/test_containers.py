@@ -79,13 +79,16 @@ def test_twelve_ranks_train_in_containers_on_three_machines(lab: Lab, image: str
     lab.assert_nothing_left(run)
 
 
-def test_what_a_container_writes_in_its_output_folder_comes_home(lab: Lab, image: str) -> None:
-    command = ["sh", "-c", "echo weights > $ORCH_OUTPUT_DIR/model.pt"]
+def test_what_a_container_writes_in_beside_and_above_its_folders_comes_home(lab: Lab, image: str) -> None:
+    words = "echo weights > $ORCH_OUTPUT_DIR/model.pt; echo 1 > ../log; echo 2 > ../../log; echo 3 > $ORCH_RUN_DIR/x"
+    command = ["sh", "-c", words]
     (lab.home / "boxed").mkdir()
     lab.write("boxed/boxed.yaml", json.dumps({"command": command, "container": container(image)}))
     run = lab.submit("boxed/boxed.yaml", "--profile", lab.profile(hosts=["n1"], runtime="docker"))
     assert lab.wait(run).code == 0, lab.orch("why", run).out
-    assert (lab.home / ".local/state/orch/runs" / run / "outputs/model.pt").read_text() == "weights\n"
+    top = lab.home / ".local/state/orch/runs" / run / "outputs"
+    found = {str(path.relative_to(top)): path.read_text().strip() for path in top.rglob("*") if path.is_file()}
+    assert found == {"model.pt": "weights", "beside/log": "1", "above/log": "2", "beside/x": "3"}
     lab.assert_nothing_left(run)
 
 
