@@ -103,7 +103,7 @@ def _is_of_sweep(path: str) -> bool:
 
 
 def _skipping(top: str, folders: Collection[str], is_orchs: Callable[[str], bool]) -> Callable[[str], bool]:
-    """Return what tells whether a path below `top` is one of these folders, each of which has its own walk, or orch's."""
+    """Return what tells whether a path below `top` is orch's, or is a folder that has a walk of its own."""
     return lambda path: f"{top}/{path}" in folders or is_orchs(path)
 
 
