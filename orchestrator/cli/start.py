@@ -32,7 +32,7 @@ def _submit(root: Path, prepared: Any, *, as_json: bool, follow: bool) -> int:
     from orchestrator.operations.submission import delegate, submit
     from orchestrator.prepare import notes
     from orchestrator.runs.dependencies import was_queued
-    from orchestrator.runs.summary import code_note
+    from orchestrator.runs.summary import code_note, left_out_note
 
     if delegate.is_elsewhere(prepared):
         return _delegate(root, prepared, as_json=as_json, follow=follow)
@@ -40,7 +40,9 @@ def _submit(root: Path, prepared: Any, *, as_json: bool, follow: bool) -> int:
         run = submit.submit(root, prepared, elsewhere.hear)
     wait = submit.wait_for_places(run)
     on_supervisor = notes.note_on_wait() if wait else notes.note_on_supervisor(prepared, starts_later=was_queued(run))
-    for note in (code_note(run.events()), on_supervisor, submit.note_on_profile(run), submit.note_on_queue(run)):
+    events = run.events()
+    for note in (code_note(events), left_out_note(events), on_supervisor,
+                 submit.note_on_profile(run), submit.note_on_queue(run)):  # fmt: skip
         if note:
             say(note)
     job = submit.slurm_job(run)

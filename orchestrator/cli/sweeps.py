@@ -40,7 +40,7 @@ def submit_points(
     from orchestrator.prepare import notes, prepare
     from orchestrator.runs.dependencies import was_queued
     from orchestrator.runs.run_id import sweep_of
-    from orchestrator.runs.summary import code_note
+    from orchestrator.runs.summary import code_note, left_out_note
 
     found = (
         sweeping.prepare_sweep(root, asked, options, parallel)
@@ -69,7 +69,8 @@ def submit_points(
     runs = sweeping.submit_sweep(root, found)
     sweep = str(sweep_of(runs[0].run_id))
     on_supervisor = notes.note_on_supervisor(found.prepared[0], starts_later=was_queued(runs[0]))
-    for note in (code_note(runs[0].events()), on_supervisor, note_on_profile(runs[0])):
+    events = runs[0].events()
+    for note in (code_note(events), left_out_note(events), on_supervisor, note_on_profile(runs[0])):
         if note:
             say(note)
     if as_json:

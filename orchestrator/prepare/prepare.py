@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from orchestrator.backends import backend_of
+from orchestrator.backends import backend_of, kind_of
 from orchestrator.errors import UsageError
 from orchestrator.protocol.task import Debug
 from orchestrator.runs import dependencies
@@ -195,6 +195,24 @@ def _checkpoint_of(root: Path, text: str) -> str:
     raise UsageError(f"run {run.run_id} left no checkpoint in {folder}", "submit without --resume, or name another run")
 
 
+def is_here(prepared: Prepared) -> bool:
+    """Tell whether the run can read the user's own code folder: it is on this machine, or shares its disks."""
+    return kind_of(dict(prepared.profile)) in ("local", "slurm") and prepared.profile.runtime == "none"
+
+
+def files_to_send(prepared: Prepared) -> tuple[str, ...] | None:
+    """Return the files of the code folder that the job's command line names, for a copy that has them in any case.
+
+    None for a run that can read the folder itself.
+    """
+    if is_here(prepared):
+        return None
+    from orchestrator.runs.files.ignore_rules import named_files  # noqa: PLC0415 (only a submit needs it)
+
+    job = prepared.loaded.job
+    return named_files(prepared.loaded.code_dir.resolve(), [job.script or "", *(job.command or ()), *job.args])
+
+
 @dataclass(frozen=True)
 class Shipment:
     """What a submit would send of this machine, and what it would run here beside orch itself."""
@@ -217,7 +235,7 @@ def shipment(prepared: Prepared) -> Shipment:
         files, size = len(sizes), sum(sizes)
     else:
         folder = prepared.loaded.code_dir
-        files, size = measure(folder, code.ignore, code.max_size)
+        files, size = measure(folder, code.ignore, code.max_size, files_to_send(prepared))
     here = [f"notify {_how(each)}" for each in prepared.loaded.job.notify]
     if prepared.lock is not None:
         here.append(f"uv, which builds the source distributions of {prepared.lock.name} where it has any")

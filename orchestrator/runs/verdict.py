@@ -328,7 +328,7 @@ _RULES: tuple[tuple[str, str], ...] = (
     (r"Permission denied", "a file may not be used by this user: check its owner and mode on that node"),
     (
         r"No such file or directory|FileNotFoundError",
-        "a file is missing on that node: only the code folder and inputs are sent along",
+        "a file is missing on that node: only the code folder, without ignored files, and inputs are sent elsewhere",
     ),
 )
 

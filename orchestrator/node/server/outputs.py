@@ -37,9 +37,21 @@ _hashes: dict[str, tuple[int, int, str]] = {}  # path -> size, mtime_ns, sha256
 
 
 def baseline(code_dir: str) -> Baseline:
-    """Return the size and the time of each file of the code, before a rank has been started in it."""
+    """Return the size and the time of each file of the code, before a rank has been started in it.
+
+    Of a link that leads out, they are those of its target: it is data of the user's own, or a script writes through it.
+    """
     walk = _Walk(code_dir)
-    return {path: [info.st_size, info.st_mtime_ns] for path, info in walk.files("")}
+    found = {path: [info.st_size, info.st_mtime_ns] for path, info in walk.files("")}
+    return {**found, **{path: facts for path in walk.passed_over if (facts := _target(f"{code_dir}/{path}"))}}
+
+
+def _target(path: str) -> list[int]:
+    try:
+        info = os.stat(path)
+    except OSError:
+        return []
+    return [info.st_size, info.st_mtime_ns]
 
 
 # -- what is there now
@@ -120,7 +132,8 @@ def _add(found: Found, root: str, walk: _Walk, before: Baseline, since: int = 0)
             found.files.append(Entry(root, path, info.st_size, info.st_mtime_ns, executable))
         else:
             found.unreadable.append((root, path))
-    found.passed_over += [f"{walk.top}/{path}" for path in walk.passed_over]
+    passed_over = [(path, f"{walk.top}/{path}") for path in walk.passed_over]
+    found.passed_over += [place for path, place in passed_over if path not in before or before[path] != _target(place)]
     found.unreadable += [(root, path) for path in walk.unreadable]
 
 

@@ -99,10 +99,11 @@ def _told(answer: bytes) -> object:
 def _packed(prepared: Prepared, folder: Path) -> bytes:
     import tarfile  # noqa: PLC0415 (only a submit needs it)
 
+    from orchestrator.prepare.prepare import files_to_send  # noqa: PLC0415 (as above)
     from orchestrator.runs.files.code_snapshot import take  # noqa: PLC0415 (as above)
 
     code = prepared.loaded.job.code
-    take(prepared.loaded.code_dir, folder, code.ignore, code.max_size)
+    take(prepared.loaded.code_dir, folder, code.ignore, code.max_size, files_to_send(prepared))
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
         tar.add(folder, "code")
