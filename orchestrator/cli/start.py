@@ -18,6 +18,10 @@ def start(root: Path, asked: Any, *, follow: bool, as_json: bool, dry_run: bool 
     from orchestrator.prepare import notes, prepare
 
     prepared = prepare.prepare(root, asked)
+    if prepared.interpreter is not None:
+        say(f"python {prepared.interpreter.path} ({prepared.interpreter.why})")
+    elif prepared.profile.kind == "local" and prepared.profile.runtime == "none" and prepared.profile.python:
+        say(f"python {prepared.profile.python} (named for this run)")
     for note in notes.notes_on_request(prepared, asked.profile):
         say(note)
     if dry_run:
@@ -77,7 +81,7 @@ def _delegate(root: Path, prepared: Any, *, as_json: bool, follow: bool) -> int:
     from orchestrator.cli.render import runs as render
     from orchestrator.operations.submission import delegate
 
-    pointer = delegate.hand_over(root, prepared)
+    pointer = delegate.hand_over(root, prepared, tell=say)
     if follow:
         say(f"submitted {pointer.run_id}, which {pointer.host} looks after; Ctrl-C detaches, and the run goes on")
         delegate.reach(pointer, "", ["logs", pointer.run_id, "--follow"])

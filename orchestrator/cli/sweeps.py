@@ -90,7 +90,7 @@ def _delegate(root: Path, found: Sweep, *, as_json: bool) -> int:
     """Have another machine submit and look after the points."""
     from orchestrator.operations.submission import delegate
 
-    pointer = delegate.hand_over(root, found.plain, found.to_json())
+    pointer = delegate.hand_over(root, found.plain, found.to_json(), say)
     if as_json:
         print_json({"sweep": pointer.run_id, "supervisor": pointer.host})
         return 0

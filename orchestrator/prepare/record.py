@@ -100,9 +100,14 @@ def copy_code(prepared: Prepared, run: RunDir) -> dict[str, Any]:
     ignored = facts.pop("ignored", None)  # of a repeated run, nobody has looked yet
     if is_here(prepared):
         facts["linked"] = _lay_ignored(prepared, run.path / "code", ignored)
+    facts = {name: value for name, value in facts.items() if name not in ("left_out", "linked") or _says(value)}
     code_dir = str(run.path / "code")
     write_baseline(code_dir, baseline(code_dir))  # what differs from it later, the ranks have written
     return facts
+
+
+def _says(value: Any) -> bool:
+    return bool(value.get("files")) if isinstance(value, dict) else bool(value)
 
 
 def _lay_ignored(prepared: Prepared, copy: Path, ignored: Sequence[str] | None) -> tuple[str, ...]:
