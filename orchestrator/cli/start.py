@@ -18,10 +18,6 @@ def start(root: Path, asked: Any, *, follow: bool, as_json: bool, dry_run: bool 
     from orchestrator.prepare import notes, prepare
 
     prepared = prepare.prepare(root, asked)
-    if prepared.interpreter is not None:
-        say(f"python {prepared.interpreter.path} ({prepared.interpreter.why})")
-    elif prepared.profile.kind == "local" and prepared.profile.runtime == "none" and prepared.profile.python:
-        say(f"python {prepared.profile.python} (named for this run)")
     for note in notes.notes_on_request(prepared, asked.profile):
         say(note)
     if dry_run:
@@ -42,6 +38,8 @@ def _submit(root: Path, prepared: Any, *, as_json: bool, follow: bool) -> int:
         return _delegate(root, prepared, as_json=as_json, follow=follow)
     with naming_who_is_awaited(kind_of(dict(prepared.profile))) as elsewhere:
         run = submit.submit(root, prepared, elsewhere.hear)
+    if prepared.interpreter is not None and not as_json:
+        say(f"python {prepared.interpreter.path} ({prepared.interpreter.why})")
     wait = submit.wait_for_places(run)
     on_supervisor = notes.note_on_wait() if wait else notes.note_on_supervisor(prepared, starts_later=was_queued(run))
     events = run.events()

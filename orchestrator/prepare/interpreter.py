@@ -14,10 +14,9 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from orchestrator.errors import UsageError
-from orchestrator.node.system.interpreter import InterpreterError, ask_interpreter
 
 PATIENCE: Final = 10.0  # seconds
 MOST_READ: Final = 4096
@@ -67,13 +66,13 @@ def _of_program(path: str, environ: Mapping[str, str]) -> str:
     words = shlex.split(head[2:].partition(b"\n")[0].decode("utf-8", "replace")) if head.startswith(b"#!") else []
     name = os.path.basename(words[0]) if words else ""
     if name == "env" and len(words) > 1 and _PYTHON.fullmatch(words[-1]):
-        return _answered(shutil.which(words[-1], path=environ.get("PATH", os.defpath)) or "", environ)
+        return _answered(shutil.which(words[-1], path=environ.get("PATH", os.defpath)) or "")
     if _PYTHON.fullmatch(name):
         return words[0]
     if name == "sh" and (match := _EXEC.search(head)):
         return shlex.split(match[1].decode("utf-8", "replace"))[0]
     beside = path if is_python else f"{os.path.dirname(path)}/python"  # a shell script, as pyenv's shims are
-    return _answered(beside, environ) if os.access(beside, os.X_OK) else ""
+    return _answered(beside) if os.access(beside, os.X_OK) else ""
 
 
 def _head(path: str) -> bytes:
@@ -86,15 +85,20 @@ def _head(path: str) -> bytes:
         return file.read(MOST_READ)
 
 
-def _answered(python: str, environ: Mapping[str, str]) -> str:
+def _answered(python: str) -> str:
     """Return the path itself if it is an interpreter, else what the script of that name says its interpreter is."""
-    if not python or not _head(python).startswith(b"#!"):
-        return python
+    is_script = python and _head(python).startswith(b"#!")
+    return str(_ask(python).get("python") or "") if is_script else python
+
+
+def _ask(python: str) -> dict[str, Any]:
+    """Start an interpreter and return its answer; raises UsageError if it does not answer within PATIENCE."""
+    from orchestrator.node.system.interpreter import InterpreterError, ask_interpreter  # noqa: PLC0415 (few are asked)
+
     try:
-        answer = ask_interpreter(python, "-I", "-S", "-c", ASK, seconds=PATIENCE)
+        return ask_interpreter(python, "-I", "-S", "-c", ASK, seconds=PATIENCE)
     except InterpreterError as error:
         raise UsageError(f"the interpreter {python} {error}", OPTION) from error
-    return str(answer.get("python") or "")
 
 
 def _has_torch(prefix: str) -> bool:
@@ -125,10 +129,7 @@ def check_starts(python: str, cache: Path) -> None:
     mark = cache / f"{info.st_dev}-{info.st_ino}-{info.st_size}-{info.st_mtime_ns}"
     if mark.exists():
         return
-    try:
-        ask_interpreter(path, "-I", "-S", "-c", "print('{}')", seconds=PATIENCE)
-    except InterpreterError as error:
-        raise UsageError(f"the interpreter {python} {error}", OPTION) from error
+    _ask(path)
     if cache.parent.is_dir():
         cache.mkdir(mode=0o700, exist_ok=True)
         mark.touch()

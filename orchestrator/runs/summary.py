@@ -79,11 +79,16 @@ def left_out_note(events: Iterable[Event]) -> str:
 
     On this machine it says which checkpoints are links to the user's own files.
     """
-    from orchestrator.runs.files.ignore_rules import left_out_words  # noqa: PLC0415 (most commands submit nothing)
-    from orchestrator.runs.files.laid_files import words_on_links  # noqa: PLC0415 (as above)
-
     code = code_of(events) or {}
-    return left_out_words(code.get("left_out")) or words_on_links(code.get("linked"))
+    if "left_out" in code:
+        from orchestrator.runs.files.ignore_rules import left_out_words  # noqa: PLC0415 (most runs are sent everything)
+
+        return left_out_words(code["left_out"])
+    if "linked" in code:
+        from orchestrator.runs.files.laid_files import words_on_links  # noqa: PLC0415 (most runs link no checkpoint)
+
+        return words_on_links(code["linked"])
+    return ""
 
 
 def _nodes(events: list[Event]) -> dict[int, Event]:

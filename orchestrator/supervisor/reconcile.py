@@ -17,7 +17,6 @@ from orchestrator.errors import StoreError
 from orchestrator.protocol.events import EventKind
 from orchestrator.runs.dependencies import why_it_waits
 from orchestrator.runs.files.file_cache import FileCache
-from orchestrator.runs.missing_files import with_missing_file
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.reducer import reduce
 from orchestrator.runs.state import Cause, Ending, NodeStatus, Outcome, RunState, RunStatus, Verdict
@@ -151,7 +150,10 @@ def act(root: Path, run: RunDir, machine: Backend, action: Action) -> Verdict | 
             if isinstance(machine, Relauncher):
                 machine.relaunch(run, start)
         case Finish(verdict, ended):
-            verdict = with_missing_file(run, verdict)
+            if verdict.rank is not None:
+                from orchestrator.runs.missing_files import with_missing_file  # noqa: PLC0415 (most ranks end well)
+
+                verdict = with_missing_file(run, verdict)
             _finish(root, run, machine, Ending(verdict, ended or time.time()))
             return verdict
     return None
