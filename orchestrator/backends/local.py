@@ -41,7 +41,7 @@ class LocalBackend(Backend, Queueing):
             code_dir=str(run.path / "code"),
             inputs_dir=str(run.path.parent.parent / "inputs"),
             agent_python=sys.executable,
-            python=sys.executable,
+            python=python or sys.executable,
         )
 
     def submit(self, plan: LaunchPlan, tasks: tuple[NodeTask, ...], run: RunDir) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from orchestrator.runs.files.code_snapshot import retake
+from orchestrator.runs.files.code_snapshot import ignored_paths, retake
+from orchestrator.runs.files.laid_files import lay
 from orchestrator.runs.store import RunDir, write_durably
 from orchestrator.transport.node_archive import node_archive
 
@@ -17,10 +18,21 @@ def stage_replay(run: RunDir, name: str, checkpoint: Path | None, order: Order, 
     """Copy the run's code, and return what replays the rank there."""
     folder = run.path / name
     retake(run.path / "code", folder / "code", run.code_files())
+    _lay_ignored(run, folder / "code")
     write_durably(folder / "node.pyz", node_archive())
     given = order(str(folder), str(checkpoint) if checkpoint else "never")
     write_durably(folder / "order.json", given, private=True)
     return replay_argv(str(folder), python)
+
+
+def _lay_ignored(run: RunDir, copy: Path) -> None:
+    """Bring what is ignored in the user's own code folder into the copy, as the run itself has it."""
+    record = run.record()
+    code, folder = record.job.get("code"), Path(record.code_dir or "")
+    if not isinstance(code, dict) or not record.code_dir or not folder.is_dir():
+        return
+    paths = [path for path in ignored_paths(folder, code["ignore"]) if not (copy / path).exists()]
+    lay(folder.resolve(), copy, paths, code["max_size"])
 
 
 def replay_argv(folder: str, python: str) -> list[str]:

@@ -90,8 +90,9 @@ def request(
     again: str | None = None,
     waits: bool = False,
     after: str | None = None,
+    program: str = "",
 ) -> Any:
-    """Return what the options that submit, run and plan share ask for."""
+    """Return what the options that submit, run and plan share ask for; `program` starts Python in a typed line."""
     from orchestrator.prepare.prepare import Request
 
     nproc = shared["nproc_per_node"]
@@ -100,5 +101,6 @@ def request(
         "profile.nodes": shared["nodes"],
         "profile.nproc_per_node": int(nproc) if nproc is not None and nproc.isdecimal() else nproc,
     }
+    arguments = click.get_current_context().meta.get(_ARGUMENTS, ())
     return Request(job, profile, shared["sets"], flags, shared["env"], shared["resume"], rehearse, waits, again, after,
-                   shared["allow_code_dir"], click.get_current_context().meta.get(_ARGUMENTS, ()))  # fmt: skip
+                   shared["allow_code_dir"], arguments, program=program)  # fmt: skip

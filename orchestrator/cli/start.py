@@ -32,15 +32,19 @@ def _submit(root: Path, prepared: Any, *, as_json: bool, follow: bool) -> int:
     from orchestrator.operations.submission import delegate, submit
     from orchestrator.prepare import notes
     from orchestrator.runs.dependencies import was_queued
-    from orchestrator.runs.summary import code_note
+    from orchestrator.runs.summary import code_note, left_out_note
 
     if delegate.is_elsewhere(prepared):
         return _delegate(root, prepared, as_json=as_json, follow=follow)
     with naming_who_is_awaited(kind_of(dict(prepared.profile))) as elsewhere:
         run = submit.submit(root, prepared, elsewhere.hear)
+    if prepared.interpreter is not None and not as_json:
+        say(f"python {prepared.interpreter.path} ({prepared.interpreter.why})")
     wait = submit.wait_for_places(run)
     on_supervisor = notes.note_on_wait() if wait else notes.note_on_supervisor(prepared, starts_later=was_queued(run))
-    for note in (code_note(run.events()), on_supervisor, submit.note_on_profile(run), submit.note_on_queue(run)):
+    events = run.events()
+    for note in (code_note(events), left_out_note(events), on_supervisor,
+                 submit.note_on_profile(run), submit.note_on_queue(run)):  # fmt: skip
         if note:
             say(note)
     job = submit.slurm_job(run)
@@ -75,7 +79,7 @@ def _delegate(root: Path, prepared: Any, *, as_json: bool, follow: bool) -> int:
     from orchestrator.cli.render import runs as render
     from orchestrator.operations.submission import delegate
 
-    pointer = delegate.hand_over(root, prepared)
+    pointer = delegate.hand_over(root, prepared, tell=say)
     if follow:
         say(f"submitted {pointer.run_id}, which {pointer.host} looks after; Ctrl-C detaches, and the run goes on")
         delegate.reach(pointer, "", ["logs", pointer.run_id, "--follow"])

@@ -40,19 +40,14 @@ def submit_points(
     from orchestrator.prepare import notes, prepare
     from orchestrator.runs.dependencies import was_queued
     from orchestrator.runs.run_id import sweep_of
-    from orchestrator.runs.summary import code_note
+    from orchestrator.runs.summary import code_note, left_out_note
 
     found = (
         sweeping.prepare_sweep(root, asked, options, parallel)
         if isinstance(options, tuple)
         else sweeping.prepare_search(root, asked, options, parallel)
     )
-    what = "sweep" if found.search is None else "search"
-    for axis in found.axes:
-        if axis.is_argument:
-            say(f"{what}: {axis.word} is appended to the job's args")
-        elif axis.word != axis.field:
-            say(f"{what}: {axis.word} is {axis.field}")
+    _say_fields(found)
     if found.search is not None:
         say(searches.search_line(found.search))
     for note in notes.notes_on_request(found.prepared[0], asked.profile):
@@ -68,8 +63,11 @@ def submit_points(
         return _delegate(root, found, as_json=as_json)
     runs = sweeping.submit_sweep(root, found)
     sweep = str(sweep_of(runs[0].run_id))
+    if found.prepared[0].interpreter is not None and not as_json:
+        say(f"python {found.prepared[0].interpreter.path} ({found.prepared[0].interpreter.why})")
     on_supervisor = notes.note_on_supervisor(found.prepared[0], starts_later=was_queued(runs[0]))
-    for note in (code_note(runs[0].events()), on_supervisor, note_on_profile(runs[0])):
+    events = runs[0].events()
+    for note in (code_note(events), left_out_note(events), on_supervisor, note_on_profile(runs[0])):
         if note:
             say(note)
     if as_json:
@@ -85,11 +83,22 @@ def submit_points(
     return 0
 
 
+def _say_fields(found: Sweep) -> None:
+    """Print which field each short word of the sweep or search means."""
+    what = "sweep" if found.search is None else "search"
+    for axis in found.axes:
+        if axis.is_argument:
+            say(f"{what}: {axis.word} is appended to the job's args")
+        elif axis.word != axis.field:
+            say(f"{what}: {axis.word} is {axis.field}")
+
+
+
 def _delegate(root: Path, found: Sweep, *, as_json: bool) -> int:
     """Have another machine submit and look after the points."""
     from orchestrator.operations.submission import delegate
 
-    pointer = delegate.hand_over(root, found.plain, found.to_json())
+    pointer = delegate.hand_over(root, found.plain, found.to_json(), say)
     if as_json:
         print_json({"sweep": pointer.run_id, "supervisor": pointer.host})
         return 0

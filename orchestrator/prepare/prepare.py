@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from orchestrator.backends import backend_of
+from orchestrator.backends import backend_of, kind_of
 from orchestrator.errors import UsageError
 from orchestrator.protocol.task import Debug
 from orchestrator.runs import dependencies
@@ -22,6 +22,7 @@ from orchestrator.runs.sweeps import find_sweep
 if TYPE_CHECKING:  # what only looks at runs must not wait for pydantic
     from orchestrator.backends.base import CheckResult
     from orchestrator.environments.lock import Lock
+    from orchestrator.prepare.interpreter import Interpreter
     from orchestrator.specs.documents.loaded import Loaded
     from orchestrator.specs.documents.yaml_source import Document
     from orchestrator.specs.environment import Environment
@@ -51,6 +52,7 @@ class Request:
     args: tuple[str, ...] = ()  # of the program, after the job's own
     debug_rank: int | None = None  # waits for a debugger
     notify_on: tuple[str, ...] = ()  # instead of the events that the job names
+    program: str | None = None  # which starts Python in the line that was typed; empty if none. None: nobody typed one
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ class Prepared:
     after: Dependency | None = None
     lock: Lock | None = None  # of its Python environment
     debug_rank: int | None = None
+    interpreter: Interpreter | None = None  # on this machine, if the profile names none
 
 
 def prepare(root: Path, request: Request) -> Prepared:
@@ -108,10 +111,39 @@ def prepare(root: Path, request: Request) -> Prepared:
         hidden |= ledger.hidden_values(loaded.job.track, shell, is_here=is_here)
     after = _after(root, request.after) if request.after is not None else None
     lock = _lock(loaded, repeats)
+    interpreter = _interpreter(request, loaded.job, profile, repeats)
+    _check_interpreter(root, profile, interpreter)
     return Prepared(
         loaded, profile, environment, rehearsed, request.waits, tuple(given), repeats, hidden, after, lock,
-        request.debug_rank,
+        request.debug_rank, interpreter,
     )  # fmt: skip
+
+
+def _interpreter(request: Request, job: Job, profile: AnyProfile, repeats: RunDir | None) -> Interpreter | None:
+    """Return the interpreter that trains on this machine; None if the profile, an image or a lock says so instead."""
+    if profile.kind != "local" or profile.python or profile.runtime != "none" or job.environment is not None:
+        return None
+    from orchestrator.prepare.interpreter import Interpreter, of_shell  # noqa: PLC0415 (only a local run needs it)
+
+    if repeats is not None and repeats.record().kind == "local":
+        earlier = repeats.plan().first.python
+        if earlier.startswith("/") and os.access(earlier, os.X_OK):
+            return Interpreter(earlier, f"as in {repeats.run_id}")
+    if request.program is None:
+        return None
+    return of_shell(
+        request.program, os.environ, needs_torch=isinstance(request.job, str)
+    )  # a job's file names no program
+
+
+def _check_interpreter(root: Path, profile: AnyProfile, interpreter: Interpreter | None) -> None:
+    """Raise UsageError if the interpreter that is to train on this machine does not answer."""
+    python = profile.python if interpreter is None else interpreter.path
+    if python is None or profile.kind != "local" or profile.runtime != "none" or python == sys.executable:
+        return
+    from orchestrator.prepare.interpreter import check_starts  # noqa: PLC0415 (only another interpreter is asked)
+
+    check_starts(python, root / "cache" / "python")
 
 
 def _documents(root: Path, request: Request, flags: dict[str, Any]) -> Loaded:
@@ -197,6 +229,24 @@ def _checkpoint_of(root: Path, text: str) -> str:
     raise UsageError(f"run {run.run_id} left no checkpoint in {folder}", "submit without --resume, or name another run")
 
 
+def is_here(prepared: Prepared) -> bool:
+    """Tell whether the run can read the user's own code folder: it is on this machine, or shares its disks."""
+    return kind_of(dict(prepared.profile)) in ("local", "slurm") and prepared.profile.runtime == "none"
+
+
+def files_to_send(prepared: Prepared) -> tuple[str, ...] | None:
+    """Return the files of the code folder that the job's command line names, for a copy that has them in any case.
+
+    None for a run that can read the folder itself.
+    """
+    if is_here(prepared):
+        return None
+    from orchestrator.runs.files.ignore_rules import named_files  # noqa: PLC0415 (only a submit needs it)
+
+    job = prepared.loaded.job
+    return named_files(prepared.loaded.code_dir.resolve(), [job.script or "", *(job.command or ()), *job.args])
+
+
 @dataclass(frozen=True)
 class Shipment:
     """What a submit would send of this machine, and what it would run here beside orch itself."""
@@ -219,7 +269,7 @@ def shipment(prepared: Prepared) -> Shipment:
         files, size = len(sizes), sum(sizes)
     else:
         folder = prepared.loaded.code_dir
-        files, size = measure(folder, code.ignore, code.max_size)
+        files, size = measure(folder, code.ignore, code.max_size, files_to_send(prepared))
     here = [f"notify {_how(each)}" for each in prepared.loaded.job.notify]
     if prepared.lock is not None:
         here.append(f"uv, which builds the source distributions of {prepared.lock.name} where it has any")
@@ -244,7 +294,7 @@ def plan_for(root: Path, prepared: Prepared, run_id: str | None = None) -> Launc
     from orchestrator.specs.plan import plan  # noqa: PLC0415 (what only looks at runs does without)
 
     run_id = run_id or f"{prepared.loaded.job.name}-{DRY_RUN_ID}"
-    place = _place(RunDir(root / "runs" / run_id), prepared.profile)
+    place = _place(RunDir(root / "runs" / run_id), prepared.profile, prepared.interpreter)
     launch = plan(prepared.loaded.job, prepared.profile, run_id, place, prepared.environment.env)
     if prepared.debug_rank is None:
         return launch
@@ -259,9 +309,10 @@ def shown_plan(root: Path, prepared: Prepared, *, asks: bool = False) -> LaunchP
     return launch if reaches_out else backend_of(prepared.profile).completed(launch)
 
 
-def _place(run: RunDir, profile: AnyProfile) -> Place:
+def _place(run: RunDir, profile: AnyProfile, interpreter: Interpreter | None) -> Place:
     """Where the run will live; asks no other machine, so that a dry run needs none."""
     python = profile.python if profile.runtime == "none" else None  # a container's is not the machine's
+    python = interpreter.path if interpreter is not None else python
     return backend_of(profile).place(run, profile.workdir, python)
 
 

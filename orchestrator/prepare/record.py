@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends import backend, kind_of
 from orchestrator.node.system.processes import identify
-from orchestrator.prepare.prepare import Prepared
+from orchestrator.prepare.prepare import Prepared, files_to_send, is_here
 from orchestrator.protocol.code_baseline import write_baseline
 from orchestrator.protocol.events import EventKind
 from orchestrator.runs.notifications.ledger import watch
@@ -96,9 +97,32 @@ def copy_code(prepared: Prepared, run: RunDir) -> dict[str, Any]:
     from orchestrator.node.server.outputs import baseline  # noqa: PLC0415 (only a submit needs it)
 
     facts = _copied(prepared, run)
+    ignored = facts.pop("ignored", None)  # of a repeated run, nobody has looked yet
+    if is_here(prepared):
+        facts["linked"] = _lay_ignored(prepared, run.path / "code", ignored)
+    facts = {name: value for name, value in facts.items() if name not in ("left_out", "linked") or _says(value)}
     code_dir = str(run.path / "code")
     write_baseline(code_dir, baseline(code_dir))  # what differs from it later, the ranks have written
     return facts
+
+
+def _says(value: Any) -> bool:
+    return bool(value.get("files")) if isinstance(value, dict) else bool(value)
+
+
+def _lay_ignored(prepared: Prepared, copy: Path, ignored: Sequence[str] | None) -> tuple[str, ...]:
+    """Bring what is ignored in the code folder into the copy of it; return the checkpoints that are only links."""
+    code, folder = prepared.loaded.job.code, prepared.loaded.code_dir
+    if ignored is None:
+        from orchestrator.runs.files.code_snapshot import ignored_paths  # noqa: PLC0415 (few runs are repeated)
+
+        ignored = ignored_paths(folder, code.ignore) if folder.is_dir() else ()
+        ignored = [path for path in ignored if not os.path.lexists(copy / path)]
+    if not ignored:
+        return ()
+    from orchestrator.runs.files.laid_files import lay  # noqa: PLC0415 (most folders ignore nothing that is there)
+
+    return lay(folder.resolve(), copy, ignored, code.max_size)
 
 
 def _copied(prepared: Prepared, run: RunDir) -> dict[str, Any]:
@@ -109,4 +133,5 @@ def _copied(prepared: Prepared, run: RunDir) -> dict[str, Any]:
     from orchestrator.runs.files.code_snapshot import take  # noqa: PLC0415 (only a submit needs it)
 
     code = prepared.loaded.job.code
-    return asdict(take(prepared.loaded.code_dir, run.path / "code", code.ignore, code.max_size))
+    named = files_to_send(prepared)
+    return asdict(take(prepared.loaded.code_dir, run.path / "code", code.ignore, code.max_size, named))

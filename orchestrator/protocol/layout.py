@@ -3,6 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
+
+# The names of orch's own files in a run's folder, as patterns. Every other file there was written by the run's program.
+_OWN_ON_NODES = (
+    r"code\.baseline\.json|node\.pyz|submitit\.pyz|order\.json|shared|given|received\.json|cancel\.json|rank0\.done"
+    r"|metrics\.jsonl|result\.json|container|code\.[^/]*\.tmp"
+    r"|slurm/([A-Za-z0-9_%-][A-Za-z0-9_.%-]*\.(log|pkl|sh|sbatch)|again\.\d+)"
+    r"|nodes/\d+/([a-z]+\.json|(agent|launcher)\.log|(events|samples)\.jsonl(\.1)?|start_\d+|attempt_\d+"
+    r"|container_\d+\.id|second_copy|scratch|compiled|receiving)"
+)
+_OWN_HERE = (
+    r"(run|plan|code|handle|slurm|held|queue|secrets|track_secrets|verdict|environment|packages|launch|pull|pulled"
+    r"|notify_secrets)\.json|sending|(events|notify)\.jsonl|notify\.log|(collect|outputs|logs)\.lock|trackers"
+    r"|[^/]*\.replay-[0-9a-f]{6}"
+)
+_WRITTEN_WHOLE = r"(\.partial)?"  # as `write_file` calls a file that has not come yet
+_WRITTEN_ATOMICALLY = r"\.[^/]*\.[0-9a-f]{8}\.[0-9a-f]{8}\.\d+\.tmp"  # as `temporary_name` calls a file
+_RUN = r"\..*|.*-[abcdefghjkmnpqrstuvwxyz2-9]{6}(\.\d+)?(\.replay-[0-9a-f]{6})?"
 
 GIVEN = "given"  # the folder, and the first part of the name, of a checkpoint that a run was given to start from
 
@@ -58,6 +76,32 @@ def archive_file(run_dir: str) -> str:
 def output_folder(run_dir: str) -> str:
     """Return $ORCH_OUTPUT_DIR: what the ranks write there is kept with the run."""
     return f"{run_dir}/outputs"
+
+
+def is_own_file(path: str, *, here: bool) -> bool:
+    """Tell whether a file or folder of a run's folder is orch's own, by its path from there.
+
+    `here` is the machine that the run was submitted on, which keeps the run's records in the same folder.
+    """
+    known = f"{_OWN_ON_NODES}|{_OWN_HERE}" if here else _OWN_ON_NODES
+    parent, _, name = path.rpartition("/")
+    is_being_written = (not parent or parent.startswith(("nodes/", "slurm"))) and re.fullmatch(
+        _WRITTEN_ATOMICALLY, name
+    )
+    return bool(is_being_written or re.fullmatch(f"({known}){_WRITTEN_WHOLE}", path))
+
+
+def is_run_folder(name: str) -> bool:
+    """Tell whether a name beside a run's folder is another run's folder, or a hidden file of orch's."""
+    return re.fullmatch(_RUN, name, re.DOTALL) is not None
+
+
+def container_view(run_dir: str) -> str:
+    """Return the folder that a container sees in place of the folder that holds the run's folder.
+
+    Files that ranks write beside or above their working folder are kept there, and orch's own records are out of sight.
+    """
+    return f"{run_dir}/container"
 
 
 def given_folder(run_dir: str) -> str:

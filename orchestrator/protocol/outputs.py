@@ -19,6 +19,16 @@ LEFT_OUT = (
     ".ipynb_checkpoints/", ".venv/", "venv/", "node_modules/", "/data/",
 )  # fmt: skip
 CODE, OUTPUTS, CHECKPOINTS = "code", "outputs", "checkpoints"  # the folders in which outputs are looked for
+# A script's `..` and `../..`: the run's folder and the folder that holds it. A container has a view of its own of both,
+# and the points of a sweep have one working folder, and so one `..`, in common.
+BESIDE, ABOVE, IN_CONTAINER, ABOVE_IN_CONTAINER, BESIDE_ALL = (
+    "beside", "above", "beside_in_container", "above_in_container", "beside_all_points"
+)  # fmt: skip
+_FOLDERS_HERE = {
+    OUTPUTS: "", CHECKPOINTS: f"{CHECKPOINTS}/", CODE: "", BESIDE: "beside/", IN_CONTAINER: "beside/",
+    BESIDE_ALL: "beside/", ABOVE: "above/", ABOVE_IN_CONTAINER: "above/",
+}  # fmt: skip
+ROOTS = frozenset(_FOLDERS_HERE)
 ASIDE = "renamed"  # of files whose own name is taken at home
 # Compiled when they are first used: every command waits for this module.
 _RESERVED = rf"(node_\d+|{ASIDE})(/|$)"
@@ -159,15 +169,16 @@ def _last(patterns: Sequence[_Pattern], path: str, *, is_folder: bool) -> bool:
 
 
 def home_names(entries: Iterable[Entry], node: int = 0) -> dict[str, Entry]:
-    """Return each file by its path in the run's folder of outputs at home; those of other nodes than 0 apart.
+    """Return each file by its path in the run's folder of outputs here; files of other nodes than 0 have a folder.
 
-    What lies in $ORCH_OUTPUT_DIR has its own name there; a file of the working folder whose name is taken goes aside.
+    A file of $ORCH_OUTPUT_DIR keeps its path. A file whose path is taken by then goes to a folder of renamed files.
     """
-    ordered = sorted(entries, key=lambda entry: ((OUTPUTS, CHECKPOINTS, CODE).index(entry.root), entry.path))
+    order = list(_FOLDERS_HERE)
+    ordered = sorted(entries, key=lambda entry: (order.index(entry.root), entry.path))
     found: dict[str, Entry] = {}
     folders: set[str] = set()
     for entry in ordered:
-        name = f"{CHECKPOINTS}/{entry.path}" if entry.root == CHECKPOINTS else entry.path
+        name = f"{_FOLDERS_HERE[entry.root]}{entry.path}"
         is_taken = name in found or name in folders or any(above in found for above in _above(name))
         if is_taken or re.match(_RESERVED, name):
             name = f"{ASIDE}/{entry.root}/{entry.path}"

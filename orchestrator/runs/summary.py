@@ -74,6 +74,23 @@ def code_note(events: Iterable[Event]) -> str:
     return f"note: the code folder {what}; a snapshot of it is stored with the run"
 
 
+def left_out_note(events: Iterable[Event]) -> str:
+    """Return one line if an ignore file kept files of the code folder from the run; empty otherwise.
+
+    On this machine it says which checkpoints are links to the user's own files.
+    """
+    code = code_of(events) or {}
+    if "left_out" in code:
+        from orchestrator.runs.files.ignore_rules import left_out_words  # noqa: PLC0415 (most runs are sent everything)
+
+        return left_out_words(code["left_out"])
+    if "linked" in code:
+        from orchestrator.runs.files.laid_files import words_on_links  # noqa: PLC0415 (most runs link no checkpoint)
+
+        return words_on_links(code["linked"])
+    return ""
+
+
 def _nodes(events: list[Event]) -> dict[int, Event]:
     """The last introduction of each node's agent."""
     found = {event["node"]: event for event in events if event["kind"] == EventKind.AGENT_STARTED and _is_node(event)}

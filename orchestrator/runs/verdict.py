@@ -284,7 +284,24 @@ def _hint_of(culprit: Event, words: str) -> str:
         )
     if gpu_error is not None and not culprit.get("oom"):
         return gpu_error.hint
+    if hint := _hint_on_module(culprit):
+        return hint
     return hint_for("MemoryError" if culprit.get("oom") else words, culprit.get("code"), culprit.get("signal"))
+
+
+def _hint_on_module(culprit: Event) -> str:
+    """Return which interpreter lacks a module, and which others there are; empty if no module is missing."""
+    missed = culprit.get("missing")
+    if not isinstance(missed, dict) or not isinstance(missed.get("module"), str):
+        return ""
+    module, python = missed["module"], str(missed.get("python"))
+    others = ", ".join(str(each) for each in items(missed.get("others")))
+    which = "these interpreters there have it" if missed.get("has_it") else "other interpreters there"
+    return (
+        f"{python} on {culprit.get('host', '?')} has no module {module}"
+        f"{f'; {which}: {others}' if others else ''}; choose one with python: in the profile or "
+        f"--set profile.python=PATH, install it ({python} -m pip install ...), or put the module into the code folder"
+    )
 
 
 def _who_was_lost(nodes: tuple[NodeState, ...], own: list[Event]) -> str:
@@ -408,7 +425,7 @@ _RULES: tuple[tuple[str, str], ...] = (
     (r"Permission denied", "a file may not be used by this user: check its owner and mode on that node"),
     (
         r"No such file or directory|FileNotFoundError",
-        "a file is missing on that node: only the code folder and inputs are sent along",
+        "a file is missing on that node: only the code folder, without ignored files, and inputs are sent elsewhere",
     ),
 )
 

@@ -150,6 +150,10 @@ def act(root: Path, run: RunDir, machine: Backend, action: Action) -> Verdict | 
             if isinstance(machine, Relauncher):
                 machine.relaunch(run, start)
         case Finish(verdict, ended):
+            if verdict.rank is not None:
+                from orchestrator.runs.missing_files import with_missing_file  # noqa: PLC0415 (most ranks end well)
+
+                verdict = with_missing_file(run, verdict)
             _finish(root, run, machine, Ending(verdict, ended or time.time()))
             return verdict
     return None

@@ -35,11 +35,16 @@ write("run.sh", b"#!/bin/sh")
 os.chmod("run.sh", 0o755)
 os.symlink("/etc/passwd", "out")
 os.symlink("model.pt", "last.pt")
+write("../results/out.txt", b"beside")
+write("../../above.txt", b"above")
+write(os.environ["ORCH_RUN_DIR"] + "/nodes/mine.txt", b"absolute")
+os.symlink("../results", "linked")
 with open("main.py", "a") as file:
     file.write("# changed by itself")
 """
 NAMES = {
     "model.pt", "outputs/checkpoint-500/weights.bin", "lightning_logs/version_0/hparams.yaml", "x", "run.sh", "main.py",
+    "beside/results/out.txt", "above/above.txt", "beside/nodes/mine.txt",
     b"odd-\xff\n name".decode("utf-8", "surrogateescape"),
 }  # fmt: skip
 
@@ -88,9 +93,9 @@ def test_what_an_ordinary_script_writes_comes_home_byte_for_byte(lab: Lab) -> No
     listed = lab.orch("outputs", run, "--json").json
     assert ({each["path"] for each in listed["files"]}, listed["left"]) == (NAMES, [])
     assert listed["passed_over"] == [f"/home/alice/.orch/runs/{run}/code/out"]
-    assert "7 output files (2.2 MB)" in lab.orch("outputs", run).out
+    assert "10 output files (2.2 MB)" in lab.orch("outputs", run).out
     assert_fetched(lab, run)
-    assert "7 output files (2.2 MB) went with" in lab.orch("rm", run).err
+    assert "10 output files (2.2 MB) went with" in lab.orch("rm", run).err
 
 
 # Two ranks that write the same names, more than may come home, and something that can't be read.

@@ -21,7 +21,7 @@ from orchestrator.errors import BackendError
 from orchestrator.protocol.checkpoints.checksum import Algorithm, Checksum
 from orchestrator.protocol.files import sync_filesystem, write_atomic
 from orchestrator.protocol.layout import output_folder
-from orchestrator.protocol.outputs import CHECKPOINTS, CODE, OUTPUTS, Entry, chosen, home_names, leads_out
+from orchestrator.protocol.outputs import ROOTS, Entry, chosen, home_names, leads_out
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.answers import data_of
 from orchestrator.transport.rpc import CALL_SECONDS
@@ -246,7 +246,7 @@ class _Listing:
         )  # fmt: skip
         host, roots = session.address.host, reply["roots"]
         try:
-            if unknown := sorted(roots.keys() - {CODE, OUTPUTS, CHECKPOINTS}):
+            if unknown := sorted(roots.keys() - ROOTS):
                 raise ValueError(f"{unknown[0]!r:.100} is none of a run's folders")
             entries = [_checked(Entry(*values), roots) for values in data_of(host, "list_outputs", data)]
         except ValueError as error:

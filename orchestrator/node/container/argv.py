@@ -16,6 +16,7 @@ from orchestrator.node.system.processes import MARK, mark
 from orchestrator.protocol.layout import (
     archive_file,
     attempt_folder,
+    container_view,
     given_folder,
     metrics_file,
     node_folder,
@@ -108,7 +109,9 @@ def mounts(task: NodeTask, attempt: int) -> list[Mount]:
         read.append(given_folder(task.run_dir))
     elif task.resume.startswith("/") and not _is_within(task.resume, task.checkpoint_dir):
         read.append(task.resume)
-    own = [Mount(path, path, read_only=True) for path in read]
+    # First, as the others lie in it: what ranks write beside or above their working folder must outlive the container.
+    own = [Mount(container_view(task.run_dir), os.path.dirname(task.run_dir))]
+    own += [Mount(path, path, read_only=True) for path in read]
     own += [Mount(path, path) for path in written_inside(task, attempt)]
     own += [Mount(scratch_folder(task), SCRATCH)] if task.container.runtime in SHARES_TMP else []
     return [*own, *task.container.mounts]
@@ -118,6 +121,13 @@ def _mounts(task: NodeTask, resources: NodeResources, attempt: int) -> list[Moun
     asked = mounts(task, attempt)
     targets = {mount.target for mount in asked}
     return [*asked, *(Mount(path, path, read_only=True) for path in resources.files if path not in targets)]
+
+
+def places_in_view(task: NodeTask, attempt: int) -> list[tuple[str, str]]:
+    """Return (what is mounted, its path on the node in the container's view) of each mount that lies in that view."""
+    above, view = os.path.dirname(task.run_dir), container_view(task.run_dir)
+    inside = [mount for mount in mounts(task, attempt) if mount.target.startswith(f"{above}/")]
+    return [(mount.source, f"{view}{mount.target[len(above) :]}") for mount in inside]
 
 
 def scratch_folder(task: NodeTask) -> str:

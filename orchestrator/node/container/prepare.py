@@ -22,6 +22,7 @@ from orchestrator.node.container.argv import (
     argv,
     compiled_folder,
     container_name,
+    places_in_view,
     scratch_folder,
     told,
     written_inside,
@@ -40,7 +41,7 @@ from orchestrator.node.container.engine import (
 from orchestrator.node.system.gpus.devices import machine_devices
 from orchestrator.protocol.files import write_json
 from orchestrator.protocol.json_text import parse_json
-from orchestrator.protocol.layout import given_folder, metrics_file, node_folder, second_copy_file
+from orchestrator.protocol.layout import container_view, given_folder, metrics_file, node_folder, second_copy_file
 from orchestrator.protocol.places.devices import VISIBLE, shown, words_of
 from orchestrator.protocol.reading import MOST_WORD, read_regular
 from orchestrator.protocol.task import Container, Mount, NodeTask, copies_checkpoints
@@ -98,7 +99,21 @@ def _make_places(task: NodeTask, attempt: int) -> None:
         remove_scratch(task)  # of an agent that was killed
         os.mkdir(scratch_folder(task), 0o700)
     if task.node_rank == 0:
-        os.close(os.open(metrics_file(task.run_dir), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644))
+        _make_file(metrics_file(task.run_dir))
+    os.makedirs(container_view(task.run_dir), exist_ok=True)
+    view = os.path.realpath(container_view(task.run_dir))
+    for source, place in places_in_view(task, attempt):  # else an engine makes them, as root's
+        if not f"{os.path.realpath(os.path.dirname(place))}/".startswith(f"{view}/"):
+            continue  # an earlier attempt's ranks laid a link there, which may lead anywhere
+        if os.path.isfile(source):
+            os.makedirs(os.path.dirname(place), exist_ok=True)
+            _make_file(place)
+        else:
+            os.makedirs(place, exist_ok=True)
+
+
+def _make_file(path: str) -> None:
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644))
 
 
 def remove_scratch(task: NodeTask) -> None:

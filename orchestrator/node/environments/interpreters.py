@@ -8,13 +8,8 @@ import shutil
 from collections.abc import Iterator
 from typing import Any
 
-from orchestrator.node.system.interpreter import InterpreterError, ask_interpreter
+from orchestrator.node.system.interpreter import PLACES, InterpreterError, ask_interpreter
 
-# Where a Python is that is not on PATH: a command over SSH lacks what only a login shell adds to it.
-PLACES = (
-    "/usr/bin", "/usr/local/bin", "~/.local/bin", "~/.pyenv/versions/*/bin", "~/.local/share/uv/python/*/bin",
-    "/opt/*/bin", "/opt/python/*/bin", "~/*conda*/bin", "~/*conda*/envs/*/bin", "~/*forge*/bin", "~/*forge*/envs/*/bin",
-)  # fmt: skip
 # Its own absolute path: a shim such as pyenv's is no interpreter, and only the real one knows where it is.
 ASK = """
 import json, os, platform, site, sys, sysconfig

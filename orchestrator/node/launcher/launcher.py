@@ -393,11 +393,20 @@ class Launcher:
         if (report["signal"] == "SIGKILL" or "worker_killed" in report) and (count := oom_kills()) > self.oom_kills:
             report["oom"] = True
             self.oom_kills = count  # another rank's failure needs another kill
+        if code > 0 and "No module named" in (words := _last_words(report)):
+            from orchestrator.node.launcher.rank.missing_module import missing_module  # noqa: PLC0415 (few ranks miss one)
+
+            report["missing"] = missing_module(words)
         if process.log.lost:
             report["log_bytes_lost"] = process.log.lost
         # One that was only asked to end and was killed may have been dying as it was asked: by somebody else's hand.
         stopped = process.sent == signal.SIGKILL or (process.sent != 0 and report["signal"] != "SIGKILL")
         self.report("exit", rank=start.rank, stopped=stopped, **report)
+
+
+def _last_words(report: dict[str, Any]) -> str:
+    error = report["error"] or {}
+    return "\n".join([f"{error.get('type')}: {error.get('message')}", *([] if error else report["tail"][-3:])])
 
 
 def has_ended(pid: int) -> bool:

@@ -6,17 +6,29 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from orchestrator.node.server.request import Answer, Request, at_user
 from orchestrator.protocol.checkpoints import checkpoint_dir
 from orchestrator.protocol.checkpoints.checksum import BLOCK_BYTES
 from orchestrator.protocol.code_baseline import Baseline, read_baseline
 from orchestrator.protocol.json_text import parse_json
-from orchestrator.protocol.layout import output_folder
-from orchestrator.protocol.outputs import CHECKPOINTS, CODE, OUTPUTS, Entry, Matcher, OutputRules
+from orchestrator.protocol.layout import container_view, is_own_file, is_run_folder, output_folder
+from orchestrator.protocol.outputs import (
+    ABOVE,
+    ABOVE_IN_CONTAINER,
+    BESIDE,
+    BESIDE_ALL,
+    CHECKPOINTS,
+    CODE,
+    IN_CONTAINER,
+    OUTPUTS,
+    Entry,
+    Matcher,
+    OutputRules,
+)
 from orchestrator.protocol.reading import descriptor_of, read_regular
 
 SMALL_ANSWER = 4 << 20
@@ -27,9 +39,21 @@ _hashes: dict[str, tuple[int, int, str]] = {}  # path -> size, mtime_ns, sha256
 
 
 def baseline(code_dir: str) -> Baseline:
-    """Return the size and the time of each file of the code, before a rank has been started in it."""
+    """Return the size and the time of each file of the code, before a rank has been started in it.
+
+    Of a link that leads out, they are those of its target: it is data of the user's own, or a script writes through it.
+    """
     walk = _Walk(code_dir)
-    return {path: [info.st_size, info.st_mtime_ns] for path, info in walk.files("")}
+    found = {path: [info.st_size, info.st_mtime_ns] for path, info in walk.files("")}
+    return {**found, **{path: facts for path in walk.passed_over if (facts := _target(f"{code_dir}/{path}"))}}
+
+
+def _target(path: str) -> list[int]:
+    try:
+        info = os.stat(path)
+    except OSError:
+        return []
+    return [info.st_size, info.st_mtime_ns]
 
 
 # -- what is there now
@@ -45,23 +69,56 @@ class Found:
     unreadable: list[tuple[str, str]] = field(default_factory=list)  # (root, path), of files and whole folders
 
 
-def find(run_dir: str, code_dir: str, checkpoints: str, rules: OutputRules) -> Found:
-    """Return the files that are new or changed since the code was laid out, and those in $ORCH_OUTPUT_DIR.
+def find(run_dir: str, code_dir: str, checkpoints: str, rules: OutputRules, *, here: bool = False) -> Found:
+    """Return the files of the run's folder that are neither orch's nor code as it was laid out.
 
-    orch's own checkpoints are not among them, nor is in a folder of checkpoints outside of the run's what is older.
+    orch's own checkpoints are not outputs. Only files that are newer than the run are outputs in a folder of
+    checkpoints outside of the run's folder, and in the folder that holds the run's folder.
+    `here` is the machine that the run was submitted on.
     """
-    outputs = output_folder(run_dir)
     before, made = read_baseline(code_dir)
-    found = Found({CODE: code_dir, OUTPUTS: outputs})
-    _add(found, CODE, _Walk(code_dir, Matcher(rules), checkpoints), before)
-    _add(found, OUTPUTS, _Walk(outputs, None, checkpoints), {})
+    known = {CODE: code_dir, OUTPUTS: output_folder(run_dir)}
+    found = Found(dict(known))
+    _add(found, CODE, _Walk(code_dir, Matcher(rules), checkpoints, run_dir), before)
+    _add(found, OUTPUTS, _Walk(known[OUTPUTS], None, checkpoints, run_dir), {})
     if checkpoints and not any(
-        _is_within(checkpoints, each) or _is_within(each, checkpoints) for each in found.roots.values()
+        _is_within(checkpoints, each) or _is_within(each, checkpoints) for each in known.values()
     ):
-        found.roots[CHECKPOINTS] = checkpoints
+        known[CHECKPOINTS] = found.roots[CHECKPOINTS] = checkpoints
         since = 0 if _is_within(checkpoints, run_dir) else made
-        _add(found, CHECKPOINTS, _Walk(checkpoints, None, checkpoints), {}, since)
+        _add(found, CHECKPOINTS, _Walk(checkpoints, None, checkpoints, run_dir), {}, since)
+    for root, folder, is_orchs in _around(run_dir, code_dir, made, here=here):
+        skips = _skipping(folder, [run_dir, *known.values()] if root == ABOVE else [*known.values()], is_orchs)
+        found.roots[root] = folder
+        _add(found, root, _Walk(folder, Matcher(rules), checkpoints, run_dir, skips), {}, made if root == ABOVE else 0)
     return found
+
+
+def _around(run_dir: str, code_dir: str, made: int, *, here: bool) -> Iterator[tuple[str, str, Callable[[str], bool]]]:
+    """Yield the folders around the working folder: their names, their paths, and what tells orch's own files there."""
+    above, run_id = os.path.split(run_dir)
+    view = container_view(run_dir)
+
+    def is_own(path: str) -> bool:
+        return is_own_file(path, here=here)
+
+    yield BESIDE, run_dir, is_own
+    if os.path.islink(code_dir):  # the points of a sweep share one copy of the code
+        yield BESIDE_ALL, os.path.dirname(os.path.realpath(code_dir)), _is_of_sweep
+    if made:  # else nothing tells which files are newer than the run
+        yield ABOVE, above, lambda path: is_run_folder(path.partition("/")[0])
+    if os.path.isdir(view):
+        yield IN_CONTAINER, f"{view}/{run_id}", is_own
+        yield ABOVE_IN_CONTAINER, view, lambda path: path == run_id or is_run_folder(path.partition("/")[0])
+
+
+def _is_of_sweep(path: str) -> bool:
+    return path.partition("/")[0].startswith(("code", "slurm", "search")) or is_own_file(path, here=True)
+
+
+def _skipping(top: str, folders: Collection[str], is_orchs: Callable[[str], bool]) -> Callable[[str], bool]:
+    """Return what tells whether a path below `top` is orch's, or is a folder that has a walk of its own."""
+    return lambda path: f"{top}/{path}" in folders or is_orchs(path)
 
 
 def _is_within(path: str, folder: str) -> bool:
@@ -77,15 +134,26 @@ def _add(found: Found, root: str, walk: _Walk, before: Baseline, since: int = 0)
             found.files.append(Entry(root, path, info.st_size, info.st_mtime_ns, executable))
         else:
             found.unreadable.append((root, path))
-    found.passed_over += [f"{walk.top}/{path}" for path in walk.passed_over]
+    passed_over = [(path, f"{walk.top}/{path}") for path in walk.passed_over]
+    found.passed_over += [place for path, place in passed_over if path not in before or before[path] != _target(place)]
     found.unreadable += [(root, path) for path in walk.unreadable]
 
 
 class _Walk:
-    """A walk through a folder: the files that the matcher takes, all without one, and what was in the way."""
+    """A walk through a folder: the files that the matcher takes (all files without a matcher), and the obstacles.
 
-    def __init__(self, top: str, matcher: Matcher | None = None, checkpoints: str = "") -> None:
-        self.top, self.matcher, self.checkpoints = top, matcher, checkpoints
+    `skips` tells which paths are left out before the matcher is asked. `run_dir` is the folder that is searched whole.
+    """
+
+    def __init__(
+        self,
+        top: str,
+        matcher: Matcher | None = None,
+        checkpoints: str = "",
+        run_dir: str = "",
+        skips: Callable[[str], bool] = lambda _: False,
+    ) -> None:
+        self.top, self.matcher, self.checkpoints, self.run_dir, self.skips = top, matcher, checkpoints, run_dir, skips
         self.passed_over: list[str] = []
         self.unreadable: list[str] = []
 
@@ -103,6 +171,8 @@ class _Walk:
             return  # a virtual environment
         for entry in found:
             path = f"{folder}{entry.name}"
+            if self.skips(path):
+                continue
             try:
                 info = entry.stat(follow_symlinks=False)
             except FileNotFoundError:
@@ -120,12 +190,13 @@ class _Walk:
                     self._pass_over(path, folder)
 
     def _pass_over(self, path: str, folder: str) -> None:
-        """Note a link that leads out of the folder, or what is no file: of a link within, what it leads to comes."""
+        """Note a link that leads out of the run's folder, or what is no file; a link's target within is an output."""
         try:
             target = os.readlink(f"{self.top}/{path}")
         except OSError:
             target = "/"  # a socket, a pipe, a device
-        if not _is_within(os.path.normpath(f"{self.top}/{folder}/{target}" if target[0] != "/" else target), self.top):
+        place = os.path.normpath(f"{self.top}/{folder}/{target}" if target[0] != "/" else target)
+        if not _is_within(place, self.top) and not (self.run_dir and _is_within(place, self.run_dir)):
             self.passed_over.append(path)
 
     def _is_own(self, folder: str, name: str) -> bool:

@@ -8,6 +8,11 @@ from typing import Any
 from orchestrator.protocol.json_text import parse_json
 
 ASK_SECONDS = 30.0
+# Folders of interpreters that may not be on PATH: a command over SSH lacks what only a login shell adds to PATH.
+PLACES = (
+    "/usr/bin", "/usr/local/bin", "~/.local/bin", "~/.pyenv/versions/*/bin", "~/.local/share/uv/python/*/bin",
+    "/opt/*/bin", "/opt/python/*/bin", "~/*conda*/bin", "~/*conda*/envs/*/bin", "~/*forge*/bin", "~/*forge*/envs/*/bin",
+)  # fmt: skip
 
 
 class InterpreterError(Exception):

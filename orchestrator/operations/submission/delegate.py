@@ -11,7 +11,7 @@ import os
 import shlex
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -48,8 +48,13 @@ def is_elsewhere(prepared: Prepared) -> bool:
     return getattr(prepared.profile, "supervisor", "here") != "here"
 
 
-def hand_over(root: Path, prepared: Prepared, points: Mapping[str, Any] | None = None) -> Pointer:
-    """Have the other machine submit the run, or a sweep's `points`.
+def hand_over(
+    root: Path,
+    prepared: Prepared,
+    points: Mapping[str, Any] | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Pointer:
+    """Have the other machine submit the run, or a sweep's `points`; `tell` is told what of the code is not sent.
 
     BackendError with its own words where it can't, and nothing is started.
     """
@@ -76,7 +81,7 @@ def hand_over(root: Path, prepared: Prepared, points: Mapping[str, Any] | None =
         "waits": prepared.waits,
     }
     with tempfile.TemporaryDirectory(prefix="orch-") as folder:
-        payload = json.dumps(head).encode() + b"\n" + _packed(prepared, Path(folder) / "code")
+        payload = json.dumps(head).encode() + b"\n" + _packed(prepared, Path(folder) / "code", tell)
     done = subprocess.run(_argv(host, [program, "accept"]), input=payload, capture_output=True, check=False)
     if done.returncode != 0:
         raise _refusal(host, program, done.returncode, done.stderr.decode("utf-8", "replace"))
@@ -97,13 +102,17 @@ def _told(answer: bytes) -> object:
     return told.get("run_id") if isinstance(told, dict) else None
 
 
-def _packed(prepared: Prepared, folder: Path) -> bytes:
+def _packed(prepared: Prepared, folder: Path, tell: Callable[[str], None]) -> bytes:
     import tarfile  # noqa: PLC0415 (only a submit needs it)
 
+    from orchestrator.prepare.prepare import files_to_send  # noqa: PLC0415 (as above)
     from orchestrator.runs.files.code_snapshot import take  # noqa: PLC0415 (as above)
+    from orchestrator.runs.files.ignore_rules import left_out_words  # noqa: PLC0415 (as above)
 
     code = prepared.loaded.job.code
-    take(prepared.loaded.code_dir, folder, code.ignore, code.max_size)
+    taken = take(prepared.loaded.code_dir, folder, code.ignore, code.max_size, files_to_send(prepared))
+    if note := left_out_words(asdict(taken.left_out)):
+        tell(note)
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
         tar.add(folder, "code")

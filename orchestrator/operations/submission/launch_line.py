@@ -59,6 +59,7 @@ class Pasted:
     nproc: int | str | None = None
     nproc_is_default: bool = False  # the launcher's own, which the line does not name
     python: str | None = None
+    program: str = ""  # the launcher or interpreter as it was typed
     slurm: dict[str, str] | None = None
     setup: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -149,9 +150,11 @@ def _program(words: list[str], pasted: Pasted) -> None:
         elif name == "srun":
             words = _srun(rest, pasted)
         elif reader := _LAUNCHERS.get(name):
+            pasted.program = head
             reader(rest[1:] if name == "accelerate" and rest[:1] == ["launch"] else rest, pasted)
             return
         elif _PYTHON.fullmatch(name):
+            pasted.program = head
             _python(head, rest, pasted)
             return
         elif head.startswith("-"):

@@ -22,6 +22,7 @@ class Typed:
     nodes: int | None
     nproc_per_node: int | str | None
     python: str | None
+    program: str  # the launcher or interpreter as it was typed; empty if there is none
     notes: tuple[str, ...]
 
 
@@ -37,6 +38,7 @@ def read_line(words: Sequence[str], cwd: Path) -> Typed:
         nodes=pasted.nodes,
         nproc_per_node=None if pasted.nproc_is_default else pasted.nproc,
         python=os.path.normpath(cwd / pasted.python) if pasted.python else None,
+        program=os.path.normpath(cwd / pasted.program) if "/" in pasted.program else pasted.program,
         notes=_notes(pasted),
     )
 

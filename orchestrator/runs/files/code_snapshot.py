@@ -9,17 +9,12 @@ import stat
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Final
 
 from orchestrator.errors import UsageError
-from orchestrator.protocol.outputs import Matcher, OutputRules
+from orchestrator.runs.files.ignore_rules import LeftOut, Rules, measure_left_out, shown_size, unreadable
 
-DEFAULT_IGNORE: Final = (
-    ".git", "__pycache__/", "*.pyc", ".venv/", "venv/", "node_modules/",
-    ".mypy_cache/", ".ruff_cache/", ".pytest_cache/", ".ipynb_checkpoints/",
-)  # fmt: skip
 # Of the home folder: what is in there opens other doors, and is no code.
 _CREDENTIALS: Final = (".ssh", ".gnupg", ".aws", ".azure", ".config/gcloud", ".kube", ".docker")
 _GIT: Final = ("git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.quotePath=false")
@@ -50,6 +45,8 @@ class Snapshot:
     diff: str | None
     untracked: tuple[str, ...]
     listing: dict[str, tuple[str, str]] = field(default_factory=dict)  # path -> (kind d | l | x | f, sha256)
+    left_out: LeftOut = field(default_factory=LeftOut)
+    ignored: tuple[str, ...] = ()  # what lines of the ignore file leave out; a folder's path ends with a slash
 
 
 @dataclass(frozen=True)
@@ -72,19 +69,26 @@ def why_never_shipped(path: Path) -> str:
     return f"{path} is where credentials are kept (~/{inside})" if inside else ""
 
 
-def measure(code_dir: Path, ignore_file: str, max_size: int) -> tuple[int, int]:
+def measure(code_dir: Path, ignore_file: str, max_size: int, named: Sequence[str] | None = None) -> tuple[int, int]:
     """Return how many files, and bytes, `take` would copy; UsageError where it would refuse."""
-    entries = _survey(code_dir.resolve(), None, ignore_file, max_size)
+    entries, _, _ = _survey(code_dir.resolve(), None, ignore_file, max_size, named)
     return sum(not entry.is_folder for entry in entries), sum(entry.size for entry in entries)
 
 
-def take(code_dir: Path, destination: Path, ignore_file: str, max_size: int) -> Snapshot:
+def take(
+    code_dir: Path, destination: Path, ignore_file: str, max_size: int, named: Sequence[str] | None = None
+) -> Snapshot:
     """Copy the folder into `destination`, which must not exist or be empty; UsageError before anything is copied.
 
     Links to files outside the folder become copies of them. Sockets, pipes, devices and dangling links are left out.
+    `named` are ignored files to be copied all the same. It is None if the run can reach the folder itself: what is
+    ignored is no loss then, and is not measured.
     """
     code_dir = code_dir.resolve()
-    entries = _survey(code_dir, destination.resolve(), ignore_file, max_size)
+    entries, ignored, rules = _survey(code_dir, destination.resolve(), ignore_file, max_size, named)
+    if named is not None and ignored and all(entry.is_folder for entry in entries):
+        why = rules.why_left_out(f"{ignored[0]}x" if ignored[0].endswith("/") else ignored[0])
+        raise UsageError(f"{code_dir}: every file in it is left out, {ignored[0]} by {why}", "change that line")
     total = sum(entry.size for entry in entries)
     git = git_state(code_dir)
     fresh = not destination.exists()
@@ -95,21 +99,39 @@ def take(code_dir: Path, destination: Path, ignore_file: str, max_size: int) -> 
             shutil.rmtree(destination, ignore_errors=True)
         raise
     files = sum(not entry.is_folder for entry in entries)
-    return Snapshot(files, total, digest, git.commit, git.dirty, git.diff, git.untracked, listing)
+    left = LeftOut() if named is None else measure_left_out(code_dir, ignored, rules)
+    return Snapshot(files, total, digest, git.commit, git.dirty, git.diff, git.untracked, listing, left, tuple(ignored))
 
 
-def _survey(code_dir: Path, destination: Path | None, ignore_file: str, max_size: int) -> list[_Entry]:
-    """Return all that is to be copied, in the order of its hash; UsageError where it can't be, or must not."""
+def ignored_paths(code_dir: Path, ignore_file: str) -> list[str]:
+    """Return what lines of the ignore file leave out; a folder's path ends with a slash."""
+    code_dir, ignored = code_dir.resolve(), list[str]()
+    for _ in _walk(code_dir, None, Rules.of(code_dir, ignore_file), ignored, is_here=True):
+        pass
+    return ignored
+
+
+def _survey(
+    code_dir: Path, destination: Path | None, ignore_file: str, max_size: int, named: Sequence[str] | None = ()
+) -> tuple[list[_Entry], list[str], Rules]:
+    """Return all that is to be copied, in the order of its hash, and what is ignored; UsageError where it can't be."""
     if not code_dir.is_dir():
         raise UsageError(f"{code_dir}: the code folder does not exist or is not a folder", "set code.dir in the job")
     if why := why_never_shipped(code_dir):
         raise UsageError(f"{why}, and is never shipped", "put job and code into a folder of their own")
-    ignored = _ignored(code_dir, ignore_file)
-    entries = sorted(_walk(code_dir, destination, ignored), key=lambda e: os.fsencode(e.path))
+    rules, ignored = Rules.of(code_dir, ignore_file), list[str]()
+    found = {entry.path: entry for entry in _walk(code_dir, destination, rules, ignored, is_here=named is None)}
+    for path in named or ():
+        if path not in found and rules.is_left_out_by_line(path):
+            parents = [parent.as_posix() for parent in Path(path).parents if parent != Path()]
+            found |= {parent: _Entry(parent, is_folder=True) for parent in parents if parent not in found}
+            found[path] = _file(code_dir, path)
+    ignored = [path for path in ignored if path not in found]
+    entries = sorted(found.values(), key=lambda e: os.fsencode(e.path))
     total = sum(entry.size for entry in entries)
     if total > max_size:
         raise _too_large(code_dir, entries, total, max_size, ignore_file)
-    return entries
+    return entries, ignored, rules
 
 
 def retake(snapshot: Path, destination: Path, listing: Mapping[str, Sequence[str]]) -> None:
@@ -135,56 +157,37 @@ def retake(snapshot: Path, destination: Path, listing: Mapping[str, Sequence[str
         raise
 
 
-def _ignored(code_dir: Path, ignore_file: str) -> Callable[[str], bool]:
-    """Whether a path is left out: by the built-in patterns, then the ignore file's, the last match winning."""
-    chosen = code_dir / ignore_file
-    if not chosen.is_file():
-        if ignore_file != ".orchignore":
-            raise UsageError(f"{chosen}: there is no such ignore file", "create it, or take code.ignore out of the job")
-        chosen = code_dir / ".gitignore"
-    try:
-        if not chosen.is_file():
-            return _ignored_by_default
-        import pathspec  # noqa: PLC0415 (20 ms that a folder without an ignore file saves)
+def _walk(
+    top: Path, destination: Path | None, rules: Rules, left: list[str], *, is_here: bool = False
+) -> Iterator[_Entry]:
+    """Yield what is copied; add to `left` what a line of the ignore file leaves out.
 
-        lines = chosen.read_text("utf-8", "surrogateescape").splitlines()
-        spec = pathspec.GitIgnoreSpec.from_lines([*DEFAULT_IGNORE, *lines])
-    except OSError as error:
-        raise _unreadable(chosen, error) from None
-    except ValueError as error:
-        raise UsageError(f"{chosen}: holds a pattern that can't be read: {error}") from None
-    return lambda path: bool(spec.match_file(path))
-
-
-def _ignored_by_default(path: str) -> bool:
-    """Tell whether a path, all folders above which are not left out, is by the built-in patterns."""
-    rules = _built_in()
-    return not (rules.enters(path[:-1]) if path.endswith("/") else rules.takes(path))
-
-
-@cache
-def _built_in() -> Matcher:
-    return Matcher(OutputRules(exclude=DEFAULT_IGNORE), built_in=False)
-
-
-def _walk(top: Path, destination: Path | None, ignored: Callable[[str], bool]) -> Iterator[_Entry]:
+    A run on this machine (`is_here`) can follow a link to a folder outside, so such a link is added to `left` too.
+    """
     folders = [""]
     while folders:
         folder = folders.pop()
         try:
             found = list(os.scandir(top / folder))
         except OSError as error:
-            raise _unreadable(top / folder, error) from None
+            raise unreadable(top / folder, error) from None
         for item in found:
             path = f"{folder}{item.name}"
             real_folder = item.is_dir(follow_symlinks=False)
-            if ignored(f"{path}/" if real_folder else path) or (top / path) == destination:
+            if (top / path) == destination:
+                continue
+            whole = f"{path}/" if real_folder else path
+            if rules.ignores(whole):
+                left += [whole] if rules.line_of(whole) else []
                 continue
             if real_folder:
                 yield _Entry(path, is_folder=True)
                 folders.append(f"{path}/")
             elif item.is_symlink():
-                yield from _link(top, path, ignored)
+                if is_here and _leads_to_folder_outside(top, path):
+                    left.append(path)
+                else:
+                    yield from _link(top, path, rules.ignores)
             elif item.is_file(follow_symlinks=False):
                 yield _file(top, path)
 
@@ -193,9 +196,9 @@ def _file(top: Path, path: str) -> _Entry:
     try:
         info = (top / path).stat()
     except OSError as error:
-        raise _unreadable(top / path, error) from None
+        raise unreadable(top / path, error) from None
     if not os.access(top / path, os.R_OK):
-        raise _unreadable(top / path, PermissionError(13, "Permission denied"))
+        raise unreadable(top / path, PermissionError(13, "Permission denied"))
     return _Entry(path, info.st_size, bool(info.st_mode & stat.S_IXUSR))
 
 
@@ -216,6 +219,14 @@ def _link(top: Path, path: str, ignored: Callable[[str], bool]) -> Iterator[_Ent
         raise UsageError(f"{source} is a link to a folder that is not shipped", hint)
 
 
+def _leads_to_folder_outside(top: Path, path: str) -> bool:
+    try:
+        target = (top / path).resolve(strict=True)
+    except (OSError, RuntimeError):
+        return False
+    return target.is_dir() and not target.is_relative_to(top)
+
+
 def _left_out(path: Path, ignored: Callable[[str], bool], is_folder: bool) -> bool:
     parts = path.parts
     parents = ("/".join(parts[:i]) + "/" for i in range(1, len(parts)))
@@ -228,14 +239,10 @@ def _too_large(code_dir: Path, entries: list[_Entry], total: int, max_size: int,
         top, slash, _ = entry.path.partition("/")
         sizes[top + slash] = sizes.get(top + slash, 0) + entry.size
     largest = sorted(sizes.items(), key=lambda item: -item[1])[:3]
-    listed = ", ".join(f"{name} ({_megabytes(size)})" for name, size in largest)
+    listed = ", ".join(f"{name} ({shown_size(size)})" for name, size in largest)
     hint = f"leave them out in {code_dir / ignore_file}, or raise code.max_size in the job"
-    message = f"{code_dir}: the code folder is {_megabytes(total)}, more than the {_megabytes(max_size)} allowed"
+    message = f"{code_dir}: the code folder is {shown_size(total)}, more than the {shown_size(max_size)} allowed"
     return UsageError(f"{message}; largest: {listed}", hint)
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 1024**2:.1f} MB" if size >= 100_000 else f"{size} bytes"
 
 
 def _copy_all(entries: list[_Entry], code_dir: Path, destination: Path) -> tuple[str, dict[str, tuple[str, str]]]:
@@ -275,10 +282,6 @@ def _copy(entry: _Entry, source: Path, target: Path) -> str:
         where = error.filename or source
         raise UsageError(f"{where} can't be copied into the snapshot: {error.strerror}") from None
     return digest.hexdigest()
-
-
-def _unreadable(path: Path, error: OSError) -> UsageError:
-    return UsageError(f"{path} can't be read: {error.strerror}", "make it readable, or leave it out in .orchignore")
 
 
 def git_state(folder: Path) -> Git:

@@ -67,4 +67,5 @@ def _found(run: RunDir) -> Found:
     from orchestrator.node.server.outputs import find  # noqa: PLC0415 (`orch status` does without)
 
     plan, code_dir = run.plan(), str(run.path / "code")
-    return find(str(run.path), plan.first.code_dir or code_dir, str(checkpoint_folder(run)), plan.outputs)
+    folder = plan.first.code_dir or code_dir
+    return find(str(run.path), folder, str(checkpoint_folder(run)), plan.outputs, here=True)

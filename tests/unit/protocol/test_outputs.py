@@ -8,8 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.protocol.outputs import (
+    ABOVE,
+    BESIDE,
     CHECKPOINTS,
     CODE,
+    IN_CONTAINER,
     OUTPUTS,
     Entry,
     Matcher,
@@ -78,7 +81,7 @@ def entry(path: str, root: str = CODE, size: int = 1, time: int = 0) -> Entry:
 def test_files_of_all_folders_have_names_of_their_own_at_home() -> None:
     found = home_names([
         entry("x"), entry("x", OUTPUTS), entry("y/z"), entry("y", OUTPUTS), entry("a.pt", CHECKPOINTS),
-        entry("node_1/b"), entry("plain"),
+        entry("node_1/b"), entry("plain"), entry("log", BESIDE), entry("log", IN_CONTAINER), entry("log", ABOVE),
     ])  # fmt: skip
     assert {name: (each.root, each.path) for name, each in found.items()} == {
         "x": (OUTPUTS, "x"),
@@ -88,6 +91,9 @@ def test_files_of_all_folders_have_names_of_their_own_at_home() -> None:
         "checkpoints/a.pt": (CHECKPOINTS, "a.pt"),
         "renamed/code/node_1/b": (CODE, "node_1/b"),
         "plain": (CODE, "plain"),
+        "beside/log": (BESIDE, "log"),
+        "renamed/beside_in_container/log": (IN_CONTAINER, "log"),
+        "above/log": (ABOVE, "log"),
     }
     assert list(home_names([entry("x")], 2)) == ["node_2/x"]
 

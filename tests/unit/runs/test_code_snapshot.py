@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.errors import UsageError
-from orchestrator.runs.files import code_snapshot
+from orchestrator.runs.files import code_snapshot, ignore_rules
 from orchestrator.runs.files.code_snapshot import Git, Snapshot, git_state, measure, take
+from orchestrator.runs.files.ignore_rules import left_out_words, named_files
 
 MB = 1 << 20
 
@@ -29,7 +31,7 @@ def code(tmp_path: Path) -> Path:
 
 def snap(code: Path, name: str = "copy", ignore: str = ".orchignore", limit: int = MB) -> tuple[Snapshot, set[str]]:
     target = code.parent / name
-    taken = take(code, target, ignore, limit)
+    taken = take(code, target, ignore, limit, ())
     found = {p.relative_to(target).as_posix() for p in target.rglob("*") if not p.is_dir() or p.is_symlink()}
     return taken, found
 
@@ -350,11 +352,61 @@ def test_a_small_folder_costs_few_programs(code: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("folder", ["", "a/", "a/.github/"])
 def test_without_an_ignore_file_the_built_in_patterns_mean_what_they_mean_with_one(tmp_path: Path, folder: str) -> None:
-    names = [name.rstrip("/").replace("*", "x") for name in code_snapshot.DEFAULT_IGNORE]
+    names = [name.rstrip("/").replace("*", "x") for name in ignore_rules.DEFAULT_IGNORE]
     names += [f"{name}x" for name in names] + [".gitignore", "Venv", "x.pyc.py", "new\nline.pyc"]
     paths = [f"{folder}{name}{end}" for name in names for end in ("", "/")]
-    without = code_snapshot._ignored(tmp_path, ".orchignore")
+    without = ignore_rules.Rules.of(tmp_path, ".orchignore")
     (tmp_path / ".orchignore").write_text("nothing-that-is-here\n")
-    with_one = code_snapshot._ignored(tmp_path, ".orchignore")
-    assert [path for path in paths if without(path)] == [path for path in paths if with_one(path)] != []
-    assert without is not with_one
+    with_one = ignore_rules.Rules.of(tmp_path, ".orchignore")
+    assert list(filter(without.ignores, paths)) == list(filter(with_one.ignores, paths)) != []
+    assert (without.file, with_one.file) == ("", ".orchignore")
+
+
+def test_the_line_that_leaves_files_out_is_told_with_the_largest(code: Path) -> None:
+    for name, size in {"data/a": 10, "data/b/c": 200_000, "x.bin": 3, "y.bin": 2, "z.bin": 1, "a.pyc": 9}.items():
+        (code / name).parent.mkdir(parents=True, exist_ok=True)
+        (code / name).write_bytes(bytes(size))
+    (code / ".gitignore").write_text("# what is large\n\ndata/\n*.bin\n")
+    left = take(code, code.parent / "copy", ".orchignore", MB, ()).left_out
+    assert left.largest == [
+        ("data/", 200_010, ".gitignore:3 (data/)"), ("x.bin", 3, ".gitignore:4 (*.bin)"),
+        ("y.bin", 2, ".gitignore:4 (*.bin)"),
+    ]  # fmt: skip
+    assert left_out_words(asdict(left)) == (
+        "note: not sent of the code folder: 5 files (0.2 MB): data/ (0.2 MB) by .gitignore:3 (data/); "
+        "x.bin (3 bytes) by .gitignore:4 (*.bin); y.bin (2 bytes) by .gitignore:4 (*.bin)"
+    )
+    assert left_out_words(None) == left_out_words({"files": 0}) == ""
+
+
+def test_a_data_set_of_any_number_of_files_is_not_counted_to_its_end(
+    code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ignore_rules, "MOST_MEASURED", 5)
+    (code / "data").mkdir()
+    for number in range(9):
+        (code / f"data/{number}").touch()
+    (code / ".gitignore").write_text("data/\n")
+    left = take(code, code.parent / "copy", ".orchignore", MB, ()).left_out
+    assert (left.files, left.is_more) == (5, True)
+    assert "more than 5 files" in left_out_words(asdict(left))
+
+
+def test_a_file_that_the_command_line_names_is_sent_though_a_line_leaves_it_out(code: Path) -> None:
+    for name in ("data/big/a.bin", "data/big/b.bin", "venv/tool"):
+        (code / name).parent.mkdir(parents=True, exist_ok=True)
+        (code / name).touch()
+    (code / ".orchignore").write_text("*\n")
+    words = ["train.py", "--data=data/big/a.bin", "venv/tool", str(code.parent / "x"), "a\0b", "", "--lr", "0.1"]
+    named = named_files(code, words)
+    assert named == ("train.py", "data/big/a.bin", "venv/tool")
+    assert set(take(code, code.parent / "copy", ".orchignore", MB, named).listing) == {
+        "train.py", "data", "data/big", "data/big/a.bin",
+    }  # fmt: skip
+
+
+def test_an_ignore_file_that_leaves_out_everything_is_refused_in_one_sentence(code: Path) -> None:
+    (code / ".orchignore").write_text("*\n")
+    with pytest.raises(UsageError, match=r"every file in it is left out, \S+ by \.orchignore:1 \(\*\)"):
+        take(code, code.parent / "copy", ".orchignore", MB, ())
+    assert not (code.parent / "copy").exists()

@@ -19,7 +19,7 @@ from orchestrator.node.container.argv import (
     start_environment,
     told,
 )
-from orchestrator.protocol.task import NodeTask
+from orchestrator.protocol.task import Mount, NodeTask
 from orchestrator.specs.job import Job
 from orchestrator.specs.plan import Place, plan
 from orchestrator.specs.profile import PROFILE, AnyProfile
@@ -31,7 +31,7 @@ PLACE = Place("/home/a/.orch/runs/r-1", "/home/a/.orch/runs/r-1/code", "/home/a/
 RUN = PLACE.run_dir
 OWN = {
     f"{RUN}/node.pyz": True, PLACE.code_dir: False, f"{RUN}/outputs": False, f"{RUN}/nodes/0/attempt_0": False,
-    f"{RUN}/nodes/0/compiled": False, f"{RUN}/metrics.jsonl": False,
+    f"{RUN}/nodes/0/compiled": False, f"{RUN}/metrics.jsonl": False, os.path.dirname(RUN): False,
 }  # fmt: skip
 ALICE = NodeResources(user="1000:1001", name="alice", groups=(27, 44), host="n1")
 IMAGE = {"image": "ghcr.io/lab/train:1", "mounts": ["/data:/data:ro", "/scratch/a b:/out"]}
@@ -158,8 +158,13 @@ def test_of_the_runs_folder_a_container_sees_only_what_its_ranks_need() -> None:
     seen = {mount.target: mount.read_only for mount in mounts(first, 0)}
     assert seen == {**OWN, **mine, f"{RUN}/nodes/0/second_copy": True}
     seen = {mount.target: mount.read_only for mount in mounts(replace(first, node_rank=1), 4)}
-    every = {f"{RUN}/node.pyz": True, PLACE.code_dir: False, f"{RUN}/outputs": False}
+    every = {os.path.dirname(RUN): False, f"{RUN}/node.pyz": True, PLACE.code_dir: False, f"{RUN}/outputs": False}
     assert seen == {**every, **mine, f"{RUN}/nodes/1/attempt_4": False, f"{RUN}/nodes/1/compiled": False}
+
+
+def test_files_above_the_working_folder_outlive_a_container_and_hide_the_node() -> None:
+    """Mounts that follow lie in the first mount, so it must come first."""
+    assert mounts(task(), 0)[0] == Mount(f"{RUN}/container", os.path.dirname(RUN))
 
 
 def test_containers_of_one_run_have_different_names() -> None:

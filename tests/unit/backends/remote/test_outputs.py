@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.backends.remote.mirror import Source, bring_outputs, finish
 from orchestrator.backends.remote.output_record import Left
-from orchestrator.backends.remote.outputs import Outputs
+from orchestrator.backends.remote.outputs import MOST_FILES, Outputs
 from orchestrator.errors import BackendError
 from orchestrator.node.server import outputs
 from orchestrator.runs.reducer import left_outputs
@@ -107,7 +107,7 @@ def test_what_is_deleted_there_is_deleted_here_also_where_a_folder_takes_its_nam
 def test_what_can_not_be_seen_stays(run: RunDir) -> None:
     write(run, "a", b"1")
     bring(run)
-    os.rename(there(run) / "code", there(run) / "elsewhere")  # as a disk that is not mounted
+    os.rename(there(run) / "code", there(run).parents[1] / "elsewhere")  # as a disk that is not mounted
     bring(run)
     assert here(run) == {"a": b"1"}
 
@@ -309,6 +309,13 @@ def test_a_folder_that_becomes_a_link_after_it_was_listed_gives_nobody_elses_fil
     Outputs(run, 0).bring(Changing(swap), final=True)  # type: ignore[arg-type]
     assert (there(run) / "code/folder").is_symlink()
     assert not any(b"SECRET" in data or data == (private / "large").read_bytes() for data in here(run).values())
+def test_more_files_than_a_request_takes_beside_the_working_folder_come_here(run: RunDir) -> None:
+    results = there(run) / "results"
+    results.mkdir()
+    for number in range(MOST_FILES + 10):
+        (results / f"{number}").touch()
+    assert bring(run) == Left()
+    assert len(os.listdir(run.path / "outputs/beside/results")) == MOST_FILES + 10
 
 
 def test_of_another_node_only_what_differs_comes_and_apart(run: RunDir) -> None:

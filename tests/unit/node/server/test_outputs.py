@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import socket
 from pathlib import Path
 
@@ -107,6 +108,62 @@ def test_links_are_not_followed_and_those_that_lead_out_are_named(run: Path) -> 
         here = found(run)
     assert [entry.path for entry in here.files] == ["model.pt"]
     assert here.passed_over == [f"{run}/code/{name}" for name in ("out", "s", "up")]
+
+
+ORCHS = (
+    "node.pyz", "node.pyz.partial", "cancel.json", "received.json", "rank0.done", "shared", "metrics.jsonl",
+    "result.json", "given/step_00000001/COMMIT", "slurm/12.log", "slurm/again.3", "nodes/0/agent.json",
+    "nodes/0/attempt_0/rank_0.log", "nodes/12/start_3", ".cancel.json.01234567.89abcdef.12.tmp",
+)  # fmt: skip
+
+
+def write(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("x")
+
+
+def test_files_of_orch_in_the_run_folder_are_no_outputs(run: Path) -> None:
+    for name in ORCHS:
+        write(run / name)
+    assert names(run) == []
+
+
+def test_files_beside_the_working_folder_are_outputs_wherever_they_are_in_the_run_folder(run: Path) -> None:
+    written = ["log.txt", "nodes/0/mine.txt", "nodes/graph.json", "results/out.txt", "run.json", "slurm/mine.txt"]
+    for name in (*written, "data/mnist", "results/__pycache__/x.pyc"):
+        write(run / name)
+    assert sorted(names(run)) == [("beside", name) for name in written]
+    assert names(run, exclude=("results/", "*.json", "*mine*")) == [("beside", "log.txt")]
+    here = find(str(run), str(run / "code"), str(run / "checkpoints"), OutputRules(), here=True)
+    assert "run.json" not in [entry.path for entry in here.files]  # the record of the machine that submitted the run
+
+
+def test_a_link_to_a_file_beside_the_working_folder_is_no_loss(run: Path) -> None:
+    write(run / "results/out.txt")
+    (run / "code/out").symlink_to("../results")
+    assert (names(run), found(run).passed_over) == ([("beside", "results/out.txt")], [])
+
+
+def test_files_above_the_run_folder_are_outputs_if_they_are_newer_than_the_run(run: Path) -> None:
+    for name in ("old.txt", "new/out.txt", "other-abc234/code/theirs", "sweep-abc234.3/code/theirs"):
+        write(run.parent / name)
+    os.utime(run.parent / "old.txt", (1, 1))
+    assert names(run) == [("above", "new/out.txt")]
+
+
+def test_files_that_a_container_saw_beside_its_working_folder_are_outputs(run: Path) -> None:
+    for name in ("r-1/results/out.txt", "r-1/node.pyz", "r-1/nodes/0/attempt_0/x", "out.txt"):
+        write(run / "container" / name)
+    assert names(run) == [("beside_in_container", "results/out.txt"), ("above_in_container", "out.txt")]
+
+
+def test_files_beside_code_that_the_points_of_a_sweep_share_are_outputs(run: Path, tmp_path: Path) -> None:
+    for name in ("code/main.py", "code.json", "handle.json", "search.json", "results/out.txt"):
+        write(tmp_path / "sweeps/s" / name)
+    shutil.rmtree(run / "code")
+    (run / "code").symlink_to(tmp_path / "sweeps/s/code")
+    write_baseline(f"{run}/code", baseline(f"{run}/code"))
+    assert names(run) == [("beside_all_points", "results/out.txt")]
 
 
 def test_names_survive_whatever_their_encoding(run: Path) -> None:

@@ -1,0 +1,53 @@
+"""Interpreters of this machine, for a rank that found no module of a name: which of them have it."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from orchestrator.node.system.interpreter import PLACES
+
+_NO_MODULE = re.compile(r"No module named '?([A-Za-z0-9_]+)")
+MOST_NAMED = 3
+MOST_LOOKED_AT = 200
+
+
+def missing_module(words: str, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """Return which module the words miss, this interpreter, and others: those that have it, else any; else nothing.
+
+    No interpreter is started: what each has is seen in its folder of packages.
+    """
+    found = _NO_MODULE.search(words)
+    if found is None:
+        return {}
+    module = found[1]
+    others = list(_others(environ))
+    having = [python for python, prefix in others if _has(prefix, module)]
+    return {
+        "module": module, "python": sys.executable, "has_it": bool(having),
+        "others": (having or [python for python, _ in others])[:MOST_NAMED],
+    }  # fmt: skip
+
+
+def _others(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield (path, prefix) of the other Python 3 here: of active environments, of PATH, of the usual places."""
+    active = [f"{environ[name]}/bin" for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if environ.get(name)]
+    usual = [folder for place in PLACES for folder in sorted(glob.glob(os.path.expanduser(place)))]
+    seen = {os.path.realpath(sys.prefix)}
+    for folder in [*active, *environ.get("PATH", os.defpath).split(os.pathsep), *usual][:MOST_LOOKED_AT]:
+        prefix = os.path.dirname(os.path.realpath(folder))
+        python = next((path for name in ("python", "python3") if os.access(path := f"{folder}/{name}", os.X_OK)), "")
+        if not folder.startswith("/") or not python or "/shims" in folder or prefix in seen:
+            continue
+        seen.add(prefix)
+        if glob.glob(f"{glob.escape(prefix)}/lib/python3*"):
+            yield python, prefix
+
+
+def _has(prefix: str, module: str) -> bool:
+    packages = f"{glob.escape(prefix)}/lib/python3*/*-packages/{module}"
+    return bool(glob.glob(packages) or glob.glob(f"{packages}.*"))

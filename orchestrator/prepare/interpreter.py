@@ -1,0 +1,135 @@
+"""The Python that trains on this machine: the interpreter with which the user's shell would run the same line.
+
+No interpreter is started to find that out, except for a command that is a shell script, such as pyenv's.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from orchestrator.errors import UsageError
+
+PATIENCE: Final = 10.0  # seconds
+MOST_READ: Final = 4096
+ASK: Final = "import json, sys; print(json.dumps({'python': sys.executable}))"
+OPTION: Final = "name another interpreter: --set profile.python=PATH, or python: in the profile"
+_PYTHON: Final = re.compile(r"(python|pypy)[0-9.]*")
+_EXEC: Final = re.compile(rb"^'''exec' (.+?) \"\$0\" \"\$@\"$", re.MULTILINE)  # as pip writes for long paths
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """An interpreter, and why it was chosen."""
+
+    path: str
+    why: str
+
+
+def of_shell(program: str, environ: Mapping[str, str], *, needs_torch: bool = False) -> Interpreter:
+    """Return the interpreter of the program that a line names, else of the active environment, else orch's own.
+
+    `program` is torchrun, accelerate, python or the like; empty if the line, or the job, names none.
+    With `needs_torch` an active environment without torch is passed over if orch's own has torch.
+    Raises UsageError if the program's interpreter does not answer.
+    """
+    found = shutil.which(program, path=environ.get("PATH", os.defpath)) if program else None
+    if found is not None and (python := _of_program(os.path.abspath(found), environ)):
+        return Interpreter(python, program if "/" in program else f"{program} on PATH")
+    passed = ""
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        prefix = environ.get(variable, "")
+        python = f"{prefix}/bin/python"
+        if not prefix or not os.access(python, os.X_OK):
+            continue
+        if needs_torch and not _has_torch(prefix) and _is_torch_here():
+            passed = f"; ${variable} has no torch"
+            continue
+        return Interpreter(python, f"${variable}")
+    return Interpreter(sys.executable, f"orch's own{passed}")
+
+
+def _of_program(path: str, environ: Mapping[str, str]) -> str:
+    """Return the interpreter of a program; empty if it is no Python program."""
+    head = _head(path)
+    is_python = _PYTHON.fullmatch(os.path.basename(path)) is not None
+    if is_python and not head.startswith(b"#!"):
+        return path
+    words = shlex.split(head[2:].partition(b"\n")[0].decode("utf-8", "replace")) if head.startswith(b"#!") else []
+    name = os.path.basename(words[0]) if words else ""
+    if name == "env" and len(words) > 1 and _PYTHON.fullmatch(words[-1]):
+        return _answered(shutil.which(words[-1], path=environ.get("PATH", os.defpath)) or "")
+    if _PYTHON.fullmatch(name):
+        return words[0]
+    if name == "sh" and (match := _EXEC.search(head)):
+        return shlex.split(match[1].decode("utf-8", "replace"))[0]
+    beside = path if is_python else f"{os.path.dirname(path)}/python"  # a shell script, as pyenv's shims are
+    return _answered(beside) if os.access(beside, os.X_OK) else ""
+
+
+def _head(path: str) -> bytes:
+    """Return how a program's file begins; empty if it can't be read. A program in ~/.local/bin may be a link."""
+    try:
+        descriptor = os.open(os.path.realpath(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    with open(descriptor, "rb") as file:
+        return file.read(MOST_READ)
+
+
+def _answered(python: str) -> str:
+    """Return the path itself if it is an interpreter, else what the script of that name says its interpreter is."""
+    is_script = python and _head(python).startswith(b"#!")
+    return str(_ask(python).get("python") or "") if is_script else python
+
+
+def _ask(python: str) -> dict[str, Any]:
+    """Start an interpreter and return its answer; raises UsageError if it does not answer within PATIENCE."""
+    from orchestrator.node.system.interpreter import InterpreterError, ask_interpreter  # noqa: PLC0415 (few are asked)
+
+    try:
+        return ask_interpreter(python, "-I", "-S", "-c", ASK, seconds=PATIENCE)
+    except InterpreterError as error:
+        raise UsageError(f"the interpreter {python} {error}", OPTION) from error
+
+
+def _has_torch(prefix: str) -> bool:
+    if glob.glob(f"{glob.escape(prefix)}/lib/python3*/site-packages/torch"):
+        return True
+    try:
+        text = _head(f"{prefix}/pyvenv.cfg").decode("utf-8", "replace")
+    except OSError:
+        return False
+    return re.search(r"(?im)^include-system-site-packages\s*=\s*true", text) is not None
+
+
+def _is_torch_here() -> bool:
+    from importlib.util import find_spec  # noqa: PLC0415 (only if an active environment has no torch)
+
+    return find_spec("torch") is not None
+
+
+def check_starts(python: str, cache: Path) -> None:
+    """Raise UsageError if an interpreter other than orch's own does not answer; an answer is kept for later submits.
+
+    A path that does not exist is left to the agent, which knows the command it could not start.
+    """
+    path = shutil.which(os.path.expanduser(python))
+    if python == sys.executable or path is None:
+        return
+    info = os.stat(path)
+    mark = cache / f"{info.st_dev}-{info.st_ino}-{info.st_size}-{info.st_mtime_ns}"
+    if mark.exists():
+        return
+    _ask(path)
+    if cache.parent.is_dir():
+        cache.mkdir(mode=0o700, exist_ok=True)
+        mark.touch()

@@ -1,0 +1,180 @@
+"""The files of a code folder that are left out of its copy, and the line of the ignore file that says so."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from orchestrator.errors import UsageError
+from orchestrator.protocol.outputs import Matcher, OutputRules
+
+if TYPE_CHECKING:
+    import pathspec
+
+DEFAULT_IGNORE: Final = (
+    ".git", "__pycache__/", "*.pyc", ".venv/", "venv/", "node_modules/",
+    ".mypy_cache/", ".ruff_cache/", ".pytest_cache/", ".ipynb_checkpoints/",
+)  # fmt: skip
+MOST_MEASURED: Final = 20_000  # files of which the sizes are summed up, as a data set may have millions
+LARGEST: Final = 3
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The built-in patterns, then the patterns of one ignore file; the last pattern that matches a path decides."""
+
+    file: str = ""  # the name of the ignore file; empty if there is none
+    lines: tuple[tuple[int, str], ...] = ()  # its patterns with the numbers of their lines
+    spec: pathspec.GitIgnoreSpec | None = None
+
+    @staticmethod
+    def of(code_dir: Path, ignore_file: str) -> Rules:
+        """Return the rules of a code folder; raises UsageError if its ignore file can't be used."""
+        chosen = code_dir / ignore_file
+        if not chosen.is_file():
+            if ignore_file != ".orchignore":
+                hint = "create it, or take code.ignore out of the job"
+                raise UsageError(f"{chosen}: there is no such ignore file", hint)
+            chosen = code_dir / ".gitignore"
+        try:
+            if not chosen.is_file():
+                return Rules()
+            import pathspec  # noqa: PLC0415 (20 ms that a folder without an ignore file saves)
+
+            text = chosen.read_text("utf-8", "surrogateescape")
+            lines = tuple((number, line) for number, line in enumerate(text.splitlines(), 1) if line)
+            spec = pathspec.GitIgnoreSpec.from_lines([*DEFAULT_IGNORE, *(line for _, line in lines)])
+        except OSError as error:
+            raise unreadable(chosen, error) from None
+        except ValueError as error:
+            raise UsageError(f"{chosen}: holds a pattern that can't be read: {error}") from None
+        return Rules(chosen.name, lines, spec)
+
+    def ignores(self, path: str) -> bool:
+        """Tell whether a path is left out, if no folder above it is; a folder's path ends with a slash."""
+        if self.spec is not None:
+            return bool(self.spec.match_file(path))
+        rules = _built_in()
+        return not (rules.enters(path[:-1]) if path.endswith("/") else rules.takes(path))
+
+    def line_of(self, path: str) -> tuple[int, str] | None:
+        """Return the number and the text of the ignore file's line that leaves a path out; None if no line does."""
+        index = self.spec.check_file(path).index if self.spec is not None else None
+        if index is None or index < len(DEFAULT_IGNORE):
+            return None
+        return self.lines[index - len(DEFAULT_IGNORE)]
+
+    def is_left_out_by_line(self, path: str) -> bool:
+        """Tell whether a line of the ignore file alone leaves out a path or a folder above it."""
+        above = [path[:at] for at, char in enumerate(path) if char == "/"]
+        is_built_in = not all(map(_built_in().enters, above)) or not _built_in().takes(path)
+        return bool(self.file) and not is_built_in and bool(self.why_left_out(path))
+
+    def why_left_out(self, path: str) -> str:
+        """Return where the rule is that leaves out a path or a folder above it; empty if the path is sent."""
+        parts = path.split("/")
+        for end in range(1, len(parts) + 1):
+            above = "/".join(parts[:end]) + ("/" if end < len(parts) else "")
+            if self.ignores(above):
+                line = self.line_of(above)
+                return f"{self.file}:{line[0]} ({line[1].strip()})" if line else "orch's built-in patterns"
+        return ""
+
+
+@cache
+def _built_in() -> Matcher:
+    return Matcher(OutputRules(exclude=DEFAULT_IGNORE), built_in=False)
+
+
+def unreadable(path: Path, error: OSError) -> UsageError:
+    """Return the error of a file of the code folder that can't be read."""
+    return UsageError(f"{path} can't be read: {error.strerror}", "make it readable, or leave it out in .orchignore")
+
+
+# -- how much is left out
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """How much the lines of an ignore file leave out; `largest` are [path, bytes, rule] of the largest paths."""
+
+    files: int = 0
+    bytes: int = 0
+    is_more: bool = False  # the count ended at MOST_MEASURED
+    largest: list[tuple[str, int, str]] = field(default_factory=list)
+
+
+def measure_left_out(top: Path, paths: Iterable[str], rules: Rules) -> LeftOut:
+    """Return how much these paths are, of which a folder's ends with a slash."""
+    room, total, is_more = MOST_MEASURED, 0, False
+    found: list[tuple[str, int, str]] = []
+    for path in paths:
+        files = size = 0
+        for info in _files_of(top, path):
+            if files == room:
+                is_more = True
+                break
+            files, size = files + 1, size + info.st_size
+        room, total = room - files, total + size
+        if files:
+            found.append((path, size, rules.why_left_out(f"{path}x" if path.endswith("/") else path)))
+    largest = sorted(found, key=lambda each: (-each[1], each[0]))[:LARGEST]
+    return LeftOut(MOST_MEASURED - room, total, is_more, largest)
+
+
+def _files_of(top: Path, path: str) -> Iterator[os.stat_result]:
+    """Yield the facts of a file, or of each file below a folder; what can't be read is passed over."""
+    folders = [path] if path.endswith("/") else []
+    if not folders:
+        yield from _facts(top / path)
+    while folders:
+        folder = folders.pop()
+        try:
+            with os.scandir(top / folder) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(f"{folder}{entry.name}/")
+                    else:
+                        yield from _facts(entry.path)
+        except OSError:
+            continue
+
+
+def _facts(path: str | Path) -> Iterator[os.stat_result]:
+    try:
+        info = os.lstat(path)
+    except OSError:
+        return
+    if stat.S_ISREG(info.st_mode):
+        yield info
+
+
+def left_out_words(found: Any) -> str:
+    """Return one line about what was left out, as the record of a snapshot has it; empty if that is nothing."""
+    if not isinstance(found, dict) or not found.get("files"):
+        return ""
+    count, size = found["files"], found["bytes"]
+    counted = f"{'more than ' if found.get('is_more') else ''}{count} file{'s' * (count != 1)} ({shown_size(size)})"
+    listed = "; ".join(f"{path} ({shown_size(each)}) by {rule}" for path, each, rule in found["largest"])
+    return f"note: not sent of the code folder: {counted}: {listed}"
+
+
+def shown_size(size: int) -> str:
+    """Return a number of bytes as people read it."""
+    return f"{size / 1024**2:.1f} MB" if size >= 100_000 else f"{size} bytes"
+
+
+def named_files(code_dir: Path, words: Sequence[str]) -> tuple[str, ...]:
+    """Return the files of the code folder that words of a command line name, also as `--option=FILE`."""
+    found = []
+    for word in words:
+        for text in dict.fromkeys((word, word.partition("=")[2])):
+            place = os.path.normpath(code_dir / text) if text and "\0" not in text else ""
+            if place.startswith(f"{code_dir}/") and os.path.isfile(place) and not os.path.islink(place):
+                found.append(os.path.relpath(place, code_dir))
+    return tuple(dict.fromkeys(found))

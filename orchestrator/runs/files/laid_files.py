@@ -1,0 +1,119 @@
+"""Ignored files of the code folder, for runs on this machine: a run finds what the same line finds by hand.
+
+A script may overwrite a small file or a checkpoint, so the run gets a copy of it. Other files are data of any size, and
+the run gets links to them. A folder is made anew, so that new files in it are the run's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from orchestrator.errors import UsageError
+from orchestrator.runs.files.ignore_rules import DEFAULT_IGNORE
+
+SMALL: Final = 1 << 20
+CHECKPOINTS: Final = (".pt", ".pth", ".ckpt", ".safetensors", ".tar", ".npz", ".h5", ".distcp")
+MOST_IN_FOLDER: Final = 1000  # a folder with more entries becomes a link as a whole
+_CHUNK: Final = 1 << 20
+_NEVER: Final = frozenset(name.strip("/") for name in DEFAULT_IGNORE)
+
+
+def lay(code_dir: Path, destination: Path, paths: Iterable[str], room: int) -> tuple[str, ...]:
+    """Bring the paths of `code_dir` (a folder's ends with a slash) into the copy; return checkpoints that are links.
+
+    At most `room` bytes are copied, small files first. Raises UsageError if the disk is full.
+    """
+    files = [file for path in paths for file in _laid_folder(code_dir, destination, path)]
+    linked = []
+    try:
+        for size, path in sorted(files):
+            is_checkpoint = path.endswith(CHECKPOINTS)
+            if size <= room and (size <= SMALL or is_checkpoint):
+                room -= size
+                _copy(code_dir / path, destination / path)
+            else:
+                (destination / path).symlink_to(code_dir / path)
+                linked += [path] if is_checkpoint else []
+    except OSError as error:
+        raise _failed(destination, error) from error
+    return tuple(linked)
+
+
+def words_on_links(linked: Any) -> str:
+    """Return one line about checkpoints that are too large to be copied; empty if there are none."""
+    if not isinstance(linked, (list, tuple)) or not linked:
+        return ""
+    named = f"{', '.join(map(str, linked[:3]))}{f' and {len(linked) - 3} more' if len(linked) > 3 else ''}"
+    return f"note: {named}: too large to be copied (code.max_size), so a run that writes to them changes your own files"
+
+
+def _laid_folder(code_dir: Path, destination: Path, path: str) -> list[tuple[int, str]]:
+    """Return (size, path) of the file or of all files below the folder, whose folders are made; link a large folder."""
+    if not path.endswith("/"):
+        return _file(code_dir, path)
+    found, folders, entries = list[tuple[int, str]](), [path], 0
+    for folder in folders:  # which grows
+        try:
+            names = sorted(os.listdir(code_dir / folder))
+        except OSError:  # it can't be read by hand either
+            continue
+        entries += len(names)
+        if entries > MOST_IN_FOLDER or "pyvenv.cfg" in names:
+            return _linked(code_dir, destination, path)
+        for name in names:
+            if name in _NEVER or name.endswith(".pyc"):
+                continue
+            place = f"{folder}{name}"
+            if (code_dir / place).is_dir() and not (code_dir / place).is_symlink():
+                folders.append(f"{place}/")
+            else:
+                found += _file(code_dir, place)
+    try:
+        for folder in folders:
+            (destination / folder).mkdir(exist_ok=True)
+    except OSError as error:
+        raise _failed(destination, error) from error
+    return found
+
+
+def _linked(code_dir: Path, destination: Path, path: str) -> list[tuple[int, str]]:
+    try:
+        (destination / path.rstrip("/")).symlink_to(code_dir / path.rstrip("/"))
+    except OSError as error:
+        raise _failed(destination, error) from error
+    return []
+
+
+def _file(code_dir: Path, path: str) -> list[tuple[int, str]]:
+    """Return (size, path) of a file that can be read, also by a link; nothing for a socket, a pipe or a device."""
+    with contextlib.suppress(OSError):
+        info = os.stat(code_dir / path)
+        if stat.S_ISREG(info.st_mode) or stat.S_ISDIR(info.st_mode):
+            large = stat.S_ISDIR(info.st_mode) or os.path.islink(code_dir / path)
+            return [(info.st_size + (1 << 62 if large else 0), path)]
+    return []
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a file with its mode's executable bit and its time; a file that can't be read by hand is left out."""
+    try:
+        reading = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return
+    with open(reading, "rb") as old:
+        info = os.fstat(reading)
+        mode = 0o700 if info.st_mode & stat.S_IXUSR else 0o600
+        with open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as new:
+            while chunk := old.read(_CHUNK):
+                new.write(chunk)
+    os.utime(target, ns=(info.st_mtime_ns, info.st_mtime_ns))
+
+
+def _failed(destination: Path, error: OSError) -> UsageError:
+    where = error.filename or destination
+    return UsageError(f"{where}: an ignored file can't be put beside the code: {error.strerror}", "make room there")

@@ -1,0 +1,68 @@
+"""A file that a failed run missed, though it is in the user's code folder: why the run did not have it."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from orchestrator.errors import OrchError
+from orchestrator.runs.state import Outcome, Verdict
+from orchestrator.runs.store import RunDir
+
+_MISSING: Final = re.compile(
+    r"No such file|FileNotFoundError|not found|does(n't| not) exist|cannot open|can't open", re.I
+)
+_PATH: Final = re.compile(r"'([^'\n]+)'|\"([^\"\n]+)\"|([^\s'\"(),:;]+[/.][^\s'\"(),:;]+)")
+MOST_LOOKED_AT: Final = 50
+LAST_LINES: Final = 5
+
+
+def with_missing_file(run: RunDir, verdict: Verdict) -> Verdict:
+    """Return the verdict with the rule as its hint if its error names a file that is here and was not sent."""
+    if verdict.outcome is not Outcome.FAILED or verdict.rank is None:
+        return verdict
+    error = verdict.error or {}
+    words = "\n".join([str(error.get("type", "")), str(error.get("message", "")), *verdict.tail[-LAST_LINES:]])
+    if not _MISSING.search(words):
+        return verdict
+    try:
+        hint = _why_not_there(run, words)
+    except (OrchError, OSError, ValueError, TypeError, KeyError):  # the ignore file is gone, or the record was damaged
+        hint = ""
+    return replace(verdict, hint=hint) if hint else verdict
+
+
+def _why_not_there(run: RunDir, words: str) -> str:
+    from orchestrator.runs.files.ignore_rules import Rules  # noqa: PLC0415 (few runs miss a file)
+
+    record, sent = run.record(), run.code_files()
+    if not record.code_dir or not isinstance(code := record.job.get("code"), dict):
+        return ""
+    here, there = Path(record.code_dir), run.plan().first.code_dir
+    for path in _paths(words, [there.removeprefix("~/"), record.code_dir]):
+        if path in sent or not (here / path).exists():
+            continue
+        rules = Rules.of(here, str(code.get("ignore", ".orchignore")))
+        if why := rules.why_left_out(path):
+            return (
+                f"{path} is in {here} and was not sent: {why}; "
+                f"to send it, write !{path} into .orchignore, or name it in inputs: of the job"
+            )
+    return ""
+
+
+def _paths(words: str, folders: list[str]) -> list[str]:
+    """Return the paths below the code folder that an error may speak of; `folders` are names of the code folder."""
+    found = []
+    for match in list(_PATH.finditer(words))[:MOST_LOOKED_AT]:
+        text = next(filter(None, match.groups()))
+        for folder in filter(None, folders):
+            _, inside, below = text.partition(f"{folder}/")
+            text = below if inside else text
+        path = os.path.normpath(text)
+        if not path.startswith(("/", "..", "~")) and path != "." and "\0" not in path:
+            found.append(path)
+    return list(dict.fromkeys(found))
