@@ -26,8 +26,8 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from orchestrator.errors import BackendError
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.masking import mask
 from orchestrator.runs.record import RunRecord
-from orchestrator.runs.redaction import mask
 from orchestrator.runs.state import Ending, Outcome
 from orchestrator.runs.store import RunDir
 from orchestrator.trackers.history import MetricLine, ending_in_words, numbers_of, parameters_of, shortened
