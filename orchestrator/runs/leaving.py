@@ -34,9 +34,9 @@ def redaction_of(*runs: RunDir) -> Redaction:
     return redaction(environments, names, str(Path.home()), user, [each for run in runs for each in _addresses(run)])
 
 
-def redaction_of_message(run: RunDir) -> Redaction:
-    """Return what is taken out of a message to a receiver whom the user chose: not the user's name and home."""
-    return replace(redaction_of(run), home="", user="")
+def redaction_of_message(*runs: RunDir) -> Redaction:
+    """Return what is taken out of a text for the user, or for a receiver whom the user chose: no names and paths."""
+    return replace(redaction_of(*runs), home="", user="")
 
 
 def unknown_secrets(*runs: RunDir) -> list[str]:

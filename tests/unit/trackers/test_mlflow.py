@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import BackendError
+from orchestrator.runs.redaction import Redaction
 from orchestrator.runs.store import RunDir, create_run
 from orchestrator.trackers import mlflow
 from orchestrator.trackers.ledger import Progress
@@ -67,7 +68,7 @@ def run(tmp_path: Path) -> RunDir:
 
 
 def told(run: RunDir, address: str, **variables: str) -> BackendError:
-    tracker = Mlflow(run, run.record(), {"MLFLOW_TRACKING_URI": address, **variables})
+    tracker = Mlflow(run, run.record(), {"MLFLOW_TRACKING_URI": address, **variables}, Redaction())
     with pytest.raises(BackendError) as raised:
         tracker.begin(Progress())
     return raised.value
@@ -158,6 +159,6 @@ def test_over_tls_with_a_certificate_of_ones_own(run: RunDir, tmp_path: Path) ->
     with listening(serve) as plain:
         address = plain.replace("http:", "https:")
         variables = {"MLFLOW_TRACKING_URI": address, "MLFLOW_TRACKING_SERVER_CERT_PATH": str(tmp_path / "cert")}
-        progress = Mlflow(run, run.record(), variables).begin(Progress())
+        progress = Mlflow(run, run.record(), variables, Redaction()).begin(Progress())
         assert (progress.id, progress.is_begun) == ("abc", True)
         assert "can't be reached" in told(run, address).message  # whose certificate nobody vouches for
