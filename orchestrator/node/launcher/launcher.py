@@ -39,6 +39,7 @@ from orchestrator.node.system.signals import held_back, let_through
 from orchestrator.node.system.sockets import ANY_PORT, listen, port_of
 from orchestrator.protocol.checkpoints.checksum import installed
 from orchestrator.protocol.layout import archive_file, attempt_folder, node_folder
+from orchestrator.protocol.masking import masker, secret_values
 from orchestrator.protocol.ranks import Binding
 from orchestrator.protocol.task import NodeTask
 
@@ -375,7 +376,7 @@ class Launcher:
         assert status is not None
         code = os.waitstatus_to_exitcode(status)
         killed_for_memory, self.oom_kills = oom_kills() > self.oom_kills, oom_kills()
-        report = failure_report(start, code)
+        report = failure_report(start, code, masker(secret_values(self.task.secrets, self.task.env)))
         if report["signal"] == "SIGKILL" and killed_for_memory:
             report["oom"] = True
         if process.log.lost:

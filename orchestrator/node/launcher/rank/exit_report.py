@@ -6,14 +6,16 @@ import contextlib
 import os
 import re
 import signal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.masking import masked_json
 from orchestrator.protocol.terminal_lines import lines_of
 
 if TYPE_CHECKING:  # the agent, which reads reports, needs nothing of what a rank loads
     from orchestrator.node.launcher.rank.forked import RankStart
 
+Masker = Callable[[str], str]
 TAIL_BYTES = 16_384
 TAIL_LINES = 25
 # A report is one line to the leader, and there a character may take 12 bytes.
@@ -33,16 +35,20 @@ _VICTIM = re.compile(
 )
 
 
-def failure_report(start: RankStart, code: int) -> dict[str, Any]:
-    """Return code, signal name, error and last lines of an ended rank; all JSON types."""
+def _as_it_is(text: str) -> str:
+    return text
+
+
+def failure_report(start: RankStart, code: int, masked: Masker = _as_it_is) -> dict[str, Any]:
+    """Return code, signal name, error and last lines of an ended rank as JSON types, with its secrets masked."""
     report: dict[str, Any] = {"code": code if code >= 0 else None, "signal": None}
     if code < 0:
         report["signal"] = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
     if code == 0:
         return report
-    lines = _lines_of(os.path.join(os.path.dirname(start.error_file), f"rank_{start.rank}.log"))
+    lines = _lines_of(os.path.join(os.path.dirname(start.error_file), f"rank_{start.rank}.log"), masked)
     tail = lines[-TAIL_LINES:]
-    failed, error = _first_error(start)
+    failed, error = _first_error(start, masked)
     if failed != start.rank:
         report["failed_rank"] = failed
     error = error or _traceback_in(lines, killed=code in (-signal.SIGKILL, -signal.SIGTERM))
@@ -67,37 +73,40 @@ def looks_like_victim(error: dict[str, Any] | None, tail: list[str]) -> bool:
     return _VICTIM.search(f"{error.get('type')}: {error.get('message')}") is not None
 
 
-def last_lines(path: str) -> list[str]:
+def last_lines(path: str, masked: Masker = _as_it_is) -> list[str]:
     """Return the last lines of a log, of a progress bar its last state; [] when there is no log."""
-    return _lines_of(path)[-TAIL_LINES:]
+    return _lines_of(path, masked)[-TAIL_LINES:]
 
 
-def _lines_of(path: str) -> list[str]:
+def _lines_of(path: str, masked: Masker) -> list[str]:
+    """Return the lines at the end of a log. The log is read from further back, so that no secret is cut in half."""
     try:
         with open(path, "rb") as log:
             size = log.seek(0, os.SEEK_END)
-            log.seek(max(0, size - TAIL_BYTES))
-            text = log.read().decode("utf-8", "replace")
+            log.seek(max(0, size - 2 * TAIL_BYTES))
+            text = masked(log.read().decode("utf-8", "replace"))[-TAIL_BYTES:]
     except OSError:
         return []
     return [line[:MESSAGE_CHARS] for line in lines_of(text) if line.strip()]
 
 
-def _first_error(start: RankStart) -> tuple[int, dict[str, Any] | None]:
+def _first_error(start: RankStart, masked: Masker) -> tuple[int, dict[str, Any] | None]:
     """Return whose error file is the oldest, and what is in it: of another launcher's ranks each may have one."""
     written = []
     for rank in start.members or (start.rank,):
         path = f"{start.folder}/error_{rank}.json"
         with contextlib.suppress(OSError):
             written.append((os.stat(path).st_mtime_ns, rank, path))
-    return next(((rank, error) for _, rank, path in sorted(written) if (error := _error_of(path))), (start.rank, None))
+    return next(
+        ((rank, error) for _, rank, path in sorted(written) if (error := _error_of(path, masked))), (start.rank, None)
+    )
 
 
-def _error_of(path: str) -> dict[str, Any] | None:
+def _error_of(path: str, masked: Masker) -> dict[str, Any] | None:
     """Return the error that the rank wrote down itself: orch's record, or torchelastic's under @record."""
     try:
         with open(path, encoding="utf-8") as file:
-            data = parse_json(file.read())
+            data = masked_json(parse_json(file.read()), masked)  # before it is cut, for the same reason
     except (OSError, ValueError):
         return None
     if not isinstance(data, dict):
