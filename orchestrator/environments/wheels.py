@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -103,8 +104,9 @@ class WheelStore:
             source, out = Path(folder) / choice.file, Path(folder) / "out"
             shutil.copyfile(self.path(choice.sha256), source)
             version = ".".join(map(str, interpreter.minor))
+            python = sys.executable if interpreter.minor == sys.version_info[:2] else version
             try:
-                run_uv("build", "--wheel", "--python", version, "--out-dir", str(out), str(source), cwd=Path(folder))
+                run_uv("build", "--wheel", "--python", python, "--out-dir", str(out), str(source))
             except UvError as error:
                 raise WheelError(
                     f"{choice.name} {choice.version} can't be built from {choice.file} for Python {version}:\n{error}",
