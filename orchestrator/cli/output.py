@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.cli.group import show
+from orchestrator.cli.group import say, show
 from orchestrator.cli.logs.printer import LogPrinter
 from orchestrator.protocol.hostlist import by_words
 from orchestrator.runs.record import UNKNOWN
@@ -50,6 +50,16 @@ def show_plan(
         parts = [plans.plan_page(launch, commands=True), plans.shipment_page(ships)]
         text = "\n\n".join([*parts, *([plans.check_line(*check)] if check else [])])
     (click.echo if as_json else show)(environment.masked(text))
+
+
+def say_unknown_secrets(runs: Sequence[RunDir], verb: str, where: str) -> list[str]:
+    """Say which secrets of these runs can't be taken out of the file that was written, and return their names."""
+    from orchestrator.runs.leaving import unknown_secrets
+
+    if unknown := unknown_secrets(*runs):
+        say(f"{', '.join(unknown)}: not set here, so what the run printed of it can't be taken out")
+        say(f"  export {unknown[0]} and {verb} again, or look for it in the {where} before you send them")
+    return unknown
 
 
 def print_logs(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import tomllib
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -82,7 +83,7 @@ def _exported(asked: PythonEnvironment, path: Path) -> str:
     try:
         return run_uv(
             "export", "--frozen", "--offline", "--format", "pylock.toml", "--no-emit-workspace", "--no-default-groups",
-            "--no-header", "--no-annotate", *wants, cwd=path.parent,
+            "--no-header", "--no-annotate", "--python", sys.executable, *wants, cwd=path.parent,
         )  # fmt: skip
     except UvError as error:
         raise UsageError(

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +14,7 @@ from typing import Any, Final
 from orchestrator.environments.choice import Choice, NoChoiceError, choose
 from orchestrator.environments.interpreter import Interpreter
 from orchestrator.environments.lock import Lock, hashes_of
-from orchestrator.environments.uv import UvError, run_uv
+from orchestrator.environments.uv import NOBODYS, UvError, run_uv
 from orchestrator.environments.wheels import WheelStore
 from orchestrator.errors import OrchError
 from orchestrator.protocol.files import write_json
@@ -104,12 +105,13 @@ def _rows(value: Any) -> list[dict[str, Any]]:
 
 def _compiled(lock: Lock, interpreter: Interpreter) -> str:
     """Return a requirements file as pylock.toml; over packages that stay, nothing is added to its own lines."""
-    folder, version = Path(lock.folder), ".".join(map(str, interpreter.minor))
+    folder, version = Path(lock.folder or NOBODYS), ".".join(map(str, interpreter.minor))
     alone = ["--no-deps"] if interpreter.paths else []
     try:
         return run_uv(
             "pip", "compile", "-", "--format", "pylock.toml", "--universal", "--python-version", version, "--no-header",
-            "--no-annotate", *alone, cwd=folder if folder.is_dir() else None, given=lock.text,
+            "--no-annotate", "--python", sys.executable, *alone,
+            cwd=folder if folder.is_dir() else NOBODYS, given=lock.text,
         )  # fmt: skip
     except UvError as error:
         raise LockError(

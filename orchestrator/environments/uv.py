@@ -14,6 +14,7 @@ from typing import Final
 from orchestrator.errors import UsageError
 
 LAST_LINES: Final = 12
+NOBODYS: Final = Path("/")
 _CREDENTIALS: Final = re.compile(r"(?<=://)[^/\s@]+@")
 
 
@@ -32,8 +33,12 @@ def find_uv() -> Path:
     raise UsageError("there is no uv here, which environment: needs", "install it beside orch: pip install uv")
 
 
-def run_uv(*args: str, cwd: Path | None = None, given: str = "") -> str:
-    """Return what a command of uv prints; UvError with its last lines where it fails."""
+def run_uv(*args: str, cwd: Path = NOBODYS, given: str = "") -> str:
+    """Return what a command of uv prints. Raises UvError with its last lines if it fails.
+
+    uv takes settings and interpreters (`.venv`) from its working folder and from all folders above that. So a command
+    runs in / unless it needs the job's folder, and then `--python` has to name the interpreter.
+    """
     argv = [str(find_uv()), *args, "--no-python-downloads"]
     try:
         done = subprocess.run(argv, cwd=cwd, input=given, capture_output=True, text=True, check=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from orchestrator.node.system.hashing import digest_of
 from orchestrator.node.system.private import make_private
 from orchestrator.protocol.files import replacing, write_json
 from orchestrator.protocol.json_text import parse_json
+from orchestrator.transport.http_credentials import HttpAddress
 
 AT_ONCE: Final = 8
 SILENCE_SECONDS: Final = 60
@@ -102,8 +104,9 @@ class WheelStore:
             source, out = Path(folder) / choice.file, Path(folder) / "out"
             shutil.copyfile(self.path(choice.sha256), source)
             version = ".".join(map(str, interpreter.minor))
+            python = sys.executable if interpreter.minor == sys.version_info[:2] else version
             try:
-                run_uv("build", "--wheel", "--python", version, "--out-dir", str(out), str(source), cwd=Path(folder))
+                run_uv("build", "--wheel", "--python", python, "--out-dir", str(out), str(source))
             except UvError as error:
                 raise WheelError(
                     f"{choice.name} {choice.version} can't be built from {choice.file} for Python {version}:\n{error}",
@@ -118,24 +121,20 @@ class WheelStore:
 
 def _open(url: str) -> IO[bytes]:
     """Open an address; OSError or ValueError where that fails. Credentials are the address's own, or of ~/.netrc."""
-    import base64  # noqa: PLC0415 (only what is missing is fetched)
-    import netrc  # noqa: PLC0415 (as above)
+    import netrc  # noqa: PLC0415 (only what is missing is fetched)
     import urllib.request  # noqa: PLC0415 (as above)
     from http.client import HTTPException  # noqa: PLC0415 (as above)
-    from urllib.parse import unquote  # noqa: PLC0415 (as above)
 
-    parts = urlsplit(url)
+    parts, address = urlsplit(url), HttpAddress.of(url)
     if parts.scheme not in ("http", "https", "file"):
         raise ValueError(f"{parts.scheme} is no address that orch fetches from")
-    user, password = unquote(parts.username or ""), unquote(parts.password or "")
-    if not user and parts.hostname:
+    if not address.user and parts.hostname:
         with contextlib.suppress(OSError, netrc.NetrcParseError):
             user, _, password = netrc.netrc().authenticators(parts.hostname) or ("", "", "")
-    plain = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-    request = urllib.request.Request(plain)  # noqa: S310 (schemes are checked above)
-    if user:
-        word = base64.b64encode(f"{user}:{password}".encode()).decode()
-        request.add_unredirected_header("Authorization", f"Basic {word}")
+            address = replace(address, user=user, password=password or "")
+    request = urllib.request.Request(address.url)  # noqa: S310 (schemes are checked above)
+    for name, value in address.headers.items():
+        request.add_unredirected_header(name, value)
     try:
         response: IO[bytes] = urllib.request.urlopen(request, timeout=SILENCE_SECONDS)  # noqa: S310 (as above)
     except HTTPException as error:

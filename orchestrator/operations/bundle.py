@@ -7,7 +7,6 @@ taken out of that.
 from __future__ import annotations
 
 import contextlib
-import getpass
 import gzip
 import io
 import json
@@ -24,8 +23,8 @@ from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.reading import read_part
 from orchestrator.runs.files.checkpoints import all_of
 from orchestrator.runs.files.logs import Selection, log_files, offset_of_last
-from orchestrator.runs.record import PlanRecord
-from orchestrator.runs.redaction import Redaction, redaction
+from orchestrator.runs.leaving import redaction_of
+from orchestrator.runs.redaction import Redaction
 from orchestrator.runs.store import RunDir, write_durably
 from orchestrator.version import __version__
 
@@ -60,31 +59,8 @@ def bundle(run: RunDir, output: Path) -> list[tuple[str, int]]:
     return members
 
 
-def unknown_secrets(run: RunDir) -> list[str]:
-    """Return the run's secrets that this shell doesn't have: their values can't be found, nor taken out."""
-    return [name for name in _plan(run).secret_names if not os.environ.get(name)]
-
-
-def redaction_of(run: RunDir) -> Redaction:
-    """Return what is taken out of all that leaves the machine of a run."""
-    plan = _plan(run)
-    planned = {name: value for task in plan.tasks for name, value in task.env.items()}
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = ""
-    return redaction([planned, os.environ], list(plan.secret_names), str(Path.home()), user)
-
-
-def _plan(run: RunDir) -> PlanRecord:
-    try:
-        return run.plan()
-    except StoreError:  # damaged: that is what the report may be about
-        return PlanRecord()
-
-
 def _members(run: RunDir, redact: Redaction) -> Iterator[tuple[str, str]]:
-    yield "about.json", json.dumps(_about(run), indent=1)
+    yield "about.json", json.dumps(redact.json(_about(run)), indent=1)
     for name in RECORDS:
         with contextlib.suppress(OSError):
             yield name, _json(run.path / name, redact)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import difflib
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from orchestrator.protocol.reading import read_regular
 from orchestrator.runs.files.logs import result_of
+from orchestrator.runs.leaving import redaction_of_message
 from orchestrator.runs.record import PlanRecord
+from orchestrator.runs.redaction import Redaction
 from orchestrator.runs.state import RunState
 from orchestrator.runs.store import RunDir
 from orchestrator.runs.summary import run_record
@@ -58,7 +60,21 @@ class Comparison:
 def compare(one: RunDir, other: RunDir, states: tuple[RunState, RunState]) -> Comparison:
     """Compare two runs by what was recorded of them."""
     rows = [row for row in _rows(_facts(one, states[0]), _facts(other, states[1])) if row.one != row.other]
-    return Comparison(one.run_id, other.run_id, tuple(rows), tuple(_files(one, other)))
+    found = Comparison(one.run_id, other.run_id, tuple(rows), tuple(_files(one, other)))
+    return _redacted(found, redaction_of_message(one, other))
+
+
+def _redacted(found: Comparison, redact: Redaction) -> Comparison:
+    """Return the comparison without secrets. A name alone masks no line of code: `key = 1` differs from `key = 2`."""
+    rows = (replace(row, one=_shown(redact, row, row.one), other=_shown(redact, row, row.other)) for row in found.rows)
+    files = (replace(file, diff=tuple(map(redact.known, file.diff))) for file in found.files)
+    return replace(found, rows=tuple(rows), files=tuple(files))
+
+
+def _shown(redact: Redaction, row: Row, value: str) -> str:
+    """Return a value without secrets; a field of a document whose name looks secret loses its value."""
+    is_written = row.section in ("job", "profile") and value != NOTHING
+    return str(redact.json(value, row.what if is_written else ""))
 
 
 def _rows(one: dict[str, dict[str, Any]], other: dict[str, dict[str, Any]]) -> Iterator[Row]:

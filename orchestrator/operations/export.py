@@ -18,10 +18,12 @@ from orchestrator.node.launcher.rank.argv import foreign_argv
 from orchestrator.operations.pull import choose
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.layout import attempt_folder
+from orchestrator.protocol.masking import MASKED, secret_values
 from orchestrator.protocol.ranks import Binding, bind
 from orchestrator.protocol.task import NodeTask
 from orchestrator.runs.files.checkpoints import checkpoint_folder, listing
 from orchestrator.runs.files.metrics import metric_of_checkpoints
+from orchestrator.runs.leaving import redaction_of_message
 from orchestrator.runs.store import RunDir, check_own, write_durably
 from orchestrator.specs.plan import LaunchPlan, bindings_of
 from orchestrator.supervisor.reconcile import state_of
@@ -38,7 +40,7 @@ def torchrun_commands(run: RunDir, port: int) -> str:
         task, before = where_its_code_is(run, recorded)
         argv = foreign_argv(dataclasses.replace(task, launcher="torchrun"), binding, address, port)
         blocks.append("\n".join([*before, f"# node {task.node_rank}: {task.host}", by_hand(task, argv)]))
-    return "\n\n".join([*_notes(launch, port), *blocks])
+    return redacted(run, "\n\n".join([*_notes(launch, port), *blocks]))
 
 
 def accelerate_config(run: RunDir, node: int, port: int) -> str:
@@ -83,7 +85,7 @@ def accelerate_config(run: RunDir, node: int, port: int) -> str:
         f"mixed_precision: '{precision}'",
         "use_cpu: false",
     ]
-    return "\n".join(lines)
+    return redacted(run, "\n".join(lines))
 
 
 def _mixed_precision(training: Mapping[str, str] | None) -> str:
@@ -152,11 +154,23 @@ def launch_of(run: RunDir) -> tuple[LaunchPlan, list[Binding], str]:
 
 def _notes(launch: LaunchPlan, port: int) -> list[str]:
     notes = [f"# {launch.run_id} by hand: start it on all nodes; port {port} of node 0 must be free (--port)"]
-    if launch.secret_names:
-        notes.append(f"# set these before, they are kept nowhere: {', '.join(launch.secret_names)}")
+    notes += notes_on_secrets(launch)
     if any(task.container for task in launch.tasks):
         notes.append("# the run's container is not entered: start this inside of it")
     return notes
+
+
+def notes_on_secrets(launch: LaunchPlan) -> list[str]:
+    """Return a comment that names the variables that a person has to set before; none if there are none."""
+    likely = (name for task in launch.tasks for name, _ in secret_values({}, task.env))
+    names = dict.fromkeys([*launch.secret_names, *likely])
+    return [f"# export these before, they hold secrets and are not written here: {', '.join(names)}"] if names else []
+
+
+def redacted(run: RunDir, text: str) -> str:
+    """Return shell lines without secrets, and with a note if one was masked in them: names and paths stay."""
+    shown = redaction_of_message(run).known(text)
+    return shown if shown == text else f"# {MASKED} stands for a secret: write it there\n{shown}"
 
 
 def where_its_code_is(run: RunDir, task: NodeTask) -> tuple[NodeTask, list[str]]:
@@ -193,16 +207,21 @@ def _has_no_gpus(run: RunDir) -> bool:
 
 
 def by_hand(task: NodeTask, argv: list[str], more: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return shell lines that go where the ranks start and give them the job's variables, and `more`."""
+    """Return shell lines that go where the ranks start and give them the job's variables, and `more`.
+
+    Variables that probably hold a secret are left out: `notes_on_secrets` names them.
+    """
     path = ":".join([*archive_argv(task), *filter(None, [task.env.get("PYTHONPATH")])])
     variables = {**task.env, "PYTHONPATH": path, **more}
     if task.backend != "auto":
         variables["ORCH_BACKEND"] = task.backend
     # The job's own values are no paths of orch's.
     literal = set(task.env) - {"PYTHONPATH"}
+    left_out = {name for name, _ in secret_values({}, task.env)}
     assigned = [
         f"{name}={shlex.quote(value) if name in literal else _at_home(value)}"
         for name, value in sorted(variables.items())
+        if name not in left_out
     ]
     line = " ".join(["env", *assigned, _at_home(argv[0]), *map(shlex.quote, argv[1:])])
     return "\n".join([*task.setup, f"cd {_at_home(task.code_dir)}", line])

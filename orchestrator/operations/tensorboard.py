@@ -10,6 +10,7 @@ from pathlib import Path
 
 from orchestrator.errors import UsageError
 from orchestrator.runs.files.logs import result_of
+from orchestrator.runs.leaving import redaction_of_message
 from orchestrator.runs.store import RunDir
 from orchestrator.trackers.history import new_lines
 from orchestrator.trackers.ledger import FOLDER, TENSORBOARD, Progress
@@ -45,10 +46,11 @@ def lay_out(runs: Sequence[RunDir], folder: Path) -> list[RunDir]:
 def _write(run: RunDir, folder: Path) -> None:
     from orchestrator.trackers.tensorboard import TensorBoard  # noqa: PLC0415 (most runs have written it themselves)
 
-    board, ending = TensorBoard(run, run.record(), folder), run.ending()
+    redact = redaction_of_message(run)
+    board, ending = TensorBoard(run, run.record(), redact, folder), run.ending()
     progress, offset, end = board.begin(Progress()), -1, 0
     while end != offset:
-        lines, end = new_lines(run.path / "metrics.jsonl", offset := end, has_ended=ending is not None)
+        lines, end = new_lines(run.path / "metrics.jsonl", offset := end, redact, has_ended=ending is not None)
         progress = board.send(progress, lines)
     if ending is not None:
         board.end(progress, ending, result_of(run) or {})

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from orchestrator.prepare.prepare import Prepared
 from orchestrator.prepare.time_limit import note_on_time_limit
-from orchestrator.runs.redaction import looks_secret
+from orchestrator.protocol.masking import looks_secret
 from orchestrator.specs.documents.paths import shadowed_profile
 
 

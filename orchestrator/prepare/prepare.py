@@ -271,8 +271,15 @@ def shipment(prepared: Prepared) -> Shipment:
         folder = prepared.loaded.code_dir
         files, size = measure(folder, code.ignore, code.max_size, files_to_send(prepared))
     here = [f"notify {_how(each)}" for each in prepared.loaded.job.notify]
+    if prepared.repeats is None and any((each / ".git").exists() for each in (folder, *folder.parents)):
+        here.append(f"git, which is asked for the commit and the changes of {folder}")
+    if "wandb" in prepared.loaded.job.track:
+        here.append(f"{sys.executable} with wandb's package, when the run has ended")
     if prepared.lock is not None:
-        here.append(f"uv, which builds the source distributions of {prepared.lock.name} where it has any")
+        from orchestrator.environments.uv import find_uv  # noqa: PLC0415 (most jobs have no lock)
+
+        here.append(f"{find_uv()} with {sys.executable}, which reads {prepared.lock.name}")
+        here.append(f"what builds the source distributions of {prepared.lock.name} where it has any, started by uv")
     if profile.kind == "ssh" and profile.supervisor != "here":
         here = [f"ssh {profile.supervisor} {profile.supervisor_orch} accept", *(f"{line} (there)" for line in here)]
     return Shipment(str(folder), files, size, tuple(here))

@@ -15,6 +15,7 @@ from orchestrator.node.system.processes import identify
 from orchestrator.prepare.prepare import Prepared, files_to_send, is_here
 from orchestrator.protocol.code_baseline import write_baseline
 from orchestrator.protocol.events import EventKind
+from orchestrator.runs.marks import keep_secrets
 from orchestrator.runs.notifications.ledger import watch
 from orchestrator.runs.record import SweepPoint, notify_entries
 from orchestrator.runs.store import RunDir, create_run, remove_run
@@ -38,6 +39,7 @@ def record_run(
             from orchestrator.trackers import ledger  # noqa: PLC0415 (most jobs name none)
 
             ledger.watch(root, run, ledger.trackers_of(launch.job), prepared.hidden)
+        keep_secrets(root, run, prepared.environment.secrets)
         run.write("plan.json", launch.to_json())
         _record_environment(prepared, run)
     except BaseException:  # an interrupt too: nothing was started

@@ -1,28 +1,22 @@
-"""Taking out of a text what must not leave this machine: secrets, credentials, the user's name and home. Pure."""
+"""Takes out of a text all that must not leave this machine: secrets, credentials, the user's name and home. Pure."""
 
 from __future__ import annotations
 
-import base64
 import json
 import re
-import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final
-from urllib.parse import quote, quote_plus
 
 from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.masking import LONG, MASKED, looks_secret, masker, secret_values
 
-LONG: Final = 8  # a shorter value of a variable that only looks secret stands in too many innocent words
-_SECRET_NAME = re.compile(
-    r"(TOKEN(?!IZER)|SECRET|PASSW|PASSPHRASE|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|WEBHOOK)"
-    r"|(^|[_.-])(KEY|KEYS|AUTH|PAT|DSN|COOKIE|PASS|JWT)($|[_.-])",
-    re.IGNORECASE,
-)
-# name=value, name: value, --name value, --name=value; the lookbehinds keep a line of 10 MB from taking forever
+# name=value, name: value, --name value, --name=value, and "--name", "value" as a list is printed. The lookbehinds keep
+# a line of 10 MB from taking forever.
 _ASSIGNED = (
     re.compile(r"(?<![\w.-])(?P<name>[A-Za-z_][\w.-]{0,99}+)[\"']?[ \t]*[=:][ \t]*"),
-    re.compile(r"(?<![\w-])(?P<name>--[\w-]{1,99}+)(?:[ \t]+(?!-)|=)"),
+    re.compile(r"(?<![\w-])(?P<name>--[\w-]{1,99}+)(?:[ \t]+(?!-)|=|[\"'],[ \t]*(?![\"']-))"),
 )
 _VALUE = re.compile(r"\"[^\"\n]*\"|'[^'\n]*'|[^\s\"',;&]+")
 _BEARER = re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{8,}")
@@ -47,50 +41,66 @@ _NETRC = re.compile(
 _NAMES_ONLY: Final = ("secrets", "secret_names")
 
 
-def looks_secret(name: str) -> bool:
-    """Tell whether a variable, field or option of this name probably holds a secret."""
-    return _SECRET_NAME.search(name) is not None
-
-
 @dataclass(frozen=True)
 class Redaction:
-    """What to take out: `values` by the names they go by, the home folder and the user's name."""
+    """Names and values of what is taken out, the home folder and the user's name."""
 
-    values: Mapping[str, str] = field(default_factory=dict, repr=False)
+    values: frozenset[tuple[str, str]] = field(default_factory=frozenset, repr=False)
     home: str = ""
     user: str = ""
 
-    def text(self, text: str) -> str:
-        """Return the text without any of it."""
-        text = mask(text, {name: value for name, value in self.values.items() if value})
-        for pattern in (_PRIVATE_KEY, _TOKEN, _HOOK):
-            text = pattern.sub(MASKED, text)
+    def known(self, text: str) -> str:
+        """Return the text without known values and without credentials that their form gives away.
+
+        Names alone mask nothing, so that commands and code stay as they are.
+        """
+        text = self._without_values(text)
+        text = _PRIVATE_KEY.sub(lambda match: MASKED + "\n" * match[0].count("\n"), text)  # as many lines as before
+        text = _HOOK.sub(MASKED, _TOKEN.sub(MASKED, text))
         text = _NETRC.sub(rf"\g<before>{MASKED}\g<after>", text)
-        text = _BEARER.sub(rf"\1 {MASKED}", _USERINFO.sub(MASKED, text))
+        return _BEARER.sub(rf"\1 {MASKED}", _USERINFO.sub(MASKED, text))
+
+    @cached_property
+    def _without_values(self) -> Callable[[str], str]:
+        return masker(self.values)
+
+    def text(self, text: str) -> str:
+        """Return the text also without values behind telling names, the home folder and the user's name."""
+        text = self.known(text)
         for pattern in _ASSIGNED:
-            text = _without_values(text, pattern)
+            text = _without_assigned(text, pattern)
         if len(self.home) > 1:
             text = re.sub(rf"{re.escape(self.home)}(?![\w.-])", "~", text)
-        if len(self.user) > 1 and self.user != "root":  # which names nobody, and stands in many paths
+        if len(self.user) > 1 and self.user != "root":  # "root" names nobody, and many paths contain it
             text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(self.user)}(?![A-Za-z0-9])", "USER", text)
         return text
 
     def json(self, value: Any, name: str = "") -> Any:
-        """Return the same for JSON types: fields and options whose names look secret lose their values."""
+        """Return JSON types, redacted: fields and options whose names look secret lose their values."""
         if isinstance(value, dict):
             return {self.text(str(key)): self.json(item, str(key)) for key, item in value.items()}
-        if isinstance(value, list):
-            shown = [self.json(item, name) for item in value]
-            for number, item in enumerate(value[:-1]):
-                if isinstance(item, str) and item.startswith("-") and "=" not in item and looks_secret(item):
-                    shown[number + 1] = MASKED
-            return shown
+        if isinstance(value, list | tuple):
+            return self._list(list(value), name)
         if isinstance(value, str):
             return MASKED if value and name not in _NAMES_ONLY and looks_secret(name) else self.text(value)
         return value
 
+    def _list(self, value: list[Any], name: str) -> list[Any]:
+        """Return a list, redacted; its texts, or the `text` of its items, may be lines that only together are a key."""
+        shown = [self.json(item, name) for item in value]
+        found = (item.get("text") if isinstance(item, dict) else item for item in value)
+        texts = [text for text in found if isinstance(text, str) and "\n" not in text]
+        together = self.text("\n".join(texts)).split("\n") if len(texts) == len(value) else []
+        if len(together) == len(value):
+            shown = [
+                {**each, "text": text} if isinstance(each, dict) else MASKED if each == MASKED else text
+                for each, text in zip(shown, together, strict=True)
+            ]
+        after_options = map(_is_secret_option, ["", *value[:-1]])
+        return [MASKED if is_hidden else each for each, is_hidden in zip(shown, after_options, strict=False)]
+
     def lines(self, text: str) -> str:
-        """Return the same for a file of JSON objects, one a line; what is none is taken for plain text."""
+        """Return a file of one JSON object a line, redacted; a line that is no JSON is redacted as plain text."""
         shown = []
         for line in text.split("\n"):
             try:
@@ -100,8 +110,13 @@ class Redaction:
         return "\n".join(shown)
 
 
-def _without_values(text: str, assigned: re.Pattern[str]) -> str:
-    """The text with what stands behind a telling name masked."""
+def _is_secret_option(word: object) -> bool:
+    """Tell whether the word that follows this one is probably a secret: `--api-key`, but not `--api-key=...`."""
+    return isinstance(word, str) and word.startswith("-") and "=" not in word and looks_secret(word)
+
+
+def _without_assigned(text: str, assigned: re.Pattern[str]) -> str:
+    """Return the text with each value behind a telling name masked."""
     parts, position = [], 0
     while match := assigned.search(text, position):
         parts.append(text[position : match.end()])
@@ -113,53 +128,12 @@ def _without_values(text: str, assigned: re.Pattern[str]) -> str:
     return "".join([*parts, text[position:]])
 
 
-def redaction(environments: list[Mapping[str, str]], secrets: list[str], home: str, user: str) -> Redaction:
-    """Return what is to be taken out, from every environment that is known and the names of the job's secrets."""
-    values: dict[str, str] = {}
+def redaction(
+    environments: Iterable[Mapping[str, str]], secrets: Iterable[str], home: str, user: str, more: Iterable[str] = ()
+) -> Redaction:
+    """Return what is taken out, for every known environment, the names of the jobs' secrets, and `more` values."""
+    names = set(secrets)
+    values = {("", value) for value in more if len(value) >= LONG}
     for environment in environments:
-        for name, value in environment.items():
-            if name in secrets or (looks_secret(name) and len(value) >= LONG):
-                values[f"{name}" if values.get(name, value) == value else f"{name} "] = value
-    return Redaction(values, home, user)
-
-
-MASKED: Final = "***"
-
-
-# Shorter values stand in too many innocent words; they are masked only where their name stands before them.
-_SHORT: Final = 4
-
-
-def mask(text: str, secrets: Mapping[str, str], shortest: int = _SHORT) -> str:
-    """Return the text with every secret value replaced by ***: as it is, or as JSON, a shell, a URL or base64 has it.
-
-    A value of less than `shortest` characters is replaced only where its name stands before it.
-    """
-    hidden: dict[str, str] = {}
-    for name, value in secrets.items():
-        if not value:
-            continue
-        if len(value) < shortest:
-            for form in (value, shlex.quote(value)):
-                hidden[f"{name}={form}"] = f"{name}={MASKED}"
-            hidden[f'"{name}": {json.dumps(value)}'] = f'"{name}": "{MASKED}"'
-            continue
-        lines = [line for line in value.splitlines() if len(line) >= 2 * _SHORT]
-        for form in (value, json.dumps(value)[1:-1], shlex.quote(value), repr(value)[1:-1], *lines, *_encoded(value)):
-            hidden[form] = MASKED
-    if not hidden:
-        return text
-    longest_first = sorted(hidden, key=len, reverse=True)
-    return re.sub("|".join(map(re.escape, longest_first)), lambda match: hidden[match[0]], text)
-
-
-def _encoded(value: str) -> Iterator[str]:
-    """Yield a long value as a URL has it, in hexadecimal, and as it looks inside of base64 wherever it begins there."""
-    if len(value) < LONG:
-        return
-    raw = value.encode("utf-8", "surrogateescape")
-    yield from (quote(raw), quote(raw, safe=""), quote_plus(raw), raw.hex())
-    for before, dropped in ((0, 0), (1, 2), (2, 3)):
-        whole = (before + len(raw)) * 8 // 6  # the characters beyond hold bits of what follows
-        found = base64.b64encode(bytes(before) + raw).decode()[dropped:whole]
-        yield from (found, found.translate(str.maketrans("+/", "-_")))
+        values |= set(secret_values({name: environment[name] for name in names & set(environment)}, environment))
+    return Redaction(frozenset(values), home, user)

@@ -65,11 +65,13 @@ def verdict_of(
         return Verdict(Outcome.CANCELLED, survivors=survivors)
     given_up = _all(by_node, EventKind.GAVE_UP)
     no_point = [event for event in given_up if event["cause"] == Cause.NO_PROGRESS]  # srun ends who has not left yet
-    if no_point or (given_up and not any(node.state == NodeStatus.LOST for node in nodes)):
-        first = (no_point or given_up)[0]
+    leader = [event for event in given_up if event.get("node") == 0 and event["outcome"] == Outcome.FAILED]
+    # Without node 0 the others are ended, so its reason is the cause of their loss.
+    if no_point or leader or (given_up and not any(node.state == NodeStatus.LOST for node in nodes)):
+        first = (no_point or leader or given_up)[0]
         outcome = member_of(Outcome, first["outcome"]) or Outcome.FAILED
         reason = first["reason"] or f"{first['cause']} before the ranks were started"
-        return Verdict(outcome, _cause_of(first), reason, hint=hint_for(reason, None, None))
+        return Verdict(outcome, _cause_of(first), reason, hint=hint_for(reason, None, None), survivors=survivors)
     words = [_who_was_lost(nodes, own), *(event["reason"] for event in given_up[:1])]
     return Verdict(Outcome.FAILED, Cause.INFRA, "; ".join(word for word in words if word), survivors=survivors)
 
@@ -364,6 +366,8 @@ _RULES: tuple[tuple[str, str], ...] = (
         r"Argument list too long",
         "a word of the command, or all variables and words together, are longer than that node's kernel allows: put "
         "the text into a file, and pass the file's name",
+        r"rendezvous ports are taken",
+        "ask the user who is named, or give the profile a range of ports that is free (ports: 20000-20100)",
     ),
     (
         r"the launcher can't be started with",

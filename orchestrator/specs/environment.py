@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.errors import UsageError
-from orchestrator.runs.redaction import LONG, looks_secret, mask
+from orchestrator.protocol.masking import LONG, looks_secret, mask
 
 if TYPE_CHECKING:  # a submit of files that were read before must not wait for pydantic
     from orchestrator.specs.job import Job

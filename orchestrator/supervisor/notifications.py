@@ -20,16 +20,19 @@ from urllib.parse import urlsplit
 from orchestrator.errors import OrchError
 from orchestrator.node.system.private import users_umask
 from orchestrator.runs.files.logs import result_of
+from orchestrator.runs.leaving import redaction_of_message
 from orchestrator.runs.notifications.ledger import HIDDEN, LEDGER, Notification, forget, undelivered, unwatch, watched
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.redaction import Redaction
 from orchestrator.runs.state import RunState
 from orchestrator.runs.store import Record, RunDir, append_line
 from orchestrator.trackers.ledger import tracked
+from orchestrator.transport.http_credentials import HttpAddress
 from orchestrator.version import __version__
 
 TIMEOUT: Final = 15.0
 LOG: Final = "notify.log"
+MOST_TEXT: Final = 1000  # characters; it is cut after the redaction, which finds no half of a secret
 
 
 class NotificationSender:
@@ -72,7 +75,8 @@ class NotificationSender:
     def _send(self, run: RunDir, record: RunRecord, items: list[Notification]) -> None:
         try:
             for each in items:
-                message = payload(each, self.state_of(run), result_of(run), str(run.path), tracked(run, record))
+                state, trackers, redact = self.state_of(run), tracked(run, record), redaction_of_message(run)
+                message = payload(each, state, result_of(run), str(run.path), trackers, redact)
                 deliver(run, record, each, message)
         except (OrchError, OSError) as error:  # the run has been removed meanwhile, or a disk is full
             self._give_up(run, error)
@@ -86,16 +90,21 @@ class NotificationSender:
 
 
 def payload(
-    each: Notification, state: RunState, result: Record | None, folder: str, trackers: Sequence[Record] = ()
+    each: Notification,
+    state: RunState,
+    result: Record | None,
+    folder: str,
+    trackers: Sequence[Record],
+    redact: Redaction,
 ) -> dict[str, Any]:
-    """Return what the receiver is told: facts and a line of text; no logs, no traceback: these may hold anything."""
+    """Return facts and a line of text, all redacted. Logs and tracebacks are left out: they may hold anything."""
     verdict = state.verdict
     reason = verdict.reason if verdict else each.detail
     text = f"{state.run_id} {each.event}" + (f": {reason}" if reason else "")
     values: dict[str, Any] = {
         "id": each.id,
         "event": each.event,
-        "text": text[:1000],
+        "text": text,
         "run_id": state.run_id,
         "name": state.name,
         "profile": state.profile,
@@ -114,8 +123,8 @@ def payload(
         "folder": folder,
         "trackers": {each["name"]: each["link"] for each in trackers if each["link"]},
     }
-    cleaned: dict[str, Any] = Redaction().json(values)
-    return cleaned
+    message: dict[str, Any] = redact.json(values)
+    return {**message, "text": message["text"][:MOST_TEXT]}
 
 
 def deliver(run: RunDir, record: RunRecord, each: Notification, message: Mapping[str, Any]) -> str:
@@ -187,12 +196,14 @@ def _post(url: str, each: Notification, message: Mapping[str, Any]) -> str:
     """POST the message as JSON; the URL may be a secret, so no error repeats it."""
     if urlsplit(url).scheme not in ("http", "https"):
         return "the webhook is no http or https address"
+    address = HttpAddress.of(url)
     headers = {
         "Content-Type": "application/json",
         "User-Agent": f"orch/{__version__}",
         "Idempotency-Key": each.id,
+        **address.headers,
     }
-    request = urllib.request.Request(url, json.dumps(message).encode(), headers, method="POST")  # noqa: S310 (checked)
+    request = urllib.request.Request(address.url, json.dumps(message).encode(), headers, method="POST")  # noqa: S310 (checked)
 
     def send() -> str:
         try:

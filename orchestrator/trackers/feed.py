@@ -9,7 +9,9 @@ from typing import Protocol
 
 from orchestrator.errors import BackendError
 from orchestrator.runs.files.logs import result_of
+from orchestrator.runs.leaving import redaction_of_message
 from orchestrator.runs.record import RunRecord
+from orchestrator.runs.redaction import Redaction
 from orchestrator.runs.state import Ending
 from orchestrator.runs.store import RunDir
 from orchestrator.trackers.history import MetricLine, new_lines
@@ -29,19 +31,19 @@ class Tracker(Protocol):
         """Take how the run ended; all metrics were sent."""
 
 
-def tracker(name: str, run: RunDir, record: RunRecord) -> Tracker:
-    """Return the tracker of this name; it is loaded here."""
+def tracker(name: str, run: RunDir, record: RunRecord, redact: Redaction) -> Tracker:
+    """Load and return the tracker of this name; it redacts all that it is told."""
     if name == TENSORBOARD:
         from orchestrator.trackers.tensorboard import TensorBoard  # noqa: PLC0415 (what a run does not name)
 
-        return TensorBoard(run, record)
+        return TensorBoard(run, record, redact)
     if name == MLFLOW:
         from orchestrator.trackers.mlflow import Mlflow  # noqa: PLC0415 (as above)
 
-        return Mlflow(run, record, hidden_of(run))
+        return Mlflow(run, record, hidden_of(run), redact)
     from orchestrator.trackers.wandb import Wandb  # noqa: PLC0415 (as above)
 
-    return Wandb(run, record)
+    return Wandb(run, record, redact)
 
 
 def has_news(run: RunDir, progress: Progress, *, has_ended: bool) -> bool:
@@ -62,15 +64,15 @@ def _size(run: RunDir) -> int:
 
 def feed(run: RunDir, name: str) -> Progress:
     """Tell one tracker all that is new; how far it has been told, with the problem where one stands in the way."""
-    record, progress = run.record(), progress_of(run, name)
+    record, progress, redact = run.record(), progress_of(run, name), redaction_of_message(run)
     try:
-        target = tracker(name, run, record)
+        target = tracker(name, run, record, redact)
         if not progress.is_begun:
             progress = _kept(run, name, target.begin(progress))
         while True:
             ending = run.ending()  # before its metrics are read: after a verdict none come any more
             at = progress.offset if progress.offset <= _size(run) else 0  # a program has begun its file anew
-            lines, end = new_lines(run.path / "metrics.jsonl", at, has_ended=ending is not None)
+            lines, end = new_lines(run.path / "metrics.jsonl", at, redact, has_ended=ending is not None)
             if end == at:
                 break
             progress = _kept(run, name, replace(target.send(progress, lines), offset=end))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, TypeGuard
 
@@ -33,7 +34,7 @@ class MetricLine:
     time: float
 
 
-def new_lines(path: Path, offset: int, *, has_ended: bool) -> tuple[list[MetricLine], int]:
+def new_lines(path: Path, offset: int, redact: Redaction, *, has_ended: bool) -> tuple[list[MetricLine], int]:
     """Return the lines behind an offset and where they end; an unfinished last one only of a run that has ended."""
     try:
         with opened(path) as file:
@@ -47,10 +48,10 @@ def new_lines(path: Path, offset: int, *, has_ended: bool) -> tuple[list[MetricL
         end = len(data)
     elif not end and not is_all:
         end = len(data)  # a line longer than any portion is no line of metrics
-    return [line for each in data[:end].split(b"\n") if (line := metric_line(each)) is not None], offset + end
+    return [line for each in data[:end].split(b"\n") if (line := metric_line(each, redact)) is not None], offset + end
 
 
-def metric_line(data: bytes) -> MetricLine | None:
+def metric_line(data: bytes, redact: Redaction) -> MetricLine | None:
     """Return what a line says; None for one without a step, without a number, or that is no JSON object."""
     try:
         line = parse_json(data) if data.strip() else None
@@ -59,17 +60,26 @@ def metric_line(data: bytes) -> MetricLine | None:
     if not isinstance(line, dict) or not _is_number(step := line.get("step")):
         return None
     kind, attempt, time = line.get("kind"), line.get("attempt"), line.get("time")
-    values = numbers_of(line, f"{kind}/" if isinstance(kind, str) and kind else "", _NO_METRICS)
+    values = numbers_of(line, redact, f"{kind}/" if isinstance(kind, str) and kind else "", _NO_METRICS)
     if not values or abs(step) >= _INT64:
         return None
     return MetricLine(values, int(step), attempt if type(attempt) is int else 0, float(time) if _is_time(time) else 0.0)
 
 
-def numbers_of(values: Mapping[str, Any], prefix: str = "", without: frozenset[str] = frozenset()) -> dict[str, float]:
-    """Return those values that are numbers, with a prefix before their names."""
+def numbers_of(
+    values: Mapping[str, Any], redact: Redaction, prefix: str = "", without: frozenset[str] = frozenset()
+) -> dict[str, float]:
+    """Return those values that are numbers, by their redacted names with a prefix."""
     return {
-        f"{prefix}{name}": float(value) for name, value in values.items() if name not in without and _is_number(value)
+        _redacted(redact, f"{prefix}{name}"): float(value)
+        for name, value in values.items()
+        if name not in without and _is_number(value)
     }
+
+
+@lru_cache(maxsize=1 << 12)
+def _redacted(redact: Redaction, name: str) -> str:
+    return redact.text(name)
 
 
 def _is_number(value: object) -> TypeGuard[float]:
@@ -83,8 +93,8 @@ def _is_time(value: object) -> TypeGuard[float]:
     return _is_number(value) and 0 <= value < 1e11
 
 
-def parameters_of(record: RunRecord) -> dict[str, str]:
-    """Return what the run was started with, as words: what is secret by its name or its form is masked."""
+def parameters_of(record: RunRecord, redact: Redaction) -> dict[str, str]:
+    """Return the values that the run was started with, as redacted words."""
     job = record.job
     program = next((kind for kind in ("training", "module", "script", "command") if job.get(kind)), "")
     found: dict[str, Any] = {"job": record.name, "profile": record.profile_name, "nodes": record.nnodes}
@@ -95,7 +105,7 @@ def parameters_of(record: RunRecord) -> dict[str, str]:
     found |= _options_in(job.get("args"))
     for name, value in record.values.items():
         found[f"sweep.{name}"] = value
-    cleaned = Redaction().json({name: value for name, value in found.items() if value not in (None, "", [], ())})
+    cleaned = redact.json({name: value for name, value in found.items() if value not in (None, "", [], ())})
     return {name: shortened(_words(value)) for name, value in cleaned.items()}
 
 
@@ -137,10 +147,10 @@ def shortened(text: str) -> str:
     return text if len(text) <= MOST_TEXT else f"{text[: MOST_TEXT - 3]}..."
 
 
-def ending_in_words(ending: Ending) -> dict[str, str]:
-    """Return how the run ended: outcome, cause, reason, host and rank, as far as they are known; without secrets."""
+def ending_in_words(ending: Ending, redact: Redaction) -> dict[str, str]:
+    """Return how the run ended: outcome, cause, reason, host and rank, as far as they are known, redacted."""
     verdict = ending.verdict
     values = {"outcome": str(verdict.outcome), "cause": str(verdict.cause), "reason": verdict.reason,
               "host": verdict.host, "rank": "" if verdict.rank is None else str(verdict.rank)}  # fmt: skip
-    cleaned = Redaction().json({name: value for name, value in values.items() if value})
+    cleaned = redact.json({name: value for name, value in values.items() if value})
     return {name: shortened(text) for name, text in cleaned.items()}

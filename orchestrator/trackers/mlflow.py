@@ -6,7 +6,6 @@ these are the ones that the program has written.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import getpass
 import http.client
@@ -27,14 +26,16 @@ from orchestrator.errors import BackendError
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import GIVEN
+from orchestrator.protocol.masking import mask, masked_json
 from orchestrator.runs.record import RunRecord
-from orchestrator.runs.redaction import mask
+from orchestrator.runs.redaction import Redaction
 from orchestrator.runs.reducer import whole
 from orchestrator.runs.restarts.attempts import attempts_of
 from orchestrator.runs.state import Ending, Outcome
 from orchestrator.runs.store import RunDir
 from orchestrator.trackers.history import MetricLine, ending_in_words, numbers_of, parameters_of, shortened
 from orchestrator.trackers.ledger import MLFLOW, URI, Progress, progress_of
+from orchestrator.transport.http_credentials import basic
 from orchestrator.version import __version__
 
 TIMEOUT: Final = 15.0  # of each look at the socket
@@ -134,7 +135,7 @@ class Server:
         password = values.get("MLFLOW_TRACKING_PASSWORD") or unquote(split.password or "")
         token, authorization = values.get("MLFLOW_TRACKING_TOKEN", ""), ""
         if user:
-            authorization = f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"
+            authorization = basic(user, password)
         elif token:
             authorization = f"Bearer {token}"
         return Server(
@@ -226,20 +227,22 @@ def _shown(split: SplitResult) -> str:
 class Mlflow:
     """Tells an MLflow server of a run."""
 
-    def __init__(self, run: RunDir, record: RunRecord, variables: Mapping[str, str]) -> None:
-        self.run, self.record = run, record
+    def __init__(self, run: RunDir, record: RunRecord, variables: Mapping[str, str], redact: Redaction) -> None:
+        self.run, self.record, self.redact = run, record, redact
         self.server = Server.from_variables(variables)
-        self.experiment = variables.get("MLFLOW_EXPERIMENT_NAME") or record.name
+        self.experiment = redact.known(variables.get("MLFLOW_EXPERIMENT_NAME") or record.name)
 
     def begin(self, progress: Progress) -> Progress:
         """Make the run at the server with its parameters, or find the one that a killed supervisor has made."""
         experiment = self._experiment_id()
         run_id = self._found(experiment) or self._created(experiment)
-        named = {_name(name): value for name, value in parameters_of(self.record).items()}  # two may become one
+        named = {
+            _name(name): value for name, value in parameters_of(self.record, self.redact).items()
+        }  # two may become one
         values = [{"key": name, "value": value} for name, value in named.items()]
         for first in range(0, len(values), MOST_PARAMETERS):
             part = values[first : first + MOST_PARAMETERS]
-            self.server.post("runs/log-batch", {"run_id": run_id, "params": part})
+            self._post("runs/log-batch", {"run_id": run_id, "params": part})
         link = f"{self.server.address}/#/experiments/{experiment}/runs/{run_id}"
         return replace(progress, is_begun=True, id=run_id, link=link)
 
@@ -251,20 +254,24 @@ class Mlflow:
             progress = replace(progress, attempt=max(line.attempt, progress.attempt), step=line.step)
         for first in range(0, len(metrics), MOST_METRICS):
             part = metrics[first : first + MOST_METRICS]
-            self.server.post("runs/log-batch", {"run_id": progress.id, "metrics": part})
+            self._post("runs/log-batch", {"run_id": progress.id, "metrics": part})
         return progress
 
     def end(self, progress: Progress, ending: Ending, result: Mapping[str, object]) -> Progress:
         """Send the numbers of the result and how the run ended."""
         ended = ending.ended or self.record.created
-        metrics = self._metrics(numbers_of(result, "result/"), progress.step, ended)
+        metrics = self._metrics(numbers_of(result, self.redact, "result/"), progress.step, ended)
         resumed = {"resumed_from": before} if (before := self._resumed_from()) else {}
-        words = {**ending_in_words(ending), **resumed}
+        words = {**ending_in_words(ending, self.redact), **resumed}
         tags = [{"key": f"orch.{name}", "value": value} for name, value in words.items()]
-        self.server.post("runs/log-batch", {"run_id": progress.id, "metrics": metrics[:MOST_METRICS], "tags": tags})
+        self._post("runs/log-batch", {"run_id": progress.id, "metrics": metrics[:MOST_METRICS], "tags": tags})
         status = _STATUS[ending.verdict.outcome]
-        self.server.post("runs/update", {"run_id": progress.id, "status": status, "end_time": _milliseconds(ended)})
+        self._post("runs/update", {"run_id": progress.id, "status": status, "end_time": _milliseconds(ended)})
         return progress
+
+    def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Tell the server, without secrets anywhere in the document."""
+        return self.server.post(path, masked_json(dict(body), self.redact.known))
 
     def _metrics(self, values: Mapping[str, float], step: int, time: float) -> list[dict[str, Any]]:
         moment = _milliseconds(time or self.record.created)
@@ -284,12 +291,12 @@ class Mlflow:
                 raise
         else:
             return self._id(found, "experiment", "experiment_id")
-        return self._id(self.server.post("experiments/create", {"name": self.experiment}), "experiment_id")
+        return self._id(self._post("experiments/create", {"name": self.experiment}), "experiment_id")
 
     def _found(self, experiment: str) -> str:
         """Return the run that is this one's at the server; "" for none."""
         body = {"experiment_ids": [experiment], "filter": f"tags.`orch.run_id` = '{self.run.run_id}'", "max_results": 1}
-        runs = self.server.post("runs/search", body).get("runs") or []
+        runs = self._post("runs/search", body).get("runs") or []
         return self._id(runs, 0, "info", "run_id") if runs else ""
 
     def _created(self, experiment: str) -> str:
@@ -309,7 +316,7 @@ class Mlflow:
             "run_name": self.run.run_id,
             "tags": [{"key": key, "value": shortened(value)} for key, value in tags.items()],
         }  # fmt: skip
-        return self._id(self.server.post("runs/create", body), "run", "info", "run_id")
+        return self._id(self._post("runs/create", body), "run", "info", "run_id")
 
     def _resumed_from(self) -> str:
         """Return the id of the run whose checkpoint the program has loaded; empty if nothing tells that it has."""

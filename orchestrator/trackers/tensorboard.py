@@ -10,6 +10,7 @@ from pathlib import Path
 from orchestrator.errors import StoreError
 from orchestrator.protocol.files import READABLE, open_own
 from orchestrator.runs.record import RunRecord
+from orchestrator.runs.redaction import Redaction
 from orchestrator.runs.state import Ending
 from orchestrator.runs.store import RunDir
 from orchestrator.trackers import event_file
@@ -18,17 +19,19 @@ from orchestrator.trackers.ledger import FOLDER, TENSORBOARD, Progress
 
 
 class TensorBoard:
-    """Writes the event file of a run: its bytes follow from the run's own files alone."""
+    """Writes the event file of a run: its bytes follow from the run's own files and from the secrets that are known."""
 
-    def __init__(self, run: RunDir, record: RunRecord, folder: Path | None = None) -> None:
-        self.record = record
+    def __init__(self, run: RunDir, record: RunRecord, redact: Redaction, folder: Path | None = None) -> None:
+        self.record, self.redact = record, redact
         self.folder = folder or run.path / FOLDER / TENSORBOARD
         self.path = self.folder / f"events.out.tfevents.{int(record.created)}.{run.run_id}"
 
     def begin(self, progress: Progress) -> Progress:
         """Write the parameters."""
         created = self.record.created
-        data = event_file.header(created) + event_file.text("parameters", _table(parameters_of(self.record)), created)
+        data = event_file.header(created) + event_file.text(
+            "parameters", _table(parameters_of(self.record, self.redact)), created
+        )
         return replace(self._append(replace(progress, size=0), data), is_begun=True)
 
     def send(self, progress: Progress, lines: Iterable[MetricLine]) -> Progress:
@@ -45,8 +48,8 @@ class TensorBoard:
     def end(self, progress: Progress, ending: Ending, result: Mapping[str, object]) -> Progress:
         """Write how the run ended, and the numbers of its result."""
         time = ending.ended or self.record.created
-        data = event_file.text("verdict", _table(ending_in_words(ending)), time)
-        if values := numbers_of(result, "result/"):
+        data = event_file.text("verdict", _table(ending_in_words(ending, self.redact)), time)
+        if values := numbers_of(result, self.redact, "result/"):
             data = event_file.scalars(values.items(), progress.step, time) + data
         return self._append(progress, data)
 
@@ -57,6 +60,7 @@ class TensorBoard:
             with open(open_own(self.path, os.O_RDWR | os.O_CREAT, READABLE), "r+b") as file:
                 file.seek(progress.size)
                 file.write(data)
+                file.truncate()  # with other secrets to mask, a killed supervisor may have written more
         except OSError as error:
             raise StoreError(f"{self.path} can't be written: {error.strerror}") from error
         return replace(progress, size=progress.size + len(data))

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from orchestrator.errors import BackendError, StoreError
 from orchestrator.runs.record import RunRecord
+from orchestrator.runs.redaction import Redaction
 from orchestrator.runs.state import Ending
 from orchestrator.runs.store import RunDir
 from orchestrator.trackers.history import MetricLine, ending_in_words, new_lines, numbers_of, parameters_of
@@ -33,8 +34,8 @@ _KEPT: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV")  # of
 class Wandb:
     """Writes the offline folder of a run."""
 
-    def __init__(self, run: RunDir, record: RunRecord) -> None:
-        self.run, self.record = run, record
+    def __init__(self, run: RunDir, record: RunRecord, redact: Redaction) -> None:
+        self.run, self.record, self.redact = run, record, redact
         self.folder = run.path / FOLDER / WANDB
 
     def begin(self, progress: Progress) -> Progress:
@@ -52,11 +53,12 @@ class Wandb:
             for folder in (new, self.folder):
                 shutil.rmtree(folder, ignore_errors=True)
             new.mkdir(mode=0o700)
-            summary = {**numbers_of(result, "result/"), **{f"orch/{k}": v for k, v in ending_in_words(ending).items()}}
+            words = ending_in_words(ending, self.redact)
+            summary = {**numbers_of(result, self.redact, "result/"), **{f"orch/{k}": v for k, v in words.items()}}
             head: dict[str, Any] = {
                 "id": self.run.run_id,
                 "project": self.record.name,
-                "config": parameters_of(self.record),
+                "config": parameters_of(self.record, self.redact),
             }
             head |= {"summary": summary, "code": 0 if ending.verdict.outcome == "succeeded" else 1, "folder": str(new)}
             self._write([head, *self._rows()])
@@ -71,7 +73,7 @@ class Wandb:
         steps: dict[int, dict[str, float]] = {}
         offset, end = -1, 0
         while end != offset:
-            lines, end = new_lines(self.run.path / "metrics.jsonl", offset := end, has_ended=True)
+            lines, end = new_lines(self.run.path / "metrics.jsonl", offset := end, self.redact, has_ended=True)
             for line in lines:
                 steps.setdefault(line.step, {}).update({"_timestamp": line.time, **line.values})
         for step in sorted(steps):

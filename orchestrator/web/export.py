@@ -1,7 +1,7 @@
 """Static pages of some runs for a colleague: the page's own files, and one with all that they would ask a server for.
 
-A browser loads no module from a file, so the modules are joined into one script. Secrets, the user's name and home are
-taken out of all that is written, as `orch bundle` does.
+A browser loads no module from a file, so the modules are joined into one script. The secrets of all these runs, the
+user's name and home are taken out of all answers at once, just before they are written.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Mapping
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
 from orchestrator.errors import StoreError, UsageError
-from orchestrator.operations.bundle import redaction_of
+from orchestrator.runs.leaving import redaction_of
+from orchestrator.runs.redaction import Redaction
 from orchestrator.runs.run_id import sweep_of
 from orchestrator.runs.store import RunDir, newest_runs
 from orchestrator.runs.sweeps import find_runs
@@ -30,16 +30,33 @@ MOST_METRICS: Final = 20
 MOST_DIFFS: Final = 45  # of ten runs, each with each
 _MODULES: Final = ("dom", "format", "source", "curves", "heat", "logs", "runs", "run", "diff", "sweep", "main")
 _COPIED: Final = ("icon.svg", "style.css", "uPlot.iife.min.js", "uPlot.min.css", "uPlot.LICENSE")
-Answers = dict[str, Any]
+Words = tuple[str, ...]
 
 
-def export_pages(root: Path, note: Note, folder: Path, references: tuple[str, ...]) -> int:
-    """Write the pages of these runs and sweeps (the newest ones by default) to a folder; return how many runs.
+class Asked(NamedTuple):
+    """One question of the page, before its words are redacted and encoded as an address."""
 
-    UsageError where the folder holds something already.
-    """
+    path: Words  # behind /api
+    query: tuple[tuple[str, str], ...] = ()
+
+    def address(self, redact: Redaction) -> str:
+        """Return the address that the page asks for: it has redacted words, and encodes as browsers do."""
+        path = "/".join(quote(redact.text(word), safe="!'()*") for word in self.path)
+        query = urlencode([(name, redact.text(value)) for name, value in self.query], safe="*").replace("~", "%7E")
+        return f"/api/{path}?{query}" if query else f"/api/{path}"
+
+
+Answers = dict[Asked, Any]
+
+
+def runs_to_export(root: Path, references: tuple[str, ...]) -> list[RunDir]:
+    """Return the runs and the points of sweeps that are named, each once; the newest runs by default."""
     named = [run for each in references for run in find_runs(root, each)] if references else newest_runs(root, NEWEST)
-    runs = list({run.run_id: run for run in named}.values())
+    return list({run.run_id: run for run in named}.values())
+
+
+def export_pages(root: Path, note: Note, folder: Path, runs: list[RunDir]) -> None:
+    """Write the pages of these runs to a folder. Raises UsageError if the folder holds something already."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
@@ -47,9 +64,11 @@ def export_pages(root: Path, note: Note, folder: Path, references: tuple[str, ..
         found: Answers = {}
         reader = Reader(root, note)
         for run in runs:
-            found |= redaction_of(run).json(_of_run(reader, run))
+            found |= _of_run(reader, run)
         found |= _of_several(reader, runs, found)
-        (folder / "data.js").write_text(f"globalThis.orchExport = {json.dumps(found, allow_nan=False)};\n")
+        redact = redaction_of(*runs)
+        shown = {asked.address(redact): redact.json(answer) for asked, answer in found.items()}
+        (folder / "data.js").write_text(f"globalThis.orchExport = {json.dumps(shown, allow_nan=False)};\n")
         (folder / "page.js").write_text(_joined())
         (folder / "index.html").write_text(_index((STATIC / "index.html").read_text()))
         for name in _COPIED:
@@ -58,44 +77,42 @@ def export_pages(root: Path, note: Note, folder: Path, references: tuple[str, ..
         raise StoreError(
             f"{error.filename or folder} can't be written: {error.strerror}", "name another folder"
         ) from error
-    return len(runs)
 
 
 def _of_run(reader: Reader, run: RunDir) -> Answers:
     """Return what the page of one run asks for."""
-    where = f"/api/runs/{quote(run.run_id, safe='')}"
+    where = ("runs", run.run_id)
     page = answers.run_page(reader, run.run_id)
     del page["seen"]  # nobody follows what was exported
-    found: Answers = {where: page, f"{where}/files": answers.files_page(reader, run.run_id)}
-    found[f"{where}/heat"] = answers.heat(reader, run.run_id)
+    found: Answers = {Asked(where): page, Asked((*where, "files")): answers.files_page(reader, run.run_id)}
+    found[Asked((*where, "heat"))] = answers.heat(reader, run.run_id)
     first = answers.use(reader, run.run_id, None)
-    found[f"{where}/use"] = first
+    found[Asked((*where, "use"))] = first
     for name in first["measures"]:
-        found[f"{where}/use?{urlencode({'measure': name})}"] = answers.use(reader, run.run_id, name)
+        found[Asked((*where, "use"), (("measure", name),))] = answers.use(reader, run.run_id, name)
     for attempt, rank in page["logs"][-MOST_LOGS:] or [(page["attempt"], 0)]:
         asked = {"rank": str(rank), "attempt": str(attempt)}
-        found[f"{where}/log?{urlencode(asked)}"] = answers.log_page(reader, run.run_id, asked)
+        found[Asked((*where, "log"), tuple(asked.items()))] = answers.log_page(reader, run.run_id, asked)
     page["logs"] = page["logs"][-MOST_LOGS:]
     return found | _curves(reader, [run.run_id])
 
 
-def _of_several(reader: Reader, runs: list[RunDir], of_runs: Mapping[str, Any]) -> Answers:
+def _of_several(reader: Reader, runs: list[RunDir], of_runs: Answers) -> Answers:
     """Return what the pages of more than one run ask for."""
     ids = {run.run_id for run in runs}
     known = {page["row"]["run_id"]: page["row"] for page in of_runs.values() if "row" in page}
     found: Answers = {
-        "/api/runs": [known.get(row["run_id"], row) for row in answers.rows(reader) if row["run_id"] in ids]
+        Asked(("runs",)): [known.get(row["run_id"], row) for row in answers.rows(reader) if row["run_id"] in ids]
     }
     for sweep in dict.fromkeys(filter(None, map(sweep_of, sorted(ids)))):
         page = answers.sweep_page(reader, sweep, None)
         page["rows"] = [row for row in page["rows"] if row["run_id"] in ids]
-        found[f"/api/sweeps/{quote(sweep, safe='')}"] = page
+        found[Asked(("sweeps", sweep))] = page
         found |= _curves(reader, [row["run_id"] for row in page["rows"]][:8])
     pairs = list(combinations(runs, 2))[:MOST_DIFFS]
     for one, other in [*pairs, *((other, one) for one, other in pairs)]:
-        asked = urlencode({"one": one.run_id, "other": other.run_id})
-        redact = redaction_of(one)
-        found[f"/api/diff?{asked}"] = redact.json(answers.diff_page(reader, one.run_id, other.run_id))
+        asked = Asked(("diff",), (("one", one.run_id), ("other", other.run_id)))
+        found[asked] = answers.diff_page(reader, one.run_id, other.run_id)
         found |= _curves(reader, [one.run_id, other.run_id])
     return found
 
@@ -103,9 +120,9 @@ def _of_several(reader: Reader, runs: list[RunDir], of_runs: Mapping[str, Any]) 
 def _curves(reader: Reader, names: list[str]) -> Answers:
     """Return the curves of these runs over each other, one answer for each metric."""
     first = answers.curves(reader, names, {"metric": "loss"})
-    asked = [("run", name) for name in names]
+    asked = tuple(("run", name) for name in names)
     return {
-        f"/api/curves?{urlencode([*asked, ('metric', metric)])}": answers.curves(reader, names, {"metric": metric})
+        Asked(("curves",), (*asked, ("metric", metric))): answers.curves(reader, names, {"metric": metric})
         for metric in dict.fromkeys(["loss", *first["names"][:MOST_METRICS]])
     }
 

@@ -180,7 +180,9 @@ def test_a_run_repeated_compared_and_bundled(orch: Orch, project: Callable[..., 
     )
     assert first.code == 0, first.err
     one = orch.run()
-    (folder / "say.py").write_text("raise SystemExit(3)\n")
+    (folder / "say.py").write_text(
+        "import os\nprint(os.environ['MY_TOKEN'])\nraise ValueError(os.environ['MY_TOKEN'])\n"
+    )
     again = orch("submit", "--from", one.run_id, "-f", MY_TOKEN=canary)
     assert again.code == 0, again.err
     assert again.out == f"rate 1 {canary}\n"
@@ -191,7 +193,11 @@ def test_a_run_repeated_compared_and_bundled(orch: Orch, project: Callable[..., 
     assert orch("submit", str(folder / "say.yaml"), "-p", str(folder / "here.yaml"), "-f", MY_TOKEN=canary).code == 100
     found = orch("diff", one.run_id, "last", "--json").json
     assert found["files"][0]["path"] == "say.py"
-    assert "+raise SystemExit(3)" in found["files"][0]["diff"]
+    assert "+raise ValueError(os.environ['MY_TOKEN'])" in found["files"][0]["diff"]
+    failed = orch.run()
+    assert "ValueError: ***" in orch("why", failed.run_id).out
+    written = {path.name for path in files_with(failed.path, canary.encode())}
+    assert written == {"rank_0.log", "rank_1.log", "error_0.json", "error_1.json"}  # the program's own words
     rows = {(row["section"], row["what"]): (row["one"], row["other"]) for row in found["rows"]}
     assert rows["result", "state"] == ("succeeded", "failed")
     assert rows["env", "RATE"] == ("set", "-")

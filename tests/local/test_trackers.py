@@ -16,6 +16,7 @@ import pytest
 
 from orchestrator.node.system.processes import send_signal, wait_gone
 from orchestrator.operations.runs import wait
+from orchestrator.runs.redaction import Redaction
 from orchestrator.runs.store import RunDir, create_run, read_lines, retire
 from orchestrator.trackers import wandb
 from orchestrator.trackers.feed import feed
@@ -195,7 +196,7 @@ def test_a_run_is_told_once_through_kills_a_restart_and_a_server_that_was_away(
     ending = run.ending()
     assert ending is not None
     for _ in range(2):  # what is there already is written anew
-        done = wandb.Wandb(run, run.record()).end(Progress(), ending, {"accuracy": 0.75})
+        done = wandb.Wandb(run, run.record(), Redaction()).end(Progress(), ending, {"accuracy": 0.75})
     assert done.link == f"wandb sync {run.path}/trackers/wandb/offline-run-*"
     rows = read("wandb", str(run.path / "trackers/wandb"))
     assert [(row["step"], row["train/loss"]) for row in rows] == [(step, 1 / (step + 1)) for step in range(25)]

@@ -26,7 +26,7 @@ from orchestrator.cli.render import plans
 from orchestrator.errors import EXIT_USAGE, UsageError
 from orchestrator.prepare import prepare
 from orchestrator.prepare.prepare import Request
-from orchestrator.runs.redaction import mask
+from orchestrator.protocol.masking import mask
 from orchestrator.specs.plan import LaunchPlan, ranks_of
 
 from .conftest import Soak

@@ -24,6 +24,7 @@ from orchestrator.node.system.threads import in_thread
 from orchestrator.protocol.files import open_own
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import archive_file, node_folder
+from orchestrator.protocol.masking import masker, secret_values
 from orchestrator.protocol.ranks import RANK_VARIABLES
 from orchestrator.protocol.task import NodeTask
 
@@ -106,7 +107,7 @@ class LauncherProcess:
     """A running launcher; its reports arrive through `on_report`, and its end as {"kind": "gone"}."""
 
     def __init__(self, task: NodeTask, on_report: Callable[[Message], None]) -> None:
-        self.task, self.on_report = task, on_report
+        self.task, self.on_report, self.masked = task, on_report, masker(secret_values(task.secrets, task.env))
         self.log_path = f"{node_folder(task.run_dir, task.node_rank)}/launcher.log"
         self.process: asyncio.subprocess.Process | None = None
         self.early: list[Message] = []  # orders from before it was started
@@ -193,7 +194,7 @@ class LauncherProcess:
             self.kill()
         code = ended_with(self.task, await self.process.wait())
         self.left = await self._remove_container()
-        self.on_report({"kind": "gone", "code": code, "tail": last_lines(self.log_path)})
+        self.on_report({"kind": "gone", "code": code, "tail": last_lines(self.log_path, self.masked)})
 
     async def _remove_container(self) -> list[str]:
         """Remove its containers; return what can't be. None is left where all went well: they remove themselves."""

@@ -39,6 +39,7 @@ from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.files import write_atomic, write_json
 from orchestrator.protocol.gpu_errors import gpu_error_of
 from orchestrator.protocol.layout import attempt_folder, metrics_file, node_folder, result_file
+from orchestrator.protocol.masking import masked_json
 from orchestrator.protocol.reading import read_regular
 from orchestrator.protocol.task import NodeTask, copies_checkpoints
 
@@ -47,6 +48,7 @@ KILL_MARGIN = 5.0
 SILENT_TIMES = 6  # of the time-out for a link: a launcher that imports torch from a slow disk answers late
 MOST_PAUSE, LOOK_SECONDS = 60.0, 5.0  # between two looks at what the program saves; that one may take
 MOST_RESULT = 64 << 20
+_WORDS = ("tail", "error", "reason", "failed")  # of a report: texts that a rank may have put a secret into
 MOST_CHECKPOINTS, MOST_CHARS = 20, 1000  # that the leader is told of, and of the path of one
 
 
@@ -281,6 +283,7 @@ class Ranks:
             self._trouble(f"the launcher's report {str(kind)[:40]!r} is not understood: {error!r}"[:500], "infra")
 
     async def _report(self, kind: str, message: Message) -> None:
+        message |= {name: masked_json(message[name], self.launcher.masked) for name in _WORDS if name in message}
         if kind == "imported" and message.get("failed"):
             self._trouble(message["failed"], "user_error")
         elif kind == "imported" and self.launcher.container:
@@ -354,7 +357,8 @@ class Ranks:
         last = read_heartbeat(f"{attempt_folder(self.node_dir, self.attempt)}/beat_0")
         if last is None or not last.get("saves_failed") or (code != 0 and last.get("phase") != "done"):
             return {}
-        return {name: last.get(name) for name in ("saves", "saves_failed", "unsaved")}
+        found = {name: last.get(name) for name in ("saves", "saves_failed", "unsaved")}
+        return {**found, "unsaved": masked_json(found["unsaved"], self.launcher.masked)}
 
     def _take_result(self) -> None:
         """Take what rank 0 has left as its result in a container to where it is looked for."""

@@ -41,6 +41,7 @@ from orchestrator.node.system.sockets import ANY_PORT, listen, port_of
 from orchestrator.protocol.checkpoints.checksum import installed
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import archive_file, attempt_folder, node_folder
+from orchestrator.protocol.masking import masker, secret_values
 from orchestrator.protocol.ranks import Binding
 from orchestrator.protocol.task import NodeTask
 
@@ -387,7 +388,7 @@ class Launcher:
         start, status = process.start, process.exit_status
         assert status is not None
         code = os.waitstatus_to_exitcode(status)
-        report = failure_report(start, code)
+        report = failure_report(start, code, masker(secret_values(self.task.secrets, self.task.env)))
         if report["signal"] != "SIGKILL" and lost_a_process(report):
             report["worker_killed"] = True
         if (report["signal"] == "SIGKILL" or "worker_killed" in report) and (count := oom_kills()) > self.oom_kills:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 
+from orchestrator.node.system.tcp_peers import listeners
+
 ANYWHERE = ""  # all addresses of this machine
 ANY_PORT = (0,) * 8  # a number that the system finds free at one address may be taken at another
 BACKLOG = 4096
@@ -24,7 +26,8 @@ def listen(addrs: tuple[str, ...], ports: tuple[int, ...]) -> list[socket.socket
             problem = error
     if not any(ports):
         raise OSError(f"no port can be had at {', '.join(addrs)}: {problem.strerror}")
-    raise OSError(f"all of the agents' rendezvous ports are taken: {', '.join(map(str, ports))}")
+    by = f", by {users}" if (users := listeners(ports)) else ""
+    raise OSError(f"all of the agents' rendezvous ports are taken{by}: {', '.join(map(str, ports))}")
 
 
 def port_of(socks: list[socket.socket]) -> int:

@@ -1,7 +1,8 @@
-"""Who is at the other end of a TCP connection on this machine: the user of that socket, by the kernel's word."""
+"""Whose a TCP socket on this machine is, by the kernel's word: one at the other end of a connection, or a listener."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
@@ -12,6 +13,7 @@ from orchestrator.node.system.abstract_sockets import (
     HEAD,
     NETLINK_SOCK_DIAG,
     SOCK_DIAG_BY_FAMILY,
+    user_name,
 )
 
 REQUEST = 1  # NLM_F_REQUEST: this one socket
@@ -19,6 +21,8 @@ ANY_COOKIE = 0xFFFFFFFF
 QUESTION, ENDS = "=BBBBI", "=HH16s16sIII"  # sock_diag(7): inet_diag_req_v2, and the inet_diag_sockid in it
 UID_AND_INODE = struct.calcsize("=BBBB") + struct.calcsize(ENDS) + struct.calcsize("=III")
 ESTABLISHED_STATES = 0xFFF
+LISTENING = "0A"  # of /proc/net/tcp
+MOST_NAMED = 3  # users
 
 
 def owner_of_peer(connection: socket.socket) -> int | None:
@@ -32,6 +36,20 @@ def owner_of_peer(connection: socket.socket) -> int | None:
         return _owner(connection.family, peer[:2], own[:2])
     except OSError:
         return None
+
+
+def listeners(ports: tuple[int, ...], tables: tuple[str, ...] = ("/proc/net/tcp", "/proc/net/tcp6")) -> str:
+    """Return the users who listen on any of these ports, in words; empty if the kernel names none."""
+    wanted, uids = {f"{port:04X}" for port in ports}, set()
+    for table in tables:
+        with contextlib.suppress(OSError), open(table, encoding="ascii") as rows:
+            for row in rows:
+                _, local, _, state, _, _, _, uid, *_ = row.split()
+                if state == LISTENING and local.rpartition(":")[2] in wanted:
+                    uids.add(int(uid))
+    words = [f"{user_name(uid) or 'a user'} (uid {uid})" for uid in sorted(uids)]
+    more = [f"{len(words) - MOST_NAMED} other users"] if len(words) > MOST_NAMED else []
+    return ", ".join([*words[:MOST_NAMED], *more])
 
 
 def can_tell_owners() -> bool:

@@ -16,7 +16,7 @@ from orchestrator.backends.remote.checkpoints import newest_checkpoint
 from orchestrator.errors import UsageError
 from orchestrator.node.environments.folder import interpreter
 from orchestrator.operations.debugging.shell import Way, environment_of, host_of
-from orchestrator.operations.export import by_hand, launch_of, where_its_code_is
+from orchestrator.operations.export import by_hand, launch_of, notes_on_secrets, redacted, where_its_code_is
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.ranks import Binding, rank_argv, rank_environment
 from orchestrator.protocol.task import NodeTask
@@ -81,9 +81,8 @@ def as_it_was(one: Rank) -> str:
         f"# rank {one.rank} of {one.run.run_id}: node {one.task.node_rank} ({host_of(one.run, one.task.node_rank)})"
     ]
     head.append("# it writes where its run did: results, metrics, checkpoints")
-    if one.launch.secret_names:
-        head.append(f"# set these before, they are kept nowhere: {', '.join(one.launch.secret_names)}")
-    return "\n".join([*before, *head, by_hand(task, rank_argv(task), variables)])
+    head += notes_on_secrets(one.launch)
+    return redacted(one.run, "\n".join([*before, *head, by_hand(task, rank_argv(task), variables)]))
 
 
 def replay(one: Rank, shell: Mapping[str, str], *, here: bool, alone: bool, afresh: bool, terminal: bool) -> Way:

@@ -12,9 +12,11 @@ from click.testing import CliRunner
 
 from orchestrator.cli import orch
 from orchestrator.errors import UsageError
-from orchestrator.operations import bundle as module
-from orchestrator.operations.bundle import bundle, unknown_secrets
-from orchestrator.runs.redaction import Redaction, looks_secret
+from orchestrator.operations.bundle import bundle
+from orchestrator.protocol.masking import looks_secret
+from orchestrator.runs import leaving as module
+from orchestrator.runs.leaving import unknown_secrets
+from orchestrator.runs.redaction import Redaction
 from orchestrator.runs.store import RunDir
 
 CANARIES = {
@@ -155,7 +157,7 @@ def test_which_names_look_secret(name: str, secret: bool) -> None:
 
 
 def test_plain_words_stay() -> None:
-    redact = Redaction({"SHORT_KEY": "abc"}, "/root", "root")
+    redact = Redaction(frozenset({"SHORT_KEY": "abc"}.items()), "/root", "root")
     assert redact.text("ValueError: API_TOKEN=x1 a=b=MY_KEY: 'x 2' c") == "ValueError: API_TOKEN=*** a=b=MY_KEY: *** c"
     text = "step 3: loss=0.5 root owns /rooted and /root/x; abc; key SHORT_KEY=abc; --lr 0.1 --token t0k"
     assert (
@@ -168,7 +170,7 @@ def test_plain_words_stay() -> None:
 )
 @pytest.mark.timeout(60)  # with a pattern that tries again at every place it would be hours
 def test_long_lines_are_read_through_once(line: str) -> None:
-    assert len(Redaction({"A_TOKEN": "x" * 20}, "/home/someone", "someone").text(line)) <= len(line)
+    assert len(Redaction(frozenset({"A_TOKEN": "x" * 20}.items()), "/home/someone", "someone").text(line)) <= len(line)
 
 
 def test_a_huge_log_is_cut(run: RunDir, tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from orchestrator.cli.render.results import comparison_page
 from orchestrator.operations.diff import Comparison, compare
 from orchestrator.runs.files.code_snapshot import take
@@ -88,3 +90,19 @@ def test_runs_with_nothing_but_a_folder(tmp_path: Path) -> None:
     for run in runs:
         run.path.mkdir()
     assert compare(runs[0], runs[1], (state("a"), state("b"))).rows == ()
+
+
+def test_no_secret_of_either_run_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEY", "canary-of-the-shell")
+    one = made(tmp_path, "one", {"a.py": "key = 1\nprint('canary-of-two')\n"}, {"HF_TOKEN": "canary-of-one"}, {})
+    other = made(
+        tmp_path, "two", {"a.py": "key = 2\n"}, {"HF_TOKEN": "canary-of-two"},
+        {"args": ["--api-key", "canary-arg", "--lr", "2"], "training": {"hub_token": "canary-field"}},
+    )  # fmt: skip
+    (other.path / "result.json").write_text('{"said": "canary-of-two, canary-of-one, canary-of-the-shell"}')
+    found = compare(one, other, (state("one"), state("two")))
+    assert "canary" not in str(found.to_json())
+    assert ("job", "args", "['--lr', '1']", "['--api-key', ***, '--lr', '2']") in [
+        (row.section, row.what, row.one, row.other) for row in found.rows
+    ]
+    assert found.files[0].diff[-3:] == ("-key = 1", "-print('***')", "+key = 2")

@@ -13,6 +13,7 @@ from orchestrator.errors import StoreError
 from orchestrator.operations.submission import submit, sweep
 from orchestrator.prepare import record
 from orchestrator.runs.dependencies import QUEUED, is_queued
+from orchestrator.runs.marks import MASKED_SECRETS
 from orchestrator.runs.run_id import point_id
 from orchestrator.runs.store import RunDir, create_run, live_runs, newest_runs
 from orchestrator.runs.sweeps import make_sweep
@@ -98,3 +99,15 @@ def test_of_a_sweep_that_can_not_be_put_on_the_list_only_points_that_have_begun_
         sweep._enqueue(root, folder, runs, {})
     assert newest_runs(root) == runs[:1]
     queue.take_back(root, runs[1])  # it is gone already
+
+
+def test_only_a_run_that_somebody_is_told_of_keeps_its_secrets_to_mask_them(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIN", "canary")
+    first = after_one_that_goes_on(root)
+    job = {**JOB, "secrets": ["PIN"]}
+    quiet = orchestrator.submit(job, "local", after=f"{first}:any")
+    told = orchestrator.submit({**job, "notify": [{"command": ["true"]}]}, "local", after=f"{first}:any")
+    kept = [RunDir(root / "runs" / run.id).read(MASKED_SECRETS) for run in (quiet, told)]
+    assert kept == [None, {"PIN": "canary"}]

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from orchestrator.cli import orch
 from orchestrator.cli.render.plans import shipment_page
+from orchestrator.environments.uv import find_uv
 from orchestrator.errors import UsageError
 from orchestrator.prepare.prepare import Request, Shipment, prepare, shipment
 
@@ -106,3 +107,14 @@ def test_nothing_is_kept_of_documents_where_the_models_are_loaded_anyway(
     monkeypatch.delitem(sys.modules, "pydantic")
     prepare(tmp_path, Request(str(job), "local"))
     assert len(list((tmp_path / "cache" / "documents").iterdir())) == 1
+
+
+def test_the_dry_run_names_every_program_that_orch_starts_here(job: Path, tmp_path: Path) -> None:
+    (job.parent / ".git").mkdir()
+    (job.parent / "requirements.txt").write_text("")
+    job.write_text("script: train.py\nenvironment: {lock: requirements.txt}\n")
+    assert shipment(prepare(tmp_path, Request(str(job), "local"))).here == (
+        f"git, which is asked for the commit and the changes of {job.parent}",
+        f"{find_uv()} with {sys.executable}, which reads requirements.txt",
+        "what builds the source distributions of requirements.txt where it has any, started by uv",
+    )

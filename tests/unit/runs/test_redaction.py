@@ -8,7 +8,8 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
-from orchestrator.runs.redaction import Redaction, mask
+from orchestrator.protocol.masking import mask
+from orchestrator.runs.redaction import Redaction
 
 VALUE = "s3cr&t/valüe+1 2"
 KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1r\nZXktdjE=\n-----END OPENSSH PRIVATE KEY-----"
@@ -71,4 +72,4 @@ def test_innocent_words_stay(text: str) -> None:
 def test_no_text_takes_long(piece: str) -> None:
     """Not a duration: what grows with the square of the text would not come back from this."""
     text = piece * (2_000_000 // len(piece))
-    assert len(Redaction({"TOKEN": VALUE}).text(text)) <= len(text)
+    assert len(Redaction(frozenset({"TOKEN": VALUE}.items())).text(text)) <= len(text)

@@ -358,6 +358,16 @@ def test_a_node_that_gave_up_tells_why() -> None:
     assert gone.reason.endswith("; node 1 (b) can't reach node 0: a: refused")
 
 
+def test_why_node_0_gave_up_is_the_reason_and_not_that_the_others_were_ended() -> None:
+    why = "all of the agents' rendezvous ports are taken, by mallory (uid 1002): 21002, 21001"
+    gave_up = event("gave_up", 0, outcome="failed", cause="infra", reason=why)
+    found = verdict([*SUBMITTED, *AGENTS, gave_up], {1: False})
+    assert (found.cause, found.reason) == ("infra", why)
+    assert "ask the user who is named" in found.hint
+    second = event("gave_up", 1, outcome="failed", cause="infra", reason="node 1 (b) can't reach node 0: a: refused")
+    assert verdict([*SUBMITTED, *AGENTS, second, gave_up], {1: False}).reason == why
+
+
 def test_why_a_node_did_not_join_is_its_own_word() -> None:
     why = "node 1 (b) can't reach node 0 (a): a: timed out (16 ports from 15190 to 32513)"
     late = "node 1 (b) did not join within 60 s"

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import UsageError
-from orchestrator.runs.redaction import mask
+from orchestrator.protocol.masking import mask
 from orchestrator.specs.environment import parse_env_options, resolve
 from orchestrator.specs.job import Job
 

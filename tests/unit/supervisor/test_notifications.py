@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ from orchestrator.runs.notifications.ledger import (
     watched,
 )
 from orchestrator.runs.record import notify_entries
+from orchestrator.runs.redaction import Redaction
 from orchestrator.runs.state import Cause, Outcome, RunState, RunStatus, Verdict
 from orchestrator.runs.store import RunDir, create_run
 from orchestrator.specs.job import Job
@@ -153,6 +155,47 @@ def test_a_webhook_gets_json_once(receiver: Receiver, tmp_path: Path) -> None:
     (line,) = delivered(run)
     assert (line["state"], line["sends"]) == ("sent", 1)
     assert notify_lines(delivered(run)) == ["notified of failed: sent"]
+
+
+def test_no_secret_of_the_run_is_sent_and_none_is_kept_afterwards(receiver: Receiver, tmp_path: Path) -> None:
+    run = made(tmp_path, entries({"webhook": receiver.url}))
+    run.write("plan.json", {"secret_names": ["PIN"], "tasks": [{"env": {"HF_TOKEN": "canary-of-the-plan"}}]})
+    marks.keep_secrets(tmp_path, run, {"PIN": "canary-that-the-supervisor-has-not"})
+    assert (run.path / marks.MASKED_SECRETS).stat().st_mode & 0o777 == 0o600
+    run.write("result.json", {"said": "canary-of-the-plan", "canary-that-the-supervisor-has-not": receiver.url})
+    send_all(tmp_path)
+    ((_, _, message),) = receiver.got
+    assert "canary" not in json.dumps(message)
+    assert message["result"] == {"said": "***", "***": "***"}
+    assert message["folder"] == str(run.path)
+    assert not (run.path / marks.MASKED_SECRETS).exists()
+
+
+def test_secrets_are_kept_until_the_last_mark_is_gone(tmp_path: Path) -> None:
+    run = create_run(tmp_path, "job-abc", {"run_id": "job-abc"})
+    marks.keep_secrets(tmp_path, run, {"PIN": "canary"})
+    assert not (run.path / marks.MASKED_SECRETS).exists()  # nobody is told of this run
+    for folder in (marks.NOTIFY, marks.TRACK):
+        marks.mark(tmp_path, folder, run)
+    marks.keep_secrets(tmp_path, run, {"PIN": "canary"})
+    marks.unmark(tmp_path, marks.NOTIFY, run)
+    assert (run.path / marks.MASKED_SECRETS).exists()
+    marks.unmark(tmp_path, marks.TRACK, run)
+    assert not (run.path / marks.MASKED_SECRETS).exists()
+
+
+def test_the_password_in_an_address_is_sent_to_its_host_alone(
+    receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up, real = list[str](), socket.getaddrinfo
+    monkeypatch.setattr(
+        socket, "getaddrinfo", lambda host, *given, **more: looked_up.append(host) or real(host, *given, **more)
+    )
+    made(tmp_path, entries({"webhook_env": "HOOK"}), hidden={"HOOK": receiver.url.replace("://", "://me:p%40ss@")})
+    send_all(tmp_path)
+    ((path, headers, _),) = receiver.got
+    assert (path, headers["Authorization"]) == (HOOK, "Basic bWU6cEBzcw==")
+    assert looked_up == ["127.0.0.1"]
 
 
 def test_a_command_gets_it_on_stdin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,5 +352,8 @@ def test_one_entry_needs_no_list() -> None:
 
 def test_the_message_is_short() -> None:
     each = Notification("r/failed/0", "failed", 0)
-    state = RunState("r", "r", "p", 1.0, RunStatus.FAILED, verdict=Verdict(Outcome.FAILED, reason="x" * 10_000))
-    assert len(payload(each, state, {"accuracy": 0.5}, "folder")["text"]) <= 1000
+    state = RunState("r", "r", "p", 1.0, RunStatus.FAILED, verdict=Verdict(Outcome.FAILED, reason="x" * 9_990))
+    redact = Redaction(frozenset({("PIN", "x" * 999)}))
+    text = payload(each, state, {"accuracy": 0.5}, "folder", (), Redaction())["text"]
+    assert len(text) == 1000
+    assert "x" not in payload(each, state, None, "folder", (), redact)["text"].partition(": ")[2]  # no half of a secret

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.runs.record import RunRecord, SweepPoint
+from orchestrator.runs.redaction import Redaction
 from orchestrator.runs.state import Cause, Ending, Outcome, Verdict
 from orchestrator.trackers import history
 from orchestrator.trackers.history import MetricLine, ending_in_words, metric_line, new_lines, parameters_of
@@ -18,7 +19,7 @@ LINE = {"kind": "train", "step": 3, "loss": 0.5, "attempt": 1, "time": 12.5}
 
 
 def test_a_line_of_metrics() -> None:
-    assert metric_line(json.dumps(LINE).encode()) == MetricLine({"train/loss": 0.5}, 3, 1, 12.5)
+    assert metric_line(json.dumps(LINE).encode(), Redaction()) == MetricLine({"train/loss": 0.5}, 3, 1, 12.5)
 
 
 @pytest.mark.parametrize(
@@ -28,24 +29,24 @@ def test_a_line_of_metrics() -> None:
      b"[" * 100_000, b'{"step": 1, "loss": 1' + b"0" * 400 + b"}"],
 )  # fmt: skip
 def test_what_is_no_line_of_metrics(line: bytes) -> None:
-    assert metric_line(line) is None
+    assert metric_line(line, Redaction()) is None
 
 
 @given(st.binary(max_size=60))
 def test_any_bytes_are_read(data: bytes) -> None:
-    metric_line(data)
+    metric_line(data, Redaction())
 
 
 def test_a_growing_file_is_read_line_by_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, text = tmp_path / "metrics.jsonl", json.dumps(LINE).encode()
-    assert new_lines(path, 0, has_ended=True) == ([], 0)
+    assert new_lines(path, 0, Redaction(), has_ended=True) == ([], 0)
     path.write_bytes(text + b"\n" + text)
-    lines, end = new_lines(path, 0, has_ended=False)
+    lines, end = new_lines(path, 0, Redaction(), has_ended=False)
     assert (len(lines), end) == (1, len(text) + 1)
-    assert new_lines(path, end, has_ended=False) == ([], end)
-    assert len(new_lines(path, end, has_ended=True)[0]) == 1
+    assert new_lines(path, end, Redaction(), has_ended=False) == ([], end)
+    assert len(new_lines(path, end, Redaction(), has_ended=True)[0]) == 1
     monkeypatch.setattr(history, "MOST_BYTES", 20)  # what is longer than a portion is passed over
-    assert new_lines(path, 0, has_ended=False) == ([], 20)
+    assert new_lines(path, 0, Redaction(), has_ended=False) == ([], 20)
 
 
 def test_parameters_hide_what_is_secret() -> None:
@@ -54,7 +55,7 @@ def test_parameters_hide_what_is_secret() -> None:
         "args": ["--token=canary", "--lr=3", "--offset", "-1", "--fast", "--password", "canary", "x" * 600],
     }
     record = RunRecord("a-1", "a", "lab", nnodes=2, job=job, point=SweepPoint("s", 0, {"seed": "7"}))
-    found = parameters_of(record)
+    found = parameters_of(record, Redaction())
     assert "canary" not in str(found)
     assert found["training.lr"] == "0.1"
     assert (found["args.lr"], found["args.offset"], found["args.fast"]) == ("3", "-1", "true")
@@ -64,6 +65,6 @@ def test_parameters_hide_what_is_secret() -> None:
 
 def test_an_ending_in_words() -> None:
     verdict = Verdict(Outcome.FAILED, Cause.USER_ERROR, "API_TOKEN=canary", rank=0, host="n1")
-    assert ending_in_words(Ending(verdict, 1.0)) == {
+    assert ending_in_words(Ending(verdict, 1.0), Redaction()) == {
         "outcome": "failed", "cause": "user_error", "reason": "API_TOKEN=***", "host": "n1", "rank": "0",
     }  # fmt: skip

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import BackendError
+from orchestrator.runs.redaction import Redaction
 from orchestrator.runs.state import Ending, Outcome, Verdict
 from orchestrator.runs.store import RunDir, create_run
 from orchestrator.trackers import mlflow
@@ -69,7 +70,7 @@ def run(tmp_path: Path) -> RunDir:
 
 
 def told(run: RunDir, address: str, **variables: str) -> BackendError:
-    tracker = Mlflow(run, run.record(), {"MLFLOW_TRACKING_URI": address, **variables})
+    tracker = Mlflow(run, run.record(), {"MLFLOW_TRACKING_URI": address, **variables}, Redaction())
     with pytest.raises(BackendError) as raised:
         tracker.begin(Progress())
     return raised.value
@@ -160,7 +161,7 @@ def test_over_tls_with_a_certificate_of_ones_own(run: RunDir, tmp_path: Path) ->
     with listening(serve) as plain:
         address = plain.replace("http:", "https:")
         variables = {"MLFLOW_TRACKING_URI": address, "MLFLOW_TRACKING_SERVER_CERT_PATH": str(tmp_path / "cert")}
-        progress = Mlflow(run, run.record(), variables).begin(Progress())
+        progress = Mlflow(run, run.record(), variables, Redaction()).begin(Progress())
         assert (progress.id, progress.is_begun) == ("abc", True)
         assert "can't be reached" in told(run, address).message  # whose certificate nobody vouches for
 
@@ -176,7 +177,7 @@ def test_a_run_that_was_given_a_checkpoint_is_tagged_as_resumed_once_it_has_load
     go = {"kind": "go", "node": 0, "attempt": 0, "world_size": 1, "resume_from": "given/step_00000300"}
     lines = [go, *([{"kind": "first_steps", "node": 0, "attempt": 0, "offered_step": 300, **first}] if first else [])]
     (run.node(0) / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    tracker = Mlflow(run, run.record(), {"MLFLOW_TRACKING_URI": "http://127.0.0.1:1"})
+    tracker = Mlflow(run, run.record(), {"MLFLOW_TRACKING_URI": "http://127.0.0.1:1"}, Redaction())
     posted: list[dict[str, Any]] = []
 
     def post(_: object, path: str, body: dict[str, Any]) -> dict[str, Any]:

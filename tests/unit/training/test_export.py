@@ -96,6 +96,19 @@ def test_commands_by_hand_are_quoted_and_name_every_node(tmp_path: Path) -> None
                          "train.py --x 'a b'")  # fmt: skip
 
 
+def test_no_secret_is_in_commands_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIN", "canary-of-the-shell")
+    env = {"HF_TOKEN": "canary-token", "WORD": "of canary-token", "LOG_KEY": "short"}
+    args = ["--x", "canary-of-the-shell", "--max-tokens", "5"]
+    run = planned(tmp_path, 2, args=args, env=env, secrets=["PIN"])
+    for text in (exports.torchrun_commands(run, 23456), exports.accelerate_config(run, 1, 23456)):
+        assert "canary" not in text
+        assert "# export these before, they hold secrets and are not written here: PIN, HF_TOKEN\n" in text
+        assert text.startswith("# *** stands for a secret: write it there\n")
+        assert " LOG_KEY=short " in text
+        assert " --x *** --max-tokens 5" in text
+
+
 def test_the_config_of_accelerate_is_the_plans(tmp_path: Path) -> None:
     run = planned(tmp_path, 2, script=None, args=None, training={"task": "t.py", "precision": "bf16"})
     lines = exports.accelerate_config(run, 1, 23456).splitlines()

@@ -102,11 +102,15 @@ def _stop(root: Path) -> int:
 
 
 def _export(root: Path, folder: Path, runs: tuple[str, ...]) -> int:
+    from orchestrator.cli.output import say_unknown_secrets
     from orchestrator.cli.render.runs import note
     from orchestrator.node.system.private import as_the_user
-    from orchestrator.web.export import export_pages
+    from orchestrator.web.export import export_pages, runs_to_export
 
+    found = runs_to_export(root, runs)
     with as_the_user():
-        count = export_pages(root, note, folder, runs)
+        export_pages(root, note, folder, found)
+    count = len(found)
+    say_unknown_secrets(found, "export", "pages")
     say(f"wrote {count} run{'s' * (count != 1)}: open {folder / 'index.html'}")
     return 0

@@ -25,17 +25,15 @@ def bundle(run: str, output: Path | None, as_json: bool) -> int:
 
     Logs are cut to their ends; secrets, code and weights are left out.
     """
+    from orchestrator.cli.output import say_unknown_secrets
     from orchestrator.cli.render import results
     from orchestrator.operations.bundle import bundle as write_bundle
-    from orchestrator.operations.bundle import unknown_secrets
     from orchestrator.runs.store import find_run, state_root
 
     folder = find_run(state_root(), run)
     path = output or Path(f"{folder.run_id}-bundle.tar.gz")
     members = write_bundle(folder, path)
-    if unknown := unknown_secrets(folder):
-        say(f"{', '.join(unknown)}: not set here, so what the run printed of it can't be taken out")
-        say(f"  export {unknown[0]} and bundle again, or look for it in the logs before you send them")
+    unknown = say_unknown_secrets([folder], "bundle", "logs")
     if as_json:
         print_json(
             {

@@ -7,14 +7,16 @@ import os
 import re
 import signal
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
+from orchestrator.protocol.masking import masked_json
 from orchestrator.protocol.reading import MOST_WORD, read_json, read_part
 from orchestrator.protocol.terminal_lines import lines_of
 
 if TYPE_CHECKING:  # the agent, which reads reports, needs nothing of what a rank loads
     from orchestrator.node.launcher.rank.forked import RankStart
 
+Masker = Callable[[str], str]
 TAIL_BYTES = 16_384
 TAIL_LINES = 25
 # A report is one line to the leader, and there a character may take 12 bytes.
@@ -45,10 +47,14 @@ _WORKER_KILLED = re.compile(
 )
 
 
-def failure_report(start: RankStart, code: int) -> dict[str, Any]:
-    """Return code, signal name, error and last lines of an ended rank; all JSON types.
+def _as_it_is(text: str) -> str:
+    return text
 
-    The launcher lives on whatever the rank has left: if its files can't be understood, `unread` says why.
+
+def failure_report(start: RankStart, code: int, masked: Masker = _as_it_is) -> dict[str, Any]:
+    """Return code, signal name, error and last lines of an ended rank as JSON types, with its secrets masked.
+
+    The launcher continues whatever the rank has left. `unread` says why if the rank's files can't be understood.
     """
     report: dict[str, Any] = {"code": code if code >= 0 else None, "signal": None}
     if code < 0:
@@ -56,7 +62,7 @@ def failure_report(start: RankStart, code: int) -> dict[str, Any]:
     if code == 0:
         return report
     try:
-        return _with_last_words(report, start, code)
+        return _with_last_words(report, start, code, masked)
     except Exception as error:  # noqa: BLE001 (an error in the report is not the rank's)
         return {
             **report,
@@ -67,10 +73,10 @@ def failure_report(start: RankStart, code: int) -> dict[str, Any]:
         }
 
 
-def _with_last_words(report: dict[str, Any], start: RankStart, code: int) -> dict[str, Any]:
-    lines = _lines_of(os.path.join(os.path.dirname(start.error_file), f"rank_{start.rank}.log"))
+def _with_last_words(report: dict[str, Any], start: RankStart, code: int, masked: Masker) -> dict[str, Any]:
+    lines = _lines_of(os.path.join(os.path.dirname(start.error_file), f"rank_{start.rank}.log"), masked)
     tail = lines[-TAIL_LINES:]
-    failed, error = _first_error(start)
+    failed, error = _first_error(start, masked)
     if failed != start.rank:
         report["failed_rank"] = failed
     error = error or _traceback_in(lines, killed=code in (-signal.SIGKILL, -signal.SIGTERM))
@@ -101,33 +107,36 @@ def looks_like_victim(error: dict[str, Any] | None, tail: list[str]) -> bool:
     return _VICTIM.search(f"{error.get('type')}: {error.get('message')}") is not None
 
 
-def last_lines(path: str) -> list[str]:
+def last_lines(path: str, masked: Masker = _as_it_is) -> list[str]:
     """Return the last lines of a log, of a progress bar its last state; [] when there is no log."""
-    return _lines_of(path)[-TAIL_LINES:]
+    return _lines_of(path, masked)[-TAIL_LINES:]
 
 
-def _lines_of(path: str) -> list[str]:
+def _lines_of(path: str, masked: Masker) -> list[str]:
+    """Return the lines at the end of a log. The log is read from further back, so that no secret is cut in half."""
     try:
-        text = read_part(path, -TAIL_BYTES, TAIL_BYTES).decode("utf-8", "replace")
+        text = masked(read_part(path, -2 * TAIL_BYTES, 2 * TAIL_BYTES).decode("utf-8", "replace"))[-TAIL_BYTES:]
     except OSError:
         return []
     return [line[:MESSAGE_CHARS] for line in lines_of(text) if line.strip()]
 
 
-def _first_error(start: RankStart) -> tuple[int, dict[str, Any] | None]:
+def _first_error(start: RankStart, masked: Masker) -> tuple[int, dict[str, Any] | None]:
     """Return whose error file is the oldest, and what is in it: of another launcher's ranks each may have one."""
     written = []
     for rank in start.members or (start.rank,):
         path = f"{start.folder}/error_{rank}.json"
         with contextlib.suppress(OSError):
             written.append((os.stat(path).st_mtime_ns, rank, path))
-    return next(((rank, error) for _, rank, path in sorted(written) if (error := _error_of(path))), (start.rank, None))
+    return next(
+        ((rank, error) for _, rank, path in sorted(written) if (error := _error_of(path, masked))), (start.rank, None)
+    )
 
 
-def _error_of(path: str) -> dict[str, Any] | None:
+def _error_of(path: str, masked: Masker) -> dict[str, Any] | None:
     """Return the error that the rank wrote down itself: orch's record, or torchelastic's under @record."""
     try:
-        data = read_json(path, MOST_WORD)
+        data = masked_json(read_json(path, MOST_WORD), masked)  # before it is cut, for the same reason
     except (OSError, ValueError):
         return None
     if not isinstance(data, dict):

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
+import os
+import re
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +18,7 @@ from orchestrator.node.agent.channel import MAX_LINE, Channel, ChannelError, pai
 from orchestrator.node.agent.joining import dial
 from orchestrator.node.agent.members import introduce
 from orchestrator.node.system.sockets import ANY_PORT, ANYWHERE, listen, port_of
+from orchestrator.node.system.tcp_peers import listeners
 from tests.unit.node.agent.members import ANOTHER, HERE, TLS, Heard, foreign, hello, join, leader, run
 
 
@@ -267,10 +272,23 @@ def test_the_first_port_that_is_free_at_all_addresses_is_taken(held: list[int]) 
 
 @pytest.mark.parametrize("addr", ["127.0.0.1", ANYWHERE])
 def test_ports_that_are_all_taken_are_named(held: list[int], addr: str) -> None:
-    with pytest.raises(
-        OSError, match=f"all of the agents' rendezvous ports are taken: {held[0]}, {held[1]}, {held[2]}"
-    ):
+    me = re.escape(f"{getpass.getuser()} (uid {os.getuid()})")
+    words = f"all of the agents' rendezvous ports are taken, by {me}: {held[0]}, {held[1]}, {held[2]}"
+    with pytest.raises(OSError, match=words):
         listen((addr,), tuple(held))
+
+
+def test_whose_the_ports_are_is_told_as_far_as_the_kernel_does(tmp_path: Path) -> None:
+    head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+    row = "   0: 0100007F:{:04X} 00000000:0000 {} 00000000:00000000 00:00000000 00000000 {:5} 0 664802 1 0000 100\n"
+    rows = [(20000, "0A", 0), (20001, "0A", 4_000_000_001), (20002, "01", 4_000_000_002), (20003, "0A", 4_000_000_003)]
+    table, other = tmp_path / "tcp", tmp_path / "tcp6"
+    table.write_text(head + "".join(row.format(*each) for each in rows))
+    both = (str(table), str(other))
+    assert listeners((20000, 20001, 20002), both) == "root (uid 0), a user (uid 4000000001)"
+    assert listeners((20004,), both) == ""
+    other.write_text(head + "".join(row.format(20000, "0A", uid) for uid in range(4_000_000_000, 4_000_000_005)))
+    assert listeners((20000,), both).endswith("a user (uid 4000000001), 3 other users")
 
 
 def test_without_a_port_that_is_asked_for_the_system_finds_one_that_all_addresses_share() -> None:

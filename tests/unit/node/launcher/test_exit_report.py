@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from orchestrator.node.launcher.rank.exit_report import (
     lost_a_process,
 )
 from orchestrator.node.launcher.rank.forked import RankStart
+from orchestrator.protocol.masking import masker
 from orchestrator.runs.verdict import memory_in_words
 
 GLOO = "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:54321"
@@ -214,6 +216,20 @@ def test_words_from_long_before_the_end_make_no_victim(start: RankStart) -> None
     log = "Connection reset by peer, trying again\n" + "".join(f"step {n}\n" for n in range(20))
     assert not report(start, 17, log)["victim"]
     assert report(start, 1, f"step 1\n{GLOO}\n")["victim"]
+
+
+def test_no_secret_is_in_a_report_and_no_half_of_one(start: RankStart) -> None:
+    word = "canary-9d2k-value"
+    masked = masker([("KEY", word)])
+    error = {"type": "KeyError", "message": f"{'m' * 1990} {word}", "traceback": f"{word} {'t' * 7990}"}
+    beyond = f"{'b' * 1990} {word}"  # a line is cut in the middle of the secret
+    before = f"{word}\n{'x' * (16_384 - 10)}"  # so is what is read of the log
+    for log in (f"{word}\nit has {word}\n", beyond, before):
+        report(start, 1, log, error)
+        found = failure_report(start, 1, masked)
+        assert re.search("cana|alue", json.dumps(found)) is None
+    assert failure_report(start, 1)["error"]["message"].endswith(" canary-9d")
+    assert last_lines(f"{start.folder}/rank_1.log", masked)[-1][:1] == "x"
 
 
 def test_the_tail_of_a_progress_bar(tmp_path: Path) -> None:

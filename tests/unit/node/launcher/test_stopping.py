@@ -25,7 +25,9 @@ class Started:
         self.child = subprocess.Popen(argv, stdout=subprocess.PIPE, start_new_session=True)
         self.told, reports = os.pipe()
         start = cast("Any", SimpleNamespace(rank=0, kind="script", members=None))
-        self.launcher = Launcher(cast("NodeTask", SimpleNamespace(container=None)), orders=-1, reports=reports)
+        self.launcher = Launcher(
+            cast("NodeTask", SimpleNamespace(container=None, secrets={}, env={})), orders=-1, reports=reports
+        )
         self.launcher.ranks[0] = RankProcess(start, self.child.pid, RankLog(str(folder / "log"), 1000), -1)
 
     def until_it_has_ended(self) -> None:
@@ -44,7 +46,7 @@ class Started:
 
 @pytest.fixture(autouse=True)
 def _no_report_of_the_rank_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    def ended(_: Any, code: int) -> dict[str, Any]:
+    def ended(_: Any, code: int, __: Any) -> dict[str, Any]:
         return {"code": code, "signal": signal.Signals(-code).name if code < 0 else None}
 
     monkeypatch.setattr(module, "failure_report", ended)

@@ -1,0 +1,84 @@
+"""Masks secret values in text, in the forms in which programs print them. Python 3.9, pure."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Callable
+from urllib.parse import quote, quote_plus
+
+MASKED = "***"
+LONG = 8  # characters: innocent words contain a shorter value of a variable whose name only looks secret
+_SHORT = 4  # characters: innocent words contain a shorter secret, so it is masked only behind its name
+_SECRET_NAME = re.compile(
+    r"(TOKEN(?!IZER)|SECRET|PASSW|PASSPHRASE|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|WEBHOOK)"
+    r"|(^|[_.-])(KEY|KEYS|AUTH|PAT|DSN|COOKIE|PASS|JWT)($|[_.-])",
+    re.IGNORECASE,
+)
+Pairs = Iterable["tuple[str, str]"]
+
+
+def looks_secret(name: str) -> bool:
+    """Tell whether a variable, field or option of this name probably holds a secret."""
+    return _SECRET_NAME.search(name) is not None
+
+
+def secret_values(secrets: Mapping[str, str], env: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Return names and values to be masked: the secrets, and long values of variables whose names look secret."""
+    likely = ((name, value) for name, value in env.items() if looks_secret(name) and len(value) >= LONG)
+    return (*secrets.items(), *likely)
+
+
+def mask(text: str, secrets: Mapping[str, str], shortest: int = _SHORT) -> str:
+    """Return the text with every secret value replaced by ***, as `masker` does it."""
+    return masker(secrets.items(), shortest)(text)
+
+
+def masker(secrets: Pairs, shortest: int = _SHORT) -> Callable[[str], str]:
+    """Return a function that replaces every secret value in a text by ***.
+
+    It finds a value as it is, and as JSON, a shell, a URL, hexadecimal or base64 writes it. A value of less than
+    `shortest` characters is replaced only if its name stands before it.
+    """
+    hidden = {form: shown for name, value in secrets if value for form, shown in _forms(name, value, shortest)}
+    if not hidden:
+        return lambda text: text
+    longest_first = sorted(hidden, key=len, reverse=True)
+    pattern = re.compile("|".join(map(re.escape, longest_first)))
+    return lambda text: pattern.sub(lambda match: hidden[match[0]], text)
+
+
+def masked_json(value: Any, masked: Callable[[str], str]) -> Any:
+    """Return JSON types with every string masked, except the names of fields."""
+    if isinstance(value, dict):
+        return {key: masked_json(item, masked) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [masked_json(item, masked) for item in value]
+    return masked(value) if isinstance(value, str) else value
+
+
+def _forms(name: str, value: str, shortest: int) -> Iterator[tuple[str, str]]:
+    """Yield each text that gives a value away, and the text that replaces it."""
+    if len(value) < shortest:
+        for form in (value, shlex.quote(value)):
+            yield f"{name}={form}", f"{name}={MASKED}"
+        yield f'"{name}": {json.dumps(value)}', f'"{name}": "{MASKED}"'
+        return
+    lines = [line for line in value.splitlines() if len(line) >= 2 * _SHORT]
+    for form in (value, json.dumps(value)[1:-1], shlex.quote(value), repr(value)[1:-1], *lines, *_encoded(value)):
+        yield form, MASKED
+
+
+def _encoded(value: str) -> Iterator[str]:
+    """Yield a long value in a URL's form, in hexadecimal, and in base64 for each place at which it may begin."""
+    if len(value) < LONG:
+        return
+    raw = value.encode("utf-8", "surrogateescape")
+    yield from (quote(raw), quote(raw, safe=""), quote_plus(raw), raw.hex())
+    for before, dropped in ((0, 0), (1, 2), (2, 3)):
+        whole = (before + len(raw)) * 8 // 6  # the characters after these hold bits of the text that follows
+        found = base64.b64encode(bytes(before) + raw).decode()[dropped:whole]
+        yield from (found, found.translate(str.maketrans("+/", "-_")))

@@ -1,0 +1,71 @@
+"""Collects the values that are taken out of everything that leaves this machine: from records of runs and this shell.
+
+The supervisor's own environment has no secrets of runs. Until it has told the receivers of notifications and the
+trackers everything, a private file in the run's folder keeps them for it.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import StoreError
+from orchestrator.runs.marks import MASKED_SECRETS
+from orchestrator.runs.notifications.ledger import HIDDEN
+from orchestrator.runs.record import PlanRecord
+from orchestrator.runs.redaction import Redaction, redaction
+from orchestrator.runs.store import RunDir
+
+
+def redaction_of(*runs: RunDir) -> Redaction:
+    """Return what is taken out of a document that says anything of these runs: the secrets of all of them."""
+    plans = [_plan(run) for run in runs]
+    names = {name for plan in plans for name in plan.secret_names}
+    kept = [_texts(run, MASKED_SECRETS) for run in runs]
+    environments = [os.environ, *kept, *(task.env for plan in plans for task in plan.tasks)]
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = ""
+    return redaction(environments, names, str(Path.home()), user, [each for run in runs for each in _addresses(run)])
+
+
+def redaction_of_message(*runs: RunDir) -> Redaction:
+    """Return what is taken out of a text for the user, or for a receiver whom the user chose: no names and paths."""
+    return replace(redaction_of(*runs), home="", user="")
+
+
+def unknown_secrets(*runs: RunDir) -> list[str]:
+    """Return the runs' secrets that this shell does not have: their values are unknown, so they stay in texts."""
+    names = dict.fromkeys(name for run in runs for name in _plan(run).secret_names)
+    return [name for name in names if not os.environ.get(name)]
+
+
+def _plan(run: RunDir) -> PlanRecord:
+    try:
+        return run.plan()
+    except StoreError:  # a bug report may be about the damaged record
+        return PlanRecord()
+
+
+def _texts(run: RunDir, name: str) -> dict[str, str]:
+    """Return a private file's texts by their names; none if it is gone or damaged."""
+    try:
+        found: Mapping[str, Any] = run.read(name) or {}
+    except StoreError:
+        return {}
+    return {key: value for key, value in found.items() if isinstance(value, str)}
+
+
+def _addresses(run: RunDir) -> Iterator[str]:
+    """Yield the addresses of the run's notifications: most of them hold a secret."""
+    for value in _texts(run, HIDDEN).values():
+        yield from value.split()
+    try:
+        yield from (each.webhook for each in run.record().notify if each.webhook)
+    except StoreError:  # as above
+        return

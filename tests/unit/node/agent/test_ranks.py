@@ -1,0 +1,41 @@
+"""A node's ranks, by what their launcher says of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+from orchestrator.node.agent.ranks import Ranks
+from orchestrator.node.system.event_log import EventLog
+from orchestrator.protocol.layout import node_folder
+from orchestrator.protocol.task import NodeTask, Program
+
+
+def ranks_of(folder: Path, told: list[dict[str, Any]], **values: Any) -> Ranks:
+    node = Path(node_folder(str(folder), 0))
+    node.mkdir(parents=True)
+    task = NodeTask(
+        "r-1", 0, 1, ("a",), 1, str(folder), str(folder), Program("script", "x"), "fork", "gloo", "python", (), (1, 2),
+        **values,
+    )  # fmt: skip
+    return Ranks(task, 1, EventLog(str(node / "events.jsonl"), 0), told.append, lambda _: None, lambda _: None)
+
+
+def test_the_gang_and_the_record_hear_no_secret(tmp_path: Path) -> None:
+    told: list[dict[str, Any]] = []
+    secrets, env = {"PIN": "canary-secret"}, {"HF_TOKEN": "canary-token", "WORD": "kept-word"}
+    ranks = ranks_of(tmp_path, told, secrets=secrets, env=env)
+    words = "kept-word canary-secret canary-token"
+    error = {"type": "E", "message": words, "traceback": words}
+    ended = {"rank": 1, "code": 1, "signal": None, "tail": [words], "error": error, "victim": False, "attempt": 0}
+    said = [
+        {"kind": "exit", **ended}, {"kind": "imported", "failed": words}, {"kind": "trouble", "reason": words},
+        {"kind": "gone", "code": 1, "tail": [words]},
+    ]  # fmt: skip
+    for message in said:
+        asyncio.run(ranks.report(message))
+    assert [each["kind"] for each in told] == ["exit", "trouble", "trouble", "trouble"]
+    assert "canary" not in json.dumps(told) + (tmp_path / "nodes" / "0" / "events.jsonl").read_text()
+    assert json.dumps(told).count("kept-word *** ***") == 6
