@@ -1,4 +1,4 @@
-"""Who is at the other end of a TCP connection on this machine: the user of that socket, by the kernel's word."""
+"""The user at the other end of a TCP connection on this machine, and of a listening socket, by the kernel's word."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ ANY_COOKIE = 0xFFFFFFFF
 QUESTION, ENDS = "=BBBBI", "=HH16s16sIII"  # sock_diag(7): inet_diag_req_v2, and the inet_diag_sockid in it
 UID_AND_INODE = struct.calcsize("=BBBB") + struct.calcsize(ENDS) + struct.calcsize("=III")
 ESTABLISHED_STATES = 0xFFF
+ESTABLISHED = 1  # the state of an open connection, tcp_states.h
+NO_PEER = {socket.AF_INET: ("0.0.0.0", 0), socket.AF_INET6: ("::", 0)}  # noqa: S104 (the question for a listening socket)
 
 
 def owner_of_peer(connection: socket.socket) -> int | None:
@@ -32,6 +34,19 @@ def owner_of_peer(connection: socket.socket) -> int | None:
         return _owner(connection.family, peer[:2], own[:2])
     except OSError:
         return None
+
+
+def owner_of_listener(family: int, address: str, port: int) -> int | None:
+    """Return the user whose socket listens at a port of this machine; None if there is none or the kernel is silent."""
+    try:
+        return _owner(family, (address, port), NO_PEER[socket.AddressFamily(family)])
+    except OSError:
+        return None
+
+
+def is_open(connection: socket.socket) -> bool:
+    """Return whether neither end of the connection has been closed."""
+    return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == ESTABLISHED
 
 
 def can_tell_owners() -> bool:
