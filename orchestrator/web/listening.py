@@ -14,6 +14,7 @@ from orchestrator.transport.local_users import words_of
 HOST: Final = "127.0.0.1"
 _HOSTS: Final = ((socket.AF_INET, HOST), (socket.AF_INET6, "::1"))
 _TRIES: Final = 20  # so many ports, if some user listens at ::1 of ports that are free at 127.0.0.1
+_QUEUE: Final = 2048  # a connection that the kernel can't queue is dialled again a second later
 _NO_IPV6: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 Listeners = tuple[socket.socket, ...]
 
@@ -70,7 +71,7 @@ def _bound(family: int, host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
-        listener.listen(128)
+        listener.listen(_QUEUE)
     except OSError:
         listener.close()
         raise
