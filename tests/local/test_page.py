@@ -293,6 +293,26 @@ def test_three_thousand_idle_connections_are_no_hindrance(tmp_path: Path) -> Non
         assert orch("ui", "--stop").code == 0
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+@pytest.mark.parametrize("any_user", [False, True])
+def test_another_user_comes_in_only_if_any_may(tmp_path: Path, any_user: bool) -> None:
+    orch = Orch(tmp_path / "home", REPO)
+    with served(orch, "--no-open", *(["--any-user"] if any_user else [])) as process:
+        name, port, _ = code_in(orch.home / "ui" / "open.html")
+        asking = f"import http.client as h; c = h.HTTPConnection('127.0.0.1', {port}); "
+        asking += f"c.request('GET', '/enter', headers={{'Host': '{name}'}}); print(c.getresponse().status)"
+        for _ in range(2):
+            done = subprocess.run(
+                ["/usr/bin/python3", "-c", asking], user=65534, capture_output=True, text=True, check=False
+            )
+            assert (done.stdout == "200\n") == any_user, done.stderr
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(SECONDS) == 0
+        assert process.stderr is not None
+        said = [] if any_user else ["refused a connection of user nobody (uid 65534)\n"]
+        assert process.stderr.readlines() == said
+
+
 def test_a_port_that_another_has_is_said(tmp_path: Path) -> None:
     orch = Orch(tmp_path / "home", REPO)
     with socket.create_server(("127.0.0.1", 0)) as other:
