@@ -29,9 +29,9 @@ OPENING: Final = "open.html"
 
 @dataclass(frozen=True)
 class Server:
-    """A server that was started: its process, its address, its metrics' port (0: none), and the key to ask for a code.
+    """A server that was started: its process, its address, its options, and the key to ask for a code.
 
-    `host` is the machine, and `name` the host name in the page's address.
+    `host` is the machine, and `name` the host name in the page's address. A `metrics_port` of 0 is none.
     """
 
     pid: int
@@ -40,6 +40,8 @@ class Server:
     port: int
     name: str
     metrics_port: int
+    token_file: str | None
+    any_user: bool
     key: str
 
 

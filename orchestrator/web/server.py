@@ -114,6 +114,8 @@ def _taken(root: Path, ports: Ports, held: ExitStack) -> tuple[Server, Access]:
             port=port_of(ports.page),
             name=access.host_name,
             metrics_port=port_of(ports.metrics) if ports.metrics else 0,
+            token_file=None if ports.token_file is None else str(ports.token_file),
+            any_user=ports.any_user,
             key=access.key,
         )
         files.keep(root, server)

@@ -340,9 +340,10 @@ def test_what_lies_on_the_disk_is_the_users_alone(home: Path, client: Client) ->
 
 
 def test_a_server_that_is_there_is_said(orch: Orch, client: Client) -> None:
-    done = orch("ui", "--port", "1")
-    assert done.code == 2
-    assert f"served at port {client.port} already" in done.err
+    for options in (("--port", "1"), ("--metrics-port", "1"), ("--any-user",)):
+        done = orch("ui", "--no-open", *options)
+        assert done.code == 2, options
+        assert f"served at port {client.port} already, with other options" in done.err
 
 
 def test_options_that_exclude_each_other(orch: Orch) -> None:

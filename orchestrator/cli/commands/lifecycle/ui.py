@@ -67,6 +67,15 @@ class _Wanted:
     token_file: Path | None
     any_user: bool
 
+    def is_met_by(self, server: Server) -> bool:
+        """Return whether a server has all options that are given."""
+        return (
+            self.port in (0, server.port)
+            and self.metrics_port in (0, server.metrics_port)
+            and (self.token_file is None or str(self.token_file) == server.token_file)
+            and self.any_user <= server.any_user
+        )
+
 
 def _serve(root: Path, wanted: _Wanted, *, detach: bool, opens: bool) -> int:
     from orchestrator.cli.opening import PROGRAM
@@ -95,12 +104,12 @@ def _serve(root: Path, wanted: _Wanted, *, detach: bool, opens: bool) -> int:
 
 
 def _open_anothers(root: Path, server: Server, wanted: _Wanted, *, opens: bool) -> int:
-    """Open the page of a server that is there; UsageError if other ports are wanted than it has."""
+    """Open the page of a server that is there; UsageError if it has not the options that are given."""
     from orchestrator.web.server import new_code
 
-    if wanted.port not in (0, server.port) or wanted.metrics_port not in (0, server.metrics_port):
-        metrics = f", metrics at port {server.metrics_port}" if server.metrics_port else ", without metrics"
-        raise UsageError(f"the page is served at port {server.port} already{metrics}", "end it first: orch ui --stop")
+    if not wanted.is_met_by(server):
+        said = f"the page is served at port {server.port} already, with other options"
+        raise UsageError(said, "end it first: orch ui --stop")
     say(f"the page is served by process {server.pid} already; orch ui --stop ends it")
     _open(root, server, new_code(server), opens=opens)
     return 0
