@@ -55,7 +55,7 @@ class Session:
 class Access:
     """The host name, codes and sessions of one server; `key` is for orch's own programs."""
 
-    host_name: str = field(default_factory=lambda: f"orch-{secrets.token_hex(12)}.localhost")
+    host_name: str = field(default_factory=lambda: f"orch-{secrets.token_hex(8)}.localhost")
     key: str = field(default_factory=secrets.token_urlsafe)
     cookie_name: str = field(default_factory=lambda: f"orch_ui_{secrets.token_hex(4)}")
     _code: str | None = None
@@ -63,7 +63,7 @@ class Access:
 
     def new_code(self) -> str:
         """Return a code that opens one session; the one before it opens none any more."""
-        self._code = secrets.token_urlsafe()
+        self._code = secrets.token_urlsafe(16)
         return self._code
 
     def redeem(self, code: str) -> Session | None:

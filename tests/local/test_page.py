@@ -71,7 +71,7 @@ class Client:
 
 def code_in(opening: Path) -> tuple[str, int, str]:
     """The host name, the port and the code in the file that opens the page."""
-    found = re.search(r"http://(orch-[0-9a-f]{24}\.localhost):(\d+)/enter#([\w-]+)", opening.read_text())
+    found = re.search(r"http://(orch-[0-9a-f]{16}\.localhost):(\d+)/enter#([\w-]+)", opening.read_text())
     assert found is not None
     return found[1], int(found[2]), found[3]
 

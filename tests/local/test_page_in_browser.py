@@ -164,7 +164,7 @@ def at(page: Page, place: str) -> None:
 
 
 def test_the_opening_file_works_once_and_leaves_no_code_behind(page: Page, home: Path) -> None:
-    assert re.fullmatch(r"http://orch-[0-9a-f]{24}\.localhost:\d+/", page.url)
+    assert re.fullmatch(r"http://orch-[0-9a-f]{16}\.localhost:\d+/", page.url)
     again = page.context.new_page()
     again.goto((home / "ui" / "open.html").as_uri())
     expect(again.get_by_role("status")).to_have_text("this code was used before: run orch ui once more")
