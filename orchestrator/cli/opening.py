@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import sys
+from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,13 +28,13 @@ def detached_server(root: Path) -> tuple[Server, str]:
     """Return the page's server, started in the background where there is none, and a code that opens one session."""
     check_packages()
     from orchestrator.web import files
-    from orchestrator.web.server import bind, new_code, serve_detached
+    from orchestrator.web.server import listen_all, new_code, serve_detached
 
     found = files.server_of(root)
     if found is not None:
         return found[0], new_code(found[0])
-    with bind(0) as listener:
-        server = serve_detached(root, listener, PROGRAM)
+    with closing(listen_all(0)) as ports:
+        server = serve_detached(root, ports, PROGRAM)
     return server, new_code(server)
 
 
@@ -41,14 +42,14 @@ def open_page(root: Path, server: Server, code: str, place: str = "", *, opens: 
     """Have a browser open the page, and return what else opens it; the code is told to a terminal alone."""
     from orchestrator.web import files
 
-    address = files.address_of(server.port, code, place)
+    address = files.address_of(server, code, place)
     path = files.write_opening(root, address)
     is_remote = "SSH_CONNECTION" in os.environ
     said = []
     if is_remote:
         host = os.environ["SSH_CONNECTION"].split()[2:3] or [server.host]
         tunnel = f"{server.port}:127.0.0.1:{server.port} {getpass.getuser()}@{host[0]}"
-        said.append(f"on your own machine: ssh -N -L {tunnel}")
+        said.append(f"on your own machine: ssh -N -o ExitOnForwardFailure=yes -L {tunnel}")
     if sys.stderr.isatty():
         said.append(f"then open there, once: {address}" if is_remote else f"open, once: {address}")
     else:

@@ -93,7 +93,6 @@ def _say_fields(found: Sweep) -> None:
             say(f"{what}: {axis.word} is {axis.field}")
 
 
-
 def _delegate(root: Path, found: Sweep, *, as_json: bool) -> int:
     """Have another machine submit and look after the points."""
     from orchestrator.operations.submission import delegate

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import os
-import socket
 import sys
 from pathlib import Path
 
@@ -11,13 +11,14 @@ from orchestrator.cli.render.runs import note
 from orchestrator.errors import OrchError
 from orchestrator.node.system.private import hold_umask
 from orchestrator.protocol.json_text import parse_json
-from orchestrator.web.server import Detached, serve
+from orchestrator.web.server import BoundedLog, Detached, serve
 
 
 def main() -> int:
     """Serve the page until a signal ends this process; say `ready` on stdout as soon as it is answered."""
     hold_umask()
     told = Detached(**parse_json(sys.stdin.read()))
+    logging.getLogger().addHandler(BoundedLog())
 
     def ready(*_: object) -> None:
         os.write(1, b"ready\n")
@@ -27,7 +28,7 @@ def main() -> int:
         os.close(devnull)
 
     try:
-        serve(Path(told.root), note, socket.socket(fileno=told.fd), ready)
+        serve(Path(told.root), note, logging.getLogger("orch").warning, told.ports(), ready)
     except OrchError as error:
         print(error, file=sys.stderr)
         return error.exit_code

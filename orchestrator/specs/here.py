@@ -77,8 +77,8 @@ def _has_one_rank_a_node(profile: AnyProfile) -> bool:
 
 def check_code(job: Job, code_dir: Path) -> list[Problem]:
     """Return what the job names and its code folder does not hold."""
-    if not code_dir.is_dir():
-        what = "is not a folder" if code_dir.exists() else "does not exist"
+    if not os.path.isdir(code_dir):  # Path.is_dir raises OSError for a name that is too long
+        what = "is not a folder" if os.path.exists(code_dir) else "does not exist"
         return [Problem(("code", "dir"), f"the code folder {code_dir} {what}")]
     if job.script is not None:
         return _check_file(("script",), job.script, code_dir)
@@ -124,12 +124,12 @@ def _check_file(path: tuple[str | int, ...], name: str, code_dir: Path) -> list[
     if os.path.normpath(name).startswith(".."):
         hint = "set code.dir to a folder that holds it"
         return [Problem(path, f"'{name}' lies outside the code folder {code_dir}, so it is not shipped; {hint}")]
-    if (code_dir / name).is_file():
+    if os.path.isfile(code_dir / name):
         return []
-    if (code_dir / name).is_dir():
+    if os.path.isdir(code_dir / name):
         return [Problem(path, f"'{name}' is a folder, not a file")]
     program, *arguments = name.split()
-    if arguments and (code_dir / program).is_file():
+    if arguments and os.path.isfile(code_dir / program):
         return [Problem(path, f"'{name}' is no file; put the arguments into args: [{', '.join(arguments)}]")]
     return [Problem(path, f"there is no '{name}' in the code folder {code_dir}{_nearest(name, code_dir)}")]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -54,7 +55,7 @@ def launcher_in(command: Sequence[str], folder: Path) -> Launcher | None:
 
 def _in_script(name: str, folder: Path) -> Launcher | None:
     """Return the first launcher in a text file that looks like a shell script."""
-    if not (folder / name).is_file():
+    if not os.path.isfile(folder / name):
         return None
     try:
         with (folder / name).open("rb") as file:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import pwd
 import secrets
 import socket
 import tempfile
@@ -19,8 +17,8 @@ from typing import Any, Final, Self
 
 from orchestrator.errors import BackendError, OrchError, UsageError
 from orchestrator.node.debug.streams import Streams
-from orchestrator.node.system.tcp_peers import can_tell_owners, owner_of_peer
 from orchestrator.protocol.json_text import parse_json
+from orchestrator.transport.local_users import Guard, check_owners_are_told
 
 LOOPBACK: Final = "127.0.0.1"
 BANNER_LINES: Final = 200
@@ -35,11 +33,8 @@ def listen_here(port: int = 0, *, any_user: bool = False) -> socket.socket:
 
     UsageError where it is taken, or where other users of this machine could come in and that is not what is wanted.
     """
-    if not any_user and not can_tell_owners():
-        raise UsageError(
-            "this machine's kernel does not say which user a connection is of, so that any of them could come in",
-            "where all its users are trusted: --allow-local-users",
-        )
+    if not any_user:
+        check_owners_are_told("--allow-local-users")
     try:
         return socket.create_server((LOOPBACK, port))
     except OSError as error:
@@ -49,13 +44,14 @@ def listen_here(port: int = 0, *, any_user: bool = False) -> socket.socket:
 class Forwarding:
     """The port, as long as it is entered; where the way to the node breaks, the next connection makes it anew.
 
-    `say` is told of whoever is refused, and why the node can't be reached.
+    `say` is told once of each user who is refused, and why the node can't be reached.
     """
 
     def __init__(
         self, command: Command, say: Callable[[str], None], listening: socket.socket, *, any_user: bool = False
     ) -> None:
-        self.command, self.say, self.socket, self.any_user = command, say, listening, any_user
+        self.command, self.say, self.socket = command, say, listening
+        self.guard = Guard(say, any_user=any_user)
         self.port: int = self.socket.getsockname()[1]
         self.loop = asyncio.new_event_loop()
         self.ending = asyncio.Event()
@@ -97,10 +93,8 @@ class Forwarding:
             await asyncio.wait(others)
 
     async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        owner = owner_of_peer(writer.get_extra_info("socket"))
-        if not self.any_user and owner != os.geteuid():
+        if not self.guard.admits(writer.get_extra_info("socket")):
             writer.transport.abort()
-            self.say(f"refused a connection of {_name(owner)}")
             return
         try:
             await (await self._open()).streams.carry(reader, writer)
@@ -179,12 +173,3 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         await process.wait()
-
-
-def _name(uid: int | None) -> str:
-    if uid is None:
-        return "a user whom the kernel does not tell"
-    try:
-        return f"user {pwd.getpwuid(uid).pw_name}"
-    except KeyError:
-        return f"the user with number {uid}"

@@ -1,24 +1,23 @@
 """Who may ask the page's server for what: rules over a request's headers, and the sessions that were opened.
 
-Any user of this machine, and any page in a browser, can send a request to a port of 127.0.0.1. So all that tells
-something of a run asks for a session. A code that stands in a file of the user's alone opens one, once. A cookie alone
-is not enough: browsers send it to every port of 127.0.0.1, also to another user's server; the data asks in addition
-for a token in a header, which the page keeps for its own port.
+Any page in a browser can send a request to a port of 127.0.0.1. So all that tells something of a run asks for a
+session. A code in a file that only the user can read opens one session. A cookie alone is not enough, because browsers
+send it to every port of its host; the data also needs a token in a header, which the page keeps for its own origin.
+
+Each server has a random host name under `localhost`, which browsers resolve to this machine. So its origin is one that
+nobody has served before: what another server has left in the browser (a service worker, cookies, stored data) belongs
+to another origin and never sees this one.
 """
 
 from __future__ import annotations
 
 import hmac
-import re
 import secrets
 from dataclasses import dataclass, field
-from http.cookies import CookieError, SimpleCookie
 from typing import Final
 
 SESSION_HEADER: Final = "x-orch-session"
 MOST_SESSIONS: Final = 64
-# The port may be one that ssh -L forwards. Another name that leads here is of a page that rebinds its own to 127.0.0.1.
-_HOST: Final = re.compile(r"(127\.0\.0\.1|localhost)(:[0-9]{1,5})?")
 _OPEN: Final = frozenset({"/enter", "/static/enter.js", "/static/icon.svg", "/static/style.css"})  # they tell nothing
 _SAFE: Final = frozenset({"GET", "HEAD"})
 
@@ -54,9 +53,9 @@ class Session:
 
 @dataclass
 class Access:
-    """The codes and sessions of one server; `key` is for orch's own programs, `metrics_token` for Prometheus."""
+    """The host name, codes and sessions of one server; `key` is for orch's own programs."""
 
-    metrics_token: str
+    host_name: str = field(default_factory=lambda: f"orch-{secrets.token_hex(8)}.localhost")
     key: str = field(default_factory=secrets.token_urlsafe)
     cookie_name: str = field(default_factory=lambda: f"orch_ui_{secrets.token_hex(4)}")
     _code: str | None = None
@@ -64,7 +63,7 @@ class Access:
 
     def new_code(self) -> str:
         """Return a code that opens one session; the one before it opens none any more."""
-        self._code = secrets.token_urlsafe()
+        self._code = secrets.token_urlsafe(16)
         return self._code
 
     def redeem(self, code: str) -> Session | None:
@@ -78,17 +77,16 @@ class Access:
 
     def refusal(self, asked: Asked) -> Refusal | None:
         """Return why a request is not answered; None for one that is."""
-        if _HOST.fullmatch(asked.host) is None:
-            return Refusal(421, "this server answers at 127.0.0.1 alone")
+        if not self._is_own(asked.host):
+            return Refusal(421, "this server answers at its own address alone: open the page by orch ui")
         if asked.origin and asked.origin != f"http://{asked.host}":
             return Refusal(403, "another page may not ask this server")
         if asked.path == "/codes":
-            return None if self._has_bearer(asked, self.key) else Refusal(401, "the key of this server is missing")
+            has_key = has_bearer(asked.authorization, self.key)
+            return None if has_key else Refusal(401, "the key of this server is missing")
         if asked.method not in _SAFE and not asked.origin:
             return Refusal(403, "a request that changes something has to come from the page")
         if asked.path in _OPEN:
-            return None
-        if asked.path == "/metrics" and self._has_bearer(asked, self.metrics_token):
             return None
         session = self._session_of(asked.cookie)
         if session is None:
@@ -97,18 +95,22 @@ class Access:
             return Refusal(403, "the session's token is missing: open the page by orch ui")
         return None
 
-    def _session_of(self, header: str) -> Session | None:
-        try:
-            morsel = SimpleCookie(header).get(self.cookie_name)
-        except CookieError:
-            return None
-        value = morsel.value if morsel is not None else ""
-        return next((each for each in self._sessions if _same(value, each.cookie)), None)
+    def _is_own(self, host: str) -> bool:
+        """Return whether a Host header has this server's name; the port may be another one, forwarded by ssh -L."""
+        name, _, port = host.partition(":")
+        return name == self.host_name and (port.isascii() and port.isdigit() if ":" in host else True)
 
-    @staticmethod
-    def _has_bearer(asked: Asked, token: str) -> bool:
-        kind, _, given = asked.authorization.partition(" ")
-        return kind.lower() == "bearer" and _same(given.strip(), token)
+    def _session_of(self, header: str) -> Session | None:
+        """Return the session that a Cookie header has; other cookies may be of any form (RFC 6265, section 5)."""
+        parts = (part.partition("=") for part in header.split(";"))
+        values = [value.strip() for name, _, value in parts if name.strip() == self.cookie_name]
+        return next((each for each in self._sessions for value in values if _same(value, each.cookie)), None)
+
+
+def has_bearer(authorization: str, token: str) -> bool:
+    """Return whether an Authorization header has the token."""
+    kind, _, given = authorization.partition(" ")
+    return kind.lower() == "bearer" and _same(given.strip(), token)
 
 
 def _same(given: str, wanted: str) -> bool:

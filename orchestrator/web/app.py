@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 STATIC: Final = Path(__file__).parent / "static"
 MOST_BYTES: Final = 64 << 10  # of what the page may send
+BODY_SECONDS: Final = 20.0  # in which all that the page sends has to arrive
 _STATUS: Final = ((RunNotFoundError, 404), (UsageError, 400), (StoreError, 409))  # 409: what is stored is in the way
 _PING_SECONDS: Final = 15.0  # a proxy or an SSH tunnel ends a connection that says nothing
 
@@ -69,7 +71,6 @@ class Page:
             Route("/enter", self._enter, methods=["POST"]),
             Route("/codes", self._code, methods=["POST"]),
             Route("/api/events", self._events),
-            Route("/metrics", self._metrics),
             *(Route(f"/static/{each.name}", _file(each.name)) for each in sorted(STATIC.iterdir())),
         ]
         return Gate(Starlette(routes=routes), self.access)
@@ -85,9 +86,9 @@ class Page:
     async def _code(self, _: Request) -> Response:
         return _json({"code": self.access.new_code()})
 
-    async def _metrics(self, _: Request) -> Response:
-        view = await run_in_threadpool(lambda: self.reader.runs(seconds=answers.ALL_SECONDS))
-        return Response(openmetrics.text_of(view), media_type=openmetrics.MEDIA_TYPE)
+    def metrics(self) -> str:
+        """Return all runs as OpenMetrics text."""
+        return openmetrics.text_of(self.reader.runs(seconds=answers.ALL_SECONDS))
 
     async def _events(self, request: Request) -> Response:
         asked = dict(request.query_params)
@@ -144,10 +145,14 @@ async def _said(make: Callable[[], Any]) -> Response:
 async def _body(request: Request) -> Mapping[str, Any]:
     """Return the JSON object that was sent; empty for anything else, and for one that is too large."""
     data = b""
-    async for chunk in request.stream():
-        data += chunk
-        if len(data) > MOST_BYTES:
-            return {}
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for chunk in request.stream():
+                data += chunk
+                if len(data) > MOST_BYTES:
+                    return {}
+    except TimeoutError:
+        raise HTTPException(408, "the request has not arrived in time") from None
     try:
         found = parse_json(data or b"{}")
     except (ValueError, RecursionError):

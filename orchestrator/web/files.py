@@ -6,9 +6,11 @@ All of it is the user's alone (mode 0600): a code or a key never stands in an ar
 from __future__ import annotations
 
 import contextlib
+import errno
 import html
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +19,7 @@ from typing import Final
 from orchestrator.errors import StoreError
 from orchestrator.node.system.private import make_private
 from orchestrator.node.system.processes import Process, identify
+from orchestrator.protocol.files import PRIVATE, open_own
 from orchestrator.runs.store import RunDir, check_own, write_durably
 
 RECORD: Final = "server.json"
@@ -26,12 +29,19 @@ OPENING: Final = "open.html"
 
 @dataclass(frozen=True)
 class Server:
-    """A server that was started: its process, where it listens, and the key by which it is asked for a code."""
+    """A server that was started: its process, its address, its options, and the key to ask for a code.
+
+    `host` is the machine, and `name` the host name in the page's address. A `metrics_port` of 0 is none.
+    """
 
     pid: int
     started: int
     host: str
     port: int
+    name: str
+    metrics_port: int
+    token_file: str | None
+    any_user: bool
     key: str
 
 
@@ -83,22 +93,46 @@ def server_of(root: Path) -> tuple[Server, Process] | None:
     return server, found
 
 
-def metrics_token(root: Path) -> str:
-    """Return the token that /metrics asks for, which stays the same from server to server."""
-    path = folder_of(root) / METRICS_TOKEN
-    try:
-        if token := path.read_text(encoding="ascii").strip():
-            return token
-    except (OSError, ValueError):
-        pass
+@contextlib.contextmanager
+def metrics_token(root: Path, path: Path | None) -> Iterator[str]:
+    """Yield a new token for /metrics, which stands in a file until this ends; StoreError if it can't be written.
+
+    Each server has another token, and none is left behind: Prometheus sends the one that it reads to whoever listens
+    at the port, also after the server has ended. A file that the user has named keeps its mode, so that a group that
+    Prometheus belongs to may read it.
+    """
     token = secrets.token_urlsafe()
-    write_durably(path, f"{token}\n".encode(), private=True)
-    return token
+    target = path or folder_of(root) / METRICS_TOKEN
+    if path is None:
+        write_durably(target, f"{token}\n".encode(), private=True)
+    else:
+        _overwrite(target, f"{token}\n")
+    try:
+        yield token
+    finally:
+        if path is None:
+            target.unlink(missing_ok=True)
+        else:
+            _overwrite(target, "")
 
 
-def address_of(port: int, code: str, place: str = "") -> str:
+def _overwrite(path: Path, text: str) -> None:
+    """Write a file of this user in place, so that it keeps its mode; StoreError if it is a link or another user's."""
+    try:
+        with open(open_own(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, PRIVATE), "w") as file:
+            found = os.fstat(file.fileno())
+            if found.st_uid != os.geteuid() or not stat.S_ISREG(found.st_mode):
+                raise OSError(errno.EPERM, "it is not an ordinary file of yours")
+            file.truncate()
+            file.write(text)
+    except OSError as error:
+        said = f"the token of /metrics can't be written to {path}: {error.strerror}"
+        raise StoreError(said, "name a file of yours: --metrics-token FILE") from error
+
+
+def address_of(server: Server, code: str, place: str = "") -> str:
     """Return the address that opens the page once, at a place such as `/run/ID`; no server is sent what is behind #."""
-    return f"http://127.0.0.1:{port}/enter#{code}{place}"
+    return f"http://{server.name}:{server.port}/enter#{code}{place}"
 
 
 def write_opening(root: Path, address: str) -> Path:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import http.client
 import json
+import logging
 import os
 import signal
 import socket
@@ -15,52 +16,88 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, TextIO
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from orchestrator.errors import OrchError, UsageError
 from orchestrator.node.system.processes import Process, identify, send_signal, wait_gone
 from orchestrator.protocol.files import PRIVATE, locked, locked_if_free, open_own
 from orchestrator.protocol.json_text import parse_json
+from orchestrator.transport.local_users import Guard, check_owners_are_told
 from orchestrator.views.reader import Note
 from orchestrator.web import files
 from orchestrator.web.access import Access
 from orchestrator.web.app import Page
+from orchestrator.web.door import Door, Limits, Visit, through_its_door
 from orchestrator.web.files import Server
+from orchestrator.web.listening import HOST, Listeners, close, listen, port_of
+from orchestrator.web.metrics import Metrics
 
-HOST: Final = "127.0.0.1"
 END_SECONDS: Final = 10.0
 MOST_LOG: Final = 1 << 20
+METRICS_LIMITS: Final = Limits(connections=32)
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def bind(port: int) -> socket.socket:
-    """Return a socket that listens at 127.0.0.1; port 0 is any free one. UsageError where the port is taken."""
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+@dataclass(frozen=True)
+class Ports:
+    """Where a server listens, for whom, and the file for the token of its metrics."""
+
+    page: Listeners
+    metrics: Listeners = ()
+    token_file: Path | None = None
+    any_user: bool = False
+
+    def close(self) -> None:
+        """Close the sockets."""
+        close((*self.page, *self.metrics))
+
+
+def listen_all(port: int, metrics_port: int = 0, *, token_file: Path | None = None, any_user: bool = False) -> Ports:
+    """Return ports for a server; without `metrics_port` it has none for metrics.
+
+    UsageError if a port is taken, or if the kernel can't say whose a connection is and not any user may come in.
+    """
+    if not any_user:
+        check_owners_are_told("orch ui --any-user")
+    page = listen(port)
     try:
-        listener.bind((HOST, port))
-    except OSError as error:
-        listener.close()
-        raise UsageError(
-            f"port {port} of {HOST}: {error.strerror}", "leave --port out, and a free one is taken"
-        ) from error
-    listener.listen(128)
-    return listener
+        metrics = listen(metrics_port, "give another one: --metrics-port N") if metrics_port else ()
+    except UsageError:
+        close(page)
+        raise
+    return Ports(page, metrics, token_file, any_user)
 
 
-def serve(root: Path, note: Note, listener: socket.socket, on_ready: Callable[[Server, Access], None]) -> None:
-    """Serve the page until the process is asked to end; UsageError where another process serves it."""
+def serve(
+    root: Path, note: Note, say: Callable[[str], None], ports: Ports, on_ready: Callable[[Server, Access], None]
+) -> None:
+    """Serve the page until the process is asked to end; UsageError where another process serves it.
+
+    `say` is told once of each user who is refused.
+    """
     with ExitStack() as held:
-        server, access = _taken(root, listener, held)
+        server, access = _taken(root, ports, held)
         try:
-            asyncio.run(_serve(Page(root, note, access), listener, lambda: on_ready(server, access)))
+            token = held.enter_context(files.metrics_token(root, ports.token_file)) if ports.metrics else ""
+            page = Page(root, note, access)
+            doors = [Door(page.app(), ports.page, Guard(say, any_user=ports.any_user))]
+            if ports.metrics:
+                doors.append(_metrics_door(page, token, ports.metrics, say))
+            asyncio.run(_serve(page, doors, lambda: on_ready(server, access)))
         finally:
             files.forget(root)
 
 
-def _taken(root: Path, listener: socket.socket, held: ExitStack) -> tuple[Server, Access]:
+def _metrics_door(page: Page, token: str, listeners: Listeners, say: Callable[[str], None]) -> Door:
+    guard = Guard(say, any_user=True)
+    app = Metrics(token, page.metrics, lambda owner: guard.name(owner, "/metrics was asked for without its token by"))
+    return Door(app, listeners, guard, METRICS_LIMITS)
+
+
+def _taken(root: Path, ports: Ports, held: ExitStack) -> tuple[Server, Access]:
     """Become the server of the state folder, for as long as what is `held` is; UsageError where another one is.
 
     Of two that start at once the second waits here until the first one's record can be read.
@@ -69,35 +106,49 @@ def _taken(root: Path, listener: socket.socket, held: ExitStack) -> tuple[Server
     with files.writing(folder), locked(folder / "start.lock"):
         if not held.enter_context(locked_if_free(folder / "server.lock")):
             raise UsageError("another process serves the page already", "open it: orch ui; end it: orch ui --stop")
-        access = Access(files.metrics_token(root))
+        access = Access()
         own = identify(os.getpid())
         server = Server(
-            os.getpid(),
-            own.started if own is not None else 0,
-            os.uname().nodename,
-            listener.getsockname()[1],
-            access.key,
+            pid=os.getpid(),
+            started=own.started if own is not None else 0,
+            host=os.uname().nodename,
+            port=port_of(ports.page),
+            name=access.host_name,
+            metrics_port=port_of(ports.metrics) if ports.metrics else 0,
+            token_file=None if ports.token_file is None else str(ports.token_file),
+            any_user=ports.any_user,
+            key=access.key,
         )
         files.keep(root, server)
         return server, access
 
 
-async def _serve(page: Page, listener: socket.socket, on_ready: Callable[[], None]) -> None:
+async def _serve(page: Page, doors: list[Door], on_ready: Callable[[], None]) -> None:
     config = uvicorn.Config(
-        page.app(), log_config=None, access_log=False, server_header=False, lifespan="off", proxy_headers=False,
-        ws="none", timeout_graceful_shutdown=2, h11_max_incomplete_event_size=64 << 10,
+        through_its_door, http="h11", log_config=None, access_log=False, server_header=False, lifespan="off",
+        proxy_headers=False, ws="none", timeout_graceful_shutdown=2, h11_max_incomplete_event_size=64 << 10,
     )  # fmt: skip
+    config.load()
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # a client's mistakes are warnings, without an end
     server = _Server(config)
 
     def end() -> None:
         page.watcher.close()
         server.should_exit = True
 
+    def speaker(visit: Visit) -> asyncio.Protocol:
+        return H11Protocol(config=config, server_state=server.server_state, app_state={"visit": visit})
+
     loop = asyncio.get_running_loop()
     for number in _ENDING:
         loop.add_signal_handler(number, end)
     on_ready()
-    await server.serve(sockets=[listener])
+    accepting = [asyncio.create_task(door.serve(speaker)) for door in doors]
+    try:
+        await server.serve(sockets=[])
+    finally:
+        for task in accepting:
+            task.cancel()
 
 
 class _Server(uvicorn.Server):
@@ -110,28 +161,44 @@ class _Server(uvicorn.Server):
 
 @dataclass(frozen=True)
 class Detached:
-    """What the background process is told, over its stdin."""
+    """What the background process is told, over its stdin: the state folder, and `Ports` as numbers and words."""
 
     root: str
-    fd: int
+    page: list[int]
+    metrics: list[int]
+    token_file: str | None
+    any_user: bool
+
+    @staticmethod
+    def of(root: Path, ports: Ports) -> Detached:
+        """Return the words for the ports, whose sockets the process inherits."""
+        page, metrics = ([each.fileno() for each in sockets] for sockets in (ports.page, ports.metrics))
+        token_file = None if ports.token_file is None else str(ports.token_file)
+        return Detached(str(root), page, metrics, token_file, ports.any_user)
+
+    def ports(self) -> Ports:
+        """Return the ports that this process has inherited."""
+        page, metrics = (tuple(socket.socket(fileno=each) for each in numbers) for numbers in (self.page, self.metrics))
+        return Ports(page, metrics, Path(self.token_file) if self.token_file else None, self.any_user)
 
 
-def serve_detached(root: Path, listener: socket.socket, program: str) -> Server:
+def serve_detached(root: Path, ports: Ports, program: str) -> Server:
     """Serve the page by a `program` (a module) that outlives the terminal; OrchError where it does not start.
 
     Where another process was faster, the page is that one's.
     """
     log_path = files.folder_of(root) / "server.log"
+    told = Detached.of(root, ports)
     with _log(log_path) as log:
         child = subprocess.Popen(
             [sys.executable, "-P", "-m", program],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, pass_fds=(listener.fileno(),), cwd="/",
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, pass_fds=[*told.page, *told.metrics], cwd="/",
             start_new_session=True,
         )  # fmt: skip
     assert child.stdin is not None
     assert child.stdout is not None
     with child.stdin as stdin, child.stdout as stdout:
-        stdin.write(json.dumps(asdict(Detached(str(root), listener.fileno()))).encode())
+        stdin.write(json.dumps(asdict(told)).encode())
         stdin.close()
         stdout.readline()  # "ready", or its end
     child.returncode = 0  # nobody waits for it here
@@ -145,16 +212,31 @@ def _log(path: Path) -> BinaryIO:
     """Open the servers' log, to which each appends; one that has grown large begins anew."""
     with files.writing(path.parent):
         descriptor = open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE)
-        if os.fstat(descriptor).st_size > MOST_LOG:
-            os.ftruncate(descriptor, 0)
+        bound_log(descriptor)
         return open(descriptor, "wb")
+
+
+def bound_log(descriptor: int) -> None:
+    """Empty the servers' log if it has grown large."""
+    if os.fstat(descriptor).st_size > MOST_LOG:
+        os.ftruncate(descriptor, 0)
+
+
+class BoundedLog(logging.StreamHandler[TextIO]):
+    """Writes what libraries report to the servers' log, which is the standard error of the background process."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one report."""
+        bound_log(self.stream.fileno())
+        super().emit(record)
 
 
 def new_code(server: Server) -> str:
     """Ask a server for a code that opens one session; OrchError where it does not answer."""
     connection = http.client.HTTPConnection(HOST, server.port, timeout=END_SECONDS)
     try:
-        connection.request("POST", "/codes", headers={"authorization": f"Bearer {server.key}"})
+        headers = {"host": f"{server.name}:{server.port}", "authorization": f"Bearer {server.key}"}
+        connection.request("POST", "/codes", headers=headers)
         answer = connection.getresponse()
         return str(parse_json(answer.read())["code"])
     except (OSError, http.client.HTTPException, ValueError, KeyError) as error:

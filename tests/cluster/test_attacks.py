@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import stat
 
 import pytest
@@ -22,6 +23,30 @@ for number, each in enumerate(held):
     each.bind(f"\\0orch-lease/slot-{number}")
 print("held", flush=True)
 sys.stdin.read()
+"""
+
+LISTEN = """
+import socket, sys
+server = socket.create_server(("::1", int(sys.argv[1])), family=socket.AF_INET6)
+print("listening", flush=True)
+sys.stdin.read()
+"""
+# Prints the status of a request: for the metrics if there is a token, else for the page.
+ASK = """
+import http.client, sys, time
+port, host, token = sys.argv[1:4]
+while True:
+    try:
+        asking = http.client.HTTPConnection("127.0.0.1", int(port), timeout=60)
+        path = "/metrics" if token else "/enter"
+        asking.request("GET", path, headers={"Host": f"{host}:{port}", "Authorization": f"Bearer {token}"})
+        print(asking.getresponse().status)
+        break
+    except ConnectionRefusedError:  # the tunnel is not there yet
+        time.sleep(0.1)
+    except OSError as error:
+        print(type(error).__name__)
+        break
 """
 
 
@@ -147,3 +172,36 @@ def test_a_shell_asks_for_a_known_host_key_whatever_the_configuration_says(lab: 
         done = lab.orch("shell", run, "echo", "in")
         assert (done.code, done.out) == (255, "")
         assert "Host key verification failed" in done.err
+
+
+def test_the_page_takes_alices_connections_also_through_a_tunnel_and_names_bob_once(lab: Lab) -> None:
+    def ask(host: str, user: str, port: int, name: str, token: str = "") -> str:
+        return lab.control.output(host, "python3", "-c", ASK, str(port), name, token, user=user)
+
+    bob = lab.control.start("n1", "python3", "-c", LISTEN, "8700", user="bob")
+    assert bob.stdout is not None
+    assert bob.stdout.readline() == "listening\n"
+    taken = lab.control.orch("ui", "--no-open", "--port", "8700", host="n1")
+    assert taken.code == 2
+    assert "port 8700 of ::1: Address already in use: user bob (uid 48002) listens there" in taken.err
+    done = lab.control.orch("ui", "--detach", "--no-open", "--metrics-port", "8701", host="n1")
+    assert done.code == 0, done.err
+    try:
+        folder = lab.control.file("n1", "/home/alice/.local/state/orch/ui")
+        server, token = json.loads((folder / "server.json").read_text()), (folder / "metrics_token").read_text().strip()
+        port, name = server["port"], server["name"]
+        assert ask("n1", "alice", port, name) == "200"
+        assert ask("n1", "alice", port, "127.0.0.1") == "421"
+        for _ in range(3):
+            assert ask("n1", "bob", port, name) in ("ConnectionResetError", "RemoteDisconnected", "BrokenPipeError")
+        assert ask("n1", "bob", 8701, "127.0.0.1", token) == "200"
+        assert ask("n1", "bob", 8701, "127.0.0.1", "guessed") == "401"
+        forward = ("-o", "ExitOnForwardFailure=yes", "-L", f"9000:127.0.0.1:{port}", "n1")
+        lab.control.start("ctl", "ssh", "-N", *forward)
+        assert ask("ctl", "alice", 9000, name) == "200"
+        assert (folder / "server.log").read_text().splitlines() == [
+            "refused a connection of user bob (uid 48002)",
+            "/metrics was asked for without its token by user bob (uid 48002)",
+        ]
+    finally:
+        assert lab.control.orch("ui", "--stop", host="n1").code == 0

@@ -150,7 +150,7 @@ def test_another_user_comes_in_only_where_all_may(any_user: bool) -> None:
                 user=65534, capture_output=True, text=True, timeout=200, check=False,
             )  # fmt: skip
     assert ("hello" in done.stdout) == any_user
-    assert said == ([] if any_user else ["refused a connection of user nobody"])
+    assert said == ([] if any_user else ["refused a connection of user nobody (uid 65534)"])
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,10 @@ import http.client
 import json
 import os
 import re
+import resource
 import select
 import signal
+import socket
 import stat
 import subprocess
 from collections.abc import Iterator
@@ -40,11 +42,16 @@ class Answer:
 class Client:
     """Asks a server as a browser would, or as one that leaves something out."""
 
+    name: str
     port: int
     session: dict[str, str]
 
+    @property
+    def host(self) -> str:
+        return f"{self.name}:{self.port}"
+
     def ask(self, path: str, method: str = "GET", body: str | None = None, **headers: str) -> Answer:
-        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        sent = {"Host": self.host} | {name.replace("_", "-"): value for name, value in headers.items()}
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=SECONDS)
         try:
             connection.request(method, path, body, sent)
@@ -55,24 +62,24 @@ class Client:
 
     def page(self, path: str, method: str = "GET", **body: Any) -> Answer:
         """Ask as the page does."""
-        origin = {"Origin": f"http://127.0.0.1:{self.port}"} if method == "POST" else {}
+        origin = {"Origin": f"http://{self.host}"} if method == "POST" else {}
         return self.ask(path, method, json.dumps(body) if body else None, **self.session, **origin)
 
     def enter(self, code: str) -> Answer:
         return self.page("/enter", "POST", code=code)
 
 
-def code_in(opening: Path) -> tuple[int, str]:
-    """The port and the code in the file that opens the page."""
-    found = re.search(r"http://127\.0\.0\.1:(\d+)/enter#([\w-]+)", opening.read_text())
+def code_in(opening: Path) -> tuple[str, int, str]:
+    """The host name, the port and the code in the file that opens the page."""
+    found = re.search(r"http://(orch-[0-9a-f]{16}\.localhost):(\d+)/enter#([\w-]+)", opening.read_text())
     assert found is not None
-    return int(found[1]), found[2]
+    return found[1], int(found[2]), found[3]
 
 
 def entered(home: Path) -> Client:
     """A client with a session, by the opening file."""
-    port, code = code_in(home / "ui" / "open.html")
-    client = Client(port, {})
+    name, port, code = code_in(home / "ui" / "open.html")
+    client = Client(name, port, {})
     answer = client.enter(code)
     assert answer.status == 200, answer.text
     cookie = answer.headers["set-cookie"]
@@ -80,6 +87,12 @@ def entered(home: Path) -> Client:
     assert "SameSite=strict" in cookie
     client.session = {"Cookie": cookie.partition(";")[0], "X_Orch_Session": json.loads(answer.text)["token"]}
     return client
+
+
+def free_port() -> int:
+    """A port that nobody has."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
 
 
 @contextmanager
@@ -116,7 +129,7 @@ def orch(home: Path) -> Orch:
 @pytest.fixture(scope="module")
 def client(orch: Orch, home: Path) -> Iterator[Client]:
     """A session with a server in the background."""
-    done = orch("ui", "--detach")
+    done = orch("ui", "--detach", "--metrics-port", str(free_port()))
     assert done.code == 0, done.err
     yield entered(home)
     assert orch("ui", "--stop").code == 0
@@ -129,8 +142,8 @@ def test_every_answer_has_the_headers(client: Client) -> None:
         client.ask("/api/runs", Host="evil.example"),
         client.page("/none"),
     ]
-    answers += [client.page(path) for path in ("/", "/api/runs", "/metrics", "/static/main.js")]
-    assert [answer.status for answer in answers] == [401, 200, 421, 404, 200, 200, 200, 200]
+    answers += [client.page(path) for path in ("/", "/api/runs", "/static/main.js")]
+    assert [answer.status for answer in answers] == [401, 200, 421, 404, 200, 200, 200]
     for answer in answers:
         assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS
         assert "access-control-allow-origin" not in answer.headers
@@ -142,7 +155,8 @@ def test_all_but_the_entrance_asks_for_a_session(client: Client) -> None:
     cookie = {"Cookie": client.session["Cookie"]}
     for path in ("/api/runs", "/api/runs/x", "/api/events", "/api/curves"):
         assert client.ask(path, **cookie).status == 403, path
-    assert client.ask("/metrics", Authorization="Bearer wrong").status == 401
+    for host in (f"127.0.0.1:{client.port}", f"localhost:{client.port}", "orch-0.localhost"):
+        assert client.ask("/enter", Host=host).status == 421, host
 
 
 def test_nothing_is_changed_from_elsewhere(client: Client) -> None:
@@ -170,27 +184,145 @@ def test_bad_questions_get_a_sentence(client: Client) -> None:
         assert answer.status == status, path
         assert json.loads(answer.text)["error"], path
     for body in ("[", "[]", "1", "[" * 20_000, "x" * 100_000):
-        answer = client.ask("/enter", "POST", body, Origin=f"http://127.0.0.1:{client.port}")
+        answer = client.ask("/enter", "POST", body, Origin=f"http://{client.host}")
         assert answer.status == 403, body[:9]
 
 
 def test_a_code_is_used_once(orch: Orch, home: Path, client: Client) -> None:
     assert orch("ui", "--no-open").code == 0  # of the server that runs: a new code
-    port, code = code_in(home / "ui" / "open.html")
-    assert port == client.port
+    name, port, code = code_in(home / "ui" / "open.html")
+    assert (name, port) == (client.name, client.port)
     assert client.enter(code).status == 200
     assert client.enter(code).status == 403
     assert client.enter("").status == 403
     assert client.page("/api/runs").status == 200  # the first session goes on
 
 
-def test_prometheus_has_a_token_in_a_private_file(home: Path, client: Client) -> None:
-    token = (home / "ui" / "metrics_token").read_text().strip()
-    answer = client.ask("/metrics", Authorization=f"Bearer {token}")
+def metrics(port: int, token: str, path: str = "/metrics") -> Answer:
+    """What Prometheus is answered."""
+    return Client("127.0.0.1", port, {}).ask(path, Authorization=f"Bearer {token}")
+
+
+def test_prometheus_has_a_port_and_a_token_in_a_private_file(home: Path, client: Client) -> None:
+    found = files.server_of(home)
+    assert found is not None
+    port, token = found[0].metrics_port, (home / "ui" / "metrics_token").read_text().strip()
+    answer = metrics(port, token)
     assert answer.status == 200
     assert answer.headers["content-type"].startswith("application/openmetrics-text")
     assert answer.text.endswith("# EOF\n")
-    assert client.ask("/api/runs", Authorization=f"Bearer {token}").status == 401
+    assert [metrics(port, wrong).status for wrong in ("", "wrong")] == [401, 401]
+    assert metrics(port, token, "/api/runs").status == 404
+    named = Path(home / "ui" / "server.log").read_text().splitlines()
+    assert len([line for line in named if "/metrics was asked for without its token by user " in line]) == 1
+    assert metrics(client.port, token).status == 421
+    assert client.ask("/metrics", Authorization=f"Bearer {token}").status == 401
+    assert client.ask("/metrics", Cookie=client.session["Cookie"]).status == 404  # what the page's port does not have
+
+
+def test_the_token_for_prometheus_is_worthless_when_the_server_has_ended(tmp_path: Path) -> None:
+    orch, file, port = Orch(tmp_path / "home", REPO), tmp_path / "token", free_port()
+    file.touch(mode=0o640)
+    options = ("--no-open", "--metrics-port", str(port))
+    tokens = []
+    with served(orch, *options) as process:
+        own = orch.home / "ui" / "metrics_token"
+        tokens.append(own.read_text().strip())
+        assert metrics(port, tokens[0]).status == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(SECONDS) == 0
+        assert not own.exists()
+    with served(orch, *options, "--metrics-token", str(file)) as process:
+        tokens.append(file.read_text().strip())
+        assert [metrics(port, each).status for each in tokens] == [401, 200]
+        assert stat.S_IMODE(file.stat().st_mode) == 0o640  # which a group of Prometheus's may read
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(SECONDS) == 0
+        assert file.read_text() == ""
+    link = tmp_path / "link"
+    link.symlink_to(file)
+    done = orch("ui", "--no-open", "--metrics-port", str(port), "--metrics-token", str(link))
+    assert done.code == 1
+    assert f"the token of /metrics can't be written to {link}: " in done.err
+    assert orch("ui", "--metrics-token", str(file)).code == 2
+
+
+# Opens connections that say nothing, and holds them until its input ends.
+CROWD = """
+import contextlib, resource, socket, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+held = []
+for _ in range(3000):
+    with contextlib.suppress(ConnectionError):
+        held.append(socket.create_connection(("127.0.0.1", int(sys.argv[1])), 60))
+print(len(held), flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def crowd(port: int, uid: int) -> Iterator[None]:
+    """3,000 connections of a user."""
+    argv, pipe = ["/usr/bin/python3", "-c", CROWD, str(port)], subprocess.PIPE
+    with subprocess.Popen(argv, user=uid, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdout is not None
+        assert int(process.stdout.readline()) > 1024
+        yield
+        process.communicate()
+
+
+@pytest.mark.skipif(
+    resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 4096, reason="needs a hard limit of more than 3,000 open files"
+)
+def test_three_thousand_idle_connections_are_no_hindrance(tmp_path: Path) -> None:
+    orch, port = Orch(tmp_path / "home", REPO), free_port()
+    argv = orch.argv("ui", "--detach", "--no-open", "--metrics-port", str(port))
+    few = ["sh", "-c", 'ulimit -n 1024; exec "$@"', "few", *argv]
+    subprocess.run(few, env=orch.environment(), cwd=orch.cwd, check=True, capture_output=True)
+    try:
+        client, token = entered(orch.home), (orch.home / "ui" / "metrics_token").read_text().strip()
+        users = {os.geteuid(), 65534 if os.geteuid() == 0 else os.geteuid()}
+        for user in users:
+            with crowd(client.port, user), crowd(port, user):
+                assert client.page("/api/runs").status == 200
+                assert metrics(port, token).status == 200
+        said = (orch.home / "ui" / "server.log").read_text()
+        assert said.count("refused a connection of user nobody (uid 65534)\n") == len(users) - 1
+        assert len(said.splitlines()) <= len(users)
+    finally:
+        assert orch("ui", "--stop").code == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+@pytest.mark.parametrize("any_user", [False, True])
+def test_another_user_comes_in_only_if_any_may(tmp_path: Path, any_user: bool) -> None:
+    orch = Orch(tmp_path / "home", REPO)
+    with served(orch, "--no-open", *(["--any-user"] if any_user else [])) as process:
+        name, port, _ = code_in(orch.home / "ui" / "open.html")
+        asking = f"import http.client as h; c = h.HTTPConnection('127.0.0.1', {port}); "
+        asking += f"c.request('GET', '/enter', headers={{'Host': '{name}'}}); print(c.getresponse().status)"
+        for _ in range(2):
+            done = subprocess.run(
+                ["/usr/bin/python3", "-c", asking], user=65534, capture_output=True, text=True, check=False
+            )
+            assert (done.stdout == "200\n") == any_user, done.stderr
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(SECONDS) == 0
+        assert process.stderr is not None
+        said = [] if any_user else ["refused a connection of user nobody (uid 65534)\n"]
+        assert process.stderr.readlines() == said
+
+
+def test_a_port_that_another_has_is_said(tmp_path: Path) -> None:
+    orch = Orch(tmp_path / "home", REPO)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        for option, hint in (("--port", "leave --port out"), ("--metrics-port", "--metrics-port N")):
+            done = orch("ui", "--no-open", option, str(port))
+            assert done.code == 2
+            assert f"port {port} of 127.0.0.1: Address already in use: " in done.err
+            assert f"(uid {os.geteuid()}) listens there" in done.err
+            assert hint in done.err
 
 
 def test_what_lies_on_the_disk_is_the_users_alone(home: Path, client: Client) -> None:
@@ -208,9 +340,10 @@ def test_what_lies_on_the_disk_is_the_users_alone(home: Path, client: Client) ->
 
 
 def test_a_server_that_is_there_is_said(orch: Orch, client: Client) -> None:
-    done = orch("ui", "--port", "1")
-    assert done.code == 2
-    assert f"served at port {client.port} already" in done.err
+    for options in (("--port", "1"), ("--metrics-port", "1"), ("--any-user",)):
+        done = orch("ui", "--no-open", *options)
+        assert done.code == 2, options
+        assert f"served at port {client.port} already, with other options" in done.err
 
 
 def test_options_that_exclude_each_other(orch: Orch) -> None:
@@ -224,7 +357,7 @@ def test_it_ends_with_its_terminal_also_while_it_is_watched(tmp_path: Path, numb
     with served(orch, "--no-open") as process:
         client = entered(orch.home)
         connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=SECONDS)
-        headers = {name.replace("_", "-"): value for name, value in client.session.items()}
+        headers = {"Host": client.host} | {name.replace("_", "-"): value for name, value in client.session.items()}
         connection.request("GET", "/api/events", headers=headers)
         stream = connection.getresponse()
         assert stream.readline() == b": hello\n"
@@ -232,7 +365,7 @@ def test_it_ends_with_its_terminal_also_while_it_is_watched(tmp_path: Path, numb
         assert process.wait(SECONDS) == 0
         stream.read()
         connection.close()
-    assert {path.name for path in (orch.home / "ui").iterdir()} == {"metrics_token", "server.lock", "start.lock"}
+    assert {path.name for path in (orch.home / "ui").iterdir()} == {"server.lock", "start.lock"}
 
 
 def test_what_opens_the_page_stands_in_no_argv(tmp_path: Path) -> None:
@@ -244,7 +377,7 @@ def test_what_opens_the_page_stands_in_no_argv(tmp_path: Path) -> None:
     with served(orch, BROWSER=str(browser)) as process:
         words = told.read_text()
         assert words == (orch.home / "ui" / "open.html").as_uri()
-        _, code = code_in(orch.home / "ui" / "open.html")
+        *_, code = code_in(orch.home / "ui" / "open.html")
         assert code not in process.said  # type: ignore[attr-defined]  # what is no terminal may be a file
 
 
@@ -253,9 +386,10 @@ def test_on_a_login_node_it_says_how_to_come_there(tmp_path: Path) -> None:
     environment = orch.environment(SSH_CONNECTION="10.0.0.1 5 10.0.0.2 22", BROWSER="/bin/false")
     with terminal(orch.argv("ui"), env=environment) as screen:
         said = screen.until("Ctrl-C ends it")
-        port, code = code_in(orch.home / "ui" / "open.html")
-        assert re.search(rf"ssh -N -L {port}:127\.0\.0\.1:{port} \w+@10\.0\.0\.2", said)
-        assert f"http://127.0.0.1:{port}/enter#{code}" in said
+        name, port, code = code_in(orch.home / "ui" / "open.html")
+        tunnel = rf"{port}:127\.0\.0\.1:{port} \w+@10\.0\.0\.2"
+        assert re.search(rf"ssh -N -o ExitOnForwardFailure=yes -L {tunnel}", said)
+        assert f"http://{name}:{port}/enter#{code}" in said
         screen.type("\x03")
         assert screen.code() == 0
 

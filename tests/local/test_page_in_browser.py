@@ -26,7 +26,7 @@ from tests.local.conftest import REPO, Orch
 CHROMIUM = "/usr/bin/chromium"
 OPTIONS = (
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
+    "--disable-component-update", "--disable-sync", "--host-resolver-rules=MAP rebound.example 127.0.0.1",
 )  # fmt: skip
 if not os.path.exists(CHROMIUM):
     pytest.skip("there is no Chromium: python -m tests.testbed install", allow_module_level=True)
@@ -144,7 +144,7 @@ def page(browser: Browser, orch: Orch, home: Path) -> Iterator[Page]:
     """The page of a new session, which may neither fail nor break its own policy."""
     found = files.server_of(home)
     assert found is not None
-    opening = files.write_opening(home, files.address_of(found[0].port, new_code(found[0])))
+    opening = files.write_opening(home, files.address_of(found[0], new_code(found[0])))
     context = browser.new_context(viewport={"width": 1100, "height": 800})
     page = context.new_page()
     said: list[str] = []
@@ -164,7 +164,7 @@ def at(page: Page, place: str) -> None:
 
 
 def test_the_opening_file_works_once_and_leaves_no_code_behind(page: Page, home: Path) -> None:
-    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", page.url)
+    assert re.fullmatch(r"http://orch-[0-9a-f]{16}\.localhost:\d+/", page.url)
     again = page.context.new_page()
     again.goto((home / "ui" / "open.html").as_uri())
     expect(again.get_by_role("status")).to_have_text("this code was used before: run orch ui once more")
@@ -373,6 +373,75 @@ def test_another_page_in_the_same_browser_learns_nothing(page: Page) -> None:
         finally:
             server.shutdown()
             thread.join()
+
+
+class Squatter(BaseHTTPRequestHandler):
+    """Another user's server at the port, while orch has none there: it leaves a service worker in the browser."""
+
+    def do_GET(self) -> None:
+        worker = """
+        self.addEventListener("install", () => self.skipWaiting());
+        self.addEventListener("activate", (event) => event.waitUntil(self.clients.claim()));
+        self.addEventListener("fetch", (event) => event.respondWith(new Response("taken")));
+        """
+        page = """<!doctype html><title>other</title><p id=said>planting</p><script>
+        navigator.serviceWorker.register("/worker.js").then(() => navigator.serviceWorker.ready).then(() => {
+          document.cookie = "orch_ui=taken; domain=localhost";
+          document.getElementById("said").textContent = "planted";
+        });
+        </script>"""
+        self.send_response(200)
+        self.send_header("Content-Type", "text/javascript" if self.path == "/worker.js" else "text/html")
+        self.end_headers()
+        self.wfile.write((worker if self.path == "/worker.js" else page).encode())
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def test_what_another_has_served_at_the_port_before_sees_nothing_of_the_page(browser: Browser, tmp_path: Path) -> None:
+    orch = Orch(tmp_path / "home", REPO)
+    with browser.new_context() as context:
+        page = context.new_page()
+        with ThreadingHTTPServer(("127.0.0.1", 0), Squatter) as server:
+            thread, port = threading.Thread(target=server.serve_forever), server.server_address[1]
+            thread.start()
+            places = [f"http://{host}:{port}/" for host in ("127.0.0.1", "localhost", "orch.localhost")]
+            for place in places:
+                page.goto(place)
+                expect(page.locator("#said")).to_have_text("planted")
+            server.shutdown()
+            thread.join()
+        assert orch("ui", "--detach", "--port", str(port)).code == 0
+        try:
+            page.goto((orch.home / "ui" / "open.html").as_uri())
+            expect(page.get_by_text("No runs yet")).to_be_visible()
+            page.reload()
+            expect(page.get_by_text("No runs yet")).to_be_visible()
+            for place in places:
+                page.goto(place)
+                expect(page.locator("body")).to_have_text("taken")  # the worker is there
+        finally:
+            assert orch("ui", "--stop").code == 0
+
+
+def test_another_name_for_this_machine_is_refused(page: Page) -> None:
+    port, said = page.url.rpartition(":")[2].strip("/#"), "this server answers at its own address alone"
+    page.goto("about:blank")  # the browser names each refusal on a console: not on this page's
+    with page.context.browser.new_context() as context:  # type: ignore[union-attr]
+        other = context.new_page()
+        for host in ("rebound.example", "127.0.0.1", "localhost", "orch-0.localhost"):
+            other.goto(f"http://{host}:{port}/enter")
+            expect(other.locator("body")).to_contain_text(said)
+        assert other.evaluate("fetch('/api/runs').then((answer) => answer.status)") == 421
+
+
+def test_odd_cookies_of_other_programs_are_no_hindrance(page: Page) -> None:
+    for cookie in ('state={"a": [1, 2]}', "a[0]=,", "é=ü"):
+        page.evaluate("(cookie) => { document.cookie = cookie; }", cookie)
+    assert page.evaluate("document.cookie").count(";") == 2
+    page.reload()
+    expect(page.get_by_role("heading", name="Runs")).to_be_visible()
 
 
 @pytest.mark.full("tests/local/test_page_in_browser.py::test_a_run_that_failed_says_why")

@@ -1,4 +1,4 @@
-"""Whose a TCP socket on this machine is, by the kernel's word: one at the other end of a connection, or a listener."""
+"""The user at the other end of a TCP connection on this machine, and of a listening socket, by the kernel's word."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ UID_AND_INODE = struct.calcsize("=BBBB") + struct.calcsize(ENDS) + struct.calcsi
 ESTABLISHED_STATES = 0xFFF
 LISTENING = "0A"  # of /proc/net/tcp
 MOST_NAMED = 3  # users
+ESTABLISHED = 1  # the state of an open connection, tcp_states.h
+NO_PEER = {socket.AF_INET: ("0.0.0.0", 0), socket.AF_INET6: ("::", 0)}  # noqa: S104 (the question for a listening socket)
 
 
 def owner_of_peer(connection: socket.socket) -> int | None:
@@ -50,6 +52,19 @@ def listeners(ports: tuple[int, ...], tables: tuple[str, ...] = ("/proc/net/tcp"
     words = [f"{user_name(uid) or 'a user'} (uid {uid})" for uid in sorted(uids)]
     more = [f"{len(words) - MOST_NAMED} other users"] if len(words) > MOST_NAMED else []
     return ", ".join([*words[:MOST_NAMED], *more])
+
+
+def owner_of_listener(family: int, address: str, port: int) -> int | None:
+    """Return the user whose socket listens at a port of this machine; None if there is none or the kernel is silent."""
+    try:
+        return _owner(family, (address, port), NO_PEER[socket.AddressFamily(family)])
+    except OSError:
+        return None
+
+
+def is_open(connection: socket.socket) -> bool:
+    """Return whether neither end of the connection has been closed."""
+    return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == ESTABLISHED
 
 
 def can_tell_owners() -> bool:

@@ -46,7 +46,7 @@ def read_line(words: Sequence[str], cwd: Path) -> Typed:
 def _placed(fields: dict[str, Any], cwd: Path) -> tuple[Path, dict[str, Any]]:
     """Return the code folder, and the fields with the script relative to it."""
     script = fields.get("script")
-    if script is None or not (cwd / script).is_file():
+    if script is None or not os.path.isfile(cwd / script):
         return cwd, fields  # what is not here the job's own checks tell
     path = Path(os.path.normpath(cwd / script))
     folder = cwd if path.is_relative_to(cwd) else path.parent

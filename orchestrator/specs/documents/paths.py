@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,15 +52,15 @@ def job_path(ref: str | Path, cwd: Path) -> Path:
             f"{name} is a shell script; submit expects a job file (YAML)",
             f"write one from it: orch init {path.stem} {name}",
         )
-    if path.is_file() or (path.suffix in SUFFIXES and path.is_dir()):
+    if os.path.isfile(path) or (path.suffix in SUFFIXES and os.path.isdir(path)):  # a name may be too long for Path's
         return path
     named = path.suffix not in SUFFIXES and "/" not in name
     places = [cwd / "jobs", shipped("jobs")] if named else []
     for folder in places:
         for suffix in SUFFIXES:
-            if (folder / f"{name}{suffix}").is_file():
+            if os.path.isfile(folder / f"{name}{suffix}"):
                 return folder / f"{name}{suffix}"
-    if path.exists():
+    if os.path.exists(path):
         raise UsageError(f"{name} is not a job file", "give the path of a YAML file")
     ours = shipped("jobs")
     near = _near(path.stem, [p for folder in (path.parent, *places, ours) for p in documents(folder)], 3)
@@ -73,7 +74,7 @@ def profile_path(ref: str | Path, cwd: Path, job_file: Path | None = None) -> Pa
     name = str(ref)
     if "/" in name or name.endswith(SUFFIXES):
         path = cwd / Path(name).expanduser()
-        if not path.exists():
+        if not os.path.exists(path):
             near = _near(path.stem, documents(path.parent), 1)
             hint = f"did you mean {shown(near[0], cwd)}?" if near else _known_names(known_profiles(cwd, job_file))
             raise UsageError(f"{name}: there is no such profile file", hint)

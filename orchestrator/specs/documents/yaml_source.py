@@ -27,6 +27,9 @@ from orchestrator.errors import SpecError
 MAX_BYTES: Final = 1_000_000
 MAX_NODES: Final = 50_000
 MAX_DEPTH: Final = 40
+CHARACTERS_OF_A_NODE: Final = 100  # a longer text counts as several values, so that aliases can't multiply it
+MAX_TAG: Final = 20_000  # ruamel reads a tag in quadratic time: one of 900,000 characters takes half a minute
+_LONG_TAG: Final = re.compile(rf"!\S{{{MAX_TAG}}}")
 _UNPRINTABLE = re.compile(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 # The core schema of YAML 1.2, and nothing else: no dates, no sexagesimals, no yes and no.
@@ -105,6 +108,9 @@ def parse(text: str, name: str, what: str = "YAML", *, fixed_place: bool = False
     if found := _UNPRINTABLE.search(text):
         place = name if fixed_place else _place(name, text, found.start())
         raise SpecError(place, f"the control character {found[0]!r} is not allowed in YAML")
+    if found := _LONG_TAG.search(text):
+        place = name if fixed_place else _place(name, text, found.start())
+        raise SpecError(place, f"more than {MAX_TAG} characters without a space follow this '!'", "break the text up")
     composer = _Composer(name, what, fixed_place, last=name)
     try:
         return composer.compose(YAML(typ="safe", pure=True).parse(text))
@@ -145,6 +151,7 @@ class _Open:
     anchor: str | None
     first: int
     key: tuple[str, str] | None = None
+    height: int = 1  # of the levels in it, with this one
 
 
 @dataclass(slots=True)
@@ -156,7 +163,7 @@ class _Composer:
     fixed_place: bool
     count: int = 0
     stack: list[_Open] = field(default_factory=list)
-    anchors: dict[str, tuple[Node | None, int]] = field(default_factory=dict)
+    anchors: dict[str, tuple[Node | None, int, int]] = field(default_factory=dict)  # with its weight and height
     root: Node | None = None
     last: str = ""
 
@@ -175,53 +182,62 @@ class _Composer:
                     raise SpecError(where, f"a second document starts here; a {self.what} file holds one")
             elif isinstance(event, ScalarEvent):
                 self.check(event, where)
-                self.add(scalar(event, where), event.anchor, 1)
+                weight = 1 + len(event.value) // CHARACTERS_OF_A_NODE
+                self.grow(weight - 1, where)
+                self.add(scalar(event, where), event.anchor, weight)
             elif isinstance(event, AliasEvent):
                 self.alias(event, where)
             elif isinstance(event, MappingStartEvent | SequenceStartEvent):
                 self.start(event, where)
             elif isinstance(event, MappingEndEvent | SequenceEndEvent):
                 done = self.stack.pop()
-                self.add(Node(done.value, done.where), done.anchor, self.count - done.first)
+                self.add(Node(done.value, done.where), done.anchor, self.count - done.first, done.height)
         return self.root
 
     def check(self, event: Any, where: str) -> None:
         self.grow(1, where)
         if event.tag is not None:
             hint = "leave it out; put quotes around a value that is to be text"
-            raise SpecError(where, f"the tag '{event.tag}' is not allowed", hint)
+            raise SpecError(where, f"the tag '{_short(event.tag)}' is not allowed", hint)
 
     def grow(self, nodes: int, where: str) -> None:
         self.count += nodes
         if self.count > MAX_NODES:
-            raise SpecError(where, f"holds more than {MAX_NODES} values (its aliases written out)")
+            most = f"{MAX_NODES} values or {MAX_NODES * CHARACTERS_OF_A_NODE // 1_000_000} MB of text"
+            raise SpecError(where, f"holds more than {most} (its aliases written out)")
 
     def start(self, event: Any, where: str) -> None:
         self.check(event, where)
-        if len(self.stack) >= MAX_DEPTH:
-            raise SpecError(where, f"nested more than {MAX_DEPTH} levels deep")
+        self.check_depth(1, where)
         if event.anchor:
-            self.anchors[event.anchor] = (None, 0)
+            self.anchors[event.anchor] = (None, 0, 0)
         value: dict[str, Node] | list[Node] = {} if isinstance(event, MappingStartEvent) else []
         self.stack.append(_Open(value, where, event.anchor, self.count - 1))
 
+    def check_depth(self, levels: int, where: str) -> None:
+        if len(self.stack) + levels > MAX_DEPTH:
+            raise SpecError(where, f"nested more than {MAX_DEPTH} levels deep")
+
     def alias(self, event: Any, where: str) -> None:
         if event.anchor not in self.anchors:
-            hint = f"put quotes around it if it is text: '*{event.anchor}'"
-            raise SpecError(where, f"there is no anchor &{event.anchor} before this alias", hint)
-        node, weight = self.anchors[event.anchor]
+            name = _short(event.anchor)
+            hint = f"put quotes around it if it is text: '*{name}'"
+            raise SpecError(where, f"there is no anchor &{name} before this alias", hint)
+        node, weight, height = self.anchors[event.anchor]
         if node is None:
-            raise SpecError(where, f"the alias *{event.anchor} stands inside what it refers to")
+            raise SpecError(where, f"the alias *{_short(event.anchor)} stands inside what it refers to")
         self.grow(weight, where)
-        self.add(replace(node, where=where, key_where=""), None, weight)
+        self.check_depth(height, where)
+        self.add(replace(node, where=where, key_where=""), None, weight, height)
 
-    def add(self, node: Node, anchor: str | None, weight: int) -> None:
+    def add(self, node: Node, anchor: str | None, weight: int, height: int = 0) -> None:
         if anchor:
-            self.anchors[anchor] = (node, weight)
+            self.anchors[anchor] = (node, weight, height)
         if not self.stack:
             self.root = node
             return
         top = self.stack[-1]
+        top.height = max(top.height, height + 1)
         if isinstance(top.value, list):
             top.value.append(node)
         elif top.key is None:
@@ -233,11 +249,11 @@ class _Composer:
 
     def key(self, node: Node, mapping: dict[str, Node]) -> tuple[str, str]:
         if not isinstance(node.value, str):
-            shown = f"the key {node.text}" if node.text else f"{kind_of(node)} as a key"
+            shown = f"the key {_short(node.text)}" if node.text else f"{kind_of(node)} as a key"
             raise SpecError(node.where, f"{shown} is not allowed", "keys are text; put quotes around them")
         if earlier := mapping.get(node.value):
             where = "" if self.fixed_place else f" (first in line {earlier.key_where.rsplit(':', 2)[1]})"
-            raise SpecError(node.where, f"the key {node.value!r} is given twice{where}", "keep one of them")
+            raise SpecError(node.where, f"the key {_short(node.value)!r} is given twice{where}", "keep one of them")
         return node.value, node.where
 
 
@@ -280,10 +296,13 @@ def kind_of(node: Node) -> str:
         case bool():
             return f"the boolean {node.text or str(node.value).lower()}"
         case str():
-            shown = node.value if len(node.value) <= 60 else node.value[:57] + "..."
-            return f"the text {shown!r}"
+            return f"the text {_short(node.value)!r}"
         case _:
             return f"the number {(node.text or str(node.value))[:40]}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def merge(base: Node, over: Node) -> Node:

@@ -241,6 +241,8 @@ def test_credentials_are_never_code(place: Place, monkeypatch: pytest.MonkeyPatc
         ("script: trian.py\n", "", "job.yaml:1:9: script: there is no 'trian.py' in the code folder"),
         ("script: trian.py\n", "", "; did you mean 'train.py'?"),
         ("script: sub/train.py\n", "", "; did you mean 'train.py'?"),
+        (f"script: {'n' * 300}\n", "", "job.yaml:1:9: script: there is no 'nnn"),
+        (f"script: train.py\ncode: {{dir: {'n' * 300}}}\n", "", "does not exist"),
         ("script: ../train.py\n", "", "lies outside the code folder"),
         ("script: .\n", "", "is a folder, not a file"),
         ("training: {task: mnist.py}\n", "", "job.yaml:1:18: training.task: there is no 'mnist.py'"),
@@ -424,6 +426,7 @@ def test_what_is_not_found_is_suggested(place: Place) -> None:
         ("zzz", "known profiles: local, local-2x2"),
         ("./pp.yaml", "did you mean p.yaml?"),
         ("no/such/folder.yaml", "there is no such profile file"),
+        ("n/" * 3000, "there is no such profile file"),
     ):
         with pytest.raises(UsageError) as caught:
             profile_path(ref, place.folder)
@@ -433,6 +436,8 @@ def test_what_is_not_found_is_suggested(place: Place) -> None:
         ("helo", "did you mean hello?"),
         ("jobs/hello.yaml", "did you mean hello?"),
         (".", "is not a job"),
+        ("n" * 300, "no such job file: nnn"),
+        ("n/" * 3000, "no such job file: n/n"),
     ):
         with pytest.raises(UsageError) as caught:
             job_path(ref, place.folder)

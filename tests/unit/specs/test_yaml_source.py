@@ -107,6 +107,29 @@ def test_refusals_name_the_place(text: str | bytes, message: str, tmp_path: Path
     assert message in refusal(text, tmp_path)
 
 
+def test_aliases_do_not_multiply_a_long_text(tmp_path: Path) -> None:
+    long = "A" * 400_000
+    assert "5 MB of text (its aliases written out)" in refusal(f"a: [&x {long}{', *x' * 40_000}]", tmp_path)
+    assert data(f"a: [&x {long}{', *x' * 9}]") == {"a": [long] * 10}
+
+
+def test_aliases_do_not_nest_deeper_than_brackets(tmp_path: Path) -> None:
+    chain = "".join(f"a{i}: &a{i} [*a{i - 1}]\n" for i in range(1, 60))
+    assert refusal(f"a0: &a0 [x]\n{chain}", tmp_path) == "f.yaml:40:12: nested more than 40 levels deep"
+
+
+@pytest.mark.parametrize("text", ["a: !" + "b" * 900_000, "a: " + "!" * 900_000])
+def test_a_tag_without_an_end_is_refused_at_once(tmp_path: Path, text: str) -> None:
+    assert "f.yaml:1:4: more than 20000 characters without a space follow this '!'" in refusal(text, tmp_path)
+
+
+@pytest.mark.parametrize("text", ["a: !{} c", "a: *{}", "{0}: 1\n{0}: 2", "a: &{0} [*{0}]"])
+def test_a_refusal_shows_the_beginning_of_a_long_name(tmp_path: Path, text: str) -> None:
+    said = refusal(text.format("b" * 900), tmp_path)
+    assert "b" * 50 in said
+    assert len(said) < 400
+
+
 def test_an_alias_bomb_is_refused_before_it_is_built(tmp_path: Path) -> None:
     bomb = "a0: &a0 [1,1,1,1,1,1,1,1,1,1]\n"
     for i in range(1, 12):

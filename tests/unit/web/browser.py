@@ -12,7 +12,7 @@ from orchestrator.cli.render.runs import note
 from orchestrator.web.access import SESSION_HEADER, Access
 from orchestrator.web.app import Page
 
-HOST = "127.0.0.1:8001"
+PORT = 8001
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,13 @@ class Browser:
     """Asks one page's application; what it does not catch is raised here."""
 
     def __init__(self, root: Path) -> None:
-        self.access = Access("for-prometheus")
+        self.access = Access()
         self.page = Page(root, note, self.access)
         session = self.access.redeem(self.access.new_code())
         assert session is not None
-        self.headers = {"host": HOST, "cookie": f"{self.access.cookie_name}={session.cookie}", "origin": f"http://{HOST}",
-                        SESSION_HEADER: session.token}  # fmt: skip
+        host = f"{self.access.host_name}:{PORT}"
+        self.headers = {"host": host, "cookie": f"{self.access.cookie_name}={session.cookie}",
+                        "origin": f"http://{host}", SESSION_HEADER: session.token}  # fmt: skip
 
     def get(self, path: str) -> Answer:
         return asyncio.run(self._ask("GET", path, b""))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,9 +23,17 @@ if TYPE_CHECKING:
 @click.option("--detach", "-d", is_flag=True, help="Serve in the background, until --stop.")
 @click.option("--stop", is_flag=True, help="End the server.")
 @click.option("--no-open", is_flag=True, help="Start no browser; print how the page is opened.")
+@click.option("--any-user", is_flag=True, help="Let the programs of all users of this machine connect to the page.")
+@click.option(
+    "--metrics-port", type=click.IntRange(1, 65535), metavar="N", help="Serve /metrics for Prometheus at this port."
+)
+@click.option("--metrics-token", type=click.Path(path_type=Path), metavar="FILE", help="Write its token to FILE.")
 @click.option("--export", type=click.Path(path_type=Path), metavar="DIR", help="Write static pages to DIR instead.")
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
-def ui(port: int, detach: bool, stop: bool, no_open: bool, export: Path | None, runs: tuple[str, ...]) -> int:
+def ui(
+    port: int, detach: bool, stop: bool, no_open: bool, any_user: bool, metrics_port: int | None,
+    metrics_token: Path | None, export: Path | None, runs: tuple[str, ...],
+) -> int:  # fmt: skip
     """Serve a page of all runs at 127.0.0.1, and open it.
 
     It ends with this command (Ctrl-C). RUN... are the runs that --export writes (default: the newest 20).
@@ -36,44 +46,70 @@ def ui(port: int, detach: bool, stop: bool, no_open: bool, export: Path | None, 
         raise UsageError("--detach, --stop and --export exclude each other", "leave all but one out")
     if runs and export is None:
         raise UsageError("RUN belongs to --export", "the page shows all runs")
+    if metrics_token is not None and metrics_port is None:
+        raise UsageError("--metrics-token belongs to --metrics-port", "say at which port: --metrics-port N")
     root = attended_root()
     if export is not None:
         return _export(root, export, runs)
     if stop:
         return _stop(root)
-    return _serve(root, port, detach=detach, opens=not no_open)
+    token_file = metrics_token and metrics_token.absolute()
+    wanted = _Wanted(port, metrics_port or 0, token_file, any_user)
+    return _serve(root, wanted, detach=detach, opens=not no_open)
 
 
-def _serve(root: Path, port: int, *, detach: bool, opens: bool) -> int:
+@dataclass(frozen=True)
+class _Wanted:
+    """The options of the server; a port of 0 is a free one, a port for metrics of 0 none."""
+
+    port: int
+    metrics_port: int
+    token_file: Path | None
+    any_user: bool
+
+    def is_met_by(self, server: Server) -> bool:
+        """Return whether a server has all options that are given."""
+        return (
+            self.port in (0, server.port)
+            and self.metrics_port in (0, server.metrics_port)
+            and (self.token_file is None or str(self.token_file) == server.token_file)
+            and self.any_user <= server.any_user
+        )
+
+
+def _serve(root: Path, wanted: _Wanted, *, detach: bool, opens: bool) -> int:
     from orchestrator.cli.opening import PROGRAM
     from orchestrator.cli.render.runs import note
     from orchestrator.web import files
-    from orchestrator.web.server import bind, new_code, serve, serve_detached
+    from orchestrator.web.listening import port_of
+    from orchestrator.web.server import listen_all, new_code, serve, serve_detached
 
     if (found := files.server_of(root)) is not None:
-        return _open_anothers(root, found[0], port, opens=opens)
-    with bind(port) as listener:
-        if detach:
-            server = serve_detached(root, listener, PROGRAM)
-            own = listener.getsockname()[1]
-            listener.close()
-            if server.port != own:  # it was started at the same time, and was faster
-                return _open_anothers(root, server, port, opens=opens)
-            _open(root, server, new_code(server), opens=opens)
-            say("it stays until: orch ui --stop")
+        return _open_anothers(root, found[0], wanted, opens=opens)
+    ports = listen_all(wanted.port, wanted.metrics_port, token_file=wanted.token_file, any_user=wanted.any_user)
+    with closing(ports):
+        if not detach:
+            serve(
+                root, note, say, ports,
+                lambda server, access: _open(root, server, access.new_code(), opens=opens, ends=True),
+            )  # fmt: skip
             return 0
-        serve(
-            root, note, listener, lambda server, access: _open(root, server, access.new_code(), opens=opens, ends=True)
-        )
+        server = serve_detached(root, ports, PROGRAM)
+        own = port_of(ports.page)
+    if server.port != own:  # it was started at the same time, and was faster
+        return _open_anothers(root, server, wanted, opens=opens)
+    _open(root, server, new_code(server), opens=opens)
+    say("it stays until: orch ui --stop")
     return 0
 
 
-def _open_anothers(root: Path, server: Server, port: int, *, opens: bool) -> int:
-    """Open the page of a server that is there; UsageError where it has another port than was asked for."""
+def _open_anothers(root: Path, server: Server, wanted: _Wanted, *, opens: bool) -> int:
+    """Open the page of a server that is there; UsageError if it has not the options that are given."""
     from orchestrator.web.server import new_code
 
-    if port not in (0, server.port):
-        raise UsageError(f"the page is served at port {server.port} already", "end it first: orch ui --stop")
+    if not wanted.is_met_by(server):
+        said = f"the page is served at port {server.port} already, with other options"
+        raise UsageError(said, "end it first: orch ui --stop")
     say(f"the page is served by process {server.pid} already; orch ui --stop ends it")
     _open(root, server, new_code(server), opens=opens)
     return 0

@@ -309,6 +309,8 @@ def test_a_folder_that_becomes_a_link_after_it_was_listed_gives_nobody_elses_fil
     Outputs(run, 0).bring(Changing(swap), final=True)  # type: ignore[arg-type]
     assert (there(run) / "code/folder").is_symlink()
     assert not any(b"SECRET" in data or data == (private / "large").read_bytes() for data in here(run).values())
+
+
 def test_more_files_than_a_request_takes_beside_the_working_folder_come_here(run: RunDir) -> None:
     results = there(run) / "results"
     results.mkdir()

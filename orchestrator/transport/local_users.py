@@ -1,0 +1,59 @@
+"""The users of this machine: whose connection to a port comes in, and who listens at a port."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from typing import Final
+
+from orchestrator.errors import UsageError
+from orchestrator.node.system.abstract_sockets import user_name
+from orchestrator.node.system.tcp_peers import can_tell_owners, is_open, owner_of_peer
+
+MOST_NAMED: Final = 100  # one user may have 65,536 subordinate uids
+
+
+def check_owners_are_told(option: str) -> None:
+    """Raise UsageError if the kernel does not report which user a connection is from; `option` lets all users in."""
+    if not can_tell_owners():
+        raise UsageError(
+            "this machine's kernel does not say which user a connection is of, so that any of them could come in",
+            f"where all its users are trusted: {option}",
+        )
+
+
+class Guard:
+    """Decides which connections come in: those of this user's own programs, or those of any user.
+
+    A tunnel's connection (ssh -L) comes from the sshd process of the user who logged in, so it belongs to that user.
+    """
+
+    def __init__(self, say: Callable[[str], None], *, any_user: bool = False) -> None:
+        self.say, self.any_user = say, any_user
+        self._named: set[int | None] = set()
+
+    def admits(self, connection: socket.socket) -> bool:
+        """Return whether the connection comes in; report each user who is refused, once."""
+        if self.any_user:
+            return True
+        owner = owner_of_peer(connection)
+        if owner == os.geteuid():
+            return True
+        if owner is not None or is_open(connection):  # nobody owns a connection that its program has closed
+            self.name(owner, "refused a connection of")
+        return False
+
+    def name(self, owner: int | None, said: str) -> None:
+        """Report something about a user, once for each user."""
+        if owner not in self._named and len(self._named) < MOST_NAMED:
+            self._named.add(owner)
+            self.say(f"{said} {words_of(owner)}")
+
+
+def words_of(uid: int | None) -> str:
+    """Return a user's name and number for a sentence."""
+    if uid is None:
+        return "a user whom the kernel does not tell"
+    name = user_name(uid)
+    return f"uid {uid}" if name is None else f"user {name} (uid {uid})"

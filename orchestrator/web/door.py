@@ -1,0 +1,151 @@
+"""The door of the page's server: accepts connections one at a time, and bounds their number and their silence.
+
+uvicorn would accept as many as the queue holds, whoever they are from. Past the limit of open files, asyncio then
+writes a traceback for each one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from orchestrator.node.system.tcp_peers import owner_of_peer
+from orchestrator.transport.local_users import Guard
+from orchestrator.web.listening import Listeners
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+PAUSE_SECONDS: Final = 0.2  # after a connection for which no file was left
+_NO_FILE: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+Speaker = Callable[["Visit"], asyncio.Protocol]
+"""Makes the protocol that speaks HTTP over a visit's connection."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How many connections are open at a time, and how long one may wait for a whole request."""
+
+    connections: int = 128
+    idle_seconds: float = 20.0
+
+
+@dataclass(eq=False)
+class Visit:
+    """One connection: the door that it came through, its user, and since when it has been idle."""
+
+    door: Door
+    connection: socket.socket
+    owner: int | None
+    idle_since: float
+    answering: int = 0
+    transport: asyncio.Transport | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.connection.fileno() < 0  # asyncio closes it after it has lost the connection
+
+    @property
+    def is_idle(self) -> bool:
+        """Return whether no request is being answered and the last answer has been sent."""
+        return not self.answering and (self.transport is None or not self.transport.get_write_buffer_size())
+
+    @contextlib.contextmanager
+    def busy(self) -> Iterator[None]:
+        """Count as busy while a request is answered."""
+        self.answering += 1
+        try:
+            yield
+        finally:
+            self.answering -= 1
+            self.idle_since = asyncio.get_running_loop().time()
+
+    def drop(self) -> None:
+        """End the connection now, without waiting for what was not sent."""
+        if self.transport is not None:
+            self.transport.abort()
+
+
+class Door:
+    """Accepts connections at the listeners, if `guard` admits them, for one application.
+
+    At the limit of connections, the user who has the most loses the oldest one, an idle one if there is one.
+    """
+
+    def __init__(self, app: ASGIApp, listeners: Listeners, guard: Guard, limits: Limits | None = None) -> None:
+        self.app, self.listeners, self.guard, self.limits = app, listeners, guard, limits or Limits()
+        self.visits: list[Visit] = []
+
+    async def serve(self, speaker: Speaker) -> None:
+        """Accept until this is cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._end_idle_ones())
+            for listener in self.listeners:
+                listener.setblocking(False)
+                tasks.create_task(self._accept(listener, speaker))
+
+    async def _accept(self, listener: socket.socket, speaker: Speaker) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(listener)
+            except OSError as error:
+                if error.errno in _NO_FILE:
+                    self._make_room(at_least=1)
+                    await asyncio.sleep(PAUSE_SECONDS)
+                continue
+            try:
+                await self._greet(connection, speaker)
+            except OSError:  # the client has gone
+                connection.close()
+            await asyncio.sleep(0)  # sock_accept does not wait while others queue, and the page has to be answered
+
+    async def _greet(self, connection: socket.socket, speaker: Speaker) -> None:
+        loop = asyncio.get_running_loop()
+        if not self.guard.admits(connection):
+            connection.close()
+            return
+        self._make_room()
+        visit = Visit(self, connection, owner_of_peer(connection), loop.time())
+        visit.transport, _ = await loop.connect_accepted_socket(lambda: speaker(visit), connection)
+        self.visits.append(visit)
+
+    def _make_room(self, at_least: int = 0) -> None:
+        """Drop connections until fewer than the limit are open, but `at_least` so many."""
+        self.visits = [each for each in self.visits if not each.is_over]
+        excess = len(self.visits) + 1 - self.limits.connections
+        for _ in range(min(max(excess, at_least), len(self.visits))):
+            counts = Counter(each.owner for each in self.visits)
+            most = max(counts.values())
+            visit = min(
+                (each for each in self.visits if counts[each.owner] == most),
+                key=lambda each: (not each.is_idle, each.idle_since),
+            )
+            self.visits.remove(visit)
+            visit.drop()
+
+    async def _end_idle_ones(self) -> None:
+        """Drop connections that have been idle for too long."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self.limits.idle_seconds / 10)
+            now = loop.time()
+            for visit in self.visits:
+                if not visit.is_idle:
+                    visit.idle_since = now
+                elif now - visit.idle_since > self.limits.idle_seconds:
+                    visit.drop()
+            self.visits = [each for each in self.visits if not each.is_over]
+
+
+async def through_its_door(scope: Any, receive: Any, send: Any) -> None:
+    """Answer a request by the application of the door that its connection came through."""
+    visit: Visit = scope["state"]["visit"]
+    with visit.busy():
+        await visit.door.app(scope, receive, send)
