@@ -3,6 +3,8 @@
 import shutil
 from pathlib import Path
 
+import pytest
+
 from tests.local.conftest import WARM, Orch
 from tests.local.programs.ranks import PROGRAMS
 
@@ -74,6 +76,12 @@ def test_a_script_whose_earlier_checkpoint_alone_was_refused_succeeds_with_a_not
     assert all(note in orch(*page).out for page in (("why", "last"), ("status", "last"), ("status",)))
 
 
+@pytest.mark.full(
+    "tests/local/test_training_verdicts.py::"
+    "test_a_training_whose_final_weights_are_on_no_disk_has_failed_and_is_not_tried_again",
+    "tests/local/test_training_verdicts.py::"
+    "test_a_script_whose_earlier_checkpoint_alone_was_refused_succeeds_with_a_note",
+)
 def test_a_script_whose_last_checkpoint_was_refused_has_failed(orch: Orch, tmp_path: Path) -> None:
     assert _scripted(orch, tmp_path, mended=False) == 100
     assert orch("why", "last", "--json").json["cause"] == "checkpoint"

@@ -6,6 +6,7 @@ error in the folder of a training; one named "x-{rank}" is a folder for each ran
 ends them all.
 """
 
+import gc
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ import sys
 import traceback
 from pathlib import Path
 
-import torch._dynamo  # noqa: F401 - what every optimizer imports at its first step
+import torch._dynamo  # what every optimizer imports at its first step
 
 from orchestrator.training.errors import EXIT_NO_RETRY, EXIT_USAGE, CheckpointError, DivergedError, UserError
 from orchestrator.training.options import parse, read_places
@@ -58,6 +59,16 @@ def fork(rank: int) -> int:
     sys.stdout.flush()
     os._exit(0)
 
+
+# Each training looks for garbage, and looks at so many modules that this takes longer than all of its steps. So
+# the modules are left out for good; that a training does this by itself is shown in test_training_starts.py.
+if world_size > 1:  # the ranks share what some of the strategies import
+    import accelerate  # noqa: F401
+    import torch.distributed.pipelining
+    import torch.distributed.tensor.parallel  # noqa: F401
+gc.collect()
+gc.freeze()
+gc.freeze = gc.unfreeze = lambda: None
 
 children = {fork(rank) for rank in range(world_size)}
 failed = False
