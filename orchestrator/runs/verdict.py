@@ -366,6 +366,8 @@ _RULES: tuple[tuple[str, str], ...] = (
         r"Argument list too long",
         "a word of the command, or all variables and words together, are longer than that node's kernel allows: put "
         "the text into a file, and pass the file's name",
+    ),
+    (
         r"rendezvous ports are taken",
         "ask the user who is named, or give the profile a range of ports that is free (ports: 20000-20100)",
     ),

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from orchestrator.errors import UsageError
-from orchestrator.node.system.tcp_peers import owner_of_listener
-from orchestrator.transport.local_users import words_of
+from orchestrator.node.system.tcp_peers import listeners
 
 HOST: Final = "127.0.0.1"
 _HOSTS: Final = ((socket.AF_INET, HOST), (socket.AF_INET6, "::1"))
@@ -58,7 +57,7 @@ def _listen(port: int) -> Listeners:
             except OSError as error:
                 if found and error.errno in _NO_IPV6:
                     continue
-                raise _TakenError(_why(family, host, port, error)) from error
+                raise _TakenError(_why(host, port, error)) from error
             port = port_of(found)
     except _TakenError:
         close(found)
@@ -78,7 +77,7 @@ def _bound(family: int, host: str, port: int) -> socket.socket:
     return listener
 
 
-def _why(family: int, host: str, port: int, error: OSError) -> str:
-    owner = owner_of_listener(family, host, port) if error.errno == errno.EADDRINUSE else None
-    who = "" if owner is None else f": {words_of(owner)} listens there"
+def _why(host: str, port: int, error: OSError) -> str:
+    users = listeners((port,)) if error.errno == errno.EADDRINUSE else ""
+    who = f": {users} listens there" if users else ""
     return f"port {port} of {host}: {error.strerror}{who}"

@@ -24,7 +24,6 @@ ESTABLISHED_STATES = 0xFFF
 LISTENING = "0A"  # of /proc/net/tcp
 MOST_NAMED = 3  # users
 ESTABLISHED = 1  # the state of an open connection, tcp_states.h
-NO_PEER = {socket.AF_INET: ("0.0.0.0", 0), socket.AF_INET6: ("::", 0)}  # noqa: S104 (the question for a listening socket)
 
 
 def owner_of_peer(connection: socket.socket) -> int | None:
@@ -52,14 +51,6 @@ def listeners(ports: tuple[int, ...], tables: tuple[str, ...] = ("/proc/net/tcp"
     words = [f"{user_name(uid) or 'a user'} (uid {uid})" for uid in sorted(uids)]
     more = [f"{len(words) - MOST_NAMED} other users"] if len(words) > MOST_NAMED else []
     return ", ".join([*words[:MOST_NAMED], *more])
-
-
-def owner_of_listener(family: int, address: str, port: int) -> int | None:
-    """Return the user whose socket listens at a port of this machine; None if there is none or the kernel is silent."""
-    try:
-        return _owner(family, (address, port), NO_PEER[socket.AddressFamily(family)])
-    except OSError:
-        return None
 
 
 def is_open(connection: socket.socket) -> bool:
