@@ -39,7 +39,7 @@ def as_promised(done: Result, count: int) -> None:
 
 
 @pytest.mark.full(
-    "tests/local/test_drill.py::test_each_kill_is_followed_by_what_is_promised",
+    "tests/local/test_drill.py::test_what_was_promised_and_did_not_come_is_named_and_the_run_is_kept",
     "tests/cluster/test_ssh_faults.py::test_kill_9_costs_a_restart_and_no_more",
 )
 def test_over_ssh(testbed: Control) -> None:
@@ -56,7 +56,7 @@ def test_over_ssh(testbed: Control) -> None:
 
 @pytest.mark.parametrize("through", ["ctl", "laptop"] if FULL else ["ctl"])
 @pytest.mark.full(
-    "tests/local/test_drill.py::test_each_kill_is_followed_by_what_is_promised",
+    "tests/local/test_drill.py::test_what_was_promised_and_did_not_come_is_named_and_the_run_is_kept",
     "tests/cluster/test_slurm.py::test_an_agent_that_is_killed_costs_one_restart",
 )
 def test_on_slurm(testbed: Control, through: str) -> None:

@@ -134,7 +134,7 @@ def test_kill_9_costs_a_restart_and_no_more(lab: Lab, who: str) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 @pytest.mark.full(
-    "tests/local/test_drill.py::test_each_kill_is_followed_by_what_is_promised",
+    "tests/local/test_results.py::test_a_supervisor_killed_between_is_followed_by_one_that_tells",
     "tests/cluster/test_ssh_elastic.py::test_node_0_may_be_lost_with_its_disk_while_the_laptop_is_closed",
 )
 def test_a_supervisor_killed_at_any_moment_is_brought_back_by_the_next_command_and_adopts_the_run(lab: Lab) -> None:
