@@ -31,7 +31,7 @@ def by_hand(text: str, folder: Path) -> str:
 @pytest.mark.full(
     "tests/unit/specs/test_launchers.py",
     "tests/unit/training/test_export.py",
-    "tests/local/test_training_starts.py::test_ranks_are_the_same_however_they_are_started",
+    "tests/local/test_launcher.py::test_every_launcher_joins_the_ranks",
 )
 def test_a_run_goes_on_by_hand_and_its_weights_travel(orch: Orch, tmp_path: Path) -> None:
     shutil.copy(REPO / "jobs" / "regression.py", tmp_path)
