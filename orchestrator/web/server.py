@@ -190,6 +190,7 @@ def serve_detached(root: Path, ports: Ports, program: str) -> Server:
     log_path = files.folder_of(root) / "server.log"
     told = Detached.of(root, ports)
     with _log(log_path) as log:
+        begun = log.tell()
         child = subprocess.Popen(
             [sys.executable, "-P", "-m", program],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, pass_fds=[*told.page, *told.metrics], cwd="/",
@@ -204,7 +205,8 @@ def serve_detached(root: Path, ports: Ports, program: str) -> Server:
     child.returncode = 0  # nobody waits for it here
     found = files.server_of(root)  # its own, or the one for which it has made way
     if found is None:
-        raise OrchError("the page's server has not started", f"see {log_path}")
+        said = log_path.read_bytes()[begun:][:2000].decode(errors="replace").strip()
+        raise OrchError(f"the page's server has not started: {said or 'it wrote no reason'}", f"see {log_path}")
     return found[0]
 
 
@@ -213,7 +215,7 @@ def _log(path: Path) -> BinaryIO:
     with files.writing(path.parent):
         descriptor = open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE)
         bound_log(descriptor)
-        return open(descriptor, "wb")
+        return open(descriptor, "ab")
 
 
 def bound_log(descriptor: int) -> None:
