@@ -132,21 +132,21 @@ async def _serve(page: Page, doors: list[Door], on_ready: Callable[[], None]) ->
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # a client's mistakes are warnings, without an end
     server = _Server(config)
 
-    def end() -> None:
-        page.watcher.close()
-        server.should_exit = True
-
     def speaker(visit: Visit) -> asyncio.Protocol:
         return H11Protocol(config=config, server_state=server.server_state, app_state={"visit": visit})
 
+    def end() -> None:
+        accepting.cancel()
+        page.watcher.close()
+        server.should_exit = True
+
     loop = asyncio.get_running_loop()
+    accepting = asyncio.gather(*(door.serve(speaker) for door in doors))
+    accepting.add_done_callback(lambda _: end())  # a door that fails must not leave a server that nobody can reach
     for number in _ENDING:
         loop.add_signal_handler(number, end)
     on_ready()
-    accepting = asyncio.gather(*(door.serve(speaker) for door in doors))
-    accepting.add_done_callback(lambda _: end())  # a door that fails must not leave a server that nobody can reach
     await server.serve(sockets=[])
-    accepting.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await accepting
 
