@@ -11,7 +11,7 @@ from typing import Final
 from orchestrator.backends.base import Finding
 from orchestrator.backends.settings import CACHE_DAYS
 from orchestrator.node.environments.unused import find_old, remove
-from orchestrator.protocol.files import has_lost_its_writer, is_being_written, locked_if_free
+from orchestrator.protocol.files import has_lost_its_writer, is_being_written, locked_if_free, remove_tree
 from orchestrator.protocol.reading import MOST_RECORD, read_json
 from orchestrator.runs.store import REMOVED_PREFIX, delete_folder
 
@@ -24,13 +24,26 @@ def collect_files(root: Path, *, dry_run: bool) -> Iterator[Finding]:
     for kind, path, why in _leftovers(root):
         try:
             if not dry_run:
-                delete_folder(path) if path.is_dir() else path.unlink()
+                _remove(root, path)
             yield Finding(kind, str(path), done, why)
         except OSError as error:
             yield Finding(kind, str(path), "kept", f"{why}; {error.strerror}")
     yield from _folders_without_record(root)
     yield from _partial_inputs(root, dry_run=dry_run)
     yield from _cache(root, dry_run=dry_run)
+
+
+def _remove(root: Path, path: Path) -> None:
+    """Remove a file, link or folder. A run's own folder may be a link of the user's, which leads to the run.
+
+    A run's program may have made any other link, to a folder that has nothing to do with orch.
+    """
+    if path.parent == root / "runs":
+        delete_folder(path)
+    elif path.is_dir() and not path.is_symlink():
+        remove_tree(path)
+    else:
+        path.unlink()
 
 
 def _leftovers(root: Path) -> Iterator[tuple[str, Path, str]]:

@@ -1,6 +1,6 @@
-"""Who may ask the page's server for what: rules over a request's headers, and the sessions that were opened.
+"""Access to the page's server: rules over a request's headers, and the sessions that were opened.
 
-Any page in a browser can send a request to a port of 127.0.0.1. So all that tells something of a run asks for a
+Any page in a browser can send a request to a port of 127.0.0.1. So every answer about a run needs a
 session. A code in a file that only the user can read opens one session. A cookie alone is not enough, because browsers
 send it to every port of its host; the data also needs a token in a header, which the page keeps for its own origin.
 
@@ -24,7 +24,7 @@ _SAFE: Final = frozenset({"GET", "HEAD"})
 
 @dataclass(frozen=True)
 class Asked:
-    """What of a request decides whether it is answered; empty where a header is not there."""
+    """The parts of a request that decide whether it is answered; a missing header is empty."""
 
     method: str
     path: str
@@ -45,7 +45,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Session:
-    """What a browser was given for a code: a cookie, and a token that its page sends in a header."""
+    """The cookie and the token that a browser received for a code; its page sends the token in a header."""
 
     cookie: str
     token: str
@@ -62,12 +62,12 @@ class Access:
     _sessions: list[Session] = field(default_factory=list)
 
     def new_code(self) -> str:
-        """Return a code that opens one session; the one before it opens none any more."""
+        """Return a code that opens one session; the code before it becomes invalid."""
         self._code = secrets.token_urlsafe(16)
         return self._code
 
     def redeem(self, code: str) -> Session | None:
-        """Return a new session for the code, which is then used up; None for any other."""
+        """Return a new session for the code, which is then used up; None if it is not the newest code."""
         if self._code is None or not _same(code, self._code):
             return None
         self._code = None
@@ -76,7 +76,7 @@ class Access:
         return self._sessions[-1]
 
     def refusal(self, asked: Asked) -> Refusal | None:
-        """Return why a request is not answered; None for one that is."""
+        """Return why a request is not answered; None if it is answered."""
         if not self._is_own(asked.host):
             return Refusal(421, "this server answers at its own address alone: open the page by orch ui")
         if asked.origin and asked.origin != f"http://{asked.host}":

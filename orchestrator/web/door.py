@@ -131,7 +131,7 @@ class Door:
             visit.drop()
 
     async def _end_idle_ones(self) -> None:
-        """Drop connections that have been idle for too long."""
+        """Drop connections that have been idle for too long. This is a poll, which costs less than timers."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self.limits.idle_seconds / 10)

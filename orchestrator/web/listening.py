@@ -25,8 +25,8 @@ class _TakenError(Exception):
 def listen(port: int, hint: str = "leave --port out, and a free one is taken") -> Listeners:
     """Return sockets that listen at a port of 127.0.0.1 and, if this machine has it, of ::1; port 0 is any free one.
 
-    A browser may dial either address for a name such as `x.localhost`. UsageError if another process
-    listens at one of them.
+    A browser may dial either address for a name such as `x.localhost`. Raises UsageError if
+    another process listens at one of them.
     """
     for left in reversed(range(_TRIES)):
         try:

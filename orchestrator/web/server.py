@@ -43,7 +43,7 @@ _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True)
 class Ports:
-    """Where a server listens, for whom, and the file for the token of its metrics."""
+    """The sockets at which a server listens, the file for its metrics' token, and whether any user may connect."""
 
     page: Listeners
     metrics: Listeners = ()
@@ -56,9 +56,10 @@ class Ports:
 
 
 def listen_all(port: int, metrics_port: int = 0, *, token_file: Path | None = None, any_user: bool = False) -> Ports:
-    """Return ports for a server; without `metrics_port` it has none for metrics.
+    """Return ports for a server; a `metrics_port` of 0 means no port for metrics.
 
-    UsageError if a port is taken, or if the kernel can't say whose a connection is and not any user may come in.
+    Raises UsageError if a port is taken. Raises it too if the kernel can't report the user of a connection, unless
+    `any_user` is set.
     """
     if not any_user:
         check_owners_are_told("orch ui --any-user")
@@ -74,9 +75,9 @@ def listen_all(port: int, metrics_port: int = 0, *, token_file: Path | None = No
 def serve(
     root: Path, note: Note, say: Callable[[str], None], ports: Ports, on_ready: Callable[[Server, Access], None]
 ) -> None:
-    """Serve the page until the process is asked to end; UsageError where another process serves it.
+    """Serve the page until a signal ends the process. Raises UsageError if another process serves it.
 
-    `say` is told once of each user who is refused.
+    `say` receives one line for each user who is refused.
     """
     with ExitStack() as held:
         server, access = _taken(root, ports, held)
@@ -98,9 +99,9 @@ def _metrics_door(page: Page, token: str, listeners: Listeners, say: Callable[[s
 
 
 def _taken(root: Path, ports: Ports, held: ExitStack) -> tuple[Server, Access]:
-    """Become the server of the state folder, for as long as what is `held` is; UsageError where another one is.
+    """Become the server of the state folder until `held` is closed. Raises UsageError if another process is the server.
 
-    Of two that start at once the second waits here until the first one's record can be read.
+    If two processes start at once, the second one waits here until the first one's record can be read.
     """
     folder = files.folder_of(root)
     with files.writing(folder), locked(folder / "start.lock"):
@@ -132,23 +133,23 @@ async def _serve(page: Page, doors: list[Door], on_ready: Callable[[], None]) ->
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # a client's mistakes are warnings, without an end
     server = _Server(config)
 
-    def end() -> None:
-        page.watcher.close()
-        server.should_exit = True
-
     def speaker(visit: Visit) -> asyncio.Protocol:
         return H11Protocol(config=config, server_state=server.server_state, app_state={"visit": visit})
 
+    def end() -> None:
+        accepting.cancel()
+        page.watcher.close()
+        server.should_exit = True
+
     loop = asyncio.get_running_loop()
+    accepting = asyncio.gather(*(door.serve(speaker) for door in doors))
+    accepting.add_done_callback(lambda _: end())  # a door that fails must not leave a server that nobody can reach
     for number in _ENDING:
         loop.add_signal_handler(number, end)
     on_ready()
-    accepting = [asyncio.create_task(door.serve(speaker)) for door in doors]
-    try:
-        await server.serve(sockets=[])
-    finally:
-        for task in accepting:
-            task.cancel()
+    await server.serve(sockets=[])
+    with contextlib.suppress(asyncio.CancelledError):
+        await accepting
 
 
 class _Server(uvicorn.Server):
@@ -161,7 +162,7 @@ class _Server(uvicorn.Server):
 
 @dataclass(frozen=True)
 class Detached:
-    """What the background process is told, over its stdin: the state folder, and `Ports` as numbers and words."""
+    """The orders for the background process, over its stdin: the state folder, and `Ports` as JSON."""
 
     root: str
     page: list[int]
@@ -171,7 +172,7 @@ class Detached:
 
     @staticmethod
     def of(root: Path, ports: Ports) -> Detached:
-        """Return the words for the ports, whose sockets the process inherits."""
+        """Return the orders to serve these ports, whose sockets the process inherits."""
         page, metrics = ([each.fileno() for each in sockets] for sockets in (ports.page, ports.metrics))
         token_file = None if ports.token_file is None else str(ports.token_file)
         return Detached(str(root), page, metrics, token_file, ports.any_user)
@@ -183,13 +184,14 @@ class Detached:
 
 
 def serve_detached(root: Path, ports: Ports, program: str) -> Server:
-    """Serve the page by a `program` (a module) that outlives the terminal; OrchError where it does not start.
+    """Serve the page by a `program` (a module) that outlives the terminal. Raises OrchError if it does not start.
 
-    Where another process was faster, the page is that one's.
+    If another process was faster, return that process's server.
     """
     log_path = files.folder_of(root) / "server.log"
     told = Detached.of(root, ports)
     with _log(log_path) as log:
+        begun = log.tell()
         child = subprocess.Popen(
             [sys.executable, "-P", "-m", program],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, pass_fds=[*told.page, *told.metrics], cwd="/",
@@ -204,7 +206,8 @@ def serve_detached(root: Path, ports: Ports, program: str) -> Server:
     child.returncode = 0  # nobody waits for it here
     found = files.server_of(root)  # its own, or the one for which it has made way
     if found is None:
-        raise OrchError("the page's server has not started", f"see {log_path}")
+        said = log_path.read_bytes()[begun:][:2000].decode(errors="replace").strip()
+        raise OrchError(f"the page's server has not started: {said or 'it wrote no reason'}", f"see {log_path}")
     return found[0]
 
 
@@ -213,7 +216,7 @@ def _log(path: Path) -> BinaryIO:
     with files.writing(path.parent):
         descriptor = open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE)
         bound_log(descriptor)
-        return open(descriptor, "wb")
+        return open(descriptor, "ab")
 
 
 def bound_log(descriptor: int) -> None:

@@ -241,9 +241,10 @@ def test_the_token_for_prometheus_is_worthless_when_the_server_has_ended(tmp_pat
         assert file.read_text() == ""
     link = tmp_path / "link"
     link.symlink_to(file)
-    done = orch("ui", "--no-open", "--metrics-port", str(port), "--metrics-token", str(link))
-    assert done.code == 1
-    assert f"the token of /metrics can't be written to {link}: " in done.err
+    for option in ("--no-open", "--detach"):
+        done = orch("ui", option, "--metrics-port", str(port), "--metrics-token", str(link))
+        assert done.code == 1
+        assert f"the token of /metrics can't be written to {link}: " in done.err
     assert orch("ui", "--metrics-token", str(file)).code == 2
 
 

@@ -19,8 +19,9 @@ from orchestrator.node.system import processes
 from orchestrator.node.system.processes import MARK, identify, is_alive
 from orchestrator.operations import gc as operation
 from orchestrator.operations.gc import Finding, collect_garbage
+from orchestrator.operations.removal import removal_of
 from orchestrator.protocol.files import temporary_name
-from orchestrator.runs.store import RunDir, create_run
+from orchestrator.runs.store import RunDir, create_run, remove_run
 
 Start = Callable[..., subprocess.Popen[bytes]]
 
@@ -229,6 +230,39 @@ def test_temporary_files_and_half_fetched_inputs(root: Path, start: Start) -> No
         ".old-step_00000002-1-ab@h", "step_00000003"
     ]  # fmt: skip
     assert [path.name[0] for path in (root / "inputs").glob("*.partial")] == ["b"]
+
+
+@pytest.mark.parametrize(
+    "name", ["checkpoints/.tmp-step_00000009-1-ab@h", "nodes/0/agent.json.77.tmp", ".run.json.7.tmp"]
+)
+def test_a_link_that_a_program_has_made_is_removed_and_what_it_leads_to_stays(
+    root: Path, start: Start, tmp_path: Path, name: str
+) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "thesis").write_text("whole")
+    os.utime(precious, (1, 1))
+    run = recorded(root, "done-aaa", ended=True)
+    link = run.path / name
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(precious)
+    assert gc(root) == {link.name: "removed"}
+    assert not link.is_symlink()
+    assert (precious / "thesis").read_text() == "whole"
+
+
+def test_links_within_a_run_are_removed_with_it_and_what_they_lead_to_stays(root: Path, tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "thesis").write_text("whole")
+    run = recorded(root, "done-aaa", ended=True)
+    for name in ("checkpoints", "outputs", "link"):
+        (run.path / name).symlink_to(precious)
+    (run.path / "file").symlink_to(precious / "thesis")
+    removal_of(run)
+    remove_run(root, run)
+    assert not run.path.exists()
+    assert (precious / "thesis").read_text() == "whole"
 
 
 def old_file(path: Path) -> Path:

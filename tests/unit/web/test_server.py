@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 from pathlib import Path
 
 import pytest
 
+from orchestrator.cli.render.runs import note
 from orchestrator.errors import UsageError
 from orchestrator.transport import local_users
+from orchestrator.web import files
+from orchestrator.web.door import Door
+from orchestrator.web.files import Server
 from orchestrator.web.listening import port_of
-from orchestrator.web.server import MOST_LOG, BoundedLog, Detached, Ports, listen_all
+from orchestrator.web.server import MOST_LOG, BoundedLog, Detached, Ports, listen_all, serve
 
 
 def test_a_kernel_that_does_not_tell_users_needs_the_users_word(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,6 +32,18 @@ def test_a_metrics_port_that_is_taken_leaves_no_socket() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(UsageError) as caught:
         listen_all(0, other.getsockname()[1])
     assert caught.value.hint == "give another one: --metrics-port N"
+
+
+def test_a_door_that_fails_ends_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fails(*_: object) -> None:
+        raise RuntimeError("a door")
+
+    monkeypatch.setattr(Door, "serve", fails)
+    ports, ready = listen_all(0, any_user=True), list[Server]()
+    with contextlib.closing(ports), pytest.raises(RuntimeError, match="a door"):
+        serve(tmp_path, note, print, ports, lambda server, _: ready.append(server))
+    assert len(ready) == 1
+    assert files.server_of(tmp_path) is None
 
 
 @pytest.mark.parametrize("token_file", [None, Path("/tmp/token")])
