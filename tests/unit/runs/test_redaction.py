@@ -80,7 +80,7 @@ def test_no_text_takes_long(piece: str) -> None:
     ("value", "shown"),
     [
         (["--api-key", "x", "kept"], ["--api-key", "***", "kept"]),
-        (["--api-key=x", "kept"], ["--api-key=***", "kept"]),
+        (["--token=x", "kept"], ["--token=***", "kept"]),
         (["api-key", "kept"], ["api-key", "kept"]),
         (["--lr", "kept", "-token", 5], ["--lr", "kept", "-token", "***"]),
         ([5, "kept", None], [5, "kept", None]),
@@ -119,7 +119,7 @@ def test_a_file_of_json_lines_keeps_its_lines() -> None:
     ("home", "user", "text", "shown"),
     [
         ("/home/jo", "jo", "/home/jo/x /home/jo.bak /home/john jo-1 ajo", "~/x /home/USER.bak /home/john USER-1 ajo"),
-        ("/", "j", "/x j", "/x j"),
+        ("/", "j", "/ /x j", "/ /x j"),
         ("/root", "root", "root has /root and /root/x", "root has ~ and ~/x"),
         ("", "", "any text", "any text"),
     ],
