@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable
 from urllib.parse import quote, quote_plus
 
 import pytest
 
 from orchestrator.protocol.masking import mask
-from orchestrator.runs.redaction import Redaction
+from orchestrator.runs.redaction import Redaction, redaction
 
 VALUE = "s3cr&t/valüe+1 2"
 KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1r\nZXktdjE=\n-----END OPENSSH PRIVATE KEY-----"
@@ -73,3 +74,84 @@ def test_no_text_takes_long(piece: str) -> None:
     """Not a duration: what grows with the square of the text would not come back from this."""
     text = piece * (2_000_000 // len(piece))
     assert len(Redaction(frozenset({"TOKEN": VALUE}.items())).text(text)) <= len(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (["--api-key", "x", "kept"], ["--api-key", "***", "kept"]),
+        (["--token=x", "kept"], ["--token=***", "kept"]),
+        (["api-key", "kept"], ["api-key", "kept"]),
+        (["--lr", "kept", "-token", 5], ["--lr", "kept", "-token", "***"]),
+        ([5, "kept", None], [5, "kept", None]),
+        (("--token", ["x"]), ["--token", "***"]),
+        ([], []),
+        ({"token": "x", "names": ["x"]}, {"token": "***", "names": ["x"]}),
+        ({"token": "", "auth": 5, "keys": ["x", ""]}, {"token": "", "auth": 5, "keys": ["***", ""]}),
+        ({"secrets": ["HF_TOKEN"], "secret_names": "HF_TOKEN"}, {"secrets": ["HF_TOKEN"], "secret_names": "HF_TOKEN"}),
+        ({f"of {VALUE}": [VALUE, {"text": VALUE}]}, {"of ***": ["***", {"text": "***"}]}),
+        ([{"text": "a"}, {"text": 5}, {}], [{"text": "a"}, {"text": 5}, {}]),
+        ([f"{KEY}\n", "b", "c"], ["***\n\n\n\n", "b", "c"]),
+    ],
+)  # fmt: skip
+def test_json_is_redacted_by_the_names_of_fields_and_options(value: object, shown: object) -> None:
+    assert Redaction(frozenset({("TOKEN", VALUE)})).json(value) == shown
+
+
+@pytest.mark.parametrize("wrap", [str, lambda line: {"offset": 1, "text": line}])
+def test_a_key_over_several_lines_of_a_list_is_taken_out_and_the_lines_stay(wrap: Callable[[str], object]) -> None:
+    lines = ["before", *KEY.splitlines(), "after"]
+    shown = ["before", "***", "", "", "", "after"]
+    assert Redaction().json([wrap(line) for line in lines]) == [wrap(line) for line in shown]
+
+
+def test_lines_that_a_value_joins_stay_in_their_places() -> None:
+    redact = Redaction(frozenset({("TWO", "first line\nsecond line")}))
+    assert redact.json(["a", "first line", "second line", "b"]) == ["a", "***", "***", "b"]
+
+
+def test_a_file_of_json_lines_keeps_its_lines() -> None:
+    text = 'x token=y\n\n  \n{"token": "y", "a": 1}\n[1\n'
+    assert Redaction().lines(text) == 'x token=***\n\n  \n{"token": "***", "a": 1}\n[1\n'
+
+
+@pytest.mark.parametrize(
+    ("home", "user", "text", "shown"),
+    [
+        ("/home/jo", "jo", "/home/jo/x /home/jo.bak /home/john jo-1 ajo", "~/x /home/USER.bak /home/john USER-1 ajo"),
+        ("/", "j", "/ /x j", "/ /x j"),
+        ("/root", "root", "root has /root and /root/x", "root has ~ and ~/x"),
+        ("", "", "any text", "any text"),
+    ],
+)
+def test_the_home_folder_and_the_users_name(home: str, user: str, text: str, shown: str) -> None:
+    assert Redaction(home=home, user=user).text(text) == shown
+    assert Redaction(home=home, user=user).known(text) == text
+
+
+def test_names_alone_mask_no_command() -> None:
+    line = "--max-tokens 5 key=1 https://me:pw@host/"
+    assert Redaction().known(line) == "--max-tokens 5 key=1 https://***@host/"
+
+
+@pytest.mark.parametrize("words", ["['--api-key', 'x', 'y']", '["--api-key", "x", "y"]'])
+def test_a_list_that_is_printed_is_redacted_like_a_list(words: str) -> None:
+    quote_mark = words[1]
+    assert Redaction().text(words) == words.replace(f"{quote_mark}x{quote_mark}", "***")
+    assert Redaction().text(words.replace("x", "--lr")) == words.replace("x", "--lr")
+
+
+def test_what_is_taken_out_follows_from_all_environments_and_names() -> None:
+    one = {"PIN": "1234", "A_TOKEN": "12345678", "B_TOKEN": "1234567", "WORD": "plain-word"}
+    other = {"A_TOKEN": "another-token", "PIN": "5678"}
+    third = {"A_TOKEN": "a-third-token"}
+    found = redaction([one, other, third], ["PIN", "ABSENT"], "/h", "u", ["https://x/abc", "short"])
+    assert (found.home, found.user) == ("/h", "u")
+    assert {value for _, value in found.values} == {
+        "1234", "5678", "12345678", "another-token", "a-third-token", "https://x/abc"
+    }  # fmt: skip
+
+
+def test_a_secret_that_is_too_short_for_any_text_goes_with_its_name_of_each_run() -> None:
+    found = redaction([{"PIN": "12"}, {"PIN": "34"}], ["PIN"], "", "")
+    assert found.known('12 34 PIN=12 PIN=34 "PIN": "34"') == '12 34 PIN=*** PIN=*** "PIN": "***"'
