@@ -150,9 +150,19 @@ def act(root: Path, run: RunDir, machine: Backend, action: Action) -> Verdict | 
             if isinstance(machine, Relauncher):
                 machine.relaunch(run, start)
         case Finish(verdict, ended):
-            _finish(root, run, machine, Ending(verdict, ended or time.time()))
-            return verdict
+            told = _with_nearby_module(run, verdict)
+            _finish(root, run, machine, Ending(told, ended or time.time()))
+            return told
     return None
+
+
+def _with_nearby_module(run: RunDir, verdict: Verdict) -> Verdict:
+    """Return the verdict; its hint says where a missing module is, if that is above the code folder."""
+    if verdict.error is None or verdict.error.get("type") != "ModuleNotFoundError":
+        return verdict
+    from orchestrator.runs.nearby_module import with_nearby_module  # noqa: PLC0415 (few runs end so)
+
+    return with_nearby_module(verdict, run.record().code_dir)
 
 
 def _finish(root: Path, run: RunDir, machine: Backend, ending: Ending) -> None:
