@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import sys
@@ -17,6 +18,16 @@ __all__ = ["main", "orch"]
 
 # Objects between two looks for garbage: what a command imports stays, and to look through it takes a tenth of its time.
 GARBAGE = 50_000
+ROOM = "make room there: df -h shows the space, df -i the files that may still be made"
+# Errors that tell of this machine, and of no mistake in orch; and what to do about each.
+OF_THE_MACHINE = {
+    errno.ENOSPC: ROOM,
+    errno.EDQUOT: ROOM,
+    errno.EROFS: "set ORCH_HOME to a folder on a disk that can be written",
+    errno.EMFILE: "raise the limit of open files: ulimit -n",
+    errno.ENFILE: "close programs on this machine: all files that it may have open are open",
+    errno.EIO: "the disk, or its server, fails: dmesg shows why",
+}
 
 
 def main() -> NoReturn:
@@ -40,14 +51,25 @@ def main() -> NoReturn:
     except BrokenPipeError:  # `orch logs RUN | head`: whoever read has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = 0
-    except Exception as error:
-        if os.environ.get("ORCH_DEBUG"):
-            raise
-        say(f"orch: an error in orch itself: {type(error).__name__}: {error}")
-        say("  ORCH_DEBUG=1 shows where; please report it")
-        code = EXIT_ORCH_FAILED
+    except OSError as error:
+        if error.errno not in OF_THE_MACHINE or os.environ.get("ORCH_DEBUG"):
+            code = _say_bug(error)
+        else:
+            where = f"{error.filename}: " if error.filename else ""
+            code = _say_error(OrchError(f"{where}{error.strerror}", OF_THE_MACHINE[error.errno]))
+    except Exception as error:  # noqa: BLE001 (a bug in orch is told in a sentence, whatever it is)
+        code = _say_bug(error)
     gc.freeze()  # the system takes all of it back; Python's exit would look through it once more first
     sys.exit(code)
+
+
+def _say_bug(error: Exception) -> int:
+    """Print an error that nothing in orch expected, and return its exit code; with ORCH_DEBUG, raise it."""
+    if os.environ.get("ORCH_DEBUG"):
+        raise error
+    say(f"orch: an error in orch itself: {type(error).__name__}: {error}")
+    say("  ORCH_DEBUG=1 shows where; please report it")
+    return EXIT_ORCH_FAILED
 
 
 def _say_error(error: OrchError) -> int:

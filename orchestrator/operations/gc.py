@@ -56,6 +56,8 @@ def judge(root: Path, *, unknown: bool) -> Judge:
             return None
         if (root / "runs" / run_id / "verdict.json").exists():
             return Ruling(True, f"its run {run_id} has ended", RunDir(root / "runs" / run_id))
+        if (root / "live" / run_id).exists():  # it was this folder's
+            return Ruling(True, f"the folder of its run {run_id} was deleted")
         why = f"its run {run_id} is not in this state folder"
         if has_agent:
             return Ruling(False, f"{why}, and is alive in another one")
@@ -73,7 +75,7 @@ def _is_live(root: Path, run_id: str) -> bool:
         return False
     try:
         # What this very look has just given its verdict is no longer live; what is being submitted still is.
-        return run.path.exists() and ((root / "live" / run_id).exists() or not state_of(run).is_final)
+        return (run.path / "run.json").exists() and ((root / "live" / run_id).exists() or not state_of(run).is_final)
     except OrchError:
         return True
 

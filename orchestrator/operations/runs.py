@@ -130,6 +130,9 @@ class Cancelled:
             return f"{run_id} already finished ({state})"
         if self.state.is_final:
             return f"{run_id} {state}"
+        if self.proofs and all(proof.is_unreachable for proof in self.proofs):
+            said = "could not be told to stop, as none of its machines is in reach; the cancel is recorded"
+            return f"{run_id} {said}, and is passed on when they are back: orch wait {run_id}"
         return f"{run_id} has been told to stop, and has not ended yet ({state}); wait for it: orch wait {run_id}"
 
     @property

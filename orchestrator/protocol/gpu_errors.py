@@ -122,7 +122,18 @@ _ERRORS = (
         "that node's driver is too old for this torch: update the driver, or install a torch for an older CUDA",
     ),
     GpuError(
-        r"no CUDA-capable device|Found no NVIDIA driver|invalid device ordinal",
+        r"Found no NVIDIA driver",
+        Blame.PROGRAM,
+        "that machine has no NVIDIA driver, or its container gets none: let the script take the CPU there, or run it "
+        "where nvidia-smi shows a GPU",
+    ),
+    GpuError(
+        r"Torch not compiled with CUDA enabled",
+        Blame.PROGRAM,
+        "that torch was built for CPUs: install a build with CUDA for that python, or let the script take the CPU",
+    ),
+    GpuError(
+        r"no CUDA-capable device|invalid device ordinal",
         Blame.PROGRAM,
         "that rank has no GPU of the number that it asked for: take LOCAL_RANK, and no more ranks than nvidia-smi "
         "-L and CUDA_VISIBLE_DEVICES show",

@@ -37,6 +37,7 @@ from orchestrator.runs.state import Ending, HandleStatus, member_of
 Record = dict[str, Any]
 
 MOST_KEPT: Final = 32  # records
+DELETED: Final = "orch gc ends what is left of it here, and orch gc --profile PROFILE on a profile's machines"
 _Made = TypeVar("_Made")
 REMOVED_PREFIX: Final = ".removed-"  # of a run's folder that is being deleted
 
@@ -407,6 +408,11 @@ def find_run(root: Path, reference: str, *, newest: bool = True) -> RunDir:
         raise RunNotFoundError(f"{sweep} is a sweep of {len(matches)} runs", f"name one of them: {min(matches)}")
     if len(matches) == 1 and reference:
         return RunDir(root / "runs" / matches[0])
+    deleted = [name for name in _names(root / "live") if reference and name.startswith(reference)]
+    if not matches and len(deleted) == 1:
+        raise RunNotFoundError(
+            f"the folder of run {deleted[0]} was deleted while the run may have been going on", DELETED
+        )
     if not matches or not reference:
         raise RunNotFoundError(f"no run is called '{reference}'", "orch status -a lists all runs")
     shown = ", ".join(sorted(matches)[:5]) + (" ..." if len(matches) > 5 else "")

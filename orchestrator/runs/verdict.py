@@ -73,7 +73,8 @@ def verdict_of(
         reason = first["reason"] or f"{first['cause']} before the ranks were started"
         return Verdict(outcome, _cause_of(first), reason, hint=hint_for(reason, None, None), survivors=survivors)
     words = [_who_was_lost(nodes, own), *(event["reason"] for event in given_up[:1])]
-    return Verdict(Outcome.FAILED, Cause.INFRA, "; ".join(word for word in words if word), survivors=survivors)
+    reason = "; ".join(word for word in words if word)
+    return Verdict(Outcome.FAILED, Cause.INFRA, reason, hint=hint_for(reason, None, None), survivors=survivors)
 
 
 def _with_better_word(verdict: Verdict, by_node: Mapping[int, list[Event]]) -> Verdict:
@@ -390,6 +391,11 @@ _RULES: tuple[tuple[str, str], ...] = (
         "num_nodes=int(os.environ['GROUP_WORLD_SIZE'])",
     ),
     (r"input \S+ can't be fetched", "give a source that this very node can open, or a file that every node sees"),
+    (
+        r"vanished without a word|its agent closed the connection",
+        "if nobody killed the agent, the kernel may have, because memory was short (dmesg on that machine shows it): "
+        "fewer ranks or workers (num_workers) there, a smaller batch, or more memory for the job",
+    ),
     (
         r"Cannot allocate memory|MemoryError|can't allocate memory",
         "the host ran out of memory: fewer ranks per node, or a smaller batch",

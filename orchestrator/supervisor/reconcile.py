@@ -20,7 +20,7 @@ from orchestrator.runs.files.file_cache import FileCache
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.reducer import reduce
 from orchestrator.runs.state import Cause, Ending, NodeStatus, Outcome, RunState, RunStatus, Verdict
-from orchestrator.runs.store import RunDir, check_own, retire, tidy
+from orchestrator.runs.store import DELETED, RunDir, check_own, retire, tidy
 from orchestrator.supervisor.decide import (
     Action,
     CleanUp,
@@ -46,8 +46,8 @@ def state_of(run: RunDir, alive: Mapping[int, bool | None] | None = None, known:
     record, ending = run.record(), run.ending()
     if record.is_lost and ending is None:
         run.check_is_there()
-        reason = "its record run.json is not there: a submit or an rm was interrupted"
-        verdict = Verdict(Outcome.FAILED, Cause.INFRA, reason)
+        reason = "its record run.json is not there: a submit or an rm was interrupted, or its folder was deleted"
+        verdict = Verdict(Outcome.FAILED, Cause.INFRA, reason, hint=DELETED)
         return RunState(run.run_id, record.name, record.profile_name, 0.0, RunStatus.FAILED, verdict=verdict)
     check_kind(run, record)
     machine = backend(record.kind)
@@ -154,9 +154,19 @@ def act(root: Path, run: RunDir, machine: Backend, action: Action) -> Verdict | 
                 from orchestrator.runs.missing_files import with_missing_file  # noqa: PLC0415 (most ranks end well)
 
                 verdict = with_missing_file(run, verdict)
-            _finish(root, run, machine, Ending(verdict, ended or time.time()))
-            return verdict
+            told = _with_nearby_module(run, verdict)
+            _finish(root, run, machine, Ending(told, ended or time.time()))
+            return told
     return None
+
+
+def _with_nearby_module(run: RunDir, verdict: Verdict) -> Verdict:
+    """Return the verdict; its hint says where a missing module is, if that is above the code folder."""
+    if verdict.error is None or verdict.error.get("type") != "ModuleNotFoundError":
+        return verdict
+    from orchestrator.runs.nearby_module import with_nearby_module  # noqa: PLC0415 (few runs end so)
+
+    return with_nearby_module(verdict, run.record().code_dir)
 
 
 def _finish(root: Path, run: RunDir, machine: Backend, ending: Ending) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import sys
@@ -17,6 +18,7 @@ from orchestrator.protocol.files import locked_if_free
 from orchestrator.runs.store import RunDir, check_own, is_any_live, live_runs, state_root
 
 RECORD = "supervisor.json"
+FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 ARGV: Final = (sys.executable, "-P", "-m", "orchestrator.supervisor")
 
 
@@ -36,9 +38,12 @@ def attended_root() -> Path:
 
 
 def attend(root: Path) -> None:
-    """Start a supervisor where runs are live and none looks after them; one that was stopped goes on."""
+    """Start a supervisor where runs are live and none looks after them; one that was stopped goes on.
+
+    Whoever looks at runs may look, also if the disk has no room for what a supervisor writes.
+    """
     if is_any_live(root):
-        with contextlib.suppress(PermissionError, StoreError):
+        try:
             check_own(root)
             with supervisor_lock(root) as is_free:
                 pass
@@ -46,6 +51,11 @@ def attend(root: Path) -> None:
                 start_supervisor(root, without=_secret_names(root))
             else:
                 continue_supervisor(root)
+        except (PermissionError, StoreError):
+            pass
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
 
 
 def supervisor_of(root: Path) -> Process | None:

@@ -34,6 +34,9 @@ REFUSED: Final = os.strerror(errno.ECONNREFUSED)
 LOST: Final = (OSError, EOFError, paramiko.SSHException)  # how a connection that breaks shows itself
 
 
+# paramiko's words for a server that stops answering before, in and after the handshake.
+_SILENT: Final = ("Error reading SSH protocol banner", "No existing session", "Authentication timeout", "Timeout")
+
 Opened = TypeVar("Opened")
 
 
@@ -195,6 +198,8 @@ def _why_unreachable(error: Exception, seconds: float) -> str:
         return f"{os.strerror(errno.ETIMEDOUT)} after {seconds:g} s"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
+    if isinstance(error, paramiko.SSHException) and str(error).startswith(_SILENT):
+        return f"sshd there took the connection, and then did not answer within {CONNECT_SECONDS:g} s (frozen, or busy)"
     return str(error) or type(error).__name__
 
 

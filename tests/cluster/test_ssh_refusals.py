@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -110,6 +111,44 @@ def test_a_host_without_python(lab: Lab) -> None:
     lab.control.sshd("n2", "SetEnv PATH=/nonexistent")
     said = refused(lab)
     assert "n2: it has no python3" in said
+
+
+def test_a_python3_that_does_not_work(lab: Lab) -> None:
+    for number, (host, program) in enumerate({"n2": "exit 1", "n3": "echo no libc >&2; exit 2"}.items()):
+        file = lab.control.file(host, f"/home/alice/broken{number}/python3")
+        file.parent.mkdir()
+        file.write_text(f"#!/bin/sh\n{program}\n")
+        file.chmod(0o755)
+        lab.control.sshd(host, f"SetEnv PATH=/home/alice/broken{number}:/usr/bin:/bin")
+    said = refused(lab)
+    assert "n2: its python3 does not start orch's server: it ended with code 1 without a word" in said
+    assert "n3: its python3 does not start orch's server: it ended with code 2 and printed: no libc" in said
+    page = lab.orch("doctor", "--profile", lab.profile()).out
+    assert "fail  node 1 (n2), python3: " in page
+
+
+def test_what_no_machine_has_is_said_of_all_of_them(lab: Lab) -> None:
+    """A module, an interface and a setup line, each before or as the ranks start; the shell's words are here."""
+    job = lab.job("lacks", "import no_such_module\n")
+    why = said_of(lab, job)
+    assert "the module no_such_module is missing on all 3 machines (n1, n2, n3); python there: /" in why
+    assert "orch doctor -p lab" in why
+    why = said_of(lab, job, interface="eth9")
+    assert "node 0 (n1), node 1 (n2), node 2 (n3): it has no network interface eth9" in why
+    assert (
+        "fail  node 2 (n3), master: it has no network interface eth9"
+        in lab.orch("doctor", "--profile", lab.profile(interface="eth9")).out
+    )
+    why = said_of(lab, job, setup=["true", "module load cuda"])
+    assert "setup line 2 failed: module load cuda: module: command not found" in why
+    assert "module: command not found" in lab.orch("logs", "last").out
+
+
+def said_of(lab: Lab, job: str, **fields: Any) -> str:
+    """What `orch why` says of such a run, on one line."""
+    run = lab.submit(job, "--profile", lab.profile(**fields))
+    assert lab.wait(run).code == 100
+    return " ".join(lab.orch("why", run).out.split())
 
 
 def test_a_name_that_does_not_exist(lab: Lab) -> None:

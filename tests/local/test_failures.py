@@ -271,6 +271,16 @@ def test_a_module_that_no_node_has_is_looked_for_on_all_of_them(orch: Orch, proj
     assert "orch doctor -p place" in done.err
 
 
+def test_a_module_above_the_code_folder_is_named_with_its_place(orch: Orch, project) -> None:
+    folder = project(helpers_py="", place_yaml="kind: local\nnproc_per_node: 1\n")
+    (folder / "tools").mkdir()
+    (folder / "tools" / "train.py").write_text("import helpers\n")
+    (folder / "tools" / "job.yaml").write_text("script: train.py\nlauncher: exec\n")
+    done = orch("submit", str(folder / "tools" / "job.yaml"), "-p", str(folder / "place.yaml"), "-f", timeout=200)
+    assert done.code == 100
+    assert f"helpers is in {folder}, and only {folder / 'tools'} was sent along" in orch("why", "last").out
+
+
 def test_an_interface_that_is_not_there_is_named_before_any_rank_starts(orch: Orch, project) -> None:
     folder = project(place_yaml="kind: local\nnodes: 2\nnproc_per_node: 1\ninterface: eth9\n")
     done = orch("submit", "hello", "-p", str(folder / "place.yaml"), "-f", timeout=200)

@@ -111,7 +111,9 @@ def status_page(
     style: Style = plain, *, last_line: str = "", width: int | None = None,
 ) -> str:  # fmt: skip
     """Return everything about one run on one screen; with a `width` no line is longer, but for the folder's."""
-    lines = [f"{state.run_id}  {style(state.state, COLOURS.get(state.state, ''))}"]
+    away = [node.host for node in state.nodes if node.unreachable is not None and not state.is_final]
+    seen = f", {in_words(away)} out of reach" if away else ""
+    lines = [f"{state.run_id}  {style(state.state, COLOURS.get(state.state, ''))}{seen}"]
     facts = {
         "profile": f"{state.profile}, {len(state.nodes)} node{'s' * (len(state.nodes) != 1)}, "
         f"{state.world_size or '?'} ranks",

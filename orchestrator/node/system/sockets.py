@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 
 from orchestrator.node.system.tcp_peers import listeners
@@ -13,7 +14,11 @@ PADDING = "." * (64 << 10)  # both ways: of a path with a smaller MTU on the way
 
 
 def listen(addrs: tuple[str, ...], ports: tuple[int, ...]) -> list[socket.socket]:
-    """Open a socket at each address, on the first of the ports that is free at all of them; OSError when none is."""
+    """Open a socket at each address, on the first of the ports that is free at all of them.
+
+    Raises OSError if there is none; it says that the ports are taken only if this is the reason for each of them.
+    """
+    other = None
     for port in ports:
         socks: list[socket.socket] = []
         try:
@@ -24,8 +29,11 @@ def listen(addrs: tuple[str, ...], ports: tuple[int, ...]) -> list[socket.socket
             for sock in socks:
                 sock.close()
             problem = error
-    if not any(ports):
-        raise OSError(f"no port can be had at {', '.join(addrs)}: {problem.strerror}")
+            if error.errno != errno.EADDRINUSE:
+                other = error
+    if not any(ports) or other is not None:
+        why = (other or problem).strerror or str(other or problem)
+        raise OSError(f"no port can be opened at {', '.join(addrs) or 'any address'}: {why}")
     by = f", by {users}" if (users := listeners(ports)) else ""
     raise OSError(f"all of the agents' rendezvous ports are taken{by}: {', '.join(map(str, ports))}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -169,6 +170,19 @@ def test_a_bug_is_a_sentence_and_shown_on_request(orch, monkeypatch: pytest.Monk
     monkeypatch.setattr(sys, "argv", ["orch", "status"])
     with pytest.raises(KeyError):
         orchestrator.cli.main()
+
+
+def test_a_full_disk_is_no_bug_and_keeps_nobody_from_looking(orch, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/home/me/.orch/x")
+
+    make_run("r-111111")
+    monkeypatch.setattr("orchestrator.supervisor.start.supervisor_lock", full)
+    assert "r-111111" in orch("status").out
+    monkeypatch.setattr("orchestrator.operations.points.grouped", full)
+    done = orch("status")
+    assert (done.code, done.err.splitlines()[0]) == (1, "orch: /home/me/.orch/x: No space left on device")
+    assert "df -i" in done.err
 
 
 def test_ctrl_c_detaches(orch, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,6 +92,7 @@ def test_a_machine_out_of_reach_is_named_with_since_when_and_why() -> None:
     assert runs.note(state, BEAT, NOW).startswith(f"{said}; step ")
     page = runs.status_page(state, BEAT, None, RUN, NOW)
     assert f"machines   {said}\n" in page
+    assert page.splitlines()[0].endswith("running, n2 out of reach")
     assert "running (out of reach)" in page.splitlines()[-1]
     both = runs.note(replace(state, nodes=tuple(replace(node, unreachable=cut) for node in NODES)), BEAT, NOW)
     assert both.startswith("node 0 (n1), node 1 (n2) out of reach for 40.0 s: n2: No route")

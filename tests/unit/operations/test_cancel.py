@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from orchestrator.backends.base import NodeProof
 from orchestrator.node.system.processes import identify
 from orchestrator.operations import runs
 from orchestrator.runs.state import Outcome, Verdict
@@ -26,6 +28,9 @@ def test_a_run_whose_start_is_still_at_work_is_not_said_to_have_ended(
     assert (done.state.is_final, done.had_ended, done.is_proven) == (False, False, False)
     said = "slow-111111 has been told to stop, and has not ended yet (stopping); wait for it: orch wait slow-111111"
     assert done.said == said
+    away = [NodeProof(node, f"n{node}", 0, is_unreachable=True) for node in (1, 2)]
+    assert "could not be told to stop, as none of its machines is in reach" in replace(done, proofs=tuple(away)).said
+    assert replace(done, proofs=(*away, NodeProof(3, "n3", 0))).said == said
     run.write("verdict.json", {**Verdict(Outcome.CANCELLED).to_json(), "ended": 2.0})
     again = runs.cancel(tmp_path, run, now=True)
     assert (again.said, again.is_proven) == ("slow-111111 already finished (cancelled)", True)

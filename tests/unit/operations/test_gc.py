@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.errors import RunNotFoundError
 from orchestrator.node.server import leftovers
 from orchestrator.node.system import processes
 from orchestrator.node.system.processes import MARK, identify, is_alive
@@ -21,7 +23,8 @@ from orchestrator.operations import gc as operation
 from orchestrator.operations.gc import Finding, collect_garbage
 from orchestrator.operations.removal import removal_of
 from orchestrator.protocol.files import temporary_name
-from orchestrator.runs.store import RunDir, create_run, remove_run
+from orchestrator.runs.store import RunDir, create_run, find_run, remove_run
+from orchestrator.supervisor.reconcile import state_of
 
 Start = Callable[..., subprocess.Popen[bytes]]
 
@@ -131,6 +134,19 @@ def test_runs_unknown_here_are_listed_and_ended_only_when_asked_and_dead(
     agent.wait()
     assert list(gc(root, unknown=True).values()) == ["ended"]
     alive.wait(5)
+
+
+def test_processes_of_a_run_whose_folder_was_deleted_under_it_are_ended(root: Path, start: Start) -> None:
+    run = recorded(root, "gone-bbb222", ended=False)
+    rank = start("gone-bbb222/0")
+    shutil.rmtree(run.path)
+    with pytest.raises(RunNotFoundError, match="the folder of run gone-bbb222 was deleted") as caught:
+        find_run(root, "gone-b")
+    assert "orch gc" in caught.value.hint
+    run.node(0).mkdir(parents=True)  # as its agent does with the next event
+    assert state_of(run).verdict.hint == caught.value.hint
+    assert {name.split()[0]: done for name, done in gc(root).items()}[str(rank.pid)] == "ended"
+    rank.wait(5)
 
 
 def test_a_process_without_the_mark_or_of_another_user_is_not_seen(root: Path, start: Start, monkeypatch) -> None:

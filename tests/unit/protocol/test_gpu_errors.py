@@ -73,7 +73,8 @@ TABLE = [
      "GiB of which 1.12 GiB is free.", "user_error", False, "expandable_segments"),
     (CUDA, f"CUDA error: invalid device ordinal{NOTE}", "user_error", False, "LOCAL_RANK"),
     ("RuntimeError", "Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU", "user_error",
-     False, "nvidia-smi -L"),
+     False, "no NVIDIA driver"),
+    ("AssertionError", "Torch not compiled with CUDA enabled", "user_error", False, "built for CPUs"),
     (CUDA, f"CUDA error: an illegal memory access was encountered{NOTE}", "user_error", False, "compute-sanitizer"),
     (CUDA, "CUDA error: unspecified launch failure", "user_error", False, "compute-sanitizer"),
 ]  # fmt: skip

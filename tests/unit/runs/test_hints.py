@@ -19,6 +19,11 @@ from orchestrator.runs.verdict import hint_for
             "node 1 (b): it has no network interface eth9, which the profile names; its interfaces: lo",
             "leave interface",
         ),
+        (
+            "the agent of node 0 (a) vanished without a word: killed, or its machine went down",
+            "memory was short",
+        ),
+        ("node 1 (b) was lost: its agent closed the connection", "memory was short"),
         ("ModuleNotFoundError No module named 'wandb'", "an import failed"),
         ("RuntimeError EADDRINUSE, Address already in use", "MASTER_PORT"),
         ("RuntimeError Watchdog caught collective operation timeout", "a collective timed out"),

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from paramiko import SSHException
 
 from orchestrator.errors import BackendError
 from orchestrator.transport.address import Address
-from orchestrator.transport.connection import NeedsOpenSshError, connect
+from orchestrator.transport.connection import NeedsOpenSshError, _why_unreachable, connect
 from orchestrator.transport.host_keys import Mark, known_host, revoked_by
 from orchestrator.transport.openssh import Resolved
 
@@ -128,3 +129,10 @@ def test_a_host_of_which_only_the_authority_is_known_is_left_to_openssh(tmp_path
         connect(Address("n1"), Resolved("n1", known_hosts=(str(file),)), None)
     with pytest.raises(NeedsOpenSshError, match="known by /usr/bin/ask %H"):
         connect(Address("n1"), Resolved("n1", known_hosts_command="/usr/bin/ask %H"), None)
+
+
+@pytest.mark.parametrize(
+    "words", ["No existing session", "Error reading SSH protocol banner", "Timeout opening channel."]
+)
+def test_an_sshd_that_stops_answering_is_named_so(words: str) -> None:
+    assert "sshd there took the connection, and then did not answer" in _why_unreachable(SSHException(words), 5.0)

@@ -1,0 +1,51 @@
+"""A module that a run lacked, and that lies beside the code folder on the machine from which the run was submitted."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from orchestrator.runs.state import Verdict
+
+MOST_LEVELS = 3  # above the code folder
+_MISSING = re.compile(r"No module named '?(\w+)")
+
+
+def with_nearby_module(verdict: Verdict, code_dir: str | None) -> Verdict:
+    """Return the verdict; if a module was missing that lies above the code folder, with a hint that says where."""
+    error = verdict.error or {}
+    found = _MISSING.match(str(error.get("message"))) if error.get("type") == "ModuleNotFoundError" else None
+    if found is None or code_dir is None:
+        return verdict
+    code, name = Path(code_dir), found[1]
+    for folder in _above(code):
+        place = next((each for each in (folder, folder / "src") if _has(each, name)), None)
+        if place is not None:
+            up = os.path.relpath(folder, code)
+            path = os.path.relpath(place, folder)
+            hint = (
+                f"{name} is in {place}, and only {code} was sent along: start orch in {folder}, or set code.dir: {up} "
+                f"in the job; env: {{PYTHONPATH: {path}}} lets a script in a folder below import it"
+            )
+            return replace(verdict, hint=hint)
+    return verdict
+
+
+def _above(code: Path) -> list[Path]:
+    """Return the folders above the code folder, as far as its repository goes."""
+    found: list[Path] = []
+    for inner, folder in zip([code, *code.parents], list(code.parents)[:MOST_LEVELS], strict=False):
+        if (inner / ".git").exists():
+            break
+        found.append(folder)
+    return found
+
+
+def _has(folder: Path, name: str) -> bool:
+    """Tell whether Python would find the module in this folder; a folder counts if Python files are in it."""
+    try:
+        return (folder / f"{name}.py").is_file() or any((folder / name).glob("*.py"))
+    except OSError:
+        return False

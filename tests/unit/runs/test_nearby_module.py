@@ -1,0 +1,52 @@
+"""A missing module that lies above the code folder is pointed at, and no other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.runs.nearby_module import with_nearby_module
+from orchestrator.runs.state import Cause, Outcome, Verdict
+
+
+def hint(code: Path, module: str = "pkg.data", kind: str = "ModuleNotFoundError") -> str:
+    error = {"type": kind, "message": f"No module named '{module}'"}
+    verdict = Verdict(Outcome.FAILED, Cause.USER_ERROR, error=error, hint="install it")
+    return with_nearby_module(verdict, str(code)).hint
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A repository with the packages pkg and src/inner, a module one.py, a folder of data, and code in a/tools."""
+    top = tmp_path / "repo"
+    for folder in (".git", "pkg", "src/inner", "data", "a/tools"):
+        (top / folder).mkdir(parents=True)
+    for file in ("pkg/__init__.py", "src/inner/x.py", "one.py", "data/x.txt", "../outside.py"):
+        (top / file).touch()
+    return top
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("pkg", ["pkg is in {top}, and only {top}/a/tools was sent along", "code.dir: ../..", "PYTHONPATH: ."]),
+        ("one", ["one is in {top}, "]),
+        ("inner.x", ["inner is in {top}/src, ", "PYTHONPATH: src"]),
+    ],
+)
+def test_a_module_above_the_code_is_pointed_at(repository: Path, module: str, words: list[str]) -> None:
+    said = hint(repository / "a" / "tools", module)
+    for word in words:
+        assert word.format(top=repository) in said
+
+
+@pytest.mark.parametrize("module", ["torch", "data", "outside"])
+def test_what_is_no_module_of_the_repository_is_not(repository: Path, module: str) -> None:
+    assert hint(repository / "a" / "tools", module) == "install it"
+
+
+def test_other_errors_and_a_code_folder_that_is_the_repository_keep_their_hint(repository: Path) -> None:
+    assert hint(repository / "a" / "tools", kind="ValueError") == "install it"
+    assert hint(repository, "outside") == "install it"
+    assert hint(repository / "gone", "nothing") == "install it"
