@@ -54,7 +54,10 @@ def find(run_dir: str, code_dir: str, checkpoints: str, rules: OutputRules) -> F
     before, made = read_baseline(code_dir)
     found = Found({CODE: code_dir, OUTPUTS: outputs})
     _add(found, CODE, _Walk(code_dir, Matcher(rules), checkpoints), before)
-    _add(found, OUTPUTS, _Walk(outputs, None, checkpoints), {})
+    if os.path.islink(outputs):  # orch has made a folder there
+        found.passed_over.append(outputs)
+    else:
+        _add(found, OUTPUTS, _Walk(outputs, None, checkpoints), {})
     if checkpoints and not any(
         _is_within(checkpoints, each) or _is_within(each, checkpoints) for each in found.roots.values()
     ):
