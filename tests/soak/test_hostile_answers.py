@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -150,4 +151,5 @@ def test_whatever_a_machine_answers_its_run_ends_and_nothing_else_is_written(soa
             except Exception as error:  # noqa: BLE001 (that is what is counted)
                 soak.fail(f"{what}: {error!r:.500}")
         soak.check(set(home.iterdir()) == before, f"{machine.done}: it wrote {set(home.iterdir()) - before}")
+        shutil.rmtree(home)
     soak.end("answers of a machine replaced by others, and what follows from each", count)
