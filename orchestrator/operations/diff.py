@@ -171,7 +171,7 @@ def _text(run: RunDir, path: str, entry: list[str]) -> list[str] | None:
     try:
         if entry[0] not in "fx":
             return None
-        content = read_regular(file, TEXT_BYTES, run.path)
+        content = read_regular(file, TEXT_BYTES, run.path / "code")  # which is a link in the runs of a sweep
         return content.decode().splitlines() if hashlib.sha256(content).hexdigest() == entry[1] else None
     except (OSError, ValueError):
         return None

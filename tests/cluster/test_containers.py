@@ -376,6 +376,11 @@ seen = sorted(os.path.relpath(path, run) for path, *_ in os.walk(run))
 print(json.dumps({"seen": seen, **{name: attempted(attack) for name, attack in attacks.items()}}), flush=True)
 open(os.environ["ORCH_METRICS_FILE"], "a").write(json.dumps({"kind": "train", "step": attempt, "loss": 1.0}) + "\\n")
 json.dump({"attempt": attempt}, open(os.environ["ORCH_RESULT_FILE"], "w"))
+own = f"{node}/attempt_{attempt}"
+for name in ("rank_7.log", "rank_8.log.1", "error_7.json", "flight_7", "stacks_7.txt", "result_7.json"):
+    os.symlink("/home/alice/private", f"{own}/{name}")  # a file of the host, which is not in the container
+os.mkfifo(f"{own}/beat_7")
+os.mkfifo(f"{own}/rank_9.log")
 sys.exit(attempt == 0)
 """
 ROOT = {"user": "0:0", "cap_add": ["DAC_OVERRIDE"]}  # whose own files in the container are nobody's outside
@@ -385,6 +390,7 @@ ROOT = {"user": "0:0", "cap_add": ["DAC_OVERRIDE"]}  # whose own files in the co
 def test_a_container_reaches_nothing_that_its_agent_acts_on(lab: Lab, image: str, extra: dict[str, Any]) -> None:
     """The container sees a folder of its own in place of the run's, in which it may write as it likes."""
     job = lab.job("attacks", ATTACKS, launcher="exec", container=container(image, **extra), retry={"user_error": 1})
+    lab.control.output("n1", "sh", "-c", "echo SECRET > ~/private", user=ALICE.name)
     run = lab.submit(job, "--profile", lab.profile(hosts=["n1"], runtime="docker"))
     assert lab.wait(run).code == 0, lab.orch("why", run).out
     said = [json.loads(line) for line in lab.log(run).splitlines() if line.startswith("{")]
@@ -406,6 +412,9 @@ def test_a_container_reaches_nothing_that_its_agent_acts_on(lab: Lab, image: str
     assert json.loads((folder / "result.json").read_text()) == {"attempt": 1}
     assert [json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()] == [0, 1]
     assert not list(folder.glob("nodes/0/attempt_2"))
+    shown = [lab.orch(*words).out for words in (("logs", run, "--all"), ("why", run), ("events", run))]
+    kept = [path for path in folder.rglob("*") if path.is_file() and b"SECRET" in path.read_bytes()]
+    assert (kept, [text for text in shown if "SECRET" in text]) == ([], [])
     gone(lab.control, "n1")
     lab.assert_nothing_left(run, ("n1",))
 

@@ -190,19 +190,24 @@ def test_whatever_is_in_the_place_of_a_file_commands_end_and_show_nothing_of_oth
     for name in names:
         (private / name).write_bytes(others_version((private / name).read_bytes()))
     cases = [
-        (name, kind, is_live) for name in names for kind in KINDS for is_live in templates if _is_there(name, is_live)
+        (name, kind, is_live)
+        for name in names
+        for kind in KINDS
+        for is_live in templates
+        if _applies(name, kind, is_live)
     ]
     if not soak.full:
         chance = random.Random(7)  # the same in each test run
-        cases = [(each, chance.choice(KINDS), chance.random() < 0.3) for each in names for _ in range(2)]
-        cases = [(name, kind, is_live and _is_there(name, is_live)) for name, kind, is_live in cases]
+        cases = [(each, KINDS[at % len(KINDS)], chance.random() < 0.3) for at, each in enumerate(names)]
+        cases = [(name, kind, live and name != "verdict.json") for name, kind, live in cases]
+        cases = [case for case in cases if _applies(*case)]
     count = 0
     with command_runner() as run:
         for number, (name, kind, is_live) in enumerate(cases):
             home = tmp_path / f"work_{number}"
             shutil.copytree(templates[is_live], home, symlinks=True)
             kind(home / "runs" / RUN / name, private / name)
-            some = COMMANDS if soak.full else random.Random(number).sample(COMMANDS[:-1], 3)
+            some = COMMANDS if soak.full else random.Random(number).sample(COMMANDS[:-1], 2)
             for argv in some:
                 count += 1
                 examine(
@@ -212,8 +217,9 @@ def test_whatever_is_in_the_place_of_a_file_commands_end_and_show_nothing_of_oth
     soak.end("files of a run replaced by what is none, and each command", count)
 
 
-def _is_there(name: str, is_live: bool) -> bool:
-    return not (is_live and name == "verdict.json")
+def _applies(name: str, kind: Callable[[Path, Path], None], is_live: bool) -> bool:
+    """Leave out what a run that goes on has not, and the run's own folder as a link, as some profiles have it."""
+    return not (is_live and name == "verdict.json") and not (kind is link_of_its_folder and "/" not in name)
 
 
 def examine(soak: Soak, what: str, said: tuple[int | None, bytes], home: Path) -> None:

@@ -46,7 +46,7 @@ def send_code(session: Session, run: RunDir, workdir: str, code_dir: str) -> int
     sizes: list[int] = []
     values: dict[str, Any] = {"workdir": workdir, "code_dir": code_dir}
     for digest in absent:
-        content = read_regular(run.path / "code" / paths[digest], MOST_CONTENT, run.path)
+        content = read_regular(run.path / "code" / paths[digest], MOST_CONTENT, run.path / "code")
         batch, sizes, sent = batch + content, [*sizes, len(content)], sent + len(content)
         if len(batch) >= BATCH:
             session.call("unpack", batch, sizes=sizes, **values)

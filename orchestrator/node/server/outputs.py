@@ -80,7 +80,10 @@ def find(run_dir: str, code_dir: str, checkpoints: str, rules: OutputRules, *, h
     known = {CODE: code_dir, OUTPUTS: output_folder(run_dir)}
     found = Found(dict(known))
     _add(found, CODE, _Walk(code_dir, Matcher(rules), checkpoints, run_dir), before)
-    _add(found, OUTPUTS, _Walk(known[OUTPUTS], None, checkpoints, run_dir), {})
+    if os.path.islink(known[OUTPUTS]):  # orch has made a folder there
+        found.passed_over.append(known[OUTPUTS])
+    else:
+        _add(found, OUTPUTS, _Walk(known[OUTPUTS], None, checkpoints, run_dir), {})
     if checkpoints and not any(
         _is_within(checkpoints, each) or _is_within(each, checkpoints) for each in known.values()
     ):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from orchestrator.runs.files.log_filter import LineFilter
 
 CHUNK = 1 << 18
-MOST_TAIL = 64 << 20  # bytes of a log that may be its last lines
+MOST_TAIL = 16 << 20  # bytes of a log that may be its last lines
 MOST_BEAT = 1 << 16
 LAST_BYTES = 1 << 15  # of a log, in which its last line is looked for
 NO_RANK = -1  # the rank of a launcher's log

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import Any
 
@@ -106,3 +107,12 @@ def test_no_secret_of_either_run_is_shown(tmp_path: Path, monkeypatch: pytest.Mo
         (row.section, row.what, row.one, row.other) for row in found.rows
     ]
     assert found.files[0].diff[-3:] == ("-key = 1", "-print('***')", "+key = 2")
+
+
+def test_the_code_that_runs_of_a_sweep_share_is_reached_through_their_link(tmp_path: Path) -> None:
+    runs = [made(tmp_path, name, {"a.py": text}, {}, {}) for name, text in (("one", "x = 1\n"), ("two", "x = 2\n"))]
+    for run in runs:
+        os.rename(run.path / "code", tmp_path / f"shared-{run.run_id}")
+        (run.path / "code").symlink_to(tmp_path / f"shared-{run.run_id}")
+    found = compare(*runs, (state("one"), state("two")))
+    assert found.files[0].diff == ("--- a.py", "+++ a.py", "@@ -1 +1 @@", "-x = 1", "+x = 2")

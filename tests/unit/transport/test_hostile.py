@@ -111,7 +111,7 @@ def head(**values: Any) -> bytes:
 
 
 @settings(max_examples=150)
-@given(says=st.lists(LINES, max_size=4).map(b"".join), do=st.sampled_from(["steps", "poll_changes", "lease", "hello"]))
+@given(says=st.lists(LINES, max_size=4).map(b"".join), do=st.sampled_from([*SHAPES]))
 def test_any_answer_is_one_or_an_error_that_names_the_host(says: bytes, do: str) -> None:
     error = None
     try:

@@ -197,3 +197,12 @@ def test_a_hash_is_kept_until_the_file_changes(run: Path) -> None:
     assert sha256() == hashlib.sha256(b"one").hexdigest() == sha256()
     (run / "a").write_text("two")
     assert sha256() == hashlib.sha256(b"two").hexdigest()
+
+
+def test_a_link_in_the_place_of_the_output_folder_is_passed_over(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private/key").write_text("SECRET")
+    (run / "outputs").rmdir()
+    (run / "outputs").symlink_to(tmp_path / "private")
+    listed = found(run)
+    assert (listed.files, listed.passed_over) == ([], [str(run / "outputs")])
