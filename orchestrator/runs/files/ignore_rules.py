@@ -110,7 +110,7 @@ class LeftOut:
 
 
 def measure_left_out(top: Path, paths: Iterable[str], rules: Rules, sent: Collection[str] = ()) -> LeftOut:
-    """Return how much these paths are, of which a folder's ends with a slash; without files that are sent all the same."""
+    """Return how much these paths are without the files that are `sent` all the same; a folder ends with a slash."""
     room, total, is_more = MOST_MEASURED, 0, False
     found: list[tuple[str, int, str]] = []
     for path in paths:
