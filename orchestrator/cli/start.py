@@ -38,12 +38,11 @@ def _submit(root: Path, prepared: Any, *, as_json: bool, follow: bool) -> int:
         return _delegate(root, prepared, as_json=as_json, follow=follow)
     with naming_who_is_awaited(kind_of(dict(prepared.profile))) as elsewhere:
         run = submit.submit(root, prepared, elsewhere.hear)
-    if prepared.interpreter is not None and not as_json:
-        say(f"python {prepared.interpreter.path} ({prepared.interpreter.why})")
     wait = submit.wait_for_places(run)
     on_supervisor = notes.note_on_wait() if wait else notes.note_on_supervisor(prepared, starts_later=was_queued(run))
     events = run.events()
-    for note in (code_note(events), left_out_note(events), on_supervisor,
+    on_python = notes.note_on_python(prepared)
+    for note in (on_python, code_note(events), left_out_note(events), on_supervisor,
                  submit.note_on_profile(run), submit.note_on_queue(run)):  # fmt: skip
         if note:
             say(note)

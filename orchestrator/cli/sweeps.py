@@ -63,11 +63,10 @@ def submit_points(
         return _delegate(root, found, as_json=as_json)
     runs = sweeping.submit_sweep(root, found)
     sweep = str(sweep_of(runs[0].run_id))
-    if found.prepared[0].interpreter is not None and not as_json:
-        say(f"python {found.prepared[0].interpreter.path} ({found.prepared[0].interpreter.why})")
     on_supervisor = notes.note_on_supervisor(found.prepared[0], starts_later=was_queued(runs[0]))
     events = runs[0].events()
-    for note in (code_note(events), left_out_note(events), on_supervisor, note_on_profile(runs[0])):
+    on_python = notes.note_on_python(found.prepared[0])
+    for note in (on_python, code_note(events), left_out_note(events), on_supervisor, note_on_profile(runs[0])):
         if note:
             say(note)
     if as_json:

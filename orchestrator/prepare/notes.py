@@ -39,6 +39,15 @@ def notes_on_request(prepared: Prepared, profile: str) -> list[str]:
     return notes
 
 
+def note_on_python(prepared: Prepared) -> str:
+    """Return one line about the Python that trains on this machine; empty elsewhere."""
+    profile, chosen = prepared.profile, prepared.interpreter
+    if chosen is not None:
+        return f"python {chosen.path} ({chosen.why})"
+    named = profile.python if profile.kind == "local" and profile.runtime == "none" else None
+    return f"python {named} (named by the line or the profile)" if named else ""
+
+
 def note_on_gpus(prepared: Prepared) -> str:
     """Say that several nodes here find too few GPUs, in one line; empty where each rank has one, or there are none."""
     profile = prepared.profile

@@ -419,7 +419,8 @@ _RULES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"ModuleNotFoundError|ImportError|No module named",
-        "an import failed: install the package for the profile's python, or ship the module in the code folder",
+        "an import failed: install the package for that python, name another python in the profile "
+        "(--set profile.python=PATH), or put the module into the code folder",
     ),
     (
         r"Address already in use|EADDRINUSE",

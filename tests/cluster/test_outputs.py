@@ -98,6 +98,21 @@ def test_what_an_ordinary_script_writes_comes_home_byte_for_byte(lab: Lab) -> No
     assert "10 output files (2.2 MB) went with" in lab.orch("rm", run).err
 
 
+def test_a_file_that_was_not_sent_and_a_module_that_is_not_there_are_explained(lab: Lab) -> None:
+    job = lab.job("misses", "open('data/train.bin')", launcher="exec", args=["--meta=data/meta.pkl"])
+    (lab.home / "misses/data").mkdir()
+    for name in ("data/train.bin", "data/meta.pkl", ".gitignore"):
+        lab.write(f"misses/{name}", "data/\n")
+    done = lab.orch("submit", job, "--profile", lab.profile(hosts=["n1"]))
+    assert "not sent of the code folder: 1 file (6 bytes): data/ (6 bytes) by .gitignore:1 (data/)" in done.err
+    run = done.out.strip()
+    lab.wait(run)
+    assert "data/train.bin is in /home/alice/misses and was not sent: .gitignore:1 (data/)" in lab.orch("why", run).out
+    run = lab.submit(lab.job("imports", "import no_such_module", launcher="exec"), "-p", lab.profile(hosts=["n1"]))
+    lab.wait(run)
+    assert "on n1 has no module no_such_module; " in lab.orch("why", run).out
+
+
 # Two ranks that write the same names, more than may come home, and something that can't be read.
 TWO = """
 import os

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -52,13 +53,26 @@ def test_hello_on_two_nodes(orch: Orch) -> None:
     assert (state["state"], state["world_size"], len(state["nodes"])) == ("succeeded", 4, 2)
 
 
+SAY = """
+import os, sys
+assert open("train.bin").read() == "of mine"
+os.makedirs("../results", exist_ok=True)
+open("../results/out.txt", "w").close()
+print(os.environ['RANK'], *sys.argv[1:])
+"""
+
+
 def test_a_script_runs_without_a_job_file_and_is_repeated(orch: Orch, tmp_path: Path) -> None:
     folder = tmp_path / "proj"
     folder.mkdir()
-    (folder / "say.py").write_text("import os, sys; print(os.environ['RANK'], *sys.argv[1:])")
+    (folder / "say.py").write_text(SAY)
+    (folder / ".gitignore").write_text("*.bin\n")
+    (folder / "train.bin").write_text("of mine")
     done = orch("run", "--nodes", "2", "--", "torchrun", "--nproc_per_node", "2", "say.py", "--lr", "1e-3", cwd=folder)
     assert (done.code, done.out) == (0, "0 --lr 1e-3\n")
     assert "profile local (none is named" in done.err
+    assert re.search(r"^python /.+ \(", done.err, re.MULTILINE)
+    assert [each["path"] for each in orch("outputs", "last", "--json").json["files"]] == ["beside/results/out.txt"]
     assert orch("status", "last", "--json").json["world_size"] == 4
     again = orch("submit", "--from", "last", "--follow", "--", "--lr", "2", "--follow", cwd=tmp_path)
     assert (again.code, again.out) == (0, "0 --lr 1e-3 --lr 2 --follow\n")

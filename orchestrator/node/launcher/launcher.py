@@ -406,8 +406,8 @@ class Launcher:
 
 
 def _last_words(report: dict[str, Any]) -> str:
-    error = report["error"] or {}
-    return "\n".join([f"{error.get('type')}: {error.get('message')}", *([] if error else report["tail"][-3:])])
+    error, tail = report.get("error") or {}, report.get("tail", [])
+    return f"{error['type']}: {error['message']}" if error else "\n".join(tail[-3:])
 
 
 def has_ended(pid: int) -> bool:

@@ -65,7 +65,10 @@ def warm_up(task: NodeTask) -> dict[str, Any]:
             except ModuleNotFoundError as error:
                 return {"missing": error.name or name}
             except Exception as error:  # noqa: BLE001 (importing runs anyone's code)
-                return {"failed": f"{task.python} can't import {name}: {type(error).__name__}: {error}"}
+                from orchestrator.node.launcher.rank.missing_module import others_in_words  # noqa: PLC0415 (a failure's)
+
+                words = f"{type(error).__name__}: {error}"
+                return {"failed": f"{task.python} can't import {name}: {words}{others_in_words(words)}"}
             if opened_gpu is None and (open_gpus() or (gpus() and is_cuda_broken_by_a_fork())):
                 opened_gpu = name
     torch = sys.modules.get("torch")

@@ -99,7 +99,7 @@ def take(
             shutil.rmtree(destination, ignore_errors=True)
         raise
     files = sum(not entry.is_folder for entry in entries)
-    left = LeftOut() if named is None else measure_left_out(code_dir, ignored, rules)
+    left = LeftOut() if named is None else measure_left_out(code_dir, ignored, rules, named)
     return Snapshot(files, total, digest, git.commit, git.dirty, git.diff, git.untracked, listing, left, tuple(ignored))
 
 

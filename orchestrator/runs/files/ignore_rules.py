@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -109,13 +109,15 @@ class LeftOut:
     largest: list[tuple[str, int, str]] = field(default_factory=list)
 
 
-def measure_left_out(top: Path, paths: Iterable[str], rules: Rules) -> LeftOut:
-    """Return how much these paths are, of which a folder's ends with a slash."""
+def measure_left_out(top: Path, paths: Iterable[str], rules: Rules, sent: Collection[str] = ()) -> LeftOut:
+    """Return how much these paths are without the files that are `sent` all the same; a folder ends with a slash."""
     room, total, is_more = MOST_MEASURED, 0, False
     found: list[tuple[str, int, str]] = []
     for path in paths:
         files = size = 0
-        for info in _files_of(top, path):
+        for file, info in _files_of(top, path):
+            if file in sent:
+                continue
             if files == room:
                 is_more = True
                 break
@@ -127,11 +129,11 @@ def measure_left_out(top: Path, paths: Iterable[str], rules: Rules) -> LeftOut:
     return LeftOut(MOST_MEASURED - room, total, is_more, largest)
 
 
-def _files_of(top: Path, path: str) -> Iterator[os.stat_result]:
-    """Yield the facts of a file, or of each file below a folder; what can't be read is passed over."""
+def _files_of(top: Path, path: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield the path and the facts of a file, or of each file below a folder; what can't be read is passed over."""
     folders = [path] if path.endswith("/") else []
     if not folders:
-        yield from _facts(top / path)
+        yield from _facts(top, path)
     while folders:
         folder = folders.pop()
         try:
@@ -140,18 +142,18 @@ def _files_of(top: Path, path: str) -> Iterator[os.stat_result]:
                     if entry.is_dir(follow_symlinks=False):
                         folders.append(f"{folder}{entry.name}/")
                     else:
-                        yield from _facts(entry.path)
+                        yield from _facts(top, f"{folder}{entry.name}")
         except OSError:
             continue
 
 
-def _facts(path: str | Path) -> Iterator[os.stat_result]:
+def _facts(top: Path, path: str) -> Iterator[tuple[str, os.stat_result]]:
     try:
-        info = os.lstat(path)
+        info = os.lstat(top / path)
     except OSError:
         return
     if stat.S_ISREG(info.st_mode):
-        yield info
+        yield path, info
 
 
 def left_out_words(found: Any) -> str:

@@ -33,6 +33,15 @@ def missing_module(words: str, environ: Mapping[str, str] = os.environ) -> dict[
     }  # fmt: skip
 
 
+def others_in_words(words: str) -> str:
+    """Return a sentence's end about other interpreters, for words that miss a module; empty if there is none."""
+    found = missing_module(words)
+    if not found or not found["others"]:
+        return ""
+    which = "these interpreters here have it" if found["has_it"] else "other interpreters here"
+    return f"; {which}: {', '.join(found['others'])}"
+
+
 def _others(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield (path, prefix) of the other Python 3 here: of active environments, of PATH, of the usual places."""
     active = [f"{environ[name]}/bin" for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if environ.get(name)]
