@@ -59,6 +59,8 @@ def follow(
     say(f"  folder       {run.path}")
     if state.state == "failed":
         say(render.verdict_page(state, style, time.time(), width_of(sys.stderr)))
-    elif state.verdict is not None and state.verdict.reason:
-        say(f"  note         {escapes.one_line(state.verdict.reason)}")
+        return runs.exit_code(state)
+    reason = [state.verdict.reason] if state.verdict is not None and state.verdict.reason else []
+    for note in (*reason, *render.offer_lines(state, time.time())):
+        say(f"  note         {escapes.one_line(note)}")
     return runs.exit_code(state)

@@ -36,6 +36,11 @@ def notes_on_request(prepared: Prepared, profile: str) -> list[str]:
         notes.append(note)
     if note := note_on_gpus(prepared):
         notes.append(note)
+    if job.checkpoint.resume not in ("auto", "never"):
+        from orchestrator.prepare.resuming import note_on_resume  # noqa: PLC0415 (most jobs begin afresh)
+
+        if note := note_on_resume(job, prepared.loaded.code_dir):
+            notes.append(note)
     return notes
 
 

@@ -99,6 +99,10 @@ def prepare(root: Path, request: Request) -> Prepared:
             raise UsageError(f"an argument of the program {why}")
     if request.notify_on:
         loaded = replace(loaded, job=_notified_of(loaded.job, request.notify_on))
+    if loaded.job.checkpoint.resume not in ("auto", "never"):
+        from orchestrator.prepare.resuming import check_format  # noqa: PLC0415 (most jobs begin afresh)
+
+        check_format(loaded.job, loaded.code_dir)
     environment = resolve(loaded.job, os.environ, parse_env_options(options, os.environ))
     profile = rehearsal(loaded.profile) if request.rehearse else loaded.profile
     given = dict.fromkeys("".join(option.partition("=")[:2]) for option in options)

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.protocol.events import EventKind
-from orchestrator.protocol.exits import successful_attempt
 from orchestrator.protocol.gpu_errors import gpu_error_in, gpu_error_of
 from orchestrator.protocol.hostlist import in_words, nodes_in_words
 from orchestrator.protocol.restart import progress_of
@@ -49,8 +48,11 @@ def verdict_of(
     started = any(node.state != NodeStatus.WAITING for node in nodes)
     if not started and not gone:
         return None
-    if (attempt := successful_attempt(by_node, rank0_done=rank0_done)) is not None:
-        return _with_lacking(_success(by_node, nodes, attempt, survivors), own, by_node)
+    if not (ended and ended[-1]["outcome"] == Outcome.SUCCEEDED):
+        from orchestrator.protocol.exits import successful_attempt  # noqa: PLC0415 (most runs end with that word)
+
+        if (attempt := successful_attempt(by_node, rank0_done=rank0_done)) is not None:
+            return _with_lacking(_success(by_node, nodes, attempt, survivors), own, by_node)
     cancelled = any(event["kind"] == EventKind.CANCEL for event in own)
     in_vain = [event for event in by_node[0] if event["kind"] == EventKind.GAVE_UP and event["cause"] == "no_progress"]
     if in_vain and not cancelled:  # whoever is lost was ended by srun, as node 0 had left

@@ -1,0 +1,63 @@
+"""The checkpoint that `--resume` or `checkpoint.resume` gives to a run: its format is checked at submit."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.errors import UsageError
+from orchestrator.protocol.checkpoints.checkpoint_dir import newest
+from orchestrator.protocol.checkpoints.formats import Format
+from orchestrator.protocol.checkpoints.search import Saved, at
+
+if TYPE_CHECKING:
+    from orchestrator.specs.job import Job
+
+_NAMES = {
+    Format.ORCH: "orch's own format",
+    Format.HF: "the format of Hugging Face's Trainer",
+    Format.LIGHTNING: "the format of Lightning",
+    Format.DCP: "the format of torch.distributed.checkpoint",
+    Format.DEEPSPEED: "the format of DeepSpeed",
+    Format.FILES: "a file of weights",
+}
+
+
+def given_to(job: Job, code_dir: Path) -> Saved | None:
+    """Return the checkpoint that the job is given; None if there is none, or if it is on other machines only."""
+    resume = job.checkpoint.resume
+    if resume in ("auto", "never"):
+        return None
+    path = os.path.join(code_dir, os.path.expanduser(resume))
+    own = newest(path) if job.training is not None else None  # other formats may lie in the folder too
+    return at(path if own is None else f"{path}/{own}")
+
+
+def check_format(job: Job, code_dir: Path) -> None:
+    """Raise UsageError if the job can't load the checkpoint that it is given, with its format and its place."""
+    if (given := given_to(job, code_dir)) is None:
+        return
+    what = f"{given.path} is {_NAMES[given.format]}"
+    if job.training is not None and given.format is not Format.ORCH:
+        raise UsageError(
+            f"this job can't be resumed from that checkpoint: {what}, and `training:` loads orch's own format only",
+            "resume it with a script of your own, which loads the path in ORCH_RESUME_FROM, or submit without --resume",
+        )
+    if job.checkpoint.format not in ("auto", "files", given.format):
+        raise UsageError(
+            f"this job can't be resumed from that checkpoint: {what}, and checkpoint.format is {job.checkpoint.format}",
+            "name another checkpoint, or set checkpoint.format: auto",
+        )
+
+
+def note_on_resume(job: Job, code_dir: Path) -> str:
+    """Return what is passed to the program and who loads it, in one line; empty if nothing is given from here."""
+    if (given := given_to(job, code_dir)) is None:
+        return ""
+    step = f" of step {given.step}" if given.is_counted else ""
+    what = f"note: the run resumes from {given.path}{step} ({_NAMES[given.format]})"
+    if job.training is not None:
+        return f"{what}: the training loads it"
+    library = ", for example by run.resume()" if given.format is Format.ORCH else ""
+    return f"{what}: its path is passed to every rank in ORCH_RESUME_FROM, and the script has to load it{library}"
