@@ -53,6 +53,7 @@ class OrchCallback(Callback):  # type: ignore[misc] # lightning is no dependency
             stop.install()
             run.begin(self._step, self._total)
             _save_where_it_is_read(trainer)
+            _report_saves(trainer)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -77,10 +78,6 @@ class OrchCallback(Callback):  # type: ignore[misc] # lightning is no dependency
         if os.path.basename(resumed).startswith(_STOPPED) and os.path.dirname(resumed) == folder:
             trainer.strategy.remove_checkpoint(resumed)
         run.leave(self._step)
-
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Say that the process saves, which may take longer than a step ever does."""
-        run.phase("save")
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Say that the process evaluates."""
@@ -108,6 +105,19 @@ class OrchCallback(Callback):  # type: ignore[misc] # lightning is no dependency
 def _folder(trainer: Trainer) -> str:
     """Where Lightning's checkpoints go: a path, or an address such as s3://bucket/folder."""
     return str(getattr(trainer.checkpoint_callback, "dirpath", None) or trainer.default_root_dir)
+
+
+def _report_saves(trainer: Trainer) -> None:
+    """Have each rank be in `save` until all ranks have saved; Trainer calls no callback if it saves only weights."""
+    save = trainer.save_checkpoint
+    if "save_checkpoint" in vars(trainer):  # by an earlier `fit`
+        return
+
+    def reported(*given: Any, **named: Any) -> None:
+        with run.phase("save"):
+            save(*given, **named)
+
+    trainer.save_checkpoint = reported
 
 
 def _save_where_it_is_read(trainer: Trainer) -> None:

@@ -38,3 +38,57 @@ def test_without_orch_the_callbacks_do_nothing(tmp_path: Path, example: str, opt
     assert "on TERM: True" in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["outputs"]
     assert {path.name for path in (tmp_path / "outputs").iterdir()} == left
+
+
+# At each write of a checkpoint: the phase that the rank reports meanwhile.
+IN_PHASES = """
+import json, os, torch
+write = torch.save
+
+def tell(thing, file, *more, **named):
+    print("wrote in", json.loads(open(os.environ["ORCH_BEAT_FILE"]).read())["phase"], flush=True)
+    return write(thing, file, *more, **named)
+
+torch.save = tell
+"""
+LIGHTNING = """
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.demos.boring_classes import BoringModel
+from orchestrator.training.lightning import OrchCallback
+
+kept = ModelCheckpoint("weights", every_n_train_steps=2, save_weights_only=True, save_top_k=-1)
+trainer = Trainer(max_steps=4, limit_val_batches=0, accelerator="cpu", logger=False, enable_progress_bar=False,
+                  enable_model_summary=False, callbacks=[OrchCallback(), kept])
+trainer.fit(BoringModel())
+trainer.save_checkpoint("all.ckpt")
+"""
+TRANSFORMERS = """
+import torch
+from transformers import Trainer, TrainingArguments
+from orchestrator.training.hf import OrchCallback
+
+class Line(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.line = torch.nn.Linear(1, 1)
+
+    def forward(self, x):
+        return {"loss": self.line(x).square().mean()}
+
+asked = TrainingArguments("out", use_cpu=True, max_steps=4, save_steps=2, report_to="none", disable_tqdm=True)
+Trainer(Line(), asked, train_dataset=[{"x": torch.ones(1)}] * 32, callbacks=[OrchCallback()]).train()
+"""
+
+
+@pytest.mark.parametrize("program", [LIGHTNING, TRANSFORMERS], ids=["lightning", "transformers"])
+def test_a_rank_is_in_save_for_as_long_as_a_checkpoint_is_written(tmp_path: Path, program: str) -> None:
+    ours = {"ORCH_RUN_ID": "r-1", "ORCH_BEAT_FILE": str(tmp_path / "beat"), "PYTHONPATH": str(REPO)}
+    done = subprocess.run(
+        [PYTHON, "-c", IN_PHASES + program],
+        env={**os.environ, **ours}, cwd=tmp_path, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told = [line for line in done.stdout.splitlines() if line.startswith("wrote in ")]
+    assert len(told) >= 3
+    assert set(told) == {"wrote in save"}, told

@@ -80,6 +80,13 @@ def test_metrics_and_beats_are_written(digits):
         assert (beat(folder, rank)["step"], beat(folder, rank)["phase"]) == (180, "done")
 
 
+def test_all_ranks_are_in_save_while_rank_0_writes(tmp_path):
+    arguments = train("--epochs", "1", "--save-every", "5")[2:]
+    ranks = run(2, [str(PROGRAMS / "all_in_save.py"), *arguments], tmp_path)
+    assert [rank.code for rank in ranks] == [0, 0], ranks
+    assert [line["step"] for line in metrics(tmp_path) if line["kind"] == "save"] == [5, 10, 15]
+
+
 def test_three_checkpoints_are_kept(digits):
     found = checkpoints.listing(digits[0] / "checkpoints")
     assert [(each.step, each.problem) for each in found] == [(120, None), (160, None), (180, None)]

@@ -478,6 +478,21 @@ def test_an_idle_run_says_so_until_it_is_busy_again() -> None:
     assert state([*RUNNING, idle, event("used", 0, attempt=0, by=1)], ALIVE).detail == ""
 
 
+def test_a_run_is_hung_until_its_ranks_have_moved_on() -> None:
+    hung = [event("stall", 0, attempt=0, rank=rank, full=True, seconds=60.4, phase="train", step=7) for rank in (1, 2)]
+    moved = [event("moved", 0, attempt=0, rank=rank) for rank in (2, 1)]
+    assert state([*RUNNING, *hung], ALIVE).detail == "hung? rank 2 has said nothing for 60 s and more"
+    assert state([*RUNNING, *hung, moved[0]], ALIVE).detail == "hung? rank 1 has said nothing for 60 s and more"
+    assert state([*RUNNING, *hung, *moved], ALIVE).detail == ""
+
+
+def test_a_run_whose_folder_was_removed_says_so_until_new_agents_have_started() -> None:
+    lost = event("folder_lost", 0, of=1, host="b", path="/home/me/.orch/runs/r-1")
+    words = "b: /home/me/.orch/runs/r-1 was removed during the run; the ranks go on without it"
+    assert state([*RUNNING, lost], ALIVE).detail == words
+    assert state([*RUNNING, lost, *AGENTS, *JOINED, *GO, started(0), started(1)], ALIVE).detail == ""
+
+
 def test_a_run_that_was_ended_for_idleness_is_cancelled_with_its_reason() -> None:
     end = event("gang_ended", 0, outcome="cancelled", cause="idle", reason="it was idle", attempt=0)
     left = [event("agent_ended", node, outcome="cancelled", code=1, swept=0, survivors=[]) for node in range(2)]
