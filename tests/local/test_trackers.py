@@ -33,7 +33,7 @@ attempt = int(os.environ["ORCH_ATTEMPT"])
 with open(os.environ["ORCH_METRICS_FILE"], "a") as file:
     for step in range(10 * attempt, 10 * attempt + 15):
         line = {"kind": "train", "step": step, "loss": 1 / (step + 1), "lr": 0.5, "attempt": attempt}
-        file.write(json.dumps({**line, "time": round(time.time(), 3)}) + "\n")
+        file.write(json.dumps({**line, "time": round(time.time(), 3)}) + "\\n")
 end = time.monotonic() + 300
 while not os.path.exists(f"{os.environ['GO']}{attempt}") and time.monotonic() < end:
     time.sleep(0.02)

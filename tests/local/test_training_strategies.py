@@ -173,6 +173,7 @@ def test_three_ranks_of_ddp_give_the_weights_of_one_process(three: Path, plain: 
     assert_ddp_gives_the_weights_of_one_process(three, plain)
 
 
+@pytest.mark.full("tests/local/test_training_strategies.py::test_three_ranks_of_ddp_give_the_weights_of_one_process")
 @pytest.mark.soak
 @pytest.mark.parametrize("ranks", [4, 7])
 def test_more_ranks_of_ddp_give_the_weights_of_one_process(ranks: int, plain: Path, tmp_path: Path) -> None:

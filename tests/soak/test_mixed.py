@@ -20,7 +20,7 @@ SHORT = ('job.args=["60", "0.2"]', f"job.limits.link={LINK}", "profile.nproc_per
 
 @pytest.mark.full(
     "tests/local/test_drill.py::test_what_was_promised_and_did_not_come_is_named_and_the_run_is_kept",
-    "tests/soak/test_restarts.py::test_random_failures_of_random_ranks",
+    "tests/local/test_failures.py::test_a_killed_rank_is_restarted_from_the_checkpoint",
 )
 def test_drills_with_faults_drawn_at_random(orch: Orch, soak: Soak, tmp_path: Path) -> None:
     orch = orch.with_torch

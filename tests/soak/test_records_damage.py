@@ -194,6 +194,7 @@ def examine(soak: Soak, what: str, home: Path, run: RunDir, outcome: str) -> Non
     check(soak, f"{what}: rm", lambda: runs.remove(home, run))
 
 
+@pytest.mark.full("tests/local/test_crowds.py::test_crowds_of_cancel_rm_and_gc_leave_nothing_half")
 def test_sixteen_commands_at_once(orch: Orch, project: Any, soak: Soak) -> None:
     folder = project(slow_py=SLOW, slow_yaml="script: slow.py\nlauncher: exec\n")
     old = [orch.submit("hello", "-p", "local", "--name", f"old{number}") for number in range(2)]

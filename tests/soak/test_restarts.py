@@ -182,6 +182,11 @@ def check_run(soak: Soak, orch: Orch, run: RunDir, plan: dict[str, Any]) -> None
     soak.check(steps == sorted(steps), f"a restart went back: {steps}")
 
 
+@pytest.mark.full(
+    "tests/local/test_failures.py::test_the_culprit_is_named_and_not_its_victims_and_exit_93_is_not_started_again",
+    "tests/local/test_failures.py::test_a_killed_rank_is_restarted_from_the_checkpoint",
+    "tests/local/test_training_strategies.py::test_a_resumed_training_equals_an_unbroken_one",
+)
 def test_random_failures_of_random_ranks(orch: Orch, project: Any, soak: Soak) -> None:
     runs, each = (4, 25) if soak.full else (1, 6)
     for number in range(runs):
