@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from orchestrator.errors import UsageError
+from orchestrator.protocol.reading import read_part
 
 PATIENCE: Final = 10.0  # seconds
 MOST_READ: Final = 4096
@@ -78,11 +79,9 @@ def _of_program(path: str, environ: Mapping[str, str]) -> str:
 def _head(path: str) -> bytes:
     """Return how a program's file begins; empty if it can't be read. A program in ~/.local/bin may be a link."""
     try:
-        descriptor = os.open(os.path.realpath(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        return read_part(os.path.realpath(path), 0, MOST_READ)
     except OSError:
         return b""
-    with open(descriptor, "rb") as file:
-        return file.read(MOST_READ)
 
 
 def _answered(python: str) -> str:

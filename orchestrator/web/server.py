@@ -25,6 +25,7 @@ from orchestrator.errors import OrchError, UsageError
 from orchestrator.node.system.processes import Process, identify, send_signal, wait_gone
 from orchestrator.protocol.files import PRIVATE, locked, locked_if_free, open_own
 from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.reading import read_part
 from orchestrator.transport.local_users import Guard, check_owners_are_told
 from orchestrator.views.reader import Note
 from orchestrator.web import files
@@ -206,7 +207,7 @@ def serve_detached(root: Path, ports: Ports, program: str) -> Server:
     child.returncode = 0  # nobody waits for it here
     found = files.server_of(root)  # its own, or the one for which it has made way
     if found is None:
-        said = log_path.read_bytes()[begun:][:2000].decode(errors="replace").strip()
+        said = read_part(log_path, begun, 2000).decode(errors="replace").strip()
         raise OrchError(f"the page's server has not started: {said or 'it wrote no reason'}", f"see {log_path}")
     return found[0]
 

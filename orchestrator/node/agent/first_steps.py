@@ -7,7 +7,6 @@ by its heartbeats or its metrics, or by the first checkpoint that it saves: who 
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +14,7 @@ from orchestrator.node.agent.stall_detector import read_heartbeat
 from orchestrator.protocol.checkpoints.of_run import Places
 from orchestrator.protocol.checkpoints.search import Saved
 from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.reading import read_part
 from orchestrator.protocol.task import NodeTask
 
 MOST_METRICS = 1 << 16  # bytes of an attempt's metrics in which two steps are looked for
@@ -48,18 +48,9 @@ class FirstSteps:
     def _steps_of_metrics(self) -> list[Any]:
         """Return the steps in the first lines that were appended; empty if the file is absent or no ordinary file."""
         try:
-            descriptor = os.open(self.metrics, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            lines = read_part(self.metrics, self.offset, MOST_METRICS, os.path.dirname(self.metrics)).split(b"\n")[:-1]
         except OSError:
             return []
-        try:
-            info = os.fstat(descriptor)
-            if not stat.S_ISREG(info.st_mode) or info.st_size <= self.offset:
-                return []
-            lines = os.pread(descriptor, MOST_METRICS, self.offset).split(b"\n")[:-1]
-        except OSError:
-            return []
-        finally:
-            os.close(descriptor)
         return [_step_in(line) for line in lines]
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from orchestrator.node.system.processes import Process, identify, is_alive
+from orchestrator.protocol import reading
 from orchestrator.protocol.events import EventKind
 from orchestrator.runs.store import RunDir, append_line, create_run
 from orchestrator.supervisor import observe
@@ -55,14 +56,22 @@ def say(run: RunDir, node: int, kind: str, **values: Any) -> None:
 def opened(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often each file is opened from here on, by its path below the run."""
     counts: Counter[str] = Counter()
-    real = builtins.open
+    real, real_descriptor = builtins.open, reading.descriptor_of
 
-    def counting(path: Any, *args: Any, **values: Any) -> Any:
+    def count(path: Any) -> None:
         if isinstance(path, str | os.PathLike):
             counts[str(path).rpartition("/r-234567/")[2]] += 1
+
+    def counting(path: Any, *args: Any, **values: Any) -> Any:
+        count(path)
         return real(path, *args, **values)
 
+    def counting_descriptors(path: Any, *args: Any, **values: Any) -> int:
+        count(path)
+        return real_descriptor(path, *args, **values)
+
     monkeypatch.setattr(builtins, "open", counting)
+    monkeypatch.setattr(reading, "descriptor_of", counting_descriptors)
     return counts
 
 

@@ -38,4 +38,4 @@ def test_the_gang_and_the_record_hear_no_secret(tmp_path: Path) -> None:
         asyncio.run(ranks.report(message))
     assert [each["kind"] for each in told] == ["exit", "trouble", "trouble", "trouble"]
     assert "canary" not in json.dumps(told) + (tmp_path / "nodes" / "0" / "events.jsonl").read_text()
-    assert json.dumps(told).count("kept-word *** ***") == 6
+    assert json.dumps(told).count("kept-word *** ***") == 7
