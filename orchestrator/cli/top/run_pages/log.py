@@ -42,21 +42,24 @@ class LogPage(OfRun[Window]):
         self.start: int | None = None  # where the window begins; None: it follows the end
         self._found_at: int | None = None  # the line that was found last: it stays the first one that is shown
         self.body_height = 20
+        self._said = ""
         self._moves: list[Callable[[RankLog, logs.LogPage], int | str | None]] = []
 
     def look_at(self, view: RunView) -> Window:
         """Do what keys have asked for since the last look, in their order, and read the window."""
         self.reader.watched.ask(self.run, self.rank)
-        log, said = self.reader.log(self.run, self.rank), ""
+        log = self.reader.log(self.run, self.rank)
         page = self._window(log)
+        if self._moves:
+            self._said = ""  # the answer to the last key stays through refreshes, until there is another
         while self._moves:
             move = self._moves.pop(0)(log, page)
             if isinstance(move, str):
-                said = move
+                self._said = move
                 continue
             self.start = move
             page = self._window(log)
-        return Window(page, said)
+        return Window(page, self._said)
 
     def _window(self, log: RankLog) -> logs.LogPage:
         if self.start is not None:
