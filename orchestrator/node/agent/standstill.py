@@ -38,7 +38,7 @@ class Standstill:
         return was_counted
 
     def be_patient(self, node: int, seconds: float, now: float) -> None:
-        """Note for how long a node's ranks are inside longer limits from now on; 0 if none is."""
+        """Note for how long a node's ranks are inside longer limits from now on; 0 if no rank is inside one."""
         self._look(now)
         self.patience[node] = now + seconds
 

@@ -59,7 +59,7 @@ PROBLEM_CHARS = 300  # six bytes each as JSON, at most
 
 
 class ReplicaSender:
-    """Node 0's side: what has been handed over, and why nothing more is in this attempt."""
+    """Node 0's side: the checkpoints that were handed over, and the problem for which no other is tried."""
 
     def __init__(self, task: NodeTask, tls: Tls, record: Callable[..., None]) -> None:
         self.task, self.tls, self.record = task, tls, record
