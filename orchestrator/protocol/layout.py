@@ -9,7 +9,7 @@ import re
 _OWN_ON_NODES = (
     r"code\.baseline\.json|node\.pyz|submitit\.pyz|order\.json|shared|given|received\.json|cancel\.json|rank0\.done"
     r"|metrics\.jsonl|result\.json|container|code\.[^/]*\.tmp"
-    r"|slurm/([A-Za-z0-9_%-][A-Za-z0-9_.%-]*\.(log|pkl|sh|sbatch)|again\.\d+)"
+    r"|slurm/([A-Za-z0-9_%-][A-Za-z0-9_.%-]*\.(log|pkl|sh)|\d+(_\d+)*_log\.(out|err)|again\.\d+)"
     r"|nodes/\d+/([a-z]+\.json|(agent|launcher)\.log|(events|samples)\.jsonl(\.1)?|start_\d+|attempt_\d+"
     r"|container_\d+\.id|second_copy|scratch|compiled|receiving)"
 )

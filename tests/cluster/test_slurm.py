@@ -226,6 +226,7 @@ def test_a_requeued_job_goes_on_from_its_checkpoint(alice: User) -> None:
         page = alice.orch(command, run.run_id).out
         assert re.search(r"\n0 +- +[\d.]+ s .* ago +it was asked to stop\n1 +step \d+ +.* succeeded\n$", page), page
     assert re.search(rf"slurm job  {run.job} on n[\d\[]", alice.orch("status", run.run_id).out)
+    assert alice.orch("outputs", run.run_id, "--json").json["files"] == []  # nothing of Slurm's or orch's own
 
 
 @pytest.mark.full(

@@ -104,6 +104,7 @@ def test_a_run_is_submitted_followed_requeued_and_brought_home(laptop: Laptop) -
     assert {each["verdict"] for each in found} == {"ok"}
     assert laptop.text(run, f"slurm/agent.{job}.1.0.log")
     assert [laptop.text(run, f"outputs/{name}") for name in ("model.pt", "x")] == ["w", "x"]
+    assert [each["path"] for each in laptop.orch("outputs", run, "--json").json["files"]] == ["model.pt", "x"]
     assert laptop.left(run) == []
     assert laptop.testbed.run(LAPTOP, "grep", "-r", "swordfish", ".local").code == 1
     assert laptop.testbed.file("ctl", "/home/alice/dialled").read_text() == "one\n"
