@@ -5,7 +5,6 @@ What the rest of the gang must know of is told to the leader; everything goes in
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import signal
@@ -17,8 +16,8 @@ from typing import Any, Callable
 from orchestrator.node.agent import launcher_process
 from orchestrator.node.agent.checkpoints import saved
 from orchestrator.node.agent.checkpoints.saved import mark_of
-from orchestrator.node.agent.first_steps import FirstSteps, first_saved
 from orchestrator.node.agent.launcher_process import setup_failure
+from orchestrator.node.agent.offer import Offer
 from orchestrator.node.agent.sampling.loop import Started
 from orchestrator.node.agent.stall_detector import HeartbeatReader, read_heartbeat
 from orchestrator.node.container.engine import EngineError
@@ -35,10 +34,9 @@ from orchestrator.node.system.processes import STOPPED, end_marked, state_of
 from orchestrator.node.system.threads import in_thread
 from orchestrator.protocol.checkpoints.checksum import installed
 from orchestrator.protocol.checkpoints.search import Saved
-from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.files import write_atomic, write_json
 from orchestrator.protocol.gpu_errors import gpu_error_of
-from orchestrator.protocol.layout import attempt_folder, metrics_file, node_folder, result_file
+from orchestrator.protocol.layout import attempt_folder, node_folder, result_file
 from orchestrator.protocol.masking import masked_json
 from orchestrator.protocol.reading import read_regular
 from orchestrator.protocol.task import NodeTask, copies_checkpoints
@@ -46,7 +44,6 @@ from orchestrator.protocol.task import NodeTask, copies_checkpoints
 Message = dict[str, Any]
 KILL_MARGIN = 5.0
 SILENT_TIMES = 6  # of the time-out for a link: a launcher that imports torch from a slow disk answers late
-MOST_PAUSE, LOOK_SECONDS = 60.0, 5.0  # between two looks at what the program saves; that one may take
 MOST_RESULT = 64 << 20
 _WORDS = ("tail", "error", "reason", "failed")  # of a report: texts that a rank may have put a secret into
 MOST_CHECKPOINTS, MOST_CHARS = 20, 1000  # that the leader is told of, and of the path of one
@@ -75,8 +72,7 @@ class Ranks:
         self.running: set[int] = set()
         self.begun: int | None = None  # the newest attempt whose ranks the launcher was told to start
         self.told_to_stop = False
-        self.first_steps: FirstSteps | None = None  # node 0's, of an attempt that was offered a checkpoint
-        self.offered: Saved | None = None
+        self.offer: Offer | None = None  # node 0's, of an attempt that was offered a checkpoint
         self.orphaned: dict[int, int] = {}  # exit codes of ranks that a launcher which died has not reaped, by rank
         self.started = Started()
         self.members: set[int] = set()  # the ranks of this node; another launcher's count as one that runs
@@ -164,11 +160,10 @@ class Ranks:
         shape = {"world_size": binding["world_size"], "processes": len(self.running)}
         self.events.write("started", attempt=self.attempt, ranks=ranks, **shape, **where)
         saves = {"resume_from": self._place(resume_from), "checksum": checksum}
-        self.first_steps, self.offered = None, self.resumable.get(resume_from)
+        self.offer = None
         if resume_from and offset == 0:
-            folder = attempt_folder(self.node_dir, self.attempt)
-            self.first_steps = FirstSteps(f"{folder}/beat_0", metrics_file(self.task.run_dir))
-            self.begin(self._watch_saves(self.first_steps))
+            self.offer = Offer(self.task, self.attempt, resume_from, self.resumable, self.events.write)
+            self.begin(self.offer.watch_saves())
         self.launcher.send({"kind": "go", "binding": binding, **where, **saves})
 
     def _place(self, checkpoint: str) -> str:
@@ -204,7 +199,8 @@ class Ranks:
     def look(self, now: float) -> None:
         """Tell of ranks that stand still; end those that did not stop in time, and a launcher that stands still."""
         self._look_at_folders()
-        self._record_first_steps()
+        if self.offer is not None:
+            self.offer.look()
         if self.running and self.stop_deadline is None:
             ranks = self.members if self.task.launcher in ("torchrun", "accelerate") else self.running
             for news in self.heartbeats.news(attempt_folder(self.node_dir, self.attempt), ranks, now):
@@ -227,34 +223,6 @@ class Ranks:
         if len(removed) > len(self.removed):
             self.removed = removed
             self.tell({"kind": "folder_lost", "path": removed[0], "with_heartbeats": self.node_dir in removed})
-
-    def _record_first_steps(self, saved: int | None = None) -> None:
-        """Record once whether the attempt goes on from what it was offered, as soon as rank 0's program shows that."""
-        if self.first_steps is None or self.first_steps.is_known:
-            return
-        found = self.first_steps.look() or ({} if saved is None else {"saved": saved})
-        if found:
-            self.first_steps.is_known = True
-            step = self.offered.step if self.offered is not None and self.offered.is_counted else None
-            self.events.write(EventKind.FIRST_STEPS, attempt=self.attempt, offered_step=step, **found)
-
-    async def _watch_saves(self, watched: FirstSteps) -> None:
-        """Look at what the program saves, ever more seldom: a large folder takes a while."""
-        pause = 1.0
-        while self.first_steps is watched and not watched.is_known and self.running:
-            await asyncio.sleep(pause)
-            await self._look_at_saves(watched)
-            pause = min(2 * pause, MOST_PAUSE)
-
-    async def _look_at_saves(self, watched: FirstSteps | None) -> None:
-        offered = self.offered
-        if watched is None or watched.is_known or offered is None or not offered.is_counted:
-            return
-        with contextlib.suppress(OSError, asyncio.TimeoutError):
-            look = in_thread(first_saved, self.task, offered, self.resumable)
-            saved = await asyncio.wait_for(look, LOOK_SECONDS)
-            if watched is self.first_steps:
-                self._record_first_steps(saved)
 
     def _why_launcher_is_frozen(self, silent: float) -> str:
         """Return why a launcher that has been silent for so long is to be ended, in words; empty where it is not.
@@ -314,7 +282,8 @@ class Ranks:
         self._look_at_folders()  # before the exit is reported: the loss may be its cause
         if message["rank"] == 0:
             with self._going_on("the end of rank 0"):
-                self._record_first_steps()
+                if self.offer is not None:
+                    self.offer.look()
                 message |= self._saves(message["code"])
                 self._take_result()
             if message["code"] == 0 and not message.get("stopped"):
@@ -401,7 +370,8 @@ class Ranks:
     async def _became_idle(self, message: Message) -> None:
         """Note that the attempt's ranks have ended; `message` says who was ended, where only the launcher can tell."""
         self.stop_deadline = None
-        await self._look_at_saves(self.first_steps)
+        if self.offer is not None:
+            await self.offer.end()
         killed, survivors = message.get("killed", 0), message.get("survivors", [])
         if "killed" not in message:
             keep = () if self.launcher.pid is None else (self.launcher.pid,)
