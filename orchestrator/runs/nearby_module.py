@@ -26,7 +26,7 @@ def with_nearby_module(verdict: Verdict, code_dir: str | None) -> Verdict:
             up = os.path.relpath(folder, code)
             path = os.path.relpath(place, folder)
             hint = (
-                f"{name} is in {place}, and only {code} was sent along: start orch in {folder}, or set code.dir: {up} "
+                f"{name} is in {place}, and only {code} was sent along: submit in {folder}, or set code.dir: {up} "
                 f"in the job; env: {{PYTHONPATH: {path}}} lets a script in a folder below import it"
             )
             return replace(verdict, hint=hint)

@@ -165,8 +165,23 @@ def _of_gang(
         Outcome.FAILED, _cause_of(end), reason, attempt, hint=hint_for(reason, None, None), survivors=survivors
     )
     failed = next((node for node in nodes if node.node == end.get("failed_node")), None)
+    if failed is None:
+        return verdict
     tail = tuple(str(line) for line in items(end.get("tail")))
-    return replace(verdict, node=failed.node, host=failed.host, tail=tail) if failed is not None else verdict
+    words = _of_all_with(failed.node, by_node, nodes) or reason
+    return replace(verdict, reason=words, node=failed.node, host=failed.host, tail=tail)
+
+
+def _of_all_with(failed: int, by_node: Mapping[int, list[Event]], nodes: tuple[NodeState, ...]) -> str:
+    """Return the node's trouble in words, with all nodes that reported the same; "" if it is this node's alone."""
+    told = {
+        node: str(event.get("reason"))
+        for node, events in by_node.items()
+        for event in events
+        if event["kind"] == EventKind.TROUBLE
+    }
+    same = [(node.node, node.host) for node in nodes if failed in told and told.get(node.node) == told[failed]]
+    return f"{nodes_in_words(same)}: {told[failed]}" if len(same) > 1 else ""
 
 
 def _who_stopped(events: list[Event], *, by_slurm: bool) -> str:

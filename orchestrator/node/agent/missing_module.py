@@ -28,7 +28,7 @@ def missing_module_of(exit_report: Mapping[str, Any]) -> str:
 
 
 def missing_in_words(module: str, nodes: Mapping[int, Lacking], nnodes: int) -> str:
-    """Return where the module is missing, in words: `on all 3 machines (n1, n2, n3), whose python is ...`."""
+    """Return where the module is missing, in words: `... on all 3 machines (n1, n2, n3); python there: ...`."""
     hosts = list(dict.fromkeys(each.host for each in nodes.values()))
     if len(nodes) < nnodes:
         where = nodes_in_words([(node, each.host) for node, each in sorted(nodes.items())])

@@ -78,9 +78,11 @@ def interface_problem(names: str | None, inet6: str = "/proc/net/if_inet6") -> s
     """Return why gloo and NCCL can't use the interfaces of these names (`eth0`, or `ib0,ib1`); "" if they can."""
     own = [name for _, name in socket.if_nameindex()]
     for name in filter(None, (names or "").split(",")):
+        if _interface_address(name) is not None:
+            continue
         if name not in own:
             return f"it has no network interface {name}, which the profile names; its interfaces: {', '.join(own)}"
-        if _interface_address(name) is None and name not in _with_ipv6(inet6):
+        if name not in _with_ipv6(inet6):
             return f"its network interface {name}, which the profile names, has no address"
     return ""
 

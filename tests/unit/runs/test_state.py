@@ -230,6 +230,20 @@ def test_a_rank_that_left_the_others_is_named_with_those_that_waited(
     assert "uneven data" in found.hint
 
 
+def test_trouble_is_said_of_all_nodes_that_had_the_same_with_the_launchers_last_lines() -> None:
+    why = "setup line 1 failed: module load x: module: command not found"
+    end = event("gang_ended", 0, outcome="failed", cause="user_error", reason=f"node 1 (b): {why}", attempt=0,
+                failed_node=1, tail=["module: command not found"])  # fmt: skip
+    left = [event("agent_ended", node, outcome="failed", code=1, swept=0, survivors=[]) for node in range(2)]
+    told = [event("trouble", node, reason=why, cause="user_error") for node in range(2)]
+    found = verdict([*SUBMITTED, *AGENTS, *JOINED, *told, end, *left])
+    assert found.reason == f"node 0 (a), node 1 (b): {why}"
+    assert (found.node, found.host, found.tail) == (1, "b", ("module: command not found",))
+    assert "/etc/profile.d/modules.sh" in found.hint
+    alone = verdict([*SUBMITTED, *AGENTS, *JOINED, told[1], end, *left])
+    assert alone.reason == f"node 1 (b): {why}"
+
+
 def test_no_progress_is_said_beside_the_culprit() -> None:
     events = [{**one, "cause": "no_progress", "reason": "3 attempts in a row"} if one["kind"] == "gang_ended" else one
               for one in FAILED]  # fmt: skip
