@@ -10,6 +10,8 @@ MOST_LEVELS = 100  # of lists and objects in each other: code that walks a value
 
 def parse_json(text: str | bytes) -> Any:
     """Return the value. Raises ValueError if the text is not JSON, or is nested more than MOST_LEVELS deep."""
+    if isinstance(text, bytes):  # json would look for UTF-16 first, which takes longer than the rest
+        text = text.decode("utf-8", "surrogatepass")
     try:
         value = json.loads(text)
     except RecursionError:
@@ -18,9 +20,8 @@ def parse_json(text: str | bytes) -> Any:
     return value
 
 
-def _check_levels(text: str | bytes, value: Any) -> None:
-    opening = text.count("[") + text.count("{") if isinstance(text, str) else text.count(b"[") + text.count(b"{")
-    if opening <= MOST_LEVELS:
+def _check_levels(text: str, value: Any) -> None:
+    if text.count("[") + text.count("{") <= MOST_LEVELS:
         return
     level = [value] if isinstance(value, (dict, list)) else []
     for _ in range(MOST_LEVELS):

@@ -10,9 +10,11 @@ last part of the path is checked.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Union
 
@@ -44,14 +46,21 @@ def descriptor_of(path: _Path, below: _Path | None = None, flags: int = os.O_RDO
     """Open an ordinary file and return its descriptor."""
     if below is None:
         return open_in_own_folder(path, flags)
-    seen = _seen(os.fspath(path), os.fspath(below))
     try:
-        _check_regular(os.fstat(seen).st_mode, path)
-        # The file that was checked, whatever has its name by now: opening a device or a pipe may already have effects.
-        return os.open(f"/proc/self/fd/{seen}", flags | _OPEN)
+        return _reopened(_seen(os.fspath(path), os.fspath(below)), flags)
     except OSError as error:
         error.filename = os.fspath(path)
         raise
+
+
+def _reopened(seen: int, flags: int = os.O_RDONLY) -> int:
+    """Open the file that a descriptor of `_LOOK` names, and close that one.
+
+    It is the file that is checked, whatever has its name by now: opening a device or a pipe may already have effects.
+    """
+    try:
+        _check_regular(os.fstat(seen).st_mode, "")
+        return os.open(f"/proc/self/fd/{seen}", flags | _OPEN)
     finally:
         os.close(seen)
 
@@ -96,10 +105,45 @@ def info_of(path: _Path, below: _Path | None = None) -> os.stat_result:
 
 def read_regular(path: _Path, most: int, below: _Path | None = None) -> bytes:
     """Return the contents of an ordinary file; OSError also if it has more than `most` bytes."""
-    with opened(path, below) as file:
-        if os.fstat(file.fileno()).st_size <= most and len(data := file.read(most + 1)) <= most:
-            return data
-    raise OSError(errno.EFBIG, f"it has more than {_amount(most)}", os.fspath(path))
+    try:
+        return _contents(descriptor_of(path, below), most)
+    except OSError as error:
+        error.filename = error.filename or os.fspath(path)
+        raise
+
+
+def read_each(folder: _Path, wanted: Callable[[str], bool], most: int, below: _Path) -> Iterator[tuple[str, bytes]]:
+    """Yield the name and the contents of each wanted file of a folder; what is not ordinary is left out.
+
+    The way to the folder is walked once: a run may have a thousand heartbeats.
+    """
+    at = _seen(os.fspath(folder), os.fspath(below))
+    try:
+        _refuse_link(at)
+        listing = os.open(f"/proc/self/fd/{at}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            names = os.listdir(listing)
+        finally:
+            os.close(listing)
+        for name in filter(wanted, names):
+            with contextlib.suppress(OSError):
+                yield name, _contents(_reopened(os.open(name, _LOOK, dir_fd=at)), most)
+    finally:
+        os.close(at)
+
+
+def _contents(descriptor: int, most: int) -> bytes:
+    """Return all that an open file holds, and close it. A buffered file object would take longer than the rest."""
+    try:
+        size = os.fstat(descriptor).st_size
+        data = os.read(descriptor, size + 1) if size <= most else b""
+        while len(data) > size and len(data) <= most and (more := os.read(descriptor, most + 1 - len(data))):
+            data += more  # it has grown meanwhile
+    finally:
+        os.close(descriptor)
+    if size > most or len(data) > most:
+        raise OSError(errno.EFBIG, f"it has more than {_amount(most)}")
+    return data
 
 
 def read_part(path: _Path, offset: int, count: int, below: _Path | None = None) -> bytes:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from orchestrator.errors import StoreError
 from orchestrator.protocol import reading
 from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.ranks import bind
 from orchestrator.protocol.terminal_lines import TerminalLines
 from orchestrator.runs.files.file_cache import FileCache
@@ -305,13 +306,16 @@ def beats_of(run: RunDir, attempt: int) -> dict[int, dict[str, Any]]:
     found: dict[int, dict[str, Any]] = {}
     for folder in _folders(f"{run.path}/nodes", f"attempt_{attempt}"):
         with contextlib.suppress(OSError):
-            for name in os.listdir(folder):
-                if name.startswith("beat_") and name[5:].isdecimal():
-                    with contextlib.suppress(OSError, ValueError):
-                        data = reading.read_json(f"{folder}/{name}", MOST_BEAT, run.path)
-                        if isinstance(data, dict):
-                            found[int(name[5:])] = data
+            for name, text in reading.read_each(folder, _is_beat, MOST_BEAT, run.path):
+                with contextlib.suppress(ValueError):
+                    data = parse_json(text)
+                    if isinstance(data, dict):
+                        found[int(name[5:])] = data
     return found
+
+
+def _is_beat(name: str) -> bool:
+    return name.startswith("beat_") and name[5:].isdecimal()
 
 
 def _folders(nodes: str, name: str) -> list[str]:

@@ -72,6 +72,37 @@ def test_anything_else_in_the_place_of_a_file_is_an_error_that_names_it(run: Pat
     assert os.listdir("/proc/self/fd") == before
 
 
+def test_the_files_of_a_folder_are_read_by_one_walk_and_odd_ones_are_left_out(run: Path, odd: Path) -> None:
+    found: list[tuple[str, bytes]] = []
+    before = os.listdir("/proc/self/fd")
+    if odd.parent.is_symlink():
+        with pytest.raises(OSError, match="link"):
+            found += reading.read_each(odd.parent, lambda _: True, 100, run)
+    else:
+        for name in ("beat_1", "beat_2", "rank_1.log"):
+            odd.with_name(name).write_text(name * (30 if name == "beat_2" else 1))
+        found += reading.read_each(odd.parent, lambda name: name.startswith("beat_"), 100, run)
+    assert found == ([] if odd.parent.is_symlink() else [("beat_1", b"beat_1")])
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_a_file_that_grows_while_it_is_read_is_read_to_its_end_or_its_bound(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.read
+
+    def read(descriptor: int, count: int) -> bytes:
+        with open(run / NAME, "ab") as file:
+            file.write(b"more" if os.path.getsize(run / NAME) < 30 else b"")
+        return real(descriptor, count)
+
+    monkeypatch.setattr(os, "read", read)
+    assert reading.read_regular(run / NAME, 100, run).startswith(b'{"step": 1}more')
+    os.truncate(run / NAME, 11)
+    with pytest.raises(OSError, match="more than 12 bytes"):
+        reading.read_regular(run / NAME, 12, run)
+
+
 def test_a_device_is_not_opened() -> None:
     for below in (None, "/dev"):
         with pytest.raises(OSError, match="a device, not an ordinary file"):
