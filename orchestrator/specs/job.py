@@ -290,7 +290,9 @@ class Job(Spec):
     args: tuple[Arg, ...] = ()
     env: dict[EnvName, Arg | None] = Field({}, description="null: must come from the shell or --env")
     pass_env: tuple[Line, ...] = Field((), description="patterns of variables to copy from the shell")
-    secrets: tuple[EnvName, ...] = Field((), description="variables from the shell or --env: in no record, and masked in what orch itself says")
+    secrets: tuple[EnvName, ...] = Field(
+        (), description="variables from the shell or --env: in no record, and masked in what orch itself says"
+    )
     code: Code = Code()
     container: Container | None = None
     environment: PythonEnvironment | None = None
