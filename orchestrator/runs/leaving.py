@@ -35,14 +35,17 @@ def redaction_of(*runs: RunDir) -> Redaction:
 
 
 def redaction_of_message(*runs: RunDir) -> Redaction:
-    """Return what is taken out of a text for the user, or for a receiver whom the user chose: no names and paths."""
+    """Return what is taken out of a text for the user, or for a receiver whom the user chose: secrets alone.
+
+    The user's name and the home folder stay, because commands and paths in such a text have to work.
+    """
     return replace(redaction_of(*runs), home="", user="")
 
 
 def unknown_secrets(*runs: RunDir) -> list[str]:
-    """Return the runs' secrets that this shell does not have: their values are unknown, so they stay in texts."""
-    names = dict.fromkeys(name for run in runs for name in _plan(run).secret_names)
-    return [name for name in names if not os.environ.get(name)]
+    """Return the runs' secrets whose values are in neither this shell nor a file: they can't be found in texts."""
+    asked = [(name, _texts(run, MASKED_SECRETS)) for run in runs for name in _plan(run).secret_names]
+    return list(dict.fromkeys(name for name, kept in asked if not os.environ.get(name) and name not in kept))
 
 
 def _plan(run: RunDir) -> PlanRecord:

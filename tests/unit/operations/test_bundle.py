@@ -16,6 +16,7 @@ from orchestrator.operations.bundle import bundle
 from orchestrator.protocol.masking import looks_secret
 from orchestrator.runs import leaving as module
 from orchestrator.runs.leaving import unknown_secrets
+from orchestrator.runs.marks import MASKED_SECRETS
 from orchestrator.runs.redaction import Redaction
 from orchestrator.runs.store import RunDir
 
@@ -124,6 +125,16 @@ def test_a_secret_that_is_not_set_here_is_named(run: RunDir, tmp_path: Path, mon
     (tmp_path / "root" / "runs" / run.run_id).symlink_to(run.path)
     done = CliRunner().invoke(orch, ["bundle", run.run_id, "-o", str(tmp_path / "out.tar.gz")], catch_exceptions=False)
     assert "HF_TOKEN: not set here, so what the run printed of it can't be taken out" in done.output
+
+
+def test_a_secret_that_is_kept_for_messages_is_taken_out_though_it_is_not_set_here(
+    run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_TOKEN")
+    run.write(MASKED_SECRETS, {"HF_TOKEN": CANARIES["secret"]}, private=True)
+    assert unknown_secrets(run) == []
+    bundle(run, tmp_path / "out.tar.gz")
+    assert b"canary-" not in gzip.decompress((tmp_path / "out.tar.gz").read_bytes())
 
 
 def test_an_existing_file_is_kept(run: RunDir, tmp_path: Path) -> None:

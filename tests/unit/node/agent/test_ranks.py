@@ -37,5 +37,11 @@ def test_the_gang_and_the_record_hear_no_secret(tmp_path: Path) -> None:
     for message in said:
         asyncio.run(ranks.report(message))
     assert [each["kind"] for each in told] == ["exit", "trouble", "trouble", "trouble"]
-    assert "canary" not in json.dumps(told) + (tmp_path / "nodes" / "0" / "events.jsonl").read_text()
     assert json.dumps(told).count("kept-word *** ***") == 7
+    folder = tmp_path / "nodes" / "0" / "attempt_0"
+    folder.mkdir()
+    beat = {"phase": "done", "saves": 2, "saves_failed": 1, "unsaved": words, "step": 1, "time": 1.0}
+    (folder / "beat_0").write_text(json.dumps(beat))
+    asyncio.run(ranks.report({"kind": "exit", **ended, "rank": 0, "code": 0}))
+    assert told[-1]["unsaved"] == "kept-word *** ***"
+    assert "canary" not in json.dumps(told) + (tmp_path / "nodes" / "0" / "events.jsonl").read_text()
