@@ -153,6 +153,12 @@ def check(server: Server, run: RunDir, run_at_server: str) -> None:
     assert "| args.lr | 0.5 |" in board["texts"]["parameters/text_summary"]
 
 
+@pytest.mark.full(
+    "tests/unit/trackers/test_mlflow.py",
+    "tests/unit/trackers/test_event_file.py",
+    "tests/unit/trackers/test_ledger.py",
+    "tests/unit/supervisor/test_tracking.py",
+)
 @pytest.mark.timeout(900)
 def test_a_run_is_told_once_through_kills_a_restart_and_a_server_that_was_away(
     orch: Orch, project: Callable[..., Path], server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
