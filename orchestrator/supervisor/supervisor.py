@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from orchestrator.supervisor.tracking import TrackerFeeder
 
 WAIT_SECONDS = 1.0
-LONGEST_PAUSE = 30.0  # after errors, one after the other
+LONGEST_PAUSE = 15.0  # after errors, one after the other
 LONGEST_REST = 0.25  # after a pass over a run
 SENDING_SECONDS = 0.05  # between looks at what is still being sent, when no run is live
 

@@ -168,7 +168,7 @@ def test_an_error_that_nobody_expected_is_tried_again_after_longer_and_longer_pa
 
     for _ in range(8):
         supervisor._work(run, fail, threading.Event(), pauses)
-    assert slept == [1, 2, 4, 8, 16, 30, 30, 30]
+    assert slept == [1, 2, 4, 8, 15, 15, 15, 15]
     assert capsys.readouterr().err == "r-1: RecursionError: too deep\n" * 8
     supervisor._work(run, lambda: None, threading.Event(), pauses)
     assert pauses == {}
