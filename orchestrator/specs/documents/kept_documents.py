@@ -31,8 +31,8 @@ FOLDER: Final = "cache/documents"
 SLOTS: Final = 64  # files: what comes takes the place of what was there, so that they never become more
 PACKAGE: Final = str(Path(__file__).parents[2])
 SOURCES: Final = (
-    "specs", "protocol", "errors.py", "node/system/host.py", "runs/files/code_snapshot.py", "runs/redaction.py",
-    "training/choices.py",
+    "specs", "protocol", "errors.py", "node/system/host.py", "runs/files/code_snapshot.py",
+    "runs/files/ignore_rules.py", "runs/redaction.py", "training/choices.py",
 )  # fmt: skip
 """Of orch: what decides how a document is read."""
 
