@@ -29,6 +29,7 @@ def _submit(root: Path, prepared: Any, *, as_json: bool, follow: bool) -> int:
     """Have a prepared request started here, or by the machine that is to look after it."""
     from orchestrator.backends import kind_of
     from orchestrator.cli.render import runs as render
+    from orchestrator.cli.render.escapes import one_line
     from orchestrator.operations.submission import delegate, submit
     from orchestrator.prepare import notes
     from orchestrator.runs.dependencies import was_queued
@@ -42,7 +43,7 @@ def _submit(root: Path, prepared: Any, *, as_json: bool, follow: bool) -> int:
     on_supervisor = notes.note_on_wait() if wait else notes.note_on_supervisor(prepared, starts_later=was_queued(run))
     events = run.events()
     on_python = notes.note_on_python(prepared)
-    for note in (on_python, code_note(events), left_out_note(events), on_supervisor,
+    for note in (on_python, code_note(events), one_line(left_out_note(events)), on_supervisor,
                  submit.note_on_profile(run), submit.note_on_queue(run)):  # fmt: skip
         if note:
             say(note)

@@ -34,6 +34,7 @@ def submit_points(
     """Submit the points of --sweep, or the trials of --search, or print what they would be."""
     from orchestrator.cli.output import show_plan
     from orchestrator.cli.render import searches, sweeps
+    from orchestrator.cli.render.escapes import one_line
     from orchestrator.operations.submission import delegate
     from orchestrator.operations.submission import sweep as sweeping
     from orchestrator.operations.submission.submit import note_on_profile, slurm_job
@@ -66,7 +67,13 @@ def submit_points(
     on_supervisor = notes.note_on_supervisor(found.prepared[0], starts_later=was_queued(runs[0]))
     events = runs[0].events()
     on_python = notes.note_on_python(found.prepared[0])
-    for note in (on_python, code_note(events), left_out_note(events), on_supervisor, note_on_profile(runs[0])):
+    for note in (
+        on_python,
+        code_note(events),
+        one_line(left_out_note(events)),
+        on_supervisor,
+        note_on_profile(runs[0]),
+    ):
         if note:
             say(note)
     if as_json:

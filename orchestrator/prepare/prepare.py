@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -259,13 +259,15 @@ class Shipment:
     files: int
     bytes: int
     here: tuple[str, ...]
+    left_out: str = ""  # how much of the folder an ignore file leaves out
 
 
 def shipment(prepared: Prepared) -> Shipment:
     """Return what would be shipped, and the commands of `notify` and `supervisor`; UsageError where it can't be."""
-    from orchestrator.runs.files.code_snapshot import measure  # noqa: PLC0415 (only a submit needs it)
+    from orchestrator.runs.files.code_snapshot import left_out, measure  # noqa: PLC0415 (only a submit needs it)
+    from orchestrator.runs.files.ignore_rules import left_out_words  # noqa: PLC0415 (as above)
 
-    code, profile = prepared.loaded.job.code, prepared.profile
+    code, profile, left = prepared.loaded.job.code, prepared.profile, ""
     if prepared.repeats is not None:
         folder = prepared.repeats.path / "code"
         listing = prepared.repeats.code_files()
@@ -273,7 +275,10 @@ def shipment(prepared: Prepared) -> Shipment:
         files, size = len(sizes), sum(sizes)
     else:
         folder = prepared.loaded.code_dir
-        files, size = measure(folder, code.ignore, code.max_size, files_to_send(prepared))
+        named = files_to_send(prepared)
+        files, size = measure(folder, code.ignore, code.max_size, named)
+        if named is not None:
+            left = left_out_words(asdict(left_out(folder, code.ignore, named)))
     here = [f"notify {_how(each)}" for each in prepared.loaded.job.notify]
     if prepared.repeats is None and any((each / ".git").exists() for each in (folder, *folder.parents)):
         here.append(f"git, which is asked for the commit and the changes of {folder}")
@@ -286,7 +291,7 @@ def shipment(prepared: Prepared) -> Shipment:
         here.append(f"what builds the source distributions of {prepared.lock.name} where it has any, started by uv")
     if profile.kind == "ssh" and profile.supervisor != "here":
         here = [f"ssh {profile.supervisor} {profile.supervisor_orch} accept", *(f"{line} (there)" for line in here)]
-    return Shipment(str(folder), files, size, tuple(here))
+    return Shipment(str(folder), files, size, tuple(here), left)
 
 
 def _how(notify: Notify) -> str:

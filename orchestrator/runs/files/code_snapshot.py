@@ -103,6 +103,12 @@ def take(
     return Snapshot(files, total, digest, git.commit, git.dirty, git.diff, git.untracked, listing, left, tuple(ignored))
 
 
+def left_out(code_dir: Path, ignore_file: str, named: Sequence[str]) -> LeftOut:
+    """Return how much `take` would leave out by lines of the ignore file."""
+    rules = Rules.of(code_dir.resolve(), ignore_file)
+    return measure_left_out(code_dir.resolve(), ignored_paths(code_dir, ignore_file), rules, named)
+
+
 def ignored_paths(code_dir: Path, ignore_file: str) -> list[str]:
     """Return what lines of the ignore file leave out; a folder's path ends with a slash."""
     code_dir, ignored = code_dir.resolve(), list[str]()
