@@ -14,7 +14,7 @@ import pytest
 from orchestrator.node.server import outputs
 from orchestrator.node.server.outputs import Found, baseline, find
 from orchestrator.protocol.code_baseline import write_baseline
-from orchestrator.protocol.outputs import OutputRules
+from orchestrator.protocol.outputs import OUTPUTS, OutputRules
 
 
 @pytest.fixture
