@@ -78,6 +78,6 @@ def _bound(family: int, host: str, port: int) -> socket.socket:
 
 
 def _why(host: str, port: int, error: OSError) -> str:
-    users = listeners((port,)) if error.errno == errno.EADDRINUSE else ""
+    users = listeners((port,), host) if error.errno == errno.EADDRINUSE else ""
     who = f": {users} listens there" if users else ""
     return f"port {port} of {host}: {error.strerror}{who}"

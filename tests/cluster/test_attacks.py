@@ -183,7 +183,7 @@ def test_the_page_takes_alices_connections_also_through_a_tunnel_and_names_bob_o
     assert bob.stdout.readline() == "listening\n"
     taken = lab.control.orch("ui", "--no-open", "--port", "8700", host="n1")
     assert taken.code == 2
-    assert "port 8700 of ::1: Address already in use: user bob (uid 48002) listens there" in taken.err
+    assert "port 8700 of ::1: Address already in use: bob (uid 48002) listens there" in taken.err
     done = lab.control.orch("ui", "--detach", "--no-open", "--metrics-port", "8701", host="n1")
     assert done.code == 0, done.err
     try:

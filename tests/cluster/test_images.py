@@ -44,8 +44,13 @@ def build(testbed: Control, dockerfile: str, base: str, *options: str) -> str:
     return name
 
 
+ALSO = pytest.mark.full(
+    "tests/cluster/test_images.py::test_a_dockerfile_makes_a_small_image_that_is_nobodys_root_and_keeps_no_secret"
+)
+
+
 @pytest.mark.cluster("docker")
-@pytest.mark.parametrize("dockerfile", ["Dockerfile", "Dockerfile.cpu"])
+@pytest.mark.parametrize("dockerfile", [pytest.param("Dockerfile", marks=ALSO), "Dockerfile.cpu"])
 def test_a_dockerfile_makes_a_small_image_that_is_nobodys_root_and_keeps_no_secret(
     testbed: Control, image: str, dockerfile: str
 ) -> None:

@@ -39,18 +39,32 @@ def owner_of_peer(connection: socket.socket) -> int | None:
         return None
 
 
-def listeners(ports: tuple[int, ...], tables: tuple[str, ...] = ("/proc/net/tcp", "/proc/net/tcp6")) -> str:
-    """Return the users who listen on any of these ports, in words; empty if the kernel names none."""
+def listeners(
+    ports: tuple[int, ...], host: str = "", tables: tuple[str, ...] = ("/proc/net/tcp", "/proc/net/tcp6")
+) -> str:
+    """Return the users who listen on any of these ports, in words; empty if the kernel names none.
+
+    With `host`, an IP address, only those who listen at this address or at all addresses.
+    """
     wanted, uids = {f"{port:04X}" for port in ports}, set()
     for table in tables:
         with contextlib.suppress(OSError), open(table, encoding="ascii") as rows:
             for row in rows:
                 _, local, _, state, _, _, _, uid, *_ = row.split()
-                if state == LISTENING and local.rpartition(":")[2] in wanted:
+                address, _, port = local.rpartition(":")
+                if state == LISTENING and port in wanted and (not host or _address(address) in (host, "0.0.0.0", "::")):  # noqa: S104 (no bind)
                     uids.add(int(uid))
     words = [f"{user_name(uid) or 'a user'} (uid {uid})" for uid in sorted(uids)]
     more = [f"{len(words) - MOST_NAMED} other users"] if len(words) > MOST_NAMED else []
     return ", ".join([*words[:MOST_NAMED], *more])
+
+
+def _address(text: str) -> str:
+    """Return the address that /proc/net/tcp writes as words of 32 bits in the machine's byte order."""
+    words = [int(text[at : at + 8], 16) for at in range(0, len(text), 8)]
+    return socket.inet_ntop(
+        socket.AF_INET if len(words) == 1 else socket.AF_INET6, struct.pack(f"={len(words)}I", *words)
+    )
 
 
 def is_open(connection: socket.socket) -> bool:

@@ -285,10 +285,10 @@ def test_whose_the_ports_are_is_told_as_far_as_the_kernel_does(tmp_path: Path) -
     table, other = tmp_path / "tcp", tmp_path / "tcp6"
     table.write_text(head + "".join(row.format(*each) for each in rows))
     both = (str(table), str(other))
-    assert listeners((20000, 20001, 20002), both) == "root (uid 0), a user (uid 4000000001)"
-    assert listeners((20004,), both) == ""
+    assert listeners((20000, 20001, 20002), tables=both) == "root (uid 0), a user (uid 4000000001)"
+    assert listeners((20004,), tables=both) == ""
     other.write_text(head + "".join(row.format(20000, "0A", uid) for uid in range(4_000_000_000, 4_000_000_005)))
-    assert listeners((20000,), both).endswith("a user (uid 4000000001), 3 other users")
+    assert listeners((20000,), tables=both).endswith("a user (uid 4000000001), 3 other users")
 
 
 def test_without_a_port_that_is_asked_for_the_system_finds_one_that_all_addresses_share() -> None:
