@@ -60,6 +60,15 @@ def test_a_live_run_is_its_users_alone(orch: Orch, project, tmp_path: Path) -> N
     assert oct(bits(told)) == "0o664"
 
 
+def test_what_init_writes_has_the_users_umask_and_nobody_else_can_write_it(orch: Orch, tmp_path: Path) -> None:
+    argv = orch.argv("init", "mine", "--force", "torchrun", "--nproc_per_node", "2", "train.py")
+    found = []
+    for umask in (0o002, 0o027):
+        subprocess.run(argv, env=orch.environment(), cwd=tmp_path, check=True, capture_output=True, umask=umask)
+        found.append(oct(bits(tmp_path / "mine.yaml")))
+    assert found == ["0o644", "0o640"]
+
+
 APPTAINER = """#!/bin/sh
 [ "$1" = --version ] && { echo apptainer version 1.3.6; exit; }
 shift

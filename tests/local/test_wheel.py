@@ -101,3 +101,18 @@ def test_its_command_runs_from_an_empty_folder(installed: Path, tmp_path: Path) 
     ran = orch("submit", "hello", "--profile", "local", "--follow")
     assert (ran.code, "hello from rank 0 of 2" in ran.out) == (0, True), ran.err
     assert list(folder.iterdir()) == []
+
+
+def test_no_module_of_the_current_folder_or_the_state_folder_is_imported(installed: Path, tmp_path: Path) -> None:
+    folder, home, mark = tmp_path / "folder", tmp_path / "home", tmp_path / "imported"
+    for place in (folder, home):
+        place.mkdir(mode=0o700)
+        for name in ("json", "asyncio", "subprocess", "click", "pydantic", "orchestrator"):
+            (place / f"{name}.py").write_text(f"open({str(mark)!r}, 'w').close()\nraise SystemExit(9)\n")
+    environment = {**os.environ, "PYTHONPATH": str(installed), "ORCH_HOME": str(home)}
+    done = subprocess.run(
+        [str(installed / "bin" / "orch"), "submit", "hello", "--profile", "local", "--follow"],
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert (done.returncode, "hello from rank 0 of 2" in done.stdout) == (0, True), done.stderr
+    assert not mark.exists()

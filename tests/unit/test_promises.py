@@ -75,6 +75,11 @@ def test_the_rows_of_the_failures_page_are_promises_and_say_where_they_were_trie
     assert rows == expected
 
 
+def test_each_section_of_the_security_page_has_promises_in_its_order() -> None:
+    sections = re.findall(r"^## (.+)$", (ROOT / "docs" / "security.md").read_text(), re.MULTILINE)
+    assert list(dict.fromkeys(what.partition(":")[0] for what in promises("Security"))) == sections
+
+
 @pytest.mark.parametrize(("level", "test"), NAMED, ids=[test for _, test in NAMED])
 def test_a_test_that_is_named_is_there_and_at_that_level(level: str, test: str) -> None:
     path, _, name = test.partition("::")

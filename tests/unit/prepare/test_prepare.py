@@ -100,6 +100,19 @@ def test_what_one_may_not_expect_is_said(job: Path, monkeypatch: pytest.MonkeyPa
     assert "hook.org/secret" not in done.output
 
 
+def test_a_profile_of_the_current_folder_with_the_name_of_ones_own_is_said(
+    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    own = tmp_path / "config" / "orch" / "profiles" / "lab.yaml"
+    here = tmp_path / "cluster_profiles" / "lab.yaml"
+    for path in (own, here):
+        path.parent.mkdir(parents=True)
+        path.write_text("kind: local\n")
+    done = CliRunner().invoke(orch, ["submit", str(job), "-p", "lab", "--dry-run"], catch_exceptions=False)
+    assert f"note: {here} is taken, and not your own profile of that name ({own})" in done.output
+
+
 def test_nothing_is_kept_of_documents_where_the_models_are_loaded_anyway(
     job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -232,6 +232,19 @@ def test_a_link_to_credentials_is_refused(code: Path, tmp_path: Path, monkeypatc
     assert not (code.parent / "again").exists()
 
 
+def test_the_home_folder_and_the_places_of_credentials_are_refused(
+    code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = code / "alice"
+    (home / ".ssh").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(home))
+    whole = "holds your whole home folder"
+    for folder, why in ((code, whole), (home, whole), (home / ".ssh", "is where credentials are kept")):
+        with pytest.raises(UsageError, match=why):
+            take(folder, tmp_path / "copy", ".orchignore", MB)
+    assert not (tmp_path / "copy").exists()
+
+
 def test_what_would_be_copied_is_known_before(code: Path) -> None:
     taken, _ = snap(code)
     assert measure(code, ".orchignore", MB) == (taken.files, taken.bytes) == (2, 11)

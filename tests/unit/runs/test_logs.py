@@ -213,3 +213,11 @@ def test_the_last_lines_go_back_into_what_was_rotated_away_and_no_further_than_a
         tail = Tail(run, Selection())
         tail.skip_to_last(count)
         assert lines(tail, ended=True) == [str(each) for each in range(first, 13)]
+
+
+def test_the_last_lines_are_looked_for_in_the_last_16_mib_alone(run: RunDir) -> None:
+    path = log(run, b"first\n")
+    with path.open("r+b") as file:
+        file.truncate(40 << 20)  # sparse, and without another end of a line
+    (found,) = log_files(run, Selection())
+    assert offset_of_last(found, 10) == 24 << 20

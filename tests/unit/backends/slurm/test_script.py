@@ -126,6 +126,11 @@ def test_it_is_queued_again_only_when_this_start_asks(tmp_path: Path) -> None:
     assert in_a_job(run, srun_code=95, SLURM_RESTART_COUNT="1")[1][1:] == []
 
 
+def test_a_start_whose_only_agent_was_killed_is_not_queued_again(tmp_path: Path) -> None:
+    code, called = in_a_job(tmp_path / "run", srun_code=137)
+    assert (code, len(called)) == (137, 1)  # srun alone
+
+
 def test_starts_do_not_share_a_log(tmp_path: Path) -> None:
     run = tmp_path / "run"
     first, second = in_a_job(run, srun_code=0)[1], in_a_job(run, srun_code=0, SLURM_RESTART_COUNT="1")[1]
