@@ -59,7 +59,7 @@ class Laptop:
         return path.read_text() if path.exists() else ""
 
     def wait_for(self, run: str, words: str, name: str = "nodes/0/attempt_0/rank_0.log") -> None:
-        wait_until(lambda: words in self.text(run, name), f"'{words}' in {name} of {run}", seconds=60)
+        wait_until(lambda: words in self.text(run, name), f"'{words}' in {name} of {run}")
 
     def left(self, run: str) -> list[str]:
         """What is left of an ended run: processes on any host, its job in the queue, its folder on the login node."""
@@ -87,7 +87,7 @@ def test_a_run_is_submitted_followed_requeued_and_brought_home(laptop: Laptop) -
     run = laptop.submit(named, "-p", laptop.profile(), TOKEN="swordfish")  # noqa: S106 (not one)
     note = laptop.status(run)["detail"]
     assert "Slurm job" in note or laptop.status(run)["state"] != "pending"
-    wait_until(lambda: list_of_steps(laptop, run), "a checkpoint on the laptop", seconds=60)
+    wait_until(lambda: list_of_steps(laptop, run), "a checkpoint on the laptop")
     job = laptop.testbed.output("ctl", "squeue", "--noheader", "--format=%i", f"--name={run}")
     laptop.testbed.output("ctl", "scontrol", "requeue", job)
     assert laptop.orch("wait", run).code == 0, laptop.orch("why", run).out
@@ -146,7 +146,7 @@ def test_a_login_node_out_of_reach_ends_nothing_and_a_cancel_is_proved(laptop: L
     laptop.wait_for(run, "holding")
     laptop.testbed.cut(LAPTOP)
     lost = "the loss of the login node"  # in the middle of two questions to Slurm, for each of which it is waited
-    wait_until(lambda: "can't be asked" in (laptop.status(run)["detail"] or ""), lost, seconds=120)
+    wait_until(lambda: "can't be asked" in (laptop.status(run)["detail"] or ""), lost)
     assert laptop.status(run)["state"] == "running"
     laptop.testbed.heal(LAPTOP)
     wait_until(lambda: "can't be asked" not in (laptop.status(run)["detail"] or ""), "the login node")
@@ -167,7 +167,7 @@ def test_a_shell_a_rank_once_more_and_runs_that_wait_for_another(laptop: Laptop)
     waits = [line.partition(":")[0] for line in laptop.testbed.output("ctl", *squeue).split()]
     assert waits == ["afterok", "afterany"]
     assert f"waits for {run} to succeed; Slurm job " in laptop.status(vain)["detail"]
-    wait_until(lambda: laptop.status(run)["state"] == "running", "rank 1", seconds=60)
+    wait_until(lambda: laptop.status(run)["state"] == "running", "rank 1")
     host = laptop.status(run)["nodes"][1]["host"]
     assert laptop.orch("shell", run, "--node", "1", "--", "hostname").out == f"{host}\n"
     argv = laptop.testbed.argv(LAPTOP, *Lab(laptop.testbed).argv("shell", run, "--node", "1"), TERM="dumb")

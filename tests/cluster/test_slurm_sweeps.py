@@ -117,7 +117,7 @@ def test_a_point_is_requeued_alone_and_a_sweep_cancelled_and_waited_for(alice: U
     assert waits == [f"{how}:{array_of(alice, sweep)}_*" for how in ("afterok", "afterany")]
     assert Run(alice, vain).status()["detail"].startswith(f"waits for all of {sweep} to succeed; Slurm job ")
     alice.testbed.output("ctl", "scontrol", "requeue", f"{array_of(alice, sweep)}_1")
-    wait_until(lambda: runs[1].text("nodes/0/attempt_1/rank_0.log"), "the second start of one point", seconds=60)
+    wait_until(lambda: runs[1].text("nodes/0/attempt_1/rank_0.log"), "the second start of one point")
     done = alice.orch("cancel", sweep)
     assert (done.code, "cancelled 2 runs" in done.err) == (0, True), done.err
     assert [run.status()["restarts"] for run in runs] == [0, 1]

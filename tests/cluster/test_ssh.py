@@ -14,6 +14,7 @@ from orchestrator.runs.files.samples import read_samples
 from orchestrator.runs.store import RunDir
 from tests.cluster.control import Control
 from tests.cluster.lab import HOLD, LAPTOP, STEPS, TORCH_STEPS, Lab, kill, settled
+from tests.patience import PATIENCE
 from tests.testbed.layout import REPO
 
 # The wall clock alone, and all that Python asks of it. libfaketime breaks Python's time.sleep.
@@ -181,10 +182,10 @@ def test_two_submits_at_once_on_the_same_hosts_and_twenty_looks_meanwhile(lab: L
     looks = []
     for _ in range(5):
         four = [lab.control.start(LAPTOP, *lab.argv("status", "--json")) for _ in range(4)]
-        looks += [(each.wait(60), json.loads(each.communicate()[0] or "[]")) for each in four]
+        looks += [(each.wait(PATIENCE), json.loads(each.communicate()[0] or "[]")) for each in four]
     assert [code for code, _ in looks] == [0] * 20
     assert {len(runs) for _, runs in looks} <= {0, 1, 2}
-    assert [each.wait(60) for each in submits] == [0, 0]
+    assert [each.wait(PATIENCE) for each in submits] == [0, 0]
     runs = [found["run_id"] for found in lab.orch("status", "--json").json]
     assert sorted(run.partition("-")[0] for run in runs) == ["one", "two"]
     for run in runs:
@@ -196,7 +197,7 @@ def test_two_submits_at_once_on_the_same_hosts_and_twenty_looks_meanwhile(lab: L
 def test_a_clock_that_is_two_hours_off_changes_nothing_and_is_not_shown(lab: Lab) -> None:
     library = lab.control.file("n1", "/srv/ahead.so")
     compiler = ["gcc", "-shared", "-fPIC", "-nostdlib", "-x", "c", "-o", str(library), "-"]
-    subprocess.run(compiler, input=TWO_HOURS_AHEAD, text=True, check=True, timeout=60)
+    subprocess.run(compiler, input=TWO_HOURS_AHEAD, text=True, check=True, timeout=PATIENCE)
     lab.control.sshd("n1", "SetEnv LD_PRELOAD=/srv/ahead.so")
     before = time.time()
     run = lab.submit(lab.job("steps", STEPS, args=["10", "0"]), "--profile", lab.profile(hosts=["n1", "n2"]))
@@ -221,7 +222,7 @@ def test_how_busy_each_host_is_comes_home_while_the_run_goes_on_and_stays(lab: L
         ranks = [(each.rank, each.cpu * sample.seconds) for sample in samples for each in sample.ranks]
         return {rank: sum(each for other, each in ranks if other == rank) for rank, _ in ranks}
 
-    settled(lambda: used().get(1, 0.0) > used().get(0, 100.0) + 0.3, "that rank 1 computes and rank 0 does not", 100)
+    settled(lambda: used().get(1, 0.0) > used().get(0, 100.0) + 0.3, "that rank 1 computes and rank 0 does not")
     assert lab.orch("cancel", run, "--now").code == 0
     lab.assert_nothing_left(run)
     found = lab.orch("metrics", run, "--json").json

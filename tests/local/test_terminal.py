@@ -14,6 +14,7 @@ import pytest
 from orchestrator.node.system.processes import marked_processes
 from orchestrator.runs.store import RunDir
 from tests.local.conftest import REPO, Orch
+from tests.patience import PATIENCE
 from tests.terminal import terminal
 
 KEY = "hunter2-hunter2"
@@ -91,7 +92,7 @@ def test_a_closed_window_ends_a_replay_and_a_reader_that_left_too(orch: Orch, fa
     with terminal(orch.argv("replay", "last", "--rank", "0"), orch.environment(KEY=KEY)) as screen:
         screen.until("waiting")
         screen.hang_up()
-        screen.process.wait(60)
+        screen.process.wait(PATIENCE)
     argv = orch.argv("replay", "last", "--rank", "0", "--here")
     with subprocess.Popen(
         argv, env=orch.environment(KEY=KEY), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
@@ -99,14 +100,14 @@ def test_a_closed_window_ends_a_replay_and_a_reader_that_left_too(orch: Orch, fa
         assert gone.stdout is not None
         gone.stdout.readline()
         gone.stdout.close()
-        assert gone.wait(60) == 143
+        assert gone.wait(PATIENCE) == 143
 
 
 def test_what_is_printed_starts_the_rank_as_its_run_did(orch: Orch) -> None:
     failed = orch.run()
     printed = orch("replay", "last", "--rank", "1", "--dry-run").out
     assert "KEY" in printed.splitlines()[2]
-    done = subprocess.run(["sh", "-ec", printed], capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(["sh", "-ec", printed], capture_output=True, text=True, timeout=PATIENCE, check=False)
     original = (failed.node(0) / "attempt_0" / "rank_1.log").read_text()
     assert {**json.loads(done.stdout), "key": sha256(KEY.encode()).hexdigest()} == json.loads(original)
     assert done.returncode == 17

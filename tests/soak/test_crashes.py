@@ -30,6 +30,7 @@ from orchestrator.runs.store import RunDir, live_runs
 from orchestrator.supervisor.reconcile import state_of
 from tests.local.conftest import REPO
 from tests.local.test_runs import SLOW
+from tests.patience import PATIENCE
 
 from .conftest import FULL, Soak
 
@@ -63,7 +64,7 @@ class Crashing:
         note = self.home.with_suffix(f".{stop_at}.txt")
         done = subprocess.run(
             [sys.executable, CRASH, str(note), str(stop_at), what, *args],
-            env=self.environment, cwd=self.home.parent, capture_output=True, text=True, timeout=100, check=False,
+            env=self.environment, cwd=self.home.parent, capture_output=True, text=True, timeout=PATIENCE, check=False,
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
         assert "Traceback" not in done.stderr, done.stderr
@@ -116,7 +117,7 @@ class Crashing:
         left = self.processes()
         for process in left:
             send_signal(process, 9)
-        wait_gone(left, 5)
+        wait_gone(left, PATIENCE)
         shutil.rmtree(self.home, ignore_errors=True)
 
 
@@ -219,7 +220,7 @@ def _cancel(job: Path, *flags: str) -> Callable[[Crashing], tuple[str, ...]]:
     def prepare(place: Crashing) -> tuple[str, ...]:
         place.crash(0, "alone", "submit", str(job), "-p", "local")
         run = place.runs()[0]
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + PATIENCE
         while sum("up" in path.read_text() for path in run.path.glob("nodes/0/attempt_0/rank_*.log")) < 2:
             assert time.monotonic() < deadline, "the ranks did not start"
             time.sleep(0.05)
@@ -241,7 +242,7 @@ def _ended(template: Crashing, *command: str) -> Callable[[Crashing], tuple[str,
 def make_template(home: Path, job: Path, *, finished: bool) -> Crashing:
     place = Crashing(home)
     place.crash(0, "alone", "submit", str(job), "-p", "local")
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE
     while place.processes():
         assert time.monotonic() < deadline, "the run did not end"
         time.sleep(0.1)

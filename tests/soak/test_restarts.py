@@ -17,6 +17,7 @@ from orchestrator.operations.runs import wait
 from orchestrator.runs.store import RunDir, read_lines
 from orchestrator.training.checkpoint.format import load, newest
 from tests.local.conftest import Orch
+from tests.patience import PATIENCE
 
 from .conftest import FULL, SEED, Soak
 
@@ -199,7 +200,7 @@ def test_random_failures_of_random_ranks(orch: Orch, project: Any, soak: Soak) -
 
         project(plan_json=json.dumps(undisturbed(plan)))
         calm = orch.with_torch.submit(str(folder / "train.yaml"), "-p", "local-2x2", "--name", f"calm{number}")
-        assert wait(calm, timeout=60).state == "succeeded"
+        assert wait(calm, timeout=PATIENCE).state == "succeeded"
         if state.state == "succeeded":
             expected, found = weights(calm), weights(run)
             assert expected.keys() == found.keys()

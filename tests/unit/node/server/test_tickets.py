@@ -15,6 +15,7 @@ import pytest
 
 from orchestrator.node.server import tickets
 from orchestrator.node.server.request import RefusedError
+from tests.patience import PATIENCE
 
 NOBODY = 65534
 RUN = "mine-abc234"
@@ -38,7 +39,7 @@ def nobody(folder: Path) -> Callable[[str], None]:
 
     def run(program: str) -> None:
         argv = ["/usr/bin/env", "python3", "-I", "-S", "-c", f"import os\n{program}"]
-        subprocess.run(argv, user=NOBODY, group=NOBODY, extra_groups=[], cwd=folder, check=True, timeout=30)
+        subprocess.run(argv, user=NOBODY, group=NOBODY, extra_groups=[], cwd=folder, check=True, timeout=PATIENCE)
 
     return run
 

@@ -26,6 +26,7 @@ from orchestrator.node.system.processes import (
     send_signal,
     wait_gone,
 )
+from tests.patience import PATIENCE
 
 # Leaves its session and forks twice, so that no parent, session or group leads to it; then says its number.
 DAEMON = """
@@ -101,7 +102,7 @@ def test_a_zombie_is_not_alive(start: Start) -> None:
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and is not reaped
     assert not is_alive(process)
     assert identify(child.pid) is None
-    assert wait_gone([process], 5) == []
+    assert wait_gone([process], PATIENCE) == []
 
 
 def test_another_process_with_the_same_number_is_another(start: Start) -> None:
@@ -109,7 +110,7 @@ def test_another_process_with_the_same_number_is_another(start: Start) -> None:
     before = Process(child.pid, seen(child).started - 1)
     assert not is_alive(before)
     assert not send_signal(before, signal.SIGKILL)
-    assert wait_gone([before], 5) == []
+    assert wait_gone([before], PATIENCE) == []
     assert child.poll() is None
 
 
@@ -135,7 +136,7 @@ def test_names_with_spaces_and_parentheses_are_read(start: Start, tmp_path) -> N
 def test_a_signal_reaches_its_process(start: Start) -> None:
     child = start("sleep", "60")
     assert send_signal(seen(child), signal.SIGTERM)
-    assert child.wait(5) == -signal.SIGTERM
+    assert child.wait(PATIENCE) == -signal.SIGTERM
 
 
 def test_waiting_returns_who_is_left(start: Start) -> None:
@@ -143,11 +144,11 @@ def test_waiting_returns_who_is_left(start: Start) -> None:
     both = [seen(short), seen(long)]
     assert wait_gone(both, 0.1) == both
     short.kill()
-    assert wait_gone(both[:1], 60) == []
+    assert wait_gone(both[:1], PATIENCE) == []
     assert wait_gone(both, 0.1) == [both[1]]
     long.kill()
-    assert wait_gone(both, 60) == []
-    assert wait_gone([], 60) == []
+    assert wait_gone(both, PATIENCE) == []
+    assert wait_gone([], PATIENCE) == []
 
 
 def test_a_daemon_is_found_by_its_mark(start: Start, run_id: str) -> None:
@@ -177,7 +178,7 @@ def test_only_the_marked_are_ended(start: Start, run_id: str) -> None:
 def test_the_one_to_keep_is_kept(start: Start, run_id: str) -> None:
     kept, other = (start("sleep", "60", **{MARK: mark(run_id, 0)}) for _ in range(2))
     assert end_marked(run_id, 0, keep=[kept.pid]) == (1, [])
-    assert (kept.poll(), other.wait(5)) == (None, -signal.SIGKILL)
+    assert (kept.poll(), other.wait(PATIENCE)) == (None, -signal.SIGKILL)
 
 
 def test_those_that_fork_while_they_are_being_killed_are_ended_too(start: Start, run_id: str) -> None:
