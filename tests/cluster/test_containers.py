@@ -178,7 +178,7 @@ def test_twelve_ranks_train_in_containers_of_a_slurm_job(testbed: Control, image
     boxed = f"--set=job.container={json.dumps(container(image))}"
     job, profile = str(REPO / "jobs" / "mnist_ddp.yaml"), alice.profile(nproc_per_node=4, cpus_per_task=4)
     run = alice.submit(job, "--profile", profile, *sets, boxed)
-    ended = alice.orch("wait", run, "--timeout", "180")
+    ended = alice.orch("wait", run)
     assert ended.code == 0, alice.orch("why", run).out
     state = alice.orch("status", run, "--json").json
     assert (state["state"], state["world_size"]) == ("succeeded", 12)
@@ -202,7 +202,7 @@ def test_a_container_has_what_slurm_gave_the_job_and_goes_with_it(testbed: Contr
     assert given["NanoCpus"] == 10**9  # the container is outside of the job's own limits
     testbed.output("ctl", "scancel", "--signal=KILL", f"--user={ALICE.name}")  # no agent can do anything about it
     gone(testbed, host)
-    assert alice.orch("wait", run, "--timeout", "90").code in (100, 103)
+    assert alice.orch("wait", run).code in (100, 103)
 
 
 def refused(lab: Lab, *args: str, **values: Any) -> str:

@@ -388,6 +388,7 @@ def test_a_controller_that_is_away_ends_nothing(alice: User) -> None:
     done = alice.orch("submit", waits, "-p", alice.write("p.yaml", PROFILE), "--json")
     run = Run(alice, done.json["run_id"])
     run.wait_for("here")
+    wait_until(lambda: run.status()["state"] == "running", "the run")
     pid = alice.testbed.output("ctl", "cat", "/run/slurmctld.pid", user="root")
     alice.testbed.undo.callback(_start_controller, alice.testbed)
     alice.testbed.output("ctl", "kill", pid, user="root")

@@ -144,6 +144,7 @@ def test_a_login_node_out_of_reach_ends_nothing_and_a_cancel_is_proved(laptop: L
     named = laptop.write("hold.yaml", 'command: [sh, -c, "echo holding; exec sleep 600"]\nlimits: {grace: 5s}\n')
     run = laptop.submit(named, "-p", laptop.profile(python="python3"))
     laptop.wait_for(run, "holding")
+    wait_until(lambda: laptop.status(run)["state"] == "running", "the run")
     laptop.testbed.cut(LAPTOP)
     lost = "the loss of the login node"  # in the middle of two questions to Slurm, for each of which it is waited
     wait_until(lambda: "can't be asked" in (laptop.status(run)["detail"] or ""), lost)
@@ -251,7 +252,7 @@ def test_a_sweep_is_one_array_there_and_nothing_of_it_stays(laptop: Laptop) -> N
     assert "#SBATCH --array=0-3%2\n" in (shared / "slurm/submission.sh").read_text()
     archives = {laptop.testbed.file("ctl", f"{SHARED}/runs/{sweep}.3/node.pyz"), shared / "node.pyz"}
     assert len({path.stat().st_ino for path in archives}) == 1
-    ended = laptop.orch("wait", sweep, "--timeout", "140")
+    ended = laptop.orch("wait", sweep)
     assert ended.code == 100, laptop.orch("why", sweep).out
     assert "4 runs: 3 succeeded, 1 failed" in ended.err
     points = laptop.orch("status", sweep, "--json").json["points"]

@@ -27,7 +27,7 @@ TRUE = (
 def test_crowds_of_cancel_rm_and_gc_leave_nothing_half(orch: Orch, project, number: int) -> None:
     seed = f"{os.environ['SOAK_SEED']}-{number}"
     rng = random.Random(seed)
-    job = str(project(s_yaml="command: [sleep, '60']\n") / "s.yaml")
+    job = str(project(s_yaml="command: [sleep, '600']\n") / "s.yaml")
     runs = [orch.submit(job, "-p", "local").run_id for _ in range(2)]
     words = [["cancel"], ["cancel", "--now"], ["rm"], ["rm"], ["status"], ["why"], ["wait", "--timeout", "9"], ["logs"]]
     commands = [[word[0], run, *word[1:]] for run in runs for word in words] + [["gc"], ["status"], ["gc"]]

@@ -210,7 +210,7 @@ if os.fork() == 0:
         null = os.open(os.devnull, os.O_RDWR)
         for number in (0, 1, 2):
             os.dup2(null, number)
-        time.sleep(60)
+        time.sleep(600)
     os._exit(0)
 os.wait()
 print("escaped", flush=True)
@@ -230,7 +230,7 @@ def test_an_unrelated_process_is_never_touched(orch: Orch, project) -> None:
     import subprocess
     import sys
 
-    bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])  # same name, no mark
+    bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])  # same name, no mark
     try:
         before = identify(bystander.pid)
         assert before is not None
@@ -380,7 +380,7 @@ print("is up", flush=True)
 if os.environ["RANK"] == "2":
     Path(os.environ["ORCH_BEAT_FILE"]).parents[1].joinpath("attempt_1").touch()
     os.kill(os.getpid(), signal.SIGKILL)
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -394,7 +394,7 @@ def test_a_node_that_has_no_room_for_another_attempt_is_named_with_the_reason(or
 
 
 def test_a_launcher_that_may_open_no_more_files_is_named_with_the_reason(orch: Orch, project) -> None:
-    folder = project(many_yaml="command: [sleep, '60']\nwarm_imports: []\nretry: {infra: 0}\n")
+    folder = project(many_yaml="command: [sleep, '600']\nwarm_imports: []\nretry: {infra: 0}\n")
     (folder / "tight.yaml").write_text("kind: local\nnproc_per_node: 16\nsetup: ['ulimit -n 24']\n")
     assert orch("submit", str(folder / "many.yaml"), "-p", str(folder / "tight.yaml"), "-f").code == 100
     verdict = orch("why", "last", "--json").json
@@ -462,7 +462,7 @@ while not os.path.exists(sys.argv[1]):
 
 
 def test_a_process_that_threw_its_mark_away_is_ended_too(orch: Orch, project) -> None:
-    inner = ': > "$0"; exec sleep 61.5'
+    inner = ': > "$0"; exec sleep 601.5'
     outer = f"env -i setsid sh -c '{inner}' \"$PWD/up.$RANK\" & until [ -e up.$RANK ]; do sleep 0.02; done"
     folder = project(bare_yaml=json.dumps({"command": ["sh", "-c", outer]}))
     assert orch("submit", str(folder / "bare.yaml"), "-p", "local", "-f").code == 0
@@ -502,11 +502,11 @@ sys.exit(cli.main())
 
 
 def test_a_submit_killed_between_two_agents_is_named_at_once_by_the_next_command(orch: Orch, project) -> None:
-    folder = project(hold_py="import time\ntime.sleep(100)\n", hold_yaml="script: hold.py\n")
+    folder = project(hold_py="import time\ntime.sleep(600)\n", hold_yaml="script: hold.py\n")
     argv = [sys.executable, "-c", DIES_BETWEEN_AGENTS, "submit", str(folder / "hold.yaml"), "-p", "local-2x2"]
     assert subprocess.run(argv, cwd=orch.cwd, env=orch.environment(), check=False).returncode == 9
     assert orch("status").code == 0  # nobody looked after the run: this starts a supervisor
-    assert orch("wait", "last", "--timeout", "60").code == 100
+    assert orch("wait", "last").code == 100
     verdict = orch("why", "last", "--json").json
     assert verdict["reason"] == "the submit ended before it had started 1 of 2 agents"
     assert wait_gone(marked(orch.run().run_id), PATIENCE) == []  # what the dead submit had started ends by itself

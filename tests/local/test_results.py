@@ -8,7 +8,6 @@ import signal
 import subprocess
 import tarfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -20,7 +19,9 @@ from orchestrator.node.system.processes import Process, identify, is_alive, send
 from orchestrator.operations.runs import wait
 from orchestrator.runs.files.checkpoints import listing
 from orchestrator.runs.store import RunDir, read_lines
+from orchestrator.supervisor.reconcile import state_of
 from tests.patience import PATIENCE
+from tests.testbed.machine import wait_until
 
 from .conftest import WARM_DIGITS, Orch, files_with
 
@@ -37,10 +38,10 @@ sys.exit(95 if stop else 0)
 
 
 def up(run: RunDir, ranks: int = 1) -> None:
-    end = time.monotonic() + PATIENCE
-    while sum("is up" in path.read_text() for path in run.path.glob("nodes/*/attempt_*/rank_*.log")) < ranks:
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    """Return when so many ranks have said that they are up, and the run is known to go on."""
+    logs = "nodes/*/attempt_*/rank_*.log"
+    wait_until(lambda: sum("is up" in path.read_text() for path in run.path.glob(logs)) >= ranks, "the ranks")
+    wait_until(lambda: state_of(run).state == "running", "the run")
 
 
 @pytest.fixture
@@ -228,12 +229,19 @@ notify:
   - {on: [failed], apprise_env: CHANNELS}
 """
 
+FAILS_WHEN_TOLD = """
+import os, time
+while not os.path.exists(os.environ["ORCH_OUTPUT_DIR"] + "/go"):
+    time.sleep(0.02)
+raise ValueError("boom")
+"""
+
 
 def test_it_is_told_with_the_terminal_closed(
     orch: Orch, project: Callable[..., Path], inbox: list[dict[str, Any]]
 ) -> None:
     folder = project(
-        fail_py="import time\nprint('is up', flush=True)\ntime.sleep(2)\nraise ValueError('boom')\n", fail_yaml=NOTIFY,
+        fail_py=FAILS_WHEN_TOLD, fail_yaml=NOTIFY,
         told_sh='cat > "$ORCH_RUN_DIR/told.json"; echo "$ORCH_EVENT" >> "$ORCH_RUN_DIR/events"\n',
         one_yaml="kind: local\nnproc_per_node: 1\n",
     )  # fmt: skip
@@ -249,6 +257,7 @@ def test_it_is_told_with_the_terminal_closed(
     child.terminate()
     child.wait(timeout=PATIENCE)
     run = orch.run()
+    (run.path / "outputs" / "go").touch()
     assert wait(run, timeout=PATIENCE).state == "failed"
     finished(orch)
     assert [message["id"] for message in inbox[:-1]] == [f"{run.run_id}/failed/1"]
@@ -268,10 +277,7 @@ def test_it_is_told_with_the_terminal_closed(
 
 def finished(orch: Orch) -> None:
     """Return when the supervisor has told everything."""
-    end = time.monotonic() + PATIENCE
-    while any((orch.home / "notify").iterdir()):
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    wait_until(lambda: not any((orch.home / "notify").iterdir()), "the end of all messages")
 
 
 def test_a_supervisor_killed_between_is_followed_by_one_that_tells(
@@ -294,14 +300,15 @@ def test_a_supervisor_killed_between_is_followed_by_one_that_tells(
 def supervisor_of(orch: Orch) -> Process:
     """The process that holds this state folder's supervisor lock, as the kernel tells."""
     inode = (orch.home / "supervisor.lock").stat().st_ino
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        for line in Path("/proc/locks").read_text().splitlines():
-            words = line.split()
-            if words[1] == "FLOCK" and words[5].split(":")[-1] == str(inode) and (found := identify(int(words[4]))):
-                return found
-        time.sleep(0.05)
-    raise AssertionError("no supervisor holds the lock")
+
+    def found() -> list[Process]:
+        locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+        mine = [words for words in locks if words[1] == "FLOCK" and words[5].split(":")[-1] == str(inode)]
+        return [process for words in mine if (process := identify(int(words[4]))) is not None]
+
+    holders = list[Process]()
+    wait_until(lambda: bool(holders.extend(found()) or holders), "a supervisor that holds the lock")
+    return holders[0]
 
 
 def test_a_supervisor_killed_while_it_tells_is_followed_by_one_that_tells_again(
@@ -313,10 +320,7 @@ def test_a_supervisor_killed_while_it_tells_is_followed_by_one_that_tells_again(
         job_yaml=f"command: ['true']\nnotify: {{command: [sh, -c, {json.dumps(words)}]}}\n",
     )  # fmt: skip
     run = orch.submit(str(folder / "job.yaml"), "-p", str(folder / "one.yaml"))
-    end = time.monotonic() + PATIENCE
-    while not (run.path / "ids").exists():
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    wait_until((run.path / "ids").exists, "the beginning of the message")
     supervisor = supervisor_of(orch)
     send_signal(supervisor, signal.SIGKILL)
     assert wait_gone([supervisor], PATIENCE) == []

@@ -95,7 +95,7 @@ def test_a_search_goes_on_after_a_kill_and_stops_what_is_bad(orch: Orch, project
 
 
 def test_trials_that_are_cancelled_while_they_wait_have_ended_too(orch: Orch, project: Callable[..., Path]) -> None:
-    job = "command: [sleep, '100']\nmetric: loss\nsearch: {space: {job.env.N: {low: 1, high: 9}}}\n"
+    job = "command: [sleep, '600']\nmetric: loss\nsearch: {space: {job.env.N: {low: 1, high: 9}}}\n"
     folder = project(job_yaml=job)
     done = orch(
         "submit",

@@ -95,7 +95,7 @@ def test_a_killed_supervisor_forgets_no_point_and_a_cancel_ends_all(orch: Orch, 
 def test_a_sweep_waits_for_another_run_and_is_waited_for(orch: Orch, project: Callable[..., Path]) -> None:
     folder = project(fails_sh="exit 3\n")
     (folder / "job.yaml").write_text("command: [bash, fails.sh]\n")
-    first = orch.submit(str(folder / "job.yaml"), "-p", "local", "--set", "job.command=[sleep, '60']")
+    first = orch.submit(str(folder / "job.yaml"), "-p", "local", "--set", "job.command=[sleep, '600']")
     runs = submit(orch, folder / "job.yaml", "--sweep", "job.env.N=0,1", "--after", first.run_id)
     sweep = runs[0].run_id.rpartition(".")[0]
     true = (str(folder / "job.yaml"), "-p", "local", "--set", "job.command=['true']", "--after")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -16,6 +15,7 @@ from orchestrator.runs.store import RunDir
 from tests.local.conftest import REPO, Orch
 from tests.patience import PATIENCE
 from tests.terminal import terminal
+from tests.testbed.machine import wait_until
 
 KEY = "hunter2-hunter2"
 # Speaks of itself, writes where a rank writes, and fails where its number is 1.
@@ -50,8 +50,8 @@ def orch(tmp_path_factory: pytest.TempPathFactory, bare_python: str) -> Orch:
     (folder / "job.yaml").write_text(json.dumps(job))
     done = runner("submit", str(folder / "job.yaml"), "-p", "local", "--nproc-per-node", "2", "-f", KEY=KEY)
     assert done.code == 100, done.err
-    while not (runner.run().path / "verdict.json").exists():
-        time.sleep(0.05)  # the supervisor writes it once all that it has told is in the log of events
+    # The supervisor writes it once all that it has told is in the log of events.
+    wait_until((runner.run().path / "verdict.json").exists, "the verdict")
     return runner
 
 

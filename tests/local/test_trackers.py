@@ -68,9 +68,9 @@ def read(*arguments: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def until(what: Callable[[], Any], seconds: float = 120) -> Any:
+def until(what: Callable[[], Any]) -> Any:
     """Return what there is as soon as there is something."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + PATIENCE
     while not (found := what()):
         assert time.monotonic() < end
         time.sleep(0.05)
@@ -98,7 +98,7 @@ class Server:
                 argv, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
                 env=environment,
             )  # fmt: skip
-        until(self._is_up, 240)
+        until(self._is_up)
 
     def _is_up(self) -> bool:
         assert self.process is not None

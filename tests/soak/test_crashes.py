@@ -38,7 +38,6 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600 if FULL else 900)]  # a
 
 CRASH = str(Path(__file__).with_name("crash.py"))
 SECRET = "canary-5d1f0a-of-a-crashed-submit"  # noqa: S105
-SETTLE_SECONDS = 120.0
 
 HELLO = """
 name: hello
@@ -73,7 +72,7 @@ class Crashing:
 
     def settle(self) -> None:
         """What the next command does: start the supervisor; until no run is live but the one beside, and it is gone."""
-        deadline = time.monotonic() + SETTLE_SECONDS
+        deadline = time.monotonic() + PATIENCE
         beside = self.beside()
         if not beside:
             self.supervise()
@@ -82,7 +81,7 @@ class Crashing:
         for run_id in beside:
             self.crash(0, "cli", "cancel", run_id, "--now")
             self.crash(0, "cli", "rm", run_id)
-        deadline = time.monotonic() + SETTLE_SECONDS
+        deadline = time.monotonic() + PATIENCE
         while self.processes() and time.monotonic() < deadline:  # a supervisor without runs ends by itself, soon
             time.sleep(0.05)
 
@@ -94,7 +93,7 @@ class Crashing:
         with contextlib.suppress(subprocess.TimeoutExpired):  # then a run is live, and is found to be
             done = subprocess.run(
                 [sys.executable, "-m", "orchestrator.supervisor"], env=self.environment, cwd=self.home.parent,
-                timeout=SETTLE_SECONDS, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                timeout=PATIENCE, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True,
             )  # fmt: skip
             assert (done.returncode, done.stderr) == (0, ""), done.stderr
 

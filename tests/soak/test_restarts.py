@@ -194,7 +194,7 @@ def test_random_failures_of_random_ranks(orch: Orch, project: Any, soak: Soak) -
         plan = plan_failures(soak.chance, each)
         folder = project(train_py=PROGRAM, train_yaml=JOB, plan_json=json.dumps(plan))
         run = orch.with_torch.submit(str(folder / "train.yaml"), "-p", "local-2x2", "--name", f"fails{number}")
-        state = wait(run, timeout=20 * each + 60)
+        state = wait(run, timeout=max(PATIENCE, 20 * each))
         soak.check(state.state == "succeeded", f"{state.state}: {state.verdict} SOAK_SEED={SEED}")
         check_run(soak, orch, run, plan)
 

@@ -38,7 +38,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
 
     def run(mark: str | None, **extra: str) -> subprocess.Popen[bytes]:
         environment = {**os.environ, **({MARK: mark} if mark else {}), **extra}
-        argv = [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"]
+        argv = [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"]
         child = subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE)
         children.append(child)
         assert child.stdout is not None

@@ -19,7 +19,7 @@ from orchestrator.protocol.debugging.fault import Fault
 from tests.patience import PATIENCE
 
 RUN = f"drill-{os.getpid():06d}"  # of this process: another may run the same tests
-WAIT = "import time; print(flush=True); time.sleep(100)"
+WAIT = "import time; print(flush=True); time.sleep(600)"
 PARENT = f"""
 import subprocess, sys
 child = subprocess.Popen([sys.executable, "-c", {WAIT!r}])

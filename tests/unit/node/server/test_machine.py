@@ -49,7 +49,7 @@ def test_a_file_is_written_anew_and_through_no_link(tmp_path: Path) -> None:
 
 def test_an_agent_whose_folder_was_removed_under_it_is_known_by_what_the_asker_has_recorded(tmp_path: Path) -> None:
     """Else nobody could tell whether it lives: its run would never end, and the agent would stay."""
-    with subprocess.Popen(["sleep", "60"]) as process:
+    with subprocess.Popen(["sleep", "600"]) as process:
         try:
             found = identify(process.pid)
             assert found is not None

@@ -60,7 +60,7 @@ def test_a_ticket_is_laid_renewed_replaced_and_dropped(folder: Path) -> None:
     assert [(each["uid"], each["user"], each["run"], each["needs"], each["number"]) for each in found] == [
         (0, "root", RUN, 2, before)
     ]
-    assert abs(found[0]["made"] - before) < 60 * 10**9
+    assert before - 10**9 <= found[0]["made"] <= time.time_ns()  # the kernel's stamp may be of its last tick
     path = next(folder.iterdir())
     assert stat.S_IMODE(path.stat().st_mode) == 0o711
     was = (path / "renewed").stat().st_ctime_ns
