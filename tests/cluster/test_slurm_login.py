@@ -14,6 +14,7 @@ from tests.cluster.control import Control, Result
 from tests.cluster.lab import DIALLED, SLOW_AT_FIRST, STEPS, Lab
 from tests.cluster.test_ssh_formats import TRAINER
 from tests.cluster.test_terminal import JOB, KEY, RANK
+from tests.patience import PATIENCE
 from tests.terminal import terminal
 from tests.testbed.machine import ENVIRONMENT, wait_until
 
@@ -31,7 +32,7 @@ class Laptop:
     testbed: Control
 
     def orch(self, *args: str, **options: Any) -> Result:
-        return self.testbed.orch(*args, host=LAPTOP, **{"timeout": 400, **options})
+        return self.testbed.orch(*args, host=LAPTOP, **{"timeout": 2 * PATIENCE, **options})
 
     def write(self, name: str, text: str) -> str:
         """A file of hers in a folder of its own, which is what is sent as the code."""

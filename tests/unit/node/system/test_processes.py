@@ -27,6 +27,7 @@ from orchestrator.node.system.processes import (
     wait_gone,
 )
 from tests.patience import PATIENCE
+from tests.testbed.machine import wait_until
 
 # Leaves its session and forks twice, so that no parent, session or group leads to it; then says its number.
 DAEMON = """
@@ -124,12 +125,8 @@ def test_a_number_that_nobody_has() -> None:
 def test_names_with_spaces_and_parentheses_are_read(start: Start, tmp_path) -> None:
     program = tmp_path / "a) R (b"
     program.symlink_to("/bin/sleep")
-    child = start(str(program), "60")
-    for _ in range(500):  # until it has exec'd
-        if seen(child).command == "a) R (b":
-            break
-        time.sleep(0.01)
-    assert seen(child).command == "a) R (b"
+    child = start(str(program), "600")
+    wait_until(lambda: seen(child).command == "a) R (b", "its exec")
     assert is_alive(seen(child))
 
 
