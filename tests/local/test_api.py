@@ -216,7 +216,7 @@ def test_the_notebook_runs_from_top_to_bottom(orch: Orch, tmp_path: Path) -> Non
     program = (
         "import sys, nbformat; from nbclient import NotebookClient; "
         "book = nbformat.read(sys.argv[1], 4); "
-        f"NotebookClient(book, timeout={PATIENCE}).execute(); nbformat.write(book, sys.argv[2])"
+        f"NotebookClient(book, timeout={PATIENCE:.0f}).execute(); nbformat.write(book, sys.argv[2])"
     )
     argv = [sys.executable, "-c", program, str(REPO / "docs/notebooks/launch.ipynb"), "out.ipynb"]
     environment = orch.environment(PYTHONPATH=str(REPO), IPYTHONDIR=str(tmp_path), JUPYTER_RUNTIME_DIR=str(tmp_path))
