@@ -231,17 +231,17 @@ notify:
 
 FAILS_WHEN_TOLD = """
 import os, time
-while not os.path.exists(os.environ["ORCH_OUTPUT_DIR"] + "/go"):
+while not os.path.exists("GO"):
     time.sleep(0.02)
 raise ValueError("boom")
 """
 
 
 def test_it_is_told_with_the_terminal_closed(
-    orch: Orch, project: Callable[..., Path], inbox: list[dict[str, Any]]
+    orch: Orch, project: Callable[..., Path], inbox: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     folder = project(
-        fail_py=FAILS_WHEN_TOLD, fail_yaml=NOTIFY,
+        fail_py=FAILS_WHEN_TOLD.replace("GO", f"{tmp_path}/go"), fail_yaml=NOTIFY,
         told_sh='cat > "$ORCH_RUN_DIR/told.json"; echo "$ORCH_EVENT" >> "$ORCH_RUN_DIR/events"\n',
         one_yaml="kind: local\nnproc_per_node: 1\n",
     )  # fmt: skip
@@ -257,7 +257,7 @@ def test_it_is_told_with_the_terminal_closed(
     child.terminate()
     child.wait(timeout=PATIENCE)
     run = orch.run()
-    (run.path / "outputs" / "go").touch()
+    (tmp_path / "go").touch()
     assert wait(run, timeout=PATIENCE).state == "failed"
     finished(orch)
     assert [message["id"] for message in inbox[:-1]] == [f"{run.run_id}/failed/1"]
