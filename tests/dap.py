@@ -8,14 +8,14 @@ import socket
 from types import TracebackType
 from typing import Any, Self
 
-SECONDS = 60.0
+from tests.patience import PATIENCE
 
 
 class Client:
     """A connection to a debugger; what comes between the answers is kept."""
 
     def __init__(self, host: str, port: int) -> None:
-        self.connection = socket.create_connection((host, port), timeout=SECONDS)
+        self.connection = socket.create_connection((host, port), timeout=PATIENCE)
         self.stream = self.connection.makefile("rb")
         self.number, self.events = 0, list[dict[str, Any]]()
 

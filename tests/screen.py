@@ -35,20 +35,20 @@ class Screen:
         argv = ("tmux", "-u", "-f", "/dev/null", "-S", self.socket, *words)
         return self.control.output(self.host, *argv, user=self.user, **env)
 
-    def type(self, line: str, code: int = 0, seconds: float = 90) -> str:
+    def type(self, line: str, code: int = 0) -> str:
         """Type a command; return what it has shown, once it has ended with this exit code."""
         self.begin(line)
-        return self.end(code, seconds)
+        return self.end(code)
 
     def begin(self, line: str) -> None:
         """Type a command, which goes on."""
         self.tmux("send-keys", "-l", line)
         self.tmux("send-keys", "Enter")
 
-    def end(self, code: int = 0, seconds: float = 90) -> str:
+    def end(self, code: int = 0) -> str:
         """Return what the command that was begun has shown, once it has ended with this exit code."""
         prompt = re.compile(PROMPT.format(number=self.number + 1), re.MULTILINE)
-        wait_until(lambda: prompt.search(self.text()), f"the end of command {self.number}", seconds=seconds)
+        wait_until(lambda: prompt.search(self.text()), f"the end of command {self.number}")
         text = self.text()
         ended = prompt.search(text)
         assert ended is not None
@@ -60,7 +60,7 @@ class Screen:
 
     def until(self, words: str) -> None:
         """Return when the words are on the screen, or above it."""
-        wait_until(lambda: words in self.text(), f"'{words}' on the screen", seconds=60)
+        wait_until(lambda: words in self.text(), f"'{words}' on the screen")
 
     def keys(self, *names: str) -> None:
         self.tmux("send-keys", *names)

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-SECONDS = 60.0
+from tests.patience import PATIENCE
 
 
 @dataclass
@@ -29,7 +29,7 @@ class Terminal:
 
     def until(self, words: str) -> str:
         """Everything shown so far, once the words are in it."""
-        end = time.monotonic() + SECONDS
+        end = time.monotonic() + PATIENCE
         while words not in self.text:
             assert self._read(end - time.monotonic()), f"'{words}' never came: {self.text}"
         return self.text
@@ -41,7 +41,7 @@ class Terminal:
 
     def code(self) -> int:
         """The command's exit code, once it has ended and all it said has been read."""
-        end, ended = time.monotonic() + SECONDS, os.pidfd_open(self.process.pid)
+        end, ended = time.monotonic() + PATIENCE, os.pidfd_open(self.process.pid)
         try:
             while ended not in select.select([self.descriptor, ended], [], [], max(0.0, end - time.monotonic()))[0]:
                 assert self._read(0), f"it did not end: {self.text}"
@@ -53,7 +53,7 @@ class Terminal:
 
     def _until_it_waits(self) -> None:
         """Return once the command is in a system call: CPython misses a signal that comes just before one."""
-        end = time.monotonic() + SECONDS
+        end = time.monotonic() + PATIENCE
         while Path(f"/proc/{self.process.pid}/syscall").read_text().startswith("running"):
             assert time.monotonic() < end, f"it never waits: {self.text}"
             time.sleep(0.01)
@@ -92,4 +92,4 @@ def terminal(
             os.close(here.descriptor)
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(signal.SIGTERM)
-        process.wait(SECONDS)
+        process.wait(PATIENCE)

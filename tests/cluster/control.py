@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.node.system.processes import MARK, Process, end_descendants, identify, send_signal, wait_gone
+from tests.patience import PATIENCE
 from tests.result import Result
 from tests.testbed import cluster as whole
 from tests.testbed import hosts, network, people, sshd
@@ -32,7 +33,7 @@ class Control:
         return [*hosts.enter(self.cluster, host, user, env), *command]
 
     def run(
-        self, host: str, *command: str, user: str = "alice", timeout: float = 60, stdin: str = "", **env: str
+        self, host: str, *command: str, user: str = "alice", timeout: float = PATIENCE, stdin: str = "", **env: str
     ) -> Result:
         """Run the command to its end, whatever that is."""
         argv = self.argv(host, *command, user=user, **env)
@@ -138,7 +139,7 @@ class Control:
         """
         self.sshd(host, "ClientAliveInterval 2", "ClientAliveCountMax 2")
 
-    def tidy(self, patience: float = 30.0) -> list[str]:
+    def tidy(self) -> list[str]:
         """Undo everything; return what alice and bob had left running, a sentence each, after it was killed.
 
         A step that fails keeps none of the others from being done: the next test is to find the testbed whole.
@@ -147,7 +148,7 @@ class Control:
         with ExitStack() as steps:  # the last one first
             for host in self.cluster.hosts:
                 steps.callback(people.refurnish, self.cluster, host)
-            steps.callback(lambda: left.extend(self._end_processes(patience)))
+            steps.callback(lambda: left.extend(self._end_processes()))
             if self.cluster.slurm:
                 steps.callback(self._end_jobs)
             steps.callback(self.undo.close)
@@ -170,7 +171,7 @@ class Control:
             self.output("ctl", "scancel", f"--user={person.name}", user="root")
         wait_until(lambda: not self.output("ctl", "squeue", "--noheader", user="root"), "the end of Slurm's jobs")
 
-    def _end_processes(self, patience: float) -> list[str]:
+    def _end_processes(self) -> list[str]:
         everything = [
             (host, person.name, process)
             for host in self.cluster.hosts
@@ -178,11 +179,11 @@ class Control:
             for process in self.processes(host, person.name)
         ]
         # sshd ends a closed connection's process in its own time
-        stayed = set(wait_gone([process for _, _, process in everything], patience))
+        stayed = set(wait_gone([process for _, _, process in everything], PATIENCE))
         said = [f"{user} left {_words(each)} on {host}" for host, user, each in everything if each in stayed]
         for each in stayed:
             send_signal(each, signal.SIGKILL)
-        wait_gone(list(stayed), patience)
+        wait_gone(list(stayed), PATIENCE)
         return said
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from orchestrator.node.system.processes import identify, send_signal, wait_gone
 from tests.cluster.control import Control
+from tests.patience import PATIENCE
 from tests.result import Result
 from tests.testbed.layout import REPO
 from tests.testbed.machine import wait_until
@@ -213,9 +214,9 @@ class Lab:
         found: dict[str, Any] = self.orch("status", run, "--json").json
         return found
 
-    def wait(self, run: str = "last", seconds: float = 100) -> Result:
+    def wait(self, run: str = "last", seconds: float = PATIENCE) -> Result:
         """Wait for the run's end, as she would."""
-        return self.orch("wait", run, "--timeout", str(seconds), timeout=seconds + 20)
+        return self.orch("wait", run, "--timeout", str(seconds), timeout=seconds + PATIENCE)
 
     def events(self, run: str, kind: str) -> list[dict[str, Any]]:
         """The run's events of one kind, as they are known on the laptop."""
@@ -227,7 +228,7 @@ class Lab:
 
     def until(self, run: str, kind: str, count: int = 1) -> None:
         """Return when the laptop knows of so many events of a kind."""
-        wait_until(lambda: len(self.events(run, kind)) >= count, f"{count} {kind} of {run}", seconds=60)
+        wait_until(lambda: len(self.events(run, kind)) >= count, f"{count} {kind} of {run}")
 
     def log(self, run: str, rank: int = 0) -> str:
         """A rank's log as it has been copied to the laptop, all attempts."""
@@ -236,9 +237,9 @@ class Lab:
         in_order = sorted(found, key=lambda path: int(path.parent.name.removeprefix("attempt_")))
         return "".join(path.read_text() for path in in_order)
 
-    def until_said(self, run: str, text: str, rank: int = 0, seconds: float = 60) -> None:
+    def until_said(self, run: str, text: str, rank: int = 0) -> None:
         """Return when a rank's log on the laptop holds the text."""
-        wait_until(lambda: text in self.log(run, rank), f"'{text}' in the log of rank {rank} of {run}", seconds=seconds)
+        wait_until(lambda: text in self.log(run, rank), f"'{text}' in the log of rank {rank} of {run}")
 
     def supervisor(self) -> list[int]:
         """The supervisor's pid on the laptop, if one is there."""
@@ -280,7 +281,7 @@ def kill(pids: list[int], number: int = signal.SIGKILL) -> None:
     found = [process for pid in pids if (process := identify(pid)) is not None]
     for process in found:
         send_signal(process, number)  # one may have ended since
-    assert wait_gone(found, 10) == []
+    assert wait_gone(found, PATIENCE) == []
 
 
 def _argv(pid: int) -> bytes:
@@ -303,6 +304,6 @@ def _parent(pid: int) -> int:
     return int(fields[1]) if fields else 0
 
 
-def settled(check: Callable[[], Any], what: str, seconds: float = 30) -> None:
+def settled(check: Callable[[], Any], what: str) -> None:
     """Return when the check holds."""
-    wait_until(check, what, seconds=seconds)
+    wait_until(check, what)

@@ -21,6 +21,7 @@ from orchestrator.node.system.processes import send_signal, wait_gone
 from tests.cluster.control import Control
 from tests.cluster.lab import HOLD, LAPTOP, STEPS, Lab, kill, settled
 from tests.cluster.test_ssh_formats import TRAINER, begun
+from tests.patience import PATIENCE
 from tests.testbed import docker as daemons
 from tests.testbed import images
 from tests.testbed.layout import PEOPLE, REPO
@@ -68,7 +69,7 @@ def test_twelve_ranks_train_in_containers_on_three_machines(lab: Lab, image: str
     sets = [f"--set={each}" for each in ("job.training.offline_epochs=1", "job.training.eval_every=0")]
     boxed = f"--set=job.container={json.dumps(container(image))}"
     run = lab.submit(str(REPO / "jobs" / "mnist_ddp.yaml"), "--profile", profile, *sets, boxed)
-    assert lab.wait(run, 200).code == 0
+    assert lab.wait(run).code == 0
     state = lab.status(run)
     assert (state["state"], state["world_size"]) == ("succeeded", 12)
     assert len({event["image_id"] for event in lab.events(run, "container")}) == 1
@@ -124,11 +125,11 @@ def test_a_cancel_on_one_machine_reaches_the_ranks_in_their_container(lab: Lab, 
     )
 
     def orch(*args: str) -> Any:
-        return lab.control.orch(*args, host="n1", timeout=100)
+        return lab.control.orch(*args, host="n1")
 
     run = orch("submit", "steps/steps.yaml", "--profile", "own.yaml", "--json").json["run_id"]
     folder = home / ".local/state/orch/runs" / run
-    settled(lambda: list(folder.glob("checkpoints/step_*/COMMIT")), "a checkpoint", 60)
+    settled(lambda: list(folder.glob("checkpoints/step_*/COMMIT")), "a checkpoint")
     assert orch("cancel", run).code == 0
     assert orch("status", run, "--json").json["state"] == "cancelled"
     assert [path for path in folder.rglob("*") if path.lstat().st_uid != ALICE.uid] == []
@@ -158,7 +159,7 @@ class Cluster:
         return self.write("cluster.yaml", {**values, **fields})
 
     def orch(self, *args: str) -> Any:
-        return self.testbed.orch(*args, ORCH_HOME=f"{self.home}/orch", timeout=200)
+        return self.testbed.orch(*args, ORCH_HOME=f"{self.home}/orch")
 
     def submit(self, *args: str) -> str:
         done = self.orch("submit", *args, "--json")
@@ -177,7 +178,7 @@ def test_twelve_ranks_train_in_containers_of_a_slurm_job(testbed: Control, image
     boxed = f"--set=job.container={json.dumps(container(image))}"
     job, profile = str(REPO / "jobs" / "mnist_ddp.yaml"), alice.profile(nproc_per_node=4, cpus_per_task=4)
     run = alice.submit(job, "--profile", profile, *sets, boxed)
-    ended = alice.orch("wait", run, "--timeout", "180")
+    ended = alice.orch("wait", run)
     assert ended.code == 0, alice.orch("why", run).out
     state = alice.orch("status", run, "--json").json
     assert (state["state"], state["world_size"]) == ("succeeded", 12)
@@ -195,13 +196,13 @@ def test_a_container_has_what_slurm_gave_the_job_and_goes_with_it(testbed: Contr
     )
     run = alice.submit(job, "--profile", alice.profile(nodes=1, nproc_per_node=1, cpus_per_task=1))
     said = testbed.file("ctl", f"{alice.home}/orch/runs/{run}/nodes/0/attempt_0/rank_0.log")
-    settled(lambda: said.exists() and "holding" in said.read_text(), "the rank", 60)
+    settled(lambda: said.exists() and "holding" in said.read_text(), "the rank")
     host = next(host for host in NODES if containers(testbed, host))
     given = json.loads(testbed.output(host, "docker", "inspect", f"orch-{run}-0-0"))[0]["HostConfig"]
     assert given["NanoCpus"] == 10**9  # the container is outside of the job's own limits
     testbed.output("ctl", "scancel", "--signal=KILL", f"--user={ALICE.name}")  # no agent can do anything about it
     gone(testbed, host)
-    assert alice.orch("wait", run, "--timeout", "90").code in (100, 103)
+    assert alice.orch("wait", run).code in (100, 103)
 
 
 def refused(lab: Lab, *args: str, **values: Any) -> str:
@@ -268,7 +269,7 @@ def end_daemon(control: Control, host: str, number: int) -> None:
     assert of_daemon
     for each in of_daemon:
         send_signal(each, number)
-    assert wait_gone(of_daemon, 30) == []
+    assert wait_gone(of_daemon, PATIENCE) == []
 
 
 @contextlib.contextmanager
@@ -315,7 +316,7 @@ def test_killed_agents_and_clients_leave_no_container_and_no_other_is_touched(
         "hold", HOLD, launcher="exec", container=container(image), retry={"infra": 0}, secrets=["TOKEN_OF_MINE"]
     )
     run = lab.submit(job, "--profile", lab.profile(runtime="docker"), TOKEN_OF_MINE=canary)
-    lab.until_said(run, "holding", seconds=120)
+    lab.until_said(run, "holding")
     for host in NODES:
         settled(lambda host=host: f"orch-{run}-" in " ".join(containers(lab.control, host)), f"a container on {host}")
     inspected = json.loads(lab.control.output("n2", "docker", "inspect", f"orch-{run}-1-0"))[0]
@@ -338,7 +339,7 @@ def test_killed_agents_and_clients_leave_no_container_and_no_other_is_touched(
 def test_a_daemon_that_restarts_and_a_machine_that_crashes_leave_no_container(lab: Lab, image: str) -> None:
     job = lab.job("hold", HOLD, launcher="exec", container=container(image), retry={"infra": 0})
     run = lab.submit(job, "--profile", lab.profile(runtime="docker"))
-    lab.until_said(run, "holding", seconds=120)
+    lab.until_said(run, "holding")
     lab.control.crash("n3")
     with stopped(lab.control, "n2"):
         pass
@@ -423,7 +424,7 @@ def test_gc_ends_a_container_that_was_left_behind_and_keeps_that_of_a_live_run(l
     job = lab.job("hold", HOLD, launcher="exec", container=container(image))
     profile = lab.profile(hosts=["n1"], runtime="docker")
     live = lab.submit(job, "--profile", profile)
-    lab.until_said(live, "holding", seconds=120)
+    lab.until_said(live, "holding")
     old = lab.submit(lab.job("short", "print(1)\n", launcher="exec", container=container(image)), "--profile", profile)
     assert lab.wait(old).code == 0
     labels = [f"--label=io.github.orch.{name}" for name in (f"run={old}", f"uid={ALICE.uid}", "node=0", "dir=/none")]

@@ -14,6 +14,7 @@ import pytest
 from tests.cluster.control import Control
 from tests.cluster.lab import LAPTOP, Lab, settled
 from tests.cluster.test_containers import container
+from tests.patience import PATIENCE
 
 # Rank 0 waits for rank 1 in collectives that have less time than a person takes.
 SUM = """import os, torch, torch.distributed as dist
@@ -74,7 +75,7 @@ def debugging(lab: Lab, *args: str, **env: str) -> Iterator[tuple[subprocess.Pop
     line = process.stdout.readline()
     assert line, process.stderr.read()
     yield process, json.loads(line)
-    assert process.wait(60) == 0, process.stderr.read()
+    assert process.wait(PATIENCE) == 0, process.stderr.read()
 
 
 def attach(
@@ -128,7 +129,7 @@ def test_over_ssh_a_port_of_a_node_is_here_for_its_user_alone(lab: Lab) -> None:
     assert refused.code != 0
     assert "reset" in refused.err.lower() or "RemoteDisconnected" in refused.err
     lab.orch("cancel", run, "--now")
-    assert process.wait(30) == 0
+    assert process.wait(PATIENCE) == 0
     assert process.stderr is not None
     said = process.stderr.read()
     assert "refused a connection of user bob" in said

@@ -11,6 +11,7 @@ from tests.cluster.control import Control
 from tests.cluster.lab import Lab, settled
 from tests.cluster.test_slurm import ORCH, PROFILE, User
 from tests.cluster.test_slurm_login import Laptop
+from tests.patience import PATIENCE
 from tests.result import Result
 
 pytestmark = [pytest.mark.cluster("slurm", nodes=4), pytest.mark.timeout(1200)]
@@ -46,7 +47,7 @@ def test_over_ssh(testbed: Control) -> None:
     lab = Lab(testbed)
     profile = lab.profile(hosts=["n1", "n2"])
     options = (*SHORT, *(LINK if FULL else LONG_LINK), *faults("--kill node --freeze n2:3s"), "--json")
-    as_promised(lab.orch("drill", profile, *options, timeout=900), 2)
+    as_promised(lab.orch("drill", profile, *options, timeout=4 * PATIENCE), 2)
     state = lab.home / ".local/state/orch"
     assert [path.name for name in ("runs", "live") for path in (state / name).iterdir()] == []
     for host in ("n1", "n2"):
@@ -64,10 +65,10 @@ def test_on_slurm(testbed: Control, through: str) -> None:
     options = (*SHORT, *LINK, *faults("--kill rank"), "--json")
     if through == "laptop":
         laptop = Laptop(testbed)
-        as_promised(laptop.orch("drill", laptop.profile(), *options, timeout=900), 1)
+        as_promised(laptop.orch("drill", laptop.profile(), *options, timeout=4 * PATIENCE), 1)
         return
     where = User(testbed).write("drill.yaml", PROFILE.replace("nodes: 3", "nodes: 2"))
-    as_promised(testbed.orch("drill", where, *options, ORCH_HOME=ORCH, timeout=900), 1)
+    as_promised(testbed.orch("drill", where, *options, ORCH_HOME=ORCH, timeout=4 * PATIENCE), 1)
     assert list(testbed.file("ctl", f"{ORCH}/runs").iterdir()) == []
 
 
@@ -78,11 +79,11 @@ if FULL:  # each of these goes on for as long as it would anyway, and the sample
         """A short one of one node of two, and a long one of the only node; then kills of all that the only node has."""
         if kind == "ssh":
             lab = Lab(testbed)
-            call, state = partial(lab.orch, timeout=900), "/home/alice/.local/state/orch"
+            call, state = partial(lab.orch, timeout=4 * PATIENCE), "/home/alice/.local/state/orch"
             two, one = lab.profile(hosts=["n1", "n2"]), lab.profile("one", hosts=["n1"])
         else:
             alice = User(testbed)
-            call, state = partial(testbed.orch, ORCH_HOME=ORCH, timeout=900), ORCH
+            call, state = partial(testbed.orch, ORCH_HOME=ORCH, timeout=4 * PATIENCE), ORCH
             two, one = (alice.write(f"{n}.yaml", PROFILE.replace("nodes: 3", f"nodes: {n}")) for n in (2, 1))
         for options in ((two, "--freeze", "1:3s"), (one, "--freeze", "0:14s")):
             done = call("drill", *options, *LONG_LINK, "--json")
@@ -95,6 +96,8 @@ if FULL:  # each of these goes on for as long as it would anyway, and the sample
 
     def test_a_frozen_node_0_is_named_and_not_who_left_it(testbed: Control) -> None:
         lab = Lab(testbed)
-        done = lab.orch("drill", lab.profile(hosts=["n1", "n2"]), *LINK, "--freeze", "0:14s", "--json", timeout=900)
+        done = lab.orch(
+            "drill", lab.profile(hosts=["n1", "n2"]), *LINK, "--freeze", "0:14s", "--json", timeout=4 * PATIENCE
+        )
         assert done.code == 0, done.out + done.err
         assert "lost node 0: no heartbeat" in done.json[0]["account"]["said"]

@@ -118,7 +118,7 @@ def test_on_slurm_it_is_built_once_on_the_shared_folder(testbed: Control) -> Non
     wheels.job(home / "job", "requirements.txt", text, SAYS)
     profile = {"kind": "slurm", "nodes": 3, "nproc_per_node": 1, "time": "1h", "workdir": shared}
     (home / "slurm.yaml").write_text(json.dumps({**profile, "python": sys.executable}))
-    done = testbed.orch("submit", "job/job.yaml", "--profile", "slurm.yaml", "--follow", timeout=100)
+    done = testbed.orch("submit", "job/job.yaml", "--profile", "slurm.yaml", "--follow")
     assert done.code == 0, done.err
     assert f"0 1.0 {shared}/cache/env/" in done.out
     (folder,) = testbed.file("ctl", f"{shared}/cache/env").glob("*/")
@@ -138,6 +138,6 @@ def test_through_a_login_node_it_is_built_there(testbed: Control) -> None:
     wheels.job(home / "job", "requirements.txt", text, SAYS)
     profile = {"kind": "slurm", "login": "alice@ctl", "nodes": 2, "nproc_per_node": 1, "time": "1h", "exclude": "n4"}
     (home / "far.yaml").write_text(json.dumps({**profile, "workdir": shared, "python": sys.executable}))
-    done = testbed.orch("submit", "job/job.yaml", "--profile", "far.yaml", "--follow", host="n4", timeout=100)
+    done = testbed.orch("submit", "job/job.yaml", "--profile", "far.yaml", "--follow", host="n4")
     assert done.code == 0, done.err
     assert f"0 1.0 {shared}/cache/env/" in done.out

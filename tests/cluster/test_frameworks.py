@@ -79,7 +79,7 @@ def give_way(alice: User, run: Run, attempt: int) -> None:
     """Let bob take the run's node for a moment when this attempt has got on."""
     path = folder(alice, run.run_id)
     before = step_of(path, attempt - 1)
-    wait_until(lambda: step_of(path, attempt) > before + 10, f"attempt {attempt} of {run.run_id}", seconds=90)
+    wait_until(lambda: step_of(path, attempt) > before + 10, f"attempt {attempt} of {run.run_id}")
     host = json.loads(run.text("nodes/0/agent.json"))["host"]
     for process in alice.testbed.processes(host, "alice", run.run_id):
         send_signal(process, signal.SIGSTOP)  # else it might be done before; Slurm sends CONT, and then TERM
@@ -102,7 +102,7 @@ def test_each_example_trains_alike_over_ssh_and_on_slurm_where_one_gives_way(tes
     lab, alice = Lab(testbed), User(testbed)
     there = {example: submit_over_ssh(lab, example, settings) for example, settings in SETTINGS.items()}
     for run in there.values():
-        assert lab.wait(run, seconds=200).code == 0, lab.orch("why", run).out
+        assert lab.wait(run).code == 0, lab.orch("why", run).out
     runs = {"hf_trainer": submit_to_slurm(alice, "hf_trainer", SETTINGS["hf_trainer"])}
     first = runs["hf_trainer"]
     give_way(alice, first, 0)
@@ -154,8 +154,8 @@ def test_ranks_on_machines_that_share_nothing_go_on_from_what_each_has_saved(tes
     undisturbed = submit_over_ssh(lab, example, settings)
     assert lab.wait(undisturbed).code == 0
     run = submit_over_ssh(lab, example, settings)
-    wait_until(lambda: step_of(folder(lab, run), 0) > 60, f"step 60 of {run}", seconds=90)
+    wait_until(lambda: step_of(folder(lab, run), 0) > 60, f"step 60 of {run}")
     os.kill(lab.ranks(run, "n2")[0], signal.SIGKILL)
-    assert lab.wait(run, seconds=200).code == 0, lab.orch("why", run).out
+    assert lab.wait(run).code == 0, lab.orch("why", run).out
     assert lab.status(run)["restarts"] == 1
     assert_equal(weights(folder(lab, run)), weights(folder(lab, undisturbed)), example)

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.control import Control
+from tests.patience import PATIENCE
 from tests.testbed import images
 from tests.testbed.docker import NETWORK
 from tests.testbed.layout import REPO
@@ -38,7 +39,7 @@ def build(testbed: Control, dockerfile: str, base: str, *options: str) -> str:
         *("n1", DOCKER, "build", "--quiet", "--network=host", f"--file={folder}/{dockerfile}", f"--tag={name}"),
         *(f"--build-arg=BASE={base}", "--build-arg=PACKAGES=", "--secret=id=pip,src=/home/alice/pip.conf"),
         *(*options, folder),
-        timeout=100,
+        timeout=PATIENCE,
         DOCKER_BUILDKIT="1",
     )
     return name
@@ -79,7 +80,7 @@ def daemon() -> Iterator[dict[str, str]]:
         yield {**os.environ, "DOCKER_HOST": host, "DOCKER_BUILDKIT": "1", "ORCH_HOME": str(folder / "home")}
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(60)
+        process.wait(PATIENCE)
         for line in Path("/proc/self/mountinfo").read_text().splitlines():
             if line.split()[4].startswith(f"{folder}/"):  # it keeps the host's network namespace by a mount
                 subprocess.run(["umount", line.split()[4]], check=True)

@@ -11,6 +11,7 @@ import pytest
 
 from tests.cluster.control import Control
 from tests.cluster.lab import LAPTOP, Lab, kill
+from tests.patience import PATIENCE
 from tests.testbed.layout import PEOPLE
 from tests.testbed.machine import wait_until
 
@@ -262,7 +263,7 @@ def test_many_large_and_sparse_files_come_home(lab: Lab) -> None:
     count, mebibytes = (10_000, 3072) if os.environ.get("SOAK") else (300, 8)
     job = lab.job("many", MANY, launcher="exec", args=[count, mebibytes], outputs={"max_size": "10GB"})
     run = lab.submit(job, "--profile", lab.profile(hosts=["n1"]))
-    assert lab.wait(run, 1000).code == 0, lab.orch("why", run).out
+    assert lab.wait(run, seconds=4 * PATIENCE).code == 0, lab.orch("why", run).out
     assert left(lab, run) == []
     found = folder(lab, run)
     assert {path.read_text() for path in found.glob("many/*/*")} == {str(number) for number in range(count)}

@@ -12,6 +12,7 @@ import pytest
 
 from tests.cluster.control import Control
 from tests.cluster.lab import Lab
+from tests.patience import PATIENCE
 from tests.testbed import images
 from tests.testbed.layout import PEOPLE
 from tests.testbed.machine import ENVIRONMENT
@@ -50,7 +51,7 @@ def give_image(testbed: Control, host: str, user: str, **env: str) -> None:
     """Give podman of this user the base image."""
     argv = testbed.argv(host, "podman", "load", "--quiet", user=user, **env)
     with images.base().open("rb") as base:
-        subprocess.run(argv, stdin=base, stdout=subprocess.DEVNULL, timeout=60, check=True, env=ENVIRONMENT)
+        subprocess.run(argv, stdin=base, stdout=subprocess.DEVNULL, timeout=PATIENCE, check=True, env=ENVIRONMENT)
 
 
 @pytest.fixture

@@ -22,11 +22,11 @@ def lab(testbed: Control) -> Lab:
 
 def test_a_run_of_another_machine_is_shown_and_cancelled_and_never_given_up_for_lost(lab: Lab) -> None:
     def beside(*args: str) -> Any:
-        return lab.control.orch(*args, host="n1", user="alice", timeout=120, **HOME)
+        return lab.control.orch(*args, host="n1", user="alice", **HOME)
 
     lab.write("here.yaml", json.dumps({"kind": "local", "nproc_per_node": 1}))
     run = lab.submit(lab.job("hold", HOLD), "--profile", "here.yaml", **HOME)
-    settled(lambda: lab.orch("status", run, "--json", **HOME).json["state"] == "running", "the run", 60)
+    settled(lambda: lab.orch("status", run, "--json", **HOME).json["state"] == "running", "the run")
     state = beside("status", run, "--json").json
     assert (state["state"], state["verdict"]) == ("running", None)
     assert state["detail"] == f"started on {LAPTOP}, which knows more: ssh {LAPTOP} orch status"
@@ -41,14 +41,14 @@ def test_a_cancel_that_nobody_takes_up_says_where_to_cancel(lab: Lab) -> None:
     lab.write("here.yaml", json.dumps({"kind": "local", "nproc_per_node": 1}))
     job = lab.job("hold", HOLD, retry={"infra": 0})
     run = lab.submit(job, "--profile", "here.yaml", **HOME)
-    settled(lambda: lab.orch("status", run, "--json", **HOME).json["state"] == "running", "the run", 60)
+    settled(lambda: lab.orch("status", run, "--json", **HOME).json["state"] == "running", "the run")
     (supervisor,) = lab.supervisor()
     os.kill(supervisor, signal.SIGSTOP)
     try:
-        done = lab.control.orch("cancel", run, "--now", host="n1", user="alice", timeout=120, **HOME)
+        done = lab.control.orch("cancel", run, "--now", host="n1", user="alice", **HOME)
     finally:
         os.kill(supervisor, signal.SIGCONT)
     assert done.code == 1
     assert f"run {run} was started on {LAPTOP}, where nobody has taken up the cancel yet" in done.err
     assert f"ssh {LAPTOP} orch cancel {run}" in done.err
-    settled(lambda: lab.orch("status", run, "--json", **HOME).json["state"] == "cancelled", "the end", 60)
+    settled(lambda: lab.orch("status", run, "--json", **HOME).json["state"] == "cancelled", "the end")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.control import Control
+from tests.patience import PATIENCE
 from tests.result import Result
 from tests.testbed.machine import wait_until
 
@@ -48,7 +49,7 @@ class User:
     testbed: Control
 
     def orch(self, *args: str, **env: str) -> Result:
-        return self.testbed.orch(*args, timeout=400, ORCH_HOME=ORCH, **env)
+        return self.testbed.orch(*args, timeout=2 * PATIENCE, ORCH_HOME=ORCH, **env)
 
     def write(self, name: str, text: str) -> str:
         path = f"{FOLDER}/{name}"
@@ -173,7 +174,7 @@ def test_a_cancel_between_two_starts_is_one(alice: User) -> None:
     )
     agent = json.loads(run.text("nodes/2/agent.json"))
     alice.testbed.output(agent["host"], "kill", "-9", str(agent["pid"]))
-    wait_until(lambda: run.squeue("%T") == "PENDING", "the job in the queue again", seconds=60)
+    wait_until(lambda: run.squeue("%T") == "PENDING", "the job in the queue again")
     done = alice.orch("cancel", run.run_id)
     assert done.code == 0, done.err
     assert done.err.splitlines()[0] == f"{run.run_id} cancelled"
@@ -387,6 +388,7 @@ def test_a_controller_that_is_away_ends_nothing(alice: User) -> None:
     done = alice.orch("submit", waits, "-p", alice.write("p.yaml", PROFILE), "--json")
     run = Run(alice, done.json["run_id"])
     run.wait_for("here")
+    wait_until(lambda: run.status()["state"] == "running", "the run")
     pid = alice.testbed.output("ctl", "cat", "/run/slurmctld.pid", user="root")
     alice.testbed.undo.callback(_start_controller, alice.testbed)
     alice.testbed.output("ctl", "kill", pid, user="root")

@@ -29,7 +29,7 @@ print(len({result["host"] for result in results}), [float(result["value"]) for r
 def test_on_the_cluster(testbed: Control) -> None:
     user = User(testbed)
     script, profile = user.write("script.py", SCRIPT), user.write("p.yaml", PROFILE)
-    done = testbed.python("ctl", script, profile, ORCH_HOME="/shared/alice-orch", timeout=150)
+    done = testbed.python("ctl", script, profile, ORCH_HOME="/shared/alice-orch")
     assert (done.code, done.out) == (0, "3 [1.0, 2.0, 3.0]\n"), done.err
 
 
@@ -39,5 +39,5 @@ def test_on_the_cluster(testbed: Control) -> None:
 def test_through_the_login_node(testbed: Control) -> None:
     laptop = Laptop(testbed)
     script, profile = laptop.write("script.py", SCRIPT), laptop.profile()
-    done = testbed.python(LAPTOP, script, profile, timeout=150)
+    done = testbed.python(LAPTOP, script, profile)
     assert (done.code, done.out) == (0, "3 [1.0, 2.0, 3.0]\n"), done.err

@@ -61,7 +61,7 @@ def test_runs_that_share_a_node_have_ports_and_gpus_of_their_own(alice: User) ->
     runs = [alice.count(4000, "sbatch: {nodelist: n1}\n", *options) for _ in range(3)]
     for run in runs:
         run.wait_for("attempt 0")
-    assert {run.status()["state"] for run in runs} == {"running"}  # at the same time
+    wait_until(lambda: {run.status()["state"] for run in runs} == {"running"}, "all three at the same time")
     assert len({_port(run) for run in runs}) == 3
     gpus = [run.text("nodes/0/attempt_0/rank_0.log").rpartition("GPUs ")[2].strip() for run in runs]
     assert len(set(gpus)) == 3, gpus

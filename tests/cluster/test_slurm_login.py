@@ -14,6 +14,7 @@ from tests.cluster.control import Control, Result
 from tests.cluster.lab import DIALLED, SLOW_AT_FIRST, STEPS, Lab
 from tests.cluster.test_ssh_formats import TRAINER
 from tests.cluster.test_terminal import JOB, KEY, RANK
+from tests.patience import PATIENCE
 from tests.terminal import terminal
 from tests.testbed.machine import ENVIRONMENT, wait_until
 
@@ -31,7 +32,7 @@ class Laptop:
     testbed: Control
 
     def orch(self, *args: str, **options: Any) -> Result:
-        return self.testbed.orch(*args, host=LAPTOP, **{"timeout": 400, **options})
+        return self.testbed.orch(*args, host=LAPTOP, **{"timeout": 2 * PATIENCE, **options})
 
     def write(self, name: str, text: str) -> str:
         """A file of hers in a folder of its own, which is what is sent as the code."""
@@ -59,7 +60,7 @@ class Laptop:
         return path.read_text() if path.exists() else ""
 
     def wait_for(self, run: str, words: str, name: str = "nodes/0/attempt_0/rank_0.log") -> None:
-        wait_until(lambda: words in self.text(run, name), f"'{words}' in {name} of {run}", seconds=60)
+        wait_until(lambda: words in self.text(run, name), f"'{words}' in {name} of {run}")
 
     def left(self, run: str) -> list[str]:
         """What is left of an ended run: processes on any host, its job in the queue, its folder on the login node."""
@@ -87,7 +88,7 @@ def test_a_run_is_submitted_followed_requeued_and_brought_home(laptop: Laptop) -
     run = laptop.submit(named, "-p", laptop.profile(), TOKEN="swordfish")  # noqa: S106 (not one)
     note = laptop.status(run)["detail"]
     assert "Slurm job" in note or laptop.status(run)["state"] != "pending"
-    wait_until(lambda: list_of_steps(laptop, run), "a checkpoint on the laptop", seconds=60)
+    wait_until(lambda: list_of_steps(laptop, run), "a checkpoint on the laptop")
     job = laptop.testbed.output("ctl", "squeue", "--noheader", "--format=%i", f"--name={run}")
     laptop.testbed.output("ctl", "scontrol", "requeue", job)
     assert laptop.orch("wait", run).code == 0, laptop.orch("why", run).out
@@ -144,9 +145,10 @@ def test_a_login_node_out_of_reach_ends_nothing_and_a_cancel_is_proved(laptop: L
     named = laptop.write("hold.yaml", 'command: [sh, -c, "echo holding; exec sleep 600"]\nlimits: {grace: 5s}\n')
     run = laptop.submit(named, "-p", laptop.profile(python="python3"))
     laptop.wait_for(run, "holding")
+    wait_until(lambda: laptop.status(run)["state"] == "running", "the run")
     laptop.testbed.cut(LAPTOP)
     lost = "the loss of the login node"  # in the middle of two questions to Slurm, for each of which it is waited
-    wait_until(lambda: "can't be asked" in (laptop.status(run)["detail"] or ""), lost, seconds=120)
+    wait_until(lambda: "can't be asked" in (laptop.status(run)["detail"] or ""), lost)
     assert laptop.status(run)["state"] == "running"
     laptop.testbed.heal(LAPTOP)
     wait_until(lambda: "can't be asked" not in (laptop.status(run)["detail"] or ""), "the login node")
@@ -167,7 +169,7 @@ def test_a_shell_a_rank_once_more_and_runs_that_wait_for_another(laptop: Laptop)
     waits = [line.partition(":")[0] for line in laptop.testbed.output("ctl", *squeue).split()]
     assert waits == ["afterok", "afterany"]
     assert f"waits for {run} to succeed; Slurm job " in laptop.status(vain)["detail"]
-    wait_until(lambda: laptop.status(run)["state"] == "running", "rank 1", seconds=60)
+    wait_until(lambda: laptop.status(run)["state"] == "running", "rank 1")
     host = laptop.status(run)["nodes"][1]["host"]
     assert laptop.orch("shell", run, "--node", "1", "--", "hostname").out == f"{host}\n"
     argv = laptop.testbed.argv(LAPTOP, *Lab(laptop.testbed).argv("shell", run, "--node", "1"), TERM="dumb")
@@ -251,7 +253,7 @@ def test_a_sweep_is_one_array_there_and_nothing_of_it_stays(laptop: Laptop) -> N
     assert "#SBATCH --array=0-3%2\n" in (shared / "slurm/submission.sh").read_text()
     archives = {laptop.testbed.file("ctl", f"{SHARED}/runs/{sweep}.3/node.pyz"), shared / "node.pyz"}
     assert len({path.stat().st_ino for path in archives}) == 1
-    ended = laptop.orch("wait", sweep, "--timeout", "140")
+    ended = laptop.orch("wait", sweep)
     assert ended.code == 100, laptop.orch("why", sweep).out
     assert "4 runs: 3 succeeded, 1 failed" in ended.err
     points = laptop.orch("status", sweep, "--json").json["points"]

@@ -52,7 +52,7 @@ def _follow(testbed: Control, host: str, folder: str, text: str) -> None:
     for words, lines in _commands(text):
         assert words[0] == "orch"
         argv = ("env", f"--chdir={folder}", sys.executable, "-m", "orchestrator.cli", *words[1:])
-        done = testbed.run(host, *argv, timeout=150, **env)
+        done = testbed.run(host, *argv, **env)
         assert done.code == 0, f"{shlex.join(words)}: {done.out}{done.err}"
         printed = iter([_shape(line) for line in [*done.err.splitlines(), *done.out.splitlines()]])
         for line in lines:

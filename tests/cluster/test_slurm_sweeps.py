@@ -56,7 +56,7 @@ def test_a_sweep_is_one_array(alice: User) -> None:
     job = "script: point.py\nlauncher: exec\n"
     two = PROFILE.replace("nodes: 3", "nodes: 2")
     sweep = submit(alice, job, two, "--sweep", "job.env.POINT=3,9,7,5", "--parallel", "3")
-    done = alice.orch("wait", sweep, "--timeout", "100")
+    done = alice.orch("wait", sweep)
     assert done.code == 100, done.err
     assert "4 runs: 3 succeeded, 1 failed" in done.err
     array = array_of(alice, sweep)
@@ -92,7 +92,7 @@ def test_the_trials_of_a_search_are_jobs_of_their_own_and_a_bad_one_is_stopped(a
     two = PROFILE.replace("nodes: 3", "nodes: 2")
     asked = ("--search", "random", "--trials", "4", "--parallel", "1", "--stop", "asha")
     sweep = submit(alice, f"script: trial.py\nlauncher: exec\nmetric: loss\n{space}", two, *asked)
-    done = alice.orch("wait", sweep, "--timeout", "300")
+    done = alice.orch("wait", sweep)
     assert (done.code, done.err) == (0, f"{sweep} succeeded: 4 runs: 3 succeeded, 1 stopped early\n")
     points = alice.orch("status", sweep, "--json").json["points"]
     assert len({point["slurm_job"] for point in points}) == 4
@@ -117,7 +117,7 @@ def test_a_point_is_requeued_alone_and_a_sweep_cancelled_and_waited_for(alice: U
     assert waits == [f"{how}:{array_of(alice, sweep)}_*" for how in ("afterok", "afterany")]
     assert Run(alice, vain).status()["detail"].startswith(f"waits for all of {sweep} to succeed; Slurm job ")
     alice.testbed.output("ctl", "scontrol", "requeue", f"{array_of(alice, sweep)}_1")
-    wait_until(lambda: runs[1].text("nodes/0/attempt_1/rank_0.log"), "the second start of one point", seconds=60)
+    wait_until(lambda: runs[1].text("nodes/0/attempt_1/rank_0.log"), "the second start of one point")
     done = alice.orch("cancel", sweep)
     assert (done.code, "cancelled 2 runs" in done.err) == (0, True), done.err
     assert [run.status()["restarts"] for run in runs] == [0, 1]

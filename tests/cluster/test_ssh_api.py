@@ -6,6 +6,7 @@ import pytest
 
 from tests.cluster.control import Control
 from tests.cluster.lab import LAPTOP, Lab
+from tests.patience import PATIENCE
 from tests.testbed.layout import REPO
 
 SCRIPT = """
@@ -66,7 +67,7 @@ def test_functions_and_jobs_from_a_script(lab: Lab) -> None:
     lab.job("job", PROGRAM, launcher="exec")
     lab.write("script.py", SCRIPT)
     lab.write("helper.py", "def scaled(number):\n    return 10 * number\n")
-    done = lab.control.python(LAPTOP, "script.py", timeout=380)
+    done = lab.control.python(LAPTOP, "script.py", timeout=1.5 * PATIENCE)
     assert done.code == 0, done.err
     hosts, totals, large, *failure, run = done.out.splitlines()
     assert hosts == "['n1', 'n1', 'n2', 'n2', 'n3', 'n3'] ['the sum is 21.0']"

@@ -44,7 +44,7 @@ def test_a_full_disk_costs_no_checkpoint_that_was_there_and_is_named(lab: Lab) -
     run = lab.submit(job, "--profile", lab.profile(hosts=["n1", "n2"]))
     lab.until(run, "collected")
     lab.control.run("n1", "dd", "if=/dev/zero", f"of={home}/filler", "bs=1M")  # until nothing fits any more
-    wait_until(lambda: "No space left" in lab.log(run), "the word of the full disk", seconds=60)
+    wait_until(lambda: "No space left" in lab.log(run), "the word of the full disk")
     lab.control.output("n1", "rm", f"{home}/filler")
     assert lab.wait(run).code == 0, lab.orch("why", run).out
     assert f"{home}/runs/{run}/checkpoints" in lab.log(run).split("No space left")[0].splitlines()[-1]

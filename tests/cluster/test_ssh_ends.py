@@ -63,7 +63,7 @@ def test_a_node_that_only_the_controller_can_not_reach_at_the_end(lab: Lab) -> N
     lab.control.end_lost_connections("n2")
     run = about_to_end(lab)
     lab.control.gate("n2", "n1")
-    settled(lambda: lab.status(run)["nodes"][1]["unreachable"], "n2 as out of reach", 60)
+    settled(lambda: lab.status(run)["nodes"][1]["unreachable"], "n2 as out of reach")
     let_it_end(lab)
     assert_it_succeeded_once(lab, run)
     assert_n2_was_left_behind(lab, run)

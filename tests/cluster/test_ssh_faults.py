@@ -60,10 +60,10 @@ def test_a_cut_cable_is_named_and_the_run_goes_on_when_it_is_plugged_in_again(la
     lab.control.end_lost_connections("n2")
     run = training(lab)
     lab.control.cut("n2")
-    settled(lambda: lab.status(run)["nodes"][1]["unreachable"], "n2 as out of reach", 60)
+    settled(lambda: lab.status(run)["nodes"][1]["unreachable"], "n2 as out of reach")
     assert "node 1 (n2) out of reach for " in lab.orch("status", run).out  # also when the gang has noticed meanwhile
     lab.until(run, "lost_node")
-    settled(lambda: not lab.of_run(run, "n2"), "the end of the ranks on n2, by their own agent", 60)
+    settled(lambda: not lab.of_run(run, "n2"), "the end of the ranks on n2, by their own agent")
     lab.until(run, "waiting_for_hosts")
     state = lab.status(run)
     assert state["state"] == "restarting"
@@ -89,7 +89,7 @@ def test_a_machine_that_dies_is_replaced_by_a_spare(lab: Lab) -> None:
     host = "n2"  # n1, which leads, is lost in test_ssh_elastic.py
     run = training(lab, spares=["n3"])
     lab.control.crash(host)
-    settled(lambda: lab.status(run)["recovery"], "the loss of a machine", 60)
+    settled(lambda: lab.status(run)["recovery"], "the loss of a machine")
     state = lab.status(run)
     assert (state["state"], state["recovery"]["lost"]) == ("restarting", [host])
     assert re.search(rf"{host} lost .* s ago; restarting on n1, .*from step \d+", lab.orch("status").out)
@@ -143,7 +143,7 @@ def test_a_supervisor_killed_at_any_moment_is_brought_back_by_the_next_command_a
     run = training(lab)
     kill(lab.supervisor())
     kill(lab.agents("n2"))
-    settled(lambda: not lab.of_run(run, "n1"), "the end of the gang", 60)
+    settled(lambda: not lab.of_run(run, "n1"), "the end of the gang")
     while kills and lab.status(run)["state"] not in FINAL:
         time.sleep(chance.uniform(0.2, 3))  # the moment is what is tried
         if pids := lab.supervisor():
@@ -165,9 +165,9 @@ def test_a_rank_killed_again_and_again_is_named_each_time_and_the_run_goes_on(la
     run = lab.submit(job, "--profile", lab.profile(hosts=["n1", "n2"]))
     killed, took = list[int](), list[float]()
     for trial in range(trials):
-        settled(lambda: len(begun(lab, run)) > trial, "the ranks of this attempt", 60)  # noqa: B023 (done in this turn)
+        settled(lambda: len(begun(lab, run)) > trial, "the ranks of this attempt")  # noqa: B023 (done in this turn)
         # Later ones than it began with are its own: what the last attempt had saved can come back after its end.
-        settled(lambda: newest(lab, run) > begun(lab, run)[-1], "a checkpoint of this attempt", 60)
+        settled(lambda: newest(lab, run) > begun(lab, run)[-1], "a checkpoint of this attempt")
         killed.append(chance.randrange(2))
         kill(lab.ranks(run, ("n1", "n2")[killed[-1]]))
         lab.until(run, "go", trial + 2)
@@ -195,11 +195,11 @@ def test_a_cancel_names_the_host_that_is_away_and_gc_sweeps_it_later(lab: Lab) -
     lab.control.end_lost_connections("n2")
     run = training(lab)
     lab.control.cut("n2")
-    done = lab.orch("cancel", run, "--now", timeout=120)
+    done = lab.orch("cancel", run, "--now")
     assert done.code == 1
     assert "n2: out of reach" in done.err
     assert lab.wait(run).code == 103
-    settled(lambda: not lab.of_run(run, "n2"), "the end of the ranks on n2, by their own agent", 60)
+    settled(lambda: not lab.of_run(run, "n2"), "the end of the ranks on n2, by their own agent")
     lab.control.heal("n2")
     listed = lab.orch("gc", "--profile", "lab.yaml", "--dry-run").out
     assert f"would be ended: run n2: ~/.orch/runs/{run}" in listed
@@ -226,19 +226,22 @@ def test_a_submit_killed_at_any_moment_leaves_no_orphan_and_no_second_copy(lab: 
         runs = lab.orch("status", "--json").json
         for found in runs[:1]:
             until_it_is_decided(lab, found["run_id"])
-        agents = {host: lab.agents(host) for host in ("n1", "n2", "n3")}
-        assert all(len(pids) <= 1 for pids in agents.values())
-        assert len({len(pids) for pids in agents.values()}) == 1, f"agents on some hosts only: {agents}"
+        settled(lambda: counts_of_agents(lab) in ({0}, {1}), "one agent on each host, or none on any")
         for found in lab.orch("status", "--json").json:
             if found["state"] not in ("failed", "cancelled"):
                 assert lab.orch("cancel", found["run_id"], "--now").code == 0
-        assert not any(lab.agents(host) for host in ("n1", "n2", "n3"))
+        settled(lambda: counts_of_agents(lab) == {0}, "the end of all agents")
+
+
+def counts_of_agents(lab: Lab) -> set[int]:
+    """How many agents the hosts have."""
+    return {len(lab.agents(host)) for host in ("n1", "n2", "n3")}
 
 
 def until_it_is_decided(lab: Lab, run: str) -> None:
     """Return when the run has ended, as where its submit did not finish, or goes on."""
     verdict = lab.home / ".local/state/orch/runs" / run / "verdict.json"  # written when nothing is left
-    settled(lambda: lab.status(run)["state"] == "running" or verdict.exists(), f"what becomes of {run}", 100)
+    settled(lambda: lab.status(run)["state"] == "running" or verdict.exists(), f"what becomes of {run}")
 
 
 def kill_submit(lab: Lab) -> None:

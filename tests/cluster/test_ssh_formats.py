@@ -78,7 +78,7 @@ def test_node_0_is_lost_with_its_disk_and_node_1_goes_on_from_its_replica(lab: L
     kill(lab.supervisor())
     let_go_on(lab, 100, "n1", "n2", "n3")
     replica = lab.control.file("n2", f"/home/alice/.orch/runs/{run}/code/out/checkpoint-200")
-    settled((replica / "trainer_state.json").exists, "the replica of checkpoint-200 on n2", 60)
+    settled((replica / "trainer_state.json").exists, "the replica of checkpoint-200 on n2")
     lab.control.crash("n1")
     shutil.rmtree(lab.control.file("n1", f"/home/alice/.orch/runs/{run}"))
     for step in (200, 300):
@@ -104,7 +104,7 @@ def test_a_spare_in_node_0_s_place_is_given_the_newest_that_came_home(lab: Lab) 
         record = json.loads(state.read_text()) if state.exists() else {"files": {}, "lacking": ["?"]}
         return "out/checkpoint-200/trainer_state.json" in record["files"] and not record["lacking"]
 
-    settled(is_home, "checkpoint-200 on the laptop", 60)
+    settled(is_home, "checkpoint-200 on the laptop")
     lab.control.crash("n1")
     for step in (200, 300):
         let_go_on(lab, step, "n2", "n3")

@@ -18,16 +18,17 @@ import pytest
 from orchestrator.node.system.processes import identify
 from tests.cluster.control import Control
 from tests.cluster.lab import Lab
+from tests.patience import PATIENCE
 from tests.testbed.cluster import down, up
 from tests.testbed.layout import Cluster, state_folder
 from tests.testbed.machine import wait_until
 
 HOSTS = int(os.environ.get("SOAK_HOSTS", "256"))
-PATIENCE = 60 + 1.5 * HOSTS  # seconds for each step: all hosts share this machine's cores
+STEP_SECONDS = PATIENCE + 1.5 * HOSTS  # for each step: all hosts share this machine's cores
 LOOK_SECONDS = 20.0  # at what following costs
 pytestmark = [
     pytest.mark.soak(alone="some minutes, and 10 GB of memory"),
-    pytest.mark.timeout(8 * PATIENCE),
+    pytest.mark.timeout(8 * STEP_SECONDS),
 ]
 
 
@@ -77,17 +78,17 @@ def test_many_machines_are_started_followed_and_cancelled(many: Lab) -> None:
     many.write("hold/hold.yaml", json.dumps({"name": "many", "command": ["sleep", "36000"], "limits": {"join": 600}}))
     begun = time.monotonic()
     with timed("orch submit returns"):
-        run = many.submit("hold/hold.yaml", "-p", where, timeout=PATIENCE)
+        run = many.submit("hold/hold.yaml", "-p", where, timeout=STEP_SECONDS)
     folder = many.home / ".local/state/orch/runs" / run
 
     def started() -> int:
         """How many nodes' ranks are known here to run."""
         return sum('"started"' in path.read_text() for path in folder.glob("nodes/*/events.jsonl"))
 
-    wait_until(lambda: many.events(run, "go") != [], "the gang's go", seconds=PATIENCE)
+    wait_until(lambda: many.events(run, "go") != [], "the gang's go", seconds=STEP_SECONDS)
     times = sorted(event["time"] for event in many.events(run, "joined"))
     print(f"{time.monotonic() - begun:7.1f} s  from the command to go; {times[-1] - times[0]:.1f} s of joining")
-    wait_until(lambda: started() == HOSTS, "all nodes' own words", seconds=PATIENCE)
+    wait_until(lambda: started() == HOSTS, "all nodes' own words", seconds=STEP_SECONDS)
     print(f"{time.monotonic() - begun:7.1f} s  from the command until every node is followed")
     (supervisor,) = many.supervisor()
     before, looked = cost_of(supervisor), time.monotonic()
@@ -99,7 +100,7 @@ def test_many_machines_are_started_followed_and_cancelled(many: Lab) -> None:
     assert cost["files"] <= 2 * HOSTS + 64
     assert len(json.loads(many.orch("status", run, "--json").out)["nodes"]) == HOSTS
     with timed("orch cancel returns"):
-        done = many.orch("cancel", run, "--json", timeout=PATIENCE)
+        done = many.orch("cancel", run, "--json", timeout=STEP_SECONDS)
     assert done.code == 0, done.err
     assert (done.json["state"], len(done.json["proofs"])) == ("cancelled", HOSTS)
     many.assert_nothing_left(run, hosts)

@@ -64,7 +64,7 @@ if FULL:  # the sample has each of these in part: probe and relaunch are tested 
         run = training(lab, total=200, limits=LINK)
         for host, other in (("n1", "n2"), ("n2", "n1")):
             lab.control.ignore(host, other, SMALL)
-        settled(lambda: lab.events(run, "waiting_for_hosts"), "the wait for the path", 150)
+        settled(lambda: lab.events(run, "waiting_for_hosts"), "the wait for the path")
         assert "is the MTU smaller on the way?" in lab.status(run)["detail"]
         for host in ("n1", "n2"):
             lab.control.ungate(host)
@@ -77,7 +77,7 @@ def test_a_path_that_takes_small_packets_only_in_mid_run_costs_the_second_copies
     job = lab.job("steps", SLOW_AT_FIRST, args=["60", "0.1"], limits={"join": 60}, hang={"train": 10, "medians": 1})
     run = lab.submit(job, "--profile", lab.profile(hosts=["n1", "n2"]))
     second = lab.control.file("n2", f"/home/alice/.orch/runs/{run}/checkpoints")
-    settled((second / "step_00000005/COMMIT").exists, "the second copy of step 5, on n2", 60)
+    settled((second / "step_00000005/COMMIT").exists, "the second copy of step 5, on n2")
     lab.control.ignore("n2", "n1", SMALL)
     assert lab.wait(run).code == 0, lab.orch("why", run).out
     assert lab.status(run)["restarts"] == 0

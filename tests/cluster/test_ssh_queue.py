@@ -11,6 +11,7 @@ import pytest
 from tests.cluster.control import Control
 from tests.cluster.lab import HOLD, LAPTOP, Lab, kill, settled
 from tests.cluster.test_ssh import TWO_HOURS_AHEAD
+from tests.patience import PATIENCE
 
 HOSTS = ["n1", "n2"]
 
@@ -80,7 +81,7 @@ def test_who_waits_is_seen_by_all_and_cancel_leaves_the_queue(testbed: Control, 
         assert line
     orch = [each.pid for each in testbed.processes(LAPTOP, "bob") if b"--follow" in cmdline(each.pid)]
     kill(orch, signal.SIGINT)
-    assert f"detached; {run} goes on" in following.communicate(timeout=30)[1]
+    assert f"detached; {run} goes on" in following.communicate(timeout=PATIENCE)[1]
     shown = alice.orch("queue", "-p", shared(alice))
     assert shown.code == 0
     rows = [line.split()[:4] for line in shown.out.splitlines()[1:]]
@@ -122,5 +123,5 @@ def later(testbed: Control) -> None:
     for host in HOSTS:
         library = testbed.file(host, "/srv/ahead.so")
         compiler = ["gcc", "-shared", "-fPIC", "-nostdlib", "-x", "c", "-o", str(library), "-"]
-        subprocess.run(compiler, input=TWO_HOURS_AHEAD, text=True, check=True, timeout=60)
+        subprocess.run(compiler, input=TWO_HOURS_AHEAD, text=True, check=True, timeout=PATIENCE)
         testbed.sshd(host, "SetEnv LD_PRELOAD=/srv/ahead.so")

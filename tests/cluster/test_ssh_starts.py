@@ -26,7 +26,7 @@ def lab(testbed: Control) -> Lab:
 
 def assert_nothing_left(lab: Lab) -> None:
     for host in HOSTS:
-        assert lab.agents(host) == []
+        settled(lambda host=host: not lab.agents(host), f"the end of the agent on {host}")
         assert not list(lab.control.file(host, "/home/alice").glob(".orch/runs/*"))
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.cluster.control import Control
 from tests.cluster.lab import LAPTOP, Lab
+from tests.patience import PATIENCE
 from tests.testbed.layout import REPO
 
 BOX, TOKEN = "n3", {"TOKEN_OF_MINE": "canary"}
@@ -54,7 +55,7 @@ def test_a_run_is_handed_over_and_asked_about_from_the_laptop(lab: Lab) -> None:
         assert follow.stdout is not None
         assert follow.stdout.readline() == "the token has 6\n"
         assert lab.orch("cancel", run[:-1], "--now").code == 0
-        assert follow.wait(30) is not None
+        assert follow.wait(PATIENCE) is not None
     assert lab.status(run)["state"] == "cancelled"
     assert lab.orch("wait", run).code == 103
     assert lab.orch("checkpoints", run).code == lab.orch("why", run).code == 0

@@ -119,7 +119,7 @@ def test_a_user_of_slurm_on_the_login_node_and_at_a_laptop(testbed: Control) -> 
         window.type("export ORCH_HOME=/shared/alice-orch")
         first = next_line(window.type("orch init train train.sbatch"))
         assert first == "orch submit train.yaml -p train -f"
-        shown = window.type(first, seconds=120)
+        shown = window.type(first)
         job = re.search(r"submitted (train-\w+) as Slurm job (\d+)", shown)
         assert job is not None, shown
         assert "lr 0.3" in shown
@@ -133,7 +133,7 @@ def test_a_user_of_slurm_on_the_login_node_and_at_a_laptop(testbed: Control) -> 
            "exclude": "n4", "time": "10m"}  # fmt: skip
     put(testbed, "n4", "~/proj", train_py=TRAIN, **{"cluster-profiles__far_yaml": json.dumps(far)})
     with screen(testbed, "n4", folder="~/proj") as window:
-        shown = window.type("orch run -p far -- train.py --lr 0.9", seconds=120)
+        shown = window.type("orch run -p far -- train.py --lr 0.9")
         assert "as Slurm job" in shown
         assert re.findall(r"step \d+/40", shown) == ["step 40/40"]
         assert "out/model.bin" in window.type("orch outputs last")

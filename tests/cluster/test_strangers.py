@@ -44,7 +44,7 @@ def test_bob_is_told_nothing_and_named_while_alice_trains(lab: Lab) -> None:
     (agent,) = lab.agents("n2")
     ((_, neighbour),) = listening(agent)
     for host, port in ((addr, gang["port"]), (own["n2"], neighbour)):
-        said = lab.control.output("n3", "python3", "-c", FLOOD, host, str(port), user="bob", timeout=100)
+        said = lab.control.output("n3", "python3", "-c", FLOOD, host, str(port), user="bob")
         assert said == "70"
     bob = lab.control.output("n3", "hostname", "-i").split()[0]
     settled(lambda: len(lab.events(run, "strangers")) >= 14, "the last words on bob")

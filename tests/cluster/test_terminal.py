@@ -9,6 +9,7 @@ import pytest
 from orchestrator.node.system.processes import wait_gone
 from tests.cluster.control import Control
 from tests.cluster.lab import LAPTOP, Lab
+from tests.patience import PATIENCE
 from tests.terminal import terminal
 from tests.testbed.machine import ENVIRONMENT, wait_until
 
@@ -101,7 +102,7 @@ def test_lines_to_be_pasted_work_during_a_run_and_after_it(lab: Lab) -> None:
         lab.control.output(LAPTOP, "sh", "-ec", block.splitlines()[1])
     second = lab.control.start("n2", "sh", "-ec", blocks[1].partition("# node 1")[2].replace("HOLD=", "FREE="))
     assert paste("n1", "#" + blocks[0].partition("# node 0")[2]) == "rank 0 of 2"
-    assert second.communicate(timeout=60)[0].strip() == "rank 1 of 2"
+    assert second.communicate(timeout=PATIENCE)[0].strip() == "rank 1 of 2"
     config = lab.orch("export", "accelerate", run, "--node", "1").out
     assert "# CPU: no node has a GPU" in config
     assert "ACCELERATE_USE_CPU=true" in config
@@ -121,7 +122,7 @@ def test_over_ssh_a_closed_window_leaves_nothing_of_a_replay(lab: Lab) -> None:
             there = lab.control.processes("n1", "alice", f"{run}.replay-")
             assert there
             screen.hang_up()
-        assert wait_gone(there, 20) == []
+        assert wait_gone(there, PATIENCE) == []
         wait_until(
             lambda: f"{run}." not in lab.control.output("n1", "ls", ".orch/runs"), "the end of the replay's folder"
         )

@@ -15,6 +15,7 @@ import pytest
 
 from orchestrator.node.system.processes import descendants, identify, is_alive, wait_gone
 from tests.cluster.control import Control
+from tests.patience import PATIENCE
 from tests.testbed import hosts, images, network
 from tests.testbed.__main__ import parser
 from tests.testbed.layout import MOST_NODES, PEOPLE, RECORD, REPO, Cluster, ClusterError, address, standing
@@ -198,7 +199,7 @@ def test_gloo_ranks_on_two_nodes_talk(testbed: Control) -> None:
     argv = (sys.executable, "-c", RANK)
     ranks = [testbed.start(host, *argv, RANK=str(rank), **common) for rank, host in enumerate(("n1", "n2"))]
     for rank in ranks:
-        out, err = rank.communicate(timeout=60)
+        out, err = rank.communicate(timeout=PATIENCE)
         assert out == "3\n", err
 
 
@@ -320,7 +321,7 @@ def test_down_clears_up_after_a_killed_up(no_testbed: None, tmp_path: Path, inst
         half.kill()
     # Whatever is on a host is for `down` to end; programs that it called here end by themselves, but not at once.
     on_hosts = {pid for name in network.networks() for pid in network.in_network(name)}
-    assert wait_gone([each for each in called if each.pid not in on_hosts], 60) == []
+    assert wait_gone([each for each in called if each.pid not in on_hosts], PATIENCE) == []
     assert command("down").returncode == 0
     assert_nothing_stands(root)
     assert set(inhabitants()) <= strangers

@@ -17,6 +17,7 @@ import pytest
 from orchestrator.node.system.processes import marked, wait_gone
 from orchestrator.runs.store import RunDir, find_run, live_runs
 from orchestrator.supervisor.reconcile import reconcile, state_of
+from tests.patience import PATIENCE
 from tests.result import Result
 from tests.took import print_all
 
@@ -50,7 +51,7 @@ class Orch:
             args = (args[0], "--set", f"profile.python={self.python}", *args[1:])
         return [sys.executable, "-m", "orchestrator.cli", *args]
 
-    def __call__(self, *args: str, timeout: float = 250, cwd: Path | None = None, **extra: str) -> Result:
+    def __call__(self, *args: str, timeout: float = PATIENCE, cwd: Path | None = None, **extra: str) -> Result:
         done = subprocess.run(
             self.argv(*args),
             capture_output=True,
@@ -109,7 +110,7 @@ def orch(tmp_path: Path, request: pytest.FixtureRequest, bare_python: str) -> It
         reconcile(runner.home, run)
     print_all(runner.home / "runs", request.node.nodeid)
     for run in (runner.home / "runs").glob("*"):
-        assert wait_gone(marked(run.name), 30) == [], f"{run.name} left processes"
+        assert wait_gone(marked(run.name), PATIENCE) == [], f"{run.name} left processes"
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from orchestrator.protocol.task import NodeTask, Program
 from orchestrator.runs.store import read_lines
 from orchestrator.transport.credentials import new_credentials
 from orchestrator.transport.node_archive import node_archive
+from tests.patience import PATIENCE
 from tests.testbed.machine import wait_until
 
 CREDENTIALS = new_credentials()
@@ -60,7 +61,7 @@ def events(task: NodeTask, kind: str) -> list[dict[str, object]]:
 
 def end_of(agent: subprocess.Popen[bytes]) -> int:
     try:
-        return agent.wait(timeout=120)
+        return agent.wait(timeout=PATIENCE)
     finally:
         agent.kill()
         agent.wait()
@@ -110,7 +111,7 @@ def test_agents_of_an_older_python_form_a_gang(tmp_path: Path) -> None:
     """What a node has is not what these tests have: asyncio's TLS was another one before Python 3.11."""
     for python in ("python3.9", "python3.10"):
         try:
-            found = subprocess.run([python, "-c", ""], capture_output=True, timeout=10, check=False)
+            found = subprocess.run([python, "-c", ""], capture_output=True, timeout=PATIENCE, check=False)
         except FileNotFoundError:
             continue
         if found.returncode == 0:

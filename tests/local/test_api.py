@@ -20,6 +20,7 @@ import orchestrator as api
 from orchestrator import errors
 from orchestrator.operations.submission import launch
 from tests.local.conftest import REPO, Orch
+from tests.patience import PATIENCE
 
 HOLD = "import time\nprint('holding', flush=True)\ntime.sleep(600)\n"
 JOB = "script: main.py\nlauncher: exec\n"  # programs of their own: they need no torch, which takes long to import
@@ -39,7 +40,7 @@ def test_a_run_is_followed_waited_for_and_read(project: Project) -> None:
     folder = project(main_py=program, job_yaml=JOB)
     run = api.submit(folder / "job.yaml", "local", nproc_per_node=1, env={"WHO": "me"}, name="followed")
     assert list(run.logs()) == [f"step {step} me" for step in range(3)]
-    assert run.wait(60) is run
+    assert run.wait(PATIENCE) is run
     assert run.result() == {"ok": True}
     assert run.id.startswith("followed-")
     assert run.status().state == "succeeded"
@@ -78,7 +79,7 @@ def test_a_run_inside_of_a_running_loop(project: Project) -> None:
     folder = project(main_py="print('hello')\n", job_yaml=JOB)
 
     async def both() -> list[str]:
-        direct = api.submit(folder / "job.yaml", "local", nproc_per_node=1).wait(60)
+        direct = api.submit(folder / "job.yaml", "local", nproc_per_node=1).wait(PATIENCE)
         beside = await asyncio.to_thread(api.submit, folder / "job.yaml", "local", nproc_per_node=1)
         await asyncio.to_thread(beside.wait, 60)
         launched = await asyncio.to_thread(api.launch, lambda: "here", nproc_per_node=1, sets=EXEC)
@@ -177,7 +178,7 @@ def test_ctrl_c_cancels_what_was_launched(orch: Orch) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "holding\n"
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=200)
+        _, said = process.communicate(timeout=PATIENCE)
     assert said.endswith("KeyboardInterrupt\n")
     assert api.find("last").status().state == "cancelled"
 
@@ -201,7 +202,7 @@ def test_the_examples_of_the_page(orch: Orch, tmp_path: Path) -> None:
     environment = orch.environment(PYTHONPATH=str(REPO))
     done = subprocess.run(
         [sys.executable, "-W", "error", "page.py"], cwd=folder, env=environment, capture_output=True, text=True,
-        timeout=250, check=False,
+        timeout=PATIENCE, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -215,11 +216,13 @@ def test_the_notebook_runs_from_top_to_bottom(orch: Orch, tmp_path: Path) -> Non
     program = (
         "import sys, nbformat; from nbclient import NotebookClient; "
         "book = nbformat.read(sys.argv[1], 4); "
-        "NotebookClient(book, timeout=200).execute(); nbformat.write(book, sys.argv[2])"
+        f"NotebookClient(book, timeout={PATIENCE:.0f}).execute(); nbformat.write(book, sys.argv[2])"
     )
     argv = [sys.executable, "-c", program, str(REPO / "docs/notebooks/launch.ipynb"), "out.ipynb"]
     environment = orch.environment(PYTHONPATH=str(REPO), IPYTHONDIR=str(tmp_path), JUPYTER_RUNTIME_DIR=str(tmp_path))
-    done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=250, check=False)
+    done = subprocess.run(
+        argv, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
     assert done.returncode == 0, done.stderr
     out = (tmp_path / "out.ipynb").read_text()
     assert "2 ranks add up to 285" in out

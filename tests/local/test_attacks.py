@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from orchestrator.runs.store import RunDir
 from tests.local.conftest import Orch
+from tests.testbed.machine import wait_until
 
 HOLD = """
 import os, time
@@ -40,11 +40,6 @@ def listening(pid: int) -> set[tuple[str, int]]:
     return found
 
 
-def wait_until(true: Callable[[], bool]) -> None:
-    while not true():  # the test's own time-out is the limit: another process's file tells when it is written
-        time.sleep(0.05)
-
-
 def agents(orch: Orch, run: RunDir, nodes: int) -> dict[int, int]:
     started = {event["node"]: event["pid"] for event in orch.events(run, "agent_started")}
     assert set(started) == set(range(nodes))
@@ -65,7 +60,7 @@ def test_seventy_idle_strangers_and_garbage_at_every_port_change_nothing(
     go = tmp_path / "go"
     folder = project(hold_py=HOLD, hold_yaml=f"script: hold.py\nlauncher: exec\nenv: {{GO: {go}}}\n")
     run = orch.submit(str(folder / "hold.yaml"), "--profile", "local-2x2")
-    wait_until(lambda: len(orch.events(run, "started")) == 2)
+    wait_until(lambda: len(orch.events(run, "started")) == 2, "both nodes")
     ports = {node: listening(pid) for node, pid in agents(orch, run, 2).items()}
     assert {addr for found in ports.values() for addr, _ in found} == {"127.0.0.1"}
     (gang,) = {event["port"] for event in orch.events(run, "listening")}
@@ -79,7 +74,7 @@ def test_seventy_idle_strangers_and_garbage_at_every_port_change_nothing(
             with contextlib.suppress(ConnectionError):
                 said = sock.recv(1 << 16)
             assert b"{" not in said
-    wait_until(lambda: len(orch.events(run, "strangers")) >= 3)
+    wait_until(lambda: len(orch.events(run, "strangers")) >= 3, "the word of the strangers")
     go.touch()
     assert orch("wait", run.run_id).code == 0
     told = {(event["node"], event["at"]) for event in orch.events(run, "strangers")}
@@ -93,12 +88,12 @@ def test_one_node_alone_opens_no_port_to_the_network(orch: Orch, project, tmp_pa
     go = tmp_path / "go"
     folder = project(hold_py=HOLD, hold_yaml=f"script: hold.py\nlauncher: exec\nenv: {{GO: {go}}}\n")
     run = orch.submit(str(folder / "hold.yaml"), "--profile", "local")
-    wait_until(lambda: len(orch.events(run, "launcher_started")) == 1)
+    wait_until(lambda: len(orch.events(run, "launcher_started")) == 1, "the launcher")
     ((_, agent),) = agents(orch, run, 1).items()
     assert listening(agent) == set()
     (started,) = orch.events(run, "launcher_started")
     launcher = int(Path(f"/proc/{next(iter(started['pids'].values()))}/stat").read_text().rpartition(")")[2].split()[1])
-    wait_until(lambda: listening(launcher) != set())
+    wait_until(lambda: listening(launcher) != set(), "the store")
     assert {addr for addr, _ in listening(launcher)} == {"127.0.0.1"}
     go.touch()
     assert orch("wait", run.run_id).code == 0

@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 from orchestrator.node.system.processes import marked
+from tests.patience import PATIENCE
 
 from .conftest import Orch
 
@@ -26,7 +27,7 @@ TRUE = (
 def test_crowds_of_cancel_rm_and_gc_leave_nothing_half(orch: Orch, project, number: int) -> None:
     seed = f"{os.environ['SOAK_SEED']}-{number}"
     rng = random.Random(seed)
-    job = str(project(s_yaml="command: [sleep, '60']\n") / "s.yaml")
+    job = str(project(s_yaml="command: [sleep, '600']\n") / "s.yaml")
     runs = [orch.submit(job, "-p", "local").run_id for _ in range(2)]
     words = [["cancel"], ["cancel", "--now"], ["rm"], ["rm"], ["status"], ["why"], ["wait", "--timeout", "9"], ["logs"]]
     commands = [[word[0], run, *word[1:]] for run in runs for word in words] + [["gc"], ["status"], ["gc"]]
@@ -49,12 +50,12 @@ def _at_once(orch: Orch, commands: list[list[str]]) -> list[tuple[int, str]]:
     started: list[subprocess.Popen[str]] = []
     for index, command in enumerate(commands):
         if index >= AT_ONCE:
-            started[index - AT_ONCE].wait(120)
+            started[index - AT_ONCE].wait(PATIENCE)
         process = subprocess.Popen(
             orch.argv(*command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=orch.cwd,
             env=orch.environment(),
         )  # fmt: skip
         started.append(process)
-    said = [process.communicate(timeout=120)[0] for process in started]
+    said = [process.communicate(timeout=PATIENCE)[0] for process in started]
     assert not [text for text in said if "Traceback" in text]
     return [(process.returncode, text) for process, text in zip(started, said, strict=True)]

@@ -20,6 +20,7 @@ from orchestrator.errors import UsageError
 from orchestrator.node.debug.streams import DATA, HEAD, OPEN, Streams
 from orchestrator.transport.forwarding import Forwarding, listen_here
 from tests.dap import Client
+from tests.patience import PATIENCE
 from tests.seccomp import refuse_netlink
 from tests.terminal import terminal
 
@@ -78,7 +79,7 @@ def test_where_the_kernel_does_not_say_whose_a_connection_is_all_users_have_to_b
     folder = project(turn_py=PROGRAM, turn_json=json.dumps({"script": "turn.py", "launcher": "exec"}))
     done = subprocess.run(
         orch.argv("debug", str(folder / "turn.json"), "-p", "local", "--nproc-per-node", "1", "--rank", "0"),
-        capture_output=True, text=True, timeout=200, check=False, env=orch.environment(), cwd=orch.cwd,
+        capture_output=True, text=True, timeout=PATIENCE, check=False, env=orch.environment(), cwd=orch.cwd,
         preexec_fn=refuse_netlink,
     )  # fmt: skip
     assert done.returncode == 2
@@ -121,7 +122,7 @@ def test_a_stream_that_nobody_reads_holds_up_no_other() -> None:
         threading.Thread(target=flood, daemon=True).start()
         with carrying(server.getsockname()[1], []) as way:
             idle = socket.create_connection(("127.0.0.1", way.port))
-            busy = socket.create_connection(("127.0.0.1", way.port), timeout=200)
+            busy = socket.create_connection(("127.0.0.1", way.port), timeout=PATIENCE)
             for connection in (busy, idle):
                 count = 0
                 while data := connection.recv(1 << 16):
@@ -147,7 +148,7 @@ def test_another_user_comes_in_only_where_all_may(any_user: bool) -> None:
         with carrying(server.getsockname()[1], said, any_user) as way:
             done = subprocess.run(
                 ["/usr/bin/python3", "-c", knock, str(way.port)],
-                user=65534, capture_output=True, text=True, timeout=200, check=False,
+                user=65534, capture_output=True, text=True, timeout=PATIENCE, check=False,
             )  # fmt: skip
     assert ("hello" in done.stdout) == any_user
     assert said == ([] if any_user else ["refused a connection of user nobody (uid 65534)"])

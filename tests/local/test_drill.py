@@ -8,6 +8,7 @@ import subprocess
 import pytest
 
 from orchestrator.node.system.processes import marked
+from tests.patience import PATIENCE
 
 from .conftest import Orch
 
@@ -36,7 +37,7 @@ def test_each_kill_is_followed_by_what_is_promised(orch: Orch) -> None:
         *SHORT,
         *(word for kind in kinds for word in ("--kill", kind)),
         "--json",
-        timeout=600,
+        timeout=2.5 * PATIENCE,
     )
     assert done.code == 0, done.out + done.err
     reports = {report["promise"]["fault"]: report for report in done.json}
@@ -72,7 +73,7 @@ def test_an_interrupt_ends_the_drills_run(orch: Orch) -> None:
         assert command.stderr is not None
         run_id = command.stderr.readline().split()[3]
         command.send_signal(signal.SIGINT)
-        assert command.wait(60) == 130
+        assert command.wait(PATIENCE) == 130
     assert (marked(run_id), names_left(orch)) == ([], [])
 
 

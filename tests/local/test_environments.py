@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 from orchestrator.environments.uv import find_uv
 from orchestrator.runs.store import RunDir
 from tests import wheels
+from tests.testbed.machine import wait_until
 
 from .conftest import Orch
 
@@ -33,7 +33,7 @@ SAYS = "import alpha, sys\nprint(alpha.VERSION, sys.prefix)\n"
 def ran(orch: Orch, *args: str, **extra: str) -> tuple[RunDir, str]:
     """The run, once it has succeeded, and what rank 0 has said."""
     run = orch.submit(*args, "--profile", "local", **extra)
-    assert orch("wait", run.run_id, "--timeout", "60").code == 0, orch("why", run.run_id).out
+    assert orch("wait", run.run_id).code == 0, orch("why", run.run_id).out
     return run, orch("logs", run.run_id).out
 
 
@@ -199,7 +199,7 @@ def test_two_runs_at_once_install_it_once_and_half_a_copy_is_made_whole(orch: Or
     both = [subprocess.Popen(argv, cwd=orch.cwd, env=orch.environment(), stdout=subprocess.PIPE) for _ in range(2)]
     runs = [orch.run(json.loads(each.communicate()[0])["run_id"]) for each in both]
     for run in runs:
-        assert orch("wait", run.run_id, "--timeout", "60").code == 0
+        assert orch("wait", run.run_id).code == 0
     assert sorted(made(orch, run) for run in runs) == [False, True]
     assert wheels.sha256(kept) == wheels.sha256(alpha)
 
@@ -248,8 +248,7 @@ def test_gc_removes_what_no_run_has_used_for_long_and_keeps_what_one_runs_in(orc
     other = wheels.job(orch.cwd / "other", "requirements.txt", wheels.requirements(beta), "import beta\n")
     gone, _ = ran(orch, str(other))
     run = orch.submit(str(hold), "--profile", "local")
-    while "holding" not in orch("logs", run.run_id).out:
-        time.sleep(0.1)
+    wait_until(lambda: "holding" in orch("logs", run.run_id).out, "the rank")
     used, unused = folder_of(orch, run), folder_of(orch, gone)
     for path in (*orch.home.glob("cache/*/*"), *orch.home.glob("cache/env/*/*.json")):
         os.utime(path, (1, 1))

@@ -11,6 +11,7 @@ from orchestrator.training.checkpoint import format as checkpoints
 from orchestrator.training.checkpoint.resume import Loaded, whole
 from tests.local.conftest import REPO, Orch
 from tests.local.programs.ranks import kept_port
+from tests.patience import PATIENCE
 
 
 def by_hand(text: str, folder: Path) -> str:
@@ -20,7 +21,7 @@ def by_hand(text: str, folder: Path) -> str:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=PATIENCE,
         stdin=subprocess.DEVNULL,
         check=False,
     )

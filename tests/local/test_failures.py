@@ -17,6 +17,7 @@ from orchestrator.node.system.processes import Process, ancestors, identify, is_
 from orchestrator.operations.runs import wait
 from orchestrator.runs.store import RunDir
 from orchestrator.supervisor.reconcile import reconcile, state_of
+from tests.patience import PATIENCE
 from tests.testbed.machine import wait_until
 
 from .conftest import WARM, Orch
@@ -74,7 +75,7 @@ def test_the_culprit_is_named_and_not_its_victims_and_exit_93_is_not_started_aga
     state = orch("status", "last", "--json").json
     assert (state["restarts"], state["verdict"]["cause"], state["verdict"]["rank"]) == (4, "no_retry", 2)
     assert "exit code 93" in orch("why", "last").out
-    assert wait_gone(marked(run.run_id), 30) == []
+    assert wait_gone(marked(run.run_id), PATIENCE) == []
 
 
 # Appended to a task: rank 1 is killed in the first attempt.
@@ -188,9 +189,9 @@ def test_kill_9_leaves_no_rank(orch: Orch, project, victim: str) -> None:
     everything = marked(run.run_id)
     for process in targets:
         send_signal(process, signal.SIGKILL)  # a launcher may have ended with its agent
-    state = wait(run, timeout=200)
+    state = wait(run, timeout=PATIENCE)
     assert state.state == "failed"
-    assert wait_gone(everything, 10) == []
+    assert wait_gone(everything, PATIENCE) == []
     reconcile(orch.home, run)
     assert marked(run.run_id) == []
     verdict = state_of(run).verdict
@@ -209,7 +210,7 @@ if os.fork() == 0:
         null = os.open(os.devnull, os.O_RDWR)
         for number in (0, 1, 2):
             os.dup2(null, number)
-        time.sleep(60)
+        time.sleep(600)
     os._exit(0)
 os.wait()
 print("escaped", flush=True)
@@ -229,7 +230,7 @@ def test_an_unrelated_process_is_never_touched(orch: Orch, project) -> None:
     import subprocess
     import sys
 
-    bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])  # same name, no mark
+    bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])  # same name, no mark
     try:
         before = identify(bystander.pid)
         assert before is not None
@@ -245,14 +246,14 @@ def test_an_unrelated_process_is_never_touched(orch: Orch, project) -> None:
 
 def test_a_node_that_can_not_start_its_launcher_is_named(orch: Orch, project) -> None:
     folder = project(place_yaml="kind: local\nnodes: 2\nnproc_per_node: 1\npython: /nonexistent/python\n")
-    done = orch.with_torch("submit", "hello", "-p", str(folder / "place.yaml"), "-f", timeout=200)
+    done = orch.with_torch("submit", "hello", "-p", str(folder / "place.yaml"), "-f")
     assert done.code == 100
     assert "/nonexistent/python" in done.err
 
 
 def test_an_import_that_fails_is_named_before_any_rank_starts(orch: Orch, project) -> None:
     folder = project(warm_py="", warm_yaml="script: warm.py\nwarm_imports: [no_such_module]\n")
-    done = orch("submit", str(folder / "warm.yaml"), "-p", "local", "-f", timeout=200)
+    done = orch("submit", str(folder / "warm.yaml"), "-p", "local", "-f")
     assert done.code == 100
     assert "the module no_such_module is missing on" in done.err
     assert orch.events(orch.run(), "started") == []
@@ -263,7 +264,7 @@ def test_a_module_that_no_node_has_is_looked_for_on_all_of_them(orch: Orch, proj
     folder = project(
         lacks_py="import no_such_module\n", lacks_yaml="script: lacks.py\nlauncher: exec\n", place_yaml=place
     )
-    done = orch("submit", str(folder / "lacks.yaml"), "-p", str(folder / "place.yaml"), "-f", timeout=200)
+    done = orch("submit", str(folder / "lacks.yaml"), "-p", str(folder / "place.yaml"), "-f")
     assert done.code == 100
     assert "; the module no_such_module is missing on" in done.err
     assert ", and not on the other" not in done.err
@@ -276,14 +277,14 @@ def test_a_module_above_the_code_folder_is_named_with_its_place(orch: Orch, proj
     (folder / "tools").mkdir()
     (folder / "tools" / "train.py").write_text("import helpers\n")
     (folder / "tools" / "job.yaml").write_text("script: train.py\nlauncher: exec\n")
-    done = orch("submit", str(folder / "tools" / "job.yaml"), "-p", str(folder / "place.yaml"), "-f", timeout=200)
+    done = orch("submit", str(folder / "tools" / "job.yaml"), "-p", str(folder / "place.yaml"), "-f")
     assert done.code == 100
     assert f"helpers is in {folder}, and only {folder / 'tools'} was sent along" in orch("why", "last").out
 
 
 def test_an_interface_that_is_not_there_is_named_before_any_rank_starts(orch: Orch, project) -> None:
     folder = project(place_yaml="kind: local\nnodes: 2\nnproc_per_node: 1\ninterface: eth9\n")
-    done = orch("submit", "hello", "-p", str(folder / "place.yaml"), "-f", timeout=200)
+    done = orch("submit", "hello", "-p", str(folder / "place.yaml"), "-f")
     assert done.code == 100
     assert "it has no network interface eth9, which the profile names; its interfaces: lo" in done.err
     assert orch.events(orch.run(), "started") == []
@@ -299,7 +300,7 @@ def test_a_node_that_is_never_ready_is_named_and_leaves(orch: Orch, project) -> 
     )
     (folder / "empty").mkdir()
     run = orch.submit(str(folder / "job.yaml"), "-p", str(folder / "place.yaml"))
-    state = wait(run, timeout=200)
+    state = wait(run, timeout=PATIENCE)
     assert state.verdict is not None
     assert "did not get its launcher ready within 10 s" in state.verdict.reason
     assert "node 0 (" in state.verdict.reason
@@ -307,7 +308,7 @@ def test_a_node_that_is_never_ready_is_named_and_leaves(orch: Orch, project) -> 
 
 def test_a_time_limit_stops_at_a_boundary(orch: Orch, project) -> None:
     folder = project(slow_py=SLOW, slow_yaml="script: slow.py\nlauncher: exec\nresources: {time: 15s}\n")
-    done = orch("submit", str(folder / "slow.yaml"), "-p", "local", "-f", timeout=200)
+    done = orch("submit", str(folder / "slow.yaml"), "-p", "local", "-f")
     assert done.code == 100
     assert "time limit" in done.err
     run = orch.run()
@@ -321,7 +322,7 @@ def test_term_to_an_agent_is_a_preemption_with_a_checkpoint(orch: Orch, project)
     for rank in range(4):  # one that does not catch TERM yet dies of it, without a checkpoint
         wait_for_line(run, "is up", rank)
     os.kill(agent_of(run, 1).pid, signal.SIGTERM)
-    state = wait(run, timeout=200)
+    state = wait(run, timeout=PATIENCE)
     assert state.verdict is not None
     assert (state.state, state.verdict.cause) == ("failed", "preempted")
     assert {e["code"] for e in orch.events(run, "rank_exit")} == {95}
@@ -337,7 +338,7 @@ def test_a_lost_launcher_is_started_again(orch: Orch, project) -> None:
     for rank in range(4):
         wait_for_line(run, "is up", rank)
     os.kill(launcher_of(run, 1).pid, signal.SIGKILL)
-    state = wait(run, timeout=200)
+    state = wait(run, timeout=PATIENCE)
     assert state.state == "succeeded", (
         state.verdict
     )  # also when the second attempt outlives every deadline of the first
@@ -368,7 +369,7 @@ def test_a_launcher_that_dies_after_its_ranks_exits_takes_nothing_back(
     os.kill(launcher.pid, signal.SIGKILL)
     wait_until(lambda: bool(orch.events(run, "launcher_gone") or orch.events(run, "trouble")), "the launcher's end")
     (tmp_path / "1").touch()
-    state = wait(run, timeout=200)
+    state = wait(run, timeout=PATIENCE)
     assert (state.state, state.restarts) == ("succeeded", 0), state.verdict
 
 
@@ -379,7 +380,7 @@ print("is up", flush=True)
 if os.environ["RANK"] == "2":
     Path(os.environ["ORCH_BEAT_FILE"]).parents[1].joinpath("attempt_1").touch()
     os.kill(os.getpid(), signal.SIGKILL)
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -393,7 +394,7 @@ def test_a_node_that_has_no_room_for_another_attempt_is_named_with_the_reason(or
 
 
 def test_a_launcher_that_may_open_no_more_files_is_named_with_the_reason(orch: Orch, project) -> None:
-    folder = project(many_yaml="command: [sleep, '60']\nwarm_imports: []\nretry: {infra: 0}\n")
+    folder = project(many_yaml="command: [sleep, '600']\nwarm_imports: []\nretry: {infra: 0}\n")
     (folder / "tight.yaml").write_text("kind: local\nnproc_per_node: 16\nsetup: ['ulimit -n 24']\n")
     assert orch("submit", str(folder / "many.yaml"), "-p", str(folder / "tight.yaml"), "-f").code == 100
     verdict = orch("why", "last", "--json").json
@@ -409,11 +410,11 @@ def test_a_frozen_agent_does_not_keep_a_run_open(orch: Orch, project, node: int)
     wait_for_line(run, "is up", 3)
     frozen = agent_of(run, node)
     os.kill(frozen.pid, signal.SIGSTOP)
-    state = wait(run, timeout=200)
+    state = wait(run, timeout=PATIENCE)
     assert state.verdict is not None
     assert "no heartbeat for" in state.verdict.reason
     assert ("node 1 lost node 0" if node == 0 else "node 1 (") in state.verdict.reason
-    assert wait_gone([frozen], 10) == []
+    assert wait_gone([frozen], PATIENCE) == []
 
 
 def test_a_frozen_launcher_is_ended_and_the_gang_starts_again(orch: Orch, project) -> None:
@@ -424,7 +425,7 @@ def test_a_frozen_launcher_is_ended_and_the_gang_starts_again(orch: Orch, projec
     agent = agent_of(run, 1)
     (launcher,) = [each.pid for each in marked(run.run_id, 1) if ancestors(each.pid)[0] == agent.pid]
     os.kill(launcher, signal.SIGSTOP)
-    state = wait(run, timeout=200)
+    state = wait(run, timeout=PATIENCE)
     assert (state.state, state.restarts) == ("succeeded", 1), state.verdict
     assert [event["reason"].rpartition(" for ")[0] for event in orch.events(run, "launcher_killed")] == [
         "was stopped (SIGSTOP)"
@@ -454,14 +455,14 @@ while not os.path.exists(sys.argv[1]):
     for pid in pids:
         os.kill(pid, signal.SIGCONT)
     (folder / "go").touch()
-    state = wait(run, timeout=200)
+    state = wait(run, timeout=PATIENCE)
     assert (state.state, state.restarts) == ("succeeded", 0), state.verdict
     assert orch.events(run, "lost_node") == []
     assert max(event["seconds"] for event in orch.events(run, "slept")) > SUSPENDED - 1
 
 
 def test_a_process_that_threw_its_mark_away_is_ended_too(orch: Orch, project) -> None:
-    inner = ': > "$0"; exec sleep 61.5'
+    inner = ': > "$0"; exec sleep 601.5'
     outer = f"env -i setsid sh -c '{inner}' \"$PWD/up.$RANK\" & until [ -e up.$RANK ]; do sleep 0.02; done"
     folder = project(bare_yaml=json.dumps({"command": ["sh", "-c", outer]}))
     assert orch("submit", str(folder / "bare.yaml"), "-p", "local", "-f").code == 0
@@ -477,7 +478,7 @@ def test_one_rank_that_asks_for_a_requeue_stops_them_all(orch: Orch, project) ->
     wait_until(lambda: len(orch.events(run, "launcher_started")) == 2, "the ranks' process ids")
     pids = [e["pids"] for e in run.events() if e["kind"] == "launcher_started" and e["node"] == 1][-1]
     os.kill(pids["2"], signal.SIGTERM)
-    state = wait(run, timeout=200)
+    state = wait(run, timeout=PATIENCE)
     assert state.verdict is not None
     assert state.verdict.cause == "preempted"
     assert [e["code"] for e in orch.events(run, "rank_exit")] == [95] * 4
@@ -501,11 +502,11 @@ sys.exit(cli.main())
 
 
 def test_a_submit_killed_between_two_agents_is_named_at_once_by_the_next_command(orch: Orch, project) -> None:
-    folder = project(hold_py="import time\ntime.sleep(100)\n", hold_yaml="script: hold.py\n")
+    folder = project(hold_py="import time\ntime.sleep(600)\n", hold_yaml="script: hold.py\n")
     argv = [sys.executable, "-c", DIES_BETWEEN_AGENTS, "submit", str(folder / "hold.yaml"), "-p", "local-2x2"]
     assert subprocess.run(argv, cwd=orch.cwd, env=orch.environment(), check=False).returncode == 9
     assert orch("status").code == 0  # nobody looked after the run: this starts a supervisor
-    assert orch("wait", "last", "--timeout", "60").code == 100
+    assert orch("wait", "last").code == 100
     verdict = orch("why", "last", "--json").json
     assert verdict["reason"] == "the submit ended before it had started 1 of 2 agents"
-    assert wait_gone(marked(orch.run().run_id), 30) == []  # what the dead submit had started ends by itself
+    assert wait_gone(marked(orch.run().run_id), PATIENCE) == []  # what the dead submit had started ends by itself

@@ -15,6 +15,7 @@ import pytest
 from orchestrator.node.system.processes import marked
 from orchestrator.operations.runs import wait
 from orchestrator.supervisor.reconcile import reconcile, state_of
+from tests.patience import PATIENCE
 from tests.testbed.machine import wait_until
 
 from .conftest import Orch
@@ -43,7 +44,7 @@ print(peak.split()[1])
     folder = project(flood_py=program, flood_yaml="script: flood.py\nlauncher: exec\n")
     (folder / "one.yaml").write_text("kind: local\nnproc_per_node: 1\n")
     run = orch.submit(str(folder / "flood.yaml"), "-p", str(folder / "one.yaml"))
-    assert wait(run, timeout=200).state == "succeeded"
+    assert wait(run, timeout=PATIENCE).state == "succeeded"
     log = run.node(0) / "attempt_0" / "rank_0.log"
     bars = sum(len(f"\r{number} %") for number in range(1000))
     peak = log.read_bytes().rsplit(b"\n", 2)[1]
@@ -113,7 +114,7 @@ def test_a_full_disk_costs_the_log_and_not_the_run(orch: Orch, project, small_di
     (folder / "one.yaml").write_text("kind: local\nnproc_per_node: 1\n")
     runner = replace(orch, home=small_disk / "home")
     run = runner.submit(str(folder / "fill.yaml"), "-p", str(folder / "one.yaml"))
-    state = wait(run, timeout=200)
+    state = wait(run, timeout=PATIENCE)
     assert state.state == "succeeded", state.verdict
     told = runner.events(run, "launcher_log_error")
     assert told[0]["path"].endswith("rank_0.log")
@@ -183,7 +184,7 @@ def test_a_rank_that_the_kernel_kills_for_memory_is_named_so(orch: Orch, project
         argv = orch.argv("submit", str(folder / "eat.yaml"), "-p", "local", "-f")
         inside = ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh", *argv]
         done = subprocess.run(
-            inside, env=orch.environment(), cwd=orch.cwd, capture_output=True, text=True, timeout=200, check=False
+            inside, env=orch.environment(), cwd=orch.cwd, capture_output=True, text=True, timeout=PATIENCE, check=False
         )
         assert done.returncode == 100
         verdict = orch("why", "last", "--json").json

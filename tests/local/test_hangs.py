@@ -9,6 +9,7 @@ import pytest
 
 from orchestrator.operations.runs import wait
 from orchestrator.runs.state import RunState
+from tests.patience import PATIENCE
 from tests.testbed.machine import wait_until
 
 from .conftest import Orch
@@ -236,7 +237,7 @@ def test_a_program_without_beats_is_only_reported(orch: Orch, project) -> None:
         if now.detail.startswith("hung? rank") and len(stacks) == 2:
             go.touch()
 
-    assert wait(run, look, timeout=200).state == "succeeded"
+    assert wait(run, look, timeout=PATIENCE).state == "succeeded"
     assert go.exists()
     assert orch.events(run, "restart") == []
 
@@ -265,8 +266,8 @@ beat(30, "done")
     )
     go = folder / "go"
     run = orch.submit(str(folder / "nap.yaml"), "-p", "local", "--env", f"GO={go}")
-    wait_until(lambda: any(stall["full"] for stall in orch.events(run, "stall")), "the whole of its limit", seconds=200)
+    wait_until(lambda: any(stall["full"] for stall in orch.events(run, "stall")), "the whole of its limit")
     go.touch()
-    assert wait(run, timeout=200).state == "succeeded"
+    assert wait(run, timeout=PATIENCE).state == "succeeded"
     assert any(not stall["full"] for stall in orch.events(run, "stall"))
     assert orch.events(run, "restart") == []

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.node.launcher.warmup import open_gpus
+from tests.patience import PATIENCE
 
 from .conftest import Orch
 
@@ -76,7 +77,7 @@ def test_a_rank_starts_as_python_would_start_it(orch: Orch, project, tmp_path: P
     code = orch.run().path / "code"
     subprocess.run(
         [sys.executable, *argv, "--x", "a b", ""],
-        cwd=code, env={**os.environ, "LOOK_AT": str(expected)}, check=True, timeout=200, stdin=subprocess.DEVNULL,
+        cwd=code, env={**os.environ, "LOOK_AT": str(expected)}, check=True, timeout=PATIENCE, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     assert json.loads(seen.read_text()) == json.loads(expected.read_text())
 
@@ -96,7 +97,7 @@ def test_the_environment_is_torchruns(orch: Orch, project, tmp_path: Path) -> No
     subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0",
          "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", str(folder / "env.py")],
-        env={**os.environ, "LOOK_AT": f"{tmp_path}/torchrun"}, check=True, timeout=200, capture_output=True,
+        env={**os.environ, "LOOK_AT": f"{tmp_path}/torchrun"}, check=True, timeout=PATIENCE, capture_output=True,
     )  # fmt: skip
     same = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
             "ROLE_WORLD_SIZE", "ROLE_NAME", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_STORE")  # fmt: skip
@@ -182,7 +183,7 @@ def test_exit_codes_are_pythons(orch: Orch, project, last_words: str, code: int)
     exits = orch.events(orch.run(), "rank_exit")
     assert [event["code"] for event in exits] == [code], exits
     plain = subprocess.run(
-        [sys.executable, str(folder / "end.py")], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, str(folder / "end.py")], capture_output=True, text=True, check=False, timeout=PATIENCE
     )
     if code != 130:  # there, python itself dies of SIGINT
         assert plain.returncode == code

@@ -29,7 +29,7 @@ if first < 400 and os.environ["RANK"] == "0":
         (folder / "trainer_state.json").write_text(json.dumps({"global_step": first + 100, "log_history": log}))
     os.kill(os.getpid(), 9)
 if first < 400:
-    time.sleep(60)
+    time.sleep(600)
 """
 
 

@@ -24,9 +24,8 @@ from orchestrator.web import files
 from orchestrator.web.app import STATIC
 from orchestrator.web.gate import HEADERS
 from tests.local.conftest import REPO, Orch
+from tests.patience import PATIENCE
 from tests.terminal import terminal
-
-SECONDS = 60
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class Client:
 
     def ask(self, path: str, method: str = "GET", body: str | None = None, **headers: str) -> Answer:
         sent = {"Host": self.host} | {name.replace("_", "-"): value for name, value in headers.items()}
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=SECONDS)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         try:
             connection.request(method, path, body, sent)
             answer = connection.getresponse()
@@ -230,14 +229,14 @@ def test_the_token_for_prometheus_is_worthless_when_the_server_has_ended(tmp_pat
         tokens.append(own.read_text().strip())
         assert metrics(port, tokens[0]).status == 200
         process.send_signal(signal.SIGTERM)
-        assert process.wait(SECONDS) == 0
+        assert process.wait(PATIENCE) == 0
         assert not own.exists()
     with served(orch, *options, "--metrics-token", str(file)) as process:
         tokens.append(file.read_text().strip())
         assert [metrics(port, each).status for each in tokens] == [401, 200]
         assert stat.S_IMODE(file.stat().st_mode) == 0o640  # which a group of Prometheus's may read
         process.send_signal(signal.SIGTERM)
-        assert process.wait(SECONDS) == 0
+        assert process.wait(PATIENCE) == 0
         assert file.read_text() == ""
     link = tmp_path / "link"
     link.symlink_to(file)
@@ -308,7 +307,7 @@ def test_another_user_comes_in_only_if_any_may(tmp_path: Path, any_user: bool) -
             )
             assert (done.stdout == "200\n") == any_user, done.stderr
         process.send_signal(signal.SIGTERM)
-        assert process.wait(SECONDS) == 0
+        assert process.wait(PATIENCE) == 0
         assert process.stderr is not None
         said = [] if any_user else ["refused a connection of user nobody (uid 65534)\n"]
         assert process.stderr.readlines() == said
@@ -357,13 +356,13 @@ def test_it_ends_with_its_terminal_also_while_it_is_watched(tmp_path: Path, numb
     orch = Orch(tmp_path / "home", REPO)
     with served(orch, "--no-open") as process:
         client = entered(orch.home)
-        connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=SECONDS)
+        connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=PATIENCE)
         headers = {"Host": client.host} | {name.replace("_", "-"): value for name, value in client.session.items()}
         connection.request("GET", "/api/events", headers=headers)
         stream = connection.getresponse()
         assert stream.readline() == b": hello\n"
         process.send_signal(number)
-        assert process.wait(SECONDS) == 0
+        assert process.wait(PATIENCE) == 0
         stream.read()
         connection.close()
     assert {path.name for path in (orch.home / "ui").iterdir()} == {"server.lock", "start.lock"}
@@ -422,7 +421,7 @@ def test_a_server_that_is_gone_is_forgotten(tmp_path: Path) -> None:
     server, process = found
     ended = os.pidfd_open(process.pid)
     signal.pidfd_send_signal(ended, signal.SIGKILL)
-    select.select([ended], [], [], SECONDS)
+    select.select([ended], [], [], PATIENCE)
     os.close(ended)
     assert orch("ui", "--stop").err == "no server of the page is running on this machine\n"
     assert orch("ui", "--detach", "--port", str(server.port)).code == 0
@@ -466,7 +465,7 @@ def test_of_two_that_start_at_once_the_second_uses_the_faster_one(tmp_path: Path
     environment = orch.environment()
     argv = orch.argv("ui", "--detach", "--no-open")
     both = [subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, env=environment, cwd=orch.cwd) for _ in range(2)]
-    said = [each.communicate(timeout=SECONDS)[1] for each in both]
+    said = [each.communicate(timeout=PATIENCE)[1] for each in both]
     try:
         assert [each.returncode for each in both] == [0, 0], said
         assert sum("is served by process" in each for each in said) == 1, said

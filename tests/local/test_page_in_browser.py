@@ -22,6 +22,7 @@ from orchestrator.supervisor.reconcile import state_of
 from orchestrator.web import files
 from orchestrator.web.server import new_code
 from tests.local.conftest import REPO, Orch
+from tests.patience import PATIENCE
 
 CHROMIUM = "/usr/bin/chromium"
 OPTIONS = (
@@ -33,7 +34,7 @@ if not os.path.exists(CHROMIUM):
 
 from playwright.sync_api import Browser, Page, expect, sync_playwright  # noqa: E402
 
-expect.set_options(timeout=60_000)
+expect.set_options(timeout=1000 * PATIENCE)
 HOSTILE = "<img src=x onerror=\"document.title='taken'\">"
 # Writes a value of its loss for each file that a test puts beside it, and fails or ends when it is told to.
 PROGRAM = """

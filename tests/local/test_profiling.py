@@ -26,7 +26,7 @@ def test_the_next_steps_of_every_rank_are_recorded(orch: Orch, tmp_path: Path) -
             len(list(run.path.glob("nodes/0/attempt_0/beat_*"))) == 2
         )
 
-    wait_until(trains, f"steps of {run.run_id}", seconds=60)
+    wait_until(trains, f"steps of {run.run_id}")
     folder = tmp_path / "recorded"
     done = orch("profile", run.run_id, "--steps", "3", "--output", str(folder), "--json")
     assert (done.code, done.json["problems"]) == (0, []), done.err

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import tarfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -20,6 +19,9 @@ from orchestrator.node.system.processes import Process, identify, is_alive, send
 from orchestrator.operations.runs import wait
 from orchestrator.runs.files.checkpoints import listing
 from orchestrator.runs.store import RunDir, read_lines
+from orchestrator.supervisor.reconcile import state_of
+from tests.patience import PATIENCE
+from tests.testbed.machine import wait_until
 
 from .conftest import WARM_DIGITS, Orch, files_with
 
@@ -36,10 +38,10 @@ sys.exit(95 if stop else 0)
 
 
 def up(run: RunDir, ranks: int = 1) -> None:
-    end = time.monotonic() + 120
-    while sum("is up" in path.read_text() for path in run.path.glob("nodes/*/attempt_*/rank_*.log")) < ranks:
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    """Return when so many ranks have said that they are up, and the run is known to go on."""
+    logs = "nodes/*/attempt_*/rank_*.log"
+    wait_until(lambda: sum("is up" in path.read_text() for path in run.path.glob(logs)) >= ranks, "the ranks")
+    wait_until(lambda: state_of(run).state == "running", "the run")
 
 
 @pytest.fixture
@@ -73,7 +75,7 @@ def test_a_training_runs_results(orch: Orch, tmp_path: Path) -> None:
     run = orch.with_torch.submit("digits_ddp", "-p", "local", *args, *WARM_DIGITS)
     early = orch("pull", run.run_id, "--to", str(tmp_path / "out"))  # of a run that has hardly begun
     assert early.code == 0, early.err
-    assert wait(run, timeout=200).state == "succeeded"
+    assert wait(run, timeout=PATIENCE).state == "succeeded"
 
     found = orch("checkpoints", "last", "--verify", "--json").json
     assert [each["verdict"] for each in found] == ["ok"] * len(found)
@@ -159,7 +161,7 @@ def test_what_a_run_here_has_written_is_listed_and_pulled_and_its_removal_says_s
     writes = "import os\nopen('model.pt', 'w').write('w')\nopen(os.environ['ORCH_OUTPUT_DIR'] + '/x', 'w').write('x')\n"
     project(main_py=writes, job_yaml="{script: main.py, launcher: exec}")
     run = orch.submit(str(tmp_path / "project" / "job.yaml"), "-p", "local", "--set", "profile.nproc_per_node=1")
-    assert wait(run, timeout=200).state == "succeeded"
+    assert wait(run, timeout=PATIENCE).state == "succeeded"
     listed = orch("outputs", run.run_id, "--json").json
     assert [(each["path"], each["bytes"]) for each in listed["files"]] == [("model.pt", 1), ("x", 1)]
     assert orch("pull", run.run_id, "--to", str(tmp_path / "out"), "--outputs").code == 0
@@ -227,12 +229,19 @@ notify:
   - {on: [failed], apprise_env: CHANNELS}
 """
 
+FAILS_WHEN_TOLD = """
+import os, time
+while not os.path.exists("GO"):
+    time.sleep(0.02)
+raise ValueError("boom")
+"""
+
 
 def test_it_is_told_with_the_terminal_closed(
-    orch: Orch, project: Callable[..., Path], inbox: list[dict[str, Any]]
+    orch: Orch, project: Callable[..., Path], inbox: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     folder = project(
-        fail_py="import time\nprint('is up', flush=True)\ntime.sleep(2)\nraise ValueError('boom')\n", fail_yaml=NOTIFY,
+        fail_py=FAILS_WHEN_TOLD.replace("GO", f"{tmp_path}/go"), fail_yaml=NOTIFY,
         told_sh='cat > "$ORCH_RUN_DIR/told.json"; echo "$ORCH_EVENT" >> "$ORCH_RUN_DIR/events"\n',
         one_yaml="kind: local\nnproc_per_node: 1\n",
     )  # fmt: skip
@@ -246,9 +255,10 @@ def test_it_is_told_with_the_terminal_closed(
         seen += os.read(primary, 4096)
     os.close(primary)  # the terminal is gone
     child.terminate()
-    child.wait(timeout=200)
+    child.wait(timeout=PATIENCE)
     run = orch.run()
-    assert wait(run, timeout=200).state == "failed"
+    (tmp_path / "go").touch()
+    assert wait(run, timeout=PATIENCE).state == "failed"
     finished(orch)
     assert [message["id"] for message in inbox[:-1]] == [f"{run.run_id}/failed/1"]
     assert "ValueError: boom" in inbox[0]["text"]
@@ -267,10 +277,7 @@ def test_it_is_told_with_the_terminal_closed(
 
 def finished(orch: Orch) -> None:
     """Return when the supervisor has told everything."""
-    end = time.monotonic() + 120
-    while any((orch.home / "notify").iterdir()):
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    wait_until(lambda: not any((orch.home / "notify").iterdir()), "the end of all messages")
 
 
 def test_a_supervisor_killed_between_is_followed_by_one_that_tells(
@@ -284,7 +291,7 @@ def test_a_supervisor_killed_between_is_followed_by_one_that_tells(
     up(run)
     supervisor = supervisor_of(orch)
     send_signal(supervisor, signal.SIGKILL)
-    assert wait_gone([supervisor], 5) == []
+    assert wait_gone([supervisor], PATIENCE) == []
     assert orch("cancel", run.run_id).code == 0  # gives the verdict itself, and starts another supervisor
     finished(orch)
     assert [message["event"] for message in inbox] == ["cancelled"]
@@ -293,14 +300,15 @@ def test_a_supervisor_killed_between_is_followed_by_one_that_tells(
 def supervisor_of(orch: Orch) -> Process:
     """The process that holds this state folder's supervisor lock, as the kernel tells."""
     inode = (orch.home / "supervisor.lock").stat().st_ino
-    end = time.monotonic() + 20
-    while time.monotonic() < end:
-        for line in Path("/proc/locks").read_text().splitlines():
-            words = line.split()
-            if words[1] == "FLOCK" and words[5].split(":")[-1] == str(inode) and (found := identify(int(words[4]))):
-                return found
-        time.sleep(0.05)
-    raise AssertionError("no supervisor holds the lock")
+
+    def found() -> list[Process]:
+        locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+        mine = [words for words in locks if words[1] == "FLOCK" and words[5].split(":")[-1] == str(inode)]
+        return [process for words in mine if (process := identify(int(words[4]))) is not None]
+
+    holders = list[Process]()
+    wait_until(lambda: bool(holders.extend(found()) or holders), "a supervisor that holds the lock")
+    return holders[0]
 
 
 def test_a_supervisor_killed_while_it_tells_is_followed_by_one_that_tells_again(
@@ -312,13 +320,10 @@ def test_a_supervisor_killed_while_it_tells_is_followed_by_one_that_tells_again(
         job_yaml=f"command: ['true']\nnotify: {{command: [sh, -c, {json.dumps(words)}]}}\n",
     )  # fmt: skip
     run = orch.submit(str(folder / "job.yaml"), "-p", str(folder / "one.yaml"))
-    end = time.monotonic() + 30
-    while not (run.path / "ids").exists():
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    wait_until((run.path / "ids").exists, "the beginning of the message")
     supervisor = supervisor_of(orch)
     send_signal(supervisor, signal.SIGKILL)
-    assert wait_gone([supervisor], 5) == []
+    assert wait_gone([supervisor], PATIENCE) == []
     assert orch("status", run.run_id, "--json").json["notifications"][0]["state"] == "intent"
     (run.path / "go").touch()
     assert orch("gc").code == 0  # starts another supervisor
@@ -337,8 +342,8 @@ def test_gc_with_two_live_runs_and_one_that_crashed(orch: Orch, project: Callabl
     agents = [json.loads((run.node(0) / "agent.json").read_text()) for run in runs]
     crashed = Process(agents[0]["pid"], agents[0]["started"])
     send_signal(crashed, signal.SIGKILL)
-    assert wait_gone([crashed], 5) == []
-    assert wait_gone(ranks[0], 10) == []  # ranks die with their agent by themselves
+    assert wait_gone([crashed], PATIENCE) == []
+    assert wait_gone(ranks[0], PATIENCE) == []  # ranks die with their agent by themselves
 
     mine = {run.run_id for run in runs}
     would = [each for each in orch("gc", "--dry-run", "--json").json if concerns(each, mine)]

@@ -14,6 +14,7 @@ from orchestrator.runs.files.logs import beat_of
 from orchestrator.runs.store import RunDir
 from orchestrator.supervisor.reconcile import state_of
 from orchestrator.training.checkpoint.format import load, newest
+from tests.patience import PATIENCE
 
 from .conftest import WARM, Orch
 from .programs.ranks import PROGRAMS
@@ -56,7 +57,7 @@ def test_a_cancelled_run_is_resumed_on_another_shape(orch: Orch, project) -> Non
             raise StopIteration
 
     with contextlib.suppress(StopIteration):
-        wait(first, look, timeout=200)
+        wait(first, look, timeout=PATIENCE)
     assert state_of(first).state == "cancelled"
     stopped = newest(first.path / "checkpoints")
     assert stopped is not None

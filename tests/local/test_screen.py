@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.local.conftest import Orch
+from tests.patience import PATIENCE
 from tests.terminal import terminal
 from tests.testbed.machine import wait_until
 
@@ -37,7 +38,7 @@ def job(project: Callable[..., Path], go: Path) -> Path:
 
 def raw(orch: Orch, *options: str) -> bytes:
     argv = orch.argv("logs", "last", "--raw", *options)
-    return subprocess.run(argv, env=orch.environment(), stdout=subprocess.PIPE, timeout=200, check=True).stdout
+    return subprocess.run(argv, env=orch.environment(), stdout=subprocess.PIPE, timeout=PATIENCE, check=True).stdout
 
 
 def test_a_progress_bar_is_one_line_on_a_terminal_and_its_last_state_elsewhere(

@@ -17,6 +17,7 @@ from orchestrator.runs.state import RunState
 from orchestrator.runs.store import RunDir
 from orchestrator.runs.sweeps import points_in
 from orchestrator.supervisor import study
+from tests.patience import PATIENCE
 from tests.testbed.machine import wait_until
 
 from .conftest import Orch
@@ -66,10 +67,10 @@ def test_a_search_goes_on_after_a_kill_and_stops_what_is_bad(orch: Orch, project
     assert journal(place, search) == [Asked(0, study.ask(search, [], 0))]
     killed = supervisor_of(orch)
     send_signal(killed, signal.SIGKILL)
-    assert wait_gone([killed], 5) == []
+    assert wait_gone([killed], PATIENCE) == []
     assert orch("status", sweep, "--json").json["points"][3]["values"] == {}  # which starts another supervisor
     gate.write_text("")
-    done = orch("wait", sweep, timeout=300)
+    done = orch("wait", sweep, timeout=2 * PATIENCE)
     assert (done.code, done.err) == (0, f"{sweep} succeeded: 4 runs: 3 succeeded, 1 stopped early\n")
     wait_until(lambda: all(run.ending() for run in runs), "the verdicts")  # which follow the last words of the agents
     found = search_in(orch.home, sweep)
@@ -94,7 +95,7 @@ def test_a_search_goes_on_after_a_kill_and_stops_what_is_bad(orch: Orch, project
 
 
 def test_trials_that_are_cancelled_while_they_wait_have_ended_too(orch: Orch, project: Callable[..., Path]) -> None:
-    job = "command: [sleep, '100']\nmetric: loss\nsearch: {space: {job.env.N: {low: 1, high: 9}}}\n"
+    job = "command: [sleep, '600']\nmetric: loss\nsearch: {space: {job.env.N: {low: 1, high: 9}}}\n"
     folder = project(job_yaml=job)
     done = orch(
         "submit",
@@ -148,4 +149,4 @@ def _until_running(run: RunDir) -> None:
             raise StopIteration
 
     with pytest.raises(StopIteration):
-        wait(run, look, timeout=240)
+        wait(run, look, timeout=PATIENCE)

@@ -26,6 +26,7 @@ from orchestrator.protocol.task import NodeTask, Program
 from orchestrator.runs.store import read_lines
 from orchestrator.transport.credentials import new_credentials
 from orchestrator.transport.node_archive import node_archive
+from tests.patience import PATIENCE
 
 # A program whose rank 0 saves a "checkpoint" each start, where it is told to; then it waits for its end.
 CREDENTIALS = new_credentials()
@@ -111,7 +112,7 @@ class Job:
                 time.sleep(0.02)
 
     def codes(self) -> list[int]:
-        return [agent.wait(timeout=200) for agent in self.agents[-2:]]
+        return [agent.wait(timeout=PATIENCE) for agent in self.agents[-2:]]
 
     def word(self, start: int) -> dict[str, Any] | None:
         path = self.folder / "slurm" / f"again.{start}"
@@ -135,7 +136,7 @@ def make(tmp_path: Path) -> Iterator[Any]:
             if agent.poll() is None:
                 agent.kill()
                 agent.wait()
-        assert wait_gone(marked(job.folder.name), 30) == []  # those of a killed agent end by its end
+        assert wait_gone(marked(job.folder.name), PATIENCE) == []  # those of a killed agent end by its end
 
 
 def test_a_start_goes_on_where_the_last_one_was_stopped(make: Any) -> None:
@@ -183,7 +184,7 @@ def test_the_word_of_a_node_that_was_frozen_does_not_replace_the_leaders(make: A
     job.start(0)
     job.wait_for_rank(0)
     job.agents[1].send_signal(signal.SIGSTOP)
-    assert job.agents[0].wait(timeout=200) == EXIT_REQUEUE
+    assert job.agents[0].wait(timeout=PATIENCE) == EXIT_REQUEUE
     job.agents[1].send_signal(signal.SIGCONT)
     assert job.codes() == [EXIT_REQUEUE, EXIT_REQUEUE]
     assert re.search(r"was lost: no heartbeat for \d+ s$", job.word(0)["reason"])
@@ -261,7 +262,7 @@ def test_a_task_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "node.pyz").write_bytes(node_archive())
     done = subprocess.run(
         [sys.executable, str(tmp_path / "node.pyz"), "slurm", str(tmp_path)],
-        env={**os.environ, "SLURM_NODEID": "0"}, capture_output=True, text=True, check=False, timeout=200,
+        env={**os.environ, "SLURM_NODEID": "0"}, capture_output=True, text=True, check=False, timeout=PATIENCE,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"orch: can't take this node's task from {tmp_path}: ")

@@ -42,7 +42,7 @@ def standing(orch: Orch, folder: Path, ranks: int, *options: str, **job: object)
     def there() -> bool:
         return sum(log.read_text().count("there") for log in run.path.glob("nodes/*/attempt_0/rank_*.log")) == ranks
 
-    wait_until(there, f"{ranks} ranks of {run.run_id}", seconds=60)
+    wait_until(there, f"{ranks} ranks of {run.run_id}")
     return run
 
 

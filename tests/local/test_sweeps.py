@@ -17,6 +17,7 @@ from orchestrator.runs.state import RunState
 from orchestrator.runs.store import RunDir
 from orchestrator.runs.sweeps import points_in
 from orchestrator.supervisor.reconcile import state_of
+from tests.patience import PATIENCE
 
 from .conftest import Orch
 from .test_results import supervisor_of
@@ -78,7 +79,7 @@ def test_a_killed_supervisor_forgets_no_point_and_a_cancel_ends_all(orch: Orch, 
         _until_running(run)
     killed = supervisor_of(orch)
     send_signal(killed, signal.SIGKILL)
-    assert wait_gone([killed], 5) == []
+    assert wait_gone([killed], PATIENCE) == []
     states = [state["state"] for state in orch("status", "last", "--json").json["points"]]  # which starts another one
     assert states == ["running", "running", "pending", "pending"]
     assert orch("cancel", runs[0].run_id, "--now").code == 0
@@ -86,7 +87,7 @@ def test_a_killed_supervisor_forgets_no_point_and_a_cancel_ends_all(orch: Orch, 
     assert is_queued(runs[3])
     done = orch("cancel", "last", "--now")
     assert (done.code, done.err) == (0, "cancelled 3 runs, 1 had already finished\n  0 processes left\n")
-    assert {state.state for state in wait_all(runs, timeout=200)} == {"cancelled"}
+    assert {state.state for state in wait_all(runs, timeout=PATIENCE)} == {"cancelled"}
     assert not (runs[3].node(0)).exists()
     assert not any(is_queued(run) for run in runs)
 
@@ -94,7 +95,7 @@ def test_a_killed_supervisor_forgets_no_point_and_a_cancel_ends_all(orch: Orch, 
 def test_a_sweep_waits_for_another_run_and_is_waited_for(orch: Orch, project: Callable[..., Path]) -> None:
     folder = project(fails_sh="exit 3\n")
     (folder / "job.yaml").write_text("command: [bash, fails.sh]\n")
-    first = orch.submit(str(folder / "job.yaml"), "-p", "local", "--set", "job.command=[sleep, '60']")
+    first = orch.submit(str(folder / "job.yaml"), "-p", "local", "--set", "job.command=[sleep, '600']")
     runs = submit(orch, folder / "job.yaml", "--sweep", "job.env.N=0,1", "--after", first.run_id)
     sweep = runs[0].run_id.rpartition(".")[0]
     true = (str(folder / "job.yaml"), "-p", "local", "--set", "job.command=['true']", "--after")
@@ -135,4 +136,4 @@ def _until_running(run: RunDir) -> None:
             raise StopIteration
 
     with pytest.raises(StopIteration):
-        wait(run, look, timeout=200)
+        wait(run, look, timeout=PATIENCE)

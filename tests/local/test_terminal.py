@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -14,7 +13,9 @@ import pytest
 from orchestrator.node.system.processes import marked_processes
 from orchestrator.runs.store import RunDir
 from tests.local.conftest import REPO, Orch
+from tests.patience import PATIENCE
 from tests.terminal import terminal
+from tests.testbed.machine import wait_until
 
 KEY = "hunter2-hunter2"
 # Speaks of itself, writes where a rank writes, and fails where its number is 1.
@@ -49,8 +50,8 @@ def orch(tmp_path_factory: pytest.TempPathFactory, bare_python: str) -> Orch:
     (folder / "job.yaml").write_text(json.dumps(job))
     done = runner("submit", str(folder / "job.yaml"), "-p", "local", "--nproc-per-node", "2", "-f", KEY=KEY)
     assert done.code == 100, done.err
-    while not (runner.run().path / "verdict.json").exists():
-        time.sleep(0.05)  # the supervisor writes it once all that it has told is in the log of events
+    # The supervisor writes it once all that it has told is in the log of events.
+    wait_until((runner.run().path / "verdict.json").exists, "the verdict")
     return runner
 
 
@@ -91,7 +92,7 @@ def test_a_closed_window_ends_a_replay_and_a_reader_that_left_too(orch: Orch, fa
     with terminal(orch.argv("replay", "last", "--rank", "0"), orch.environment(KEY=KEY)) as screen:
         screen.until("waiting")
         screen.hang_up()
-        screen.process.wait(60)
+        screen.process.wait(PATIENCE)
     argv = orch.argv("replay", "last", "--rank", "0", "--here")
     with subprocess.Popen(
         argv, env=orch.environment(KEY=KEY), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
@@ -99,14 +100,14 @@ def test_a_closed_window_ends_a_replay_and_a_reader_that_left_too(orch: Orch, fa
         assert gone.stdout is not None
         gone.stdout.readline()
         gone.stdout.close()
-        assert gone.wait(60) == 143
+        assert gone.wait(PATIENCE) == 143
 
 
 def test_what_is_printed_starts_the_rank_as_its_run_did(orch: Orch) -> None:
     failed = orch.run()
     printed = orch("replay", "last", "--rank", "1", "--dry-run").out
     assert "KEY" in printed.splitlines()[2]
-    done = subprocess.run(["sh", "-ec", printed], capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(["sh", "-ec", printed], capture_output=True, text=True, timeout=PATIENCE, check=False)
     original = (failed.node(0) / "attempt_0" / "rank_1.log").read_text()
     assert {**json.loads(done.stdout), "key": sha256(KEY.encode()).hexdigest()} == json.loads(original)
     assert done.returncode == 17

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.local.conftest import Orch
+from tests.patience import PATIENCE
 from tests.terminal import terminal
 from tests.testbed.machine import wait_until
 
@@ -59,7 +60,9 @@ class Window:
             for key, value in os.environ.items()
             if not key.startswith(("LC_", "LANG", "TMUX", "NO_", "SSH_"))
         }
-        return subprocess.run(argv, env={**clean, **env}, capture_output=True, check=True, timeout=200).stdout.decode()
+        return subprocess.run(
+            argv, env={**clean, **env}, capture_output=True, check=True, timeout=PATIENCE
+        ).stdout.decode()
 
     def text(self, *options: str) -> str:
         return self.tmux("capture-pane", "-p", *options)

@@ -21,6 +21,7 @@ from orchestrator.runs.store import RunDir, create_run, read_lines, retire
 from orchestrator.trackers import wandb
 from orchestrator.trackers.feed import feed
 from orchestrator.trackers.ledger import HIDDEN, Progress, progress_of
+from tests.patience import PATIENCE
 
 from .conftest import REPO, Orch, files_with
 from .test_results import supervisor_of
@@ -67,9 +68,9 @@ def read(*arguments: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def until(what: Callable[[], Any], seconds: float = 120) -> Any:
+def until(what: Callable[[], Any]) -> Any:
     """Return what there is as soon as there is something."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + PATIENCE
     while not (found := what()):
         assert time.monotonic() < end
         time.sleep(0.05)
@@ -97,7 +98,7 @@ class Server:
                 argv, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
                 env=environment,
             )  # fmt: skip
-        until(self._is_up, 240)
+        until(self._is_up)
 
     def _is_up(self) -> bool:
         assert self.process is not None
@@ -112,7 +113,7 @@ class Server:
         """End it with the processes that it has started, which are of its session."""
         if self.process is not None:
             os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait(timeout=200)
+            self.process.wait(timeout=PATIENCE)
             self.process = None
 
 
@@ -176,7 +177,7 @@ def test_a_run_is_told_once_through_kills_a_restart_and_a_server_that_was_away(
 
     supervisor = supervisor_of(orch)
     send_signal(supervisor, signal.SIGKILL)
-    assert wait_gone([supervisor], 5) == []
+    assert wait_gone([supervisor], PATIENCE) == []
     server.stop()
     (tmp_path / "go0").touch()
     until(lambda: len(lines_of(run)) == 30)  # the restarted ranks, by their agent
@@ -185,7 +186,7 @@ def test_a_run_is_told_once_through_kills_a_restart_and_a_server_that_was_away(
     assert problem == f"MLflow at {server.address} can't be reached: Connection refused"
     assert f"not told yet: {problem}" in orch("status", run.run_id).out
     (tmp_path / "go1").touch()
-    assert wait(run, timeout=120).state == "succeeded"  # whatever the server does
+    assert wait(run, timeout=PATIENCE).state == "succeeded"  # whatever the server does
     server.start()
     until(lambda: not list((orch.home / "track").iterdir()))
 
@@ -236,10 +237,10 @@ def test_tensorboard_shows_runs_that_nobody_told_it_of(orch: Orch) -> None:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def tags() -> Any:
-        with opener.open(f"http://{address}/data/plugin/scalars/tags", timeout=200) as response:
+        with opener.open(f"http://{address}/data/plugin/scalars/tags", timeout=PATIENCE) as response:
             return json.loads(response.read())
 
     assert until(lambda: tags().get("plain-abcdef"))["train/loss"]  # it reads beside its answers
     os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does
-    assert process.wait(timeout=200) == 130
+    assert process.wait(timeout=PATIENCE) == 130
     process.stderr.close()

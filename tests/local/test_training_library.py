@@ -7,6 +7,7 @@ import sys
 
 from orchestrator.training.checkpoint import format as checkpoints
 from tests.local.programs.ranks import PROGRAMS, REPOSITORY, run, started, wait_for
+from tests.patience import PATIENCE
 
 
 def test_a_plain_ddp_script_gains_resume_beats_and_a_clean_stop(tmp_path):
@@ -74,4 +75,4 @@ def test_importing_the_package_does_not_import_torch():
     code = (
         "import sys, orchestrator.training, orchestrator.training.distributed.stop; assert 'torch' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True, timeout=200)
+    subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True, timeout=PATIENCE)

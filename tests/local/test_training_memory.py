@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 
 from tests.local.programs.ranks import PROGRAMS, started
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.timeout(300)
 
 
 def told(ranks: int, program: str, folder: Path) -> list[dict]:
     with started(ranks, [str(PROGRAMS / program)], folder) as begun:
-        ended = begun.wait(240)
+        ended = begun.wait(PATIENCE)
     assert [rank.code for rank in ended] == [0] * ranks, ended
     return [json.loads((folder / f"told.{rank}.json").read_text()) for rank in range(ranks)]
 

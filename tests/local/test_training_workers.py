@@ -10,6 +10,7 @@ import torch
 
 from orchestrator.training.checkpoint import format as checkpoints
 from tests.local.programs.ranks import PROGRAMS, Training, run, started, train, trainings, wait_for
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.timeout(400)  # many trainings, in a fixture
 
@@ -101,7 +102,7 @@ def test_workers_live_through_signals_to_everybody_and_end_with_their_rank(start
     assert ended.code == 95, ended.err
     assert "stopped by a signal at step" in ended.out
     for each in workers.values():
-        assert select.select([each], [], [], 20)[0], "a process of the rank is left"
+        assert select.select([each], [], [], PATIENCE)[0], "a process of the rank is left"
         os.close(each)
 
 
@@ -134,5 +135,5 @@ def test_workers_of_a_loader_of_ones_own_live_through_signals_to_everybody(tmp_p
         [ended] = ranks.wait()
     assert ended.code == 95, ended.err
     for each in workers.values():
-        assert select.select([each], [], [], 20)[0], "a process of the rank is left"
+        assert select.select([each], [], [], PATIENCE)[0], "a process of the rank is left"
         os.close(each)

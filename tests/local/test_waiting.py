@@ -14,6 +14,7 @@ import pytest
 from orchestrator.node.system.processes import send_signal, wait_gone
 from orchestrator.runs.dependencies import is_queued
 from orchestrator.runs.store import RunDir
+from tests.patience import PATIENCE
 
 from .conftest import REPO, Orch
 from .test_results import supervisor_of
@@ -91,7 +92,7 @@ def test_a_supervisor_that_is_killed_forgets_nobody(orch: Orch, project: Callabl
     second = submit_next(orch, folder, first.run_id)
     killed = supervisor_of(orch)
     send_signal(killed, signal.SIGKILL)
-    assert wait_gone([killed], 5) == []
+    assert wait_gone([killed], PATIENCE) == []
     gate.touch()
     assert orch("status", COLOUR="red").code == 0  # another supervisor, from a shell with other variables
     assert orch("wait", second.run_id).code == 0
@@ -119,6 +120,6 @@ def test_a_start_that_is_killed_is_seen_through_and_not_done_twice(
 def _kill_start(orch: Orch, run: RunDir, log: Path, stop: int) -> str:
     """Where a start of the run was killed."""
     argv = [sys.executable, str(CRASH), str(log), str(stop), "start", str(run.path)]
-    done = subprocess.run(argv, env=orch.environment(), check=False, timeout=200)
+    done = subprocess.run(argv, env=orch.environment(), check=False, timeout=PATIENCE)
     assert done.returncode in (-signal.SIGKILL, 0)
     return log.read_text()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
 from tests.result import Result
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +24,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dist")
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
-        cwd=ROOT, check=True, capture_output=True, timeout=100,
+        cwd=ROOT, check=True, capture_output=True, timeout=PATIENCE,
     )  # fmt: skip
     (built,) = folder.glob("*.whl")
     return built
@@ -36,7 +37,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     pip = [sys.executable, "-m", "pip", "--isolated", "--disable-pip-version-check", "install", "--quiet"]
     subprocess.run(
         [*pip, "--no-index", "--no-deps", "--no-warn-script-location", "--target", str(folder), str(wheel)],
-        check=True, capture_output=True, timeout=100,
+        check=True, capture_output=True, timeout=PATIENCE,
     )  # fmt: skip
     return folder
 
@@ -81,7 +82,7 @@ def test_its_command_runs_from_an_empty_folder(installed: Path, tmp_path: Path) 
         environment = {**os.environ, "PYTHONPATH": str(installed), "ORCH_HOME": str(tmp_path / "home"), "NO_COLOR": "1"}
         done = subprocess.run(
             [str(installed / "bin" / "orch"), *args],
-            cwd=folder, env=environment, capture_output=True, text=True, timeout=100, check=False,
+            cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False,
         )  # fmt: skip
         return Result(done.returncode, done.stdout, done.stderr)
 

@@ -9,6 +9,8 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.patience import PATIENCE
+
 SOURCE = Path(__file__).with_name("nvml.c")
 GIB = 1 << 30
 OWN = secrets.token_hex(4)[:7]
@@ -20,7 +22,9 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
     words = ["gcc", "-shared", "-fPIC", "-Wall", "-Werror", "-O1", str(SOURCE), "-lpthread"]
     for name, options in (("new", []), ("old", ["-DOLD"])):
         (Path(folder.name) / name).mkdir()
-        subprocess.run([*words, *options, "-o", f"{folder.name}/{name}/libnvidia-ml.so.1"], check=True, timeout=60)
+        subprocess.run(
+            [*words, *options, "-o", f"{folder.name}/{name}/libnvidia-ml.so.1"], check=True, timeout=PATIENCE
+        )
     return folder
 
 

@@ -1,7 +1,7 @@
 """A program that runs orch's commands, each in a fork of its own: a hundred of them take seconds, as all is imported.
 
 An order is a line of JSON on the standard input: the arguments, the state folder, and the file for what is printed.
-The answer is the exit code, or null for a command that was killed after LIMIT seconds.
+The answer is the exit code, or null for a command that was killed after PATIENCE seconds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-LIMIT = 60.0
+from tests.patience import PATIENCE
+
 MODULES = (
     "orchestrator.cli", "orchestrator.cli.commands.lifecycle.status", "orchestrator.operations.runs",
     "orchestrator.operations.bundle", "orchestrator.operations.pull", "orchestrator.operations.removal",
@@ -42,7 +43,7 @@ def _in_fork(order: dict[str, Any]) -> int | None:
     if child == 0:
         _run(order)
     watched = os.pidfd_open(child)
-    ready, _, _ = select.select([watched], [], [], LIMIT)
+    ready, _, _ = select.select([watched], [], [], PATIENCE)
     os.close(watched)
     if not ready:
         os.kill(child, signal.SIGKILL)

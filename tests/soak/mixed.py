@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.patience import PATIENCE
 from tests.result import Result
 
 from .conftest import Soak
@@ -40,7 +41,7 @@ class Ground:
         else:
             options = (*options, "--kill", fault)
         extra = {"ORCH_HOME": self.alone} if fault == "supervisor" else {}
-        done = self.orch("drill", *options, "--json", timeout=600, **extra)
+        done = self.orch("drill", *options, "--json", timeout=2.5 * PATIENCE, **extra)
         self.drills[fault] += 1
         what = f"{self.name}, {' '.join(options[-2:])}"
         if not soak.check(done.out.startswith("["), f"{what}: {done.code} {done.err}"):

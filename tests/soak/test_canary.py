@@ -15,6 +15,7 @@ from orchestrator.operations.runs import wait
 from orchestrator.supervisor.reconcile import reconcile
 from tests.local.conftest import Orch
 from tests.local.test_runs import wait_for_line
+from tests.patience import PATIENCE
 
 from .conftest import Soak
 
@@ -130,7 +131,7 @@ def test_a_secret_stays_one(orch: Orch, project: Any, soak: Soak) -> None:
             for name in ("why", "status"):
                 run(name, each)
                 run(name, each, "--json")
-        soak.check(wait(slow, timeout=30).state == "cancelled", "the run was not cancelled")
+        soak.check(wait(slow, timeout=PATIENCE).state == "cancelled", "the run was not cancelled")
         for path in (orch.home / "runs").iterdir():
             reconcile(orch.home, orch.run(path.name))
         everything = subprocess.run(["ps", "axww"], capture_output=True, check=False).stdout

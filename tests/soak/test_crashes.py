@@ -30,6 +30,7 @@ from orchestrator.runs.store import RunDir, live_runs
 from orchestrator.supervisor.reconcile import state_of
 from tests.local.conftest import REPO
 from tests.local.test_runs import SLOW
+from tests.patience import PATIENCE
 
 from .conftest import FULL, Soak
 
@@ -37,7 +38,6 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600 if FULL else 900)]  # a
 
 CRASH = str(Path(__file__).with_name("crash.py"))
 SECRET = "canary-5d1f0a-of-a-crashed-submit"  # noqa: S105
-SETTLE_SECONDS = 120.0
 
 HELLO = """
 name: hello
@@ -63,7 +63,7 @@ class Crashing:
         note = self.home.with_suffix(f".{stop_at}.txt")
         done = subprocess.run(
             [sys.executable, CRASH, str(note), str(stop_at), what, *args],
-            env=self.environment, cwd=self.home.parent, capture_output=True, text=True, timeout=100, check=False,
+            env=self.environment, cwd=self.home.parent, capture_output=True, text=True, timeout=PATIENCE, check=False,
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
         assert "Traceback" not in done.stderr, done.stderr
@@ -72,7 +72,7 @@ class Crashing:
 
     def settle(self) -> None:
         """What the next command does: start the supervisor; until no run is live but the one beside, and it is gone."""
-        deadline = time.monotonic() + SETTLE_SECONDS
+        deadline = time.monotonic() + PATIENCE
         beside = self.beside()
         if not beside:
             self.supervise()
@@ -81,7 +81,7 @@ class Crashing:
         for run_id in beside:
             self.crash(0, "cli", "cancel", run_id, "--now")
             self.crash(0, "cli", "rm", run_id)
-        deadline = time.monotonic() + SETTLE_SECONDS
+        deadline = time.monotonic() + PATIENCE
         while self.processes() and time.monotonic() < deadline:  # a supervisor without runs ends by itself, soon
             time.sleep(0.05)
 
@@ -93,7 +93,7 @@ class Crashing:
         with contextlib.suppress(subprocess.TimeoutExpired):  # then a run is live, and is found to be
             done = subprocess.run(
                 [sys.executable, "-m", "orchestrator.supervisor"], env=self.environment, cwd=self.home.parent,
-                timeout=SETTLE_SECONDS, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                timeout=PATIENCE, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True,
             )  # fmt: skip
             assert (done.returncode, done.stderr) == (0, ""), done.stderr
 
@@ -116,7 +116,7 @@ class Crashing:
         left = self.processes()
         for process in left:
             send_signal(process, 9)
-        wait_gone(left, 5)
+        wait_gone(left, PATIENCE)
         shutil.rmtree(self.home, ignore_errors=True)
 
 
@@ -219,7 +219,7 @@ def _cancel(job: Path, *flags: str) -> Callable[[Crashing], tuple[str, ...]]:
     def prepare(place: Crashing) -> tuple[str, ...]:
         place.crash(0, "alone", "submit", str(job), "-p", "local")
         run = place.runs()[0]
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + PATIENCE
         while sum("up" in path.read_text() for path in run.path.glob("nodes/0/attempt_0/rank_*.log")) < 2:
             assert time.monotonic() < deadline, "the ranks did not start"
             time.sleep(0.05)
@@ -241,7 +241,7 @@ def _ended(template: Crashing, *command: str) -> Callable[[Crashing], tuple[str,
 def make_template(home: Path, job: Path, *, finished: bool) -> Crashing:
     place = Crashing(home)
     place.crash(0, "alone", "submit", str(job), "-p", "local")
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE
     while place.processes():
         assert time.monotonic() < deadline, "the run did not end"
         time.sleep(0.1)

@@ -32,6 +32,7 @@ from orchestrator.protocol.task import NodeTask, Program
 from orchestrator.transport.credentials import new_credentials
 from orchestrator.transport.node_archive import node_archive
 from tests.local.test_agents import events, task_in
+from tests.patience import PATIENCE
 
 from .conftest import Soak
 
@@ -149,7 +150,7 @@ class Strangers:
     def end(self) -> None:
         self.over.set()
         for thread in self.threads:
-            thread.join(10)
+            thread.join(PATIENCE)
         for each in self.sockets:
             each.close()
 
@@ -187,7 +188,7 @@ def run_gang(folder: Path, run_id: str, credentials: str) -> tuple[list[NodeTask
     agents: list[subprocess.Popen[bytes]] = []
     try:
         agents += [start(task) for task in tasks]
-        return tasks, [agent.wait(timeout=100) for agent in agents]
+        return tasks, [agent.wait(timeout=PATIENCE) for agent in agents]
     finally:
         for agent in agents:
             agent.kill()

@@ -30,6 +30,7 @@ from orchestrator.runs.store import RunDir, find_run
 from orchestrator.supervisor.reconcile import reconcile, state_of
 from tests.local.conftest import Orch
 from tests.local.test_runs import SLOW, wait_for_line
+from tests.patience import PATIENCE
 
 from .conftest import Soak
 
@@ -200,7 +201,7 @@ def test_sixteen_commands_at_once(orch: Orch, project: Any, soak: Soak) -> None:
     old = [orch.submit("hello", "-p", "local", "--name", f"old{number}") for number in range(2)]
     slow = [orch.submit(str(folder / "slow.yaml"), "-p", "local", "--name", f"slow{number}") for number in range(2)]
     for run in old:
-        runs.wait(run, timeout=60)
+        runs.wait(run, timeout=PATIENCE)
     for run in slow:
         wait_for_line(run, "is up", rank=1)
     commands = [
@@ -216,7 +217,7 @@ def test_sixteen_commands_at_once(orch: Orch, project: Any, soak: Soak) -> None:
     ]  # fmt: skip
     new = []
     for (args,), process in zip(commands, began, strict=True):
-        out, err = process.communicate(timeout=100)
+        out, err = process.communicate(timeout=PATIENCE)
         soak.check(process.returncode == 0, f"{args}: {process.returncode} {err}")
         soak.check("error in orch itself" not in err and "Traceback" not in err, f"{args}: {err}")
         if args[0] == "submit" and process.returncode == 0:
@@ -225,7 +226,7 @@ def test_sixteen_commands_at_once(orch: Orch, project: Any, soak: Soak) -> None:
             json.loads(out)
     soak.check(len(set(new)) == 8, f"{len(set(new))} runs of 8 submits")
     for run_id in new:
-        state = runs.wait(find_run(orch.home, run_id), timeout=90)
+        state = runs.wait(find_run(orch.home, run_id), timeout=PATIENCE)
         soak.check(state.state == "succeeded", f"{run_id}: {state.state} {state.verdict}")
     index = (orch.home / "index").read_text().split()
     soak.check(sorted(index) == sorted([r.run_id for r in (*old, *slow)] + new), f"the index holds {index}")

@@ -17,6 +17,7 @@ from orchestrator.operations.runs import wait
 from orchestrator.runs.store import RunDir, read_lines
 from orchestrator.training.checkpoint.format import load, newest
 from tests.local.conftest import Orch
+from tests.patience import PATIENCE
 
 from .conftest import FULL, SEED, Soak
 
@@ -193,13 +194,13 @@ def test_random_failures_of_random_ranks(orch: Orch, project: Any, soak: Soak) -
         plan = plan_failures(soak.chance, each)
         folder = project(train_py=PROGRAM, train_yaml=JOB, plan_json=json.dumps(plan))
         run = orch.with_torch.submit(str(folder / "train.yaml"), "-p", "local-2x2", "--name", f"fails{number}")
-        state = wait(run, timeout=20 * each + 60)
+        state = wait(run, timeout=max(PATIENCE, 20 * each))
         soak.check(state.state == "succeeded", f"{state.state}: {state.verdict} SOAK_SEED={SEED}")
         check_run(soak, orch, run, plan)
 
         project(plan_json=json.dumps(undisturbed(plan)))
         calm = orch.with_torch.submit(str(folder / "train.yaml"), "-p", "local-2x2", "--name", f"calm{number}")
-        assert wait(calm, timeout=60).state == "succeeded"
+        assert wait(calm, timeout=PATIENCE).state == "succeeded"
         if state.state == "succeeded":
             expected, found = weights(calm), weights(run)
             assert expected.keys() == found.keys()

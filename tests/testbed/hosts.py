@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from orchestrator.node.system.processes import Process, identify, send_signal, wait_gone
+from tests.patience import PATIENCE
 from tests.testbed import network
 from tests.testbed.layout import PEOPLE, REPO, Cluster, ClusterError
 from tests.testbed.machine import ENVIRONMENT
@@ -56,7 +57,7 @@ def end_all(name: str) -> None:
     while found := [process for pid in network.in_network(name) if (process := identify(pid)) is not None]:
         for process in found:
             send_signal(process, signal.SIGKILL)
-        if stuck := wait_gone(found, 20):
+        if stuck := wait_gone(found, PATIENCE):
             raise ClusterError(f"processes in {name} survive SIGKILL: {', '.join(str(each.pid) for each in stuck)}")
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from tests.patience import PATIENCE
 from tests.testbed.layout import ClusterError, is_unwanted
 
 PACKAGES = {
@@ -90,8 +91,8 @@ def succeeds(argv: Sequence[str | Path]) -> bool:
     return subprocess.run(argv, capture_output=True, check=False, env=ENVIRONMENT).returncode == 0
 
 
-def wait_until(ready: Callable[[], bool], what: str, log: Path | None = None, seconds: float = 60) -> None:
-    """Return once it is ready; ClusterError with the log's last lines where it isn't in time.
+def wait_until(ready: Callable[[], bool], what: str, log: Path | None = None, seconds: float = PATIENCE) -> None:
+    """Return once it is ready. Raises ClusterError with the log's last lines if it isn't in time.
 
     A poll, because the daemons tell that they are ready in no other way than by answering.
     """

@@ -16,6 +16,7 @@ from orchestrator.node.system.processes import identify, wait_gone
 from tests.gpu import run
 from tests.gpu.checks import CHECKS, SPEED_PART, Check
 from tests.gpu.lab import Lab, NotHere
+from tests.patience import PATIENCE
 
 HERE = "tests.unit.test_gpu_checks"
 
@@ -123,7 +124,7 @@ def test_a_check_over_its_limit_is_ended_with_all_that_it_started(make, tmp_path
     assert rows["B"]["said"] == "A has not passed"
     assert rows["C"]["said"] == "no time was left"
     child = identify(int((tmp_path / "A" / "child").read_text()))
-    assert child is None or not wait_gone([child], 10)
+    assert child is None or not wait_gone([child], PATIENCE)
 
 
 def test_a_machine_without_a_gpu_is_told_so(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:

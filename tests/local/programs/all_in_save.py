@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 from orchestrator.training.checkpoint import format as checkpoints
+from tests.patience import PATIENCE
 
-PATIENCE = 120.0
 BEATS = [
     Path(re.sub(r"\d+$", str(rank), os.environ["ORCH_BEAT_FILE"])) for rank in range(int(os.environ["WORLD_SIZE"]))
 ]

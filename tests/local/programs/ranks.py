@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.patience import PATIENCE
+
 REPOSITORY = Path(__file__).resolve().parents[3]
 PROGRAMS = Path(__file__).parent
 JOBS = REPOSITORY / "jobs"
@@ -33,7 +35,7 @@ class Started:
     processes: list[subprocess.Popen[bytes]]
     folder: Path
 
-    def wait(self, seconds: float = 200) -> list[Ended]:
+    def wait(self, seconds: float = PATIENCE) -> list[Ended]:
         """Wait for all ranks; TimeoutExpired where one does not end in time."""
         deadline = time.monotonic() + seconds
         codes = [process.wait(max(0.1, deadline - time.monotonic())) for process in self.processes]
@@ -105,9 +107,9 @@ def train(*arguments: str, task: Path = JOBS / "digits.py") -> list[str]:
     return ["-m", "orchestrator.training", "--task", str(task), *arguments]
 
 
-def wait_for(path: Path, text: str, ranks: Started, seconds: float = 120) -> None:
+def wait_for(path: Path, text: str, ranks: Started) -> None:
     """Wait until a file contains `text`; fails at once where a rank has ended."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + PATIENCE
     while not (path.exists() and text in path.read_text()):
         ended = [process.poll() for process in ranks.processes]
         assert ended == [None] * len(ended), [(ranks.folder / f"err.{rank}").read_text() for rank in range(len(ended))]
@@ -125,7 +127,7 @@ class Training:
 
 
 def trainings(
-    world_size: int, wanted: Sequence[Training], folder: Path, task: Path = PROGRAMS / "small.py", seconds: float = 300
+    world_size: int, wanted: Sequence[Training], folder: Path, task: Path = PROGRAMS / "small.py"
 ) -> list[list[Ended]]:
     """Run trainings one after the other in the same ranks; for each of them how its ranks ended, with their errors."""
     import torch.distributed as dist
@@ -137,7 +139,7 @@ def trainings(
         for each, store in zip(wanted, stores, strict=True)
     ]
     with started(1, [str(PROGRAMS / "trainings.py"), str(world_size), json.dumps(spec)], folder) as programs:
-        [ended] = programs.wait(seconds)
+        [ended] = programs.wait(1.5 * PATIENCE)  # for all of them
     assert ended.code == 0, ended.err
     return [
         [

@@ -17,6 +17,7 @@ from orchestrator.cli.group import ROOMS
 from orchestrator.cli.render import runs as render
 from orchestrator.runs.state import RunState, Verdict
 from orchestrator.runs.store import RunDir, create_run, retire, state_root
+from tests.patience import PATIENCE
 from tests.result import Result
 
 ROOT = Path(__file__).parents[3]
@@ -365,7 +366,7 @@ def test_a_reader_that_has_read_enough_is_no_error(tmp_path: Path) -> None:
     orch.stdout.close()
     assert orch.stderr.read() == b""
     orch.stderr.close()
-    assert orch.wait(30) in (0, 1)  # 1 is click's own answer to a closed pipe
+    assert orch.wait(PATIENCE) in (0, 1)  # 1 is click's own answer to a closed pipe
 
 
 def test_events_are_shown_in_the_order_of_time_and_chosen_by_node_and_kind(orch) -> None:

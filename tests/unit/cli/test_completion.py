@@ -15,6 +15,7 @@ from click.shell_completion import ShellComplete
 from orchestrator.cli import orch
 from orchestrator.runs.run_id import point_id
 from orchestrator.runs.store import append_lines, create_run, state_root
+from tests.patience import PATIENCE
 
 from .test_imports import HEAVY
 
@@ -121,7 +122,7 @@ def test_in_bash(tmp_path: Path, line: str, words: list[str]) -> None:
     )
     environment = {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"}
     done = subprocess.run(
-        ["bash", "--norc", "-c", script], capture_output=True, text=True, timeout=60, check=False, env=environment
+        ["bash", "--norc", "-c", script], capture_output=True, text=True, timeout=PATIENCE, check=False, env=environment
     )
     assert (done.returncode, done.stdout.split()) == (0, words), done.stderr
     assert done.stderr.strip() == "[]"  # nothing heavy was loaded for it

@@ -14,6 +14,7 @@ import pytest
 from orchestrator.runs.state import Verdict
 from orchestrator.runs.store import create_run, retire
 from orchestrator.supervisor.start import supervisor_lock
+from tests.patience import PATIENCE
 
 HEAVY = ("torch", "numpy", "fabric", "submitit", "pydantic", "ruamel", "rich", "paramiko", "cloudpickle", "asyncio")
 PROGRAM = f"""
@@ -31,7 +32,12 @@ def loaded_by(*argv: str, home: Path) -> tuple[str, str]:
     """(what was printed, how it ended and which heavy modules were loaded)."""
     environment = {**os.environ, "ORCH_HOME": str(home)}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *argv], capture_output=True, text=True, timeout=60, check=True, env=environment
+        [sys.executable, "-c", PROGRAM, *argv],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
+        env=environment,
     )
     return done.stdout, done.stderr.splitlines()[-1]
 
@@ -42,7 +48,7 @@ def counted(*argv: str, home: Path, without: tuple[str, ...]) -> tuple[int, str]
     program = PROGRAM.replace(repr(HEAVY), repr(without)).replace("print(", f"print({ours}, ", 1)
     done = subprocess.run(
         [sys.executable, "-c", program, *argv],
-        capture_output=True, text=True, timeout=60, check=True, env={**os.environ, "ORCH_HOME": str(home)},
+        capture_output=True, text=True, timeout=PATIENCE, check=True, env={**os.environ, "ORCH_HOME": str(home)},
     )  # fmt: skip
     count, _, ended = done.stderr.splitlines()[-1].partition(" ")
     return int(count), ended
@@ -144,7 +150,7 @@ def test_the_package_loads_nothing_until_a_name_is_used_and_looking_at_runs_noth
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
-        capture_output=True, text=True, timeout=60, check=True, env={**os.environ, "ORCH_HOME": str(home)},
+        capture_output=True, text=True, timeout=PATIENCE, check=True, env={**os.environ, "ORCH_HOME": str(home)},
     )  # fmt: skip
     assert done.stdout.splitlines() == ["[]", "succeeded a line of the log succeeded 2", "[]"]
 
@@ -155,6 +161,6 @@ def test_the_agent_loads_no_torch_and_the_launcher_no_asyncio() -> None:
     )
     for name, expected in (("agent", "['asyncio']"), ("launcher", "[]")):
         done = subprocess.run(
-            [sys.executable, "-c", program.format(name)], capture_output=True, text=True, timeout=60, check=True
+            [sys.executable, "-c", program.format(name)], capture_output=True, text=True, timeout=PATIENCE, check=True
         )
         assert done.stdout.strip() == expected

@@ -25,6 +25,7 @@ from orchestrator.protocol.samples import GpuSample, RankSample, Sample
 from orchestrator.runs.state import Outcome, Verdict
 from orchestrator.runs.store import RunDir, remove_run
 from orchestrator.views.reader import Reader
+from tests.patience import PATIENCE
 from tests.result import Result
 from tests.unit.views.runs_made import FAILED, beat, begin, end, make, tell
 
@@ -52,7 +53,7 @@ class Seen:
 
     async def until(self, words: str) -> str:
         """The screen, once the words are on it."""
-        end = time.monotonic() + 60
+        end = time.monotonic() + PATIENCE
         while not re.search(words, self.text, re.MULTILINE):
             assert time.monotonic() < end, f"{words!r} never came:\n{self.text}"
             await self.pilot.pause(0.01)  # what is read beside the screen sends the test no event

@@ -11,6 +11,8 @@ from typing import TypeGuard
 
 import pytest
 
+from tests.patience import PATIENCE
+
 PACKAGE = Path(__file__).parents[3] / "orchestrator"
 
 
@@ -166,7 +168,7 @@ def test_an_old_interpreter_takes_them_where_there_is_one() -> None:
     """The check above is only our own reading; a real old interpreter has the last word, if this machine has one."""
     for name in ("python3.9", "python3.10"):
         try:
-            probe = subprocess.run([name, "-c", ""], capture_output=True, timeout=10, check=False)
+            probe = subprocess.run([name, "-c", ""], capture_output=True, timeout=PATIENCE, check=False)
         except FileNotFoundError:
             continue
         if probe.returncode == 0:
@@ -178,6 +180,10 @@ def test_an_old_interpreter_takes_them_where_there_is_one() -> None:
         "import orchestrator.node.agent.agent, orchestrator.node.launcher.launcher"
     )
     done = subprocess.run(
-        [name, "-I", "-S", "-c", loads, str(PACKAGE.parent)], capture_output=True, text=True, timeout=30, check=False
+        [name, "-I", "-S", "-c", loads, str(PACKAGE.parent)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")

@@ -25,6 +25,7 @@ from orchestrator.operations.removal import removal_of
 from orchestrator.protocol.files import temporary_name
 from orchestrator.runs.store import RunDir, create_run, find_run, remove_run
 from orchestrator.supervisor.reconcile import state_of
+from tests.patience import PATIENCE
 
 Start = Callable[..., subprocess.Popen[bytes]]
 
@@ -37,7 +38,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
 
     def run(mark: str | None, **extra: str) -> subprocess.Popen[bytes]:
         environment = {**os.environ, **({MARK: mark} if mark else {}), **extra}
-        argv = [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"]
+        argv = [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"]
         child = subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE)
         children.append(child)
         assert child.stdout is not None
@@ -109,7 +110,7 @@ def test_processes_of_ended_runs_go_and_of_live_ones_stay(root: Path, start: Sta
     assert [name.split()[0] for name in done] == [name.split()[0] for name in names]
     assert set(done.values()) == {"ended"}
     for child in residues:
-        child.wait(5)
+        child.wait(PATIENCE)
     assert not any(map(ended, [*agents, *lives]))
     assert gc(root) == {}
 
@@ -128,12 +129,12 @@ def test_runs_unknown_here_are_listed_and_ended_only_when_asked_and_dead(
     done = gc(root, unknown=True)
     assert sorted(done.values()) == ["ended", "ended", "kept"]
     for child in lost:
-        child.wait(5)
+        child.wait(PATIENCE)
     assert not ended(alive)
     agent.kill()
     agent.wait()
     assert list(gc(root, unknown=True).values()) == ["ended"]
-    alive.wait(5)
+    alive.wait(PATIENCE)
 
 
 def test_processes_of_a_run_whose_folder_was_deleted_under_it_are_ended(root: Path, start: Start) -> None:
@@ -146,7 +147,7 @@ def test_processes_of_a_run_whose_folder_was_deleted_under_it_are_ended(root: Pa
     run.node(0).mkdir(parents=True)  # as its agent does with the next event
     assert state_of(run).verdict.hint == caught.value.hint
     assert {name.split()[0]: done for name, done in gc(root).items()}[str(rank.pid)] == "ended"
-    rank.wait(5)
+    rank.wait(PATIENCE)
 
 
 def test_a_process_without_the_mark_or_of_another_user_is_not_seen(root: Path, start: Start, monkeypatch) -> None:
@@ -157,7 +158,7 @@ def test_a_process_without_the_mark_or_of_another_user_is_not_seen(root: Path, s
         patch.setattr(leftovers.os, "getuid", lambda: 54321)
         assert gc(root) == {}
     assert list(gc(root).values()) == ["ended"]
-    marked.wait(5)
+    marked.wait(PATIENCE)
     assert not ended(plain)
 
 
@@ -172,7 +173,7 @@ def test_a_run_whose_agents_are_dead_gets_its_verdict(root: Path, start: Start) 
     assert gc(root, dry_run=True) == {"crash-aaa": "would be ended"}
     assert gc(root) == {"crash-aaa": "ended"}
     assert (run.path / "verdict.json").exists()
-    rank.wait(5)
+    rank.wait(PATIENCE)
     assert not (root / "live" / "crash-aaa").exists()
 
 

@@ -34,6 +34,7 @@ from orchestrator.runs.store import (
 from orchestrator.runs.sweeps import find_runs, find_sweep
 from orchestrator.supervisor.reconcile import reconcile, state_of
 from orchestrator.supervisor.supervisor import supervise
+from tests.patience import PATIENCE
 
 
 def ids(runs: list[RunDir]) -> list[str]:
@@ -277,7 +278,7 @@ def test_sixteen_processes_append_at_once_and_nothing_is_lost(root: Path) -> Non
         "for n in range(50): RunDir(Path(sys.argv[1])).append_event('x', who=int(sys.argv[2]), n=n, pad='y' * 300)"
     )
     writers = [subprocess.Popen([sys.executable, "-c", program, str(run.path), str(who)]) for who in range(16)]
-    assert [writer.wait(60) for writer in writers] == [0] * 16
+    assert [writer.wait(PATIENCE) for writer in writers] == [0] * 16
     found = [(event["who"], event["n"]) for event in run.events()]
     assert sorted(found) == [(who, n) for who in range(16) for n in range(50)]
     assert [n for who, n in found if who == 3] == list(range(50))

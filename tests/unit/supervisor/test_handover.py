@@ -16,6 +16,7 @@ from orchestrator.errors import BackendError, OrchError, PlacesTakenError, SpecE
 from orchestrator.runs.store import RunDir
 from orchestrator.supervisor import handover
 from orchestrator.supervisor.handover import Handover
+from tests.patience import PATIENCE
 from tests.unit.specs.test_plan import planned
 from tests.unit.supervisor.test_supervisor import children
 
@@ -109,6 +110,6 @@ start.begin_again()
 
 
 def test_one_that_begins_anew_is_the_same_process_with_its_user_s_umask() -> None:
-    done = subprocess.run([sys.executable, "-c", ANEW], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", ANEW], capture_output=True, text=True, timeout=PATIENCE, check=True)
     first, second = done.stdout.splitlines()
     assert second == f"{first} 0o2"

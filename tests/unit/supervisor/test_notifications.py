@@ -35,6 +35,7 @@ from orchestrator.runs.store import RunDir, create_run
 from orchestrator.specs.job import Job
 from orchestrator.supervisor import notifications
 from orchestrator.supervisor.notifications import NotificationSender, payload
+from tests.patience import PATIENCE
 
 HOOK = "/hook/canary-path-31"
 
@@ -60,7 +61,7 @@ class Handler(BaseHTTPRequestHandler):
         server = self.server
         assert isinstance(server, Receiver)
         server.got.append((self.path, dict(self.headers), json.loads(body)))
-        server.may_answer.wait(60)
+        server.may_answer.wait(PATIENCE)
         self.send_response(server.answer)
         if server.answer == 302:
             self.send_header("Location", "http://127.0.0.1:9/elsewhere")
@@ -106,7 +107,7 @@ def state_of(run: RunDir) -> RunState:
 
 def send_all(root: Path) -> None:
     worker = NotificationSender(root, state_of)
-    end = time.monotonic() + 20
+    end = time.monotonic() + PATIENCE
     while worker.has_work():
         assert time.monotonic() < end
         worker.poll()

@@ -23,6 +23,7 @@ from orchestrator.supervisor import queue
 from orchestrator.supervisor.queue import drop, keep, recorded_start, runnable, start, start_here
 from orchestrator.supervisor.reconcile import reconcile, state_of
 from orchestrator.supervisor.supervisor import _look_after
+from tests.patience import PATIENCE
 from tests.unit.specs.test_plan import planned
 
 SWEEP = "a-222222"
@@ -196,7 +197,7 @@ def test_a_run_that_was_looked_at_before_it_was_queued_is_let_go_of(tmp_path: Pa
     assert thread.is_alive()
     run.append_event("held")
     run.write(QUEUED, keep({}, {}), private=True)
-    thread.join(20)
+    thread.join(PATIENCE)
     assert not thread.is_alive()
     assert is_queued(run)
     _look_after(tmp_path, run)  # as if it had been listed before it was queued

@@ -50,7 +50,7 @@ def test_one_that_was_stopped_goes_on_with_the_next_command(tmp_path: Path, monk
     """It holds the lock: without that no run would end any more, and `status` would show old numbers."""
     create_run(tmp_path, "r-222222", {"run_id": "r-222222", "nnodes": 1, "kind": "local", "created": 1.0})
     monkeypatch.setenv("ORCH_HOME", str(tmp_path))
-    with supervisor_lock(tmp_path) as is_ours, subprocess.Popen(["sleep", "60"]) as process:
+    with supervisor_lock(tmp_path) as is_ours, subprocess.Popen(["sleep", "600"]) as process:
         found = identify(process.pid)
         assert is_ours
         assert found is not None

@@ -19,6 +19,7 @@ import torch
 from orchestrator.training import call
 from orchestrator.training.call import ResultError, read_result, write_result
 from orchestrator.transport.node_archive import cloudpickle_archive
+from tests.patience import PATIENCE
 
 
 @pytest.mark.parametrize("value", [None, 1, 0.1, "ä\n", True, [], {"a": [1, {"b": None}]}], ids=repr)
@@ -94,7 +95,7 @@ def rank(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     here = {"ORCH_RUN_DIR": str(folder), "ORCH_NODE_RANK": "1", "ORCH_ATTEMPT": "2", "RANK": "5"}
     return subprocess.run(
         [sys.executable, "-S", "-m", "orchestrator.training.call", *arguments],
-        capture_output=True, text=True, timeout=60, check=False, cwd=folder,
+        capture_output=True, text=True, timeout=PATIENCE, check=False, cwd=folder,
         env={**os.environ, **here, "TORCHELASTIC_ERROR_FILE": str(folder / "error.json"),
              "PYTHONPATH": str(Path(call.__file__).parents[2])},
     )  # fmt: skip

@@ -17,6 +17,7 @@ from orchestrator.training.checkpoint import format as checkpoints
 from orchestrator.training.checkpoint.resume import find
 from orchestrator.training.errors import CheckpointError, UserError
 from orchestrator.training.options import read_places
+from tests.patience import PATIENCE
 from tests.unit.training.reads import reads_at_most
 
 STATE_OF = {step: {"weights": torch.full((1000,), float(step)), "step": step} for step in range(10)}
@@ -167,7 +168,9 @@ def test_the_temporary_folder_of_a_failed_save_is_removed(tmp_path):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
 def test_a_full_disk_fails_the_save_and_nothing_else(tmp_path):
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", tmp_path], check=False, timeout=10)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", tmp_path], check=False, timeout=PATIENCE
+    )
     if mounted.returncode:
         pytest.skip("this machine lets nobody mount")
     try:
@@ -177,7 +180,7 @@ def test_a_full_disk_fails_the_save_and_nothing_else(tmp_path):
         assert [path.name for path in tmp_path.iterdir()] == ["step_00000001"]
         assert newest_step(tmp_path) == 1
     finally:
-        subprocess.run(["umount", tmp_path], check=True, timeout=10)
+        subprocess.run(["umount", tmp_path], check=True, timeout=PATIENCE)
 
 
 def places(folder, resume, **extra):

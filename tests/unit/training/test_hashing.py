@@ -13,6 +13,7 @@ import pytest
 
 from orchestrator.protocol.checkpoints.checksum import VARIABLE
 from orchestrator.training.checkpoint import hashing
+from tests.patience import PATIENCE
 
 LARGE = os.urandom(hashing.THREADED_BYTES + 1)
 
@@ -26,7 +27,7 @@ def test_many_blocks_cost_one_flush_at_a_time(
 
     def flush(descriptor: int) -> None:
         flushes.append(descriptor)
-        assert is_written.wait(60)
+        assert is_written.wait(PATIENCE)
 
     monkeypatch.setattr(os, "fdatasync", flush)
     with hashing.hashed(tmp_path / "file") as writer:

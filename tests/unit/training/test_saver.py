@@ -13,6 +13,7 @@ from orchestrator.training.checkpoint.staging import Staging
 from orchestrator.training.options import read_places
 from orchestrator.training.progress.heartbeat import HeartbeatFile
 from orchestrator.training.progress.report import Reporter
+from tests.patience import PATIENCE
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def test_a_checkpoint_is_of_the_step_at_which_it_was_asked_for(saver: Saver, tmp
     weights = torch.zeros(1000)
     may_write = threading.Event()
     write = checkpoints.write
-    monkeypatch.setattr(checkpoints, "write", lambda *given: may_write.wait(30) and write(*given))
+    monkeypatch.setattr(checkpoints, "write", lambda *given: may_write.wait(PATIENCE) and write(*given))
     saver.save({"model": {"w": weights}, "list": [weights, 3], "pair": (1, "x")}, Manifest(step=1))
     weights.fill_(7)  # training goes on, and nothing is on the disk yet
     assert checkpoints.listing(tmp_path / "saved") == []

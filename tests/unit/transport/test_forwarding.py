@@ -13,7 +13,7 @@ from orchestrator.transport import forwarding
 from orchestrator.transport.forwarding import Forwarding, listen_here
 
 # Never answers, and does not leave when its input is closed.
-SLOW = "import os, sys, time; print(os.getpid(), file=open(sys.argv[1], 'w'), flush=True); time.sleep(60)"
+SLOW = "import os, sys, time; print(os.getpid(), file=open(sys.argv[1], 'w'), flush=True); time.sleep(600)"
 
 
 def test_a_run_that_is_over_before_its_node_answers_leaves_no_process(

@@ -16,6 +16,7 @@ from orchestrator.node.server.server import HOME
 from orchestrator.transport.address import Address
 from orchestrator.transport.answers import DATA, SHAPES, data_of, is_answer
 from orchestrator.transport.rpc import MOST_BYTES, MOST_LINE, Session
+from tests.patience import PATIENCE
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
@@ -67,9 +68,9 @@ def ask(says: bytes, do: str = "steps", **values: Any) -> Any:
     """Ask such a machine, and see that its reader has ended in order."""
     session = Session(Address("n1"), Machine(says).start, "~/.orch")
     try:
-        return session.call(do, timeout=20, **values)
+        return session.call(do, timeout=PATIENCE, **values)
     finally:
-        session.reader.join(20)
+        session.reader.join(PATIENCE)
         assert not session.reader.is_alive()
         assert not session.is_open
 
@@ -163,9 +164,9 @@ def test_no_more_is_taken_than_was_asked_for() -> None:
     session = Session(Address("n1"), machine.start, "~/.orch")
     reply = session.ask("read_range", sink=lambda _, count: taken.append(count), most=99)
     with pytest.raises(BackendError, match="100 bytes, where at most 99 were asked for"):
-        reply.wait(20)
+        reply.wait(PATIENCE)
     assert taken == []
-    session.reader.join(20)
+    session.reader.join(PATIENCE)
     assert machine.read() == b"x" * 100
 
 

@@ -14,6 +14,7 @@ import pytest
 from orchestrator.node.system import kept
 from orchestrator.transport import node_archive as archives
 from orchestrator.transport.node_archive import kept_archive, node_archive
+from tests.patience import PATIENCE
 
 PACKAGE = Path(__file__).parents[3] / "orchestrator"
 
@@ -69,14 +70,14 @@ def test_it_runs_with_nothing_but_the_standard_library(tmp_path: Path) -> None:
     path = tmp_path / "node.pyz"
     path.write_bytes(node_archive())
     bare = [sys.executable, "-I", "-S"]
-    done = subprocess.run([*bare, path], capture_output=True, text=True, timeout=30, check=False, cwd=tmp_path)
+    done = subprocess.run([*bare, path], capture_output=True, text=True, timeout=PATIENCE, check=False, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("usage: ")
     loads = (
         "import sys; sys.path.insert(0, sys.argv[1]); "
         "import orchestrator.node.agent.agent, orchestrator.node.launcher.launcher"
     )
-    done = subprocess.run([*bare, "-c", loads, path], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([*bare, "-c", loads, path], capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from orchestrator.errors import BackendError
 from orchestrator.transport.address import Address
 from orchestrator.transport.pool import AT_ONCE, ConnectionPool, Handshake
+from tests.patience import PATIENCE
 
 MANY = """
 import os, resource
@@ -70,7 +71,7 @@ class Dead(ConnectionPool):
 
     def _open(self, address: Address, workdir: str, handshake: Handshake) -> Any:
         if address.host.startswith("dead"):
-            self.gives_up.wait(60)
+            self.gives_up.wait(PATIENCE)
             raise BackendError("no answer", transient=True)
         handshake.begin()
         return SimpleNamespace(is_open=True)
@@ -83,7 +84,7 @@ def test_machines_that_do_not_answer_keep_no_other_waiting() -> None:
         while len(pool.opening) < len(dead):
             time.sleep(0.001)
         for number in range(AT_ONCE + 1):
-            assert threads.submit(pool.session, Address(f"n{number}"), "~").result(60).is_open
+            assert threads.submit(pool.session, Address(f"n{number}"), "~").result(PATIENCE).is_open
         assert len(pool.opening) == len(dead)
         pool.gives_up.set()
     assert all(isinstance(each.exception(), BackendError) for each in dead)
@@ -92,6 +93,6 @@ def test_machines_that_do_not_answer_keep_no_other_waiting() -> None:
 
 def test_more_machines_than_files_that_a_shell_allows() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", MANY], env=os.environ, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", MANY], env=os.environ, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert (done.stdout, done.stderr) == ("400\n", "")

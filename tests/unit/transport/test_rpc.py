@@ -16,6 +16,7 @@ import pytest
 from orchestrator.node.server.server import HOME
 from orchestrator.transport.node_archive import node_archive
 from orchestrator.transport.rpc import _BOOTSTRAP
+from tests.patience import PATIENCE
 
 
 def server(path: Path) -> subprocess.Popen[bytes]:
@@ -53,7 +54,7 @@ def test_the_server_is_sent_once_and_answers(tmp_path: Path) -> None:
             refused = ask(process, id=8, do="remove", run_dir=str(tmp_path), run_id="r-1")["error"]
             assert refused == f"{tmp_path} is not the folder of run r-1"
             process.stdin.close()
-            assert process.wait(20) == 0
+            assert process.wait(PATIENCE) == 0
     assert hashlib.sha256(path.read_bytes()).digest() == hashlib.sha256(node_archive()).digest()
 
 
@@ -67,7 +68,7 @@ def test_a_folder_that_can_not_be_made_is_named_before_anything_is_sent(tmp_path
     with server(tmp_path / "file" / "cache" / "node.pyz") as process:
         assert process.stdout is not None
         assert b" error [Errno 20] Not a directory" in process.stdout.readline()
-        assert process.wait(20) == 1
+        assert process.wait(PATIENCE) == 1
 
 
 def test_the_bootstrap_is_one_line_that_every_shell_passes_on() -> None:
@@ -94,7 +95,7 @@ def test_only_the_bytes_that_were_hashed_are_run_whatever_lies_there(tmp_path: P
         process.stdin.write(whole)
         assert ask(process, id=1, do="hello", workdir=str(tmp_path / "work"))["id"] == 1
         process.stdin.close()
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE) == 0
     assert elsewhere.read_text() == "mine"
     assert sorted(each.name for each in tmp_path.iterdir()) == ["authorized_keys", "node.pyz", "work"]
     if planted != "folder":
@@ -108,5 +109,5 @@ def test_a_server_that_is_sent_half_leaves_nothing(tmp_path: Path) -> None:
         assert process.stdin is not None
         process.stdin.write(node_archive()[:1000])
         process.stdin.close()
-        assert process.wait(20) == 1
+        assert process.wait(PATIENCE) == 1
     assert list(tmp_path.iterdir()) == []

@@ -16,6 +16,7 @@ from orchestrator.errors import BackendError, StoreError
 from orchestrator.runs.files.logs import Selection
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.rpc import Session
+from tests.patience import PATIENCE
 from tests.unit.backends.remote.session import LocalSession
 
 
@@ -110,10 +111,10 @@ def test_only_machines_that_have_chosen_logs_are_asked_and_after_a_restart_other
     sources = [machine(name, node, session=partial(session, name)) for node, name in enumerate(("n1", "n2", "n3"))]
     told_to_go(run, 2, 2)
     with watching_logs(run, sources, Selection(2)):
-        assert came.acquire(timeout=60)
+        assert came.acquire(timeout=PATIENCE)
         assert asked == ["n2"]
         told_to_go(run, 1, 1, 1)  # the next attempt
-        assert came.acquire(timeout=60)
+        assert came.acquire(timeout=PATIENCE)
     assert asked == ["n2", "n3"]
     with watching_logs(run, sources, Selection(node=0)):
         pass

@@ -15,6 +15,7 @@ from orchestrator.node.agent.tls import Tls
 from orchestrator.node.system.sockets import ANY_PORT, listen, port_of
 from orchestrator.protocol.gang import Hello
 from orchestrator.transport.credentials import new_credentials
+from tests.patience import PATIENCE
 
 HERE = ("127.0.0.1",)
 CREDENTIALS, ANOTHER_RUNS = new_credentials(), new_credentials()
@@ -36,7 +37,7 @@ def run(main: Callable[[], Awaitable[None]]) -> None:
         problems: list[dict[str, Any]] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
         try:
-            await asyncio.wait_for(main(), 30)
+            await asyncio.wait_for(main(), PATIENCE)
         finally:
             while opened:
                 await opened.pop().close()
@@ -86,7 +87,7 @@ class Heard:
     async def until(self, true: Callable[[], bool]) -> None:
         while not true():
             self.news.clear()
-            await asyncio.wait_for(self.news.wait(), 10)
+            await asyncio.wait_for(self.news.wait(), PATIENCE)
 
 
 @contextlib.asynccontextmanager

@@ -16,6 +16,7 @@ from orchestrator.node.agent.agent import Agent
 from orchestrator.node.agent.channel import pair
 from orchestrator.node.agent.ranks import Ranks
 from tests.local.test_agents import task_in
+from tests.patience import PATIENCE
 from tests.unit.node.agent.members import TLS, run
 
 
@@ -33,9 +34,9 @@ def test_a_way_that_gives_no_answer_keeps_no_heartbeat_back(tmp_path: Path, monk
         agent.tls = TLS
         agent.channel, leaders = await pair()
         check = {"kind": "check", "addrs": ["127.0.0.1"], "port": 1, "host": "n1"}
-        await asyncio.wait_for(agent._from_leader(check), 5)
+        await asyncio.wait_for(agent._from_leader(check), PATIENCE)
         await agent._from_clock({})
-        assert await asyncio.wait_for(leaders.receive(), 5) == {"kind": "heartbeat"}
+        assert await asyncio.wait_for(leaders.receive(), PATIENCE) == {"kind": "heartbeat"}
         for task in agent.tasks:
             task.cancel()
         await agent.channel.close()

@@ -13,6 +13,7 @@ from orchestrator.node.agent import tls as agent_tls
 from orchestrator.node.agent.channel import Channel, ChannelError
 from orchestrator.node.agent.joining import dial
 from orchestrator.node.agent.neighbour import NeighbourServer, probe
+from tests.patience import PATIENCE
 from tests.unit.node.agent.members import HERE, TLS, Heard, Streams, hello, join, leader, raw, run
 
 HEADER = 5  # of a TLS record: its kind, its version, its length
@@ -177,7 +178,7 @@ async def dropped(quiet: list[Streams]) -> int:
     count = 0
     for reader, _ in quiet:
         with contextlib.suppress(ConnectionError):
-            await asyncio.wait_for(reader.read(), 5)
+            await asyncio.wait_for(reader.read(), PATIENCE)
         count += 1
     return count
 
@@ -221,7 +222,7 @@ def test_a_stranger_has_its_time_however_slowly_it_speaks(monkeypatch: pytest.Mo
                 for byte in b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03":
                     writer.write(bytes([byte]))
                     await asyncio.sleep(0.03)  # the trickle is the point
-                assert await asyncio.wait_for(reader.read(), 5) == b""
+                assert await asyncio.wait_for(reader.read(), PATIENCE) == b""
             writer.close()
             assert (heard.joined, len(heard.listener.strangers)) == ([], 0)
 

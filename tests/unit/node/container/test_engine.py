@@ -25,6 +25,7 @@ from orchestrator.node.container.prepare import (
 )
 from orchestrator.protocol.places.devices import Device
 from orchestrator.protocol.task import Container, Mount, NodeTask, Program
+from tests.patience import PATIENCE
 
 BOX = Container("docker", "lab/train:1")
 TASK = NodeTask("r-1", 0, 1, ("n1",), 1, "/run", "/code", Program("script", "t.py"), "auto", "auto", "python3",
@@ -209,5 +210,5 @@ def test_the_reaper_takes_nobodys_exit_status() -> None:
         "signal.signal(signal.SIGCHLD, lambda *_: reap_orphans(None))\n"
         "assert [run(['sh', '-c', f'exit {code}'], 10).returncode for code in range(5)] == [0, 1, 2, 3, 4]\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.patience import PATIENCE
+
 # Forks a rank that is told to end before it is anything but a copy of its launcher; says how it ended.
 PROGRAM = """
 import os, signal, sys
@@ -34,7 +36,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(ours.ranks[0].pid, 0)[1]), sorted(sig
 
 def test_a_term_that_comes_before_a_rank_has_handlers_is_not_lost_to_the_launcher_s(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True, timeout=60, check=True,
+        [sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True, timeout=PATIENCE, check=True,
         env={**os.environ, "HOME": str(tmp_path)},
     )  # fmt: skip
     assert done.stdout == f"{-signal.SIGTERM} []\n"

@@ -16,9 +16,10 @@ from orchestrator.node.server import fault
 from orchestrator.node.server.fault import NoTargetError, find_targets, inject
 from orchestrator.node.system.processes import MARK, end_marked, identify, mark
 from orchestrator.protocol.debugging.fault import Fault
+from tests.patience import PATIENCE
 
 RUN = f"drill-{os.getpid():06d}"  # of this process: another may run the same tests
-WAIT = "import time; print(flush=True); time.sleep(100)"
+WAIT = "import time; print(flush=True); time.sleep(600)"
 PARENT = f"""
 import subprocess, sys
 child = subprocess.Popen([sys.executable, "-c", {WAIT!r}])
@@ -122,7 +123,7 @@ def test_a_kill_tells_first_whom(tmp_path: Path, start: Start, capsys: pytest.Ca
     launcher = start(PARENT)
     rank = pid_of_child(launcher)
     assert inject(folder(tmp_path, pids={"0": rank}), 0, Fault.NODE, 0.0) == 0
-    assert launcher.wait(10) == -signal.SIGKILL
+    assert launcher.wait(PATIENCE) == -signal.SIGKILL
     told = json.loads(capsys.readouterr().out)
     assert sorted(int(each.split()[0]) for each in told["processes"]) == sorted([launcher.pid, rank])
 

@@ -14,6 +14,7 @@ import pytest
 from orchestrator.node.server import array_run, files, machine
 from orchestrator.node.server.request import RefusedError
 from orchestrator.node.system.processes import identify
+from tests.patience import PATIENCE
 
 
 def test_a_folder_that_others_may_write_is_refused_with_what_to_do(tmp_path: Path) -> None:
@@ -48,7 +49,7 @@ def test_a_file_is_written_anew_and_through_no_link(tmp_path: Path) -> None:
 
 def test_an_agent_whose_folder_was_removed_under_it_is_known_by_what_the_asker_has_recorded(tmp_path: Path) -> None:
     """Else nobody could tell whether it lives: its run would never end, and the agent would stay."""
-    with subprocess.Popen(["sleep", "60"]) as process:
+    with subprocess.Popen(["sleep", "600"]) as process:
         try:
             found = identify(process.pid)
             assert found is not None
@@ -59,7 +60,7 @@ def test_an_agent_whose_folder_was_removed_under_it_is_known_by_what_the_asker_h
             assert files.poll_changes({**look, "agent": agent}, b"")[0]["alive"] is True
             assert files.poll_changes({**look, "agent": [0, 0]}, b"")[0]["alive"] is None  # its start was cut off
             assert machine.clean_up({**asked, "agent": agent}, b"")[0]["ended"] == 1
-            assert process.wait(10) == -signal.SIGKILL
+            assert process.wait(PATIENCE) == -signal.SIGKILL
             assert files.poll_changes({**look, "agent": agent}, b"")[0]["alive"] is False
         finally:
             process.kill()
@@ -102,7 +103,7 @@ def test_the_dead_agent_of_an_earlier_start_is_not_taken_for_that_of_one_that_is
 def test_a_start_loads_nothing_of_containers_on_a_node() -> None:
     """Each host of a start reads and compiles what its server loads."""
     loads = "import sys, orchestrator.node.server.machine, orchestrator.node.server.leases; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", loads], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run([sys.executable, "-c", loads], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert "orchestrator.node.server.machine" in done.stdout.split()
     assert [name for name in done.stdout.split() if name.startswith("orchestrator.node.container")] == []
 

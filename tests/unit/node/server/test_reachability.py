@@ -9,6 +9,7 @@ import pytest
 
 from orchestrator.node.server import reachability
 from orchestrator.node.system.sockets import PADDING
+from tests.patience import PATIENCE
 
 HERE = "127.0.0.1"
 
@@ -37,7 +38,7 @@ def test_nobody_else_listens_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     before = set(threading.enumerate())
     port = listening()
     for thread in set(threading.enumerate()) - before:
-        thread.join(10)
+        thread.join(PATIENCE)
     assert problems(port) == [f"{HERE}: Connection refused"]
 
 

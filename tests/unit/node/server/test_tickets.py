@@ -15,6 +15,7 @@ import pytest
 
 from orchestrator.node.server import tickets
 from orchestrator.node.server.request import RefusedError
+from tests.patience import PATIENCE
 
 NOBODY = 65534
 RUN = "mine-abc234"
@@ -38,7 +39,7 @@ def nobody(folder: Path) -> Callable[[str], None]:
 
     def run(program: str) -> None:
         argv = ["/usr/bin/env", "python3", "-I", "-S", "-c", f"import os\n{program}"]
-        subprocess.run(argv, user=NOBODY, group=NOBODY, extra_groups=[], cwd=folder, check=True, timeout=30)
+        subprocess.run(argv, user=NOBODY, group=NOBODY, extra_groups=[], cwd=folder, check=True, timeout=PATIENCE)
 
     return run
 
@@ -59,7 +60,7 @@ def test_a_ticket_is_laid_renewed_replaced_and_dropped(folder: Path) -> None:
     assert [(each["uid"], each["user"], each["run"], each["needs"], each["number"]) for each in found] == [
         (0, "root", RUN, 2, before)
     ]
-    assert abs(found[0]["made"] - before) < 60 * 10**9
+    assert before - 10**9 <= found[0]["made"] <= time.time_ns()  # the kernel's stamp may be of its last tick
     path = next(folder.iterdir())
     assert stat.S_IMODE(path.stat().st_mode) == 0o711
     was = (path / "renewed").stat().st_ctime_ns

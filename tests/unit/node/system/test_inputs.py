@@ -17,6 +17,7 @@ import pytest
 from orchestrator.node.system import inputs
 from orchestrator.node.system.inputs import InputError, place
 from orchestrator.protocol.task import Input
+from tests.patience import PATIENCE
 
 DATA = b"some data" * 100_000
 SHA = hashlib.sha256(DATA).hexdigest()
@@ -84,7 +85,7 @@ def test_one_of_four_processes_downloads(tmp_path: Path, server: Server) -> None
     )
     argv = [sys.executable, "-c", program, f"{server.url}/data", SHA, str(tmp_path)]
     agents = [subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) for _ in range(4)]
-    said = {agent.communicate(timeout=30)[0].strip() for agent in agents}
+    said = {agent.communicate(timeout=PATIENCE)[0].strip() for agent in agents}
     assert said == {str(tmp_path / SHA)}
     assert server.requests == 1
 

@@ -26,6 +26,8 @@ from orchestrator.node.system.processes import (
     send_signal,
     wait_gone,
 )
+from tests.patience import PATIENCE
+from tests.testbed.machine import wait_until
 
 # Leaves its session and forks twice, so that no parent, session or group leads to it; then says its number.
 DAEMON = """
@@ -35,7 +37,7 @@ os.setsid()
 if os.fork(): os._exit(0)
 print(os.getpid(), flush=True)
 os.close(1)
-time.sleep(60)
+time.sleep(600)
 """
 
 Start = Callable[..., subprocess.Popen[bytes]]
@@ -94,22 +96,22 @@ def test_this_process_knows_itself() -> None:
 
 
 def test_a_zombie_is_not_alive(start: Start) -> None:
-    child = start("sleep", "60")
+    child = start("sleep", "600")
     process = seen(child)
     assert is_alive(process)
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and is not reaped
     assert not is_alive(process)
     assert identify(child.pid) is None
-    assert wait_gone([process], 5) == []
+    assert wait_gone([process], PATIENCE) == []
 
 
 def test_another_process_with_the_same_number_is_another(start: Start) -> None:
-    child = start("sleep", "60")
+    child = start("sleep", "600")
     before = Process(child.pid, seen(child).started - 1)
     assert not is_alive(before)
     assert not send_signal(before, signal.SIGKILL)
-    assert wait_gone([before], 5) == []
+    assert wait_gone([before], PATIENCE) == []
     assert child.poll() is None
 
 
@@ -123,31 +125,27 @@ def test_a_number_that_nobody_has() -> None:
 def test_names_with_spaces_and_parentheses_are_read(start: Start, tmp_path) -> None:
     program = tmp_path / "a) R (b"
     program.symlink_to("/bin/sleep")
-    child = start(str(program), "60")
-    for _ in range(500):  # until it has exec'd
-        if seen(child).command == "a) R (b":
-            break
-        time.sleep(0.01)
-    assert seen(child).command == "a) R (b"
+    child = start(str(program), "600")
+    wait_until(lambda: seen(child).command == "a) R (b", "its exec")
     assert is_alive(seen(child))
 
 
 def test_a_signal_reaches_its_process(start: Start) -> None:
-    child = start("sleep", "60")
+    child = start("sleep", "600")
     assert send_signal(seen(child), signal.SIGTERM)
-    assert child.wait(5) == -signal.SIGTERM
+    assert child.wait(PATIENCE) == -signal.SIGTERM
 
 
 def test_waiting_returns_who_is_left(start: Start) -> None:
-    short, long = start("sleep", "60"), start("sleep", "60")
+    short, long = start("sleep", "600"), start("sleep", "600")
     both = [seen(short), seen(long)]
     assert wait_gone(both, 0.1) == both
     short.kill()
-    assert wait_gone(both[:1], 60) == []
+    assert wait_gone(both[:1], PATIENCE) == []
     assert wait_gone(both, 0.1) == [both[1]]
     long.kill()
-    assert wait_gone(both, 60) == []
-    assert wait_gone([], 60) == []
+    assert wait_gone(both, PATIENCE) == []
+    assert wait_gone([], PATIENCE) == []
 
 
 def test_a_daemon_is_found_by_its_mark(start: Start, run_id: str) -> None:
@@ -162,11 +160,11 @@ def test_a_daemon_is_found_by_its_mark(start: Start, run_id: str) -> None:
 def test_only_the_marked_are_ended(start: Start, run_id: str) -> None:
     process = daemon(start, run_id)
     others = [
-        start("sleep", "60"),
-        start("sleep", "60", **{MARK: mark(f"{run_id}x", 0)}),
-        start("sleep", "60", **{MARK: mark(run_id, 1)}),
-        start("sleep", "60", **{f"X{MARK}": mark(run_id, 0)}),
-        start(sys.executable, "-S", "-c", "import time; time.sleep(60)", f"{MARK}={mark(run_id, 0)}"),
+        start("sleep", "600"),
+        start("sleep", "600", **{MARK: mark(f"{run_id}x", 0)}),
+        start("sleep", "600", **{MARK: mark(run_id, 1)}),
+        start("sleep", "600", **{f"X{MARK}": mark(run_id, 0)}),
+        start(sys.executable, "-S", "-c", "import time; time.sleep(600)", f"{MARK}={mark(run_id, 0)}"),
     ]
     assert end_marked(run_id, 0) == (1, [])
     assert not is_alive(process)
@@ -175,14 +173,14 @@ def test_only_the_marked_are_ended(start: Start, run_id: str) -> None:
 
 
 def test_the_one_to_keep_is_kept(start: Start, run_id: str) -> None:
-    kept, other = (start("sleep", "60", **{MARK: mark(run_id, 0)}) for _ in range(2))
+    kept, other = (start("sleep", "600", **{MARK: mark(run_id, 0)}) for _ in range(2))
     assert end_marked(run_id, 0, keep=[kept.pid]) == (1, [])
-    assert (kept.poll(), other.wait(5)) == (None, -signal.SIGKILL)
+    assert (kept.poll(), other.wait(PATIENCE)) == (None, -signal.SIGKILL)
 
 
 def test_those_that_fork_while_they_are_being_killed_are_ended_too(start: Start, run_id: str) -> None:
     forker = (
-        "import os, time\nfor _ in range(100):\n  time.sleep(0.001)\n  if os.fork(): time.sleep(60)\ntime.sleep(60)"
+        "import os, time\nfor _ in range(100):\n  time.sleep(0.001)\n  if os.fork(): time.sleep(600)\ntime.sleep(600)"
     )
     start(sys.executable, "-S", "-c", forker, **{MARK: mark(run_id, 0)})
     while len(marked(run_id)) < 5:
@@ -196,10 +194,8 @@ def test_an_endless_supply_does_not_hold_up_the_sweep(monkeypatch: pytest.Monkey
     """Some that can't be killed, or a program that forks faster than it is found."""
     endless = iter(range(10**6))
     monkeypatch.setattr(processes, "marked", lambda *_: [Process(2**22 + 1 + next(endless), 1)])
-    begun = time.monotonic()
-    _, survivors = end_marked("any", timeout=0.2)
+    _, survivors = end_marked("any", timeout=0.2)  # which returns
     assert survivors
-    assert time.monotonic() - begun < 5
 
 
 def test_this_process_is_never_among_the_marked(run_id: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from orchestrator.protocol.task import NodeTask, Program, copies_checkpoints
 from orchestrator.training.checkpoint import replica
 from orchestrator.training.checkpoint.replica import SecondCopy as Waiting
 from orchestrator.training.progress.report import Reporter
+from tests.patience import PATIENCE
 from tests.unit.node.agent.members import HERE, TLS
 
 
@@ -103,7 +104,7 @@ def test_each_checkpoint_arrives_whole_and_as_many_stay_as_the_job_keeps(tmp_pat
             assert names == [foreign.name, "step_00000010", "step_00000015"]
             assert handing.events == []
 
-    asyncio.run(asyncio.wait_for(main(), 30))
+    asyncio.run(asyncio.wait_for(main(), PATIENCE))
 
 
 def test_the_best_stays_on_the_other_node_too(tmp_path: Path) -> None:
@@ -116,7 +117,7 @@ def test_the_best_stays_on_the_other_node_too(tmp_path: Path) -> None:
             names = sorted(each.name for each in (tmp_path / "1/checkpoints").iterdir())
             assert names == [f"step_000000{step}" for step in ("01", "10", "20", "25")]
 
-    asyncio.run(asyncio.wait_for(main(), 30))
+    asyncio.run(asyncio.wait_for(main(), PATIENCE))
 
 
 @pytest.mark.parametrize(
@@ -138,7 +139,7 @@ def test_after_a_copy_has_failed_the_next_is_made_in_the_next_attempt(
             assert (await told(tmp_path, good))["problem"] == ""
             assert [each.name for each in (tmp_path / "1/checkpoints").iterdir()] == ["step_00000010"]
 
-    asyncio.run(asyncio.wait_for(main(), 30))
+    asyncio.run(asyncio.wait_for(main(), PATIENCE))
 
 
 def test_a_checkpoint_that_is_deleted_while_it_is_copied_is_no_failure(
@@ -161,7 +162,7 @@ def test_a_checkpoint_that_is_deleted_while_it_is_copied_is_no_failure(
             assert (await told(tmp_path, commit(tmp_path / "0", 10, b"new")))["problem"] == ""
             assert handing.events == []
 
-    asyncio.run(asyncio.wait_for(main(), 30))
+    asyncio.run(asyncio.wait_for(main(), PATIENCE))
 
 
 def test_a_folder_that_is_shared_after_all_is_written_by_nobody_else(tmp_path: Path) -> None:
@@ -175,7 +176,7 @@ def test_a_folder_that_is_shared_after_all_is_written_by_nobody_else(tmp_path: P
             assert (await told(tmp_path, path))["problem"] == ""
             assert (path / "state.pt").stat().st_ino == before
 
-    asyncio.run(asyncio.wait_for(main(), 30))
+    asyncio.run(asyncio.wait_for(main(), PATIENCE))
 
 
 @pytest.mark.parametrize(
@@ -197,7 +198,7 @@ def test_nothing_is_written_for_what_is_no_checkpoint(tmp_path: Path, request_: 
         await server.close()
         assert list(tmp_path.iterdir()) == []
 
-    asyncio.run(asyncio.wait_for(main(), 30))
+    asyncio.run(asyncio.wait_for(main(), PATIENCE))
 
 
 def waited_for(waiting: Waiting, path: Path) -> bool:

@@ -20,6 +20,7 @@ from orchestrator.node.agent.checkpoints.replica import ReplicaSender
 from orchestrator.node.agent.checkpoints.saved import mark_of, place_of, resumable
 from orchestrator.node.agent.checkpoints.transfer import Address, SavedReceiver, manifest_of, send
 from orchestrator.node.agent.neighbour import NeighbourServer, request
+from tests.patience import PATIENCE
 from tests.unit.node.agent.checkpoints.test_replica import task as node_task
 from tests.unit.node.agent.members import HERE, TLS
 
@@ -52,7 +53,7 @@ async def receiving(folder: Path) -> AsyncIterator[Address]:
 
 
 def run(main: Any) -> None:
-    asyncio.run(asyncio.wait_for(main, 30))
+    asyncio.run(asyncio.wait_for(main, PATIENCE))
 
 
 def test_it_is_put_where_the_node_s_own_ranks_look_for_it(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from orchestrator.protocol.samples import GpuSample, RankSample, Sample
 from orchestrator.runs.files.samples import read_samples
 from orchestrator.runs.store import RunDir
 from tests import nvml
+from tests.patience import PATIENCE
 
 START = Machine(10.0, 100.0, 1000.0, 5000.0, 0.0, 0.0, 0.0)
 
@@ -201,7 +202,12 @@ def test_gpus_are_measured_through_the_library(tmp_path: Path) -> None:
         "print(json.dumps([dataclasses.asdict(each) for each in gpu_samples(None)]))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], env=stub.environment, capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", program],
+        env=stub.environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE,
     )
     idle, busy = (GpuSample(**each) for each in json.loads(done.stdout))
     assert (idle.use, idle.power, idle.throttled, idle.ecc) == (0, 76.0, "", 0)
