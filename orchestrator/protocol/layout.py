@@ -10,12 +10,12 @@ _OWN_ON_NODES = (
     r"code\.baseline\.json|node\.pyz|submitit\.pyz|order\.json|shared|given|received\.json|cancel\.json|rank0\.done"
     r"|metrics\.jsonl|result\.json|container|code\.[^/]*\.tmp"
     r"|slurm/([A-Za-z0-9_%-][A-Za-z0-9_.%-]*\.(log|pkl|sh)|\d+(_\d+)*_log\.(out|err)|again\.\d+)"
-    r"|nodes/\d+/([a-z]+\.json|(agent|launcher)\.log|(events|samples)\.jsonl(\.1)?|start_\d+|attempt_\d+"
+    r"|nodes/\d+/([a-z]+\.json|(agent|launcher)\.log|(events|samples)\.jsonl(\.1|\.reserve)?|start_\d+|attempt_\d+"
     r"|container_\d+\.id|second_copy|scratch|compiled|receiving)"
 )
 _OWN_HERE = (
     r"(run|plan|code|handle|slurm|held|queue|secrets|track_secrets|verdict|environment|packages|launch|pull|pulled"
-    r"|notify_secrets)\.json|sending|(events|notify)\.jsonl|notify\.log|(collect|outputs|logs)\.lock|trackers"
+    r"|notify_secrets|masked_secrets)\.json|sending|(events|notify)\.jsonl|notify\.log|(collect|outputs|logs)\.lock|trackers"
     r"|[^/]*\.replay-[0-9a-f]{6}"
 )
 _WRITTEN_WHOLE = r"(\.partial)?"  # as `write_file` calls a file that has not come yet

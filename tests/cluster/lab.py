@@ -105,13 +105,20 @@ def together(value):
     return values
 
 
+def must_wait(done):
+    return False
+
+
 first, weights = together([first, weights])[0]
 print(f"rank {rank} begins at {first}", flush=True)
-for step in range(first, total):
+done = first
+while done < total:
     time.sleep(pause)
-    stops = together(bool(told))
-    weights = hashlib.sha256(f"{weights} {step}".encode()).hexdigest()
-    done = step + 1
+    stops, waits = zip(*together([bool(told), must_wait(done)]))
+    if waits[0] and not any(stops):
+        continue
+    weights = hashlib.sha256(f"{weights} {done}".encode()).hexdigest()
+    done += 1
     if rank == 0 and (done % every == 0 or done == total or any(stops)):
         save(done, weights)
     if any(stops) and done < total:
@@ -160,9 +167,14 @@ if dist.get_rank() == 0:
 dist.barrier()
 dist.destroy_process_group()
 """
-# Slow until something has happened to it: its first checkpoint is to be on the laptop long before its end.
+# The same, and in the first attempt all ranks stay together at step 12 until a file ~/go is on rank 0's machine: a test
+# breaks something meanwhile, and loses no time before it and after it.
+HELD_AT_FIRST = STEPS.replace(
+    "return False",
+    "return done == 12 and os.environ['ORCH_ATTEMPT'] == '0' and not os.path.exists(os.path.expanduser('~/go'))",
+)
 _PAUSE, _SLOW = "time.sleep(pause)", "time.sleep(0.3 if os.environ['ORCH_ATTEMPT'] == '0' else pause)"
-SLOW_AT_FIRST, TORCH_SLOW_AT_FIRST = STEPS.replace(_PAUSE, _SLOW), TORCH_STEPS.replace(_PAUSE, _SLOW)
+TORCH_SLOW_AT_FIRST = TORCH_STEPS.replace(_PAUSE, _SLOW)
 
 
 @dataclass(frozen=True)
@@ -225,6 +237,10 @@ class Lab:
         lines = [line for file in files if file.exists() for line in file.read_text().splitlines()]
         found = [json.loads(line) for line in lines if line.endswith("}")]
         return [event for event in found if event["kind"] == kind]
+
+    def let_go(self, host: str) -> None:
+        """Let HELD_AT_FIRST go on, whose rank 0 is on the host."""
+        self.control.file(host, f"/home/{self.user}/go").touch()
 
     def until(self, run: str, kind: str, count: int = 1) -> None:
         """Return when the laptop knows of so many events of a kind."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.control import Control, Result
-from tests.cluster.lab import DIALLED, SLOW_AT_FIRST, STEPS, Lab
+from tests.cluster.lab import DIALLED, HELD_AT_FIRST, STEPS, Lab
 from tests.cluster.test_ssh_formats import TRAINER
 from tests.cluster.test_terminal import JOB, KEY, RANK
 from tests.patience import PATIENCE
@@ -83,7 +83,7 @@ def laptop(testbed: Control) -> Laptop:
 def test_a_run_is_submitted_followed_requeued_and_brought_home(laptop: Laptop) -> None:
     laptop.testbed.file("ctl", "/home/alice/.bashrc").write_text(DIALLED)
     writes = "open('model.pt', 'w').write('w')\nopen(os.environ['ORCH_OUTPUT_DIR'] + '/x', 'w').write('x')\n"
-    laptop.write("main.py", SLOW_AT_FIRST + writes + "print('secret of', len(os.environ['TOKEN']))\n")
+    laptop.write("main.py", HELD_AT_FIRST + writes + "print('secret of', len(os.environ['TOKEN']))\n")
     named = laptop.write("job.yaml", '{"script": "main.py", "launcher": "exec", "args": [60, 0], "secrets": ["TOKEN"]}')
     run = laptop.submit(named, "-p", laptop.profile(), TOKEN="swordfish")  # noqa: S106 (not one)
     note = laptop.status(run)["detail"]

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from tests.cluster.control import Control
-from tests.cluster.lab import SLOW_AT_FIRST, STEPS, Lab, settled
+from tests.cluster.lab import STEPS, TORCH_SLOW_AT_FIRST, Lab, settled
 from tests.cluster.test_ssh_faults import assert_it_went_on, training
 
 FULL = bool(os.environ.get("SOAK"))
@@ -74,7 +74,10 @@ if FULL:  # the sample has each of these in part: probe and relaunch are tested 
 
 
 def test_a_path_that_takes_small_packets_only_in_mid_run_costs_the_second_copies_and_nothing_else(lab: Lab) -> None:
-    job = lab.job("steps", SLOW_AT_FIRST, args=["60", "0.1"], limits={"join": 60}, hang={"train": 10, "medians": 1})
+    fields = {"limits": {"join": 60}, "hang": {"train": 10, "medians": 1}}
+    job = lab.job("steps", TORCH_SLOW_AT_FIRST, args=["60", "0.1"], **fields)
+        "steps", TORCH_SLOW_AT_FIRST, args=["60", "0.1"], limits={"join": 60}, hang={"train": 10, "medians": 1}
+    )
     run = lab.submit(job, "--profile", lab.profile(hosts=["n1", "n2"]))
     second = lab.control.file("n2", f"/home/alice/.orch/runs/{run}/checkpoints")
     settled((second / "step_00000005/COMMIT").exists, "the second copy of step 5, on n2")

@@ -94,11 +94,15 @@ def succeeds(argv: Sequence[str | Path]) -> bool:
 def wait_until(ready: Callable[[], bool], what: str, log: Path | None = None, seconds: float = PATIENCE) -> None:
     """Return once it is ready. Raises ClusterError with the log's last lines if it isn't in time.
 
-    A poll, because the daemons tell that they are ready in no other way than by answering.
+    A poll, because the daemons tell that they are ready in no other way than by answering. It pauses for twice as long
+    as the last look took, so that a look by a command leaves the processor to what is waited for.
     """
     end = time.monotonic() + seconds
-    while not ready():
+    while True:
+        began = time.monotonic()
+        if ready():
+            return
         if time.monotonic() > end:
             lines = log.read_text(errors="replace").splitlines()[-5:] if log and log.exists() else []
             raise ClusterError(f"{what} was not ready after {seconds:.0f} s" + "".join(f"\n  {line}" for line in lines))
-        time.sleep(0.05)
+        time.sleep(max(0.05, 2 * (time.monotonic() - began)))

@@ -14,6 +14,7 @@ import pytest
 from orchestrator.node.server import outputs
 from orchestrator.node.server.outputs import Found, baseline, find
 from orchestrator.protocol.code_baseline import write_baseline
+from orchestrator.protocol.layout import is_own_file
 from orchestrator.protocol.outputs import OUTPUTS, OutputRules
 
 
@@ -113,7 +114,8 @@ def test_links_are_not_followed_and_those_that_lead_out_are_named(run: Path) -> 
 ORCHS = (
     "node.pyz", "node.pyz.partial", "cancel.json", "received.json", "rank0.done", "shared", "metrics.jsonl",
     "result.json", "given/step_00000001/COMMIT", "slurm/12.log", "slurm/1_0_log.out", "slurm/again.3",
-    "nodes/0/agent.json", "nodes/0/attempt_0/rank_0.log", "nodes/12/start_3", ".cancel.json.01234567.89abcdef.12.tmp",
+    "nodes/0/agent.json", "nodes/0/attempt_0/rank_0.log", "nodes/12/start_3", "nodes/0/events.jsonl.reserve",
+    ".cancel.json.01234567.89abcdef.12.tmp",
 )  # fmt: skip
 
 
@@ -126,6 +128,11 @@ def test_files_of_orch_in_the_run_folder_are_no_outputs(run: Path) -> None:
     for name in ORCHS:
         write(run / name)
     assert names(run) == []
+
+
+def test_secrets_that_orch_keeps_here_are_no_outputs() -> None:
+    names = ("secrets.json", "held.json", "notify_secrets.json", "track_secrets.json", "masked_secrets.json")
+    assert [name for name in names if not is_own_file(name, here=True)] == []
 
 
 def test_files_beside_the_working_folder_are_outputs_wherever_they_are_in_the_run_folder(run: Path) -> None:
