@@ -76,8 +76,6 @@ if FULL:  # the sample has each of these in part: probe and relaunch are tested 
 def test_a_path_that_takes_small_packets_only_in_mid_run_costs_the_second_copies_and_nothing_else(lab: Lab) -> None:
     fields = {"limits": {"join": 60}, "hang": {"train": 10, "medians": 1}}
     job = lab.job("steps", TORCH_SLOW_AT_FIRST, args=["60", "0.1"], **fields)
-        "steps", TORCH_SLOW_AT_FIRST, args=["60", "0.1"], limits={"join": 60}, hang={"train": 10, "medians": 1}
-    )
     run = lab.submit(job, "--profile", lab.profile(hosts=["n1", "n2"]))
     second = lab.control.file("n2", f"/home/alice/.orch/runs/{run}/checkpoints")
     settled((second / "step_00000005/COMMIT").exists, "the second copy of step 5, on n2")
