@@ -112,6 +112,9 @@ def test_containers_of_two_machines_go_on_from_another_s_checkpoint(lab: Lab, im
     assert (begun(lab, run), begun(lab, run, 1)[-1]) == ([100, 300], 300)
 
 
+@pytest.mark.full(
+    "tests/cluster/test_containers.py::test_killed_agents_and_clients_leave_no_container_and_no_other_is_touched",
+)
 def test_a_cancel_on_one_machine_reaches_the_ranks_in_their_container(lab: Lab, image: str) -> None:
     """The local backend, with n1 as alice's own machine."""
     home = lab.control.file("n1", "/home/alice")
@@ -293,6 +296,9 @@ def closed(control: Control, host: str) -> Iterator[None]:
         control.output(host, "chmod", "660", "/run/docker.sock", user="root")
 
 
+@pytest.mark.full(
+    "tests/cluster/test_containers.py::test_what_is_wrong_with_a_node_or_an_image_is_one_sentence_before_the_gang_starts",
+)
 def test_nodes_with_different_images_of_one_name_do_not_start(lab: Lab, image: str) -> None:
     for host, content in (("n1", image), ("n2", image)):
         lab.control.output(host, "docker", "tag", content, "mine:1")
@@ -336,6 +342,9 @@ def test_killed_agents_and_clients_leave_no_container_and_no_other_is_touched(
     lab.assert_nothing_left(run)
 
 
+@pytest.mark.full(
+    "tests/cluster/test_containers.py::test_killed_agents_and_clients_leave_no_container_and_no_other_is_touched",
+)
 def test_a_daemon_that_restarts_and_a_machine_that_crashes_leave_no_container(lab: Lab, image: str) -> None:
     job = lab.job("hold", HOLD, launcher="exec", container=container(image), retry={"infra": 0})
     run = lab.submit(job, "--profile", lab.profile(runtime="docker"))

@@ -137,6 +137,9 @@ def test_over_ssh_a_port_of_a_node_is_here_for_its_user_alone(lab: Lab) -> None:
 
 
 @pytest.mark.cluster("slurm")
+@pytest.mark.full(
+    "tests/cluster/test_debug.py::test_over_ssh_a_rank_is_debugged_by_its_user_alone_and_the_others_wait",
+)
 def test_in_slurm_a_rank_of_a_run_is_debugged_once_more(lab: Lab) -> None:
     lab.write("slurm.yaml", json.dumps({"kind": "slurm", "nodes": 2, "nproc_per_node": 1, "python": sys.executable}))
     shared = {"ORCH_HOME": "/shared/alice-orch"}
@@ -155,6 +158,9 @@ def test_in_slurm_a_rank_of_a_run_is_debugged_once_more(lab: Lab) -> None:
 
 
 @pytest.mark.cluster("docker")
+@pytest.mark.full(
+    "tests/cluster/test_debug.py::test_over_ssh_a_rank_is_debugged_by_its_user_alone_and_the_others_wait",
+)
 def test_in_its_container_a_rank_is_debugged(lab: Lab, image: str) -> None:
     source = "/home/alice/alone/main.py"
     fields = {"launcher": "exec", "container": container(image)}
@@ -174,7 +180,7 @@ def test_in_its_container_a_rank_is_debugged(lab: Lab, image: str) -> None:
 
 @pytest.mark.cluster("slurm")
 @pytest.mark.full(
-    "tests/cluster/test_debug.py::test_in_slurm_a_rank_of_a_run_is_debugged_once_more",
+    "tests/cluster/test_debug.py::test_over_ssh_a_rank_is_debugged_by_its_user_alone_and_the_others_wait",
 )
 def test_through_a_login_node_a_rank_is_debugged(lab: Lab) -> None:
     far = {"kind": "slurm", "login": "alice@n3", "workdir": "/shared/alice-login", "nodes": 2, "nproc_per_node": 1}

@@ -70,6 +70,9 @@ def test_the_environment_is_installed_where_it_is_missing_or_was_changed_and_now
     lab.assert_nothing_left(run)
 
 
+@pytest.mark.full(
+    "tests/cluster/test_environments.py::test_the_environment_is_installed_where_it_is_missing_or_was_changed_and_nowhere_else",
+)
 def test_on_a_folder_that_machines_share_it_is_made_once(lab: Lab) -> None:
     folder = "/shared/alice-environment"
     lab.control.output("n1", "mkdir", "-p", folder)
@@ -88,6 +91,9 @@ def test_what_a_node_can_not_be_given_is_named_for_each_before_anything_starts(l
     assert not lab.control.file("n1", "/home/alice/.orch/cache/env").exists()
 
 
+@pytest.mark.full(
+    "tests/cluster/test_environments.py::test_the_environment_is_installed_where_it_is_missing_or_was_changed_and_nowhere_else",
+)
 def test_two_runs_at_once_share_one_installation_and_gc_keeps_it_for_as_long_as_one_runs(lab: Lab) -> None:
     program = f"{SAYS}import time\nsys.stdout.flush()\ntime.sleep(600)\n"
     path = job(lab, "both", wheels.wheel(lab.home / "wheels", "alpha", size=2_000_000), program=program)

@@ -177,6 +177,9 @@ def copied(lab: Lab, run: str) -> int:
     return sum(path.stat().st_size for path in folder(lab, run).glob(".large.*.partial"))
 
 
+@pytest.mark.full(
+    "tests/cluster/test_outputs.py::test_what_is_over_the_limit_or_can_not_be_read_is_kept_there_and_fetched_when_asked_for",
+)
 def test_a_copy_whose_cable_is_cut_goes_on_when_it_is_asked_for(lab: Lab) -> None:
     lab.control.end_lost_connections("n1")
     lab.control.ignore(LAPTOP, "n1", after=8_000_000)  # no connection brings the whole file, however late it is cut
@@ -193,6 +196,9 @@ def test_a_copy_whose_cable_is_cut_goes_on_when_it_is_asked_for(lab: Lab) -> Non
     assert_large_is_whole(lab, run)
 
 
+@pytest.mark.full(
+    "tests/cluster/test_outputs.py::test_what_an_ordinary_script_writes_comes_home_byte_for_byte",
+)
 def test_outputs_come_while_the_run_goes_on_and_after_the_supervisor_was_killed(lab: Lab) -> None:
     profile = lab.profile(hosts=["n1", "n2"])
     run = lab.submit(lab.job("held", LARGE, launcher="exec", args=[5, "hold"]), "--profile", profile)

@@ -93,6 +93,9 @@ def test_rootless_podman_over_ssh(lab: Lab, rootless: None) -> None:
         assert lab.control.output(host, "ls", ".orch/runs") == ""
 
 
+@pytest.mark.full(
+    "tests/cluster/test_podman.py::test_rootless_podman_over_ssh",
+)
 def test_rootful_podman_on_one_machine(lab: Lab) -> None:
     config = lab.control.file("n1", "/srv/storage.conf")
     config.write_text('[storage]\ndriver = "overlay"\ngraphroot = "/srv/podman"\nrunroot = "/run/podman"\n')

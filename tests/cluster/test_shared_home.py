@@ -37,6 +37,9 @@ def test_a_run_of_another_machine_is_shown_and_cancelled_and_never_given_up_for_
     assert lab.of_run(run, LAPTOP) == []
 
 
+@pytest.mark.full(
+    "tests/cluster/test_shared_home.py::test_a_run_of_another_machine_is_shown_and_cancelled_and_never_given_up_for_lost",
+)
 def test_a_cancel_that_nobody_takes_up_says_where_to_cancel(lab: Lab) -> None:
     lab.write("here.yaml", json.dumps({"kind": "local", "nproc_per_node": 1}))
     job = lab.job("hold", HOLD, retry={"infra": 0})

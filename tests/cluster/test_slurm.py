@@ -165,6 +165,10 @@ def test_a_job_that_waits_says_why_and_leaves_the_queue_when_cancelled(alice: Us
     assert run.squeue("%T") == "CANCELLED"
 
 
+@pytest.mark.full(
+    "tests/cluster/test_slurm.py::test_a_cancel_stops_at_a_boundary_and_proves_it",
+    "tests/cluster/test_slurm.py::test_an_agent_that_is_killed_costs_one_restart",
+)
 def test_a_cancel_between_two_starts_is_one(alice: User) -> None:
     run = alice.count(4000)
     run.wait_for("attempt 0")
@@ -417,6 +421,9 @@ def test_a_folder_that_the_nodes_do_not_share_is_named(alice: User) -> None:
     )
 
 
+@pytest.mark.full(
+    "tests/cluster/test_slurm.py::test_a_folder_that_the_nodes_do_not_share_is_named",
+)
 def test_a_run_directory_elsewhere_is_linked(alice: User) -> None:
     done = alice.count(4, f"workdir: {FOLDER}/work\n").end()
     real = alice.testbed.file("ctl", f"{FOLDER}/work/runs/{done['run_id']}")

@@ -113,6 +113,9 @@ def test_a_job_that_slurm_has_lost_ends_its_run(alice: User) -> None:
     assert run.status()["verdict"] == run.end()["verdict"]
 
 
+@pytest.mark.full(
+    "tests/cluster/test_slurm_faults.py::test_a_job_that_slurm_has_lost_ends_its_run",
+)
 def test_of_an_array_those_points_are_lost_that_slurm_has_lost(alice: User) -> None:
     with forgetting(alice):
         job = alice.write("job.yaml", "command: [sh, -c, 'echo here; [ -e $GATE ] || sleep 600']\n")

@@ -159,6 +159,10 @@ def test_a_login_node_out_of_reach_ends_nothing_and_a_cancel_is_proved(laptop: L
     assert laptop.left(run) == []
 
 
+@pytest.mark.full(
+    "tests/cluster/test_slurm_login.py::test_a_run_is_submitted_followed_requeued_and_brought_home",
+    "tests/cluster/test_terminal.py::test_over_ssh_a_shell_and_a_rank_once_more_on_their_node",
+)
 def test_a_shell_a_rank_once_more_and_runs_that_wait_for_another(laptop: Laptop) -> None:
     laptop.write("main.py", RANK)
     named = laptop.write("hold.yaml", json.dumps({"script": "main.py", "limits": {"grace": "5s"}, **JOB}))
@@ -272,6 +276,9 @@ def test_a_sweep_is_one_array_there_and_nothing_of_it_stays(laptop: Laptop) -> N
     assert laptop.testbed.run(LAPTOP, "grep", "-r", "swordfish", ".local").code == 1
 
 
+@pytest.mark.full(
+    "tests/cluster/test_slurm_login.py::test_a_sweep_is_one_array_there_and_nothing_of_it_stays",
+)
 def test_a_point_of_an_array_there_is_requeued_alone(laptop: Laptop) -> None:
     laptop.write("main.py", STEPS)
     named = laptop.write(
@@ -300,6 +307,9 @@ def test_an_array_that_slurm_refuses_leaves_nothing_there_and_here(laptop: Lapto
         assert laptop.testbed.output("ctl", "ls", f"{SHARED}/{name}") == ""
 
 
+@pytest.mark.full(
+    "tests/cluster/test_slurm_login.py::test_a_sweep_is_one_array_there_and_nothing_of_it_stays",
+)
 def test_what_waits_of_an_array_there_costs_no_threads_and_is_cancelled_at_once(laptop: Laptop) -> None:
     laptop.write("main.py", STEPS)
     named = laptop.write(

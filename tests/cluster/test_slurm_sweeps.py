@@ -102,6 +102,10 @@ def test_the_trials_of_a_search_are_jobs_of_their_own_and_a_bad_one_is_stopped(a
     assert best["run_id"] == f"{sweep}.3"
 
 
+@pytest.mark.full(
+    "tests/cluster/test_slurm_sweeps.py::test_a_sweep_is_one_array",
+    "tests/cluster/test_slurm.py::test_a_requeued_job_goes_on_from_its_checkpoint",
+)
 def test_a_point_is_requeued_alone_and_a_sweep_cancelled_and_waited_for(alice: User) -> None:
     """The last one: its job number is the whole array's."""
     alice.write("count.py", COUNT)
@@ -128,6 +132,9 @@ def test_a_point_is_requeued_alone_and_a_sweep_cancelled_and_waited_for(alice: U
     assert re.fullmatch(rf"{sweep}\.[01], after which it was to start, was cancelled", reason)
 
 
+@pytest.mark.full(
+    "tests/cluster/test_slurm_sweeps.py::test_a_sweep_is_one_array",
+)
 def test_a_job_waits_in_the_queue_for_another(alice: User) -> None:
     alice.write("count.py", COUNT)
     count = "script: count.py\nargs: [4000]\nlauncher: exec\nlimits: {grace: 10s}\n"

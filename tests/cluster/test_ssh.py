@@ -110,6 +110,9 @@ def test_a_cancel_takes_a_checkpoint_from_which_another_run_goes_on_elsewhere(la
     assert first == max(steps) > 0
 
 
+@pytest.mark.full(
+    "tests/cluster/test_ssh.py::test_a_cancel_takes_a_checkpoint_from_which_another_run_goes_on_elsewhere",
+)
 def test_the_best_checkpoint_comes_here_beside_the_newest_ones(lab: Lab) -> None:
     at_its_end = "save_every=5, metric={'accuracy': 1 - abs(step - 9) / 100}, "
     program = TORCH_STEPS.replace("save_every=5, ", at_its_end)

@@ -34,6 +34,9 @@ def test_a_damaged_checkpoint_that_claims_to_be_the_newest_is_passed_over(lab: L
     assert not list((lab.home / ".local/state/orch/runs" / run / "checkpoints").glob("step_00099999"))
 
 
+@pytest.mark.full(
+    "tests/local/test_floods.py::test_a_full_disk_costs_the_log_and_not_the_run",
+)
 def test_a_full_disk_costs_no_checkpoint_that_was_there_and_is_named(lab: Lab) -> None:
     home = "/home/alice/.orch"
     lab.control.output("n1", "mkdir", home)

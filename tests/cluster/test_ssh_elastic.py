@@ -95,6 +95,9 @@ def test_without_a_spare_a_run_goes_on_with_the_nodes_that_are_left_and_the_same
     lab.assert_nothing_left(run, ("n1", "n3"), away="n2")
 
 
+@pytest.mark.full(
+    "tests/cluster/test_ssh_faults.py::test_a_machine_that_dies_is_replaced_by_a_spare",
+)
 def test_a_node_that_is_lost_before_anything_ran_is_replaced_as_well(lab: Lab) -> None:
     for host in ("n1", "n3"):
         lab.control.file(host, "/home/alice/ready").touch()

@@ -71,6 +71,10 @@ def test_a_node_that_only_the_controller_can_not_reach_at_the_end(lab: Lab) -> N
     assert_gc_removes_what_was_left_behind(lab, run)
 
 
+@pytest.mark.full(
+    "tests/unit/runs/test_last_moments.py::test_nothing_runs_again_over_ssh",
+    "tests/cluster/test_ssh_ends.py::test_a_node_that_only_the_controller_can_not_reach_at_the_end",
+)
 def test_a_node_that_is_off_right_after_the_end_before_anybody_has_heard_its_last_word(lab: Lab) -> None:
     run = about_to_end(lab)
     kill(lab.supervisor())
@@ -85,7 +89,7 @@ def test_a_node_that_is_off_right_after_the_end_before_anybody_has_heard_its_las
 
 
 @pytest.mark.full(
-    "tests/cluster/test_ssh_ends.py::test_a_node_that_is_off_right_after_the_end_before_anybody_has_heard_its_last_word",
+    "tests/cluster/test_ssh_ends.py::test_a_node_that_only_the_controller_can_not_reach_at_the_end",
 )
 def test_a_node_that_is_off_right_after_the_end_while_the_supervisor_is_at_work(lab: Lab) -> None:
     """Whether its last word was heard, and its folder removed, is a matter of milliseconds; the run's end is not."""

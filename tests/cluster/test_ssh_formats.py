@@ -72,6 +72,9 @@ def test_another_s_checkpoint_is_listed_pulled_and_sent_to_all_nodes_of_another_
     assert (refused.code, "there are: 100, 200" in refused.err) == (2, True), refused
 
 
+@pytest.mark.full(
+    "tests/cluster/test_ssh_elastic.py::test_node_0_may_be_lost_with_its_disk_while_the_laptop_is_closed",
+)
 def test_node_0_is_lost_with_its_disk_and_node_1_goes_on_from_its_replica(lab: Lab) -> None:
     job = lab.job("trainer", TRAINER, launcher="exec", args=["300", "wait"], limits={"join": 60})
     run = lab.submit(job, "-p", lab.profile(hosts=["n1", "n2"], spares=["n3"]))
@@ -92,7 +95,7 @@ def test_node_0_is_lost_with_its_disk_and_node_1_goes_on_from_its_replica(lab: L
 
 @pytest.mark.soak
 @pytest.mark.full(
-    "tests/cluster/test_ssh_formats.py::test_node_0_is_lost_with_its_disk_and_node_1_goes_on_from_its_replica",
+    "tests/cluster/test_ssh_elastic.py::test_node_0_may_be_lost_with_its_disk_while_the_laptop_is_closed",
 )
 def test_a_spare_in_node_0_s_place_is_given_the_newest_that_came_home(lab: Lab) -> None:
     job = lab.job("trainer", TRAINER, launcher="exec", args=["300", "wait"], limits={"join": 60})

@@ -73,6 +73,9 @@ if FULL:  # the sample has each of these in part: probe and relaunch are tested 
         lab.assert_nothing_left(run)
 
 
+@pytest.mark.full(
+    "tests/unit/node/agent/checkpoints/test_replica.py::test_after_a_copy_that_failed_or_is_late_no_save_waits_any_more_and_that_is_said_once",
+)
 def test_a_path_that_takes_small_packets_only_in_mid_run_costs_the_second_copies_and_nothing_else(lab: Lab) -> None:
     fields = {"limits": {"join": 60}, "hang": {"train": 10, "medians": 1}}
     job = lab.job("steps", TORCH_SLOW_AT_FIRST, args=["60", "0.1"], **fields)

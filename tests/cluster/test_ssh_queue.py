@@ -95,6 +95,10 @@ def test_who_waits_is_seen_by_all_and_cancel_leaves_the_queue(testbed: Control, 
     assert alice.orch("cancel", held, "--now").code == 0
 
 
+@pytest.mark.full(
+    "tests/cluster/test_ssh_queue.py::test_a_second_users_run_waits_and_starts_when_the_first_has_ended",
+    "tests/cluster/test_ssh_queue.py::test_who_waits_is_seen_by_all_and_cancel_leaves_the_queue",
+)
 def test_a_laptop_that_is_shut_is_passed_over_and_is_at_its_old_place_again(
     testbed: Control, alice: Lab, bob: Lab
 ) -> None:

@@ -173,6 +173,9 @@ def test_a_banner_a_noisy_bashrc_and_two_sessions_are_no_hindrance(lab: Lab) -> 
     assert "weights" in lab.log(run)
 
 
+@pytest.mark.full(
+    "tests/cluster/test_ssh_bytes.py::test_a_large_checkpoint_comes_whole_and_goes_on_to_another_host",
+)
 def test_a_host_behind_a_gateway(lab: Lab) -> None:
     lab.control.gate("n3", "n1")
     hosts = ["n1", "n2", {"host": "n3", "jump": "n1"}]
@@ -197,6 +200,9 @@ def test_doctor_says_what_is_wrong_on_each_node(lab: Lab) -> None:
     assert {check["level"] for check in found.json if check["host"] == "n3" and check["what"] != "ssh"} == {"-"}
 
 
+@pytest.mark.full(
+    "tests/cluster/test_ssh_refusals.py::test_doctor_says_what_is_wrong_on_each_node",
+)
 def test_doctor_names_a_way_to_the_master_that_is_closed(lab: Lab) -> None:
     rule = ("INPUT", "-i", "eth0", "-p", "tcp", "--dport", "20000:20100", "-j", "DROP")
     lab.control.output("n1", "iptables", "-A", *rule, user="root")

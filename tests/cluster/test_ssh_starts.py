@@ -95,6 +95,9 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.full(
+    "tests/cluster/test_ssh_starts.py::test_a_submit_that_is_killed_meanwhile_is_noticed_by_its_supervisor_which_ends_the_run",
+)
 def test_a_submit_that_is_interrupted_in_a_notebook_ends_its_run_though_the_notebook_lives_on(lab: Lab) -> None:
     lab.write("notebook.py", NOTEBOOK)
     argv = ("env", f"PYTHONPATH={REPO}", sys.executable, "notebook.py", lab.job("hold", HOLD), lab.profile())
@@ -105,6 +108,9 @@ def test_a_submit_that_is_interrupted_in_a_notebook_ends_its_run_though_the_note
     assert identify(notebook) is not None
 
 
+@pytest.mark.full(
+    "tests/cluster/test_ssh_starts.py::test_a_submit_that_is_killed_meanwhile_is_noticed_by_its_supervisor_which_ends_the_run",
+)
 def test_a_supervisor_that_is_killed_meanwhile_is_told_by_the_submit_and_no_run_is_left(lab: Lab) -> None:
     close_n3(lab)
     argv = lab.control.argv(LAPTOP, *lab.argv("submit", lab.job("hold", HOLD), "--profile", lab.profile()), TERM="dumb")

@@ -87,6 +87,9 @@ def test_points_go_one_at_a_time_are_ranked_and_others_wait_for_them(lab: Lab) -
         lab.assert_nothing_left(run, HOSTS)
 
 
+@pytest.mark.full(
+    "tests/cluster/test_ssh_sweeps.py::test_points_go_one_at_a_time_are_ranked_and_others_wait_for_them",
+)
 def test_a_sweep_cancelled_half_way_ends_all_its_points(lab: Lab) -> None:
     sweep, points = submit_sweep(lab, lab.job("hold", HOLD, launcher="exec", limits={"grace": "5s"}), "0..2")
     lab.until_said(points[0], "holding")

@@ -81,6 +81,9 @@ def test_a_student_with_a_script_of_torchrun_s(testbed: Control) -> None:
         assert window.type("cat results/outputs/out/model.bin; echo") == "weights\n"
 
 
+@pytest.mark.full(
+    "tests/cluster/test_ssh_queue.py::test_a_second_users_run_waits_and_starts_when_the_first_has_ended",
+)
 def test_two_people_and_their_machines(testbed: Control) -> None:
     profile = json.dumps({"kind": "ssh", "hosts": ["n1", "n2"], "nproc_per_node": 1, "slots": 1})
     for user, program in (("alice", HOLD), ("bob", TRAIN)):
@@ -112,6 +115,9 @@ def test_two_people_and_their_machines(testbed: Control) -> None:
 
 
 @pytest.mark.cluster("slurm", nodes=4)
+@pytest.mark.full(
+    "tests/cluster/test_slurm_login.py::test_a_run_is_submitted_followed_requeued_and_brought_home",
+)
 def test_a_user_of_slurm_on_the_login_node_and_at_a_laptop(testbed: Control) -> None:
     folder = "/shared/alice"
     put(testbed, LAPTOP, folder, train_py=TRAIN, train_sbatch=SBATCH)

@@ -108,6 +108,9 @@ def test_lines_to_be_pasted_work_during_a_run_and_after_it(lab: Lab) -> None:
     assert "ACCELERATE_USE_CPU=true" in config
 
 
+@pytest.mark.full(
+    "tests/cluster/test_terminal.py::test_over_ssh_a_shell_and_a_rank_once_more_on_their_node",
+)
 def test_over_ssh_a_closed_window_leaves_nothing_of_a_replay(lab: Lab) -> None:
     job = lab.job("hold", RANK, **JOB, args=["wait"])
     run = lab.submit(job, "-p", lab.profile(hosts=["n1"]), KEY=KEY)
@@ -129,6 +132,10 @@ def test_over_ssh_a_closed_window_leaves_nothing_of_a_replay(lab: Lab) -> None:
 
 
 @pytest.mark.cluster("slurm")
+@pytest.mark.full(
+    "tests/cluster/test_terminal.py::test_over_ssh_a_shell_and_a_rank_once_more_on_their_node",
+    "tests/cluster/test_slurm_login.py::test_a_run_is_submitted_followed_requeued_and_brought_home",
+)
 def test_in_slurm_a_shell_and_a_rank_once_more_inside_the_allocation(lab: Lab) -> None:
     lab.write("slurm.yaml", json.dumps({"kind": "slurm", "nodes": 2, "nproc_per_node": 1}))
     shared = {"ORCH_HOME": "/shared/alice-orch"}
@@ -148,6 +155,9 @@ def test_in_slurm_a_shell_and_a_rank_once_more_inside_the_allocation(lab: Lab) -
 
 
 @pytest.mark.cluster("docker")
+@pytest.mark.full(
+    "tests/cluster/test_terminal.py::test_over_ssh_a_shell_and_a_rank_once_more_on_their_node",
+)
 def test_in_its_container_a_shell_and_a_rank_once_more_in_its_image(lab: Lab, image: str) -> None:
     profile = lab.profile(hosts=["n1", "n2"], runtime="docker", python="python3")
     run = lab.submit(lab.job("hold", RANK, **JOB, container={"image": image}), "-p", profile, KEY=KEY)
