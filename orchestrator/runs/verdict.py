@@ -320,7 +320,8 @@ def _hint_on_module(culprit: Event) -> str:
     return (
         f"{python} on {culprit.get('host', '?')} has no module {module}"
         f"{f'; {which}: {others}' if others else ''}; choose one with python: in the profile or "
-        f"--set profile.python=PATH, install it ({python} -m pip install ...), or put the module into the code folder"
+        f"--set profile.python=PATH, install it ({python} -m pip install ...), or put the module into the code folder; "
+        "orch doctor -p PROFILE shows each machine's interpreter"
     )
 
 

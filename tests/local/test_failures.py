@@ -150,8 +150,8 @@ def agent_of(run: RunDir, node: int) -> Process:
 def test_a_rank_that_leaves_the_others_in_a_collective_is_blamed_and_nothing_is_tried_again(
     orch: Orch, project
 ) -> None:
-    folder = project(fail_py=COLLECTIVE, fail_yaml="script: fail.py\nretry: {infra: 3}\n")
-    assert orch("submit", str(folder / "fail.yaml"), "-p", "local-2x2", "-f", "--env", "HOW=leave").code == 100
+    folder = project(fail_py=COLLECTIVE, fail_yaml="script: fail.py\nargs: [leave]\nretry: {infra: 3}\n")
+    assert orch.with_torch("submit", str(folder / "fail.yaml"), "-p", "local-2x2", "-f").code == 100
     verdict = orch("why", "last", "--json").json
     assert (verdict["rank"], verdict["node"], verdict["code"], verdict["cause"]) == (2, 1, 0, "user_error")
     assert "ended with exit code 0 while rank" in verdict["reason"]

@@ -216,7 +216,7 @@ LIMITS = "hang: {train: 1s, medians: 1, other: 3m}\n"
 def test_ranks_that_wait_for_a_slow_save_are_no_hang(orch: Orch, project) -> None:
     folder = project(disk_py=SLOW_DISK, disk_yaml=f"script: disk.py\nresources: {{time: 3m}}\n{LIMITS}")
     nodes = ("--set", "profile.nproc_per_node=1")
-    done = orch("submit", str(folder / "disk.yaml"), "-p", "local-2x2", *nodes, "-f")
+    done = orch.with_torch("submit", str(folder / "disk.yaml"), "-p", "local-2x2", *nodes, "-f")
     assert done.code == 0, done.err
     run = orch.run()
     assert orch.events(run, "restart") == []
