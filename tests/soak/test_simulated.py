@@ -33,8 +33,7 @@ def test_stories_of_any_size(tmp_path: Path, soak: Soak) -> None:
     soak.end("simulated gangs of 3 to 80 nodes, a story each", count)
 
 
+@pytest.mark.soak(alone="minutes")
 def test_stories_of_four_thousand_nodes(tmp_path: Path, soak: Soak) -> None:
-    if not soak.full:
-        pytest.skip("minutes: SOAK=1 tells them")
     _tell_all(soak, tmp_path, [(which, 4000, Weather()) for which in range(len(STORIES))])
     soak.end("simulated gangs of 4,000 nodes, a story each", len(STORIES))
