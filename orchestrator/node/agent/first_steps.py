@@ -23,7 +23,7 @@ Message = dict[str, Any]
 
 
 class FirstSteps:
-    """One attempt's first steps, read from rank 0's heartbeat and from the lines appended to its metrics from now on."""
+    """One attempt's first steps, from rank 0's heartbeat and the lines that are appended to its metrics from now on."""
 
     def __init__(self, heartbeat: str, metrics: str) -> None:
         self.heartbeat, self.metrics = heartbeat, metrics
@@ -34,7 +34,7 @@ class FirstSteps:
             self.offset = 0
 
     def look(self) -> Message | None:
-        """Return {"loaded": STEP} or {"steps": [FIRST, SECOND]} once, as soon as it is known; None in all other calls."""
+        """Return {"loaded": STEP} or {"steps": [FIRST, SECOND]} in the first call that can; None in all others."""
         if self.is_known:
             return None
         beat = read_heartbeat(self.heartbeat) or {}

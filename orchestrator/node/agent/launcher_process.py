@@ -188,7 +188,7 @@ class LauncherProcess:
                 self.asked = None
                 with contextlib.suppress(ValueError):  # a line cut by its death
                     message = parse_json(line)
-                    if isinstance(message, dict) and message.get("kind") != "pong":  # any line shows that the launcher is alive
+                    if isinstance(message, dict) and message.get("kind") != "pong":  # other kinds show life too
                         self.on_report(message)
         except ValueError:  # a line beyond all bounds: whatever writes it is no launcher of ours any more
             self.kill()

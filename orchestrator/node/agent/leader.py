@@ -413,7 +413,7 @@ class Leader:
             self._stop(StopReason.FAILURE, FAILURE_GRACE)
 
     def _seek_module(self, exit_report: Message) -> None:
-        """Ask every node for the module that a rank lacked, because the other ranks are stopped before they can report it."""
+        """Ask every node for the module that a rank lacked; other ranks are stopped before they can report it."""
         module = missing_module_of(exit_report)
         if module and not self.sought and self.task.nnodes > 1 and self.task.program.kind != "command":
             self.sought = module  # a `command:` may use another interpreter than the launcher's
@@ -441,7 +441,7 @@ class Leader:
         self.exits_on.setdefault(exit_report["node"], []).append(exit_report)
 
     def _on_stall(self, node: int, message: Message, now: float) -> None:
-        """Note a rank that has been silent for half of its limit or for all of it, and request stacks from all nodes."""
+        """Note a rank that was silent for half of its limit or all of it, and request stacks from all nodes."""
         if self.phase is not Phase.RUNNING:
             return
         self.standstill.note(node, message, now)
@@ -513,14 +513,14 @@ class Leader:
         self._stop(StopReason.FAILURE, FAILURE_GRACE)
 
     def _on_folder_lost(self, node: int, message: Message, now: float) -> None:
-        """Note that the run's folder or a part of it was removed on a node, perhaps with the heartbeats of the node's ranks."""
+        """Note that a node lost the run's folder or a part of it, perhaps with the heartbeats of its ranks."""
         self.folders_lost[node] = message["path"]
         if message["with_heartbeats"]:
             self.standstill.unseen.add(node)
         self.record("folder_lost", of=node, host=self._host(node), path=message["path"])
 
     def _cause_of(self, failure: Message) -> str:
-        """Return the budget that a failure draws on. A rank is not to blame if its files were removed during the run."""
+        """Return the budget that a failure draws on. A rank whose files were removed is not to blame."""
         return "infra" if self.folders_lost else cause_of(failure)
 
     def _how_folders_were_lost(self) -> str:

@@ -37,7 +37,7 @@ class Offer:
             self._record(found)
 
     async def watch_saves(self) -> None:
-        """Check the saved checkpoints until the answer is known. The pauses grow, because a large folder takes long to list."""
+        """Check the saved checkpoints until the answer is known, after growing pauses: a listing may be slow."""
         pause = 1.0
         while not (self.is_known or self.has_ended):
             await asyncio.sleep(pause)

@@ -102,7 +102,7 @@ class Ranks:
             self._trouble(f"the launcher can't be started with {self.task.python}: {error}", "user_error")
 
     def _trouble(self, reason: str, cause: str, tail: Sequence[str] = ()) -> None:
-        """Report to the record and to the leader that this node can't take part; `tail` is the end of its launcher's log."""
+        """Report to the record and to the leader that this node can't take part; `tail` is from its launcher's log."""
         self.events.write("trouble", reason=reason, cause=cause, tail=list(tail))
         self.tell({"kind": "trouble", "reason": reason, "cause": cause, "tail": list(tail)})
 
@@ -204,7 +204,7 @@ class Ranks:
         if self.running and self.stop_deadline is None:
             ranks = self.members if self.task.launcher in ("torchrun", "accelerate") else self.running
             for news in self.heartbeats.news(attempt_folder(self.node_dir, self.attempt), ranks, now):
-                if news["kind"] == "stall" and not news["full"]:  # the leader records a stall of the full limit, if it counts
+                if news["kind"] == "stall" and not news["full"]:  # the leader records a full stall
                     self.events.write(**news, attempt=self.attempt)
                 self.tell({**news, "attempt": self.attempt})
         if self.stop_deadline is not None and now > self.stop_deadline:
@@ -240,7 +240,7 @@ class Ranks:
     # -- reports
 
     async def report(self, message: Message) -> None:
-        """Handle the launcher's report. A malformed report is recorded as trouble of this node and never ends the agent.
+        """Handle the launcher's report. A malformed report is recorded as this node's trouble and never ends the agent.
 
         A launcher in a container may send anything, because anybody may have built the image.
         """

@@ -1,8 +1,8 @@
 """The agent inside a Slurm job. It finds its node, the other nodes and the number of this start.
 
-Slurm starts the same task again after a preemption, a lost node or a requeue. So the task's file is kept, and each start
-takes the next attempt number. If the run needs another start, the agent leaves a file for the batch script, which
-requeues the job.
+Slurm starts the same task again after a preemption, a lost node or a requeue. So the task's file is kept, and each
+start takes the next attempt number. If the run needs another start, the agent leaves a file for the batch script,
+which requeues the job.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def history_of(run_dir: str, start: int) -> History:
     """Return what earlier starts left in node 0's record, which is on the shared folder whichever host wrote it."""
     events = read_events(f"{node_folder(run_dir, 0)}/events.jsonl", run_dir)
     is_now = (event.get("kind") == EventKind.SLURM_JOB and event.get("start") == start for event in events)
-    before = next((index for index, found in enumerate(is_now) if found), len(events))  # node 0 may have started already
+    before = next((index for index, found in enumerate(is_now) if found), len(events))  # node 0 may have begun before
     return History(events[:before], _read(word_path(run_dir, start - 1)))
 
 

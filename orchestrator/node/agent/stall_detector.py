@@ -120,12 +120,13 @@ def culprit_of_hang(
     1. stopped ranks
     2. the rank that is `missing` from a collective
     3. ranks outside any collective
+    4. all other ranks
 
     Several candidates are compared in this order:
 
-    1. A rank that has exceeded a longer limit comes first, because the others may have waited for it.
-    2. A rank comes next if the fewest ranks stand at its place. A rank that has not answered yet has no known place.
-    3. The rank with the fewest steps comes last.
+    1. A rank that has exceeded a longer limit precedes others, because they may have waited for it.
+    2. A rank precedes others if fewer ranks are at its line. A rank that is late with its answer comes last here.
+    3. A rank with fewer steps precedes others.
 
     `stacks` maps each rank to its process state (T is stopped), to whether its main thread waits in a collective, and
     to the line of the program that it has reached.

@@ -17,7 +17,7 @@ class Standstill:
     """The stalls of one attempt, as the nodes' agents report them."""
 
     stalls: dict[int, Message] = field(default_factory=dict)  # by rank; `since` is the leader's time
-    patience: dict[int, float] = field(default_factory=dict)  # the time at which the longer limits of a node's ranks end, by node
+    patience: dict[int, float] = field(default_factory=dict)  # by node, when its ranks' longer limits end
     unseen: set[int] = field(default_factory=set)  # nodes whose ranks' heartbeats are lost with their folder
     waited: float = 0.0  # the last time at which a rank was inside a longer limit
     counted: set[int] = field(default_factory=set)  # ranks whose stall counts as a hang
@@ -68,7 +68,7 @@ class Standstill:
         return new
 
     def full(self) -> list[Message]:
-        """Return the stalls whose full limit has passed. They are the candidates for the blame once any of them counts."""
+        """Return the stalls whose full limit has passed: the candidates for the blame once any of them counts."""
         return [stall for stall in self.stalls.values() if stall["full"]]
 
     def _look(self, now: float) -> None:

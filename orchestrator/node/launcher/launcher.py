@@ -316,7 +316,7 @@ class Launcher:
         self.report("stacks", ranks=ranks, recorders={rank: self.groups.get(rank, {}) for rank in self.recorders})
 
     def _described(self, rank: int, pid: int) -> dict[str, Any]:
-        """Return the line that a rank has reached. An error here must not end the launcher, because that would end the ranks."""
+        """Return the line that a rank has reached. An error here must not end the launcher and its ranks."""
         try:
             return describe(pid, files_of(self.folder, rank)["stack_file"])
         except Exception:  # noqa: BLE001 (the rank's process may have written any text)

@@ -143,7 +143,7 @@ def _add(found: Found, root: str, walk: _Walk, before: Baseline, since: int = 0)
 
 
 class _Walk:
-    """A walk through a folder that collects the files that the matcher accepts (all files without a matcher), and obstacles.
+    """A walk through a folder that collects obstacles and the files that the matcher accepts (all without a matcher).
 
     `skips` tells which paths are left out before the matcher is used. `run_dir` is the folder that is searched whole.
     """
@@ -193,7 +193,7 @@ class _Walk:
                     self._pass_over(path, folder)
 
     def _pass_over(self, path: str, folder: str) -> None:
-        """Note a link that leads out of the run's folder, or an entry that is no file. A link's target inside is an output."""
+        """Note an entry that is no file, or a link out of the run's folder. Targets of other links are outputs."""
         try:
             target = os.readlink(f"{self.top}/{path}")
         except OSError:

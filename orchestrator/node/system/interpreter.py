@@ -29,7 +29,7 @@ def ask_interpreter(python: str, *argv: str, seconds: float = ASK_SECONDS) -> di
             [python, *argv], capture_output=True, timeout=seconds, check=False, stdin=subprocess.DEVNULL, text=True,
             cwd="/",
         )  # fmt: skip
-        found = parse_json(done.stdout.strip().rpartition("\n")[2] or "null")  # the interpreter may have printed other lines before
+        found = parse_json(done.stdout.strip().rpartition("\n")[2] or "null")  # other lines may come before
     except OSError as error:
         raise InterpreterError(f"can't be started: {error.strerror}") from error
     except (subprocess.TimeoutExpired, ValueError) as error:

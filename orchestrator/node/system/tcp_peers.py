@@ -1,4 +1,4 @@
-"""Finds the user at the other end of a local TCP connection, and the owner of a listening socket, as the kernel reports."""
+"""Finds the user of a local TCP connection or of a listening socket, as the kernel reports them."""
 
 from __future__ import annotations
 
