@@ -73,7 +73,7 @@ class BackendError(OrchError):
 
 
 class PythonMissingError(BackendError):
-    """A machine took the connection, and its python3 is missing, too old or broken, so that orch's server can't run."""
+    """A machine accepted the connection, but its python3 is missing, too old or broken, so orch's server can't run."""
 
 
 class PlacesTakenError(BackendError):

@@ -26,7 +26,7 @@ def stage_replay(run: RunDir, name: str, checkpoint: Path | None, order: Order, 
 
 
 def _lay_ignored(run: RunDir, copy: Path) -> None:
-    """Bring what is ignored in the user's own code folder into the copy, as the run itself has it."""
+    """Add the ignored files of the user's code folder to the copy, as the run itself has them."""
     record = run.record()
     code, folder = record.job.get("code"), Path(record.code_dir or "")
     if not isinstance(code, dict) or not record.code_dir or not folder.is_dir():

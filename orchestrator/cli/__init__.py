@@ -19,7 +19,7 @@ __all__ = ["main", "orch"]
 # Objects between two looks for garbage: what a command imports stays, and to look through it takes a tenth of its time.
 GARBAGE = 50_000
 ROOM = "make room there: df -h shows the space, df -i the files that may still be made"
-# Errors that tell of this machine, and of no mistake in orch; and what to do about each.
+# Errors that are caused by this machine and not by a bug in orch, each with the advice for it.
 OF_THE_MACHINE = {
     errno.ENOSPC: ROOM,
     errno.EDQUOT: ROOM,
@@ -57,14 +57,14 @@ def main() -> NoReturn:
         else:
             where = f"{error.filename}: " if error.filename else ""
             code = _say_error(OrchError(f"{where}{error.strerror}", OF_THE_MACHINE[error.errno]))
-    except Exception as error:  # noqa: BLE001 (a bug in orch is told in a sentence, whatever it is)
+    except Exception as error:  # noqa: BLE001 (any bug in orch is reported in one sentence)
         code = _say_bug(error)
     gc.freeze()  # the system takes all of it back; Python's exit would look through it once more first
     sys.exit(code)
 
 
 def _say_bug(error: Exception) -> int:
-    """Print an error that nothing in orch expected, and return its exit code; with ORCH_DEBUG, raise it."""
+    """Print an unexpected error and return its exit code. Raises the error instead if ORCH_DEBUG is set."""
     if os.environ.get("ORCH_DEBUG"):
         raise error
     say(f"orch: an error in orch itself: {type(error).__name__}: {error}")

@@ -53,7 +53,7 @@ def show_plan(
 
 
 def say_unknown_secrets(runs: Sequence[RunDir], verb: str, where: str) -> list[str]:
-    """Say which secrets of these runs can't be taken out of the file that was written, and return their names."""
+    """Print which secrets of these runs can't be removed from the written file, and return their names."""
     from orchestrator.runs.leaving import unknown_secrets
 
     if unknown := unknown_secrets(*runs):

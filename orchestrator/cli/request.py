@@ -92,7 +92,7 @@ def request(
     after: str | None = None,
     program: str = "",
 ) -> Any:
-    """Return what the options that submit, run and plan share ask for; `program` starts Python in a typed line."""
+    """Return the request of the options that submit, run and plan share; `program` starts Python in a typed line."""
     from orchestrator.prepare.prepare import Request
 
     nproc = shared["nproc_per_node"]

@@ -34,10 +34,10 @@ def find_uv() -> Path:
 
 
 def run_uv(*args: str, cwd: Path = NOBODYS, given: str = "") -> str:
-    """Return what a command of uv prints. Raises UvError with its last lines if it fails.
+    """Return the output of a uv command. Raises UvError with its last lines if it fails.
 
-    uv takes settings and interpreters (`.venv`) from its working folder and from all folders above that. So a command
-    runs in / unless it needs the job's folder, and then `--python` has to name the interpreter.
+    uv takes settings and interpreters (`.venv`) from its working folder and from all folders above it. So a command
+    runs in / unless it needs the job's folder. In the job's folder, `--python` has to name the interpreter.
     """
     argv = [str(find_uv()), *args, "--no-python-downloads"]
     try:

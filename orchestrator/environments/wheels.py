@@ -121,7 +121,7 @@ class WheelStore:
 
 def _open(url: str) -> IO[bytes]:
     """Open an address; OSError or ValueError where that fails. Credentials are the address's own, or of ~/.netrc."""
-    import netrc  # noqa: PLC0415 (only what is missing is fetched)
+    import netrc  # noqa: PLC0415 (only for a wheel that has to be fetched)
     import urllib.request  # noqa: PLC0415 (as above)
     from http.client import HTTPException  # noqa: PLC0415 (as above)
 

@@ -72,7 +72,7 @@ def _redacted(found: Comparison, redact: Redaction) -> Comparison:
 
 
 def _shown(redact: Redaction, row: Row, value: str) -> str:
-    """Return a value without secrets; a field of a document whose name looks secret loses its value."""
+    """Return a value without secrets. A field of a document loses its value if its name looks secret."""
     is_written = row.section in ("job", "profile") and value != NOTHING
     return str(redact.json(value, row.what if is_written else ""))
 
@@ -171,7 +171,7 @@ def _text(run: RunDir, path: str, entry: list[str]) -> list[str] | None:
     try:
         if entry[0] not in "fx":
             return None
-        content = read_regular(file, TEXT_BYTES, run.path / "code")  # which is a link in the runs of a sweep
+        content = read_regular(file, TEXT_BYTES, run.path / "code")  # a sweep's runs have a link there
         return content.decode().splitlines() if hashlib.sha256(content).hexdigest() == entry[1] else None
     except (OSError, ValueError):
         return None

@@ -161,14 +161,14 @@ def _notes(launch: LaunchPlan, port: int) -> list[str]:
 
 
 def notes_on_secrets(launch: LaunchPlan) -> list[str]:
-    """Return a comment that names the variables that a person has to set before; none if there are none."""
+    """Return a comment that names the variables that the user has to set first; empty if there are none."""
     likely = (name for task in launch.tasks for name, _ in secret_values({}, task.env))
     names = dict.fromkeys([*launch.secret_names, *likely])
     return [f"# export these before, they hold secrets and are not written here: {', '.join(names)}"] if names else []
 
 
 def redacted(run: RunDir, text: str) -> str:
-    """Return shell lines without secrets, and with a note if one was masked in them: names and paths stay."""
+    """Return shell lines with masked secrets, and a note if a secret was masked. Names and paths are kept."""
     shown = redaction_of_message(run).known(text)
     return shown if shown == text else f"# {MASKED} stands for a secret: write it there\n{shown}"
 
@@ -207,9 +207,9 @@ def _has_no_gpus(run: RunDir) -> bool:
 
 
 def by_hand(task: NodeTask, argv: list[str], more: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return shell lines that go where the ranks start and give them the job's variables, and `more`.
+    """Return shell lines that change to the ranks' working folder and export the job's variables and `more`.
 
-    Variables that probably hold a secret are left out: `notes_on_secrets` names them.
+    Variables that probably hold a secret are left out, and `notes_on_secrets` names them.
     """
     path = ":".join([*archive_argv(task), *filter(None, [task.env.get("PYTHONPATH")])])
     variables = {**task.env, "PYTHONPATH": path, **more}

@@ -56,7 +56,7 @@ def judge(root: Path, *, unknown: bool) -> Judge:
             return None
         if (root / "runs" / run_id / "verdict.json").exists():
             return Ruling(True, f"its run {run_id} has ended", RunDir(root / "runs" / run_id))
-        if (root / "live" / run_id).exists():  # it was this folder's
+        if (root / "live" / run_id).exists():  # the run was in this state folder
             return Ruling(True, f"the folder of its run {run_id} was deleted")
         why = f"its run {run_id} is not in this state folder"
         if has_agent:

@@ -34,9 +34,9 @@ def collect_files(root: Path, *, dry_run: bool) -> Iterator[Finding]:
 
 
 def _remove(root: Path, path: Path) -> None:
-    """Remove a file, link or folder. A run's own folder may be a link of the user's, which leads to the run.
+    """Remove a file, link or folder. The run's own folder may be a link that the user made, and that link is followed.
 
-    A run's program may have made any other link, to a folder that has nothing to do with orch.
+    Other links are not followed, because a run's program may have made them to folders that are not orch's.
     """
     if path.parent == root / "runs":
         delete_folder(path)

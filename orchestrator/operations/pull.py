@@ -165,9 +165,9 @@ def _output(output: Output, target: Path) -> Copied | None:
 
 
 def _grown(source: Path, target: Path, name: str, below: Path | None = None) -> Copied | None:
-    """Copy what the source holds now; where the target is its beginning, only the rest.
+    """Copy the present content of the source, or only the rest if the target already holds its beginning.
 
-    None without a source, or if a program has put a link or a pipe in its place.
+    Return None if there is no source, or if a program has put a link or a pipe in its place.
     """
     try:
         with opened(source, below) as reading:
@@ -214,7 +214,7 @@ def _append(reading: Any, writing: Any, digest: Hasher, count: int) -> None:
 
 
 def _verify(path: Path, checksum: Checksum) -> None:
-    if not checksum.is_of(path.resolve()):  # in the folder that the user has named, links are followed
+    if not checksum.is_of(path.resolve()):  # links in the folder that the user named are followed
         raise OrchError(
             f"{path} does not hold what was copied into it", "its disk may be broken; pull elsewhere: --to DIR"
         )
@@ -339,7 +339,7 @@ def _verified(source: Path, target: Path, checksum: Checksum) -> Copied:
     if target.exists() and checksum.is_of(target.resolve()):
         return _copied(target, checksum, "kept")
     partial = target.with_name(f".{target.name}.{checksum.hex[:16]}.partial")
-    with opened(source, source.parents[1]) as reading:  # once open it stays, even when the run deletes it
+    with opened(source, source.parents[1]) as reading:  # an open file can be read even after the run deletes it
         have = partial.stat().st_size if partial.exists() else 0
         for start in dict.fromkeys((have, 0)):
             reading.seek(start)
@@ -357,7 +357,7 @@ def _verified(source: Path, target: Path, checksum: Checksum) -> Copied:
 
 
 def _content(path: Path) -> bytes:
-    """Return the contents of a small file of the folder that the user has named."""
+    """Return the contents of a small file in the folder that the user named."""
     return read_regular(path.resolve(), MOST_RECORD)
 
 

@@ -1,6 +1,6 @@
-"""The Python that trains on this machine: the interpreter with which the user's shell would run the same line.
+"""Chooses the Python that trains on this machine: the interpreter that the user's shell would use for the same line.
 
-No interpreter is started to find that out, except for a command that is a shell script, such as pyenv's.
+No interpreter is started for that, unless the command is a shell script, such as a shim of pyenv.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOST_READ: Final = 4096
 ASK: Final = "import json, sys; print(json.dumps({'python': sys.executable}))"
 OPTION: Final = "name another interpreter: --set profile.python=PATH, or python: in the profile"
 _PYTHON: Final = re.compile(r"(python|pypy)[0-9.]*")
-_EXEC: Final = re.compile(rb"^'''exec' (.+?) \"\$0\" \"\$@\"$", re.MULTILINE)  # as pip writes for long paths
+_EXEC: Final = re.compile(rb"^'''exec' (.+?) \"\$0\" \"\$@\"$", re.MULTILINE)  # pip's line for long paths
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class Interpreter:
 
 
 def of_shell(program: str, environ: Mapping[str, str], *, needs_torch: bool = False) -> Interpreter:
-    """Return the interpreter of the program that a line names, else of the active environment, else orch's own.
+    """Return the interpreter of the named program, else of the active environment, else orch's own.
 
-    `program` is torchrun, accelerate, python or the like; empty if the line, or the job, names none.
-    With `needs_torch` an active environment without torch is passed over if orch's own has torch.
+    `program` is torchrun, accelerate, python or a similar program; empty if the line or the job names no program.
+    With `needs_torch`, an active environment without torch is skipped if orch's own environment has torch.
     Raises UsageError if the program's interpreter does not answer.
     """
     found = shutil.which(program, path=environ.get("PATH", os.defpath)) if program else None
@@ -59,7 +59,7 @@ def of_shell(program: str, environ: Mapping[str, str], *, needs_torch: bool = Fa
 
 
 def _of_program(path: str, environ: Mapping[str, str]) -> str:
-    """Return the interpreter of a program; empty if it is no Python program."""
+    """Return the interpreter of a program; empty if the program is not a Python program."""
     head = _head(path)
     is_python = _PYTHON.fullmatch(os.path.basename(path)) is not None
     if is_python and not head.startswith(b"#!"):
@@ -72,12 +72,12 @@ def _of_program(path: str, environ: Mapping[str, str]) -> str:
         return words[0]
     if name == "sh" and (match := _EXEC.search(head)):
         return shlex.split(match[1].decode("utf-8", "replace"))[0]
-    beside = path if is_python else f"{os.path.dirname(path)}/python"  # a shell script, as pyenv's shims are
+    beside = path if is_python else f"{os.path.dirname(path)}/python"  # a shell script, such as a shim of pyenv
     return _answered(beside) if os.access(beside, os.X_OK) else ""
 
 
 def _head(path: str) -> bytes:
-    """Return how a program's file begins; empty if it can't be read. A program in ~/.local/bin may be a link."""
+    """Return the first bytes of a program's file; empty if it can't be read. Programs in ~/.local/bin may be links."""
     try:
         return read_part(os.path.realpath(path), 0, MOST_READ)
     except OSError:
@@ -85,7 +85,7 @@ def _head(path: str) -> bytes:
 
 
 def _answered(python: str) -> str:
-    """Return the path itself if it is an interpreter, else what the script of that name says its interpreter is."""
+    """Return the path itself if it is an interpreter, else the interpreter that the script at this path names."""
     is_script = python and _head(python).startswith(b"#!")
     return str(_ask(python).get("python") or "") if is_script else python
 
@@ -117,9 +117,9 @@ def _is_torch_here() -> bool:
 
 
 def check_starts(python: str, cache: Path) -> None:
-    """Raise UsageError if an interpreter other than orch's own does not answer; an answer is kept for later submits.
+    """Raise UsageError if an interpreter other than orch's own does not answer. An answer is cached for later submits.
 
-    A path that does not exist is left to the agent, which knows the command it could not start.
+    A path that does not exist is left to the agent, which reports the command that it could not start.
     """
     path = shutil.which(os.path.expanduser(python))
     if python == sys.executable or path is None:

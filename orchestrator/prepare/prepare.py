@@ -52,7 +52,7 @@ class Request:
     args: tuple[str, ...] = ()  # of the program, after the job's own
     debug_rank: int | None = None  # waits for a debugger
     notify_on: tuple[str, ...] = ()  # instead of the events that the job names
-    program: str | None = None  # which starts Python in the line that was typed; empty if none. None: nobody typed one
+    program: str | None = None  # starts Python in the typed line; empty: no program does; None: no line was typed
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def prepare(root: Path, request: Request) -> Prepared:
 
 
 def _interpreter(request: Request, job: Job, profile: AnyProfile, repeats: RunDir | None) -> Interpreter | None:
-    """Return the interpreter that trains on this machine; None if the profile, an image or a lock says so instead."""
+    """Return the interpreter that trains on this machine; None if the profile, an image or a lock decides it."""
     if profile.kind != "local" or profile.python or profile.runtime != "none" or job.environment is not None:
         return None
     from orchestrator.prepare.interpreter import Interpreter, of_shell  # noqa: PLC0415 (only a local run needs it)
@@ -141,7 +141,7 @@ def _interpreter(request: Request, job: Job, profile: AnyProfile, repeats: RunDi
 
 
 def _check_interpreter(root: Path, profile: AnyProfile, interpreter: Interpreter | None) -> None:
-    """Raise UsageError if the interpreter that is to train on this machine does not answer."""
+    """Raise UsageError if the interpreter for the training on this machine does not answer."""
     python = profile.python if interpreter is None else interpreter.path
     if python is None or profile.kind != "local" or profile.runtime != "none" or python == sys.executable:
         return
@@ -234,14 +234,14 @@ def _checkpoint_of(root: Path, text: str) -> str:
 
 
 def is_here(prepared: Prepared) -> bool:
-    """Tell whether the run can read the user's own code folder: it is on this machine, or shares its disks."""
+    """Tell whether the run can read the user's own code folder because it runs on this machine or shares its disks."""
     return kind_of(dict(prepared.profile)) in ("local", "slurm") and prepared.profile.runtime == "none"
 
 
 def files_to_send(prepared: Prepared) -> tuple[str, ...] | None:
-    """Return the files of the code folder that the job's command line names, for a copy that has them in any case.
+    """Return the files of the code folder that the job's command line names. They are copied even if they are ignored.
 
-    None for a run that can read the folder itself.
+    Return None if the run can read the folder itself.
     """
     if is_here(prepared):
         return None
@@ -259,7 +259,7 @@ class Shipment:
     files: int
     bytes: int
     here: tuple[str, ...]
-    left_out: str = ""  # how much of the folder an ignore file leaves out
+    left_out: str = ""  # a line about the files that an ignore file leaves out
 
 
 def shipment(prepared: Prepared) -> Shipment:

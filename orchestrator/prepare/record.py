@@ -99,7 +99,7 @@ def copy_code(prepared: Prepared, run: RunDir) -> dict[str, Any]:
     from orchestrator.node.server.outputs import baseline  # noqa: PLC0415 (only a submit needs it)
 
     facts = _copied(prepared, run)
-    ignored = facts.pop("ignored", None)  # of a repeated run, nobody has looked yet
+    ignored = facts.pop("ignored", None)  # unknown for a repeated run
     if is_here(prepared):
         facts["linked"] = _lay_ignored(prepared, run.path / "code", ignored)
     facts = {name: value for name, value in facts.items() if name not in ("left_out", "linked") or _says(value)}
@@ -113,7 +113,7 @@ def _says(value: Any) -> bool:
 
 
 def _lay_ignored(prepared: Prepared, copy: Path, ignored: Sequence[str] | None) -> tuple[str, ...]:
-    """Bring what is ignored in the code folder into the copy of it; return the checkpoints that are only links."""
+    """Add the ignored files of the code folder to its copy; return the checkpoints that are only linked."""
     code, folder = prepared.loaded.job.code, prepared.loaded.code_dir
     if ignored is None:
         from orchestrator.runs.files.code_snapshot import ignored_paths  # noqa: PLC0415 (few runs are repeated)
@@ -122,7 +122,7 @@ def _lay_ignored(prepared: Prepared, copy: Path, ignored: Sequence[str] | None) 
         ignored = [path for path in ignored if not os.path.lexists(copy / path)]
     if not ignored:
         return ()
-    from orchestrator.runs.files.laid_files import lay  # noqa: PLC0415 (most folders ignore nothing that is there)
+    from orchestrator.runs.files.laid_files import lay  # noqa: PLC0415 (most folders have no ignored files)
 
     return lay(folder.resolve(), copy, ignored, code.max_size)
 

@@ -30,12 +30,12 @@ def given_to(job: Job, code_dir: Path) -> Saved | None:
     if resume in ("auto", "never"):
         return None
     path = os.path.join(code_dir, os.path.expanduser(resume))
-    own = newest(path) if job.training is not None else None  # other formats may lie in the folder too
+    own = newest(path) if job.training is not None else None  # the folder may have other formats too
     return at(path if own is None else f"{path}/{own}")
 
 
 def check_format(job: Job, code_dir: Path) -> None:
-    """Raise UsageError if the job can't load the checkpoint that it is given, with its format and its place."""
+    """Raise UsageError, with the checkpoint's format and place, if the job can't load its checkpoint."""
     if (given := given_to(job, code_dir)) is None:
         return
     what = f"{given.path} is {_NAMES[given.format]}"
@@ -52,7 +52,7 @@ def check_format(job: Job, code_dir: Path) -> None:
 
 
 def note_on_resume(job: Job, code_dir: Path) -> str:
-    """Return what is passed to the program and who loads it, in one line; empty if nothing is given from here."""
+    """Return one line about the checkpoint that is given from here, and who loads it; empty if there is none."""
     if (given := given_to(job, code_dir)) is None:
         return ""
     step = f" of step {given.step}" if given.is_counted else ""

@@ -40,16 +40,16 @@ class EventKind:
     LAUNCHER_IMPORTED = "launcher_imported"  # the launcher is up: the torch version, the seconds
     LAUNCHER_STARTED = "launcher_started"  # the ranks' pids
     LAUNCHER_LOG_ERROR = "launcher_log_error"  # a rank's output can't be written
-    REPORT_FAILED = "launcher_report_failed"  # an error in what is said about a rank's end: `what`, `error`
+    REPORT_FAILED = "launcher_report_failed"  # an error in the details of a rank's end: `what`, `error`
     LAUNCHER_KILLED = "launcher_killed"  # its ranks did not end in time
     LAUNCHER_GONE = "launcher_gone"  # it ended unasked: its exit code, its last words
     STARTED = "started"  # the node's ranks of an attempt
     FIRST_STEPS = (
-        "first_steps"  # rank 0's: the step that it has `loaded`, or its first two `steps`, or that it `saved` first
+        "first_steps"  # of rank 0: the step that it `loaded`, its first two `steps`, or the step that it `saved` first
     )
     SLEPT = "slept"  # the leader did not run for so many seconds: suspended, or paused
     SAMPLING_FAILED = "sampling_failed"  # how busy the node is can't be written, or not be looked at: `reason`
-    STALL = "stall"  # a rank was silent for half of its limit; `full`: by the leader, the rank counts as hung
+    STALL = "stall"  # a rank was silent for half of its limit; `full`: the leader counts the rank as hung
     RANK_EXIT = "rank_exit"  # the code or signal of one rank
     SIGNAL = "signal"  # the agent was sent one; `cancelled` where a cancel is recorded
     TROUBLE = "trouble"  # the launcher can't do its work
@@ -73,7 +73,7 @@ class EventKind:
     STACKS = "stacks"  # what the ranks were doing when one hung
     ATTEMPT_FAILED = "attempt_failed"  # its culprit and its cause
     RESTART = "restart"  # the same agents start the ranks again
-    SECOND_COPY_FAILED = "second_copy_failed"  # node 1 could not be given a checkpoint, nor is it in this attempt
+    SECOND_COPY_FAILED = "second_copy_failed"  # a copy to node 1 failed; no other is tried in this attempt
     GANG_ENDED = "gang_ended"  # how the leader ended the gang
 
 

@@ -1,4 +1,4 @@
-"""What makes a success: the exits of all ranks of an attempt, whichever process of orch has died since. Pure."""
+"""Decides success by the exits of all ranks of an attempt, even if processes of orch have died since. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Event = Mapping[str, Any]
 
 
 def exited_well(report: Event) -> bool:
-    """Tell whether a rank has exited with 0 by itself: orch had not stopped it, and its last checkpoint is saved."""
+    """Tell whether a rank has exited with 0 without being stopped by orch, and has saved its last checkpoint."""
     return report.get("code") == 0 and not any(report.get(name) for name in ("signal", "stopped", "unsaved"))
 
 
@@ -19,7 +19,7 @@ def successful_attempt(by_node: Mapping[int, Iterable[Event]], *, rank0_done: bo
     """Return the newest attempt if every rank of it has exited well, else None.
 
     by_node: the events of every node of the run. rank0_done: whether rank 0's marker of that attempt exists.
-    The leader's `gang_ended` is not needed. An agent that dies after the last exit takes nothing back.
+    The leader's `gang_ended` is not needed. The death of an agent after the last exit does not change the success.
     """
     goes = [event for event in by_node.get(0, ()) if event.get("kind") == EventKind.GO]
     attempt = goes[-1].get("attempt") if goes else None

@@ -40,7 +40,7 @@ def write_atomic(path: str | Path, data: bytes, *, mode: int = READABLE, durable
 def open_own(path: str | Path, flags: int, mode: int = READABLE) -> int:
     """Open a file of orch's own and return its descriptor.
 
-    Raises OSError if a link, which may lead anywhere, or a pipe, which nobody may read, is in its place.
+    Raises OSError if a link or a pipe is in its place: a link may lead anywhere, and a pipe may have no reader.
     """
     return open_in_own_folder(path, flags, mode)
 

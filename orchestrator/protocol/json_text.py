@@ -1,16 +1,16 @@
-"""JSON that another machine or program has written, which may be anything. Python 3.9, pure."""
+"""Parses JSON from other machines and programs, which may have written anything. Python 3.9, pure."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-MOST_LEVELS = 100  # of lists and objects in each other: code that walks a value recursively must not end by it
+MOST_LEVELS = 100  # of nested lists and objects, so that recursive code does not overflow the stack
 
 
 def parse_json(text: str | bytes) -> Any:
     """Return the value. Raises ValueError if the text is not JSON, or is nested more than MOST_LEVELS deep."""
-    if isinstance(text, bytes):  # json would look for UTF-16 first, which takes longer than the rest
+    if isinstance(text, bytes):  # json would check for UTF-16 first, which takes longer than the parsing
         text = text.decode("utf-8", "surrogatepass")
     try:
         value = json.loads(text)

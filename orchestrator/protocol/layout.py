@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-# The names of orch's own files in a run's folder, as patterns. Every other file there was written by the run's program.
+# Patterns for the names of orch's own files in a run's folder. The run's program wrote all other files there.
 _OWN_ON_NODES = (
     r"code\.baseline\.json|node\.pyz|submitit\.pyz|order\.json|shared|given|received\.json|cancel\.json|rank0\.done"
     r"|metrics\.jsonl|result\.json|container|code\.[^/]*\.tmp"
@@ -18,8 +18,8 @@ _OWN_HERE = (
     r"|notify_secrets|masked_secrets)\.json|sending|(events|notify)\.jsonl|notify\.log|(collect|outputs|logs)\.lock|trackers"
     r"|[^/]*\.replay-[0-9a-f]{6}"
 )
-_WRITTEN_WHOLE = r"(\.partial)?"  # as `write_file` calls a file that has not come yet
-_WRITTEN_ATOMICALLY = r"\.[^/]*\.[0-9a-f]{8}\.[0-9a-f]{8}\.\d+\.tmp"  # as `temporary_name` calls a file
+_WRITTEN_WHOLE = r"(\.partial)?"  # the suffix by `write_file` while a file is incomplete
+_WRITTEN_ATOMICALLY = r"\.[^/]*\.[0-9a-f]{8}\.[0-9a-f]{8}\.\d+\.tmp"  # a name by `temporary_name`
 _RUN = r"\..*|.*-[abcdefghjkmnpqrstuvwxyz2-9]{6}(\.\d+)?(\.replay-[0-9a-f]{6})?"
 
 GIVEN = "given"  # the folder, and the first part of the name, of a checkpoint that a run was given to start from
@@ -81,7 +81,7 @@ def output_folder(run_dir: str) -> str:
 def is_own_file(path: str, *, here: bool) -> bool:
     """Tell whether a file or folder of a run's folder is orch's own, by its path from there.
 
-    `here` is the machine that the run was submitted on, which keeps the run's records in the same folder.
+    `here` tells whether this is the submitting machine, which keeps the run's records in the same folder.
     """
     known = f"{_OWN_ON_NODES}|{_OWN_HERE}" if here else _OWN_ON_NODES
     parent, _, name = path.rpartition("/")
@@ -99,7 +99,7 @@ def is_run_folder(name: str) -> bool:
 def container_view(run_dir: str) -> str:
     """Return the folder that a container sees in place of the folder that holds the run's folder.
 
-    Files that ranks write beside or above their working folder are kept there, and orch's own records are out of sight.
+    Files that ranks write beside or above their working folder are kept there. The container can't see orch's records.
     """
     return f"{run_dir}/container"
 

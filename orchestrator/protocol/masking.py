@@ -11,8 +11,8 @@ from typing import Any, Callable
 from urllib.parse import quote, quote_plus
 
 MASKED = "***"
-LONG = 8  # characters: innocent words contain a shorter value of a variable whose name only looks secret
-_SHORT = 4  # characters: innocent words contain a shorter secret, so it is masked only behind its name
+LONG = 8  # characters; a shorter value of a variable that only looks secret may be part of an ordinary word
+_SHORT = 4  # characters; a shorter secret may be part of an ordinary word, so it is masked only behind its name
 _SECRET_NAME = re.compile(
     r"(TOKEN(?!IZER)|SECRET|PASSW|PASSPHRASE|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|WEBHOOK)"
     r"|(^|[_.-])(KEY|KEYS|AUTH|PAT|DSN|COOKIE|PASS|JWT)($|[_.-])",
@@ -27,21 +27,21 @@ def looks_secret(name: str) -> bool:
 
 
 def secret_values(secrets: Mapping[str, str], env: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Return names and values to be masked: the secrets, and long values of variables whose names look secret."""
+    """Return the names and values to mask: the secrets, and long values of variables whose names look secret."""
     likely = ((name, value) for name, value in env.items() if looks_secret(name) and len(value) >= LONG)
     return (*secrets.items(), *likely)
 
 
 def mask(text: str, secrets: Mapping[str, str], shortest: int = _SHORT) -> str:
-    """Return the text with every secret value replaced by ***, as `masker` does it."""
+    """Return the text with every secret value replaced by ***, in the way of `masker`."""
     return masker(secrets.items(), shortest)(text)
 
 
 def masker(secrets: Pairs, shortest: int = _SHORT) -> Callable[[str], str]:
     """Return a function that replaces every secret value in a text by ***.
 
-    It finds a value as it is, and as JSON, a shell, a URL, hexadecimal or base64 writes it. A value of less than
-    `shortest` characters is replaced only if its name stands before it.
+    It finds a value as plain text and in its JSON, shell, URL, hexadecimal and base64 forms. A value of less than
+    `shortest` characters is replaced only if its name precedes it.
     """
     hidden = {form: shown for name, value in secrets if value for form, shown in _forms(name, value, shortest)}
     if not hidden:
@@ -61,7 +61,7 @@ def masked_json(value: Any, masked: Callable[[str], str]) -> Any:
 
 
 def _forms(name: str, value: str, shortest: int) -> Iterator[tuple[str, str]]:
-    """Yield each text that gives a value away, and the text that replaces it."""
+    """Yield each text that reveals a value, with its replacement."""
     if len(value) < shortest:
         for form in (value, shlex.quote(value)):
             yield f"{name}={form}", f"{name}={MASKED}"
@@ -73,7 +73,7 @@ def _forms(name: str, value: str, shortest: int) -> Iterator[tuple[str, str]]:
 
 
 def _encoded(value: str) -> Iterator[str]:
-    """Yield a long value in a URL's form, in hexadecimal, and in base64 for each place at which it may begin."""
+    """Yield a long value in URL form, in hexadecimal, and in base64 for each offset at which it may begin."""
     if len(value) < LONG:
         return
     raw = value.encode("utf-8", "surrogateescape")

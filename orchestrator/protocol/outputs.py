@@ -19,8 +19,8 @@ LEFT_OUT = (
     ".ipynb_checkpoints/", ".venv/", "venv/", "node_modules/", "/data/",
 )  # fmt: skip
 CODE, OUTPUTS, CHECKPOINTS = "code", "outputs", "checkpoints"  # the folders in which outputs are looked for
-# A script's `..` and `../..`: the run's folder and the folder that holds it. A container has a view of its own of both,
-# and the points of a sweep have one working folder, and so one `..`, in common.
+# A script's `..` is the run's folder, and `../..` is the folder that holds the run's folder. A container sees other
+# # folders at both places. The points of a sweep share one working folder, and therefore one `..`.
 BESIDE, ABOVE, IN_CONTAINER, ABOVE_IN_CONTAINER, BESIDE_ALL = (
     "beside", "above", "beside_in_container", "above_in_container", "beside_all_points"
 )  # fmt: skip
@@ -169,9 +169,9 @@ def _last(patterns: Sequence[_Pattern], path: str, *, is_folder: bool) -> bool:
 
 
 def home_names(entries: Iterable[Entry], node: int = 0) -> dict[str, Entry]:
-    """Return each file by its path in the run's folder of outputs here; files of other nodes than 0 have a folder.
+    """Return each file by its path in the run's folder of outputs here; each node but node 0 has a folder of its own.
 
-    A file of $ORCH_OUTPUT_DIR keeps its path. A file whose path is taken by then goes to a folder of renamed files.
+    A file of $ORCH_OUTPUT_DIR keeps its path. Another file with the same path goes to a folder of renamed files.
     """
     order = list(_FOLDERS_HERE)
     ordered = sorted(entries, key=lambda entry: (order.index(entry.root), entry.path))

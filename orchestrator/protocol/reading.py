@@ -1,8 +1,8 @@
-"""The reader of files that ranks, containers and other machines write. Python 3.9.
+"""Reads files that ranks, containers and other machines write. Python 3.9.
 
-Whoever may write into a folder can put anything in the place of a file: a link to a private file, a pipe that nobody
-writes to, a device, gigabytes. So the reader follows no link below the folder that orch itself has made, waits for
-nothing, accepts ordinary files only, and reads a bounded number of bytes. Each function raises OSError otherwise.
+A user or program that can write into a folder can replace a file by anything: a link to a private file, a pipe that
+nobody writes to, a device, gigabytes. So the reader follows no link below the folder that orch itself has made. It
+never waits, accepts ordinary files only, and reads a bounded number of bytes. Each function raises OSError otherwise.
 
 `below` is that folder, usually the run's; each part of the path after it is checked. Without `below` only the
 last part of the path is checked.
@@ -20,9 +20,9 @@ from typing import Any, BinaryIO, Union
 
 from orchestrator.protocol.json_text import parse_json
 
-MOST_WORD = 1 << 20  # bytes of a word that one process leaves for another, such as cancel.json
-MOST_RECORD = 64 << 20  # of a record, such as plan.json
-MOST_LINES = 256 << 20  # of a file of lines, such as events.jsonl
+MOST_WORD = 1 << 20  # bytes of a message file from one process to another, such as cancel.json
+MOST_RECORD = 64 << 20  # bytes of a record, such as plan.json
+MOST_LINES = 256 << 20  # bytes of a file of lines, such as events.jsonl
 _Path = Union[str, "Path"]
 _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -39,7 +39,7 @@ _KINDS = {
 
 
 class NotOrdinaryError(OSError):
-    """Something else is in the place of an ordinary file, or a link is on the way to it."""
+    """The path does not name an ordinary file, or a link is on the way to it."""
 
 
 def descriptor_of(path: _Path, below: _Path | None = None, flags: int = os.O_RDONLY) -> int:
@@ -54,9 +54,10 @@ def descriptor_of(path: _Path, below: _Path | None = None, flags: int = os.O_RDO
 
 
 def _reopened(seen: int, flags: int = os.O_RDONLY) -> int:
-    """Open the file that a descriptor of `_LOOK` names, and close that one.
+    """Open the file that a descriptor of `_LOOK` names, and close that descriptor.
 
-    It is the file that is checked, whatever has its name by now: opening a device or a pipe may already have effects.
+    The file is checked by the descriptor, so a later change of its name is harmless. It is checked before it is opened,
+    because opening a device or a pipe may have effects.
     """
     try:
         _check_regular(os.fstat(seen).st_mode, "")
@@ -66,9 +67,9 @@ def _reopened(seen: int, flags: int = os.O_RDONLY) -> int:
 
 
 def open_in_own_folder(path: _Path, flags: int, mode: int = 0o600) -> int:
-    """Open, or make, an ordinary file and return its descriptor; the folder is trusted, and the last part is checked.
+    """Open or make an ordinary file in a trusted folder, and return its descriptor. Only the last part is checked.
 
-    It takes half the time of a walk: `orch status` opens thousands of files.
+    This takes half the time of a walk, which matters because `orch status` opens thousands of files.
     """
     try:
         descriptor = os.open(path, flags | _OPEN | os.O_NOFOLLOW, mode)
@@ -90,7 +91,7 @@ def opened(path: _Path, below: _Path | None = None) -> BinaryIO:
 
 
 def info_of(path: _Path, below: _Path | None = None) -> os.stat_result:
-    """Return the facts of an ordinary file, which is not opened."""
+    """Return the stat result of an ordinary file without opening it."""
     if below is None:
         info = os.lstat(path)
     else:
@@ -104,7 +105,7 @@ def info_of(path: _Path, below: _Path | None = None) -> os.stat_result:
 
 
 def read_regular(path: _Path, most: int, below: _Path | None = None) -> bytes:
-    """Return the contents of an ordinary file; OSError also if it has more than `most` bytes."""
+    """Return the contents of an ordinary file. Raises OSError also if it has more than `most` bytes."""
     try:
         return _contents(descriptor_of(path, below), most)
     except OSError as error:
@@ -113,9 +114,9 @@ def read_regular(path: _Path, most: int, below: _Path | None = None) -> bytes:
 
 
 def read_each(folder: _Path, wanted: Callable[[str], bool], most: int, below: _Path) -> Iterator[tuple[str, bytes]]:
-    """Yield the name and the contents of each wanted file of a folder; what is not ordinary is left out.
+    """Yield the name and the contents of each wanted file of a folder, except of entries that are no ordinary files.
 
-    The way to the folder is walked once: a run may have a thousand heartbeats.
+    The path to the folder is walked only once, because a run may have a thousand heartbeats.
     """
     at = _seen(os.fspath(folder), os.fspath(below))
     try:
@@ -133,12 +134,12 @@ def read_each(folder: _Path, wanted: Callable[[str], bool], most: int, below: _P
 
 
 def _contents(descriptor: int, most: int) -> bytes:
-    """Return all that an open file holds, and close it. A buffered file object would take longer than the rest."""
+    """Return the contents of an open file, and close it. A buffered file object would take longer than the reading."""
     try:
         size = os.fstat(descriptor).st_size
         data = os.read(descriptor, size + 1) if size <= most else b""
         while len(data) > size and len(data) <= most and (more := os.read(descriptor, most + 1 - len(data))):
-            data += more  # it has grown meanwhile
+            data += more  # the file has grown meanwhile
     finally:
         os.close(descriptor)
     if size > most or len(data) > most:
@@ -160,9 +161,9 @@ def read_json(path: _Path, most: int, below: _Path | None = None) -> Any:
 
 
 def _seen(path: str, top: str) -> int:
-    """Return a descriptor that only names what is at the path: no link after `top` is followed to it."""
+    """Return a descriptor that only names the file at the path. No link after `top` is followed."""
     if top == "." and not path.startswith("/"):
-        path = f"./{path}"  # as pathlib leaves it out
+        path = f"./{path}"  # pathlib leaves out the dot
     names = [each for each in path[len(top) :].split("/") if each] if path.startswith(f"{top}/") else []
     if not names or ".." in names:
         raise OSError(errno.EINVAL, f"it is not below {top}", path)

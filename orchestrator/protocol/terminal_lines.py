@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 MAX_LINE = 1 << 16  # a longer line is given in pieces
 MOST_HELD = 8  # bars above the cursor: more of them have scrolled away
-MOST_DIGITS = 6  # of a sequence that moves the cursor; a longer one is text
+MOST_DIGITS = 6  # in a sequence that moves the cursor; a longer number is text
 _SEQUENCE = rf"\x1b\[[0-9]{{0,{MOST_DIGITS}}}[AK]"
 _MOVES = re.compile(_SEQUENCE)
 _TOKENS = re.compile(rf"[\n\r\b]|{_SEQUENCE}|(?:[^\n\r\b\x1b]|\x1b(?!{_SEQUENCE[4:]}))+")

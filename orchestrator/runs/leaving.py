@@ -1,7 +1,7 @@
-"""Collects the values that are taken out of everything that leaves this machine: from records of runs and this shell.
+"""Collects the values to mask in everything that leaves this machine, from the records of runs and from this shell.
 
-The supervisor's own environment has no secrets of runs. Until it has told the receivers of notifications and the
-trackers everything, a private file in the run's folder keeps them for it.
+The supervisor's own environment has no secrets of runs. So a private file in the run's folder keeps them until the
+supervisor has sent everything to the receivers of notifications and to the trackers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from orchestrator.runs.store import RunDir
 
 
 def redaction_of(*runs: RunDir) -> Redaction:
-    """Return what is taken out of a document that says anything of these runs: the secrets of all of them."""
+    """Return the redaction of a document about these runs, with the secrets of all of them."""
     plans = [_plan(run) for run in runs]
     names = {name for plan in plans for name in plan.secret_names}
     kept = [_texts(run, MASKED_SECRETS) for run in runs]
@@ -35,7 +35,7 @@ def redaction_of(*runs: RunDir) -> Redaction:
 
 
 def redaction_of_message(*runs: RunDir) -> Redaction:
-    """Return what is taken out of a text for the user, or for a receiver whom the user chose: secrets alone.
+    """Return the redaction of a text for the user, or for a receiver that the user chose. It removes only secrets.
 
     The user's name and the home folder stay, because commands and paths in such a text have to work.
     """
@@ -43,7 +43,7 @@ def redaction_of_message(*runs: RunDir) -> Redaction:
 
 
 def unknown_secrets(*runs: RunDir) -> list[str]:
-    """Return the runs' secrets whose values are in neither this shell nor a file: they can't be found in texts."""
+    """Return the runs' secrets that can't be found in texts, since their values are neither here nor in a file."""
     asked = [(name, _texts(run, MASKED_SECRETS)) for run in runs for name in _plan(run).secret_names]
     return list(dict.fromkeys(name for name, kept in asked if not os.environ.get(name) and name not in kept))
 
@@ -51,12 +51,12 @@ def unknown_secrets(*runs: RunDir) -> list[str]:
 def _plan(run: RunDir) -> PlanRecord:
     try:
         return run.plan()
-    except StoreError:  # a bug report may be about the damaged record
+    except StoreError:  # a bundle may be about the damaged record
         return PlanRecord()
 
 
 def _texts(run: RunDir, name: str) -> dict[str, str]:
-    """Return a private file's texts by their names; none if it is gone or damaged."""
+    """Return a private file's texts by their names; empty if the file is missing or damaged."""
     try:
         found: Mapping[str, Any] = run.read(name) or {}
     except StoreError:
@@ -65,7 +65,7 @@ def _texts(run: RunDir, name: str) -> dict[str, str]:
 
 
 def _addresses(run: RunDir) -> Iterator[str]:
-    """Yield the addresses of the run's notifications: most of them hold a secret."""
+    """Yield the addresses of the run's notifications, most of which hold a secret."""
     for value in _texts(run, HIDDEN).values():
         yield from value.split()
     try:

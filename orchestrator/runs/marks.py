@@ -12,7 +12,7 @@ from orchestrator.runs.store import RunDir
 
 NOTIFY: Final = "notify"  # notifications
 TRACK: Final = "track"  # trackers
-MASKED_SECRETS: Final = "masked_secrets.json"  # in the run's folder: values to be masked in what is told; mode 0600
+MASKED_SECRETS: Final = "masked_secrets.json"  # in the run's folder: values to mask in messages; mode 0600
 
 
 def mark(root: Path, folder: str, run: RunDir) -> None:
@@ -40,14 +40,14 @@ def marked(root: Path, folder: str) -> list[RunDir]:
 
 
 def unmark(root: Path, folder: str, run: RunDir) -> None:
-    """Take away the mark of a run, and with its last mark the secrets that were kept to be masked."""
+    """Remove the mark of a run. With the last mark, also remove the secrets that were kept for masking."""
     (root / folder / run.run_id).unlink(missing_ok=True)
     if not any((root / each / run.run_id).exists() for each in (NOTIFY, TRACK)):
         (run.path / MASKED_SECRETS).unlink(missing_ok=True)
 
 
 def keep_secrets(root: Path, run: RunDir, secrets: Mapping[str, str]) -> None:
-    """Keep a run's secrets until its last mark is gone, so that messages about it can be masked."""
+    """Keep a run's secrets until its last mark is removed, so that messages about it can be masked."""
     if secrets and any((root / each / run.run_id).exists() for each in (NOTIFY, TRACK)):
         run.write(MASKED_SECRETS, dict(secrets), private=True)
 

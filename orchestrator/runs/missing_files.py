@@ -1,4 +1,4 @@
-"""A file that a failed run missed, though it is in the user's code folder: why the run did not have it."""
+"""Explains why a failed run lacked a file that is in the user's code folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LAST_LINES: Final = 5
 
 
 def with_missing_file(run: RunDir, verdict: Verdict) -> Verdict:
-    """Return the verdict with the rule as its hint if its error names a file that is here and was not sent."""
+    """Return the verdict. If its error names a file that is here and was not sent, the rule becomes its hint."""
     if verdict.outcome is not Outcome.FAILED or verdict.rank is None:
         return verdict
     error = verdict.error or {}
@@ -30,7 +30,7 @@ def with_missing_file(run: RunDir, verdict: Verdict) -> Verdict:
         return verdict
     try:
         hint = _why_not_there(run, words)
-    except (OrchError, OSError, ValueError, TypeError, KeyError):  # the ignore file is gone, or the record was damaged
+    except (OrchError, OSError, ValueError, TypeError, KeyError):  # the ignore file is gone, or the record is damaged
         hint = ""
     return replace(verdict, hint=hint) if hint else verdict
 
@@ -55,7 +55,7 @@ def _why_not_there(run: RunDir, words: str) -> str:
 
 
 def _paths(words: str, folders: list[str]) -> list[str]:
-    """Return the paths below the code folder that an error may speak of; `folders` are names of the code folder."""
+    """Return the paths below the code folder that an error may mean; `folders` are the names of the code folder."""
     found = []
     for match in list(_PATH.finditer(words))[:MOST_LOOKED_AT]:
         text = next(filter(None, match.groups()))

@@ -1,4 +1,4 @@
-"""A module that a run lacked, and that lies beside the code folder on the machine from which the run was submitted."""
+"""Finds a module that a run lacked above the code folder on the submitting machine."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 from orchestrator.runs.state import Verdict
 
-MOST_LEVELS = 3  # above the code folder
+MOST_LEVELS = 3  # folders above the code folder that are searched
 _MISSING = re.compile(r"No module named '?(\w+)")
 
 
 def with_nearby_module(verdict: Verdict, code_dir: str | None) -> Verdict:
-    """Return the verdict; if a module was missing that lies above the code folder, with a hint that says where."""
+    """Return the verdict. If a missing module is above the code folder, a hint says where."""
     error = verdict.error or {}
     found = _MISSING.match(str(error.get("message"))) if error.get("type") == "ModuleNotFoundError" else None
     if found is None or code_dir is None:
@@ -34,7 +34,7 @@ def with_nearby_module(verdict: Verdict, code_dir: str | None) -> Verdict:
 
 
 def _above(code: Path) -> list[Path]:
-    """Return the folders above the code folder, as far as its repository goes."""
+    """Return the folders above the code folder, up to the root of its repository."""
     found: list[Path] = []
     for inner, folder in zip([code, *code.parents], list(code.parents)[:MOST_LEVELS], strict=False):
         if (inner / ".git").exists():

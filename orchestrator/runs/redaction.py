@@ -1,4 +1,4 @@
-"""Takes out of a text all that must not leave this machine: secrets, credentials, the user's name and home. Pure."""
+"""Removes from texts all that must not leave this machine: secrets, credentials, the user's name and home. Pure."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ _NAMES_ONLY: Final = ("secrets", "secret_names")
 
 @dataclass(frozen=True)
 class Redaction:
-    """Names and values of what is taken out, the home folder and the user's name."""
+    """Names and values to remove, the home folder and the user's name."""
 
     values: frozenset[tuple[str, str]] = field(default_factory=frozenset, repr=False)
     home: str = ""
     user: str = ""
 
     def known(self, text: str) -> str:
-        """Return the text without known values and without credentials that their form gives away.
+        """Return the text without known values and without credentials that are recognized by their form.
 
-        Names alone mask nothing, so that commands and code stay as they are.
+        A telling name alone masks nothing, so commands and code are unchanged.
         """
         text = self._without_values(text)
-        text = _PRIVATE_KEY.sub(lambda match: MASKED + "\n" * match[0].count("\n"), text)  # as many lines as before
+        text = _PRIVATE_KEY.sub(lambda match: MASKED + "\n" * match[0].count("\n"), text)  # keeps the number of lines
         text = _HOOK.sub(MASKED, _TOKEN.sub(MASKED, text))
         text = _NETRC.sub(rf"\g<before>{MASKED}\g<after>", text)
         return _BEARER.sub(rf"\1 {MASKED}", _USERINFO.sub(MASKED, text))
@@ -76,7 +76,7 @@ class Redaction:
         return text
 
     def json(self, value: Any, name: str = "") -> Any:
-        """Return JSON types, redacted: fields and options whose names look secret lose their values."""
+        """Return redacted JSON types. Fields and options whose names look secret lose their values."""
         if isinstance(value, dict):
             return {self.text(str(key)): self.json(item, str(key)) for key, item in value.items()}
         if isinstance(value, list | tuple):
@@ -86,7 +86,7 @@ class Redaction:
         return value
 
     def _list(self, value: list[Any], name: str) -> list[Any]:
-        """Return a list, redacted; its texts, or the `text` of its items, may be lines that only together are a key."""
+        """Return a redacted list. Its texts, or the `text` of its items, may be lines that form a key only together."""
         shown = [self.json(item, name) for item in value]
         found = (item.get("text") if isinstance(item, dict) else item for item in value)
         texts = [text for text in found if isinstance(text, str) and "\n" not in text]
@@ -100,7 +100,7 @@ class Redaction:
         return [MASKED if is_hidden else each for each, is_hidden in zip(shown, after_options, strict=False)]
 
     def lines(self, text: str) -> str:
-        """Return a file of one JSON object a line, redacted; a line that is no JSON is redacted as plain text."""
+        """Return the redacted text of a JSON Lines file. A line that is not JSON is redacted as plain text."""
         shown = []
         for line in text.split("\n"):
             try:
@@ -131,7 +131,7 @@ def _without_assigned(text: str, assigned: re.Pattern[str]) -> str:
 def redaction(
     environments: Iterable[Mapping[str, str]], secrets: Iterable[str], home: str, user: str, more: Iterable[str] = ()
 ) -> Redaction:
-    """Return what is taken out, for every known environment, the names of the jobs' secrets, and `more` values."""
+    """Return the redaction for all known environments, the names of the jobs' secrets, and `more` values."""
     names = set(secrets)
     values = {("", value) for value in more if len(value) >= LONG}
     for environment in environments:

@@ -223,9 +223,9 @@ class Attempt:
     began: float | None = None  # None: its ranks were never started
     ended: float | None = None
     end: str = ""
-    resumed_from: str | None = None  # a checkpoint's name; None if nothing tells that one was loaded
+    resumed_from: str | None = None  # the loaded checkpoint's name; None if nothing shows a load
     offered: str | None = None  # the name of the checkpoint that the program was given
-    first_step: int | None = None  # that the program has reported, if it was offered a checkpoint
+    first_step: int | None = None  # the first reported step, if the program was offered a checkpoint
 
 
 @dataclass(frozen=True)

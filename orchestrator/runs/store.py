@@ -203,9 +203,9 @@ def _events_in(run: RunDir, path: str, node: int | None) -> list[Record]:
 
 
 def read_lines(path: Path | str, below: Path | None = None) -> Iterator[Record]:
-    """Return the JSON objects of a file of lines; a missing file is empty, and lines of other kinds are skipped.
+    """Return the JSON objects of a file of lines; empty if the file is missing. Other lines are skipped.
 
-    `below` is the reader's (protocol/reading.py). Raises StoreError if the file can't be read or is too large.
+    `below` is as in protocol/reading.py. Raises StoreError if the file can't be read or is too large.
     """
     try:
         data = read_regular(path, MOST_LINES, below)

@@ -68,7 +68,7 @@ def verdict_of(
     given_up = _all(by_node, EventKind.GAVE_UP)
     no_point = [event for event in given_up if event["cause"] == Cause.NO_PROGRESS]  # srun ends who has not left yet
     leader = [event for event in given_up if event.get("node") == 0 and event["outcome"] == Outcome.FAILED]
-    # Without node 0 the others are ended, so its reason is the cause of their loss.
+    # The other nodes are ended if node 0 is lost, so node 0's reason is the cause of their loss.
     if no_point or leader or (given_up and not any(node.state == NodeStatus.LOST for node in nodes)):
         first = (no_point or leader or given_up)[0]
         outcome = member_of(Outcome, first["outcome"]) or Outcome.FAILED
@@ -121,7 +121,7 @@ def _cause_of(event: Event) -> Cause:
 def _success(
     by_node: Mapping[int, list[Event]], nodes: tuple[NodeState, ...], attempt: int, survivors: tuple[int, ...]
 ) -> Verdict:
-    """Return the success of an attempt of which every exit code is known: a node that is lost later changes nothing."""
+    """Return the success of an attempt whose exit codes are all known. A node that is lost later changes nothing."""
     lost = nodes_in_words([(node.node, node.host) for node in nodes if node.state == NodeStatus.LOST])
     reason = f"all ranks ended well; lost after that, and left behind: {lost}" if lost else ""
     reason = "; ".join(filter(None, [reason, _refused_saves(by_node, attempt)]))
@@ -129,7 +129,7 @@ def _success(
 
 
 def _with_lacking(verdict: Verdict, own: list[Event], by_node: Mapping[int, list[Event]]) -> Verdict:
-    """Return the verdict, with the nodes that this start did not have added to its reason."""
+    """Return the verdict. Its reason also names the nodes that this start lacked."""
     return replace(verdict, reason="; ".join(filter(None, [verdict.reason, without(own, len(by_node))])))
 
 
@@ -173,7 +173,7 @@ def _of_gang(
 
 
 def _of_all_with(failed: int, by_node: Mapping[int, list[Event]], nodes: tuple[NodeState, ...]) -> str:
-    """Return the node's trouble in words, with all nodes that reported the same; "" if it is this node's alone."""
+    """Return the node's trouble in words with all nodes that reported the same; "" if no other node reported it."""
     told = {
         node: str(event.get("reason"))
         for node, events in by_node.items()
@@ -231,7 +231,7 @@ def culprit_in_words(culprit: Event) -> str:
 
 
 def _left_early_in_words(early: dict[str, Any], who: str, rank: Any) -> str:
-    """Return that a rank has ended with 0, which others that had done so, and who still waited for it."""
+    """Return in words that a rank ended with 0, which other ranks did too, and which ranks still waited for it."""
     others = [str(each) for each in items(early.get("ranks")) if each != rank]
     too = f", as rank{'s' * (len(others) > 1)} {in_words(others)} did," if others else ""
     waited = [str(each) for each in items(early.get("waited"))]
@@ -245,7 +245,7 @@ def _left_early_in_words(early: dict[str, Any], who: str, rank: Any) -> str:
 def _blame(culprit: Event, end: Event, survivors: tuple[int, ...]) -> Verdict:
     error, tail = culprit.get("error"), tuple(str(line) for line in items(culprit.get("tail")))
     error = error if isinstance(error, dict) and error else None
-    lacks = [str(culprit["lacks"])] if culprit.get("lacks") else []  # on which nodes a module is missing
+    lacks = [str(culprit["lacks"])] if culprit.get("lacks") else []  # the nodes that lack a module
     words = " ".join([*lacks, *([str(error.get("type")), str(error.get("message"))] if error else tail[-5:])])
     reason = "; ".join([culprit_in_words(culprit), *lacks, *memory_in_words(error), *_kernel_words(culprit)])
     if end["reason"]:
@@ -310,7 +310,7 @@ def _hint_of(culprit: Event, words: str) -> str:
 
 
 def _hint_on_module(culprit: Event) -> str:
-    """Return which interpreter lacks a module, and which others there are; empty if no module is missing."""
+    """Return in words which interpreter lacks a module, and the other interpreters; empty if no module is missing."""
     missed = culprit.get("missing")
     if not isinstance(missed, dict) or not isinstance(missed.get("module"), str):
         return ""

@@ -14,7 +14,7 @@ from orchestrator.protocol.masking import LONG, looks_secret, mask
 if TYPE_CHECKING:  # a submit of files that were read before must not wait for pydantic
     from orchestrator.specs.job import Job
 
-MOST_BYTES: Final = 131_072  # the kernel's MAX_ARG_STRLEN, the NUL byte at the end included
+MOST_BYTES: Final = 131_072  # the kernel's MAX_ARG_STRLEN, which includes the NUL byte at the end
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 # What the launcher and torch's own launchers set: nobody else may.
@@ -49,7 +49,7 @@ class Environment:
 
 
 def excess(text: str) -> str:
-    """Return why no program can be given the text as one argument or as one NAME=VALUE; "" if it is short enough."""
+    """Return why the text is too long for one argument or one NAME=VALUE of a program; "" if it is short enough."""
     length = len(text.encode(errors="surrogateescape")) + 1
     if length <= MOST_BYTES:
         return ""
@@ -60,7 +60,7 @@ def excess(text: str) -> str:
 
 
 def long_variables(variables: Mapping[str, str | None]) -> Iterator[tuple[str, str]]:
-    """Yield (name, why) of each variable that is too long for a program, its name included."""
+    """Yield (name, why) of each variable that, together with its name, is too long for a program."""
     for name, value in variables.items():
         if value is not None and (why := excess(f"{name}={value}")):
             yield name, why

@@ -40,7 +40,7 @@ def check(job: Job, profile: AnyProfile) -> list[Problem]:
 
 
 def _check_lengths(job: Job, profile: AnyProfile) -> list[Problem]:
-    """Refuse variables and words that the kernel would refuse on the nodes, when the ranks are started."""
+    """Refuse variables and words that the kernel would refuse when the ranks are started."""
     where = f"profile '{profile.name}'"
     found = [Problem((), f"{where}: env.{name} {why}") for name, why in long_variables(profile.env)]
     found += [Problem(("env", name), why) for name, why in long_variables(job.env)]

@@ -32,7 +32,7 @@ from orchestrator.version import __version__
 
 TIMEOUT: Final = 15.0
 LOG: Final = "notify.log"
-MOST_TEXT: Final = 1000  # characters; it is cut after the redaction, which finds no half of a secret
+MOST_TEXT: Final = 1000  # characters; the text is cut after the redaction, which can't detect half of a secret
 
 
 class NotificationSender:
@@ -97,7 +97,7 @@ def payload(
     trackers: Sequence[Record],
     redact: Redaction,
 ) -> dict[str, Any]:
-    """Return facts and a line of text, all redacted. Logs and tracebacks are left out: they may hold anything."""
+    """Return facts and a line of text, all redacted. Logs and tracebacks may hold anything, so they are left out."""
     verdict = state.verdict
     reason = verdict.reason if verdict else each.detail
     text = f"{state.run_id} {each.event}" + (f": {reason}" if reason else "")

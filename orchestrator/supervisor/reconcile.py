@@ -161,7 +161,7 @@ def act(root: Path, run: RunDir, machine: Backend, action: Action) -> Verdict | 
 
 
 def _with_nearby_module(run: RunDir, verdict: Verdict) -> Verdict:
-    """Return the verdict; its hint says where a missing module is, if that is above the code folder."""
+    """Return the verdict. Its hint says where a missing module is if the module is above the code folder."""
     if verdict.error is None or verdict.error.get("type") != "ModuleNotFoundError":
         return verdict
     from orchestrator.runs.nearby_module import with_nearby_module  # noqa: PLC0415 (few runs end so)

@@ -38,9 +38,9 @@ def attended_root() -> Path:
 
 
 def attend(root: Path) -> None:
-    """Start a supervisor where runs are live and none looks after them; one that was stopped goes on.
+    """Start a supervisor if runs are live and none is running; a supervisor that was stopped (SIGSTOP) continues.
 
-    Whoever looks at runs may look, also if the disk has no room for what a supervisor writes.
+    Commands that only show runs work even if the disk has no room for the files of a supervisor.
     """
     if is_any_live(root):
         try:

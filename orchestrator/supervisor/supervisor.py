@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from orchestrator.supervisor.tracking import TrackerFeeder
 
 WAIT_SECONDS = 1.0
-LONGEST_PAUSE = 15.0  # after errors, one after the other
+LONGEST_PAUSE = 15.0  # seconds after repeated errors
 LONGEST_REST = 0.25  # after a pass over a run
 SENDING_SECONDS = 0.05  # between looks at what is still being sent, when no run is live
 
@@ -105,7 +105,7 @@ def _supervise(
     stopper: SearchStopper,
 ) -> None:
     at_work: dict[str, threading.Thread] = {}
-    pauses: dict[str, float] = {}  # of the runs whose last work ended in an error
+    pauses: dict[str, float] = {}  # seconds, for the runs whose last work ended in an error
     one_ended = threading.Event()
     while (runs := _to_look_after(root, unreadable, records)) or sender.has_work() or feeder.has_work():
         idle = [run for run in runs if run.run_id not in at_work or not at_work[run.run_id].is_alive()]
@@ -152,15 +152,15 @@ def _begin(root: Path, run: RunDir, unsatisfiable: dependencies.Wait | None) -> 
 
 
 def _work(run: RunDir, act: Callable[[], None], ended: threading.Event, pauses: dict[str, float]) -> None:
-    """Do what a run needs; it has a thread of its own, so that a slow machine holds up no other run.
+    """Do the work for a run in its own thread, so that a slow machine delays no other run.
 
-    After an error it is begun again, after longer and longer pauses: a full disk, say, may have been emptied.
+    After an error the work starts again after a growing pause, because a full disk may have been emptied, for example.
     """
     begun = time.monotonic()
     try:
         act()
         pauses.pop(run.run_id, None)
-    except Exception as error:  # noqa: BLE001 (whatever it is, the other runs go on, and the log stays small)
+    except Exception as error:  # noqa: BLE001 (after any error the other runs continue, and the log stays small)
         said = str(error) if isinstance(error, OrchError | OSError) else f"{type(error).__name__}: {error!s:.500}"
         print(f"{run.run_id}: {said}", file=sys.stderr, flush=True)
         longer = min(LONGEST_PAUSE, 2 * pauses.get(run.run_id, WAIT_SECONDS / 2))

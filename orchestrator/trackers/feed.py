@@ -32,7 +32,7 @@ class Tracker(Protocol):
 
 
 def tracker(name: str, run: RunDir, record: RunRecord, redact: Redaction) -> Tracker:
-    """Load and return the tracker of this name; it redacts all that it is told."""
+    """Load and return the tracker of this name, which redacts everything that it receives."""
     if name == TENSORBOARD:
         from orchestrator.trackers.tensorboard import TensorBoard  # noqa: PLC0415 (what a run does not name)
 

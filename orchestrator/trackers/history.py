@@ -69,7 +69,7 @@ def metric_line(data: bytes, redact: Redaction) -> MetricLine | None:
 def numbers_of(
     values: Mapping[str, Any], redact: Redaction, prefix: str = "", without: frozenset[str] = frozenset()
 ) -> dict[str, float]:
-    """Return those values that are numbers, by their redacted names with a prefix."""
+    """Return the numeric values by their redacted names with a prefix."""
     return {
         _redacted(redact, f"{prefix}{name}"): float(value)
         for name, value in values.items()
@@ -94,7 +94,7 @@ def _is_time(value: object) -> TypeGuard[float]:
 
 
 def parameters_of(record: RunRecord, redact: Redaction) -> dict[str, str]:
-    """Return the values that the run was started with, as redacted words."""
+    """Return the values with which the run was started, as redacted words."""
     job = record.job
     program = next((kind for kind in ("training", "module", "script", "command") if job.get(kind)), "")
     found: dict[str, Any] = {"job": record.name, "profile": record.profile_name, "nodes": record.nnodes}
@@ -148,7 +148,7 @@ def shortened(text: str) -> str:
 
 
 def ending_in_words(ending: Ending, redact: Redaction) -> dict[str, str]:
-    """Return how the run ended: outcome, cause, reason, host and rank, as far as they are known, redacted."""
+    """Return how the run ended: redacted outcome, cause, reason, host and rank, as far as they are known."""
     verdict = ending.verdict
     values = {"outcome": str(verdict.outcome), "cause": str(verdict.cause), "reason": verdict.reason,
               "host": verdict.host, "rank": "" if verdict.rank is None else str(verdict.rank)}  # fmt: skip

@@ -238,7 +238,7 @@ class Mlflow:
         run_id = self._found(experiment) or self._created(experiment)
         named = {
             _name(name): value for name, value in parameters_of(self.record, self.redact).items()
-        }  # two may become one
+        }  # two names may become the same
         values = [{"key": name, "value": value} for name, value in named.items()]
         for first in range(0, len(values), MOST_PARAMETERS):
             part = values[first : first + MOST_PARAMETERS]
@@ -270,7 +270,7 @@ class Mlflow:
         return progress
 
     def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Tell the server, without secrets anywhere in the document."""
+        """Send a document to the server, without secrets anywhere in it."""
         return self.server.post(path, masked_json(dict(body), self.redact.known))
 
     def _metrics(self, values: Mapping[str, float], step: int, time: float) -> list[dict[str, Any]]:
@@ -308,7 +308,7 @@ class Mlflow:
         if commits and isinstance(commits[-1], str):
             tags["mlflow.source.git.commit"] = commits[-1]
         if before := self._given_run():
-            tags |= {"orch.offered_from": before.run_id}  # whether its checkpoint is loaded is not known yet
+            tags |= {"orch.offered_from": before.run_id}  # it is not known yet whether its checkpoint is loaded
             if parent := progress_of(before, MLFLOW).id:
                 tags["mlflow.parentRunId"] = parent
         body = {
@@ -319,7 +319,7 @@ class Mlflow:
         return self._id(self._post("runs/create", body), "run", "info", "run_id")
 
     def _resumed_from(self) -> str:
-        """Return the id of the run whose checkpoint the program has loaded; empty if nothing tells that it has."""
+        """Return the id of the run whose checkpoint the program has loaded; empty if nothing shows a load."""
         before = self._given_run()
         if before is None:
             return ""
@@ -327,7 +327,7 @@ class Mlflow:
         return before.run_id if any(name.startswith(f"{GIVEN}/") for name in loaded) else ""
 
     def _given_run(self) -> RunDir | None:
-        """Return the run whose checkpoint was given to this one to start from; None if there is no such run."""
+        """Return the run whose checkpoint was given to this run to start from; None if there is no such run."""
         checkpoint = self.record.job.get("checkpoint")
         path = PurePath(str(checkpoint.get("resume") or "")) if isinstance(checkpoint, Mapping) else PurePath()
         runs = self.run.path.parent

@@ -19,7 +19,7 @@ from orchestrator.trackers.ledger import FOLDER, TENSORBOARD, Progress
 
 
 class TensorBoard:
-    """Writes the event file of a run: its bytes follow from the run's own files and from the secrets that are known."""
+    """Writes the event file of a run. Its bytes depend only on the run's own files and the known secrets."""
 
     def __init__(self, run: RunDir, record: RunRecord, redact: Redaction, folder: Path | None = None) -> None:
         self.record, self.redact = record, redact
@@ -60,7 +60,7 @@ class TensorBoard:
             with open(open_own(self.path, os.O_RDWR | os.O_CREAT, READABLE), "r+b") as file:
                 file.seek(progress.size)
                 file.write(data)
-                file.truncate()  # with other secrets to mask, a killed supervisor may have written more
+                file.truncate()  # a killed supervisor with other known secrets may have written more
         except OSError as error:
             raise StoreError(f"{self.path} can't be written: {error.strerror}") from error
         return replace(progress, size=progress.size + len(data))

@@ -108,9 +108,9 @@ def _folder(trainer: Trainer) -> str:
 
 
 def _report_saves(trainer: Trainer) -> None:
-    """Have each rank be in `save` until all ranks have saved; Trainer calls no callback if it saves only weights."""
+    """Keep each rank in `save` until all ranks have saved. Trainer calls no callback if it saves only weights."""
     save = trainer.save_checkpoint
-    if "save_checkpoint" in vars(trainer):  # by an earlier `fit`
+    if "save_checkpoint" in vars(trainer):  # an earlier `fit` did this
         return
 
     def reported(*given: Any, **named: Any) -> None:

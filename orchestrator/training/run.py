@@ -195,9 +195,9 @@ def stop_requested() -> bool:
 def save(state: Mapping[str, Any], step: int, *, epoch: int = 0, metric: Mapping[str, float] | None = None) -> None:
     """Save a dict of tensors and plain values as the checkpoint of `step`, on global rank 0; the others do nothing.
 
-    The other ranks may wait for rank 0 in their next step: while it is in `save`, that time does not count as a hang.
-    A disk that refuses is said on stderr and does not end training; the checkpoints before it stay. A run whose last
-    save the disk has refused counts as failed.
+    The other ranks may wait for rank 0 in their next step. Their wait does not count as a hang while rank 0 saves.
+    If the disk refuses the checkpoint, the reason is printed on stderr, training continues, and earlier checkpoints are
+    kept. If the disk refuses the last checkpoint, the run counts as failed.
     """
     if not is_main():
         return
@@ -314,8 +314,8 @@ def leave(n: int) -> NoReturn:
 def _save_objects(n: int, objects: Mapping[str, Stateful], metric: Mapping[str, float] | None) -> None:
     """Save the objects' states together with every rank's random generators; collective.
 
-    All ranks enter `save` together, as soon as no rank is left in the step before, and leave it together. So none of
-    them seems to stand still in its next step while rank 0 writes.
+    All ranks enter `save` together, once every rank has finished the step before, and leave it together. So no rank
+    seems to be stalled in its next step while rank 0 writes.
     """
     if _session().saver.last_step == n:
         return

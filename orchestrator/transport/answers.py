@@ -93,7 +93,7 @@ SHAPES: Final[dict[str, Any]] = {
 }  # fmt: skip
 
 
-# The bytes that follow an answer and are JSON themselves. Those of all other requests are a file's contents.
+# Requests whose answers are followed by bytes of JSON. The bytes after all other answers are a file's contents.
 DATA: Final[dict[str, Any]] = {
     "missing": [str],
     "list_outputs": [Row((str, str, int, int, bool))],
@@ -102,7 +102,7 @@ DATA: Final[dict[str, Any]] = {
 
 
 def data_of(host: str, do: str, data: bytes) -> Any:
-    """Return the value that follows an answer as JSON. Raises BackendError, which names the host, for another one."""
+    """Return the value that follows an answer as JSON. Raises BackendError with the host for any other value."""
     try:
         value = parse_json(data)
     except ValueError as error:

@@ -34,7 +34,7 @@ REFUSED: Final = os.strerror(errno.ECONNREFUSED)
 LOST: Final = (OSError, EOFError, paramiko.SSHException)  # how a connection that breaks shows itself
 
 
-# paramiko's words for a server that stops answering before, in and after the handshake.
+# paramiko's messages about a server that stops answering before, during and after the handshake.
 _SILENT: Final = ("Error reading SSH protocol banner", "No existing session", "Authentication timeout", "Timeout")
 
 Opened = TypeVar("Opened")

@@ -42,9 +42,9 @@ def listen_here(port: int = 0, *, any_user: bool = False) -> socket.socket:
 
 
 class Forwarding:
-    """The port, as long as it is entered; where the way to the node breaks, the next connection makes it anew.
+    """The port, which is open while the context is entered. The next connection restores a broken path to the node.
 
-    `say` is told once of each user who is refused, and why the node can't be reached.
+    `say` receives one line for each user who is refused, and the reason if the node can't be reached.
     """
 
     def __init__(

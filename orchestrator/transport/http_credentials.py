@@ -1,4 +1,4 @@
-"""Separates an http address from the user name and the password in it: no resolver, proxy or error is told of them."""
+"""Separates an http address from its user name and password, so that no resolver, proxy or error receives them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 @dataclass(frozen=True)
 class HttpAddress:
-    """An address that may be shown, and the credentials that stood in it."""
+    """An address that may be shown, and the credentials that were in it."""
 
     url: str
     user: str = ""
@@ -24,7 +24,7 @@ class HttpAddress:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Return the header that proves who asks; none if the address names nobody."""
+        """Return the header with the credentials; empty if the address has none."""
         return {"Authorization": basic(self.user, self.password)} if self.user or self.password else {}
 
 

@@ -1,4 +1,4 @@
-"""The users of this machine: whose connection to a port comes in, and who listens at a port."""
+"""Decides which users of this machine may connect to a port, and names the users who listen at a port."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check_owners_are_told(option: str) -> None:
 
 
 class Guard:
-    """Decides which connections come in: those of this user's own programs, or those of any user.
+    """Decides which connections are admitted: those of this user's own programs, or those of any user.
 
     A tunnel's connection (ssh -L) comes from the sshd process of the user who logged in, so it belongs to that user.
     """
@@ -34,13 +34,13 @@ class Guard:
         self._named: set[int | None] = set()
 
     def admits(self, connection: socket.socket) -> bool:
-        """Return whether the connection comes in; report each user who is refused, once."""
+        """Return whether the connection is admitted. Report each user who is refused once."""
         if self.any_user:
             return True
         owner = owner_of_peer(connection)
         if owner == os.geteuid():
             return True
-        if owner is not None or is_open(connection):  # nobody owns a connection that its program has closed
+        if owner is not None or is_open(connection):  # a connection that its program has closed has no owner
             self.name(owner, "refused a connection of")
         return False
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 STATIC: Final = Path(__file__).parent / "static"
 MOST_BYTES: Final = 64 << 10  # of what the page may send
-BODY_SECONDS: Final = 20.0  # in which all that the page sends has to arrive
+BODY_SECONDS: Final = 20.0  # the time limit for the body of a request
 _STATUS: Final = ((RunNotFoundError, 404), (UsageError, 400), (StoreError, 409))  # 409: what is stored is in the way
 _PING_SECONDS: Final = 15.0  # a proxy or an SSH tunnel ends a connection that says nothing
 

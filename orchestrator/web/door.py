@@ -1,7 +1,7 @@
-"""The door of the page's server: accepts connections one at a time, and bounds their number and their silence.
+"""Accepts connections for the page's server one at a time, and bounds their number and their idle time.
 
-uvicorn would accept as many as the queue holds, whoever they are from. Past the limit of open files, asyncio then
-writes a traceback for each one.
+uvicorn would accept as many connections as the queue holds, from any user. Past the limit of open files, asyncio then
+writes a traceback for each connection.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from orchestrator.web.listening import Listeners
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-PAUSE_SECONDS: Final = 0.2  # after a connection for which no file was left
+PAUSE_SECONDS: Final = 0.2  # after a connection that found no free file descriptor
 _NO_FILE: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 Speaker = Callable[["Visit"], asyncio.Protocol]
-"""Makes the protocol that speaks HTTP over a visit's connection."""
+"""Creates the HTTP protocol for a visit's connection."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How many connections are open at a time, and how long one may wait for a whole request."""
+    """How many connections may be open at a time, and how long a connection may wait for a whole request."""
 
     connections: int = 128
     idle_seconds: float = 20.0
@@ -49,7 +49,7 @@ class Visit:
 
     @property
     def is_over(self) -> bool:
-        return self.connection.fileno() < 0  # asyncio closes it after it has lost the connection
+        return self.connection.fileno() < 0  # asyncio closes the connection after it is lost
 
     @property
     def is_idle(self) -> bool:
@@ -67,7 +67,7 @@ class Visit:
             self.idle_since = asyncio.get_running_loop().time()
 
     def drop(self) -> None:
-        """End the connection now, without waiting for what was not sent."""
+        """End the connection now, without waiting for unsent data."""
         if self.transport is not None:
             self.transport.abort()
 
@@ -75,7 +75,7 @@ class Visit:
 class Door:
     """Accepts connections at the listeners, if `guard` admits them, for one application.
 
-    At the limit of connections, the user who has the most loses the oldest one, an idle one if there is one.
+    At the limit of connections, the user with the most connections loses the oldest idle connection, or the oldest.
     """
 
     def __init__(self, app: ASGIApp, listeners: Listeners, guard: Guard, limits: Limits | None = None) -> None:
@@ -117,7 +117,7 @@ class Door:
         self.visits.append(visit)
 
     def _make_room(self, at_least: int = 0) -> None:
-        """Drop connections until fewer than the limit are open, but `at_least` so many."""
+        """Drop connections until fewer than the limit are open. At least `at_least` connections are dropped."""
         self.visits = [each for each in self.visits if not each.is_over]
         excess = len(self.visits) + 1 - self.limits.connections
         for _ in range(min(max(excess, at_least), len(self.visits))):

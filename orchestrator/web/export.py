@@ -1,7 +1,7 @@
-"""Static pages of some runs for a colleague: the page's own files, and one with all that they would ask a server for.
+"""Writes static pages of some runs for a colleague: the page's own files, and a file with all answers of the server.
 
 A browser loads no module from a file, so the modules are joined into one script. The secrets of all these runs, the
-user's name and home are taken out of all answers at once, just before they are written.
+user's name and the user's home are removed from all answers at once, just before they are written.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ Words = tuple[str, ...]
 
 
 class Asked(NamedTuple):
-    """One question of the page, before its words are redacted and encoded as an address."""
+    """One request of the page, before its words are redacted and encoded as an address."""
 
     path: Words  # behind /api
     query: tuple[tuple[str, str], ...] = ()
 
     def address(self, redact: Redaction) -> str:
-        """Return the address that the page asks for: it has redacted words, and encodes as browsers do."""
+        """Return the address that the page requests, with redacted words, encoded in the way of browsers."""
         path = "/".join(quote(redact.text(word), safe="!'()*") for word in self.path)
         query = urlencode([(name, redact.text(value)) for name, value in self.query], safe="*").replace("~", "%7E")
         return f"/api/{path}?{query}" if query else f"/api/{path}"
@@ -50,13 +50,13 @@ Answers = dict[Asked, Any]
 
 
 def runs_to_export(root: Path, references: tuple[str, ...]) -> list[RunDir]:
-    """Return the runs and the points of sweeps that are named, each once; the newest runs by default."""
+    """Return the named runs and points of sweeps, each once; the newest runs if no run is named."""
     named = [run for each in references for run in find_runs(root, each)] if references else newest_runs(root, NEWEST)
     return list({run.run_id: run for run in named}.values())
 
 
 def export_pages(root: Path, note: Note, folder: Path, runs: list[RunDir]) -> None:
-    """Write the pages of these runs to a folder. Raises UsageError if the folder holds something already."""
+    """Write the pages of these runs to a folder. Raises UsageError if the folder is not empty."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):

@@ -29,9 +29,9 @@ OPENING: Final = "open.html"
 
 @dataclass(frozen=True)
 class Server:
-    """A server that was started: its process, its address, its options, and the key to ask for a code.
+    """A server that was started: its process, its address, its options, and the key with which a code is requested.
 
-    `host` is the machine, and `name` the host name in the page's address. A `metrics_port` of 0 is none.
+    `host` is the machine, and `name` is the host name in the page's address. A `metrics_port` of 0 means no such port.
     """
 
     pid: int
@@ -95,11 +95,11 @@ def server_of(root: Path) -> tuple[Server, Process] | None:
 
 @contextlib.contextmanager
 def metrics_token(root: Path, path: Path | None) -> Iterator[str]:
-    """Yield a new token for /metrics, which stands in a file until this ends; StoreError if it can't be written.
+    """Yield a new token for /metrics, which is in a file until this ends. Raises StoreError if it can't be written.
 
-    Each server has another token, and none is left behind: Prometheus sends the one that it reads to whoever listens
-    at the port, also after the server has ended. A file that the user has named keeps its mode, so that a group that
-    Prometheus belongs to may read it.
+    Each server has another token and removes it at its end, because Prometheus sends the token to any process that
+    listens at the port, even after the server has ended. A file that the user named keeps its mode, so that the group
+    of Prometheus can read it.
     """
     token = secrets.token_urlsafe()
     target = path or folder_of(root) / METRICS_TOKEN
@@ -117,7 +117,7 @@ def metrics_token(root: Path, path: Path | None) -> Iterator[str]:
 
 
 def _overwrite(path: Path, text: str) -> None:
-    """Write a file of this user in place, so that it keeps its mode; StoreError if it is a link or another user's."""
+    """Write a file in place, so that it keeps its mode. Raises StoreError for a link or another user's file."""
     try:
         with open(open_own(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, PRIVATE), "w") as file:
             found = os.fstat(file.fileno())

@@ -1,4 +1,4 @@
-"""The page's port: both loopback addresses of it, so that no other user of this machine can answer in its place."""
+"""Opens the page's port at both loopback addresses, so that no other user of this machine can answer at one of them."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from orchestrator.node.system.tcp_peers import listeners
 
 HOST: Final = "127.0.0.1"
 _HOSTS: Final = ((socket.AF_INET, HOST), (socket.AF_INET6, "::1"))
-_TRIES: Final = 20  # so many ports, if some user listens at ::1 of ports that are free at 127.0.0.1
-_QUEUE: Final = 2048  # a connection that the kernel can't queue is dialled again a second later
+_TRIES: Final = 20  # ports, if other users listen at ::1 on ports that are free at 127.0.0.1
+_QUEUE: Final = 2048  # if the kernel can't queue a connection, the client tries again a second later
 _NO_IPV6: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 Listeners = tuple[socket.socket, ...]
 
 
 class _TakenError(Exception):
-    """Another process has the port at one of the addresses."""
+    """Another process uses the port at one of the addresses."""
 
 
 def listen(port: int, hint: str = "leave --port out, and a free one is taken") -> Listeners:
-    """Return sockets that listen at a port of 127.0.0.1 and, if this machine has it, of ::1; port 0 is any free one.
+    """Return sockets that listen at a port of 127.0.0.1 and, if this machine has IPv6, of ::1. Port 0 is any free port.
 
-    A browser may dial either address for a name such as `x.localhost`. Raises UsageError if
-    another process listens at one of them.
+    A browser may connect to either address for a name such as `x.localhost`. Raises UsageError if another process
+    listens at one of them.
     """
     for left in reversed(range(_TRIES)):
         try:

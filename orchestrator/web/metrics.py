@@ -1,4 +1,4 @@
-"""The port for Prometheus: /metrics alone, for whoever has the token, whichever user that is."""
+"""Serves the port for Prometheus: only /metrics, to every user who has the token."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Metrics:
-    """Answers /metrics with `text`, and tells `refused` the uid of whoever asks without the token."""
+    """Answers /metrics with `text`, and reports the uid of a client without the token to `refused`."""
 
     def __init__(self, token: str, text: Callable[[], str], refused: Callable[[int | None], None]) -> None:
         self.token, self.text, self.refused = token, text, refused

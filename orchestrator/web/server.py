@@ -59,8 +59,7 @@ class Ports:
 def listen_all(port: int, metrics_port: int = 0, *, token_file: Path | None = None, any_user: bool = False) -> Ports:
     """Return ports for a server; a `metrics_port` of 0 means no port for metrics.
 
-    Raises UsageError if a port is taken. Raises it too if the kernel can't report the user of a connection, unless
-    `any_user` is set.
+    Raises UsageError if a port is taken, or if `any_user` is not set and the kernel can't report a connection's user.
     """
     if not any_user:
         check_owners_are_told("orch ui --any-user")
@@ -131,7 +130,7 @@ async def _serve(page: Page, doors: list[Door], on_ready: Callable[[], None]) ->
         proxy_headers=False, ws="none", timeout_graceful_shutdown=2, h11_max_incomplete_event_size=64 << 10,
     )  # fmt: skip
     config.load()
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # a client's mistakes are warnings, without an end
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # clients could cause endless warnings
     server = _Server(config)
 
     def speaker(visit: Visit) -> asyncio.Protocol:
@@ -144,7 +143,7 @@ async def _serve(page: Page, doors: list[Door], on_ready: Callable[[], None]) ->
 
     loop = asyncio.get_running_loop()
     accepting = asyncio.gather(*(door.serve(speaker) for door in doors))
-    accepting.add_done_callback(lambda _: end())  # a door that fails must not leave a server that nobody can reach
+    accepting.add_done_callback(lambda _: end())  # if the door fails, the server must end, because nobody can reach it
     for number in _ENDING:
         loop.add_signal_handler(number, end)
     on_ready()

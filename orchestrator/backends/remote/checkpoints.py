@@ -122,9 +122,9 @@ def _files(manifest: bytes, name: str) -> dict[str, tuple[int, Checksum]] | None
 
 
 def bring_file(session: Session, remote: str, target: Path, size: int, checksum: Checksum, below: str) -> bool:
-    """Go on with the copy of a file; False where it is not the file that was promised.
+    """Continue the copy of a file. Return False if the file differs from the promised one.
 
-    No link after `below`, a folder there, is followed.
+    `below` is a folder on the machine. No link below it is followed.
     """
     digest, partial = _hasher(target, checksum), partial_of(target, checksum.hex)
     with open(partial, "a+b", buffering=0) as file, ThreadPoolExecutor(1) as pool:

@@ -30,9 +30,9 @@ def connections() -> ConnectionPool:
 
 
 def on_all(work: Callable[[int, M], T], machines: Mapping[int, M]) -> tuple[dict[int, T], dict[int, BackendError]]:
-    """Do the work on every machine, all at once; return (what came of it, what went wrong), by their numbers.
+    """Do the work on every machine in parallel; return (results, errors), each by the machine's number.
 
-    An error that nobody expected is the machine's too; errors of this machine's own files are raised.
+    An unexpected error counts as an error of that machine. An error of this machine's own files is raised.
     """
     done: dict[int, T] = {}
     failed: dict[int, BackendError] = {}
@@ -42,9 +42,9 @@ def on_all(work: Callable[[int, M], T], machines: Mapping[int, M]) -> tuple[dict
             done[number] = work(number, machines[number])
         except BackendError as error:
             failed[number] = error
-        except (OrchError, OSError):  # of this machine: its disk is full, say
+        except (OrchError, OSError):  # an error of this machine, such as a full disk
             raise
-        except Exception as error:  # noqa: BLE001 (whatever an answer leads to: the other machines go on)
+        except Exception as error:  # noqa: BLE001 (an answer can cause any error; the other machines continue)
             failed[number] = unexpected(_called(machines[number], number), error)
 
     if len(machines) < 2:
@@ -60,12 +60,12 @@ def on_all(work: Callable[[int, M], T], machines: Mapping[int, M]) -> tuple[dict
 
 
 def unexpected(host: str, error: Exception) -> BackendError:
-    """Return an error that nobody expected as the error of the machine whose answer has led to it."""
+    """Return an unexpected error as an error of the machine whose answer caused it."""
     return BackendError(f"{host}: what it answered led to an error: {type(error).__name__}: {error!s:.300}")
 
 
 def _called(machine: object, number: int) -> str:
-    """Return what people call a machine: a session, a host of a profile, or a source."""
+    """Return the name that people use for a machine, which is given as a session, a host of a profile, or a source."""
     for each in (machine, getattr(machine, "address", None)):
         for name in (getattr(each, "host", None), getattr(each, "name", None)):
             if isinstance(name, str):

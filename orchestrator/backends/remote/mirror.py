@@ -105,7 +105,7 @@ class RunWatcher:
             for source in self._sources_of_outputs():
                 node = source.nodes[0]
                 mine = outputs.setdefault(node, Outputs(self.run, node, stop=self.ended.is_set))
-                with contextlib.suppress(Exception):  # at the end all is tried once more, and said
+                with contextlib.suppress(Exception):  # all outputs are tried again at the end, with errors reported
                     mine.bring(source.session(), final=False, sizes=sizes)
             pause = max(shortest, 9 * (time.monotonic() - begun))
 
@@ -220,7 +220,7 @@ class _LogWatch:
         try:
             for source in self.sources[:1]:
                 update_all(source.copies(self.run, [0])[:1], source.session())
-        except Exception:  # noqa: BLE001 (out of reach, or an odd answer: any machine may have them)
+        except Exception:  # noqa: BLE001 (any machine may be unreachable or answer nonsense)
             self.asks_all = True
 
     def _look(self) -> None:
@@ -241,7 +241,7 @@ class _LogWatch:
         while True:
             is_last, has_waited = self.ended.is_set(), False
             chosen = [copy for copy in copies if self._is_chosen(copy.node)]
-            with contextlib.suppress(Exception):  # out of reach, no room here: who watches the run says so
+            with contextlib.suppress(Exception):  # unreachable, or this disk is full: the watcher reports it
                 update_all(chosen, source.session(), 0.0 if is_last else POLL_SECONDS, only_logs=True)
                 has_waited = len(chosen) == 1
             if is_last:

@@ -280,7 +280,7 @@ def _checked(entry: Entry, roots: Collection[str]) -> Entry:
 
 
 def _hashes(session: Session, files: list[tuple[str, int]], roots: Collection[str]) -> list[str | None]:
-    """Return the sha256 of files of a machine, [path, size] each, in these folders; None for one that can't be read."""
+    """Return the sha256 of each [path, size] in these folders of a machine; None if the file can't be read."""
     found: list[str | None] = []
     for start in range(0, len(files), MOST_FILES):
         part = files[start : start + MOST_FILES]

@@ -25,7 +25,7 @@ from orchestrator.transport.node_archive import node_archive
 from orchestrator.transport.rpc import Session
 
 BATCH: Final = 8 << 20
-MOST_CONTENT: Final = 8 << 30  # bytes of one file of the code
+MOST_CONTENT: Final = 8 << 30  # bytes that one file of the code may have
 CLOCKS_DIFFER: Final = 2.0  # seconds; what is less may be the way there
 LEAST_FREE: Final = 64 << 20
 SERVER_PYTHON: Final = "python3"

@@ -29,7 +29,7 @@ ROUNDS: Final = 5  # of a wait for a job in the queue, of which there may be hun
 OUTCOMES: Final = {"TIMEOUT": "timeout", "DEADLINE": "timeout", "PREEMPTED": "preempted"}  # the rest is infra
 TICK: Final = 0.1  # seconds: more than by which a file's time may be before its writing
 SUSPENDED: Final = ("SUSPENDED", "STOPPED")  # its nodes are its own, and its processes are stopped
-LAST_BYTES: Final = 1 << 20  # of a log, in which its last line is looked for
+LAST_BYTES: Final = 1 << 20  # the last bytes of a log, which are searched for its last line
 NO_SUBMITIT: Final = "No module named 'submitit"
 
 

@@ -109,7 +109,7 @@ def _is_grace_over(run: RunDir, cancel: Mapping[str, Any]) -> bool:
 
 
 def _has_succeeded(run: RunDir, events: Sequence[Event], nodes: int) -> bool:
-    """Tell whether all exits of a success are known here, so that nothing that is out of reach can change it."""
+    """Tell whether this machine has recorded every exit of a success, so that no unreachable node can change it."""
     try:
         marker = run.read("rank0.done")
     except StoreError:

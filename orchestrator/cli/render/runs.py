@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # `orch status` of ended runs must not wait for the superviso
 SPARE = ("RANKS", "PROFILE", "SUBMITTED")  # what a narrow terminal's table of runs does without, in this order
 NOTE_LINES = 2
 MOST_ATTEMPTS = 10
-OFFER_SECONDS = 60.0  # after which a program that has reported no step is not waited for
+OFFER_SECONDS = 60.0  # how long a program may take to report its first step
 IN_ORDER = ("exit code 0", "exit code 95", "SIGTERM", "SIGKILL")  # what an end that orch asked for looks like
 
 
@@ -169,13 +169,13 @@ def attempt_lines(state: RunState, now: float, width: int | None = None) -> list
 
 
 def offer_lines(state: RunState, now: float, width: int | None = None) -> list[str]:
-    """Return a warning for the newest attempt that was offered a checkpoint, if nothing tells that it was loaded."""
+    """Return a warning if the newest attempt was offered a checkpoint and nothing shows that it was loaded."""
     offers = [each for each in state.attempts if each.offered and each.began]
     if not offers or offers[-1].resumed_from:
         return []
     last = offers[-1]
     if last.first_step is None and not last.ended and not state.is_final and now - (last.began or now) < OFFER_SECONDS:
-        return []  # it may report it yet
+        return []  # the program may still report that it loaded the checkpoint
     steps = f"; its first step is {last.first_step}" if last.first_step is not None else ""
     offer = f"attempt {last.number} was offered {_checkpoint(last.offered)}; nothing tells that the script loads it"
     what = "a script has to load the path in ORCH_RESUME_FROM: docs/checkpoints.md#going-on-from-one"
@@ -183,7 +183,7 @@ def offer_lines(state: RunState, now: float, width: int | None = None) -> list[s
 
 
 def _resumed(attempt: Attempt) -> str:
-    """Return the checkpoint that the attempt has loaded; in brackets one that it was only offered."""
+    """Return the checkpoint that the attempt loaded, or, in brackets, the checkpoint that it was only offered."""
     if attempt.resumed_from is None and attempt.offered is not None:
         return f"- (offered {_checkpoint(attempt.offered)})"
     return _checkpoint(attempt.resumed_from)

@@ -1,7 +1,7 @@
-"""Whether rank 0's program has loaded the checkpoint that it was offered, as far as the program reports it.
+"""Finds out whether rank 0's program has loaded the checkpoint that it was offered.
 
-The training library reports which step it has loaded. Any other program is known by the first two steps that it reports
-by its heartbeats or its metrics, or by the first checkpoint that it saves: who begins at step 1 has loaded nothing.
+The training library reports which step it has loaded. Any other program shows it by the first two steps in its
+heartbeats or metrics, or by the first checkpoint that it saves. A program that begins at step 1 has loaded nothing.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.reading import read_part
 from orchestrator.protocol.task import NodeTask
 
-MOST_METRICS = 1 << 16  # bytes of an attempt's metrics in which two steps are looked for
+MOST_METRICS = 1 << 16  # bytes of an attempt's metrics that are searched for two steps
 
 Message = dict[str, Any]
 
 
 class FirstSteps:
-    """One attempt's first steps: the heartbeat of rank 0, and what is appended to its metrics from now on."""
+    """One attempt's first steps, from rank 0's heartbeat and the lines that are appended to its metrics from now on."""
 
     def __init__(self, heartbeat: str, metrics: str) -> None:
         self.heartbeat, self.metrics = heartbeat, metrics
@@ -34,7 +34,7 @@ class FirstSteps:
             self.offset = 0
 
     def look(self) -> Message | None:
-        """Return {"loaded": STEP} or {"steps": [FIRST, SECOND]} once it is known, and None before and after that."""
+        """Return {"loaded": STEP} or {"steps": [FIRST, SECOND]} in the first call that can; None in all others."""
         if self.is_known:
             return None
         beat = read_heartbeat(self.heartbeat) or {}
@@ -46,7 +46,7 @@ class FirstSteps:
         return found
 
     def _steps_of_metrics(self) -> list[Any]:
-        """Return the steps in the first lines that were appended; empty if the file is absent or no ordinary file."""
+        """Return the steps in the first appended lines; empty if the file is missing or is not an ordinary file."""
         try:
             lines = read_part(self.metrics, self.offset, MOST_METRICS, os.path.dirname(self.metrics)).split(b"\n")[:-1]
         except OSError:
@@ -55,9 +55,9 @@ class FirstSteps:
 
 
 def first_saved(task: NodeTask, offered: Saved, before: Mapping[str, Saved]) -> int | None:
-    """Return the lowest step of the checkpoints that were written since the attempt began; None if there is none.
+    """Return the lowest step of the checkpoints that were written since the attempt began; None if none was written.
 
-    before: the checkpoints that were there when it began. Only those of the format of the offered one are compared.
+    before: the checkpoints that existed when it began. Only checkpoints in the format of the offered one are compared.
     """
     known = {each.path: each.time for each in before.values()}
     found = [each for each in Places.of(task).own().values() if known.get(each.path) != each.time]
@@ -66,7 +66,7 @@ def first_saved(task: NodeTask, offered: Saved, before: Mapping[str, Saved]) -> 
 
 
 def _two(steps: list[Any]) -> Message | None:
-    """Return the first step, and the first that is greater; None if there are no such two."""
+    """Return the first step and the first greater step; None if there is no greater step."""
     known = [step for step in steps if type(step) is int and step >= 0]
     later = next((step for step in known if step > known[0]), None)
     return None if later is None else {"steps": [known[0], later]}

@@ -48,22 +48,22 @@ def after_setup(task: NodeTask, argv: list[str]) -> list[str]:
     lines = []
     for number, line in enumerate(task.setup, start=1):
         words = shlex.quote(f"{SETUP_FAILED} {number} failed: {line}")
-        # The trap also reports a line that leaves the shell, as `source` of a file with `exit 1` does.
+        # The trap also reports a line that ends the shell, such as `source` of a file that calls `exit 1`.
         lines += [f"trap {shlex.quote(f'echo {words} >&2')} EXIT", f"{{ {line}\n}} || exit 1"]
-    # Standard output carries the launcher's reports, so that the lines print to standard error, which is its log.
+    # Standard output carries the launcher's reports, so the setup lines print to standard error, which is its log.
     begin, end = "exec {orch_out}>&1 >&2", 'trap - EXIT\nexec "$@" >&"$orch_out" {orch_out}>&-'
     # A login shell, because `module` is a function that /etc/profile.d defines.
     return ["bash", "-lc", "\n".join([begin, *lines, *within, end]), "orch-setup", *argv]
 
 
 def setup_failure(setup: tuple[str, ...], tail: list[str]) -> str:
-    """Return which setup line failed and the shell's last message, from the launcher's last lines; "" if none did."""
+    """Return which setup line failed and the shell's message, from the launcher's last lines; "" if no line failed."""
     marks = [index for index, line in enumerate(tail) if line.startswith(f"{SETUP_FAILED} ")]
     if not marks:
         return ""
     number = tail[marks[-1]][len(SETUP_FAILED) :].split()[0]
     said = tail[marks[-1] - 1] if marks[-1] else ""
-    if _SYNTAX.match(said):  # then the line before has the message, and this line quotes the script
+    if _SYNTAX.match(said):  # this line quotes the script, and the line before it has the message
         said = tail[max(0, marks[-1] - 2)]
     said = _SHELL.sub("", said)
     shell = f": {said}" if said and not said.startswith("orch: ") else ""
@@ -188,7 +188,7 @@ class LauncherProcess:
                 self.asked = None
                 with contextlib.suppress(ValueError):  # a line cut by its death
                     message = parse_json(line)
-                    if isinstance(message, dict) and message.get("kind") != "pong":  # any line is an answer
+                    if isinstance(message, dict) and message.get("kind") != "pong":  # other kinds show life too
                         self.on_report(message)
         except ValueError:  # a line beyond all bounds: whatever writes it is no launcher of ours any more
             self.kill()

@@ -84,7 +84,7 @@ def cause_of(exit_report: Message) -> str:
     if exit_report.get("victim"):
         return "infra"  # a peer went away, and no rank failed by itself: the network, or a machine
     if exit_report.get("oom"):
-        return "infra"  # the kernel killed the rank, or a process of the rank, which then raised an exception
+        return "infra"  # the kernel killed the rank, or killed a child process and the rank then raised an exception
     gpu_error = gpu_error_of(exit_report)
     if gpu_error is not None and gpu_error.blame is not Blame.PROGRAM:
         return "infra"
@@ -95,9 +95,10 @@ def cause_of(exit_report: Message) -> str:
 
 
 def culprit_of(exits: list[Message]) -> Message | None:
-    """Return the exit that made the attempt fail and was no consequence of another; None if every rank ended in order.
+    """Return the exit that made the attempt fail; None if every rank ended in order.
 
-    If all failures are consequences, then a rank that has left the others with exit code 0 is the culprit.
+    An exit that is a consequence of another exit does not count. If all failures are consequences, then a rank that
+    left the others with exit code 0 is the culprit.
     """
     failures = [e for e in exits if e.get("code") not in (0, EXIT_REQUEUE)]
     if not failures:
@@ -111,14 +112,14 @@ def culprit_of(exits: list[Message]) -> Message | None:
 
 
 def _waited_for_others(exit_report: Message) -> bool:
-    """Tell whether the rank failed because it waited for another: a victim, or a hang inside of a collective."""
+    """Tell whether the rank failed because it waited for another rank: it is a victim, or it hung in a collective."""
     return bool(exit_report.get("victim") or (exit_report.get("hang") and exit_report.get("in_collective")))
 
 
 def _early_leaver(exits: list[Message]) -> Message | None:
     """Return the exit of the first rank that left with 0 while others waited for it; None if there is no such rank.
 
-    The exit of a victim may arrive before that of the rank that it waited for, so that the order does not count.
+    A victim's exit may arrive before the exit of the rank that it waited for, so the order does not count.
     """
     left = [e for e in exits if e.get("code") == 0 and not e["after_stop"] and not e.get("stopped")]
     waited = [e for e in exits if e.get("code") != 0 and not e["after_stop"] and _waited_for_others(e)]
@@ -137,7 +138,7 @@ def is_machines_fault(exit_report: Message) -> bool:
 
 
 def _facts(stall: Message) -> Message:
-    """Return what the record keeps of a stall."""
+    """Return the fields of a stall that are recorded."""
     kept = {name: stall[name] for name in ("rank", "phase", "step", "limit", "full")}
     return {**kept, "seconds": round(stall["seconds"], 1)}
 
@@ -167,10 +168,10 @@ class Leader:
     checkpoints: dict[int, list[list[str]]] = field(default_factory=dict)  # name and mark, of each node's; newest first
     checksums: dict[int, list[str]] = field(default_factory=dict)  # that each node and its ranks can make
     unfit: dict[int, str] = field(default_factory=dict)  # why no rank can run on a node; "" if ranks can
-    pythons: dict[int, str] = field(default_factory=dict)  # of each node's ranks
+    pythons: dict[int, str] = field(default_factory=dict)  # the interpreter of each node's ranks
     missing: dict[int, str] = field(default_factory=dict)  # a module that each node's ranks need and lack
-    sought: str = ""  # the module that a rank of this attempt lacked, and all nodes are asked for
-    lacking: set[int] = field(default_factory=set)  # the nodes that answered that they lack it
+    sought: str = ""  # the module that a rank of this attempt lacked; every node is asked for it
+    lacking: set[int] = field(default_factory=set)  # the nodes that reported that they lack it
     exits: list[Message] = field(default_factory=list)
     exits_on: dict[int, list[Message]] = field(default_factory=dict)  # the same ones, of each node
     lost: dict[int, str] = field(default_factory=dict)  # and why
@@ -267,7 +268,7 @@ class Leader:
         )
 
     def _ended_well(self, node: int) -> bool:
-        """Tell whether all ranks of the node have exited well: its loss takes nothing back of that."""
+        """Tell whether all ranks of the node have exited well; a later loss of the node does not change that."""
         exits = self.exits_on.get(node, [])
         return any(each.get("left") == 0 for each in exits) and all(map(exited_well, exits))
 
@@ -377,7 +378,7 @@ class Leader:
                                           "binding": binding.__dict__})  # fmt: skip
 
     def _who_is_unfit(self) -> str:
-        """Return which nodes can run no rank and why, in words; equal words of several nodes are said once."""
+        """Return in words which nodes can run no rank, and why. Nodes with the same reason are listed together."""
         together: dict[str, list[int]] = {}
         for node, why in sorted(self.unfit.items()):
             if why:
@@ -396,7 +397,7 @@ class Leader:
         host = self.hellos[node].host
         # What a launcher has not stopped itself ended by itself, however late that is heard of; or of a node's loss.
         is_stopped = self.phase is Phase.STOPPING and (bool(self.lost) or message.get("stopped", True))
-        by_order = self.phase is Phase.STOPPING or message.get("stopped", False)  # or by the signal that orch heard
+        by_order = self.phase is Phase.STOPPING or message.get("stopped", False)  # or by the signal that orch received
         self._note_exit({**message, "node": node, "host": host, "after_stop": is_stopped, "stopped": by_order})
         self.standstill.forget(message["rank"])
         if message.get("left") == 0:
@@ -412,10 +413,10 @@ class Leader:
             self._stop(StopReason.FAILURE, FAILURE_GRACE)
 
     def _seek_module(self, exit_report: Message) -> None:
-        """Ask every node for the module that a rank lacked: the others' ranks are stopped before they tell."""
+        """Ask every node for the module that a rank lacked; other ranks are stopped before they can report it."""
         module = missing_module_of(exit_report)
         if module and not self.sought and self.task.nnodes > 1 and self.task.program.kind != "command":
-            self.sought = module  # a command's interpreter is not the launcher's
+            self.sought = module  # a `command:` may use another interpreter than the launcher's
             for node in self.hellos:
                 self.send(node, {"kind": "find_module", "module": module})
 
@@ -424,7 +425,7 @@ class Leader:
             self.lacking.add(node)
 
     def _where_missing(self, failure: Message) -> Message:
-        """Return the failure, with the nodes that lack the module that it names."""
+        """Return the failure with the nodes that lack the module named in it."""
         module = missing_module_of(failure)
         if not module or module != self.sought:
             return failure
@@ -440,7 +441,7 @@ class Leader:
         self.exits_on.setdefault(exit_report["node"], []).append(exit_report)
 
     def _on_stall(self, node: int, message: Message, now: float) -> None:
-        """Note a rank that has stood still for half of its limit, or for the whole; all nodes are asked for stacks."""
+        """Note a rank that was silent for half of its limit or all of it, and request stacks from all nodes."""
         if self.phase is not Phase.RUNNING:
             return
         self.standstill.note(node, message, now)
@@ -456,7 +457,7 @@ class Leader:
         self.standstill.be_patient(node, message["seconds"], now)
 
     def _watch_stalls(self, now: float) -> None:
-        """Record each new hang; begin to look for the culprit, or stop looking if no rank hangs any more."""
+        """Record each new hang, and start the search for the culprit. The search stops if no rank hangs any more."""
         if self.phase is not Phase.RUNNING:
             return
         hung = self.standstill.hung(now)
@@ -512,14 +513,14 @@ class Leader:
         self._stop(StopReason.FAILURE, FAILURE_GRACE)
 
     def _on_folder_lost(self, node: int, message: Message, now: float) -> None:
-        """Note that the run's folder was removed on a node, or a part of it: maybe with the heartbeats of its ranks."""
+        """Note that a node lost the run's folder or a part of it, perhaps with the heartbeats of its ranks."""
         self.folders_lost[node] = message["path"]
         if message["with_heartbeats"]:
             self.standstill.unseen.add(node)
         self.record("folder_lost", of=node, host=self._host(node), path=message["path"])
 
     def _cause_of(self, failure: Message) -> str:
-        """Return the budget that a failure draws on: a rank whose files were removed under it is not to blame."""
+        """Return the budget that a failure draws on. A rank whose files were removed is not to blame."""
         return "infra" if self.folders_lost else cause_of(failure)
 
     def _how_folders_were_lost(self) -> str:
@@ -606,7 +607,7 @@ class Leader:
         if self.phase not in (Phase.RUNNING, Phase.STOPPING) or self.waiting:
             return
         failure = culprit_of(self.exits) or next((each for each in self.exits if each.get("unsaved")), None)
-        if all(map(self._ended_well, self.hellos)):  # also if a signal, a cancel or the time limit came after that
+        if all(map(self._ended_well, self.hellos)):  # even if a signal, a cancel or the time limit came later
             self._end("succeeded", "", "")
         elif self.stop_reason is StopReason.IDLE:
             self._end("cancelled", "idle", self._how_idle())
@@ -646,7 +647,7 @@ class Leader:
         self.record("attempt_failed", attempt=self.attempt, culprit=failure, cause=cause, **now_saved.to_event())
         stalled = restart.stalled(self.begun_at, now_saved)
         no = restart.refusal(Restarter.LEADER, cause, self.task.retry, self.restarts.count(cause), stalled)
-        if self.folders_lost:  # without the code no rank can start again here
+        if self.folders_lost:  # no rank can start again without the code
             self._end("failed", cause, self._how_folders_were_lost())
         elif no is Refusal.NO_PROGRESS:
             self._end("failed", "no_progress", f"{stalled} attempts in a row ended without a new checkpoint")

@@ -1,4 +1,4 @@
-"""A module that a rank could not import: on which nodes it is missing, for which interpreter. Pure."""
+"""Reports on which nodes, and for which interpreter, a module that a rank could not import is missing. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Lacking(NamedTuple):
 
 
 def missing_module_of(exit_report: Mapping[str, Any]) -> str:
-    """Return the top-level module that an ended rank lacked; "" if it ended for another reason."""
+    """Return the top-level module that a rank lacked when it ended; "" if it ended for another reason."""
     error = exit_report.get("error")
     if not isinstance(error, Mapping) or error.get("type") != "ModuleNotFoundError":
         return ""

@@ -1,4 +1,4 @@
-"""The checkpoint that an attempt is offered: records once what rank 0's program shows of having loaded it."""
+"""Records once whether rank 0's program shows that it has loaded the checkpoint that its attempt was offered."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.layout import attempt_folder, metrics_file, node_folder
 from orchestrator.protocol.task import NodeTask
 
-MOST_PAUSE = 60.0  # seconds between two looks at what the program saves
-LOOK_SECONDS = 5.0  # that such a look may take
+MOST_PAUSE = 60.0  # seconds between two searches for saved checkpoints
+LOOK_SECONDS = 5.0  # the time limit of such a search
 
 
 class Offer:
-    """One attempt's offer, on node 0; `there` are the checkpoints that are there when it begins, by their names."""
+    """One attempt's offer, on node 0. `there` has the names of the checkpoints that exist when the attempt begins."""
 
     def __init__(
         self, task: NodeTask, attempt: int, name: str, there: Mapping[str, Saved], record: Callable[..., None]
@@ -32,12 +32,12 @@ class Offer:
         self.is_known = False
 
     def look(self) -> None:
-        """Look at what rank 0 has reported."""
+        """Check the steps that rank 0 has reported."""
         if not self.is_known and (found := self.first_steps.look()) is not None:
             self._record(found)
 
     async def watch_saves(self) -> None:
-        """Look at what the program saves until it is known, ever more seldom: a large folder takes a while."""
+        """Check the saved checkpoints until the answer is known, after growing pauses: a listing may be slow."""
         pause = 1.0
         while not (self.is_known or self.has_ended):
             await asyncio.sleep(pause)
@@ -45,7 +45,7 @@ class Offer:
             pause = min(2 * pause, MOST_PAUSE)
 
     async def end(self) -> None:
-        """Look for the last time: the ranks have ended."""
+        """Check for the last time, after the ranks have ended."""
         if not self.has_ended:
             self.has_ended = True
             await self._look_at_saves()
@@ -53,7 +53,7 @@ class Offer:
     async def _look_at_saves(self) -> None:
         if self.is_known or self.offered is None or not self.offered.is_counted:
             return
-        # What can't be looked at, or takes too long, stays unknown: it is no reason to end a run.
+        # If the folder can't be read in time, the answer stays unknown, because that is no reason to end a run.
         with contextlib.suppress(OSError, ValueError, RuntimeError, asyncio.TimeoutError):
             look = in_thread(first_saved, self.task, self.offered, self.there)
             saved = await asyncio.wait_for(look, LOOK_SECONDS)

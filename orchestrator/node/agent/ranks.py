@@ -45,7 +45,7 @@ Message = dict[str, Any]
 KILL_MARGIN = 5.0
 SILENT_TIMES = 6  # of the time-out for a link: a launcher that imports torch from a slow disk answers late
 MOST_RESULT = 64 << 20
-_WORDS = ("tail", "error", "reason", "failed")  # of a report: texts that a rank may have put a secret into
+_WORDS = ("tail", "error", "reason", "failed")  # the fields of a report that may contain a rank's secret
 MOST_CHECKPOINTS, MOST_CHARS = 20, 1000  # that the leader is told of, and of the path of one
 
 
@@ -72,8 +72,8 @@ class Ranks:
         self.running: set[int] = set()
         self.begun: int | None = None  # the newest attempt whose ranks the launcher was told to start
         self.told_to_stop = False
-        self.offer: Offer | None = None  # node 0's, of an attempt that was offered a checkpoint
-        self.orphaned: dict[int, int] = {}  # exit codes of ranks that a launcher which died has not reaped, by rank
+        self.offer: Offer | None = None  # only on node 0, if the attempt was offered a checkpoint
+        self.orphaned: dict[int, int] = {}  # exit codes of ranks that a dead launcher has not reaped, by rank
         self.started = Started()
         self.members: set[int] = set()  # the ranks of this node; another launcher's count as one that runs
         self.heartbeats = HeartbeatReader(task.hang)
@@ -83,7 +83,7 @@ class Ranks:
         self.resumable: dict[str, Saved] = {}  # checkpoints that this attempt may go on from
         watched = [task.run_dir, task.code_dir, self.node_dir]
         self.folders = [OwnFolder(path) for path in watched if f"{path}/".startswith(f"{task.run_dir}/")]
-        self.removed: list[str] = []  # of these folders, which exist as long as the run
+        self.removed: list[str] = []  # the removed ones of these folders, which exist as long as the run
         self.held: int | None = None  # what keeps the environment from being removed, until this process ends
 
     async def start(self) -> None:
@@ -102,7 +102,7 @@ class Ranks:
             self._trouble(f"the launcher can't be started with {self.task.python}: {error}", "user_error")
 
     def _trouble(self, reason: str, cause: str, tail: Sequence[str] = ()) -> None:
-        """Report to the record and to the leader that this node can't take part; `tail` ends its launcher's log."""
+        """Report to the record and to the leader that this node can't take part; `tail` is from its launcher's log."""
         self.events.write("trouble", reason=reason, cause=cause, tail=list(tail))
         self.tell({"kind": "trouble", "reason": reason, "cause": cause, "tail": list(tail)})
 
@@ -204,7 +204,7 @@ class Ranks:
         if self.running and self.stop_deadline is None:
             ranks = self.members if self.task.launcher in ("torchrun", "accelerate") else self.running
             for news in self.heartbeats.news(attempt_folder(self.node_dir, self.attempt), ranks, now):
-                if news["kind"] == "stall" and not news["full"]:  # the leader records a whole limit, if it counts
+                if news["kind"] == "stall" and not news["full"]:  # the leader records a full stall
                     self.events.write(**news, attempt=self.attempt)
                 self.tell({**news, "attempt": self.attempt})
         if self.stop_deadline is not None and now > self.stop_deadline:
@@ -218,7 +218,7 @@ class Ranks:
                 self.launcher.kill()
 
     def _look_at_folders(self) -> None:
-        """Tell the leader if somebody has removed the run's folder on this node, or a part of it that a start needs."""
+        """Tell the leader if the run's folder on this node, or a part of it that a start needs, was removed."""
         removed = [folder.path for folder in self.folders if folder.is_removed()]
         if len(removed) > len(self.removed):
             self.removed = removed
@@ -240,14 +240,14 @@ class Ranks:
     # -- reports
 
     async def report(self, message: Message) -> None:
-        """Take the launcher's report; what can't be understood is trouble of this node, and never ends the agent.
+        """Handle the launcher's report. A malformed report is recorded as this node's trouble and never ends the agent.
 
-        A launcher in a container runs in an image that anybody may have built.
+        A launcher in a container may send anything, because anybody may have built the image.
         """
         kind = message.pop("kind", "")
         try:
             await self._report(kind, message)
-        except Exception as error:  # noqa: BLE001 (a report is what another process says)
+        except Exception as error:  # noqa: BLE001 (another process may report anything)
             self._trouble(f"the launcher's report {str(kind)[:40]!r} is not understood: {error!r}"[:500], "infra")
 
     async def _report(self, kind: str, message: Message) -> None:
@@ -279,7 +279,7 @@ class Ranks:
     def _rank_ended(self, message: Message) -> None:
         self.running.discard(message["rank"])
         self.started = self.started.without(message["rank"])
-        self._look_at_folders()  # before the exit is reported: the loss may be its cause
+        self._look_at_folders()  # before the exit is reported, because a lost folder may be its cause
         if message["rank"] == 0:
             with self._going_on("the end of rank 0"):
                 if self.offer is not None:
@@ -296,10 +296,10 @@ class Ranks:
 
     @contextlib.contextmanager
     def _going_on(self, what: str) -> Iterator[None]:
-        """Note an error in what is only said about a rank's end: the end itself is told all the same."""
+        """Record an error in the details of a rank's end; the end itself is reported anyway."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001 (a rank's files are whatever it has written)
+        except Exception as error:  # noqa: BLE001 (a rank's files may hold anything)
             self.events.write("launcher_report_failed", what=what, error=repr(error)[:500])
 
     async def _became_ready(self, message: Message) -> None:
@@ -382,9 +382,9 @@ class Ranks:
         self.tell({"kind": "idle", "attempt": self.attempt})
 
     def reap_orphans(self) -> None:
-        """Reap what this process has adopted, and keep the exit codes of ranks: a launcher that died can't report them.
+        """Reap adopted processes and keep the exit codes of ranks, because a dead launcher can't report them.
 
-        The pids of a container are of its own namespace, and its processes are never this one's children.
+        The pids of a container belong to its own namespace, and its processes are never children of this process.
         """
         codes = reap_orphans(self.launcher.pid)
         if self.task.container is None:
@@ -401,7 +401,7 @@ class Ranks:
         how = self.launcher.ended_for or _how_it_ended(code)
         self.events.write("launcher_gone", code=code, tail=message["tail"])
         if not self.running and self.begun == self.attempt:
-            await self._became_idle({})  # all its ranks had ended, and it was not needed any more
+            await self._became_idle({})  # all its ranks had ended, so the launcher was no longer needed
             return
         if not self.running:
             tail = message["tail"]
@@ -410,7 +410,7 @@ class Ranks:
             self._trouble(why, "user_error" if code > 0 else "infra", tail)
             return
         self.reap_orphans()
-        for rank in sorted(self.running):  # those that had ended well, and that it had no time to report
+        for rank in sorted(self.running):  # ranks that ended well and that the launcher had no time to report
             if self.orphaned.get(rank) == 0 and not self.told_to_stop:
                 self._rank_ended({"rank": rank, "code": 0, "signal": None, "attempt": self.attempt, "stopped": False})
         name = signal.Signals(-code).name if code < 0 else None

@@ -1,7 +1,8 @@
-"""The agent inside a Slurm job: which node it is, who the others are, which start this is, whether to request another.
+"""The agent inside a Slurm job. It finds its node, the other nodes and the number of this start.
 
-Slurm starts the same task again after a preemption, a lost node or a requeue. So the task's file stays, each start
-takes the next attempt number, and a start that has to go on leaves word for the batch script, which requeues the job.
+Slurm starts the same task again after a preemption, a lost node or a requeue. So the task's file is kept, and each
+start takes the next attempt number. If the run needs another start, the agent leaves a file for the batch script,
+which requeues the job.
 """
 
 from __future__ import annotations
@@ -95,12 +96,12 @@ def history_of(run_dir: str, start: int) -> History:
     """Return what earlier starts left in node 0's record, which is on the shared folder whichever host wrote it."""
     events = read_events(f"{node_folder(run_dir, 0)}/events.jsonl", run_dir)
     is_now = (event.get("kind") == EventKind.SLURM_JOB and event.get("start") == start for event in events)
-    before = next((index for index, found in enumerate(is_now) if found), len(events))  # node 0 may have begun already
+    before = next((index for index, found in enumerate(is_now) if found), len(events))  # node 0 may have begun before
     return History(events[:before], _read(word_path(run_dir, start - 1)))
 
 
 def read_events(path: str, run_dir: str) -> tuple[Event, ...]:
-    """Return the events of a node's record, without lines that were torn by a crash; empty if there is no record."""
+    """Return the events of a node's record without lines that a crash cut off; empty if there is no record."""
     try:
         return tuple(_events_in(path, run_dir))
     except OSError:
@@ -119,7 +120,7 @@ def continued(task: NodeTask, history: History) -> NodeTask:
 
 
 def has_succeeded(task: NodeTask) -> bool:
-    """Tell whether every rank of the newest attempt has exited well: another start would train for nothing.
+    """Tell whether every rank of the newest attempt has exited well, so that no further start is needed.
 
     The record of every node is on the shared folder. It is read only if rank 0's marker is there.
     """
@@ -155,7 +156,7 @@ def wants_another(task: NodeTask, events: tuple[Event, ...], code: int) -> tuple
     refusal = restart.refusal(Restarter.SLURM, cause, task.retry, used, stalled)
     if refusal is not None or not (began or code == EXIT_REQUEUE):
         return refusal if refusal is Refusal.NO_PROGRESS else None
-    if has_succeeded(task):  # node 0's agent died before it could say so
+    if has_succeeded(task):  # node 0's agent died before it could report the success
         return None
     return cause, str(ends[-1].get("reason") or ASKED_TO_STOP.get(cause, ""))
 
@@ -259,7 +260,7 @@ def _own_events(log: EventLog, after: int) -> tuple[Event, ...]:
 
 
 def _events_in(path: str, run_dir: str) -> Iterator[Event]:
-    """Return a node's events; lines that a crash has torn are left out."""
+    """Return a node's events without lines that a crash cut off."""
     for line in read_regular(path, MOST_LINES, run_dir).splitlines():
         with contextlib.suppress(ValueError):
             event = parse_json(line)

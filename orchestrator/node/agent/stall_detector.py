@@ -1,4 +1,4 @@
-"""The ranks of one node that stand still, by their heartbeats and the limits of each phase. Pure.
+"""Detects stalled ranks of one node from their heartbeats and the limits of each phase. Pure.
 
 In `train`, a rank that has made steps may be silent for max(limit, 10 median steps); its first step, evaluation, saving
 and whatever comes before training have the other, long limit. Only this node's own monotonic clock counts. The leader
@@ -29,7 +29,7 @@ class Stall:
     step: int
     seconds: float
     limit: float
-    between_steps: bool = False  # the short limit applies: the rank is in `train`, and has made steps
+    between_steps: bool = False  # the short limit applies because the rank is in `train` and has made steps
 
     @property
     def is_full(self) -> bool:
@@ -102,8 +102,8 @@ class StallDetector:
     def patient_until(self, ranks: Iterable[int], now: float) -> float:
         """Return when the last of these ranks that are inside a longer limit reaches it; 0 if no rank is inside one.
 
-        A longer limit belongs to a phase that the program itself has reported. The output of a program without
-        heartbeats is no such phase.
+        A longer limit belongs to a phase that the program itself has reported. A program without heartbeats, which is
+        watched by its output, is in no such phase.
         """
         watched = [self.ranks[rank] for rank in ranks if rank in self.ranks]
         inside = [each for each in watched if not each.is_between_steps and each.phase not in ("", "output", "done")]
@@ -115,11 +115,21 @@ def culprit_of_hang(
 ) -> dict[str, Any]:
     """Return the stalled rank that the others wait for.
 
-    That is a rank that is stopped, else the one that is `missing` from a collective, else a rank outside any
-    collective. Among several of these, a rank that has exceeded a longer limit comes first, because the others may have
-    waited for it. Then a rank comes that stands where fewest stand (nothing is known of a rank that is late with its
-    answer), then the rank with the fewest steps. `stacks` has of each rank its process state (T is stopped), whether
-    its main thread waits in a collective, and the line of the program that it has come to.
+    The candidates are the first of these groups that has a rank:
+
+    1. stopped ranks
+    2. the rank that is `missing` from a collective
+    3. ranks outside any collective
+    4. all other ranks
+
+    Several candidates are compared in this order:
+
+    1. A rank that has exceeded a longer limit precedes others, because they may have waited for it.
+    2. A rank precedes others if fewer ranks are at its line. A rank that is late with its answer comes last here.
+    3. A rank with fewer steps precedes others.
+
+    `stacks` maps each rank to its process state (T is stopped), to whether its main thread waits in a collective, and
+    to the line of the program that it has reached.
     """
     places = Counter(seen.get("where") for seen in stacks.values())
 
@@ -154,13 +164,13 @@ class HeartbeatReader:
         limits = {name: float(hang.get(name, value)) for name, value in DEFAULT_LIMITS.items()}
         self.is_off = hang.get("action", "off") == "off"
         self.detector = StallDetector(limits["train"], limits["medians"], limits["other"])
-        self.reported: dict[int, Stall] = {}  # by rank: the newest stall that was returned
+        self.reported: dict[int, Stall] = {}  # the newest stall that was returned, by rank
         self.patient_until = 0.0
 
     def news(self, folder: str, ranks: Iterable[int], now: float) -> list[dict[str, Any]]:
-        """Return the messages for the leader about what has changed since the last call.
+        """Return the messages for the leader about changes since the last call.
 
-        `folder` is the attempt's: without it the heartbeats are unknown, and nothing is returned.
+        `folder` is the attempt's folder. Without it the heartbeats are unknown, and no message is returned.
         """
         ranks = list(ranks)
         stalls = self.new_stalls(folder, ranks, now)
@@ -184,7 +194,7 @@ class HeartbeatReader:
         return new
 
     def _moved(self, ranks: Iterable[int]) -> list[int]:
-        """Return the ranks whose stall was returned, and which have moved on or ended since."""
+        """Return the ranks whose stall was returned before and that have moved on or ended since."""
         watched = {rank: self.detector.ranks[rank] for rank in ranks if rank in self.detector.ranks}
         moved = [
             rank

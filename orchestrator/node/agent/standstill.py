@@ -1,4 +1,4 @@
-"""The stalls of all nodes' ranks, and which of them count as a hang. Pure; the clock is an argument.
+"""Decides which stalls of all nodes' ranks count as a hang. Pure; the clock is an argument.
 
 A rank that waits between two steps may wait for another rank that saves or evaluates alone. So the time in which any
 rank of the run is inside the limit of a longer phase does not count against a rank between two steps.
@@ -17,13 +17,13 @@ class Standstill:
     """The stalls of one attempt, as the nodes' agents report them."""
 
     stalls: dict[int, Message] = field(default_factory=dict)  # by rank; `since` is the leader's time
-    patience: dict[int, float] = field(default_factory=dict)  # by node: when its ranks' longer limits end
+    patience: dict[int, float] = field(default_factory=dict)  # by node, when its ranks' longer limits end
     unseen: set[int] = field(default_factory=set)  # nodes whose ranks' heartbeats are lost with their folder
     waited: float = 0.0  # the last time at which a rank was inside a longer limit
     counted: set[int] = field(default_factory=set)  # ranks whose stall counts as a hang
 
     def note(self, node: int, message: Message, now: float) -> None:
-        """Note a rank that stands still."""
+        """Note a stalled rank."""
         rank = message["rank"]
         before = self.stalls.get(rank, message)
         if (before["step"], before["phase"]) != (message["step"], message["phase"]):
@@ -38,7 +38,7 @@ class Standstill:
         return was_counted
 
     def be_patient(self, node: int, seconds: float, now: float) -> None:
-        """Note for how long a node's ranks are inside longer limits from now on; 0 if no rank is inside one."""
+        """Note for how many seconds from now a node's ranks are inside longer limits; 0 if no rank is."""
         self._look(now)
         self.patience[node] = now + seconds
 
@@ -48,14 +48,14 @@ class Standstill:
         self.unseen.discard(node)
 
     def slept(self, seconds: float) -> None:
-        """Move all times: nobody was watching meanwhile."""
+        """Shift all times by a pause in which nobody watched the ranks."""
         for stall in self.stalls.values():
             stall["since"] += seconds
         self.patience = {node: until + seconds for node, until in self.patience.items()}
         self.waited += seconds
 
     def hung(self, now: float) -> list[Message]:
-        """Return the stalls that count as a hang now, with their silence up to now."""
+        """Return the stalls that count as a hang now, with their silence until now."""
         self._look(now)
         return [
             {**stall, "seconds": now - stall["since"]} for stall in self.stalls.values() if self._counts(stall, now)
@@ -68,7 +68,7 @@ class Standstill:
         return new
 
     def full(self) -> list[Message]:
-        """Return the stalls whose whole limit has passed: the candidates for the blame, once any of them counts."""
+        """Return the stalls whose full limit has passed: the candidates for the blame once any of them counts."""
         return [stall for stall in self.stalls.values() if stall["full"]]
 
     def _look(self, now: float) -> None:

@@ -109,7 +109,8 @@ def mounts(task: NodeTask, attempt: int) -> list[Mount]:
         read.append(given_folder(task.run_dir))
     elif task.resume.startswith("/") and not _is_within(task.resume, task.checkpoint_dir):
         read.append(task.resume)
-    # First, as the others lie in it: what ranks write beside or above their working folder must outlive the container.
+    # This mount is the first, because the others lie in it. It keeps files that ranks write beside or above their
+    # # working folder when the container ends.
     own = [Mount(container_view(task.run_dir), os.path.dirname(task.run_dir))]
     own += [Mount(path, path, read_only=True) for path in read]
     own += [Mount(path, path) for path in written_inside(task, attempt)]
@@ -124,7 +125,7 @@ def _mounts(task: NodeTask, resources: NodeResources, attempt: int) -> list[Moun
 
 
 def places_in_view(task: NodeTask, attempt: int) -> list[tuple[str, str]]:
-    """Return (what is mounted, its path on the node in the container's view) of each mount that lies in that view."""
+    """Return (source, path on the node inside the container's view) of each mount that lies in that view."""
     above, view = os.path.dirname(task.run_dir), container_view(task.run_dir)
     inside = [mount for mount in mounts(task, attempt) if mount.target.startswith(f"{above}/")]
     return [(mount.source, f"{view}{mount.target[len(above) :]}") for mount in inside]

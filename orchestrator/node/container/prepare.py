@@ -102,9 +102,9 @@ def _make_places(task: NodeTask, attempt: int) -> None:
         _make_file(metrics_file(task.run_dir))
     os.makedirs(container_view(task.run_dir), exist_ok=True)
     view = os.path.realpath(container_view(task.run_dir))
-    for source, place in places_in_view(task, attempt):  # else an engine makes them, as root's
+    for source, place in places_in_view(task, attempt):  # otherwise a container engine makes them, owned by root
         if not f"{os.path.realpath(os.path.dirname(place))}/".startswith(f"{view}/"):
-            continue  # an earlier attempt's ranks laid a link there, which may lead anywhere
+            continue  # an earlier attempt's ranks put a link there, which may lead anywhere
         if os.path.isfile(source):
             os.makedirs(os.path.dirname(place), exist_ok=True)
             _make_file(place)

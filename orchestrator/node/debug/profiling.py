@@ -19,7 +19,7 @@ from orchestrator.protocol.files import write_atomic
 from orchestrator.protocol.layout import attempt_folder, node_folder
 from orchestrator.protocol.reading import read_regular
 
-MOST_PART = 1 << 30  # bytes of a trace or a snapshot
+MOST_PART = 1 << 30  # bytes that a trace or a snapshot may have
 LOOK_SECONDS = 0.1  # a rank on another's storage, or in a container, can tell nobody that a file is there
 
 

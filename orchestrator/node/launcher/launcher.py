@@ -80,7 +80,7 @@ class Launcher:
     asked: list[Asked] = field(default_factory=list)  # the ranks that were asked for their stacks
     recorders: list[int] = field(default_factory=list)  # the ranks that were asked for their flight recorder's dump
     groups: dict[int, dict[str, Any]] = field(default_factory=dict)  # what those say that have written it
-    missing: str = ""  # a module that all ranks need, and that this interpreter lacks
+    missing: str = ""  # a module that all ranks need and this interpreter lacks
     oom_kills: int = field(default_factory=oom_kills)
     attempt: int = 0
     folder: str = ""  # of the attempt
@@ -316,10 +316,10 @@ class Launcher:
         self.report("stacks", ranks=ranks, recorders={rank: self.groups.get(rank, {}) for rank in self.recorders})
 
     def _described(self, rank: int, pid: int) -> dict[str, Any]:
-        """Return where a rank stands; an error in that must not end the launcher, and with it the ranks."""
+        """Return the line that a rank has reached. An error here must not end the launcher and its ranks."""
         try:
             return describe(pid, files_of(self.folder, rank)["stack_file"])
-        except Exception:  # noqa: BLE001 (the text is whatever the rank's process has written)
+        except Exception:  # noqa: BLE001 (the rank's process may have written any text)
             return {"state": state_of(pid), "in_collective": None, "where": None, "frames": []}
 
     def _standing(self) -> dict[int, int]:
@@ -393,7 +393,7 @@ class Launcher:
             report["worker_killed"] = True
         if (report["signal"] == "SIGKILL" or "worker_killed" in report) and (count := oom_kills()) > self.oom_kills:
             report["oom"] = True
-            self.oom_kills = count  # another rank's failure needs another kill
+            self.oom_kills = count  # this kill is counted, so another rank needs another kill to be blamed on memory
         if code > 0 and "No module named" in (words := _last_words(report)):
             from orchestrator.node.launcher.rank.missing_module import missing_module  # noqa: PLC0415 (few ranks miss one)
 

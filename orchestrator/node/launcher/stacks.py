@@ -43,7 +43,7 @@ class Thread:
 
 def answer_with_stacks(path: str) -> None:
     """Let this process write the stacks of all its threads to the file whenever it is asked."""
-    file = open(open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab", buffering=0)  # noqa: SIM115 (for good)
+    file = open(open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab", buffering=0)  # noqa: SIM115 (stays open)
     faulthandler.register(STACK_SIGNAL, file=file, all_threads=True, chain=False)
 
 

@@ -23,7 +23,7 @@ def torch_is_there() -> bool:
 
 
 def needs_torch(task: NodeTask) -> bool:
-    """Return whether no rank can run without torch, as far as this is known before the program is read."""
+    """Return whether the job itself shows that no rank can run without torch. The program is not read."""
     program = task.program
     by_module = program.kind == "module" and program.target.startswith(("torch.", "orchestrator.training"))
     return by_module or task.launcher in ("torchrun", "accelerate")
@@ -50,8 +50,8 @@ def torch_version() -> str:
 def warm_up(task: NodeTask) -> dict[str, Any]:
     """Import what forked ranks will share; return how long it took, or what failed and why.
 
-    `missing` names a module that no rank can do without, and that this interpreter lacks. `opened_gpu` names the import
-    after which a forked rank could not use its GPU.
+    `missing` names a module that every rank needs and this interpreter lacks. `opened_gpu` names the import after which
+    a forked rank could not use its GPU.
     """
     begun, opened_gpu = time.monotonic(), None
     if needs_torch(task) and not torch_is_there():
@@ -65,7 +65,7 @@ def warm_up(task: NodeTask) -> dict[str, Any]:
             except ModuleNotFoundError as error:
                 return {"missing": error.name or name}
             except Exception as error:  # noqa: BLE001 (importing runs anyone's code)
-                from orchestrator.node.launcher.rank.missing_module import others_in_words  # noqa: PLC0415 (a failure's)
+                from orchestrator.node.launcher.rank.missing_module import others_in_words  # noqa: PLC0415 (only a failure needs it)
 
                 words = f"{type(error).__name__}: {error}"
                 return {"failed": f"{task.python} can't import {name}: {words}{others_in_words(words)}"}

@@ -105,7 +105,7 @@ def _news(run_dir: str, node: int, request: Request, *, beats: bool) -> tuple[li
             is_new = f"{name}.1" not in have
             piece = _grown(run_dir, name, known, room, is_new) if grows else _replaced(run_dir, name, known)
         except (FileNotFoundError, NotADirectoryError, NotOrdinaryError):
-            continue  # it was removed between two looks, or a program has put a link or a pipe in its place
+            continue  # the file was removed meanwhile, or a program has put a link or a pipe in its place
         if piece is not None:
             pieces.append(piece)
             room -= len(piece.data)
@@ -193,12 +193,12 @@ def _replaced(run_dir: str, name: str, known: Any) -> _Piece | None:
 
 
 def read_file(request: Request, _: bytes) -> Answer:
-    """Return a small file, whole; `below` is the reader's (protocol/reading.py)."""
+    """Return all of a small file; `below` has the meaning that protocol/reading.py gives it."""
     return {}, read_regular(at_user(request["path"]), WHOLE, _below(request))
 
 
 def read_range(request: Request, _: bytes) -> Answer:
-    """Return a part of a file, however large, and the file's size; `below` is the reader's."""
+    """Return a part of a file of any size, and the file's size; `below` is as in protocol/reading.py."""
     offset, descriptor = int(request["offset"]), descriptor_of(at_user(request["path"]), _below(request))
     size = os.fstat(descriptor).st_size
     return {"size": size}, Part(descriptor, offset, max(0, min(int(request["count"]), size - offset)))

@@ -39,9 +39,9 @@ _hashes: dict[str, tuple[int, int, str]] = {}  # path -> size, mtime_ns, sha256
 
 
 def baseline(code_dir: str) -> Baseline:
-    """Return the size and the time of each file of the code, before a rank has been started in it.
+    """Return the size and the time of each file of the code before any rank is started.
 
-    Of a link that leads out, they are those of its target: it is data of the user's own, or a script writes through it.
+    A link that leads out of the folder has the size and time of its target: a script may write through the link.
     """
     walk = _Walk(code_dir)
     found = {path: [info.st_size, info.st_mtime_ns] for path, info in walk.files("")}
@@ -72,15 +72,15 @@ class Found:
 def find(run_dir: str, code_dir: str, checkpoints: str, rules: OutputRules, *, here: bool = False) -> Found:
     """Return the files of the run's folder that are neither orch's nor code as it was laid out.
 
-    orch's own checkpoints are not outputs. Only files that are newer than the run are outputs in a folder of
-    checkpoints outside of the run's folder, and in the folder that holds the run's folder.
-    `here` is the machine that the run was submitted on.
+    orch's own checkpoints are not outputs. In a folder of checkpoints outside of the run's
+    folder, and in the folder that holds the run's folder, only files that are newer than the run are outputs.
+    `here` tells whether this is the machine on which the run was submitted.
     """
     before, made = read_baseline(code_dir)
     known = {CODE: code_dir, OUTPUTS: output_folder(run_dir)}
     found = Found(dict(known))
     _add(found, CODE, _Walk(code_dir, Matcher(rules), checkpoints, run_dir), before)
-    if os.path.islink(known[OUTPUTS]):  # orch has made a folder there
+    if os.path.islink(known[OUTPUTS]):  # orch itself made a folder there
         found.passed_over.append(known[OUTPUTS])
     else:
         _add(found, OUTPUTS, _Walk(known[OUTPUTS], None, checkpoints, run_dir), {})
@@ -98,7 +98,7 @@ def find(run_dir: str, code_dir: str, checkpoints: str, rules: OutputRules, *, h
 
 
 def _around(run_dir: str, code_dir: str, made: int, *, here: bool) -> Iterator[tuple[str, str, Callable[[str], bool]]]:
-    """Yield the folders around the working folder: their names, their paths, and what tells orch's own files there."""
+    """Yield name, path and a test for orch's own files, for each folder around the working folder."""
     above, run_id = os.path.split(run_dir)
     view = container_view(run_dir)
 
@@ -106,9 +106,9 @@ def _around(run_dir: str, code_dir: str, made: int, *, here: bool) -> Iterator[t
         return is_own_file(path, here=here)
 
     yield BESIDE, run_dir, is_own
-    if os.path.islink(code_dir):  # the points of a sweep share one copy of the code
+    if os.path.islink(code_dir):  # because the points of a sweep share one copy of the code
         yield BESIDE_ALL, os.path.dirname(os.path.realpath(code_dir)), _is_of_sweep
-    if made:  # else nothing tells which files are newer than the run
+    if made:  # without it, nothing shows which files are newer than the run
         yield ABOVE, above, lambda path: is_run_folder(path.partition("/")[0])
     if os.path.isdir(view):
         yield IN_CONTAINER, f"{view}/{run_id}", is_own
@@ -120,7 +120,7 @@ def _is_of_sweep(path: str) -> bool:
 
 
 def _skipping(top: str, folders: Collection[str], is_orchs: Callable[[str], bool]) -> Callable[[str], bool]:
-    """Return what tells whether a path below `top` is orch's, or is a folder that has a walk of its own."""
+    """Return a test for paths below `top` that belong to orch, or are folders that are walked separately."""
     return lambda path: f"{top}/{path}" in folders or is_orchs(path)
 
 
@@ -143,9 +143,9 @@ def _add(found: Found, root: str, walk: _Walk, before: Baseline, since: int = 0)
 
 
 class _Walk:
-    """A walk through a folder: the files that the matcher takes (all files without a matcher), and the obstacles.
+    """A walk through a folder that collects obstacles and the files that the matcher accepts (all without a matcher).
 
-    `skips` tells which paths are left out before the matcher is asked. `run_dir` is the folder that is searched whole.
+    `skips` tells which paths are left out before the matcher is used. `run_dir` is the folder that is searched whole.
     """
 
     def __init__(
@@ -193,7 +193,7 @@ class _Walk:
                     self._pass_over(path, folder)
 
     def _pass_over(self, path: str, folder: str) -> None:
-        """Note a link that leads out of the run's folder, or what is no file; a link's target within is an output."""
+        """Note an entry that is no file, or a link out of the run's folder. Targets of other links are outputs."""
         try:
             target = os.readlink(f"{self.top}/{path}")
         except OSError:
@@ -250,7 +250,7 @@ def _content(path: str, size: int, roots: list[str]) -> bytes | None:
 
 
 def _roots(request: Request) -> list[str]:
-    """Return the folders that `list_outputs` has looked through: no link below them is followed."""
+    """Return the folders that `list_outputs` has searched. No link below them is followed."""
     return [at_user(folder) for folder in request.get("roots", ())]
 
 

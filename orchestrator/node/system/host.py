@@ -75,7 +75,7 @@ def _interface_address(name: str) -> str | None:
 
 
 def interface_problem(names: str | None, inet6: str = "/proc/net/if_inet6") -> str:
-    """Return why gloo and NCCL can't use the interfaces of these names (`eth0`, or `ib0,ib1`); "" if they can."""
+    """Return why gloo and NCCL can't use the interfaces with these names (`eth0`, or `ib0,ib1`); "" if they can."""
     own = [name for _, name in socket.if_nameindex()]
     for name in filter(None, (names or "").split(",")):
         if _interface_address(name) is not None:

@@ -8,7 +8,7 @@ from typing import Any
 from orchestrator.protocol.json_text import parse_json
 
 ASK_SECONDS = 30.0
-# Folders of interpreters that may not be on PATH: a command over SSH lacks what only a login shell adds to PATH.
+# Folders of interpreters that may not be on PATH. A login shell adds them, and a command over SSH has no login shell.
 PLACES = (
     "/usr/bin", "/usr/local/bin", "~/.local/bin", "~/.pyenv/versions/*/bin", "~/.local/share/uv/python/*/bin",
     "/opt/*/bin", "/opt/python/*/bin", "~/*conda*/bin", "~/*conda*/envs/*/bin", "~/*forge*/bin", "~/*forge*/envs/*/bin",
@@ -29,7 +29,7 @@ def ask_interpreter(python: str, *argv: str, seconds: float = ASK_SECONDS) -> di
             [python, *argv], capture_output=True, timeout=seconds, check=False, stdin=subprocess.DEVNULL, text=True,
             cwd="/",
         )  # fmt: skip
-        found = parse_json(done.stdout.strip().rpartition("\n")[2] or "null")  # it may have printed more before
+        found = parse_json(done.stdout.strip().rpartition("\n")[2] or "null")  # other lines may come before
     except OSError as error:
         raise InterpreterError(f"can't be started: {error.strerror}") from error
     except (subprocess.TimeoutExpired, ValueError) as error:

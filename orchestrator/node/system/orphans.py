@@ -22,9 +22,9 @@ def adopt_orphans() -> None:
 
 
 def reap_orphans(keep: int | None) -> dict[int, int]:
-    """Reap adopted children that have ended, and return their exit codes by pid; a signal's number is negative.
+    """Reap adopted children that have ended and return their exit codes by pid; a signal's number is negative.
 
-    Neither the launcher (`keep`) nor a program that another thread waits for is reaped.
+    The launcher (`keep`) and programs that another thread waits for are not reaped.
     """
     codes: dict[int, int] = {}
     with _lock:

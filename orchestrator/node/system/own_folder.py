@@ -1,4 +1,4 @@
-"""A folder of this process that others may remove under it: whether it is still the same one. Python 3.9."""
+"""Tells whether a folder that this process uses was removed or replaced by others. Python 3.9."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import os
 
 
 class OwnFolder:
-    """A folder that exists now, and is held open, so that no later folder can have its number."""
+    """A folder that exists now and is held open, so that no later folder can get its inode number."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         try:
             self.descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError:  # then nothing can be said of it
+        except OSError:  # then it is unknown whether the folder was removed
             self.descriptor = -1
 
     def is_removed(self) -> bool:
-        """Return whether the folder was removed, even if another has taken its place; False if that is unknown."""
+        """Return whether the folder was removed, even if another folder has its path now; False if that is unknown."""
         if self.descriptor < 0:
             return False
         try:

@@ -14,9 +14,9 @@ PADDING = "." * (64 << 10)  # both ways: of a path with a smaller MTU on the way
 
 
 def listen(addrs: tuple[str, ...], ports: tuple[int, ...]) -> list[socket.socket]:
-    """Open a socket at each address, on the first of the ports that is free at all of them.
+    """Open a socket at each address, on the first of the ports that is free at all addresses.
 
-    Raises OSError if there is none; it says that the ports are taken only if this is the reason for each of them.
+    Raises OSError if no port is free. The error says that the ports are taken only if all of them are.
     """
     other = None
     for port in ports:

@@ -1,4 +1,4 @@
-"""The user at the other end of a TCP connection on this machine, and of a listening socket, by the kernel's word."""
+"""Finds the user of a local TCP connection or of a listening socket, as the kernel reports them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ANY_COOKIE = 0xFFFFFFFF
 QUESTION, ENDS = "=BBBBI", "=HH16s16sIII"  # sock_diag(7): inet_diag_req_v2, and the inet_diag_sockid in it
 UID_AND_INODE = struct.calcsize("=BBBB") + struct.calcsize(ENDS) + struct.calcsize("=III")
 ESTABLISHED_STATES = 0xFFF
-LISTENING = "0A"  # of /proc/net/tcp
+LISTENING = "0A"  # the state of a listening socket in /proc/net/tcp
 MOST_NAMED = 3  # users
 ESTABLISHED = 1  # the state of an open connection, tcp_states.h
 
@@ -44,7 +44,7 @@ def listeners(
 ) -> str:
     """Return the users who listen on any of these ports, in words; empty if the kernel names none.
 
-    With `host`, an IP address, only those who listen at this address or at all addresses.
+    With `host`, an IP address, only users who listen at this address or at all addresses are returned.
     """
     wanted, uids = {f"{port:04X}" for port in ports}, set()
     for table in tables:
@@ -52,7 +52,7 @@ def listeners(
             for row in rows:
                 _, local, _, state, _, _, _, uid, *_ = row.split()
                 address, _, port = local.rpartition(":")
-                if state == LISTENING and port in wanted and (not host or _address(address) in (host, "0.0.0.0", "::")):  # noqa: S104 (no bind)
+                if state == LISTENING and port in wanted and (not host or _address(address) in (host, "0.0.0.0", "::")):  # noqa: S104 (nothing is bound)
                     uids.add(int(uid))
     words = [f"{user_name(uid) or 'a user'} (uid {uid})" for uid in sorted(uids)]
     more = [f"{len(words) - MOST_NAMED} other users"] if len(words) > MOST_NAMED else []

@@ -54,9 +54,9 @@ def hand_over(
     points: Mapping[str, Any] | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Pointer:
-    """Have the other machine submit the run, or a sweep's `points`; `tell` is told what of the code is not sent.
+    """Have the other machine submit the run, or a sweep's `points`. `tell` receives a line about code that is not sent.
 
-    BackendError with its own words where it can't, and nothing is started.
+    Raises BackendError with the other machine's message if it can't; nothing is started then.
     """
     import tempfile  # noqa: PLC0415 (a table of runs does without)
 

@@ -46,7 +46,7 @@ class Snapshot:
     untracked: tuple[str, ...]
     listing: dict[str, tuple[str, str]] = field(default_factory=dict)  # path -> (kind d | l | x | f, sha256)
     left_out: LeftOut = field(default_factory=LeftOut)
-    ignored: tuple[str, ...] = ()  # what lines of the ignore file leave out; a folder's path ends with a slash
+    ignored: tuple[str, ...] = ()  # paths that lines of the ignore file leave out; a folder's path ends with a slash
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,8 @@ def take(
     """Copy the folder into `destination`, which must not exist or be empty; UsageError before anything is copied.
 
     Links to files outside the folder become copies of them. Sockets, pipes, devices and dangling links are left out.
-    `named` are ignored files to be copied all the same. It is None if the run can reach the folder itself: what is
-    ignored is no loss then, and is not measured.
+    `named` are ignored files that are copied anyway. It is None if the run can reach the folder itself. Ignored files
+    are not missing then, and are not measured.
     """
     code_dir = code_dir.resolve()
     entries, ignored, rules = _survey(code_dir, destination.resolve(), ignore_file, max_size, named)
@@ -104,13 +104,13 @@ def take(
 
 
 def left_out(code_dir: Path, ignore_file: str, named: Sequence[str]) -> LeftOut:
-    """Return how much `take` would leave out by lines of the ignore file."""
+    """Return how much `take` would leave out because of lines of the ignore file."""
     rules = Rules.of(code_dir.resolve(), ignore_file)
     return measure_left_out(code_dir.resolve(), ignored_paths(code_dir, ignore_file), rules, named)
 
 
 def ignored_paths(code_dir: Path, ignore_file: str) -> list[str]:
-    """Return what lines of the ignore file leave out; a folder's path ends with a slash."""
+    """Return the paths that lines of the ignore file leave out; a folder's path ends with a slash."""
     code_dir, ignored = code_dir.resolve(), list[str]()
     for _ in _walk(code_dir, None, Rules.of(code_dir, ignore_file), ignored, is_here=True):
         pass
@@ -120,7 +120,7 @@ def ignored_paths(code_dir: Path, ignore_file: str) -> list[str]:
 def _survey(
     code_dir: Path, destination: Path | None, ignore_file: str, max_size: int, named: Sequence[str] | None = ()
 ) -> tuple[list[_Entry], list[str], Rules]:
-    """Return all that is to be copied, in the order of its hash, and what is ignored; UsageError where it can't be."""
+    """Return the files to copy, in the hash's order, and the ignored paths. Raises UsageError if a file is refused."""
     if not code_dir.is_dir():
         raise UsageError(f"{code_dir}: the code folder does not exist or is not a folder", "set code.dir in the job")
     if why := why_never_shipped(code_dir):
@@ -166,7 +166,7 @@ def retake(snapshot: Path, destination: Path, listing: Mapping[str, Sequence[str
 def _walk(
     top: Path, destination: Path | None, rules: Rules, left: list[str], *, is_here: bool = False
 ) -> Iterator[_Entry]:
-    """Yield what is copied; add to `left` what a line of the ignore file leaves out.
+    """Yield the files to copy; add to `left` the paths that a line of the ignore file leaves out.
 
     A run on this machine (`is_here`) can follow a link to a folder outside, so such a link is added to `left` too.
     """

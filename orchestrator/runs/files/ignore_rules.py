@@ -1,4 +1,4 @@
-"""The files of a code folder that are left out of its copy, and the line of the ignore file that says so."""
+"""Finds the files that are left out of the copy of a code folder, and the ignore file's line that excludes them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ DEFAULT_IGNORE: Final = (
     ".git", "__pycache__/", "*.pyc", ".venv/", "venv/", "node_modules/",
     ".mypy_cache/", ".ruff_cache/", ".pytest_cache/", ".ipynb_checkpoints/",
 )  # fmt: skip
-MOST_MEASURED: Final = 20_000  # files of which the sizes are summed up, as a data set may have millions
+MOST_MEASURED: Final = 20_000  # files whose sizes are summed; a data set may have millions
 LARGEST: Final = 3
 
 
 @dataclass(frozen=True)
 class Rules:
-    """The built-in patterns, then the patterns of one ignore file; the last pattern that matches a path decides."""
+    """The built-in patterns and then the patterns of one ignore file. The last pattern that matches a path decides."""
 
     file: str = ""  # the name of the ignore file; empty if there is none
     lines: tuple[tuple[int, str], ...] = ()  # its patterns with the numbers of their lines
@@ -34,7 +34,7 @@ class Rules:
 
     @staticmethod
     def of(code_dir: Path, ignore_file: str) -> Rules:
-        """Return the rules of a code folder; raises UsageError if its ignore file can't be used."""
+        """Return the rules of a code folder. Raises UsageError if its ignore file can't be used."""
         chosen = code_dir / ignore_file
         if not chosen.is_file():
             if ignore_file != ".orchignore":
@@ -44,7 +44,7 @@ class Rules:
         try:
             if not chosen.is_file():
                 return Rules()
-            import pathspec  # noqa: PLC0415 (20 ms that a folder without an ignore file saves)
+            import pathspec  # noqa: PLC0415 (takes 20 ms, which a folder without an ignore file saves)
 
             text = chosen.read_text("utf-8", "surrogateescape")
             lines = tuple((number, line) for number, line in enumerate(text.splitlines(), 1) if line)
@@ -56,7 +56,7 @@ class Rules:
         return Rules(chosen.name, lines, spec)
 
     def ignores(self, path: str) -> bool:
-        """Tell whether a path is left out, if no folder above it is; a folder's path ends with a slash."""
+        """Tell whether a path is left out, given that no folder above it is. A folder's path ends with a slash."""
         if self.spec is not None:
             return bool(self.spec.match_file(path))
         rules = _built_in()
@@ -70,13 +70,13 @@ class Rules:
         return self.lines[index - len(DEFAULT_IGNORE)]
 
     def is_left_out_by_line(self, path: str) -> bool:
-        """Tell whether a line of the ignore file alone leaves out a path or a folder above it."""
+        """Tell whether a line of the ignore file, and no built-in pattern, leaves out a path or a folder above it."""
         above = [path[:at] for at, char in enumerate(path) if char == "/"]
         is_built_in = not all(map(_built_in().enters, above)) or not _built_in().takes(path)
         return bool(self.file) and not is_built_in and bool(self.why_left_out(path))
 
     def why_left_out(self, path: str) -> str:
-        """Return where the rule is that leaves out a path or a folder above it; empty if the path is sent."""
+        """Return the place of the rule that leaves out a path or a folder above it; empty if the path is sent."""
         parts = path.split("/")
         for end in range(1, len(parts) + 1):
             above = "/".join(parts[:end]) + ("/" if end < len(parts) else "")
@@ -92,7 +92,7 @@ def _built_in() -> Matcher:
 
 
 def unreadable(path: Path, error: OSError) -> UsageError:
-    """Return the error of a file of the code folder that can't be read."""
+    """Return the error for a file of the code folder that can't be read."""
     return UsageError(f"{path} can't be read: {error.strerror}", "make it readable, or leave it out in .orchignore")
 
 
@@ -110,7 +110,7 @@ class LeftOut:
 
 
 def measure_left_out(top: Path, paths: Iterable[str], rules: Rules, sent: Collection[str] = ()) -> LeftOut:
-    """Return how much these paths are without the files that are `sent` all the same; a folder ends with a slash."""
+    """Return how much these paths hold without the files that are `sent` anyway. A folder's path ends with a slash."""
     room, total, is_more = MOST_MEASURED, 0, False
     found: list[tuple[str, int, str]] = []
     for path in paths:
@@ -130,7 +130,7 @@ def measure_left_out(top: Path, paths: Iterable[str], rules: Rules, sent: Collec
 
 
 def _files_of(top: Path, path: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield the path and the facts of a file, or of each file below a folder; what can't be read is passed over."""
+    """Yield path and stat result of a file, or of each file below a folder. Unreadable files are skipped."""
     folders = [path] if path.endswith("/") else []
     if not folders:
         yield from _facts(top, path)
@@ -157,7 +157,7 @@ def _facts(top: Path, path: str) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def left_out_words(found: Any) -> str:
-    """Return one line about what was left out, as the record of a snapshot has it; empty if that is nothing."""
+    """Return one line about the files that a snapshot's record says were left out; empty if none were."""
     if not isinstance(found, dict) or not found.get("files"):
         return ""
     count, size = found["files"], found["bytes"]
@@ -167,12 +167,12 @@ def left_out_words(found: Any) -> str:
 
 
 def shown_size(size: int) -> str:
-    """Return a number of bytes as people read it."""
+    """Return a number of bytes in a form for people."""
     return f"{size / 1024**2:.1f} MB" if size >= 100_000 else f"{size} bytes"
 
 
 def named_files(code_dir: Path, words: Sequence[str]) -> tuple[str, ...]:
-    """Return the files of the code folder that words of a command line name, also as `--option=FILE`."""
+    """Return the files of the code folder that a command line names, as words or as `--option=FILE`."""
     found = []
     for word in words:
         for text in dict.fromkeys((word, word.partition("=")[2])):

@@ -1,7 +1,7 @@
-"""Ignored files of the code folder, for runs on this machine: a run finds what the same line finds by hand.
+"""Gives a run on this machine the ignored files of the code folder, which the same line has if it is run by hand.
 
 A script may overwrite a small file or a checkpoint, so the run gets a copy of it. Other files are data of any size, and
-the run gets links to them. A folder is made anew, so that new files in it are the run's own.
+the run gets links to them. A folder is created and not linked, so new files in it belong to the run.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from orchestrator.runs.files.ignore_rules import DEFAULT_IGNORE
 
 SMALL: Final = 1 << 20
 CHECKPOINTS: Final = (".pt", ".pth", ".ckpt", ".safetensors", ".tar", ".npz", ".h5", ".distcp")
-MOST_IN_FOLDER: Final = 1000  # a folder with more entries becomes a link as a whole
+MOST_IN_FOLDER: Final = 1000  # a folder with more entries is linked as a whole
 _CHUNK: Final = 1 << 20
 _NEVER: Final = frozenset(name.strip("/") for name in DEFAULT_IGNORE)
 
 
 def lay(code_dir: Path, destination: Path, paths: Iterable[str], room: int) -> tuple[str, ...]:
-    """Bring the paths of `code_dir` (a folder's ends with a slash) into the copy; return checkpoints that are links.
+    """Add these paths of `code_dir` (a folder's path ends with a slash) to the copy; return the linked checkpoints.
 
     At most `room` bytes are copied, small files first. Raises UsageError if the disk is full.
     """
@@ -53,14 +53,14 @@ def words_on_links(linked: Any) -> str:
 
 
 def _laid_folder(code_dir: Path, destination: Path, path: str) -> list[tuple[int, str]]:
-    """Return (size, path) of the file or of all files below the folder, whose folders are made; link a large folder."""
+    """Return (size, path) of the file or of all files below the folder. Create its folders, or link a large folder."""
     if not path.endswith("/"):
         return _file(code_dir, path)
     found, folders, entries = list[tuple[int, str]](), [path], 0
-    for folder in folders:  # which grows
+    for folder in folders:  # grows in the loop
         try:
             names = sorted(os.listdir(code_dir / folder))
-        except OSError:  # it can't be read by hand either
+        except OSError:  # a run by hand can't read it either
             continue
         entries += len(names)
         if entries > MOST_IN_FOLDER or "pyvenv.cfg" in names:
@@ -90,7 +90,7 @@ def _linked(code_dir: Path, destination: Path, path: str) -> list[tuple[int, str
 
 
 def _file(code_dir: Path, path: str) -> list[tuple[int, str]]:
-    """Return (size, path) of a file that can be read, also by a link; nothing for a socket, a pipe or a device."""
+    """Return (size, path) of a readable file or of a link's target; empty for a socket, a pipe or a device."""
     with contextlib.suppress(OSError):
         info = os.stat(code_dir / path)
         if stat.S_ISREG(info.st_mode) or stat.S_ISDIR(info.st_mode):
@@ -100,7 +100,7 @@ def _file(code_dir: Path, path: str) -> list[tuple[int, str]]:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a file with its mode's executable bit and its time; a file that can't be read by hand is left out."""
+    """Copy a file with its executable bit and its time. A file that a run by hand can't read is left out."""
     try:
         reading = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from orchestrator.runs.files.log_filter import LineFilter
 
 CHUNK = 1 << 18
-MOST_TAIL = 16 << 20  # bytes of a log that may be its last lines
+MOST_TAIL = 16 << 20  # bytes at a log's end that are searched for its last lines
 MOST_BEAT = 1 << 16
 LAST_BYTES = 1 << 15  # of a log, in which its last line is looked for
 NO_RANK = -1  # the rank of a launcher's log
-# torch's and glog's lines, [W1122 14:40:00.5 socket.cpp:12] ..., NCCL's information, and Python's warnings.
+# Matches lines of torch and glog, [W1122 14:40:00.5 socket.cpp:12] ..., NCCL's information, and Python's warnings.
 _NOISE = re.compile(
     r"(\[rank\d+\]: ?)?(\[[IW]\d{4}|\[[IW] [\w./]+\.(cpp|cc|cu|h):\d+\]|[IW]\d{4} \d\d:\d\d:)"
     r"|\S+:\d+:\d+ \[\d+\] NCCL INFO"
@@ -107,9 +107,9 @@ def log_files(run: RunDir, selection: Selection) -> list[LogFile]:
 
 
 def launchers_instead(run: RunDir, selection: Selection) -> Selection | None:
-    """Return the launchers' logs of the selection's node, or of all nodes, if no rank of the run has a log; else None.
+    """Return a selection of launchers' logs, of the chosen node or of all; None if a rank of the run has a log.
 
-    A run whose setup lines, interpreter or imports failed has no other log.
+    A run whose setup lines, interpreter or imports failed has no other logs.
     """
     instead = Selection(node=selection.node, launchers=True)
     found = log_files(run, instead)
@@ -221,10 +221,10 @@ class Tail:
 
 
 def _chunks(log: LogFile, so_far: _Reading) -> Iterator[bytes]:
-    """Return what is new in a log, and before it the rest of the file that was rotated away meanwhile."""
+    """Return the new bytes of a log, after the rest of the file that was rotated away meanwhile."""
     try:
         file = log.opened()
-    except FileNotFoundError:  # between the two renames of a rotation, or removed with its run
+    except FileNotFoundError:  # a rotation is between its two renames, or the run was removed
         return
     with file:
         inode, known = os.fstat(file.fileno()).st_ino, so_far.inode
@@ -240,7 +240,7 @@ def _chunks(log: LogFile, so_far: _Reading) -> Iterator[bytes]:
 
 
 def _reading_of_last(log: LogFile, lines: int) -> _Reading:
-    """Return a reading that begins with a log's last `lines` lines, some of which may have been rotated away."""
+    """Return a reading that begins at a log's last `lines` lines, even if some of them were rotated away."""
     with contextlib.suppress(FileNotFoundError), log.opened() as file:
         offset, left = _last_lines(file, lines)
         if offset > 0 or left <= 0:
@@ -257,7 +257,7 @@ def offset_of_last(log: LogFile, lines: int) -> int:
 
 
 def _last_lines(file: BinaryIO, lines: int) -> tuple[int, int]:
-    """Return where the last lines of a file begin, and how many it has too few; reads it from its end."""
+    """Return the offset of a file's last lines and the number of lines that it lacks. Reads the file from its end."""
     position = end = file.seek(0, os.SEEK_END)
     left = lines
     if lines == 0:
@@ -267,7 +267,7 @@ def _last_lines(file: BinaryIO, lines: int) -> tuple[int, int]:
         position -= step
         file.seek(position)
         chunk = file.read(step)
-        found = len(chunk) - (position + step == end)  # what ends the last line begins none
+        found = len(chunk) - (position + step == end)  # the newline at the end begins no further line
         while (found := chunk.rfind(b"\n", 0, found)) >= 0:
             left -= 1
             if left == 0:
@@ -276,7 +276,7 @@ def _last_lines(file: BinaryIO, lines: int) -> tuple[int, int]:
 
 
 def last_line(run: RunDir, attempt: int) -> str:
-    """Return the last line that rank 0's program has printed in an attempt, or its progress bar as it is; "" for none.
+    """Return the last line that rank 0's program printed in an attempt, or its progress bar; "" if it printed nothing.
 
     Warnings that libraries log are skipped.
     """

@@ -16,7 +16,7 @@ from orchestrator.protocol.reading import opened
 from orchestrator.runs.files.logs import result_of
 from orchestrator.runs.store import RunDir, read_lines
 
-MOST_OF_A_LINE: Final = 1 << 20  # bytes; the rest is taken for a line of its own, and is no JSON
+MOST_OF_A_LINE: Final = 1 << 20  # bytes; the rest of a longer line is read as another line, which is not JSON
 _NO_METRICS: Final = frozenset({"step", "attempt", "time"})
 
 
@@ -104,7 +104,7 @@ class Series:
             while line := file.readline(MOST_OF_A_LINE):
                 self._take(line)
                 if not line.endswith(b"\n") and len(line) < MOST_OF_A_LINE:
-                    break  # it is read again, whole
+                    break  # the line is incomplete, and is read again later
                 self._offset += len(line)
 
     def values(self, metric: str) -> list[Value]:

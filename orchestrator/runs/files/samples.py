@@ -20,7 +20,7 @@ from orchestrator.protocol.samples import Sample
 from orchestrator.runs.store import RunDir
 
 MOST_OF_A_LOOK: Final = 1 << 20  # bytes, of all nodes together: a look at a run must not wait for its samples
-MOST_OF_A_FILE: Final = 64 << 20  # an agent writes 2 MiB at most
+MOST_OF_A_FILE: Final = 64 << 20  # bytes; an agent writes 2 MiB at most
 TAILS: Final = (4 << 10, 1 << 17)  # of one node: the newest lines, and half an hour of a node with eight GPUs
 
 

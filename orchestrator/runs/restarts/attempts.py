@@ -52,11 +52,11 @@ def _attempt(number: int, begun: Event, first: Event, ends: list[Event | None]) 
 
 
 def continues(first: Event) -> bool:
-    """Tell whether the program goes on from the checkpoint that it was offered, by the event of its first steps.
+    """Tell by the event of its first steps whether the program resumed from the checkpoint that it was offered.
 
     The first checkpoint that a resumed program saves has a greater step than the offered one. If the program reports
-    steps, then the distance between the first two counts: a program that reports every tenth step begins with 10 and
-    20, and a resumed one with 60 and 70.
+    steps, then the distance between the first two counts. A program that reports every tenth step begins with 10 and
+    20, and a resumed program with 60 and 70, for example.
     """
     if type(first.get("loaded")) is int:
         return True

@@ -52,7 +52,7 @@ def job_path(ref: str | Path, cwd: Path) -> Path:
             f"{name} is a shell script; submit expects a job file (YAML)",
             f"write one from it: orch init {path.stem} {name}",
         )
-    if os.path.isfile(path) or (path.suffix in SUFFIXES and os.path.isdir(path)):  # a name may be too long for Path's
+    if os.path.isfile(path) or (path.suffix in SUFFIXES and os.path.isdir(path)):  # Path raises for a long name
         return path
     named = path.suffix not in SUFFIXES and "/" not in name
     places = [cwd / "jobs", shipped("jobs")] if named else []

@@ -27,7 +27,7 @@ from orchestrator.errors import SpecError
 MAX_BYTES: Final = 1_000_000
 MAX_NODES: Final = 50_000
 MAX_DEPTH: Final = 40
-CHARACTERS_OF_A_NODE: Final = 100  # a longer text counts as several values, so that aliases can't multiply it
+CHARACTERS_OF_A_NODE: Final = 100  # a longer text counts as several nodes, so that aliases can't multiply it
 MAX_TAG: Final = 20_000  # ruamel reads a tag in quadratic time: one of 900,000 characters takes half a minute
 _LONG_TAG: Final = re.compile(rf"!\S{{{MAX_TAG}}}")
 _UNPRINTABLE = re.compile(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -151,7 +151,7 @@ class _Open:
     anchor: str | None
     first: int
     key: tuple[str, str] | None = None
-    height: int = 1  # of the levels in it, with this one
+    height: int = 1  # the number of nested levels, this level included
 
 
 @dataclass(slots=True)
@@ -163,7 +163,7 @@ class _Composer:
     fixed_place: bool
     count: int = 0
     stack: list[_Open] = field(default_factory=list)
-    anchors: dict[str, tuple[Node | None, int, int]] = field(default_factory=dict)  # with its weight and height
+    anchors: dict[str, tuple[Node | None, int, int]] = field(default_factory=dict)  # name: (node, weight, height)
     root: Node | None = None
     last: str = ""
 

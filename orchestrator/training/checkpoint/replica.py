@@ -1,4 +1,4 @@
-"""The second copy of a checkpoint, on another node: the next save waits a moment for it."""
+"""Waits briefly, before the next save, for the second copy of a checkpoint on another node."""
 
 import contextlib
 import json
@@ -8,15 +8,15 @@ from pathlib import Path
 from orchestrator.protocol.checkpoints.checkpoint_dir import COMMIT
 from orchestrator.training.progress.report import Reporter
 
-MOST_SECONDS = 5.0  # a copy had the whole time since the last save already; hang.train is ten times as long
+MOST_SECONDS = 5.0  # a copy has had the time since the last save; hang.train is ten times as long
 LOOK_SECONDS = 0.02
 
 
 class SecondCopy:
-    """Rank 0's knowledge of the second copy. The agent of rank 0's node makes it, and reports in the file `told`.
+    """Rank 0's view of the second copy. The agent of rank 0's node makes the copy, and reports in the file `told`.
 
     At most one interval between checkpoints is lost with the node and its disk, as long as copies arrive in time. The
-    first copy that fails or is late ends the waiting for this attempt: training matters more than a further copy.
+    first copy that fails or is late ends the waiting for this attempt, because training matters more than another copy.
     """
 
     def __init__(self, told: Path | None, report: Reporter) -> None:
@@ -32,7 +32,7 @@ class SecondCopy:
                 self._commit = (path / COMMIT).read_text("ascii")
 
     def wait(self) -> None:
-        """Return when the last checkpoint has been copied, or will not be in time; a poll: an agent writes the file."""
+        """Return once the last checkpoint has been copied or is late. This polls, because an agent writes the file."""
         end = time.monotonic() + MOST_SECONDS
         while self._commit:
             told = self._read()
@@ -50,12 +50,12 @@ class SecondCopy:
                 time.sleep(LOOK_SECONDS)
 
     def _give_up(self, why: str) -> None:
-        """Say why, once, and wait for no further copy."""
+        """Print the reason once, and wait for no further copy."""
         self._report.warn(why)
         self._told, self._commit = None, ""
 
     def _read(self) -> dict[str, object] | None:
-        """Return what the agent reports, empty while it writes; None if the file was removed."""
+        """Return the agent's report; empty while the agent writes it, and None if the file was removed."""
         try:
             told = json.loads((self._told or Path()).read_text())
         except FileNotFoundError:

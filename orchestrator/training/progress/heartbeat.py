@@ -14,7 +14,7 @@ HEARTBEAT_BYTES = 512
 MIN_SECONDS = 0.1
 REASON_CHARS = 100  # of the reason why a checkpoint could not be written: a beat has 512 bytes
 Batch = TypeVar("Batch")
-_ONCE_KNOWN = ("loaded", "first", "second")  # left out before that
+_ONCE_KNOWN = ("loaded", "first", "second")  # left out until they are known
 PHASES = ("start", "compile", "train", "eval", "save", "done")
 
 
@@ -22,8 +22,8 @@ PHASES = ("start", "compile", "train", "eval", "save", "done")
 class Heartbeat:
     """Where a rank is: `time` is this machine's monotonic clock, `rate` in samples a second, `eta` in seconds.
 
-    `waited` counts the seconds in which the rank had to wait for its data; None where nobody measures that.
-    Of `saves` checkpoints `saves_failed` could not be written; `unsaved` says why where the last one is among them.
+    `waited` counts the seconds in which the rank had to wait for its data; None if they are not measured.
+    `saves_failed` of the `saves` checkpoints could not be written. `unsaved` says why if the last save failed.
     `loaded` is the step of the checkpoint that was loaded. Without it, `first` and `second` are the first two
     steps of this process.
     """
@@ -89,11 +89,11 @@ class HeartbeatFile:
         self.unsaved = problem
 
     def resumed(self, step: int) -> None:
-        """Note that the checkpoint of this step was loaded; later beats report it."""
+        """Note that the checkpoint of this step was loaded. Later heartbeats report it."""
         self._loaded = step
 
     def stepped(self, step: int) -> None:
-        """Note one of the first two steps of this process; later beats report them."""
+        """Note one of the first two steps of this process. Later heartbeats report it."""
         if len(self._steps) < 2 and (not self._steps or step > self._steps[0]):
             self._steps = (*self._steps, step)
 

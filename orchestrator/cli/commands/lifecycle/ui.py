@@ -60,7 +60,7 @@ def ui(
 
 @dataclass(frozen=True)
 class _Wanted:
-    """The options of the server; a port of 0 is a free one, a port for metrics of 0 none."""
+    """The options of the server. Port 0 means any free port; metrics port 0 means no port for metrics."""
 
     port: int
     metrics_port: int
@@ -68,7 +68,7 @@ class _Wanted:
     any_user: bool
 
     def is_met_by(self, server: Server) -> bool:
-        """Return whether a server has all options that are given."""
+        """Return whether a running server has all requested options."""
         return (
             self.port in (0, server.port)
             and self.metrics_port in (0, server.metrics_port)
@@ -96,7 +96,7 @@ def _serve(root: Path, wanted: _Wanted, *, detach: bool, opens: bool) -> int:
             return 0
         server = serve_detached(root, ports, PROGRAM)
         own = port_of(ports.page)
-    if server.port != own:  # it was started at the same time, and was faster
+    if server.port != own:  # another process started its server first
         return _open_anothers(root, server, wanted, opens=opens)
     _open(root, server, new_code(server), opens=opens)
     say("it stays until: orch ui --stop")
@@ -104,7 +104,7 @@ def _serve(root: Path, wanted: _Wanted, *, detach: bool, opens: bool) -> int:
 
 
 def _open_anothers(root: Path, server: Server, wanted: _Wanted, *, opens: bool) -> int:
-    """Open the page of a server that is there; UsageError if it has not the options that are given."""
+    """Open the page of a running server. Raises UsageError if the server lacks the requested options."""
     from orchestrator.web.server import new_code
 
     if not wanted.is_met_by(server):

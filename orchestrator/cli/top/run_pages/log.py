@@ -51,7 +51,7 @@ class LogPage(OfRun[Window]):
         log = self.reader.log(self.run, self.rank)
         page = self._window(log)
         if self._moves:
-            self._said = ""  # the answer to the last key stays through refreshes, until there is another
+            self._said = ""  # the answer to the last key, which stays on the screen until the next answer
         while self._moves:
             move = self._moves.pop(0)(log, page)
             if isinstance(move, str):

@@ -1,8 +1,8 @@
 """The second copy of each checkpoint: node 0's agent sends it to node 1, if the nodes share no folder.
 
-Node 1 verifies every byte and puts the checkpoint where its own ranks would look for it. So node 1 can be the next
-node 0 if this one is lost with its disk, and nobody has to have been listening meanwhile. After a copy has failed, no
-other is tried in the same attempt: each try would cost the training a part of the disk and of the network.
+Node 1 verifies every byte and puts the checkpoint where its own ranks would look for it. So node 1 can
+become the next node 0 if this node is lost with its disk, even if no other machine was connected. After a copy has
+failed, no other copy is tried in the same attempt, because each try would slow the training's disk and network.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ PROBLEM_CHARS = 300  # six bytes each as JSON, at most
 
 
 class ReplicaSender:
-    """Node 0's side: the checkpoints that were handed over, and the problem for which no other is tried."""
+    """Node 0's side: the checkpoints to be copied, and the problem after which no further copy is tried."""
 
     def __init__(self, task: NodeTask, tls: Tls, record: Callable[..., None]) -> None:
         self.task, self.tls, self.record = task, tls, record
@@ -73,13 +73,13 @@ class ReplicaSender:
             self.problem, self.known = "", set()
 
     def _fail(self, checkpoint: str, reason: str) -> None:
-        """Record that a copy failed, and that no other is tried in this attempt."""
+        """Record that a copy failed, and that no further copy is tried in this attempt."""
         if not self.problem:
             self.problem = reason
             self.record("second_copy_failed", checkpoint=checkpoint, reason=reason)
 
     def _tell(self, values: dict[str, Any]) -> None:
-        """Tell rank 0; if that fails, rank 0 waits as long as for a slow copy."""
+        """Report to rank 0. If the report can't be written, rank 0 waits as long as for a slow copy."""
         told = second_copy_file(self.task.run_dir)
         with contextlib.suppress(OSError):
             os.makedirs(os.path.dirname(told), exist_ok=True)
@@ -114,7 +114,7 @@ class ReplicaSender:
                 keeps = list(found) if len(found) <= MOST_NAMED else None
                 said = await self._send_saved(name, found[name], (1, addrs, port), keeps)
                 sent = seen if not said else sent
-                if said and await in_thread(files_of, found[name]) == files:  # else the program has changed it
+                if said and await in_thread(files_of, found[name]) == files:  # otherwise the program has changed it
                     self._fail(name, said)
             before = seen
             await asyncio.sleep(max(LOOK_AROUND_SECONDS, 9 * (time.monotonic() - started)))
@@ -139,7 +139,7 @@ class ReplicaSender:
             await self._send(path, commit, addrs, port)
         except (OSError, ValueError, RuntimeError, KeyError, ChannelError) as error:  # asyncio's closed transport
             if not os.path.exists(f"{path}/{COMMIT}"):
-                return  # newer checkpoints have come meanwhile, and this one was deleted: the newest is next
+                return  # this checkpoint was deleted because newer ones exist; the newest is copied next
             problem = str(error) or type(error).__name__
         name = os.path.basename(path)
         if problem:

@@ -35,7 +35,7 @@ _VICTIM = re.compile(
     re.IGNORECASE,
 )
 
-# The wordings of torch's DataLoader, torch.multiprocessing, concurrent.futures, loky, datasets, subprocess, torchrun.
+# The messages of torch's DataLoader, torch.multiprocessing, concurrent.futures, loky, datasets, subprocess, torchrun.
 _WORKER_KILLED = re.compile(
     r"DataLoader worker \(pid(\(s\))? [\d, ]+\) (is killed by signal: Killed|exited unexpectedly)"
     r"|Pin memory thread exited unexpectedly"
@@ -54,7 +54,7 @@ def _as_it_is(text: str) -> str:
 def failure_report(start: RankStart, code: int, masked: Masker = _as_it_is) -> dict[str, Any]:
     """Return code, signal name, error and last lines of an ended rank as JSON types, with its secrets masked.
 
-    The launcher continues whatever the rank has left. `unread` says why if the rank's files can't be understood.
+    The launcher continues whatever files the rank has left. `unread` says why the rank's files can't be understood.
     """
     report: dict[str, Any] = {"code": code if code >= 0 else None, "signal": None}
     if code < 0:
@@ -89,7 +89,7 @@ def _with_last_words(report: dict[str, Any], start: RankStart, code: int, masked
 
 
 def lost_a_process(report: Mapping[str, Any]) -> bool:
-    """Return whether the rank failed because a process of its own (a DataLoader's worker) was killed by SIGKILL."""
+    """Return whether the rank failed because a child process (such as a DataLoader's worker) was killed by SIGKILL."""
     error = report.get("error")
     words = [f"{error.get('type')}: {error.get('message')}"] if error else report.get("tail") or ()
     return _WORKER_KILLED.search("\n".join(words)) is not None
@@ -113,7 +113,7 @@ def last_lines(path: str, masked: Masker = _as_it_is) -> list[str]:
 
 
 def _lines_of(path: str, masked: Masker) -> list[str]:
-    """Return the lines at the end of a log. The log is read from further back, so that no secret is cut in half."""
+    """Return the last lines of a log. More of the log is read and masked, so that no secret is cut in half."""
     try:
         text = masked(read_part(path, -2 * TAIL_BYTES, 2 * TAIL_BYTES).decode("utf-8", "replace"))[-TAIL_BYTES:]
     except OSError:
@@ -136,7 +136,7 @@ def _first_error(start: RankStart, masked: Masker) -> tuple[int, dict[str, Any] 
 def _error_of(path: str, masked: Masker) -> dict[str, Any] | None:
     """Return the error that the rank wrote down itself: orch's record, or torchelastic's under @record."""
     try:
-        data = masked_json(read_json(path, MOST_WORD), masked)  # before it is cut, for the same reason
+        data = masked_json(read_json(path, MOST_WORD), masked)  # masked before it is cut, for the same reason
     except (OSError, ValueError):
         return None
     if not isinstance(data, dict):

@@ -1,4 +1,4 @@
-"""Interpreters of this machine, for a rank that found no module of a name: which of them have it."""
+"""Finds the interpreters of this machine that have a module which a rank lacked."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ MOST_LOOKED_AT = 200
 
 
 def missing_module(words: str, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Return which module the words miss, this interpreter, and others: those that have it, else any; else nothing.
+    """Return the module that an error says is missing, this interpreter, and others; empty for another error.
 
-    No interpreter is started: what each has is seen in its folder of packages.
+    The others are the interpreters that have the module, or all others if no interpreter has it. No interpreter is
+    started, because its folder of packages shows its modules.
     """
     found = _NO_MODULE.search(words)
     if found is None:
@@ -34,7 +35,7 @@ def missing_module(words: str, environ: Mapping[str, str] = os.environ) -> dict[
 
 
 def others_in_words(words: str) -> str:
-    """Return a sentence's end about other interpreters, for words that miss a module; empty if there is none."""
+    """Return the end of a sentence that names other interpreters if a module is missing; empty if there are none."""
     found = missing_module(words)
     if not found or not found["others"]:
         return ""
@@ -43,7 +44,7 @@ def others_in_words(words: str) -> str:
 
 
 def _others(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield (path, prefix) of the other Python 3 here: of active environments, of PATH, of the usual places."""
+    """Yield (path, prefix) of other Python 3 interpreters in active environments, on PATH and in the usual places."""
     active = [f"{environ[name]}/bin" for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if environ.get(name)]
     usual = [folder for place in PLACES for folder in sorted(glob.glob(os.path.expanduser(place)))]
     seen = {os.path.realpath(sys.prefix)}
