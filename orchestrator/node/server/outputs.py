@@ -15,7 +15,13 @@ from orchestrator.protocol.checkpoints import checkpoint_dir
 from orchestrator.protocol.checkpoints.checksum import BLOCK_BYTES
 from orchestrator.protocol.code_baseline import Baseline, read_baseline
 from orchestrator.protocol.json_text import parse_json
-from orchestrator.protocol.layout import container_view, is_own_file, is_run_folder, output_folder
+from orchestrator.protocol.layout import (
+    container_view,
+    is_own_file,
+    is_own_file_of_sweep,
+    is_run_folder,
+    output_folder,
+)
 from orchestrator.protocol.outputs import (
     ABOVE,
     ABOVE_IN_CONTAINER,
@@ -107,16 +113,12 @@ def _around(run_dir: str, code_dir: str, made: int, *, here: bool) -> Iterator[t
 
     yield BESIDE, run_dir, is_own
     if os.path.islink(code_dir):  # the points of a sweep share one copy of the code
-        yield BESIDE_ALL, os.path.dirname(os.path.realpath(code_dir)), _is_of_sweep
+        yield BESIDE_ALL, os.path.dirname(os.path.realpath(code_dir)), is_own_file_of_sweep
     if made:  # else nothing tells which files are newer than the run
         yield ABOVE, above, lambda path: is_run_folder(path.partition("/")[0])
     if os.path.isdir(view):
         yield IN_CONTAINER, f"{view}/{run_id}", is_own
         yield ABOVE_IN_CONTAINER, view, lambda path: path == run_id or is_run_folder(path.partition("/")[0])
-
-
-def _is_of_sweep(path: str) -> bool:
-    return path.partition("/")[0].startswith(("code", "slurm", "search")) or is_own_file(path, here=True)
 
 
 def _skipping(top: str, folders: Collection[str], is_orchs: Callable[[str], bool]) -> Callable[[str], bool]:

@@ -165,12 +165,14 @@ def test_files_that_a_container_saw_beside_its_working_folder_are_outputs(run: P
 
 
 def test_files_beside_code_that_the_points_of_a_sweep_share_are_outputs(run: Path, tmp_path: Path) -> None:
-    for name in ("code/main.py", "code.json", "handle.json", "search.json", "results/out.txt"):
+    orchs = ("code.json", "handle.json", "sweep.json", "search.json", "search.jsonl", "slurm/submission.sh")
+    written = ["codebook.pt", "results/out.txt", "search_results.json"]
+    for name in ("code/main.py", *orchs, *written):
         write(tmp_path / "sweeps/s" / name)
     shutil.rmtree(run / "code")
     (run / "code").symlink_to(tmp_path / "sweeps/s/code")
     write_baseline(f"{run}/code", baseline(f"{run}/code"))
-    assert names(run) == [("beside_all_points", "results/out.txt")]
+    assert names(run) == [("beside_all_points", name) for name in written]
 
 
 def test_names_survive_whatever_their_encoding(run: Path) -> None:
