@@ -97,6 +97,9 @@ def find(run_dir: str, code_dir: str, checkpoints: str, rules: OutputRules, *, h
         since = 0 if _is_within(checkpoints, run_dir) else made
         _add(found, CHECKPOINTS, _Walk(checkpoints, None, checkpoints, run_dir), {}, since)
     for root, folder, is_orchs in _around(run_dir, code_dir, made, here=here):
+        if root in (IN_CONTAINER, ABOVE_IN_CONTAINER) and os.path.islink(folder):  # orch has made a folder there
+            found.passed_over.append(folder)
+            continue
         skips = _skipping(folder, [run_dir, *known.values()] if root == ABOVE else [*known.values()], is_orchs)
         found.roots[root] = folder
         _add(found, root, _Walk(folder, Matcher(rules), checkpoints, run_dir, skips), {}, made if root == ABOVE else 0)
@@ -117,8 +120,18 @@ def _around(run_dir: str, code_dir: str, made: int, *, here: bool) -> Iterator[t
     if made:  # else nothing tells which files are newer than the run
         yield ABOVE, above, lambda path: is_run_folder(path.partition("/")[0])
     if os.path.isdir(view):
-        yield IN_CONTAINER, f"{view}/{run_id}", is_own
-        yield ABOVE_IN_CONTAINER, view, lambda path: path == run_id or is_run_folder(path.partition("/")[0])
+        if not os.path.islink(view):
+            yield IN_CONTAINER, f"{view}/{run_id}", is_own
+        yield ABOVE_IN_CONTAINER, view, lambda path: path == run_id or _is_mounted_from(above, path)
+
+
+def _is_mounted_from(above: str, path: str) -> bool:
+    """Tell whether a path in a container's view may be the empty place of another run's folder, which is mounted there.
+
+    All that a program has written there goes with the run's folder, so that a name alone does not decide.
+    """
+    first = path.partition("/")[0]
+    return is_run_folder(first) and os.path.lexists(f"{above}/{first}")
 
 
 def _skipping(top: str, folders: Collection[str], is_orchs: Callable[[str], bool]) -> Callable[[str], bool]:

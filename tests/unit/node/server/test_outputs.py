@@ -164,6 +164,27 @@ def test_files_that_a_container_saw_beside_its_working_folder_are_outputs(run: P
     assert names(run) == [("beside_in_container", "results/out.txt"), ("above_in_container", "out.txt")]
 
 
+def test_files_above_a_containers_working_folder_are_outputs_though_their_names_are_like_those_of_runs(
+    run: Path,
+) -> None:
+    (run.parent / "other-abc234/checkpoints").mkdir(parents=True)
+    for name in ("data-backup/out.txt", ".cfg/out.txt", "other-abc234/checkpoints/mounted.pt"):
+        write(run / "container" / name)
+    written = [".cfg/out.txt", "data-backup/out.txt"]
+    assert names(run) == [("above_in_container", name) for name in written]
+
+
+@pytest.mark.parametrize("place", ["container", "container/r-1"])
+def test_a_link_in_the_place_of_a_containers_folders_is_passed_over(run: Path, tmp_path: Path, place: str) -> None:
+    write(tmp_path / "private/r-1/key")
+    write_baseline(str(run / "code"), baseline(str(run / "code")))
+    (run / place).parent.mkdir(exist_ok=True)
+    (run / place).symlink_to(tmp_path / "private/r-1" if "/" in place else tmp_path / "private")
+    listed = found(run)
+    assert [entry for entry in listed.files if "container" in entry.root] == []
+    assert listed.passed_over == [str(run / place)]
+
+
 def test_files_beside_code_that_the_points_of_a_sweep_share_are_outputs(run: Path, tmp_path: Path) -> None:
     orchs = ("code.json", "handle.json", "sweep.json", "search.json", "search.jsonl", "slurm/submission.sh")
     written = ["codebook.pt", "results/out.txt", "search_results.json"]
