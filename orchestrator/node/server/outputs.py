@@ -152,9 +152,17 @@ def _add(found: Found, root: str, walk: _Walk, before: Baseline, since: int = 0)
             found.files.append(Entry(root, path, info.st_size, info.st_mtime_ns, executable))
         else:
             found.unreadable.append((root, path))
-    passed_over = [(path, f"{walk.top}/{path}") for path in walk.passed_over]
+    passed_over = [(path, place) for path in walk.passed_over if _is_newer(place := f"{walk.top}/{path}", since)]
     found.passed_over += [place for path, place in passed_over if path not in before or before[path] != _target(place)]
-    found.unreadable += [(root, path) for path in walk.unreadable]
+    found.unreadable += [(root, path) for path in walk.unreadable if _is_newer(f"{walk.top}/{path}", since)]
+
+
+def _is_newer(path: str, since: int) -> bool:
+    """Tell whether a link or folder was changed since then; an older one beside other runs is not this run's."""
+    try:
+        return not since or os.lstat(path).st_mtime_ns >= since
+    except OSError:
+        return True
 
 
 class _Walk:

@@ -158,6 +158,26 @@ def test_files_above_the_run_folder_are_outputs_if_they_are_newer_than_the_run(r
     assert names(run) == [("above", "new/out.txt")]
 
 
+def test_links_and_locked_folders_above_the_run_folder_are_no_loss_if_they_are_older_than_the_run(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.scandir
+
+    def scandir(path: str) -> object:
+        if "/shut_" in path:
+            raise PermissionError(13, "Permission denied")
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    for age in ("old", "new"):
+        (run.parent / f"shut_{age}").mkdir()
+        (run.parent / f"link_{age}").symlink_to("/etc")
+    for name in ("shut_old", "link_old"):
+        os.utime(run.parent / name, (1, 1), follow_symlinks=False)
+    listed = found(run)
+    assert (listed.unreadable, listed.passed_over) == ([("above", "shut_new")], [f"{run.parent}/link_new"])
+
+
 def test_files_that_a_container_saw_beside_its_working_folder_are_outputs(run: Path) -> None:
     for name in ("r-1/results/out.txt", "r-1/node.pyz", "r-1/nodes/0/attempt_0/x", "out.txt"):
         write(run / "container" / name)
