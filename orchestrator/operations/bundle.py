@@ -72,7 +72,7 @@ def _members(run: RunDir, redact: Redaction) -> Iterator[tuple[str, str]]:
         with contextlib.suppress(FileNotFoundError, StoreError), log.opened() as file:
             end = file.seek(0, os.SEEK_END)
             file.seek(max(offset_of_last(log, LAST_LINES), end - MAX_BYTES))
-            text = file.read(MAX_BYTES).decode("utf-8", "replace")
+            text = _whole_lines(file.read(MAX_BYTES))
             yield str(log.path.relative_to(run.path)), redact.text(text)
 
 
@@ -105,5 +105,12 @@ def _checkpoints(run: RunDir) -> list[dict[str, Any]]:
 def _files(run: RunDir, pattern: str, clean: Callable[[str], str]) -> Iterator[tuple[str, str]]:
     for path in sorted(run.path.glob(pattern)):
         with contextlib.suppress(OSError):
-            text = read_part(path, -MAX_BYTES, MAX_BYTES, run.path).decode("utf-8", "replace")
+            text = _whole_lines(read_part(path, -MAX_BYTES, MAX_BYTES, run.path))
             yield str(path.relative_to(run.path)), clean(text)
+
+
+def _whole_lines(data: bytes) -> str:
+    """Return the text of a file's end without a first line that was cut: it may hold half of a secret."""
+    if len(data) == MAX_BYTES:
+        data = data.partition(b"\n")[2] or data
+    return data.decode("utf-8", "replace")

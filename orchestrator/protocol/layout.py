@@ -20,6 +20,7 @@ _OWN_HERE = (
 )
 _WRITTEN_WHOLE = r"(\.partial)?"  # the suffix by `write_file` while a file is incomplete
 _WRITTEN_ATOMICALLY = r"\.[^/]*\.[0-9a-f]{8}\.[0-9a-f]{8}\.\d+\.tmp"  # a name by `temporary_name`
+_OWN_OF_SWEEP = r"sweep\.json|search\.jsonl?|code|slurm"  # in the folder that the points of a sweep share
 _RUN = r"\..*|.*-[abcdefghjkmnpqrstuvwxyz2-9]{6}(\.\d+)?(\.replay-[0-9a-f]{6})?"
 
 GIVEN = "given"  # the folder, and the first part of the name, of a checkpoint that a run was given to start from
@@ -89,6 +90,11 @@ def is_own_file(path: str, *, here: bool) -> bool:
         _WRITTEN_ATOMICALLY, name
     )
     return bool(is_being_written or re.fullmatch(f"({known}){_WRITTEN_WHOLE}", path))
+
+
+def is_own_file_of_sweep(path: str) -> bool:
+    """Tell whether a file or folder is orch's own, by its path from the folder that the points of a sweep share."""
+    return bool(re.fullmatch(_OWN_OF_SWEEP, path)) or is_own_file(path, here=True)
 
 
 def is_run_folder(name: str) -> bool:

@@ -138,8 +138,9 @@ def _contents(descriptor: int, most: int) -> bytes:
     try:
         size = os.fstat(descriptor).st_size
         data = os.read(descriptor, size + 1) if size <= most else b""
-        while len(data) > size and len(data) <= most and (more := os.read(descriptor, most + 1 - len(data))):
-            data += more  # the file has grown meanwhile
+        # It has grown meanwhile, or a call returned a part of it: the kernel returns less than 2 GiB at a time.
+        while 0 < len(data) != size and len(data) <= most and (more := os.read(descriptor, most + 1 - len(data))):
+            data += more
     finally:
         os.close(descriptor)
     if size > most or len(data) > most:

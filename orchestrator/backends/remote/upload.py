@@ -17,7 +17,7 @@ from orchestrator.backends.replay_stage import Order, replay_argv
 from orchestrator.backends.settings import profile_of
 from orchestrator.errors import BackendError
 from orchestrator.protocol.events import EventKind
-from orchestrator.protocol.reading import MOST_RECORD, read_regular
+from orchestrator.protocol.reading import MOST_LINES, read_regular
 from orchestrator.protocol.task import NodeTask, task_json
 from orchestrator.runs.store import RunDir
 from orchestrator.specs.resources import Has, lacking
@@ -134,7 +134,7 @@ def prepare_node(
         names += ["metrics.jsonl"] if task.node_rank == 0 else []
         for name in names:
             if (run.path / name).exists():
-                session.call("write_file", read_regular(run.path / name, MOST_RECORD), path=f"{task.run_dir}/{name}")
+                session.call("write_file", read_regular(run.path / name, MOST_LINES), path=f"{task.run_dir}/{name}")
     if given is not None:
         give(session, run, given)
     return hello

@@ -15,7 +15,13 @@ from orchestrator.protocol.checkpoints import checkpoint_dir
 from orchestrator.protocol.checkpoints.checksum import BLOCK_BYTES
 from orchestrator.protocol.code_baseline import Baseline, read_baseline
 from orchestrator.protocol.json_text import parse_json
-from orchestrator.protocol.layout import container_view, is_own_file, is_run_folder, output_folder
+from orchestrator.protocol.layout import (
+    container_view,
+    is_own_file,
+    is_own_file_of_sweep,
+    is_run_folder,
+    output_folder,
+)
 from orchestrator.protocol.outputs import (
     ABOVE,
     ABOVE_IN_CONTAINER,
@@ -91,6 +97,9 @@ def find(run_dir: str, code_dir: str, checkpoints: str, rules: OutputRules, *, h
         since = 0 if _is_within(checkpoints, run_dir) else made
         _add(found, CHECKPOINTS, _Walk(checkpoints, None, checkpoints, run_dir), {}, since)
     for root, folder, is_orchs in _around(run_dir, code_dir, made, here=here):
+        if root in (IN_CONTAINER, ABOVE_IN_CONTAINER) and os.path.islink(folder):  # orch has made a folder there
+            found.passed_over.append(folder)
+            continue
         skips = _skipping(folder, [run_dir, *known.values()] if root == ABOVE else [*known.values()], is_orchs)
         found.roots[root] = folder
         _add(found, root, _Walk(folder, Matcher(rules), checkpoints, run_dir, skips), {}, made if root == ABOVE else 0)
@@ -107,16 +116,22 @@ def _around(run_dir: str, code_dir: str, made: int, *, here: bool) -> Iterator[t
 
     yield BESIDE, run_dir, is_own
     if os.path.islink(code_dir):  # because the points of a sweep share one copy of the code
-        yield BESIDE_ALL, os.path.dirname(os.path.realpath(code_dir)), _is_of_sweep
+        yield BESIDE_ALL, os.path.dirname(os.path.realpath(code_dir)), is_own_file_of_sweep
     if made:  # without it, nothing shows which files are newer than the run
         yield ABOVE, above, lambda path: is_run_folder(path.partition("/")[0])
     if os.path.isdir(view):
-        yield IN_CONTAINER, f"{view}/{run_id}", is_own
-        yield ABOVE_IN_CONTAINER, view, lambda path: path == run_id or is_run_folder(path.partition("/")[0])
+        if not os.path.islink(view):
+            yield IN_CONTAINER, f"{view}/{run_id}", is_own
+        yield ABOVE_IN_CONTAINER, view, lambda path: path == run_id or _is_mounted_from(above, path)
 
 
-def _is_of_sweep(path: str) -> bool:
-    return path.partition("/")[0].startswith(("code", "slurm", "search")) or is_own_file(path, here=True)
+def _is_mounted_from(above: str, path: str) -> bool:
+    """Tell whether a path in a container's view may be the empty place of another run's folder, which is mounted there.
+
+    All that a program has written there goes with the run's folder, so that a name alone does not decide.
+    """
+    first = path.partition("/")[0]
+    return is_run_folder(first) and os.path.lexists(f"{above}/{first}")
 
 
 def _skipping(top: str, folders: Collection[str], is_orchs: Callable[[str], bool]) -> Callable[[str], bool]:
@@ -137,9 +152,17 @@ def _add(found: Found, root: str, walk: _Walk, before: Baseline, since: int = 0)
             found.files.append(Entry(root, path, info.st_size, info.st_mtime_ns, executable))
         else:
             found.unreadable.append((root, path))
-    passed_over = [(path, f"{walk.top}/{path}") for path in walk.passed_over]
+    passed_over = [(path, place) for path in walk.passed_over if _is_newer(place := f"{walk.top}/{path}", since)]
     found.passed_over += [place for path, place in passed_over if path not in before or before[path] != _target(place)]
-    found.unreadable += [(root, path) for path in walk.unreadable]
+    found.unreadable += [(root, path) for path in walk.unreadable if _is_newer(f"{walk.top}/{path}", since)]
+
+
+def _is_newer(path: str, since: int) -> bool:
+    """Tell whether a link or folder was changed since then; an older one beside other runs is not this run's."""
+    try:
+        return not since or os.lstat(path).st_mtime_ns >= since
+    except OSError:
+        return True
 
 
 class _Walk:

@@ -28,6 +28,7 @@ def lay(code_dir: Path, destination: Path, paths: Iterable[str], room: int) -> t
 
     At most `room` bytes are copied, small files first. Raises UsageError if the disk is full.
     """
+    destination = destination.resolve()
     files = [file for path in paths for file in _laid_folder(code_dir, destination, path)]
     linked = []
     try:
@@ -56,6 +57,8 @@ def _laid_folder(code_dir: Path, destination: Path, path: str) -> list[tuple[int
     """Return (size, path) of the file or of all files below the folder. Create its folders, or link a large folder."""
     if not path.endswith("/"):
         return _file(code_dir, path)
+    if _is_orchs(code_dir / path, destination):
+        return []
     found, folders, entries = list[tuple[int, str]](), [path], 0
     for folder in folders:  # grows in the loop
         try:
@@ -66,7 +69,7 @@ def _laid_folder(code_dir: Path, destination: Path, path: str) -> list[tuple[int
         if entries > MOST_IN_FOLDER or "pyvenv.cfg" in names:
             return _linked(code_dir, destination, path)
         for name in names:
-            if name in _NEVER or name.endswith(".pyc"):
+            if name in _NEVER or name.endswith(".pyc") or _is_orchs(code_dir / folder / name, destination):
                 continue
             place = f"{folder}{name}"
             if (code_dir / place).is_dir() and not (code_dir / place).is_symlink():
@@ -79,6 +82,11 @@ def _laid_folder(code_dir: Path, destination: Path, path: str) -> list[tuple[int
     except OSError as error:
         raise _failed(destination, error) from error
     return found
+
+
+def _is_orchs(folder: Path, destination: Path) -> bool:
+    """Tell whether it is the folder of orch's runs: each run would get copies of all the others, and of itself."""
+    return destination.is_relative_to(folder) and destination.relative_to(folder).parts[:1] in (("runs",), ("sweeps",))
 
 
 def _linked(code_dir: Path, destination: Path, path: str) -> list[tuple[int, str]]:

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from orchestrator.cli import orch
 from orchestrator.errors import UsageError
-from orchestrator.operations.bundle import bundle
+from orchestrator.operations.bundle import MAX_BYTES, bundle
 from orchestrator.protocol.masking import looks_secret
 from orchestrator.runs import leaving as module
 from orchestrator.runs.leaving import unknown_secrets
@@ -189,3 +189,13 @@ def test_a_huge_log_is_cut(run: RunDir, tmp_path: Path) -> None:
     log.write_bytes(b"x" * (6 << 20))
     members = dict(bundle(run, tmp_path / "out.tar.gz"))
     assert members["nodes/0/attempt_0/rank_1.log"] == 4 << 20
+
+
+def test_half_of_a_secret_is_not_the_beginning_of_a_file_that_is_cut(run: RunDir, tmp_path: Path) -> None:
+    line = f"it has {CANARIES['secret']}\n"
+    rest = "x" * (MAX_BYTES - 13) + "\n"  # so that the archive's part begins in the middle of the secret
+    (run.node(0) / "agent.log").write_text(line + rest)
+    (run.node(0) / "attempt_0/rank_0.log").write_text(line + rest)
+    bundle(run, tmp_path / "out.tar.gz")
+    content = content_of(tmp_path / "out.tar.gz")
+    assert [len(content[f"nodes/0/{name}"]) for name in ("agent.log", "attempt_0/rank_0.log")] == [len(rest)] * 2

@@ -103,6 +103,12 @@ def test_a_file_that_grows_while_it_is_read_is_read_to_its_end_or_its_bound(
         reading.read_regular(run / NAME, 12, run)
 
 
+def test_a_file_that_the_kernel_returns_in_parts_is_read_whole(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.read
+    monkeypatch.setattr(os, "read", lambda descriptor, count: real(descriptor, min(count, 4)))
+    assert reading.read_regular(run / NAME, 100, run) == b'{"step": 1}'
+
+
 def test_a_device_is_not_opened() -> None:
     for below in (None, "/dev"):
         with pytest.raises(OSError, match="a device, not an ordinary file"):

@@ -53,6 +53,18 @@ def test_data_becomes_links_and_what_a_script_may_overwrite_copies(code: Path) -
     assert (code / "out/ckpt.pt").stat().st_size == SMALL + 2
 
 
+@pytest.mark.parametrize("state", [".orch", "out/state"])
+def test_the_folder_of_orchs_runs_is_not_laid_into_a_run(code: Path, state: str) -> None:
+    (code / ".gitignore").write_text(".orch/\n/out/\n")
+    for name in ("runs/r-0/code/old.py", "runs/r-0/secrets.json", "runs/r-1/run.json", "cache/code/x"):
+        (code / state / name).parent.mkdir(parents=True, exist_ok=True)
+        (code / state / name).write_text("x")
+    copy = code / state / "runs/r-1/code"
+    lay(code, copy, take(code, copy, ".orchignore", LIMIT, None).ignored, LIMIT)
+    assert not (copy / state).exists()
+    assert (copy / "out/ckpt.pt").exists()
+
+
 def test_only_what_the_run_writes_is_an_output(code: Path) -> None:
     copy, _ = laid(code)
     write_baseline(str(copy), baseline(str(copy)))

@@ -113,11 +113,17 @@ def last_lines(path: str, masked: Masker = _as_it_is) -> list[str]:
 
 
 def _lines_of(path: str, masked: Masker) -> list[str]:
-    """Return the last lines of a log. More of the log is read and masked, so that no secret is cut in half."""
+    """Return the lines at the end of a log. The log is read from further back, so that no secret is cut in half.
+
+    A line whose beginning was not read is left out if others follow: masked text is shorter, and may all be returned.
+    """
     try:
-        text = masked(read_part(path, -2 * TAIL_BYTES, 2 * TAIL_BYTES).decode("utf-8", "replace"))[-TAIL_BYTES:]
+        data = read_part(path, -2 * TAIL_BYTES, 2 * TAIL_BYTES)
     except OSError:
         return []
+    if len(data) == 2 * TAIL_BYTES:
+        data = data.partition(b"\n")[2] or data
+    text = masked(data.decode("utf-8", "replace"))[-TAIL_BYTES:]
     return [line[:MESSAGE_CHARS] for line in lines_of(text) if line.strip()]
 
 

@@ -232,6 +232,12 @@ def test_no_secret_is_in_a_report_and_no_half_of_one(start: RankStart) -> None:
     assert last_lines(f"{start.folder}/rank_1.log", masked)[-1][:1] == "x"
 
 
+def test_no_end_of_a_long_secret_is_in_a_report_of_a_log_that_repeats_the_secret(start: RankStart) -> None:
+    word = "".join(f"{number:04}" for number in range(750))
+    report(start, 1, f"{word}\n" * 20)
+    assert set(failure_report(start, 1, masker([("KEY", word)]))["tail"]) == {"***"}
+
+
 def test_the_tail_of_a_progress_bar(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"\r".join(f"{n}%".encode() for n in range(1000)) + b"\r\n\n\xff end")

@@ -158,19 +158,62 @@ def test_files_above_the_run_folder_are_outputs_if_they_are_newer_than_the_run(r
     assert names(run) == [("above", "new/out.txt")]
 
 
+def test_links_and_locked_folders_above_the_run_folder_are_no_loss_if_they_are_older_than_the_run(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.scandir
+
+    def scandir(path: str) -> object:
+        if "/shut_" in path:
+            raise PermissionError(13, "Permission denied")
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    for age in ("old", "new"):
+        (run.parent / f"shut_{age}").mkdir()
+        (run.parent / f"link_{age}").symlink_to("/etc")
+    for name in ("shut_old", "link_old"):
+        os.utime(run.parent / name, (1, 1), follow_symlinks=False)
+    listed = found(run)
+    assert (listed.unreadable, listed.passed_over) == ([("above", "shut_new")], [f"{run.parent}/link_new"])
+
+
 def test_files_that_a_container_saw_beside_its_working_folder_are_outputs(run: Path) -> None:
     for name in ("r-1/results/out.txt", "r-1/node.pyz", "r-1/nodes/0/attempt_0/x", "out.txt"):
         write(run / "container" / name)
     assert names(run) == [("beside_in_container", "results/out.txt"), ("above_in_container", "out.txt")]
 
 
+def test_files_above_a_containers_working_folder_are_outputs_though_their_names_are_like_those_of_runs(
+    run: Path,
+) -> None:
+    (run.parent / "other-abc234/checkpoints").mkdir(parents=True)
+    for name in ("data-backup/out.txt", ".cfg/out.txt", "other-abc234/checkpoints/mounted.pt"):
+        write(run / "container" / name)
+    written = [".cfg/out.txt", "data-backup/out.txt"]
+    assert names(run) == [("above_in_container", name) for name in written]
+
+
+@pytest.mark.parametrize("place", ["container", "container/r-1"])
+def test_a_link_in_the_place_of_a_containers_folders_is_passed_over(run: Path, tmp_path: Path, place: str) -> None:
+    write(tmp_path / "private/r-1/key")
+    write_baseline(str(run / "code"), baseline(str(run / "code")))
+    (run / place).parent.mkdir(exist_ok=True)
+    (run / place).symlink_to(tmp_path / "private/r-1" if "/" in place else tmp_path / "private")
+    listed = found(run)
+    assert [entry for entry in listed.files if "container" in entry.root] == []
+    assert listed.passed_over == [str(run / place)]
+
+
 def test_files_beside_code_that_the_points_of_a_sweep_share_are_outputs(run: Path, tmp_path: Path) -> None:
-    for name in ("code/main.py", "code.json", "handle.json", "search.json", "results/out.txt"):
+    orchs = ("code.json", "handle.json", "sweep.json", "search.json", "search.jsonl", "slurm/submission.sh")
+    written = ["codebook.pt", "results/out.txt", "search_results.json"]
+    for name in ("code/main.py", *orchs, *written):
         write(tmp_path / "sweeps/s" / name)
     shutil.rmtree(run / "code")
     (run / "code").symlink_to(tmp_path / "sweeps/s/code")
     write_baseline(f"{run}/code", baseline(f"{run}/code"))
-    assert names(run) == [("beside_all_points", "results/out.txt")]
+    assert names(run) == [("beside_all_points", name) for name in written]
 
 
 def test_names_survive_whatever_their_encoding(run: Path) -> None:
