@@ -64,16 +64,25 @@ def _of_program(path: str, environ: Mapping[str, str]) -> str:
     is_python = _PYTHON.fullmatch(os.path.basename(path)) is not None
     if is_python and not head.startswith(b"#!"):
         return path
-    words = shlex.split(head[2:].partition(b"\n")[0].decode("utf-8", "replace")) if head.startswith(b"#!") else []
+    # The kernel splits this line at blanks, and knows no quotes.
+    words = head[2:].partition(b"\n")[0].decode("utf-8", "replace").split() if head.startswith(b"#!") else []
     name = os.path.basename(words[0]) if words else ""
     if name == "env" and len(words) > 1 and _PYTHON.fullmatch(words[-1]):
         return _answered(shutil.which(words[-1], path=environ.get("PATH", os.defpath)) or "")
     if _PYTHON.fullmatch(name):
         return words[0]
     if name == "sh" and (match := _EXEC.search(head)):
-        return shlex.split(match[1].decode("utf-8", "replace"))[0]
+        return _first_word(match[1].decode("utf-8", "replace"))
     beside = path if is_python else f"{os.path.dirname(path)}/python"  # a shell script, such as a shim of pyenv
     return _answered(beside) if os.access(beside, os.X_OK) else ""
+
+
+def _first_word(line: str) -> str:
+    """Return the first word of a line of a shell script; empty if the line is empty or a quote is not closed."""
+    try:
+        return next(iter(shlex.split(line)), "")
+    except ValueError:
+        return ""
 
 
 def _head(path: str) -> bytes:

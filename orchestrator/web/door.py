@@ -98,7 +98,7 @@ class Door:
             except OSError as error:
                 if error.errno in _NO_FILE:
                     self._make_room(at_least=1)
-                    await asyncio.sleep(PAUSE_SECONDS)
+                await asyncio.sleep(PAUSE_SECONDS)
                 continue
             try:
                 await self._greet(connection, speaker)
