@@ -79,8 +79,12 @@ def test_a_shell_script_called_python_is_asked(tmp_path: Path) -> None:
         assert Path(of_shell(name, environ).path).samefile(sys.executable)
 
 
-def test_a_program_that_is_no_python_decides_nothing(tmp_path: Path, environ: dict[str, str]) -> None:
-    program(tmp_path / "bin/torchrun", "\x7fELF")
+ODD = ["\x7fELF", '#!/bin/odd "\n', "#!\n", "#!/bin/sh\n" + "'" * 3 + "exec" + "'" + ' "odd\n']
+
+
+@pytest.mark.parametrize("text", ODD)
+def test_a_program_that_is_no_python_decides_nothing(tmp_path: Path, environ: dict[str, str], text: str) -> None:
+    program(tmp_path / "bin/torchrun", text)
     assert of_shell("torchrun", {**environ, "PATH": f"{tmp_path}/bin"}).why == "$VIRTUAL_ENV"
 
 
