@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 
 
 class OwnFolder:
@@ -12,6 +13,7 @@ class OwnFolder:
         self.path = path
         try:
             self.descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            weakref.finalize(self, os.close, self.descriptor)
         except OSError:  # then it is unknown whether the folder was removed
             self.descriptor = -1
 
