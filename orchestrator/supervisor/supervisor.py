@@ -165,7 +165,7 @@ def _work(run: RunDir, act: Callable[[], None], ended: threading.Event, pauses: 
         print(f"{run.run_id}: {said}", file=sys.stderr, flush=True)
         longer = min(LONGEST_PAUSE, 2 * pauses.get(run.run_id, WAIT_SECONDS / 2))
         pauses[run.run_id] = WAIT_SECONDS if time.monotonic() - begun > LONGEST_PAUSE else longer
-        time.sleep(pauses[run.run_id])
+        time.sleep(pauses[run.run_id])  # no event reports that a machine answers again, or that a disk has room
     finally:
         ended.set()
 
