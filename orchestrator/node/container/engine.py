@@ -57,6 +57,8 @@ def ask(runtime: str) -> Engine:
     """Return the runtime as it presents itself; EngineError where it is missing, silent, or refuses this user."""
     if runtime == "docker":
         found = parse_json(call(runtime, "info", "--format", "{{json .}}") or "{}")
+        if errors := found.get("ServerErrors"):  # docker 20.10 reports these with exit code 0
+            raise EngineError(in_words("\n".join(map(str, errors)), runtime))
         rootless = any("name=rootless" in option for option in found.get("SecurityOptions") or ())
         return Engine(runtime, found.get("ServerVersion") or "?", rootless, found.get("DockerRootDir") or "")
     if runtime == "podman":

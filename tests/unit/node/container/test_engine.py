@@ -212,3 +212,25 @@ def test_the_reaper_takes_nobodys_exit_status() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (
+            "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?",
+            "its docker daemon does not answer: start it there",
+        ),
+        (
+            "Got permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock",
+            "may not use its docker daemon: add",
+        ),
+    ],
+)
+def test_docker_20_10_reports_its_daemon_in_the_text_and_exits_with_0(
+    error: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = json.dumps({"ServerErrors": [error], "ClientInfo": {"Debug": False, "Warnings": None}})
+    monkeypatch.setattr(engine, "run", lambda argv, timeout: subprocess.CompletedProcess(argv, 0, text, ""))
+    with pytest.raises(EngineError, match=words):
+        engine.ask("docker")
