@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from pydantic import ValidationError
 from orchestrator.errors import UsageError
 from orchestrator.operations.submission.batch_script import SUFFIXES, read_script
 from orchestrator.operations.submission.launch_line import Pasted, job_of, read_command, words
+from orchestrator.operations.submission.shell_lines import MOST_CHARACTERS
 from orchestrator.protocol.hostlist import in_words
 from orchestrator.specs.launchers import launcher_in
 from orchestrator.specs.profile import SshProfile
@@ -25,7 +27,12 @@ _NOT_TEXT = re.compile(
     r"(?i)null|true|false|yes|no|on|off|y|n|[-+]?[0-9][0-9_]*(\.[0-9_]*)?(e[-+]?[0-9]+)?|[-+]?\.[0-9_]+(e[-+]?[0-9]+)?"
     r"|0[xo][0-9a-f_]+|[-+]?\.(inf|nan)|[0-9]{4}-[0-9-]+.*|-+|\.+|0b[01_]+"
 )
+_ACTIVATES = re.compile(r"\bactivate\b|^(module|ml|spack) ")
 _GPUS = re.compile(r"gpu(?::[^:,()]+)?:(\d{1,5})(?:\([^)]*\))?")
+
+
+MOST_BYTES: Final = MOST_CHARACTERS
+"""The size up to which a script is read."""
 
 
 @dataclass(frozen=True)
@@ -138,9 +145,9 @@ def job_from_command(command: str, name: str | None = None, folder: Path | None 
     return _draft(pasted, name)
 
 
-def job_from_script(text: str, name: str | None = None) -> Draft:
-    """Return the same for a batch or shell script with a launch line in it; its #SBATCH lines become the profile's."""
-    return _draft(read_script(text), name)
+def job_from_script(text: str, name: str | None = None, script: str = "") -> Draft:
+    """Return the same for the text of a batch or shell script, whose #SBATCH lines become the profile's."""
+    return _draft(read_script(text, script), name)
 
 
 def script_in(command: Sequence[str]) -> str | None:
@@ -154,9 +161,21 @@ def script_in(command: Sequence[str]) -> str | None:
 def _draft(pasted: Pasted, name: str | None) -> Draft:
     notes = list(pasted.notes)
     if any("$" in word for word in (*pasted.args, *pasted.env.values(), pasted.target)):
-        notes.append("a '$' is passed on as it is: orch starts programs without a shell")
-    profile = _implied_profile(pasted, notes)
+        shown = ", ".join(word for word in (*pasted.args, *pasted.env.values(), pasted.target) if "$" in word)
+        notes.append(f"{shown[:80]}: a '$' is passed on as it is, because orch starts programs without a shell")
+    profile = _implied_profile(_activated(pasted), notes)
     return Draft(_job(pasted, name), profile, tuple(dict.fromkeys(notes)))
+
+
+def _activated(pasted: Pasted) -> Pasted:
+    """Return the line with the set-up and the interpreter of the environment that it, or its script, activates."""
+    if pasted.conda:
+        hook = {"conda": "conda shell.bash hook", "micromamba": "micromamba shell hook --shell bash"}[pasted.conda_by]
+        lines = [f'eval "$({hook})"', f"{pasted.conda_by} activate {shlex.quote(pasted.conda)}"]
+        return replace(pasted, setup=[*pasted.setup, *lines], python=pasted.python or "python")
+    if pasted.python is None and pasted.slurm is None and any(map(_ACTIVATES.search, pasted.setup)):
+        return replace(pasted, python="python3")  # a run on this machine would take the submitting shell's
+    return pasted
 
 
 def _job(pasted: Pasted, name: str | None) -> str:

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from orchestrator.errors import UsageError
 from orchestrator.specs.environment import set_by_orch
+from orchestrator.specs.wrappers import ASSIGNMENT, Peeled, peel
 
-_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _SUBSTITUTION = re.compile(r"\$\([^\s()|&;<>`]*\)")  # $(hostname), in an option that orch replaces anyway
 _PYTHON = re.compile(r"python(\d+(\.\d+)*)?")
 
@@ -62,6 +62,8 @@ class Pasted:
     program: str = ""  # the launcher or interpreter as it was typed
     slurm: dict[str, str] | None = None
     setup: list[str] = field(default_factory=list)
+    conda: str = ""  # the name or the folder of the environment of `conda run`
+    conda_by: str = ""  # the program that activates it
     notes: list[str] = field(default_factory=list)
 
 
@@ -134,14 +136,12 @@ def _program(words: list[str], pasted: Pasted) -> None:
     while words:
         head, rest = words[0], words[1:]
         name = PurePosixPath(head).name
-        if assignment := _ASSIGNMENT.fullmatch(head):
+        if assignment := ASSIGNMENT.fullmatch(head):
             _assign(assignment[1], assignment[2], pasted)
             words = rest
-        elif name in ("nohup", "exec", "time", "env") and rest and not rest[0].startswith("-"):
-            words = rest
-        elif name in ("uv", "poetry", "pipenv", "pdm") and rest[:1] == ["run"]:
-            pasted.notes.append(f"'{name} run' was left out; set 'python' in the profile to that environment's")
-            words = rest[1:]
+        elif wrapper := peel(words):
+            _leave_out(wrapper, pasted)
+            words = wrapper.rest
         elif name in ("sbatch", "mpirun", "mpiexec", "horovodrun", "salloc"):
             raise UsageError(
                 f"lines that start with {name} can't be read",
@@ -166,6 +166,21 @@ def _program(words: list[str], pasted: Pasted) -> None:
             pasted.target, pasted.args = head, rest
             return
     raise UsageError("the command starts no program", "as in: torchrun --nproc_per_node 4 train.py --lr 1e-3")
+
+
+def _leave_out(wrapper: Peeled, pasted: Pasted) -> None:
+    """Note a wrapper that orch does not start. A conda environment is kept, because a profile can activate it."""
+    if wrapper.name in ("conda", "mamba", "micromamba"):
+        pasted.conda = _first(wrapper.options, "n", "name", "p", "prefix") or "base"
+        pasted.conda_by = "micromamba" if wrapper.name == "micromamba" else "conda"
+    elif wrapper.name == "env" and wrapper.options:
+        pasted.notes.append(f"env's options were left out: {shlex.join(wrapper.said[1:])}")
+    elif wrapper.advice:
+        pasted.notes.append(f"'{shlex.join(wrapper.said)}' was left out; {wrapper.advice}")
+
+
+def _first(options: Mapping[str, str], *names: str) -> str:
+    return next((options[name] for name in names if options.get(name)), "")
 
 
 def _assign(name: str, value: str, pasted: Pasted) -> None:
