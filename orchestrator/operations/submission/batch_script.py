@@ -27,6 +27,7 @@ _IGNORED: Final = words(
 _KEYWORDS: Final = re.compile(r"^(?:(?:then|do|else|\{|!|if|while|until)(?:\s+|$)|\(\s*)+")
 _WORD: Final = r"(?:\"[^\"]*\"|'[^']*'|[^\s|;&<>])+"
 _REDIRECTIONS: Final = re.compile(rf"\s*(\|&?\s*tee\b[^|;]*|[12&]?>>?\s*&?{_WORD}|<\s*{_WORD}|[2&]>&1|&|;|\))\s*$")
+MOST_REDIRECTIONS: Final = 8
 _ALL_ARGUMENTS: Final = re.compile(r"""(?<=\s)"?\$(?:[@*]|\{[@*](?::\d+)?\})"?(?=\s|$)""")
 _OWN_FOLDER: Final = re.compile(r"""\$\(\s*dirname\s+(["']?)(?:\$0|\$\{0\}|\$\{?BASH_SOURCE(?:\[0\])?\}?)\1\s*\)""")
 _DEFAULT: Final = re.compile(r"\$\{\w+:?-([^${}]*)\}")
@@ -140,8 +141,8 @@ def _launch_line(line: str, script: _Script) -> str:
 
     Assignments in front of the program that need a shell become set-up lines.
     """
-    while (shorter := _REDIRECTIONS.sub("", line)) != line:
-        line = shorter
+    for _ in range(MOST_REDIRECTIONS):
+        line = _REDIRECTIONS.sub("", line)
     line = _filled_in(_ALL_ARGUMENTS.sub("", f"{line} "), script.variables).strip()
     while found := re.match(rf"([A-Za-z_]\w*)=((?:\$\([^()]*\)|{_WORD})*)\s+", line):
         value = found[2]

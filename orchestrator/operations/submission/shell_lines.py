@@ -9,7 +9,7 @@ from typing import Final
 
 from orchestrator.errors import UsageError
 
-MOST_CHARACTERS: Final = 1 << 20
+MOST_CHARACTERS: Final = 1 << 16
 _HEREDOC: Final = re.compile(r"<<(-?)\s*(['\"]?)([\w.-]+)\2")
 _ENDS: Final = re.compile(r"\r?\n|;|&&|\|\||&(?![>&])")
 
