@@ -10,6 +10,7 @@ from typing import Final
 
 from orchestrator.errors import UsageError
 from orchestrator.operations.submission.launch_line import Pasted, read_allocation, read_command, words
+from orchestrator.operations.submission.launcher_files import LauncherFiles
 from orchestrator.operations.submission.shell_lines import Command, commands_of
 from orchestrator.specs.environment import set_by_orch
 from orchestrator.specs.wrappers import ASSIGNMENT, program_of
@@ -53,7 +54,7 @@ class _Script:
     launch: str = ""
 
 
-def read_script(text: str, name: str = "") -> Pasted:
+def read_script(text: str, name: str = "", files: LauncherFiles | None = None) -> Pasted:
     """Take the script `name` apart.
 
     Raises NoTrainingError if no line starts a training, and UsageError if a quote is not closed.
@@ -64,7 +65,7 @@ def read_script(text: str, name: str = "") -> Pasted:
     if not script.launch:
         hint = "it needs a line that begins with srun, torchrun, accelerate, deepspeed or python"
         raise NoTrainingError("the script starts no training that can be read", hint)
-    pasted = read_command(script.launch)
+    pasted = read_command(script.launch, files)
     pasted.env = {**script.exported, **pasted.env}
     pasted.setup, pasted.notes = [*script.setup, *pasted.setup], [*script.notes, *pasted.notes]
     if script.options:

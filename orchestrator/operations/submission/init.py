@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +15,7 @@ from pydantic import ValidationError
 from orchestrator.errors import UsageError
 from orchestrator.operations.submission.batch_script import SUFFIXES, read_script
 from orchestrator.operations.submission.launch_line import Pasted, job_of, read_command, words
+from orchestrator.operations.submission.launcher_files import LauncherFiles
 from orchestrator.operations.submission.shell_lines import MOST_CHARACTERS
 from orchestrator.protocol.hostlist import in_words
 from orchestrator.specs.launchers import launcher_in
@@ -135,7 +137,7 @@ def job_from_command(command: str, name: str | None = None, folder: Path | None 
 
     UsageError where the line can't be read, or starts a script of this folder that starts a launcher itself.
     """
-    pasted = read_command(command)
+    pasted = read_command(command, LauncherFiles(folder or Path.cwd(), os.environ))
     if pasted.kind == "command" and (inside := launcher_in([pasted.target, *pasted.args], folder or Path.cwd())):
         hint = "give the line that starts the training; orch starts its ranks itself"
         raise UsageError(
@@ -147,7 +149,7 @@ def job_from_command(command: str, name: str | None = None, folder: Path | None 
 
 def job_from_script(text: str, name: str | None = None, script: str = "") -> Draft:
     """Return the same for the text of a batch or shell script, whose #SBATCH lines become the profile's."""
-    return _draft(read_script(text, script), name)
+    return _draft(read_script(text, script, LauncherFiles(Path.cwd(), os.environ)), name)
 
 
 def script_in(command: Sequence[str]) -> str | None:
@@ -217,6 +219,8 @@ def _implied_profile(pasted: Pasted, notes: list[str]) -> str | None:
         values["setup"] = pasted.setup
     if pasted.slurm is not None:
         values |= {"kind": "slurm", "shared": True} | _slurm_values(pasted.slurm, notes)
+    elif pasted.hosts:
+        values |= {"kind": "ssh", "hosts": pasted.hosts}
     elif nodes > 1:
         notes.append(f"the command does not name its {nodes} nodes; `orch init --host` writes a profile with them")
     return _lines(*(f"{key}: {_value(value)}".replace(": \n", ":\n") for key, value in values.items()))

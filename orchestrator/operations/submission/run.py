@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from orchestrator.operations.submission.launch_line import Pasted, job_of, read_words
+from orchestrator.operations.submission.launcher_files import LauncherFiles
 from orchestrator.prepare.interpreter import of_conda
 from orchestrator.specs.documents.loader import Document, document_of
 
@@ -32,7 +33,7 @@ def read_line(words: Sequence[str], cwd: Path) -> Typed:
 
     The code is this folder; that of a script which lies elsewhere is the script's own folder.
     """
-    pasted = read_words(words)
+    pasted = read_words(words, LauncherFiles(cwd, os.environ))
     python = of_conda(pasted.conda, os.environ) if pasted.conda else ""
     folder, fields = _placed(job_of(pasted), cwd)
     return Typed(
@@ -60,6 +61,9 @@ def _notes(pasted: Pasted, python: str) -> tuple[str, ...]:
     if pasted.conda:
         where = "on other machines" if python else f"the environment {pasted.conda} was not found here, so"
         notes.append(f"'{pasted.conda_by} run' was left out: {where} set 'python' in the profile to that environment's")
+    if pasted.hosts:
+        hosts = " ".join(f"--host {host}" for host in pasted.hosts[:8])
+        notes.append(f"the hosts are those of the profile; orch init {hosts} NAME writes one with the hostfile's")
     if pasted.slurm is not None:
         notes.append("of srun's options only the nodes and tasks were taken; orch init NAME srun ... keeps the others")
     return tuple(dict.fromkeys(notes))
