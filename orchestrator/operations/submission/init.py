@@ -18,6 +18,7 @@ from orchestrator.operations.submission.launch_line import Pasted, job_of, read_
 from orchestrator.operations.submission.launcher_files import LauncherFiles
 from orchestrator.operations.submission.shell_lines import MOST_CHARACTERS
 from orchestrator.protocol.hostlist import in_words
+from orchestrator.specs.here import submitter_of
 from orchestrator.specs.launchers import launcher_in
 from orchestrator.specs.profile import SshProfile
 from orchestrator.specs.sbatch_options import FIELDS, OPTIONS, OURS
@@ -144,6 +145,8 @@ def job_from_command(command: str, name: str | None = None, folder: Path | None 
             f"the command starts {inside}: on each rank of orch it would train the whole over",
             f"{hint}: orch init {name or 'NAME'} {inside.text}" if inside.text else hint,
         )
+    if pasted.kind == "script" and (submitter := submitter_of(pasted.target, folder or Path.cwd())):
+        raise UsageError(*submitter)
     return _draft(pasted, name)
 
 
