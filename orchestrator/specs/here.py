@@ -10,7 +10,6 @@ from orchestrator.node.system.host import cores, memory
 from orchestrator.protocol.reading import read_part
 from orchestrator.runs.files.code_snapshot import why_never_shipped
 from orchestrator.specs.documents.problem import Problem
-from orchestrator.specs.launchers import launcher_in
 from orchestrator.specs.resources import Has, lacking
 
 if TYPE_CHECKING:  # a submit of files that were read before must not wait for pydantic
@@ -65,6 +64,8 @@ def check_launcher(job: Job, profile: AnyProfile, code_dir: Path) -> list[Proble
     """Refuse a command that starts a launcher on each of several ranks of a node; with one it is as good as any."""
     if job.command is None or _has_one_rank_a_node(profile):
         return []
+    from orchestrator.specs.launchers import launcher_in  # noqa: PLC0415 (most jobs have no command)
+
     if (launcher := launcher_in([*job.command, *job.args], code_dir)) is None:
         return []
     name = launcher.name.partition(" ")[0]
