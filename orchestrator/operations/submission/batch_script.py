@@ -96,6 +96,8 @@ def _read(command: Command, script: _Script) -> None:
 
 def _split(command: Command, *, comments: bool = False) -> list[str]:
     """Return a command's words, each `$(...)` as a part of its word."""
+    if "\x01" in command.text:
+        raise UsageError(f"line {command.line} contains the control character \\x01", "remove the character")
     inner = list[str]()
 
     def hide(found: re.Match[str]) -> str:

@@ -163,6 +163,7 @@ def test_the_folder_of_a_script_is_known(tmp_path: Path) -> None:
         ("set -e\ntorchrun train.py --name 'x\n", "line 2: the quote ' is not closed"),
         ("#SBATCH --job-name='x\nsrun python train.py", "line 1: no closing quotation"),
         ("echo \\", "line 1: no escaped character"),
+        ("echo a\x010\x02", "line 1 contains the control character"),
         ("x" * (1 << 16) + "y", "more than 65,536 characters"),
         ("A=$(((((((((((\necho train.py", "starts no training"),
     ],
