@@ -59,8 +59,24 @@ def follow(
     say(f"  folder       {run.path}")
     if state.state == "failed":
         say(render.verdict_page(state, style, time.time(), width_of(sys.stderr)))
+        _say_where_outputs_go(run)
         return runs.exit_code(state)
     reason = [state.verdict.reason] if state.verdict is not None and state.verdict.reason else []
     for note in (*reason, *render.offer_lines(state, time.time())):
         say(f"  note         {escapes.one_line(note)}")
+    _say_where_outputs_go(run)
     return runs.exit_code(state)
+
+
+def _say_where_outputs_go(run: Any) -> None:
+    """Say which command puts the outputs to where a run by hand would have put them; nothing if there are none."""
+    from orchestrator.cli.render import escapes
+    from orchestrator.operations.placing import place_of
+    from orchestrator.runs.files.outputs import outputs_of
+
+    if count := len(outputs_of(run)):
+        files = f"{count} output file{'' if count == 1 else 's'}"
+        folder = place_of(run)
+        command = f"orch pull {run.run_id} --in-place" if folder else f"orch pull {run.run_id}"
+        where = f"puts them into {folder}" if folder else f"copies them to ./{run.run_id}"
+        say(f"  outputs      {files}; this {escapes.one_line(where)}: {command}")

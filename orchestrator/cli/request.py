@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from orchestrator.cli import complete
 from orchestrator.cli.group import say
+
+if TYPE_CHECKING:
+    from orchestrator.specs.documents.default_profile import Choice
 
 _ARGUMENTS = "orch.arguments"
 
@@ -40,15 +43,20 @@ def profile_or_default(given: str | None, job: str = "") -> str:
     """Return the profile that is named, else the default one for a job (a name or a file), and say which that is."""
     if given is not None:
         return given
+    choice = default_choice(job)
+    say(f"profile {choice.profile} ({choice.why})")
+    return choice.profile
+
+
+def default_choice(job: str = "") -> Choice:
+    """Return the default profile for a job (a name or a file), and why it was chosen."""
     import os
     from pathlib import Path
 
     from orchestrator.specs.documents.default_profile import default_profile
 
     path = Path(job)
-    choice = default_profile(path.stem, Path.cwd(), os.environ, path.absolute() if path.is_file() else None)
-    say(f"profile {choice.profile} ({choice.why})")
-    return choice.profile
+    return default_profile(path.stem, Path.cwd(), os.environ, path.absolute() if path.is_file() else None)
 
 
 def request_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,16 +13,31 @@ from orchestrator.cli.group import print_json, say
 from orchestrator.errors import EXIT_ORCH_FAILED
 
 
-def start(root: Path, asked: Any, *, follow: bool, as_json: bool, dry_run: bool = False, check: bool = False) -> int:
-    """Submit a request, or print its plan; follow the run to its end if wanted. Return the exit code."""
+def start(root: Path, asked: Any, *, follow: bool, as_json: bool, dry_run: bool = False, check: bool = False,
+          why: str | None = None, line_notes: tuple[str, ...] = ()) -> int:  # fmt: skip
+    """Submit a request, or print its plan; follow the run to its end if wanted. Return the exit code.
+
+    The first line names the ranks and the profile, unless `why` is None; `why` is the reason for a default profile.
+    """
+    from orchestrator.errors import OrchError
     from orchestrator.prepare import notes, prepare
 
-    prepared = prepare.prepare(root, asked)
-    for note in notes.notes_on_request(prepared, asked.profile):
-        say(note)
+    reason = f" ({why})" if why else ""
+    try:
+        prepared = prepare.prepare(root, asked)
+    except OrchError:
+        _say_all(f"profile {asked.profile}{reason}" if why else "", *(f"note: {each}" for each in line_notes))
+        raise
+    first = "" if why is None else f"{notes.ranks_of_profile(prepared)}{reason}"
+    _say_all(first, *(f"note: {each}" for each in line_notes), *notes.notes_on_request(prepared, asked.profile))
     if dry_run:
         return _show_dry_run(root, prepared, as_json=as_json, check=check)
     return _submit(root, prepared, as_json=as_json, follow=follow)
+
+
+def _say_all(*lines: str) -> None:
+    for line in filter(None, lines):
+        say(line)
 
 
 def _submit(root: Path, prepared: Any, *, as_json: bool, follow: bool) -> int:

@@ -153,9 +153,13 @@ def bring_outputs(run: RunDir) -> None:
 
 
 def _output(output: Output, target: Path) -> Copied | None:
-    """Copy one output, as executable as it is; None where the program has deleted it meanwhile."""
-    place = target / "outputs" / output.path
-    copied = _grown(output.file, place, f"outputs/{output.path}")
+    """Copy one output into the folder of a pull; None if the program has deleted it meanwhile."""
+    return copy_output(output, target / "outputs" / output.path, f"outputs/{output.path}")
+
+
+def copy_output(output: Output, place: Path, name: str) -> Copied | None:
+    """Copy one output to `place`, as executable as it is; None if the program has deleted it meanwhile."""
+    copied = _grown(output.file, place, name)
     if copied is not None and os.access(output.file, os.X_OK):
         place.chmod(place.stat().st_mode | (place.stat().st_mode & 0o444) >> 2)
     return copied

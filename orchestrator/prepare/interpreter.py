@@ -21,6 +21,7 @@ from orchestrator.protocol.reading import read_part
 
 PATIENCE: Final = 10.0  # seconds
 MOST_READ: Final = 4096
+MOST_LISTED: Final = 1 << 16
 ASK: Final = "import json, sys; print(json.dumps({'python': sys.executable}))"
 OPTION: Final = "name another interpreter: --set profile.python=PATH, or python: in the profile"
 _PYTHON: Final = re.compile(r"(python|pypy)[0-9.]*")
@@ -56,6 +57,30 @@ def of_shell(program: str, environ: Mapping[str, str], *, needs_torch: bool = Fa
             continue
         return Interpreter(python, f"${variable}")
     return Interpreter(sys.executable, f"orch's own{passed}")
+
+
+def of_conda(environment: str, environ: Mapping[str, str]) -> str:
+    """Return the interpreter of a conda environment of this machine, by its name or folder; empty if there is none."""
+    root = os.path.dirname(os.path.dirname(environ.get("CONDA_EXE", "")))
+    roots = [each for each in (root, environ.get("MAMBA_ROOT_PREFIX", "")) if each]
+    if "/" in environment:
+        prefixes = [os.path.abspath(os.path.expanduser(environment))]
+    elif environment == "base":
+        prefixes = roots
+    else:
+        listed = _read(os.path.expanduser("~/.conda/environments.txt")).splitlines()
+        prefixes = [f"{each}/envs/{environment}" for each in roots]
+        prefixes += [each for each in listed if os.path.basename(each) == environment]
+    pythons = [f"{prefix}/bin/python" for prefix in prefixes]
+    return next((each for each in pythons if os.access(each, os.X_OK)), "")
+
+
+def _read(path: str) -> str:
+    """Return a small text file, empty if it can't be read."""
+    try:
+        return read_part(os.path.realpath(path), 0, MOST_LISTED).decode("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 def _of_program(path: str, environ: Mapping[str, str]) -> str:

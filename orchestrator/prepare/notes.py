@@ -44,6 +44,19 @@ def notes_on_request(prepared: Prepared, profile: str) -> list[str]:
     return notes
 
 
+def ranks_of_profile(prepared: Prepared) -> str:
+    """Return how many ranks the profile starts, and its name, such as `2 ranks of profile local`."""
+    from orchestrator.specs.plan import nproc_by_node  # noqa: PLC0415 (a submit loads it anyway)
+
+    profile, counts = prepared.profile, nproc_by_node(prepared.profile)
+    if None in counts:
+        nodes = "its node has" if len(counts) == 1 else f"its {len(counts)} nodes have"
+        return f"as many ranks as {nodes} GPUs (cores if none) of profile {profile.name}"
+    total = sum(count or 0 for count in counts)
+    nodes = f" on {len(counts)} nodes" if len(counts) > 1 else ""
+    return f"{total} rank{'' if total == 1 else 's'}{nodes} of profile {profile.name}"
+
+
 def note_on_python(prepared: Prepared) -> str:
     """Return one line about the Python that trains on this machine; empty elsewhere."""
     profile, chosen = prepared.profile, prepared.interpreter

@@ -128,6 +128,13 @@ _ERRORS = (
         "where nvidia-smi shows a GPU",
     ),
     GpuError(
+        r"No CUDA GPUs are available|ProcessGroupNCCL is only supported with GPUs, no GPUs found",
+        Blame.PROGRAM,
+        "torch sees no GPU on that machine: it has no NVIDIA driver, or its container gets none, or "
+        "CUDA_VISIBLE_DEVICES is empty; run it where nvidia-smi shows a GPU, or let the script take the CPU and the "
+        "backend gloo",
+    ),
+    GpuError(
         r"Torch not compiled with CUDA enabled",
         Blame.PROGRAM,
         "that torch was built for CPUs: install a build with CUDA for that python, or let the script take the CPU",

@@ -10,13 +10,16 @@ from pathlib import Path
 from orchestrator.runs.state import Verdict
 
 MOST_LEVELS = 3  # folders above the code folder that are searched
+LAST_LINES = 3
 _MISSING = re.compile(r"No module named '?(\w+)")
 
 
 def with_nearby_module(verdict: Verdict, code_dir: str | None) -> Verdict:
     """Return the verdict. If a missing module is above the code folder, a hint says where."""
     error = verdict.error or {}
-    found = _MISSING.match(str(error.get("message"))) if error.get("type") == "ModuleNotFoundError" else None
+    # `python -m pkg.train` leaves no error of its own, but a last line.
+    words = "\n".join(verdict.tail[-LAST_LINES:]) if not error else str(error.get("message"))
+    found = _MISSING.search(words) if error.get("type") in (None, "ModuleNotFoundError") else None
     if found is None or code_dir is None:
         return verdict
     code, name = Path(code_dir), found[1]
@@ -26,8 +29,9 @@ def with_nearby_module(verdict: Verdict, code_dir: str | None) -> Verdict:
             up = os.path.relpath(folder, code)
             path = os.path.relpath(place, folder)
             hint = (
-                f"{name} is in {place}, and only {code} was sent along: submit in {folder}, or set code.dir: {up} "
-                f"in the job; env: {{PYTHONPATH: {path}}} lets a script in a folder below import it"
+                f"{name} is in {place}, above the code folder {code}, and was not sent along: start from {folder} "
+                f"(cd {up}; orch run -- env PYTHONPATH={path} torchrun {os.path.relpath(code, folder)}/SCRIPT), or set "
+                f"code.dir: {up} and env: {{PYTHONPATH: {path}}} in the job"
             )
             return replace(verdict, hint=hint)
     return verdict

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.node.system.host import cores, memory
+from orchestrator.protocol.reading import read_part
 from orchestrator.runs.files.code_snapshot import why_never_shipped
 from orchestrator.specs.documents.problem import Problem
-from orchestrator.specs.launchers import launcher_in
 from orchestrator.specs.resources import Has, lacking
 
 if TYPE_CHECKING:  # a submit of files that were read before must not wait for pydantic
@@ -22,7 +22,12 @@ def check_here(job: Job, profile: AnyProfile, code_dir: Path, job_file: Path, *,
     place = check_code_place(code_dir, job_file, allowed=allowed)
     return [
         *check_this_machine(job, profile),
-        *(place or check_code(job, code_dir) or check_launcher(job, profile, code_dir)),
+        *(
+            place
+            or check_code(job, code_dir)
+            or check_launcher(job, profile, code_dir)
+            or check_submitter(job, profile, code_dir)
+        ),
     ]
 
 
@@ -59,6 +64,8 @@ def check_launcher(job: Job, profile: AnyProfile, code_dir: Path) -> list[Proble
     """Refuse a command that starts a launcher on each of several ranks of a node; with one it is as good as any."""
     if job.command is None or _has_one_rank_a_node(profile):
         return []
+    from orchestrator.specs.launchers import launcher_in  # noqa: PLC0415 (most jobs have no command)
+
     if (launcher := launcher_in([*job.command, *job.args], code_dir)) is None:
         return []
     name = launcher.name.partition(" ")[0]
@@ -67,6 +74,39 @@ def check_launcher(job: Job, profile: AnyProfile, code_dir: Path) -> list[Proble
         f"the whole over; have orch start the ranks (orch init NAME {name} ...), or set nproc_per_node: 1"
     )
     return [Problem(("command",), message)]
+
+
+def check_submitter(job: Job, profile: AnyProfile, code_dir: Path) -> list[Problem]:
+    """Refuse a script that submits its training through submitit, because each of several ranks would submit it."""
+    if profile.nodes == 1 and _has_one_rank_a_node(profile):
+        return []
+    field, script = "script", job.script or ""
+    if job.module is not None:
+        field, script = "module", f"{job.module.replace('.', '/')}.py"
+    elif job.command is not None:
+        from orchestrator.specs.submitters import program_of_python  # noqa: PLC0415 (loads ast, for few jobs)
+
+        field, script = "command", program_of_python(job.command)
+    submitter = submitter_of(script, code_dir)
+    return [Problem((field,), f"{submitter[0]}; {submitter[1]}")] if submitter else []
+
+
+def submitter_of(script: str, code_dir: Path) -> tuple[str, str] | None:
+    """Return what a script that submits jobs by itself does, and what to launch instead; None for other scripts."""
+    path = code_dir / script
+    try:
+        if not script or b"submit" not in read_part(path.resolve(), 0, 1 << 18):
+            return None  # most scripts, and ast is not loaded for them
+    except OSError:
+        return None
+    from orchestrator.specs.submitters import submitter_in  # noqa: PLC0415 (as above)
+
+    if (submitter := submitter_in(script, code_dir)) is None:
+        return None
+    hint = "launch the script that trains, which orch starts on each rank itself"
+    if submitter.trains:
+        hint = f"launch {submitter.trains}, which it imports: orch run -- torchrun {submitter.trains}"
+    return f"{script} submits its training through {submitter}, and each rank of orch would submit it again", hint
 
 
 def _has_one_rank_a_node(profile: AnyProfile) -> bool:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from orchestrator.specs.wrappers import program_of
+
 SHELLS: Final = ("sh", "bash", "dash", "ksh", "zsh")
 MOST_BYTES: Final = 1 << 16  # of a script that is looked through
 # At the beginning of a command: of a line, after `;`, `&&` or `|`, or after words that start what follows them.
@@ -34,9 +36,7 @@ class Launcher:
 
 def launcher_in(command: Sequence[str], folder: Path) -> Launcher | None:
     """Return the launcher that a command starts, by itself or in a shell script in this folder; None for none."""
-    words = list(command)
-    while words and (words[0] in ("env", "nohup", "exec", "time") or re.match(r"[A-Za-z_]\w*=", words[0])):
-        words = words[1:]
+    words = program_of(command)
     if not words:
         return None
     if found := _LAUNCHER.match(" ".join([PurePosixPath(words[0]).name, *words[1:3]])):

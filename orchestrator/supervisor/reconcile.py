@@ -60,6 +60,8 @@ def state_of(run: RunDir, alive: Mapping[int, bool | None] | None = None, known:
         return replace(
             state, state=RunStatus.STOPPING, verdict=None, detail="bringing back its logs, outputs and checkpoints"
         )
+    if state.verdict is not None:  # the run has ended, and nobody has recorded its verdict yet
+        return replace(state, verdict=_explained(run, state.verdict))
     if state.state == RunStatus.PENDING and (why := why_it_waits(run.root, run, record)):
         return replace(state, detail="; ".join(filter(None, [why, state.detail])))
     return state
@@ -150,23 +152,20 @@ def act(root: Path, run: RunDir, machine: Backend, action: Action) -> Verdict | 
             if isinstance(machine, Relauncher):
                 machine.relaunch(run, start)
         case Finish(verdict, ended):
-            if verdict.rank is not None:
-                from orchestrator.runs.missing_files import with_missing_file  # noqa: PLC0415 (most ranks end well)
-
-                verdict = with_missing_file(run, verdict)
-            told = _with_nearby_module(run, verdict)
+            told = _explained(run, verdict)
             _finish(root, run, machine, Ending(told, ended or time.time()))
             return told
     return None
 
 
-def _with_nearby_module(run: RunDir, verdict: Verdict) -> Verdict:
-    """Return the verdict. Its hint says where a missing module is if the module is above the code folder."""
-    if verdict.error is None or verdict.error.get("type") != "ModuleNotFoundError":
+def _explained(run: RunDir, verdict: Verdict) -> Verdict:
+    """Return the verdict. Its hint says where on this machine a file or a module is that a rank lacked."""
+    if verdict.outcome is not Outcome.FAILED or verdict.rank is None:
         return verdict
-    from orchestrator.runs.nearby_module import with_nearby_module  # noqa: PLC0415 (few runs end so)
+    from orchestrator.runs.missing_files import with_missing_file  # noqa: PLC0415 (most ranks end well)
+    from orchestrator.runs.nearby_module import with_nearby_module  # noqa: PLC0415 (as above)
 
-    return with_nearby_module(verdict, run.record().code_dir)
+    return with_nearby_module(with_missing_file(run, verdict), run.record().code_dir)
 
 
 def _finish(root: Path, run: RunDir, machine: Backend, ending: Ending) -> None:

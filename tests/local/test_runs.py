@@ -72,7 +72,10 @@ def test_a_script_runs_without_a_job_file_and_is_repeated(orch: Orch, tmp_path: 
     (folder / "train.bin").write_text("of mine")
     done = orch("run", "--nodes", "2", "--", "torchrun", "--nproc_per_node", "2", "say.py", "--lr", "1e-3", cwd=folder)
     assert (done.code, done.out) == (0, "0 --lr 1e-3\n")
-    assert "profile local (none is named" in done.err
+    assert done.err.startswith("4 ranks on 2 nodes of profile local (none is named")
+    assert done.err.splitlines()[-1].endswith("--in-place")
+    placed = orch("pull", "last", "--in-place", cwd=tmp_path)
+    assert (placed.code, placed.out) == (0, f"copied {tmp_path}/results/out.txt\n")
     assert re.search(r"^python /.+ \(", done.err, re.MULTILINE)
     assert [each["path"] for each in orch("outputs", "last", "--json").json["files"]] == ["beside/results/out.txt"]
     assert orch("status", "last", "--json").json["world_size"] == 4

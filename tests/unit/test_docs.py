@@ -32,9 +32,9 @@ FOREIGN = {
     "slurm.md": {"--time", "--mem", "--gpus-per-node", "--cpus-per-task"},  # sbatch's
     "sweeps.md": {"--lr"},  # a script's
     "trackers.md": {"--lr"},  # as above
-    "recipes.md": {  # sbatch's, srun's and torchrun's
+    "recipes.md": {  # of sbatch, srun, torchrun, accelerate and deepspeed
         *("--nodes", "--partition", "--account", "--gres", "--time", "--mem", "--ntasks-per-node", "--dependency"),
-        *("--rdzv", "--output", "--nproc"),
+        *("--rdzv", "--output", "--nproc", "--config", "--include", "--exclude", "--num"),
     },
     "launcher.md": {"--nnodes", "--node-rank", "--nproc-per-node", "--master-addr", "--master-port"},
     "gpu.md": {"--cpu"},  # of tests/gpu/run.py

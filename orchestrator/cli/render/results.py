@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.cli.render.escapes import one_line
 from orchestrator.cli.render.tables import Style, alike, duration, output_files, plain, size, table, tables
 from orchestrator.operations.diff import Comparison, Row
+from orchestrator.operations.placing import Placed
 from orchestrator.operations.pull import Pulled
 from orchestrator.protocol.checkpoints.checkpoint_dir import CheckpointState
 from orchestrator.protocol.hostlist import FOLD_FROM, folded, in_words, nodes_in_words, numbers_in_words
@@ -91,6 +92,12 @@ def pulled_page(pulled: Pulled) -> str:
     if pulled.choice and not any(file.path.startswith("checkpoints/") for file in pulled.files):
         lines.append(pulled.choice)
     return "\n".join([*lines, f"in {pulled.folder}"])
+
+
+def placed_page(placed: Placed) -> str:
+    """Return which outputs were copied to their places by hand, and which were not, with the reason."""
+    lines = [*(f"copied {path}" for path in placed.files), *(f"left out: {each}" for each in placed.left_out)]
+    return "\n".join(map(one_line, lines)) if lines else f"{placed.run_id} has no outputs here yet"
 
 
 def comparison_page(found: Comparison, style: Style = plain) -> str:

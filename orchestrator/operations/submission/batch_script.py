@@ -1,92 +1,160 @@
-"""A batch or shell script as people have it: #SBATCH lines, what sets up the environment, and one launch line. Pure."""
+"""Reads a batch or shell script: #SBATCH lines, commands that set up the environment, and one launch line. Pure."""
 
 from __future__ import annotations
 
+import posixpath
 import re
 import shlex
+from dataclasses import dataclass, field
 from typing import Final
 
 from orchestrator.errors import UsageError
 from orchestrator.operations.submission.launch_line import Pasted, read_allocation, read_command, words
+from orchestrator.operations.submission.launcher_files import LauncherFiles
+from orchestrator.operations.submission.shell_lines import Command, commands_of
 from orchestrator.specs.environment import set_by_orch
+from orchestrator.specs.wrappers import ASSIGNMENT, program_of
 
 SUFFIXES: Final = (".sh", ".sbatch", ".slurm", ".job")
 """How the names of such scripts end."""
 
-_LAUNCH = re.compile(
-    r"(srun|torchrun|accelerate|accelerate-launch|deepspeed|(\S*/)?python(\d+(\.\d+)*)?|(uv|poetry|pipenv|pdm) run)\b"
+_PROGRAMS: Final = words("srun torchrun accelerate accelerate-launch deepspeed")
+_PYTHON: Final = re.compile(r"python(\d+(\.\d+)*)?")
+_SETUP: Final = words("module ml source . conda mamba micromamba eval ulimit spack")
+_IGNORED: Final = words(
+    "set echo date hostname mkdir nvidia-smi pwd sleep wait exit scontrol true env printenv trap cat ls disown done fi "
+    "esac which }"
 )
-_SETUP = re.compile(r"(module|ml|source|\.|conda|mamba|micromamba|eval|ulimit|spack) ")
-_EXPORT = re.compile(r"(export )?([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
-_REDIRECTIONS = re.compile(r"\s*(\|\s*tee\b[^|;]*|[12&]?>>?\s*&?[^\s|;&]+|2>&1|&|;)\s*$")
-_IGNORED = words("set echo date hostname mkdir nvidia-smi pwd sleep wait exit scontrol true env printenv trap cat ls")
+_KEYWORDS: Final = re.compile(r"^(?:(?:then|do|else|\{|!|if|while|until)(?:\s+|$)|\(\s*)+")
+_WORD: Final = r"(?:\"[^\"]*\"|'[^']*'|[^\s|;&<>])+"
+_REDIRECTIONS: Final = re.compile(rf"\s*(\|&?\s*tee\b[^|;]*|[12&]?>>?\s*&?{_WORD}|<\s*{_WORD}|[2&]>&1|&|;|\))\s*$")
+MOST_REDIRECTIONS: Final = 8
+_ALL_ARGUMENTS: Final = re.compile(r"""(?<=\s)"?\$(?:[@*]|\{[@*](?::\d+)?\})"?(?=\s|$)""")
+_OWN_FOLDER: Final = re.compile(r"""\$\(\s*dirname\s+(["']?)(?:\$0|\$\{0\}|\$\{?BASH_SOURCE(?:\[0\])?\}?)\1\s*\)""")
+_DEFAULT: Final = re.compile(r"\$\{\w+:?-([^${}]*)\}")
+_VARIABLE: Final = re.compile(r"\$(?:\{(\w+)\}|([A-Za-z_]\w*))")
+_SUBSTITUTION: Final = re.compile(r"\$\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|`[^`]*`")
+_CONDA_HOOK: Final = 'eval "$(conda shell.bash hook)"'
 
 
-def read_script(text: str) -> Pasted:
-    """Take a script apart; UsageError where no line of it starts a training."""
-    options: list[str] = []
-    setup: list[str] = []
-    variables: dict[str, str] = {}
-    exported: dict[str, str] = {}
-    notes: list[str] = []
-    launch: str | None = None
-    for line in _lines(text):
-        if directive := re.match(r"#SBATCH\s+(.*)", line):
-            options += shlex.split(directive[1], comments=True)
-        elif line.startswith("#"):
-            continue
-        elif assignment := _EXPORT.fullmatch(line):
-            _assign(assignment, variables, exported, setup)
-        elif line.startswith("cd "):
-            notes.append(f"'{line}' was left out: ranks start in a copy of the job file's folder (code.dir)")
-        elif _SETUP.match(line):
-            setup.append(line)
-        elif _LAUNCH.match(line) and launch is None:
-            launch = line
-        elif line.split()[0] not in _IGNORED:
-            notes.append(f"'{line[:60]}' was left out: a job starts one program, by one line")
-    if launch is None:
+class NoTrainingError(UsageError):
+    """No line of a script starts a training."""
+
+
+@dataclass
+class _Script:
+    """What a script says, gathered while its commands are read in order."""
+
+    folder: str  # of the script, as it was named
+    options: list[str] = field(default_factory=list)
+    setup: list[str] = field(default_factory=list)
+    variables: dict[str, str] = field(default_factory=dict)
+    exported: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    launch: str = ""
+
+
+def read_script(text: str, name: str = "", files: LauncherFiles | None = None) -> Pasted:
+    """Take the script `name` apart.
+
+    Raises NoTrainingError if no line starts a training, and UsageError if a quote is not closed.
+    """
+    script = _Script(posixpath.dirname(name) or ".")
+    for command in commands_of(text):
+        _read(command, script)
+    if not script.launch:
         hint = "it needs a line that begins with srun, torchrun, accelerate, deepspeed or python"
-        raise UsageError("the script starts no training that can be read", hint)
-    pasted = read_command(_without_shell(launch, variables, notes))
-    pasted.env = {**exported, **pasted.env}
-    pasted.setup, pasted.notes = setup, [*notes, *pasted.notes]
-    if options:
-        read_allocation(options, pasted)
+        raise NoTrainingError("the script starts no training that can be read", hint)
+    pasted = read_command(script.launch, files)
+    pasted.env = {**script.exported, **pasted.env}
+    pasted.setup, pasted.notes = [*script.setup, *pasted.setup], [*script.notes, *pasted.notes]
+    if script.options:
+        read_allocation(script.options, pasted)
     return pasted
 
 
-def _lines(text: str) -> list[str]:
-    """Return the script's lines, continued ones joined, without those that are empty."""
-    joined = re.sub(r"\\\r?\n", " ", text)
-    return [line for each in joined.splitlines() if (line := " ".join(each.split()))]
-
-
-def _assign(found: re.Match[str], variables: dict[str, str], exported: dict[str, str], setup: list[str]) -> None:
-    """Note an assignment: a plain one for later lines, an exported one for the job, what needs a shell as set-up."""
-    name, value = found[2], found[3]
-    if set_by_orch(name):
-        return  # MASTER_ADDR and its like: orch sets them
-    if re.search(r"[$`]", value):
-        if found[1]:
-            setup.append(found[0])
+def _read(command: Command, script: _Script) -> None:
+    if command.text.startswith("#SBATCH"):
+        script.options += _split(Command(command.line, command.text.removeprefix("#SBATCH")), comments=True)
         return
+    text = _OWN_FOLDER.sub(script.folder, _KEYWORDS.sub("", command.text))
+    split = _split(Command(command.line, text))
+    program = program_of(split)
+    head = posixpath.basename(program[0]) if program else ""
+    if split[:1] in (["export"], ["declare"], ["typeset"]) or not program:
+        _assign(split, text, script)
+    elif head in ("cd", "pushd", "popd"):
+        note = f"'{text[:60]}' was left out: ranks start in a copy of the job file's folder (code.dir)"
+        script.notes.append(note)
+    elif head in _SETUP:
+        script.setup += [*_conda_hook(program, script.setup), text]
+    elif (head in _PROGRAMS or _PYTHON.fullmatch(head)) and not script.launch:
+        script.launch = _launch_line(text, script)
+    elif head not in _IGNORED:
+        script.notes.append(f"'{text[:60]}' was left out: a job starts one program, by one line")
+
+
+def _split(command: Command, *, comments: bool = False) -> list[str]:
+    """Return a command's words, each `$(...)` as a part of its word."""
+    if "\x01" in command.text:
+        raise UsageError(f"line {command.line} contains the control character \\x01", "remove the character")
+    inner = list[str]()
+
+    def hide(found: re.Match[str]) -> str:
+        inner.append(found[0])
+        return f"\x01{len(inner) - 1}\x02"
+
     try:
-        variables[name] = " ".join(shlex.split(value))
-    except ValueError:
-        return
-    if found[1]:
-        exported[name] = variables[name]
+        split = shlex.split(_SUBSTITUTION.sub(hide, command.text), comments=comments)
+    except ValueError as error:
+        raise UsageError(f"line {command.line}: {str(error).lower()}", "check the quotes of the line") from None
+    return [re.sub(r"\x01(\d{1,6})\x02", lambda found: inner[int(found[1])], word) for word in split]
 
 
-def _without_shell(line: str, variables: dict[str, str], notes: list[str]) -> str:
-    """Return a launch line as its program is given it: redirections taken off, the script's variables filled in."""
-    while (shorter := _REDIRECTIONS.sub("", line)) != line:
-        line = shorter
-    line = re.sub(r'\s"?\$[@*]"?', "", line)
-    line = re.sub(r"\$(?:\{(\w+)\}|(\w+))", lambda found: variables.get(found[1] or found[2], found[0]), line)
+def _assign(split: list[str], text: str, script: _Script) -> None:
+    """Note assignments: plain ones for later lines, exported ones for the job, those that need a shell as set-up."""
+    is_exported = split[:1] == ["export"] or "-x" in split[:2]
+    for word in split:
+        found = ASSIGNMENT.fullmatch(word)
+        if found is None or set_by_orch(found[1]):  # MASTER_ADDR and its like: orch sets them
+            continue
+        value = _filled_in(found[2], script.variables)
+        if not re.search(r"[$`]", value):
+            script.variables[found[1]] = value
+            if is_exported:
+                script.exported[found[1]] = value
+        elif is_exported and text not in script.setup:
+            script.setup.append(text)
+
+
+def _filled_in(text: str, variables: dict[str, str]) -> str:
+    """Return a text with the script's own variables, and with the defaults of `${NAME:-default}`, filled in."""
+    text = _DEFAULT.sub(lambda found: found[1], text)
+    return _VARIABLE.sub(lambda found: variables.get(found[1] or found[2], found[0]), text)
+
+
+def _conda_hook(program: list[str], setup: list[str]) -> list[str]:
+    """Return the line that lets a shell without conda's function activate an environment, if no line before does."""
+    activates = program[0] in ("conda", "mamba") and program[1:2] == ["activate"]
+    return [_CONDA_HOOK] if activates and not any("conda" in line for line in setup) else []
+
+
+def _launch_line(line: str, script: _Script) -> str:
+    """Return a launch line as its program is given it: without redirections, the script's variables filled in.
+
+    Assignments in front of the program that need a shell become set-up lines.
+    """
+    for _ in range(MOST_REDIRECTIONS):
+        line = _REDIRECTIONS.sub("", line)
+    line = _filled_in(_ALL_ARGUMENTS.sub("", f"{line} "), script.variables).strip()
+    while found := re.match(rf"([A-Za-z_]\w*)=((?:\$\([^()]*\)|{_WORD})*)\s+", line):
+        value = found[2]
+        if not re.search(r"[$`]", value):
+            break
+        script.setup.append(f"export {found[1]}={value}")
+        line = line[found.end() :]
     # `srun bash -c "torchrun ..."`: the inner line is the launch line.
     if inner := re.fullmatch(r"(srun .*?)\s*(?:bash|sh) -l?c (['\"])(.*)\2", line):
-        notes.append("the shell between srun and the program was left out")
+        script.notes.append("the shell between srun and the program was left out")
         line = f"{inner[1]} {inner[3]}"
     return line

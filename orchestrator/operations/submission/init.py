@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +15,10 @@ from pydantic import ValidationError
 from orchestrator.errors import UsageError
 from orchestrator.operations.submission.batch_script import SUFFIXES, read_script
 from orchestrator.operations.submission.launch_line import Pasted, job_of, read_command, words
+from orchestrator.operations.submission.launcher_files import LauncherFiles
+from orchestrator.operations.submission.shell_lines import MOST_CHARACTERS
 from orchestrator.protocol.hostlist import in_words
+from orchestrator.specs.here import submitter_of
 from orchestrator.specs.launchers import launcher_in
 from orchestrator.specs.profile import SshProfile
 from orchestrator.specs.sbatch_options import FIELDS, OPTIONS, OURS
@@ -25,7 +30,12 @@ _NOT_TEXT = re.compile(
     r"(?i)null|true|false|yes|no|on|off|y|n|[-+]?[0-9][0-9_]*(\.[0-9_]*)?(e[-+]?[0-9]+)?|[-+]?\.[0-9_]+(e[-+]?[0-9]+)?"
     r"|0[xo][0-9a-f_]+|[-+]?\.(inf|nan)|[0-9]{4}-[0-9-]+.*|-+|\.+|0b[01_]+"
 )
+_ACTIVATES = re.compile(r"\bactivate\b|^(module|ml|spack) ")
 _GPUS = re.compile(r"gpu(?::[^:,()]+)?:(\d{1,5})(?:\([^)]*\))?")
+
+
+MOST_BYTES: Final = MOST_CHARACTERS
+"""The size up to which a script is read."""
 
 
 @dataclass(frozen=True)
@@ -128,19 +138,21 @@ def job_from_command(command: str, name: str | None = None, folder: Path | None 
 
     UsageError where the line can't be read, or starts a script of this folder that starts a launcher itself.
     """
-    pasted = read_command(command)
+    pasted = read_command(command, LauncherFiles(folder or Path.cwd(), os.environ))
     if pasted.kind == "command" and (inside := launcher_in([pasted.target, *pasted.args], folder or Path.cwd())):
         hint = "give the line that starts the training; orch starts its ranks itself"
         raise UsageError(
             f"the command starts {inside}: on each rank of orch it would train the whole over",
             f"{hint}: orch init {name or 'NAME'} {inside.text}" if inside.text else hint,
         )
+    if pasted.kind == "script" and (submitter := submitter_of(pasted.target, folder or Path.cwd())):
+        raise UsageError(*submitter)
     return _draft(pasted, name)
 
 
-def job_from_script(text: str, name: str | None = None) -> Draft:
-    """Return the same for a batch or shell script with a launch line in it; its #SBATCH lines become the profile's."""
-    return _draft(read_script(text), name)
+def job_from_script(text: str, name: str | None = None, script: str = "") -> Draft:
+    """Return the same for the text of a batch or shell script, whose #SBATCH lines become the profile's."""
+    return _draft(read_script(text, script, LauncherFiles(Path.cwd(), os.environ)), name)
 
 
 def script_in(command: Sequence[str]) -> str | None:
@@ -154,9 +166,21 @@ def script_in(command: Sequence[str]) -> str | None:
 def _draft(pasted: Pasted, name: str | None) -> Draft:
     notes = list(pasted.notes)
     if any("$" in word for word in (*pasted.args, *pasted.env.values(), pasted.target)):
-        notes.append("a '$' is passed on as it is: orch starts programs without a shell")
-    profile = _implied_profile(pasted, notes)
+        shown = ", ".join(word for word in (*pasted.args, *pasted.env.values(), pasted.target) if "$" in word)
+        notes.append(f"{shown[:80]}: a '$' is passed on as it is, because orch starts programs without a shell")
+    profile = _implied_profile(_activated(pasted), notes)
     return Draft(_job(pasted, name), profile, tuple(dict.fromkeys(notes)))
+
+
+def _activated(pasted: Pasted) -> Pasted:
+    """Return the line with the set-up and the interpreter of the environment that it, or its script, activates."""
+    if pasted.conda:
+        hook = {"conda": "conda shell.bash hook", "micromamba": "micromamba shell hook --shell bash"}[pasted.conda_by]
+        lines = [f'eval "$({hook})"', f"{pasted.conda_by} activate {shlex.quote(pasted.conda)}"]
+        return replace(pasted, setup=[*pasted.setup, *lines], python=pasted.python or "python")
+    if pasted.python is None and pasted.slurm is None and any(map(_ACTIVATES.search, pasted.setup)):
+        return replace(pasted, python="python3")  # a run on this machine would take the submitting shell's
+    return pasted
 
 
 def _job(pasted: Pasted, name: str | None) -> str:
@@ -198,6 +222,8 @@ def _implied_profile(pasted: Pasted, notes: list[str]) -> str | None:
         values["setup"] = pasted.setup
     if pasted.slurm is not None:
         values |= {"kind": "slurm", "shared": True} | _slurm_values(pasted.slurm, notes)
+    elif pasted.hosts:
+        values |= {"kind": "ssh", "hosts": pasted.hosts}
     elif nodes > 1:
         notes.append(f"the command does not name its {nodes} nodes; `orch init --host` writes a profile with them")
     return _lines(*(f"{key}: {_value(value)}".replace(": \n", ":\n") for key, value in values.items()))

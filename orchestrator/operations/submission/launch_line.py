@@ -10,9 +10,12 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 
 from orchestrator.errors import UsageError
+from orchestrator.operations.submission.accelerate_settings import settings_of
+from orchestrator.operations.submission.deepspeed_hosts import Machines, machines_of
+from orchestrator.operations.submission.launcher_files import LauncherFiles
 from orchestrator.specs.environment import set_by_orch
+from orchestrator.specs.wrappers import ASSIGNMENT, Peeled, peel
 
-_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _SUBSTITUTION = re.compile(r"\$\([^\s()|&;<>`]*\)")  # $(hostname), in an option that orch replaces anyway
 _PYTHON = re.compile(r"python(\d+(\.\d+)*)?")
 
@@ -26,10 +29,15 @@ def words(text: str) -> frozenset[str]:
 _TORCHRUN_FLAGS: Final = words("standalone m module no_python run_path use_env use_agent_store virtual_local_rank")
 _ACCELERATE_FLAGS: Final = words(
     "multi_gpu cpu use_deepspeed use_fsdp use_megatron_lm tpu use_xpu quiet q m module no_python debug same_network "
-    "use_cpu dynamo_use_fullgraph dynamo_use_dynamic"
+    "use_cpu dynamo_use_fullgraph dynamo_use_dynamic dynamo_use_regional_compilation use_parallelism_config "
+    "tpu_cluster no_tpu_cluster tpu_use_sudo downcast_bf16 fp8_use_autocast_during_eval enable_cpu_affinity"
 )
 _DEEPSPEED_FLAGS: Final = words(
-    "module no_python no_local_rank no_ssh force_multi save_pid elastic_training no_ssh_check"
+    "module no_python no_local_rank no_ssh force_multi save_pid elastic_training no_ssh_check bind_cores_to_rank"
+)
+_DEEPSPEED_OWN: Final = words(
+    "autotuning elastic_training min_elastic_nodes max_elastic_nodes enable_each_rank_log bind_cores_to_rank "
+    "bind_core_list launcher launcher_args venv_script save_pid"
 )
 _SRUN_FLAGS: Final = words(
     "exclusive overlap pty l label u unbuffered O overcommit s oversubscribe Q quiet v verbose E preserve_env "
@@ -62,6 +70,10 @@ class Pasted:
     program: str = ""  # the launcher or interpreter as it was typed
     slurm: dict[str, str] | None = None
     setup: list[str] = field(default_factory=list)
+    hosts: list[str] = field(default_factory=list)  # of a hostfile
+    files: LauncherFiles | None = None  # reads the files that a launcher would read; None reads no file
+    conda: str = ""  # the name or the folder of the environment of `conda run`
+    conda_by: str = ""  # the program that activates it
     notes: list[str] = field(default_factory=list)
 
 
@@ -90,7 +102,7 @@ def _name_of(pasted: Pasted) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", given or stem).lstrip("_.-")[:40] or "job"
 
 
-def read_command(text: str) -> Pasted:
+def read_command(text: str, files: LauncherFiles | None = None) -> Pasted:
     """Take a launch line apart; UsageError where it is no single command that starts a program."""
     line = re.sub(r"\\\r?\n", " ", text).strip().removeprefix("$ ")
     _refuse_shell_syntax(line)
@@ -98,14 +110,14 @@ def read_command(text: str) -> Pasted:
         words = shlex.split(line)
     except ValueError as error:
         raise UsageError(f"the command can't be read: {str(error).lower()}", "check its quotes") from None
-    return read_words(words)
+    return read_words(words, files)
 
 
-def read_words(words: Sequence[str]) -> Pasted:
+def read_words(words: Sequence[str], files: LauncherFiles | None = None) -> Pasted:
     """Take a launch line apart that a shell has split already; UsageError where it starts no program."""
     if any("\0" in word for word in words):
         raise UsageError("the command contains a NUL byte, which no program can be given")
-    pasted = Pasted()
+    pasted = Pasted(files=files)
     _program(list(words), pasted)
     return pasted
 
@@ -134,14 +146,12 @@ def _program(words: list[str], pasted: Pasted) -> None:
     while words:
         head, rest = words[0], words[1:]
         name = PurePosixPath(head).name
-        if assignment := _ASSIGNMENT.fullmatch(head):
+        if assignment := ASSIGNMENT.fullmatch(head):
             _assign(assignment[1], assignment[2], pasted)
             words = rest
-        elif name in ("nohup", "exec", "time", "env") and rest and not rest[0].startswith("-"):
-            words = rest
-        elif name in ("uv", "poetry", "pipenv", "pdm") and rest[:1] == ["run"]:
-            pasted.notes.append(f"'{name} run' was left out; set 'python' in the profile to that environment's")
-            words = rest[1:]
+        elif wrapper := peel(words):
+            _leave_out(wrapper, pasted)
+            words = wrapper.rest
         elif name in ("sbatch", "mpirun", "mpiexec", "horovodrun", "salloc"):
             raise UsageError(
                 f"lines that start with {name} can't be read",
@@ -166,6 +176,21 @@ def _program(words: list[str], pasted: Pasted) -> None:
             pasted.target, pasted.args = head, rest
             return
     raise UsageError("the command starts no program", "as in: torchrun --nproc_per_node 4 train.py --lr 1e-3")
+
+
+def _leave_out(wrapper: Peeled, pasted: Pasted) -> None:
+    """Note a wrapper that orch does not start. A conda environment is kept, because a profile can activate it."""
+    if wrapper.name in ("conda", "mamba", "micromamba"):
+        pasted.conda = _first(wrapper.options, "n", "name", "p", "prefix") or "base"
+        pasted.conda_by = "micromamba" if wrapper.name == "micromamba" else "conda"
+    elif wrapper.name == "env" and wrapper.options:
+        pasted.notes.append(f"env's options were left out: {shlex.join(wrapper.said[1:])}")
+    elif wrapper.advice:
+        pasted.notes.append(f"'{shlex.join(wrapper.said)}' was left out; {wrapper.advice}")
+
+
+def _first(options: Mapping[str, str], *names: str) -> str:
+    return next((options[name] for name in names if options.get(name)), "")
 
 
 def _assign(name: str, value: str, pasted: Pasted) -> None:
@@ -254,25 +279,52 @@ def _torch_launch(words: list[str], pasted: Pasted) -> None:
 
 def _accelerate(words: list[str], pasted: Pasted) -> None:
     options, words = _options(words, _ACCELERATE_FLAGS, "accelerate launch")
-    pasted.nodes = _count(options, "num_machines", pasted) or pasted.nodes
-    total = _count(options, "num_processes", pasted)
-    pasted.nproc = max(1, total // (pasted.nodes or 1)) if total else "auto"
-    if precision := options.get("mixed_precision"):
-        pasted.env["ACCELERATE_MIXED_PRECISION"] = precision
-    if config := options.get("config_file"):
-        pasted.notes.append(f"--config_file {config} was not read; check the numbers of nodes and ranks")
-    if special := sorted(set(options) & {"use_deepspeed", "use_fsdp", "use_megatron_lm", "tpu"}):
-        pasted.notes.append(f"--{special[0]} is accelerate's own; set 'launcher: accelerate' in the job to keep it")
+    named = options.get("config_file", "")
+    found = pasted.files.accelerate(named) if pasted.files and (named or "cpu" not in options) else None
+    if named and found is None:
+        pasted.notes.append(f"--config_file {named} was not read, because it is not here; check the numbers of ranks")
+    elif found and not named:
+        pasted.notes.append(f"read {found[0]}, as accelerate does")
+    place, config = found or ("", {})
+    settings = settings_of(options, config, place)
+    pasted.nodes = settings.nodes or pasted.nodes
+    pasted.nproc = settings.nproc or "auto"
+    pasted.env |= settings.env
+    pasted.notes += settings.notes
     _entry(words, options, "accelerate launch", pasted)
 
 
 def _deepspeed(words: list[str], pasted: Pasted) -> None:
     options, words = _options(words, _DEEPSPEED_FLAGS, "deepspeed")
-    pasted.nodes = _count(options, "num_nodes", pasted) or pasted.nodes
-    pasted.nproc = _count(options, "num_gpus", pasted) or "auto"
-    for name in sorted(set(options) & {"hostfile", "H", "include", "i", "exclude", "e"}):
-        pasted.notes.append(f"deepspeed's {name} {options[name]} was not read; name the hosts in the profile")
+    named = options.get("hostfile") or options.get("H") or ""
+    found = pasted.files.hostfile(named) if pasted.files else None
+    if named and found is None:
+        pasted.notes.append(f"--hostfile {named} was not read, because it is not here; name the hosts in the profile")
+    elif found and not named:
+        pasted.notes.append(f"read {found[0]}, as deepspeed does")
+    place, text = found or ("", "")
+    _machines(options, machines_of(options, text, place), pasted)
+    for name in sorted(set(options) & _DEEPSPEED_OWN):
+        pasted.notes.append(f"deepspeed's --{name} {options[name]}".rstrip() + " was left out")
     _entry(words, options, "deepspeed", pasted)
+
+
+def _machines(options: dict[str, str], machines: Machines, pasted: Pasted) -> None:
+    """Take over the numbers of a deepspeed line's nodes and GPUs, and its hosts."""
+    nodes, gpus = _count(options, "num_nodes", pasted), _count(options, "num_gpus", pasted)
+    slots = dict(list(machines.slots.items())[:nodes])
+    pasted.nodes = len(slots) or nodes or pasted.nodes
+    counts = {len(each) for each in slots.values()}
+    pasted.nproc = gpus or (min(counts) if counts else "auto")
+    pasted.hosts = [host for host in slots if host not in ("localhost", "127.0.0.1")]
+    if len(counts) > 1 and not gpus:
+        pasted.notes.append(f"the hosts have different numbers of GPUs; orch takes {pasted.nproc} of each")
+    if machines.chosen:
+        ids = {",".join(map(str, each)) for each in slots.values()}
+        if len(ids) == 1:
+            _assign("CUDA_VISIBLE_DEVICES", ids.pop(), pasted)
+        else:
+            pasted.notes.append("the hosts' choices of GPUs differ, and were left out; set gpus of each in the profile")
 
 
 _LAUNCHERS: Final[dict[str, Callable[[list[str], Pasted], None]]] = {

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from orchestrator.operations.submission.launch_line import Pasted, job_of, read_words
+from orchestrator.operations.submission.launcher_files import LauncherFiles
+from orchestrator.prepare.interpreter import of_conda
 from orchestrator.specs.documents.loader import Document, document_of
 
 CALLED: Final = "command line"
@@ -31,15 +33,16 @@ def read_line(words: Sequence[str], cwd: Path) -> Typed:
 
     The code is this folder; that of a script which lies elsewhere is the script's own folder.
     """
-    pasted = read_words(words)
+    pasted = read_words(words, LauncherFiles(cwd, os.environ))
+    python = of_conda(pasted.conda, os.environ) if pasted.conda else ""
     folder, fields = _placed(job_of(pasted), cwd)
     return Typed(
         job=document_of(fields, folder, CALLED),
         nodes=pasted.nodes,
         nproc_per_node=None if pasted.nproc_is_default else pasted.nproc,
         python=os.path.normpath(cwd / pasted.python) if pasted.python else None,
-        program=os.path.normpath(cwd / pasted.program) if "/" in pasted.program else pasted.program,
-        notes=_notes(pasted),
+        program=python or (os.path.normpath(cwd / pasted.program) if "/" in pasted.program else pasted.program),
+        notes=_notes(pasted, python),
     )
 
 
@@ -53,8 +56,14 @@ def _placed(fields: dict[str, Any], cwd: Path) -> tuple[Path, dict[str, Any]]:
     return folder, {**fields, "script": str(path.relative_to(folder))}
 
 
-def _notes(pasted: Pasted) -> tuple[str, ...]:
+def _notes(pasted: Pasted, python: str) -> tuple[str, ...]:
     notes = list(pasted.notes)
+    if pasted.conda:
+        where = "on other machines" if python else f"the environment {pasted.conda} was not found here, so"
+        notes.append(f"'{pasted.conda_by} run' was left out: {where} set 'python' in the profile to that environment's")
+    if pasted.hosts:
+        hosts = " ".join(f"--host {host}" for host in pasted.hosts[:8])
+        notes.append(f"the hosts are those of the profile; orch init {hosts} NAME writes one with the hostfile's")
     if pasted.slurm is not None:
         notes.append("of srun's options only the nodes and tasks were taken; orch init NAME srun ... keeps the others")
     return tuple(dict.fromkeys(notes))

@@ -61,6 +61,20 @@ def test_a_launcher_is_not_started_by_each_rank_of_another(orch: Orch) -> None:
     assert orch(*submit, "1").code == 0
 
 
+def test_a_script_that_submits_itself_is_not_started_on_each_rank(orch: Orch) -> None:
+    Path("sub.py").write_text("import submitit, train\nsubmitit.AutoExecutor('x').submit(train.main)\n")
+    says = "sub.py submits its training through submitit (sub.py:2), and each rank of orch would submit it again"
+    for line in (("init", "job", "python", "sub.py"), ("run", "-p", "local", "--dry-run", "--", "python", "sub.py")):
+        said = refused(orch, *line)
+        assert says in said
+        assert "launch train.py, which it imports: orch run -- torchrun train.py" in said
+    Path("job.yaml").write_text("command: [python, -u, sub.py]\n")
+    assert f"job.yaml:1:10: command: {says}" in refused(orch, "submit", "job.yaml", "-p", "local", "--dry-run")
+    Path("job.yaml").write_text("module: sub\n")
+    assert f"job.yaml:1:9: module: {says}" in refused(orch, "submit", "job.yaml", "-p", "local", "--dry-run")
+    assert orch("submit", "job.yaml", "-p", "local", "--dry-run", "--nproc-per-node", "1").code == 0
+
+
 def test_what_sinfo_says_is_said(orch: Orch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     sinfo = tmp_path / "bin" / "sinfo"
     sinfo.parent.mkdir()

@@ -92,6 +92,11 @@ def test_init_reads_a_batch_script_and_says_the_next_step(
     assert done.err == "wrote mine.yaml\nwrote cluster_profiles/mine.yaml\nnext: orch submit mine.yaml -p mine -f\n"
     assert "world size   8" in orch("plan", "mine.yaml", "-p", "mine").out
     assert orch("init", "other", "nothing.sbatch").err.startswith("orch: nothing.sbatch can't be read: No such file")
+    assert orch("init", "job.sbatch").err.startswith("wrote job.yaml\n")
+    os.mkfifo(tmp_path / "pipe.sh")
+    assert orch("init", "pipe.sh").err.startswith("orch: pipe.sh can't be read: it is a pipe")
+    (tmp_path / "open.sh").write_text("torchrun 'train.py\n")
+    assert orch("init", "x", "bash", "open.sh").err.startswith("orch: line 1: the quote ' is not closed")
 
 
 # -- exit codes

@@ -107,6 +107,72 @@ def test_a_script_that_starts_no_training_is_refused(text: str) -> None:
         job_from_script(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "args", "env", "nproc", "setup"),
+    [
+        ("CUDA_VISIBLE_DEVICES=0,1 torchrun --nproc_per_node=2 train.py --a 1", ("--a", "1"),
+         {"CUDA_VISIBLE_DEVICES": "0,1"}, 2, ()),
+        ("PYTHONPATH=. A='b c' torchrun train.py", (), {"PYTHONPATH": ".", "A": "b c"}, 1, ()),
+        ("export A=1 B='x y'\nexec torchrun train.py", (), {"A": "1", "B": "x y"}, 1, ()),
+        ("nohup python -u -m torch.distributed.launch --use_env --nproc_per_node=4 train.py 'a; b' > 'my log' 2>&1 &\n"
+         "echo $!", ("a; b",), {}, 4, ()),
+        ("time nice -n 10 stdbuf -oL env A=1 torchrun train.py &>> log & disown", (), {"A": "1"}, 1, ()),
+        ("source ~/.bashrc && conda activate rl; torchrun train.py | tee log", (), {}, 1,
+         ("source ~/.bashrc", 'eval "$(conda shell.bash hook)"', "conda activate rl")),
+        ("source conda.sh\nconda activate rl\ntorchrun train.py", (), {}, 1, ("source conda.sh", "conda activate rl")),
+        ("conda run --no-capture-output -n 'my env' torchrun train.py", (), {}, 1,
+         ('eval "$(conda shell.bash hook)"', "conda activate 'my env'")),
+        ("PYTHONPATH=\"$(dirname $0)/..\":$PYTHONPATH \\\n python -m torch.distributed.run train.py ${@:3}", (), {}, 1,
+         ('export PYTHONPATH="./..":$PYTHONPATH',)),
+        ("N=${N:-3}\nif [ $N ]; then\n  torchrun --nproc_per_node $N train.py || exit 1\nfi", (), {}, 3, ()),
+        ("cat > x <<'EOF'\ntorchrun don't.py\nEOF\n(torchrun train.py) # it's fine", (), {}, 1, ()),
+        ("mkdir x && OMP_NUM_THREADS=2 torchrun train.py \"$@\"", (), {"OMP_NUM_THREADS": "2"}, 1, ()),
+    ],
+)  # fmt: skip
+def test_what_stands_around_a_launch_line(
+    tmp_path: Path, text: str, args: tuple[str, ...], env: dict[str, str], nproc: int, setup: tuple[str, ...]
+) -> None:
+    job, profile, _ = drafted(text, tmp_path)
+    assert profile is not None
+    assert (job.script, job.args, dict(job.env)) == ("train.py", args, env)
+    assert (profile.nproc_per_node, profile.setup) == (nproc, setup)
+
+
+def test_an_activated_environment_has_the_interpreter(tmp_path: Path) -> None:
+    for text, python in (
+        ("conda activate rl\ntorchrun train.py", "python3"),
+        (". venv/bin/activate\ntorchrun train.py", "python3"),
+        ("micromamba run -n rl torchrun train.py", "python"),
+        ("ulimit -n 4096\ntorchrun train.py", None),
+    ):
+        _, profile, _ = drafted(text, tmp_path)
+        assert profile is not None
+        assert profile.python == python
+
+
+def test_the_folder_of_a_script_is_known(tmp_path: Path) -> None:
+    text = 'CONFIG=$1\npython -m torch.distributed.run $(dirname "$0")/train.py $CONFIG'
+    draft = job_from_script(text, "mine", "tools/dist_train.sh")
+    assert "script: tools/train.py\n" in draft.job
+    assert "$CONFIG: a '$' is passed on as it is, because orch starts programs without a shell" in draft.notes
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("set -e\ntorchrun train.py --name 'x\n", "line 2: the quote ' is not closed"),
+        ("#SBATCH --job-name='x\nsrun python train.py", "line 1: no closing quotation"),
+        ("echo \\", "line 1: no escaped character"),
+        ("echo a\x010\x02", "line 1 contains the control character"),
+        ("x" * (1 << 16) + "y", "more than 65,536 characters"),
+        ("A=$(((((((((((\necho train.py", "starts no training"),
+    ],
+)
+def test_a_script_that_no_shell_would_read_is_refused(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        job_from_script(text)
+
+
 def test_which_commands_name_a_script() -> None:
     for command in (["job.sbatch"], ["sbatch", "job"], ["bash", "run.sh"], ["run.sh"]):
         assert script_in(command) == command[-1]

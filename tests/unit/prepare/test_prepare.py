@@ -13,6 +13,7 @@ from orchestrator.cli import orch
 from orchestrator.cli.render.plans import shipment_page
 from orchestrator.environments.uv import find_uv
 from orchestrator.errors import UsageError
+from orchestrator.prepare.notes import ranks_of_profile
 from orchestrator.prepare.prepare import Request, Shipment, prepare, shipment
 
 JOB = """
@@ -46,6 +47,22 @@ def test_what_is_shipped_and_what_runs_here(job: Path, tmp_path: Path) -> None:
     assert found == Shipment(str(job.parent), 2, 1000 + len(JOB), said)
     there = shipment(prepare(tmp_path, Request(str(job), "far.yaml"))).here
     assert there == ("ssh me@box orch accept", *(f"{line} (there)" for line in said))
+
+
+@pytest.mark.parametrize(
+    ("profile", "says"),
+    [
+        ("kind: local\nnproc_per_node: 2\n", "2 ranks of profile p"),
+        ("kind: local\nnproc_per_node: 1\n", "1 rank of profile p"),
+        ("kind: local\nnodes: 3\nnproc_per_node: [1, 3, 2]\n", "6 ranks on 3 nodes of profile p"),
+        ("kind: local\nnproc_per_node: auto\n", "as many ranks as its node has GPUs (cores if none) of profile p"),
+        ("kind: local\nnodes: 2\nnproc_per_node: auto\n",
+         "as many ranks as its 2 nodes have GPUs (cores if none) of profile p"),
+    ],
+)  # fmt: skip
+def test_the_ranks_of_a_profile_are_named(job: Path, tmp_path: Path, profile: str, says: str) -> None:
+    (tmp_path / "p.yaml").write_text(profile)
+    assert ranks_of_profile(prepare(tmp_path, Request(str(job), "p.yaml"))) == says
 
 
 def test_an_argument_that_linux_passes_to_no_program_is_refused(job: Path, tmp_path: Path) -> None:

@@ -72,6 +72,9 @@ TABLE = [
     ("torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 139.72 "
      "GiB of which 1.12 GiB is free.", "user_error", False, "expandable_segments"),
     (CUDA, f"CUDA error: invalid device ordinal{NOTE}", "user_error", False, "LOCAL_RANK"),
+    ("RuntimeError", "No CUDA GPUs are available", "user_error", False, "sees no GPU"),
+    ("ValueError", "ProcessGroupNCCL is only supported with GPUs, no GPUs found!", "user_error", False,
+     "no NVIDIA driver"),
     ("RuntimeError", "Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU", "user_error",
      False, "no NVIDIA driver"),
     ("AssertionError", "Torch not compiled with CUDA enabled", "user_error", False, "built for CPUs"),

@@ -30,7 +30,15 @@ def repository(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("module", "words"),
     [
-        ("pkg", ["pkg is in {top}, and only {top}/a/tools was sent along", "code.dir: ../..", "PYTHONPATH: ."]),
+        (
+            "pkg",
+            [
+                "pkg is in {top}, above the code folder {top}/a/tools, and was not sent along: start from {top}",
+                "(cd ../..; orch run -- env PYTHONPATH=. torchrun a/tools/SCRIPT)",
+                "code.dir: ../..",
+                "PYTHONPATH: .",
+            ],
+        ),
         ("one", ["one is in {top}, "]),
         ("inner.x", ["inner is in {top}/src, ", "PYTHONPATH: src"]),
     ],
@@ -39,6 +47,14 @@ def test_a_module_above_the_code_is_pointed_at(repository: Path, module: str, wo
     said = hint(repository / "a" / "tools", module)
     for word in words:
         assert word.format(top=repository) in said
+
+
+@pytest.mark.parametrize(
+    "line", ["/bin/python: No module named pkg", "python: Error (ModuleNotFoundError: No module named 'pkg')"]
+)
+def test_a_module_that_python_m_lacks_is_pointed_at(repository: Path, line: str) -> None:
+    verdict = Verdict(Outcome.FAILED, Cause.USER_ERROR, rank=0, tail=("x", line), hint="install it")
+    assert f"pkg is in {repository}" in with_nearby_module(verdict, str(repository / "a/tools")).hint
 
 
 @pytest.mark.parametrize("module", ["torch", "data", "outside"])

@@ -112,6 +112,22 @@ def test_a_pass_that_ends_a_run_reads_each_event_file_once(tmp_path: Path, opene
     assert json.loads((run.path / "verdict.json").read_text())["outcome"] == "failed"
 
 
+def test_a_hint_about_this_machine_is_there_before_the_verdict_is_recorded(tmp_path: Path) -> None:
+    (tmp_path / "proj/tools").mkdir(parents=True)
+    (tmp_path / "proj/pkg.py").touch()
+    run = made(tmp_path, None, code_dir=str(tmp_path / "proj/tools"))
+    error = {"type": "ModuleNotFoundError", "message": "No module named 'pkg'"}
+    culprit = {"rank": 0, "node": 0, "host": "localhost", "code": 1, "signal": None, "error": error}
+    say(run, 0, EventKind.ATTEMPT_FAILED, attempt=0, culprit=culprit, cause="user_error", step=None)
+    say(run, 0, EventKind.GANG_ENDED, attempt=0, outcome="failed", cause="user_error", reason="rank 0", culprit=culprit)
+    say(run, 0, EventKind.AGENT_ENDED, outcome="failed")
+    before, verdict = state_of(run).verdict, reconcile(tmp_path, run)
+    assert before is not None
+    assert verdict is not None
+    assert before.hint == verdict.hint
+    assert f"pkg is in {tmp_path}/proj, above the code folder" in verdict.hint
+
+
 def test_an_agent_that_dies_without_a_word_is_seen_though_no_file_changes(tmp_path: Path, sleeper: Process) -> None:
     run = made(tmp_path, sleeper)
     reconciler = Reconciler(tmp_path, run)

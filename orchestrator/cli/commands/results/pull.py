@@ -24,10 +24,13 @@ if TYPE_CHECKING:
 @click.option("--metric", "-m", metavar="NAME", help="The metric of --best (default: the job's).")
 @click.option("--outputs", is_flag=True, help="First copy the outputs still on its nodes, of any size.")
 @click.option("--to", type=click.Path(path_type=Path), metavar="DIR", help="Destination (default: ./RUN).")
+@click.option("--in-place", is_flag=True, help="Copy the outputs to where a run by hand would put them.")
+@click.option("--force", is_flag=True, help="With --in-place: replace files that have other content.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def pull(
-    run: str, checkpoint: str | None, best: bool, metric: str | None, outputs: bool, to: Path | None, as_json: bool
-) -> int:
+    run: str, checkpoint: str | None, best: bool, metric: str | None, outputs: bool, to: Path | None, in_place: bool,
+    force: bool, as_json: bool,
+) -> int:  # fmt: skip
     """Copy logs, results, outputs and a checkpoint to a folder.
 
     Repeated, it copies only what is new.
@@ -39,15 +42,35 @@ def pull(
 
     if metric is not None and not best:
         raise UsageError("--metric belongs to --best", "a run's best checkpoint goes by checkpoint.keep_best or metric")
+    if in_place and (to is not None or checkpoint is not None):
+        raise UsageError("--in-place copies outputs to the code folder", "leave --to and --checkpoint out")
+    if force and not in_place:
+        raise UsageError("--force belongs to --in-place", "orch pull RUN --in-place --force")
     folder = _best_of(run, metric) if best else find_run(state_root(), run)
     if outputs:
         collect.bring_outputs(folder)
+    if in_place:
+        return _place(folder, force=force, as_json=as_json)
     with as_the_user():
         pulled = collect.pull(folder, to or Path(folder.run_id), checkpoint or ("best" if best else "latest"), say)
     if as_json:
         print_json(pulled.to_json())
     else:
         show(results.pulled_page(pulled))
+    return 0
+
+
+def _place(run: RunDir, *, force: bool, as_json: bool) -> int:
+    from orchestrator.cli.render import results
+    from orchestrator.node.system.private import as_the_user
+    from orchestrator.operations.placing import place
+
+    with as_the_user():
+        placed = place(run, force=force)
+    if as_json:
+        print_json(placed.to_json())
+    else:
+        show(results.placed_page(placed))
     return 0
 
 

@@ -55,6 +55,8 @@ def init(hosts: tuple[str, ...], slurm: bool, force: bool, name: str, command: t
     from orchestrator.operations.submission import init as initialise
     from orchestrator.runs.store import write_durably
 
+    if not (hosts or slurm or command) and initialise.script_in((name,)):  # orch init train.sh
+        name, command = Path(name).stem, (name,)
     if bool(hosts) + slurm + bool(command) != 1:
         raise UsageError(
             "say what to start from: --host, --slurm, or a launch line",
@@ -90,22 +92,24 @@ def init(hosts: tuple[str, ...], slurm: bool, force: bool, name: str, command: t
 
 def _draft(command: tuple[str, ...], name: str) -> Draft:
     """Return what is written for a launch line, or for the batch or shell script that it names."""
-    from pathlib import Path
+    import os
 
     from orchestrator.operations.submission import init as initialise
+    from orchestrator.operations.submission.batch_script import NoTrainingError
+    from orchestrator.protocol.reading import read_regular
 
     line = shlex.join(command) if len(command) > 1 else command[0]
     if (script := initialise.script_in(command)) is None:
         return initialise.job_from_command(line, name)
     try:
-        text = Path(script).read_text(errors="replace")
+        text = read_regular(os.path.realpath(script), initialise.MOST_BYTES).decode(errors="replace")
     except OSError as error:
         raise UsageError(
             f"{script} can't be read: {error.strerror}", "name the script that starts the training"
         ) from error
     try:
-        return initialise.job_from_script(text, name)
-    except UsageError:
+        return initialise.job_from_script(text, name, script)
+    except NoTrainingError:
         if command[0] not in ("bash", "sh") or "#SBATCH" in text:
             raise
         return initialise.job_from_command(line, name)  # it starts no training that can be seen, and runs as it is

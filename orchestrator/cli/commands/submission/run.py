@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from orchestrator.cli.group import orch, say
-from orchestrator.cli.request import profile_option, profile_or_default, request, request_options
+from orchestrator.cli.group import orch
+from orchestrator.cli.request import default_choice, profile_option, request, request_options
 from orchestrator.cli.start import start
 from orchestrator.errors import UsageError
 
@@ -39,12 +39,14 @@ def run(command: tuple[str, ...], profile: str | None, as_json: bool, detach: bo
     if not command:
         raise UsageError("missing COMMAND", "as in: orch run -- train.py --lr 0.1")
     typed = read_line(command, Path.cwd())
-    for note in typed.notes:
-        say(f"note: {note}")
     name = shared["name"] or typed.job.path.stem
-    where = profile_or_default(profile, name)
+    where, why = profile or "", ""
+    if profile is None:
+        choice = default_choice(name)
+        where, why = choice.profile, choice.why
     nproc = shared["nproc_per_node"] or typed.nproc_per_node
     shared |= {"nodes": shared["nodes"] or typed.nodes, "nproc_per_node": None if nproc is None else str(nproc)}
     asked = request(typed.job, where, shared, rehearse=rehearse, waits=not no_wait, program=typed.program)
     asked = replace(asked, flags={**asked.flags, "profile.python": typed.python})
-    return start(state_root(), asked, follow=not (detach or dry_run), as_json=as_json, dry_run=dry_run)
+    return start(state_root(), asked, follow=not (detach or dry_run), as_json=as_json, dry_run=dry_run, why=why,
+                 line_notes=typed.notes)  # fmt: skip

@@ -9,7 +9,14 @@ import click
 
 from orchestrator.cli import complete
 from orchestrator.cli.group import orch
-from orchestrator.cli.request import TakesArguments, profile_option, profile_or_default, request, request_options
+from orchestrator.cli.request import (
+    TakesArguments,
+    default_choice,
+    profile_option,
+    profile_or_default,
+    request,
+    request_options,
+)
 from orchestrator.cli.start import start
 from orchestrator.errors import UsageError
 
@@ -76,7 +83,11 @@ def submit(job: str | None, profile: str | None, as_json: bool, again: str | Non
         raise UsageError("--check belongs to --dry-run", "a submit asks Slurm anyway")
     _check(job, again, follow=follow, detach=detach, sweeps=bool(sweep) or search is not None, parallel=parallel)
     _check_search(search, trials, stop_by, sweeps=bool(sweep))
-    if job is not None:
+    why = None
+    if job is not None and profile is None and not (sweep or search):
+        choice = default_choice(job)
+        profile, why = choice.profile, choice.why
+    elif job is not None:
         profile = profile_or_default(profile, job)
     root = state_root()
     asked = request(job or "", profile or "", shared, rehearse=rehearse, again=again, waits=not no_wait, after=after)
@@ -87,7 +98,7 @@ def submit(job: str | None, profile: str | None, as_json: bool, again: str | Non
 
         wanted = sweep or _search(search, trials, stop_by)
         return submit_points(root, asked, wanted, parallel, dry_run=dry_run, as_json=as_json)
-    return start(root, asked, follow=follow, as_json=as_json, dry_run=dry_run, check=check)
+    return start(root, asked, follow=follow, as_json=as_json, dry_run=dry_run, check=check, why=why)
 
 
 def _check(

@@ -1,0 +1,97 @@
+"""Copies a run's outputs to where the script would have written them if it had been started by hand."""
+
+from __future__ import annotations
+
+import filecmp
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from orchestrator.errors import UsageError
+from orchestrator.operations.pull import copy_output
+from orchestrator.protocol.outputs import ABOVE, ASIDE, BESIDE
+from orchestrator.runs.files.outputs import Output, outputs_of
+from orchestrator.runs.store import RunDir
+
+_LEVELS: Final = {BESIDE: "..", ABOVE: "../.."}
+
+
+@dataclass(frozen=True)
+class Placed:
+    """What a pull into the code folder has copied, and what it has left out, with the reason."""
+
+    run_id: str
+    folder: str
+    files: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the answer as JSON types."""
+        return asdict(self)
+
+
+def place_of(run: RunDir) -> Path | None:
+    """Return the folder that the run's code came from; None if it is not on this machine any more."""
+    code_dir = run.record().code_dir
+    return Path(code_dir) if code_dir and os.path.isdir(code_dir) else None
+
+
+def place(run: RunDir, *, force: bool = False) -> Placed:
+    """Copy the run's outputs into its code folder, and those that the script wrote beside it beside that.
+
+    A file that is there with other content is kept, unless the new file begins with that content or `force` is given.
+    Raises UsageError if the code folder is not on this machine.
+    """
+    folder = place_of(run)
+    if folder is None:
+        raise UsageError(
+            f"the folder that the code of {run.run_id} came from is not on this machine",
+            f"copy the outputs to another folder: orch pull {run.run_id} --to DIR",
+        )
+    copied: list[str] = []
+    left_out: list[str] = []
+    for output, target, why in _targets(run, folder):
+        if target is None:
+            left_out.append(f"{output.path}: {why}")
+        elif target.exists() and not target.is_file():
+            left_out.append(f"{target} is there and is no file")
+        elif not force and _differs(output.file, target):
+            left_out.append(f"{target} is there with other content; --force replaces it")
+        elif copy_output(output, target, output.path) is not None:
+            copied.append(str(target))
+    return Placed(run.run_id, str(folder), tuple(copied), tuple(left_out))
+
+
+def _targets(run: RunDir, folder: Path) -> Iterator[tuple[Output, Path | None, str]]:
+    """Yield each output with its place by hand, or with the reason why it has none."""
+    for output in outputs_of(run):
+        first, _, rest = output.path.partition("/")
+        if output.node or first == ASIDE:
+            yield output, None, "by hand, another file has this name"
+        elif first in _LEVELS and rest:
+            hidden = rest.startswith(".")  # a machine must not write ~/.ssh here
+            target = Path(os.path.normpath(folder / _LEVELS[first] / rest))
+            yield output, None if hidden else target, "hidden files outside of the code folder are not written"
+        else:
+            yield output, folder / output.path, ""
+
+
+def _differs(source: Path, target: Path) -> bool:
+    """Tell whether the target has content that a copy would lose."""
+    try:
+        if not os.path.lexists(target):
+            return False
+        size = target.stat().st_size
+        if not target.is_file() or size > source.stat().st_size:
+            return True
+        if size == source.stat().st_size:
+            return not filecmp.cmp(source, target, shallow=False)
+        with source.open("rb") as new, target.open("rb") as old:
+            while block := old.read(1 << 20):
+                if new.read(len(block)) != block:
+                    return True
+    except OSError:
+        return True
+    return False

@@ -1,0 +1,54 @@
+"""Reads the files that accelerate and deepspeed would read for a launch line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from orchestrator.errors import UsageError
+from orchestrator.protocol.reading import read_regular
+
+MOST_HOSTFILE: Final = 1 << 20
+HOSTFILE: Final = "/job/hostfile"  # deepspeed's default
+
+
+@dataclass(frozen=True)
+class LauncherFiles:
+    """The files as a launcher would find them, started in `cwd` with these variables."""
+
+    cwd: Path
+    environ: Mapping[str, str]
+
+    def accelerate(self, named: str) -> tuple[str, dict[str, Any]] | None:
+        """Return the path and the content of the config file, or of accelerate's default one if none is named.
+
+        None if there is no such file. Raises SpecError if its content is no mapping in YAML or JSON.
+        """
+        path = self.cwd / Path(named).expanduser() if named else self._default_config()
+        if not os.path.exists(path):
+            return None
+        from orchestrator.specs.documents.yaml_source import plain, read_yaml  # noqa: PLC0415 (few lines name a file)
+
+        content = plain(read_yaml(path, "config").root)
+        assert isinstance(content, dict)
+        return str(path), content
+
+    def _default_config(self) -> Path:
+        cache = self.environ.get("XDG_CACHE_HOME") or "~/.cache"
+        folder = Path(self.environ.get("HF_HOME") or f"{cache}/huggingface").expanduser() / "accelerate"
+        new, old = folder / "default_config.yaml", folder / "default_config.json"
+        return old if old.is_file() and not new.is_file() else new
+
+    def hostfile(self, named: str) -> tuple[str, str] | None:
+        """Return the path and the text of deepspeed's hostfile; None if there is no such file."""
+        path = self.cwd / Path(named or HOSTFILE).expanduser()
+        if not os.path.exists(path):
+            return None
+        try:
+            return str(path), read_regular(os.path.realpath(path), MOST_HOSTFILE).decode()
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or "it is no text"
+            raise UsageError(f"the hostfile {path} can't be read: {reason}", "name another: --hostfile FILE") from error

@@ -1,0 +1,115 @@
+"""Reads programs and assignments that stand before a command's program, such as `A=1`, `nice -n 10` or `conda run`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+from typing import Final, NamedTuple
+
+ASSIGNMENT: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+
+
+class Wrapper(NamedTuple):
+    """A program that starts the program that follows it."""
+
+    takes_value: frozenset[str] = frozenset()  # its options that take a value
+    words: int = 0  # words of its own between its options and the program, such as the duration of `timeout`
+    verb: str = ""  # the word that must follow its name, such as `run` of `uv run`
+    advice: str = ""  # what to do instead; empty if the wrapper has no effect that orch would have to replace
+
+
+class Peeled(NamedTuple):
+    """One wrapper of a command: its words, its options by name, and the rest of the command."""
+
+    name: str
+    said: tuple[str, ...]
+    options: dict[str, str]
+    rest: list[str]
+    advice: str
+
+
+def _wrapper(takes_value: str = "", words: int = 0, verb: str = "", advice: str = "") -> Wrapper:
+    return Wrapper(frozenset(takes_value.split()), words, verb, advice)
+
+
+_ENVIRONMENT: Final = "set 'python' in the profile to that environment's"
+_PLACEMENT: Final = "a line of setup in the profile has the same effect (renice, ionice, taskset, all with -p $$)"
+_CONDA: Final = _wrapper("n name p prefix cwd", verb="run", advice=_ENVIRONMENT)
+_WRAPPERS: Final[dict[str, Wrapper]] = {
+    "exec": _wrapper("a"),
+    "command": _wrapper(),
+    "nohup": _wrapper(),
+    "setsid": _wrapper(),
+    "time": _wrapper("f format o output"),
+    "unbuffer": _wrapper(),
+    "stdbuf": _wrapper("i input o output e error"),
+    "env": _wrapper("u unset C chdir S split-string"),
+    "sudo": _wrapper("u user g group", advice="the ranks run as the user of the agents"),
+    "nice": _wrapper("n adjustment", advice=_PLACEMENT),
+    "ionice": _wrapper("c class n classdata", advice=_PLACEMENT),
+    "chrt": _wrapper("T D P", words=1, advice=_PLACEMENT),
+    "taskset": _wrapper(words=1, advice=_PLACEMENT),
+    "numactl": _wrapper(
+        "i interleave N cpunodebind C physcpubind m membind p preferred P preferred-many w weighted-interleave",
+        advice=_PLACEMENT,
+    ),
+    "timeout": _wrapper("k kill-after s signal", words=1, advice="set resources.time in the job"),
+    "uv": _wrapper(
+        "p python with with-editable with-requirements extra no-extra group no-group only-group package env-file "
+        "project directory index-url i index default-index extra-index-url f find-links config-file cache-dir color",
+        verb="run",
+        advice=_ENVIRONMENT,
+    ),
+    "poetry": _wrapper("C directory P project", verb="run", advice=_ENVIRONMENT),
+    "pdm": _wrapper("p project", verb="run", advice=_ENVIRONMENT),
+    "pixi": _wrapper("e environment manifest-path", verb="run", advice=_ENVIRONMENT),
+    "pipenv": _wrapper(verb="run", advice=_ENVIRONMENT),
+    "hatch": _wrapper("e env", verb="run", advice=_ENVIRONMENT),
+    "rye": _wrapper(verb="run", advice=_ENVIRONMENT),
+    "conda": _CONDA,
+    "mamba": _CONDA,
+    "micromamba": _CONDA,
+}
+
+
+def peel(words: Sequence[str]) -> Peeled | None:
+    """Take the first wrapper off a command; None if the command does not begin with a wrapper."""
+    name = PurePosixPath(words[0]).name if words else ""
+    wrapper = _WRAPPERS.get(name)
+    if wrapper is None or (wrapper.verb and list(words[1:2]) != [wrapper.verb]):
+        return None
+    options: dict[str, str] = {}
+    at = 2 if wrapper.verb else 1
+    while at < len(words) and words[at].startswith("-") and words[at] not in ("-", "--"):
+        option, equals, value = _option(words[at])
+        at += 1
+        if not equals and option in wrapper.takes_value:
+            value = words[at] if at < len(words) else ""
+            at += 1
+        options[option] = value
+    if words[at : at + 1] == ["--"]:
+        at += 1
+    at += wrapper.words
+    return Peeled(name, tuple(words[:at]), options, list(words[at:]), wrapper.advice)
+
+
+def _option(word: str) -> tuple[str, bool, str]:
+    """Return an option's name, whether its value is in the same word, and that value."""
+    if word.startswith("--"):
+        name, equals, value = word[2:].partition("=")
+        return name, bool(equals), value
+    return word[1:2], len(word) > 2, word[2:]
+
+
+def program_of(words: Sequence[str]) -> list[str]:
+    """Return a command without the assignments and wrappers in front of its program."""
+    rest = list(words)
+    while rest:
+        if ASSIGNMENT.fullmatch(rest[0]):
+            rest = rest[1:]
+        elif taken := peel(rest):
+            rest = taken.rest
+        else:
+            break
+    return rest
