@@ -228,6 +228,7 @@ class PlannedTask:
     resume: str = "auto"
     env: Mapping[str, str] = field(default_factory=dict)
     python: str = ""
+    all_gpus: bool = False
 
     @staticmethod
     def from_json(data: object) -> PlannedTask:

@@ -1,0 +1,134 @@
+"""Finds out whether a Python program starts its ranks by itself, as PyTorch's tutorial on mp.spawn does.
+
+Such a program is started once on a node. It expects no launcher, so every rank would start all ranks again.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from orchestrator.specs.program import program_of
+
+if TYPE_CHECKING:  # a submit of files that were read before must not wait for pydantic
+    from orchestrator.specs.job import Job
+    from orchestrator.specs.profile import AnyProfile
+
+MOST_BYTES: Final = 1 << 20
+_SPAWNS: Final = ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes")
+_PROCESSES: Final = ("torch.multiprocessing.Process", "multiprocessing.Process")
+_OF_A_LAUNCHER: Final = frozenset({"LOCAL_RANK"})
+_OF_A_NODE: Final = frozenset(
+    {"RANK", "WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "SLURM_NODEID", "SLURM_PROCID", "ORCH_NODE_RANK"}
+)
+_OPTIONS: Final = ("--local_rank", "--local-rank")
+
+
+@dataclass(frozen=True)
+class Spawning:
+    """The call by which a program starts its ranks, and whether the program can do so on several nodes."""
+
+    script: str
+    line: int
+    call: str
+    knows_nodes: bool
+
+    def __str__(self) -> str:
+        return f"{self.script}:{self.line} starts its own processes ({self.call})"
+
+
+def spawning_of(job: Job, folder: Path) -> Spawning | None:
+    """Return how a job's program in this folder starts its ranks; None if it leaves that to a launcher."""
+    script = _script_of(job, folder)
+    if job.training is not None or not script or job.launcher in ("torchrun", "accelerate"):
+        return None
+    try:
+        with (folder / script).open("rb") as file:
+            text = file.read(MOST_BYTES)
+        return spawning_in(text, script) if b"multiprocessing" in text else None
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):  # the interpreter there says what is wrong
+        return None
+
+
+def spawning_in(text: bytes, script: str) -> Spawning | None:
+    """Return how a program of this text starts its ranks; None if a launcher starts them, or may start them."""
+    tree = ast.parse(text)
+    names = dict(_imported(tree))
+    calls = [(_full_name(each.func, names), each) for each in ast.walk(tree) if isinstance(each, ast.Call)]
+    read = set(_variables_read(tree))
+    options = {each.value for each in ast.walk(tree) if isinstance(each, ast.Constant) and each.value in _OPTIONS}
+    if options or read & _OF_A_LAUNCHER:
+        return None
+    found = [(call, node.lineno) for call, node in calls if call in _SPAWNS]
+    if not found and not read & _OF_A_NODE and any(_joins_with_rank(call, node) for call, node in calls):
+        found = [(call, node.lineno) for call, node in calls if call in _PROCESSES]
+    if not found:
+        return None
+    call, line = min(found, key=lambda each: each[1])
+    return Spawning(script, line, call, bool(read & _OF_A_NODE))
+
+
+def once(profile: AnyProfile, *, nodes: int | None) -> AnyProfile:
+    """Return the profile with one rank a node, and with this number of nodes if there is one."""
+    part: dict[str, object] = {"nproc_per_node": 1}
+    if nodes is not None:
+        part["nodes"] = nodes
+    if profile.kind == "ssh":
+        part["hosts"] = tuple(host.model_copy(update={"nproc_per_node": None}) for host in profile.hosts)
+    return profile.model_copy(update=part)
+
+
+def _script_of(job: Job, folder: Path) -> str:
+    """Return the file of the Python program that every rank runs; empty if there is none."""
+    kind, target, args = program_of(job)
+    if kind == "command":
+        is_python = re.fullmatch(r"python[\d.]*", os.path.basename(target)) is not None
+        return args[0] if is_python and args and args[0].endswith(".py") else ""
+    if kind == "script":
+        return target
+    path = target.replace(".", "/")
+    return next((each for each in (f"{path}.py", f"{path}/__main__.py") if (folder / each).is_file()), "")
+
+
+def _imported(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yield each imported name, and what it stands for."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((each.asname, each.name) for each in node.names if each.asname)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield from ((each.asname or each.name, f"{node.module}.{each.name}") for each in node.names)
+
+
+def _full_name(node: ast.expr, names: dict[str, str]) -> str:
+    """Return the dotted name of what is called, with imported names in full; empty if it has no name."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([names.get(node.id, node.id), *reversed(parts)]) if isinstance(node, ast.Name) else ""
+
+
+def _joins_with_rank(call: str, node: ast.Call) -> bool:
+    """Tell whether the program says itself which rank joins the process group."""
+    return call.rpartition(".")[2] == "init_process_group" and any(each.arg == "rank" for each in node.keywords)
+
+
+def _variables_read(tree: ast.AST) -> Iterator[str]:
+    """Yield the texts that are looked up: `environ["X"]`, `environ.get("X")`, `getenv("X")`, `"X" in environ`."""
+    for node in ast.walk(tree):
+        asked: ast.expr | None = None
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+            asked = node.slice
+        elif (
+            isinstance(node, ast.Call) and node.args and _full_name(node.func, {}).endswith((".get", "getenv", ".pop"))
+        ):
+            asked = node.args[0]
+        elif isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
+            asked = node.left
+        if isinstance(asked, ast.Constant) and isinstance(asked.value, str):
+            yield asked.value
