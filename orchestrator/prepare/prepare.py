@@ -108,6 +108,10 @@ def prepare(root: Path, request: Request) -> Prepared:
         check_format(loaded.job, loaded.code_dir)
     environment = resolve(loaded.job, os.environ, parse_env_options(options, os.environ))
     loaded, spawning = _started_once(request, loaded, repeats)
+    if loaded.job.local_rank_option is not None and repeats is None:
+        from orchestrator.specs.source import with_known_option  # noqa: PLC0415 (few jobs have the option)
+
+        loaded = replace(loaded, job=with_known_option(loaded.job, loaded.code_dir))
     profile = rehearsal(loaded.profile) if request.rehearse else loaded.profile
     given = dict.fromkeys("".join(option.partition("=")[:2]) for option in options)
     shell = {**os.environ, **environment.env, **environment.secrets}

@@ -6,20 +6,17 @@ Such a program is started once on a node. It expects no launcher, so every rank 
 from __future__ import annotations
 
 import ast
-import os
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from orchestrator.specs.program import program_of
+from orchestrator.specs.source import source_of
 
 if TYPE_CHECKING:  # a submit of files that were read before must not wait for pydantic
     from orchestrator.specs.job import Job
     from orchestrator.specs.profile import AnyProfile
 
-MOST_BYTES: Final = 1 << 20
 _SPAWNS: Final = ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes")
 _PROCESSES: Final = ("torch.multiprocessing.Process", "multiprocessing.Process")
 _OF_A_LAUNCHER: Final = frozenset({"LOCAL_RANK"})
@@ -44,14 +41,12 @@ class Spawning:
 
 def spawning_of(job: Job, folder: Path) -> Spawning | None:
     """Return how a job's program in this folder starts its ranks; None if it leaves that to a launcher."""
-    script = _script_of(job, folder)
-    if job.training is not None or not script or job.launcher in ("torchrun", "accelerate"):
+    if job.launcher in ("torchrun", "accelerate"):
         return None
+    script, text = source_of(job, folder)
     try:
-        with (folder / script).open("rb") as file:
-            text = file.read(MOST_BYTES)
         return spawning_in(text, script) if b"multiprocessing" in text else None
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):  # the interpreter there says what is wrong
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the interpreter of the ranks says what is wrong
         return None
 
 
@@ -81,18 +76,6 @@ def once(profile: AnyProfile, *, nodes: int | None) -> AnyProfile:
     if profile.kind == "ssh":
         part["hosts"] = tuple(host.model_copy(update={"nproc_per_node": None}) for host in profile.hosts)
     return profile.model_copy(update=part)
-
-
-def _script_of(job: Job, folder: Path) -> str:
-    """Return the file of the Python program that every rank runs; empty if there is none."""
-    kind, target, args = program_of(job)
-    if kind == "command":
-        is_python = re.fullmatch(r"python[\d.]*", os.path.basename(target)) is not None
-        return args[0] if is_python and args and args[0].endswith(".py") else ""
-    if kind == "script":
-        return target
-    path = target.replace(".", "/")
-    return next((each for each in (f"{path}.py", f"{path}/__main__.py") if (folder / each).is_file()), "")
 
 
 def _imported(tree: ast.AST) -> Iterator[tuple[str, str]]:
