@@ -109,7 +109,7 @@ def prepare(root: Path, request: Request) -> Prepared:
     environment = resolve(loaded.job, os.environ, parse_env_options(options, os.environ))
     loaded, spawning = _started_once(request, loaded, repeats)
     if loaded.job.local_rank_option is not None and repeats is None:
-        from orchestrator.specs.source import with_known_option  # noqa: PLC0415 (few jobs have the option)
+        from orchestrator.specs.here import with_known_option  # noqa: PLC0415 (few jobs have the option)
 
         loaded = replace(loaded, job=with_known_option(loaded.job, loaded.code_dir))
     profile = rehearsal(loaded.profile) if request.rehearse else loaded.profile
@@ -138,9 +138,14 @@ def _started_once(request: Request, loaded: Loaded, repeats: RunDir | None) -> t
     """
     if request.keeps_ranks or repeats is not None or _is_given(request, "nproc_per_node"):
         return loaded, None
-    from orchestrator.specs.spawning import once, spawning_of  # noqa: PLC0415 (only a submit needs it)
+    from orchestrator.specs.here import source_of  # noqa: PLC0415 (only a submit needs it)
 
-    if (spawning := spawning_of(loaded.job, loaded.code_dir)) is None:
+    script, text = source_of(loaded.job, loaded.code_dir)
+    if b"multiprocessing" not in text or loaded.job.launcher in ("torchrun", "accelerate"):
+        return loaded, None
+    from orchestrator.specs.spawning import once, spawning_in  # noqa: PLC0415 (few programs spawn)
+
+    if (spawning := spawning_in(text, script)) is None:
         return loaded, None
     nodes = None if spawning.knows_nodes or _is_given(request, "nodes") else 1
     return replace(loaded, profile=once(loaded.profile, nodes=nodes)), spawning

@@ -8,13 +8,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from orchestrator.specs.source import source_of
-
 if TYPE_CHECKING:  # a submit of files that were read before must not wait for pydantic
-    from orchestrator.specs.job import Job
     from orchestrator.specs.profile import AnyProfile
 
 _SPAWNS: Final = ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes")
@@ -39,20 +35,16 @@ class Spawning:
         return f"{self.script}:{self.line} starts its own processes ({self.call})"
 
 
-def spawning_of(job: Job, folder: Path) -> Spawning | None:
-    """Return how a job's program in this folder starts its ranks; None if it leaves that to a launcher."""
-    if job.launcher in ("torchrun", "accelerate"):
-        return None
-    script, text = source_of(job, folder)
+def spawning_in(text: bytes, script: str) -> Spawning | None:
+    """Return how a program of this text starts its ranks; None if a launcher starts them, or may start them."""
     try:
-        return spawning_in(text, script) if b"multiprocessing" in text else None
+        tree = ast.parse(text)
+        return _spawning_in(tree, script)
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # the interpreter of the ranks says what is wrong
         return None
 
 
-def spawning_in(text: bytes, script: str) -> Spawning | None:
-    """Return how a program of this text starts its ranks; None if a launcher starts them, or may start them."""
-    tree = ast.parse(text)
+def _spawning_in(tree: ast.AST, script: str) -> Spawning | None:
     names = dict(_imported(tree))
     calls = [(_full_name(each.func, names), each) for each in ast.walk(tree) if isinstance(each, ast.Call)]
     read = set(_variables_read(tree))
@@ -102,7 +94,7 @@ def _joins_with_rank(call: str, node: ast.Call) -> bool:
 
 
 def _variables_read(tree: ast.AST) -> Iterator[str]:
-    """Yield the texts that are looked up: `environ["X"]`, `environ.get("X")`, `getenv("X")`, `"X" in environ`."""
+    """Yield the texts that are looked up: by an index, by get(), pop() or getenv(), or by `in`."""
     for node in ast.walk(tree):
         asked: ast.expr | None = None
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
