@@ -57,8 +57,8 @@ def why_it_waits(
         does = "waits in init_process_group" if joining else "waits for processes that it has spawned"
         return (
             f"{_first(joining or spawning, stacks)} {does}, and for {lasting(seconds)} no process has connected to "
-            f"orch's store at MASTER_PORT {unused_port}: the program has set another MASTER_ADDR, MASTER_PORT or init_method. "
-            "Remove these, or start the program once: --nodes 1 --nproc-per-node 1"
+            f"orch's store at MASTER_PORT {unused_port}: the program has set another MASTER_ADDR, MASTER_PORT or "
+            "init_method. Remove these, or start the program once: --nodes 1 --nproc-per-node 1"
         )
     others = sorted(set(world) - set(joining))
     if not joining or not others:

@@ -2,8 +2,9 @@
 
 `TORCHELASTIC_USE_AGENT_STORE=True` tells torch that somebody else serves the store, so every process only connects to
 it. orch serves a store at its own port alone. Tutorials choose another port (`os.environ["MASTER_PORT"] = "12355"`,
-`tcp://localhost:23456`), mostly in processes that they spawn, and rank 0 has to serve that store. torch before 2.15
-ignores the port, so that all processes would wait for a store that nobody serves.
+`tcp://localhost:23456`), mostly in processes that they spawn, and rank 0 has to serve that store. Older versions of
+torch ignore the port, so that all processes would wait for a store that nobody serves. Newer versions compare the port
+with MASTER_PORT, which the program has changed.
 """
 
 from __future__ import annotations
