@@ -14,7 +14,6 @@ if TYPE_CHECKING:  # a submit of files that were read before must not wait for p
     from orchestrator.specs.profile import AnyProfile
 
 _SPAWNS: Final = ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes")
-_PROCESSES: Final = ("torch.multiprocessing.Process", "multiprocessing.Process")
 _OF_A_LAUNCHER: Final = frozenset({"LOCAL_RANK"})
 _OF_A_NODE: Final = frozenset(
     {"RANK", "WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "SLURM_NODEID", "SLURM_PROCID", "ORCH_NODE_RANK"}
@@ -45,6 +44,7 @@ def spawning_in(text: bytes, script: str) -> Spawning | None:
 
 
 def _spawning_in(tree: ast.AST, script: str) -> Spawning | None:
+    """Return the same for a parsed text. A Process counts only if the program itself gives the processes their ranks."""
     names = dict(_imported(tree))
     calls = [(_full_name(each.func, names), each) for each in ast.walk(tree) if isinstance(each, ast.Call)]
     read = set(_variables_read(tree))
@@ -53,7 +53,7 @@ def _spawning_in(tree: ast.AST, script: str) -> Spawning | None:
         return None
     found = [(call, node.lineno) for call, node in calls if call in _SPAWNS]
     if not found and not read & _OF_A_NODE and any(_joins_with_rank(call, node) for call, node in calls):
-        found = [(call, node.lineno) for call, node in calls if call in _PROCESSES]
+        found = [(call, node.lineno) for call, node in calls if call.rpartition(".")[2] == "Process"]
     if not found:
         return None
     call, line = min(found, key=lambda each: each[1])
@@ -80,12 +80,13 @@ def _imported(tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 def _full_name(node: ast.expr, names: dict[str, str]) -> str:
-    """Return the dotted name of what is called, with imported names in full; empty if it has no name."""
+    """Return the dotted name of what is called, with imported names in full. A call's result has no name of its own."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
         node = node.value
-    return ".".join([names.get(node.id, node.id), *reversed(parts)]) if isinstance(node, ast.Name) else ""
+    first = [names.get(node.id, node.id)] if isinstance(node, ast.Name) else []
+    return ".".join([*first, *reversed(parts)])
 
 
 def _joins_with_rank(call: str, node: ast.Call) -> bool:

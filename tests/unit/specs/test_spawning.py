@@ -45,6 +45,9 @@ def init_process(rank, size, fn, backend="gloo"):
 for rank in range(2):
     Process(target=init_process, args=(rank, 2, run)).start()
 """
+CONTEXT = PROCESSES.replace("from torch.multiprocessing import Process", "import torch.multiprocessing as mp").replace(
+    "    Process(", "    mp.get_context('spawn').Process("
+)
 BOTH = "import os\nimport torch.multiprocessing as mp\nif 'LOCAL_RANK' not in os.environ:\n    mp.spawn(main)\n"
 OPTION = "import torch.multiprocessing as mp\nparser.add_argument('--local_rank')\nmp.spawn(main)\n"
 HELPER = """import os
@@ -60,6 +63,7 @@ WORKER = "import multiprocessing\nmultiprocessing.Process(target=load).start()\n
     [
         (MULTIGPU, ("torch.multiprocessing.spawn", 14, False)),
         (IMAGENET, ("torch.multiprocessing.spawn", 7, True)),
+        (CONTEXT, ("Process", 8, False)),
         (PROCESSES, ("torch.multiprocessing.Process", 8, False)),
         ("from torch.multiprocessing import spawn as go\ngo(f)\n", ("torch.multiprocessing.spawn", 2, False)),
         ("import torch.multiprocessing\ntorch.multiprocessing.spawn(f)\n", ("torch.multiprocessing.spawn", 2, False)),
