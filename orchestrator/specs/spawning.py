@@ -44,7 +44,7 @@ def spawning_in(text: bytes, script: str) -> Spawning | None:
 
 
 def _spawning_in(tree: ast.AST, script: str) -> Spawning | None:
-    """Return the same for a parsed text. A Process counts only if the program itself gives the processes their ranks."""
+    """Return the same for a parsed text. A Process counts only if the program itself gives each process its rank."""
     names = dict(_imported(tree))
     calls = [(_full_name(each.func, names), each) for each in ast.walk(tree) if isinstance(each, ast.Call)]
     read = set(_variables_read(tree))
