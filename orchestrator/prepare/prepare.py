@@ -349,9 +349,15 @@ def plan_for(root: Path, prepared: Prepared, run_id: str | None = None) -> Launc
     own: dict[str, Any] = {}
     if prepared.debug_rank is not None:
         own["debug"] = Debug(prepared.debug_rank)
-    if prepared.spawning is not None or (prepared.repeats is not None and prepared.repeats.plan().first.all_gpus):
+    if prepared.spawning is not None or _spawned_before(prepared, launch):
         own["all_gpus"] = True
     return replace(launch, tasks=tuple(replace(task, **own) for task in launch.tasks)) if own else launch
+
+
+def _spawned_before(prepared: Prepared, launch: LaunchPlan) -> bool:
+    """Tell whether a run is repeated whose one rank a node had all GPUs, and which still has one rank a node."""
+    repeats = prepared.repeats
+    return repeats is not None and repeats.plan().first.all_gpus and all(task.nproc == 1 for task in launch.tasks)
 
 
 def shown_plan(root: Path, prepared: Prepared, *, asks: bool = False) -> LaunchPlan:
