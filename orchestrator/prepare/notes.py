@@ -34,6 +34,8 @@ def notes_on_request(prepared: Prepared, profile: str) -> list[str]:
             notes.append(f"note: {field} tells {host} by http: who is on the way reads it, and {what}; write https://")
     if note := note_on_time_limit(prepared.loaded.job, prepared.profile, prepared.loaded.code_dir):
         notes.append(note)
+    if prepared.spawning is not None:
+        notes.append(note_on_spawning(prepared))
     if note := note_on_gpus(prepared):
         notes.append(note)
     if job.checkpoint.resume not in ("auto", "never"):
@@ -55,6 +57,13 @@ def ranks_of_profile(prepared: Prepared) -> str:
     total = sum(count or 0 for count in counts)
     nodes = f" on {len(counts)} nodes" if len(counts) > 1 else ""
     return f"{total} rank{'' if total == 1 else 's'}{nodes} of profile {profile.name}"
+
+
+def note_on_spawning(prepared: Prepared) -> str:
+    """Say that a program which starts its own ranks is started once, in one line."""
+    nodes = prepared.profile.nodes
+    where = "1 rank on 1 node" if nodes == 1 else f"1 rank on each of {nodes} nodes"
+    return f"note: {prepared.spawning}, so it is started once: {where}; --nproc-per-node N starts N ranks a node"
 
 
 def note_on_python(prepared: Prepared) -> str:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # what only looks at runs must not wait for pydantic
     from orchestrator.specs.job import Job, Notify
     from orchestrator.specs.plan import LaunchPlan, Place
     from orchestrator.specs.profile import AnyProfile
+    from orchestrator.specs.spawning import Spawning
 
 DRY_RUN_ID = "dryrun"
 NOTIFY_VARIABLE = "ORCH_NOTIFY_WEBHOOK"
@@ -53,6 +54,7 @@ class Request:
     debug_rank: int | None = None  # waits for a debugger
     notify_on: tuple[str, ...] = ()  # instead of the events that the job names
     program: str | None = None  # starts Python in the typed line; empty: no program does; None: no line was typed
+    keeps_ranks: bool = False  # the profile's, also for a program that starts its own ranks
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ class Prepared:
     lock: Lock | None = None  # of its Python environment
     debug_rank: int | None = None
     interpreter: Interpreter | None = None  # on this machine, if the profile names none
+    spawning: Spawning | None = None  # how the program starts its ranks by itself
 
 
 def prepare(root: Path, request: Request) -> Prepared:
@@ -104,6 +107,11 @@ def prepare(root: Path, request: Request) -> Prepared:
 
         check_format(loaded.job, loaded.code_dir)
     environment = resolve(loaded.job, os.environ, parse_env_options(options, os.environ))
+    loaded, spawning = _started_once(request, loaded, repeats)
+    if loaded.job.local_rank_option is not None and repeats is None:
+        from orchestrator.specs.here import with_known_option  # noqa: PLC0415 (few jobs have the option)
+
+        loaded = replace(loaded, job=with_known_option(loaded.job, loaded.code_dir))
     profile = rehearsal(loaded.profile) if request.rehearse else loaded.profile
     given = dict.fromkeys("".join(option.partition("=")[:2]) for option in options)
     shell = {**os.environ, **environment.env, **environment.secrets}
@@ -119,8 +127,34 @@ def prepare(root: Path, request: Request) -> Prepared:
     _check_interpreter(root, profile, interpreter)
     return Prepared(
         loaded, profile, environment, rehearsed, request.waits, tuple(given), repeats, hidden, after, lock,
-        request.debug_rank, interpreter,
+        request.debug_rank, interpreter, spawning,
     )  # fmt: skip
+
+
+def _started_once(request: Request, loaded: Loaded, repeats: RunDir | None) -> tuple[Loaded, Spawning | None]:
+    """Return the documents with one rank a node if the program starts its own ranks, and how the program does so.
+
+    The user's own numbers (--nodes, --nproc-per-node, --set profile...) and those of a repeated run are kept.
+    """
+    if request.keeps_ranks or repeats is not None or _is_given(request, "nproc_per_node"):
+        return loaded, None
+    from orchestrator.specs.here import source_of  # noqa: PLC0415 (only a submit needs it)
+
+    script, text = source_of(loaded.job, loaded.code_dir)
+    if b"multiprocessing" not in text or loaded.job.launcher in ("torchrun", "accelerate"):
+        return loaded, None
+    from orchestrator.specs.spawning import once, spawning_in  # noqa: PLC0415 (few programs spawn)
+
+    if (spawning := spawning_in(text, script)) is None:
+        return loaded, None
+    nodes = None if spawning.knows_nodes or _is_given(request, "nodes") else 1
+    return replace(loaded, profile=once(loaded.profile, nodes=nodes)), spawning
+
+
+def _is_given(request: Request, field: str) -> bool:
+    """Tell whether an option of the command line sets this field of the profile."""
+    name = f"profile.{field}"
+    return request.flags.get(name) is not None or any(each.partition("=")[0] == name for each in request.sets)
 
 
 def _interpreter(request: Request, job: Job, profile: AnyProfile, repeats: RunDir | None) -> Interpreter | None:
@@ -312,10 +346,18 @@ def plan_for(root: Path, prepared: Prepared, run_id: str | None = None) -> Launc
     run_id = run_id or f"{prepared.loaded.job.name}-{DRY_RUN_ID}"
     place = _place(RunDir(root / "runs" / run_id), prepared.profile, prepared.interpreter)
     launch = plan(prepared.loaded.job, prepared.profile, run_id, place, prepared.environment.env)
-    if prepared.debug_rank is None:
-        return launch
-    debug = Debug(prepared.debug_rank)
-    return replace(launch, tasks=tuple(replace(task, debug=debug) for task in launch.tasks))
+    own: dict[str, Any] = {}
+    if prepared.debug_rank is not None:
+        own["debug"] = Debug(prepared.debug_rank)
+    if prepared.spawning is not None or _spawned_before(prepared, launch):
+        own["all_gpus"] = True
+    return replace(launch, tasks=tuple(replace(task, **own) for task in launch.tasks)) if own else launch
+
+
+def _spawned_before(prepared: Prepared, launch: LaunchPlan) -> bool:
+    """Tell whether a run is repeated whose one rank a node had all GPUs, and which still has one rank a node."""
+    repeats = prepared.repeats
+    return repeats is not None and repeats.plan().first.all_gpus and all(task.nproc == 1 for task in launch.tasks)
 
 
 def shown_plan(root: Path, prepared: Prepared, *, asks: bool = False) -> LaunchPlan:

@@ -14,7 +14,7 @@ from orchestrator.protocol.layout import (
     second_copy_file,
 )
 from orchestrator.protocol.places.devices import GIVEN, ORDER, VISIBLE, words_of
-from orchestrator.protocol.task import NodeTask, copies_checkpoints
+from orchestrator.protocol.task import NodeTask, Program, copies_checkpoints
 
 EXIT_NO_RETRY = 93  # a rank's way to say: starting me again will not help
 EXIT_REQUEUE = 95  # stopped at a step boundary with a checkpoint; start me again from there
@@ -128,11 +128,17 @@ def _keep_best(task: NodeTask) -> dict[str, str]:
     return {"ORCH_CHECKPOINT_KEEP_BEST": task.checkpoint_best, "ORCH_CHECKPOINT_BETTER": task.checkpoint_better}
 
 
-def rank_argv(task: NodeTask) -> list[str]:
+def rank_argv(task: NodeTask, local_rank: int) -> list[str]:
     """Return the argv by which an exec'd rank starts; a forked one runs the same program in the same way."""
-    program = task.program
+    program, args = task.program, rank_args(task.program, local_rank)
     if program.kind == "module":
-        return [task.python, "-m", program.target, *program.args]
+        return [task.python, "-m", program.target, *args]
     if program.kind == "script":
-        return [task.python, program.target, *program.args]
-    return [program.target, *program.args]
+        return [task.python, program.target, *args]
+    return [program.target, *args]
+
+
+def rank_args(program: Program, local_rank: int) -> list[str]:
+    """Return the arguments of one rank's program. The local rank comes first, as deepspeed and torch pass it."""
+    told = [f"{program.local_rank_option}={local_rank}"] if program.local_rank_option else []
+    return [*told, *program.args]

@@ -210,7 +210,7 @@ class RunRecord:
 _TASK_KINDS: Final[dict[str, tuple[type, ...]]] = {
     "code_dir": (str,), "checkpoint_dir": (str,), "checkpoint_keep": (int,), "checkpoint_best": (str,),
     "checkpoint_better": (str,), "checkpoint_format": (str,), "checkpoint_glob": (str,), "resume": (str,),
-    "env": (dict,), "python": (str,),
+    "env": (dict,), "python": (str,), "all_gpus": (bool,),
 }  # fmt: skip
 
 
@@ -228,6 +228,7 @@ class PlannedTask:
     resume: str = "auto"
     env: Mapping[str, str] = field(default_factory=dict)
     python: str = ""
+    all_gpus: bool = False
 
     @staticmethod
     def from_json(data: object) -> PlannedTask:

@@ -51,6 +51,7 @@ _NEEDED: dict[str, dict[str, type]] = {
     EventKind.DROPPED: {"reason": str},
     EventKind.STALL: {"rank": int, "full": bool, "seconds": float},
     EventKind.MOVED: {"rank": int},
+    EventKind.UNJOINED: {"words": str},
     EventKind.FOLDER_LOST: {"host": str, "path": str},
     EventKind.UNUSED: {"seconds": int, "use": str},
 }
@@ -186,6 +187,10 @@ def _detail(own: list[Event], by_node: Mapping[int, list[Event]], hosts: Sequenc
         if waits[0]["kind"] == EventKind.RELAUNCH:
             return f"start {waits[0]['start']} after {waits[0]['reason']}"
         return f"waiting for {in_words(map(str, items(waits[0].get('hosts'))))}: {_first_line(waits[0])}"
+    phases = (EventKind.UNJOINED, EventKind.GO, EventKind.STOPPING)
+    unjoined = [event for event in by_node[0] if event["kind"] in phases][-1:]
+    if unjoined and unjoined[0]["kind"] == EventKind.UNJOINED and unjoined[0]["words"]:
+        return str(unjoined[0]["words"])
     for events in by_node.values():
         if (hung := _hung(events)) is not None:
             return f"hung? rank {hung['rank']} has said nothing for {hung['seconds']:.0f} s and more"

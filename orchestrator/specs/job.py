@@ -288,6 +288,10 @@ class Job(Spec):
     command: tuple[Arg, ...] | None = Field(None, min_length=1, description="run any program")
     training: Training | None = Field(None, description="run the shared training entrypoint")
     args: tuple[Arg, ...] = ()
+    local_rank_option: Literal["--local_rank", "--local-rank"] | None = Field(
+        None,
+        description="option by which each rank is told its local rank, as deepspeed and torch.distributed.launch do",
+    )
     env: dict[EnvName, Arg | None] = Field({}, description="null: must come from the shell or --env")
     pass_env: tuple[Line, ...] = Field((), description="patterns of variables to copy from the shell")
     secrets: tuple[EnvName, ...] = Field(
@@ -330,6 +334,9 @@ class Job(Spec):
             raise ValueError("a command is not forked from Python; leave launcher out or set it to exec")
         if self.command and self.launcher in ("torchrun", "accelerate"):
             raise ValueError(f"launcher {self.launcher} runs a module or a script, not a command")
+        if self.local_rank_option and (self.launcher in ("torchrun", "accelerate") or self.training):
+            what = "training" if self.training else f"launcher {self.launcher}"
+            raise ValueError(f"local_rank_option is not for {what}; leave one of both out")
         if clash := sorted(set(self.env) & set(self.secrets)):
             raise ValueError(f"{', '.join(clash)} can't be in both env and secrets")
         return self

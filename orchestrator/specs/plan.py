@@ -118,7 +118,7 @@ def plan(job: Job, profile: AnyProfile, run_id: str, place: Place, env: Mapping[
         "hosts": tuple(host for host, _ in hosts),
         "run_dir": place.run_dir,
         "code_dir": place.code_dir,
-        "program": Program(*_program(job)),
+        "program": Program(*_program(job), local_rank_option=job.local_rank_option or ""),
         "launcher": job.launcher,
         "backend": profile.backend,
         "leader_addrs": leader_addrs,
@@ -257,7 +257,7 @@ def _rank(launch: LaunchPlan, task: NodeTask, binding: Binding, local_rank: int)
         serves_store=task.launcher not in ("torchrun", "accelerate"),
     )
     rank = binding.rank_offset + local_rank
-    return RankPlan(rank, task.node_rank, local_rank, task.host, environment, tuple(rank_argv(task)))
+    return RankPlan(rank, task.node_rank, local_rank, task.host, environment, tuple(rank_argv(task, local_rank)))
 
 
 def own_variables(launch: LaunchPlan) -> list[str]:

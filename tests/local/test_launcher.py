@@ -136,6 +136,34 @@ def test_every_launcher_joins_the_ranks(orch: Orch, project, launcher: str, prof
     assert all(f"sum {world * (world - 1) // 2}" in line for line in said)
 
 
+LOCAL_RANK = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--local_rank", type=int, default=-1)
+parser.add_argument("--lr")
+print(parser.parse_args())
+"""
+
+
+@pytest.mark.parametrize(("line", "launcher"), [("deepspeed", "fork"), ("python -m torch.distributed.launch", "exec")])
+def test_a_script_that_reads_local_rank_as_an_option_is_told_it(orch: Orch, project, line: str, launcher: str) -> None:
+    folder = project(train_py=LOCAL_RANK)
+    more = ("--set", f"job.launcher={launcher}", "--nproc-per-node", "2")
+    done = orch("run", "-p", "local", *more, "--", *line.split(), "train.py", "--lr", "1", cwd=folder)
+    assert done.code == 0, done.err
+    said = orch("logs", "last", "--all").out
+    assert [f"Namespace(local_rank={rank}, lr='1')" in said for rank in range(2)] == [True, True], said
+
+
+def test_processes_that_a_program_spawns_join_as_under_python(orch: Orch, project, tmp_path: Path) -> None:
+    """They find a store at the launcher's port, and serve one themselves at the ports of tutorials."""
+    folder = project(multigpu_py=(Path(__file__).parent / "programs" / "spawning.py").read_text())
+    line = ("--", sys.executable, "multigpu.py", "2")
+    done = orch.with_torch("run", "-p", "local", "--set", "job.launcher=exec", *line, cwd=folder)
+    assert done.code == 0, done.err
+    assert done.out.splitlines() == ["given: 3", "own port: 3", "tcp: 3", "file: 3"]
+
+
 @pytest.mark.full("tests/local/test_launcher.py::test_every_launcher_joins_the_ranks[exec-local]")
 def test_a_command_that_uses_torch_is_served_the_held_port(orch: Orch, project) -> None:
     folder = project(sum_py=ALL_REDUCE, sum_yaml=f"command: ['{sys.executable}', sum.py]\n")

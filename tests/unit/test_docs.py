@@ -37,6 +37,8 @@ FOREIGN = {
         *("--rdzv", "--output", "--nproc", "--config", "--include", "--exclude", "--num"),
     },
     "launcher.md": {"--nnodes", "--node-rank", "--nproc-per-node", "--master-addr", "--master-port"},
+    "job.md": {"--local", "--local-rank"},  # a script's
+    "own-scripts.md": {"--dist-url", "--local", "--no", "--use"},  # a script's and its launchers'
     "gpu.md": {"--cpu"},  # of tests/gpu/run.py
     "environment.md": {"--index-url", "--extra-index-url", "--find-links"},  # a requirements file's
     "testbed.md": set(re.findall(r'"(--[a-z-]+)"', (ROOT / "tests" / "testbed" / "__main__.py").read_text())),

@@ -65,7 +65,9 @@ class Agent:
         self.events = EventLog(f"{self.node_dir}/events.jsonl", task.node_rank)
         self.inbox: asyncio.Queue[tuple[str, Message]] = asyncio.Queue()
         self.ranks = Ranks(task, self.nproc, self.events, self._tell, self._hear_launcher, self._begin)
-        self.sampling = Sampling(task, lambda: self.ranks.started, self._tell, self.events.write)
+        self.sampling = Sampling(
+            task, lambda: self.ranks.started, self._tell, self.events.write, self.ranks.watch_start
+        )
         self.channel: Channel | None = None
         self.tls: Tls | None = None  # none where there is one node
         self.neighbours: NeighbourServer | None = None

@@ -12,6 +12,7 @@ from orchestrator.node.agent.missing_module import Lacking, missing_in_words, mi
 from orchestrator.node.agent.missing_rank import missing_rank
 from orchestrator.node.agent.stall_detector import culprit_of_hang
 from orchestrator.node.agent.standstill import Standstill
+from orchestrator.node.agent.start_watch import why_it_waits
 from orchestrator.node.container.argv import odd_image, short
 from orchestrator.protocol import restart
 from orchestrator.protocol.checkpoints.checksum import Algorithm, agreed
@@ -54,7 +55,7 @@ class Phase(StrEnum):
     """The outcome is recorded, and every node has been told; whoever joins now is told as well."""
 
 
-OF_AN_ATTEMPT = ("ready", "handed_over", "exit", "idle", "stall", "moved", "patience", "unused")
+OF_AN_ATTEMPT = ("ready", "handed_over", "exit", "idle", "stall", "moved", "patience", "unused", "waits")
 BEFORE_THE_RANKS = (Phase.JOINING, Phase.CHECKING, Phase.PREPARING)  # each has a deadline
 
 
@@ -189,6 +190,10 @@ class Leader:
     stacks_asked: float | None = None
     stacks_owed: set[int] = field(default_factory=set)  # nodes that have not answered yet
     hang_at: float | None = None
+    waits: Message = field(
+        default_factory=dict
+    )  # node 0's report that its ranks compute nothing, until it is explained
+    why_waiting: str = ""  # the explanation
 
     def __post_init__(self) -> None:
         self.attempt = self.task.attempt
@@ -490,6 +495,27 @@ class Leader:
         recorders = message.get("recorders") or {}
         self.recorders.update({int(rank): groups for rank, groups in recorders.items() if groups})
         self.record("stacks", attempt=self.attempt, ranks=message["ranks"], recorders=recorders)
+        if self.waits and not self.stacks_owed:
+            self._explain_start()
+
+    def _on_waits(self, node: int, message: Message, now: float) -> None:
+        """Request stacks because no rank of node 0 computes, or withdraw the explanation because one computes again."""
+        if self.phase is not Phase.RUNNING:
+            return
+        self.waits = message if message["seconds"] else {}
+        if self.waits:
+            self._ask_for_stacks(now)
+        elif self.why_waiting:
+            self.why_waiting = ""
+            self.record("unjoined", attempt=self.attempt, words="")
+
+    def _explain_start(self) -> None:
+        """Record for whom the ranks wait, if they wait for others to join."""
+        seconds, port, self.waits = self.waits["seconds"], self.waits["unused_port"], {}
+        world = range(sum(hello.nproc for hello in self.hellos.values()))
+        self.why_waiting = why_it_waits(self.stacks, world, [each["rank"] for each in self.exits], seconds, port)
+        if self.why_waiting:
+            self.record("unjoined", attempt=self.attempt, words=self.why_waiting)
 
     def _blame_hang(self, now: float) -> None:
         """Make the rank that the others wait for the attempt's failure."""
@@ -502,6 +528,7 @@ class Leader:
             f"rank {stall['rank']} has stood still in {stall['phase']} at step {stall['step']} "
             f"for {stall['seconds']:.0f} s (limit {stall['limit']:.0f} s){how}"
         )
+        words += f"; {self.why_waiting}" if self.why_waiting else ""
         frames = list(seen.get("frames") or [])
         self.hang_at = None
         self._note_exit({
@@ -580,6 +607,7 @@ class Leader:
         self.standstill, self.stacks, self.recorders = Standstill(), {}, {}
         self.sought, self.lacking = "", set()
         self.stacks_asked, self.hang_at = None, None
+        self.waits, self.why_waiting = {}, ""
         store = self._store_addrs()
         for node in self.hellos:
             self.send(node, {"kind": "prepare", "attempt": self.attempt, "store_addr": store[0] if store else ""})

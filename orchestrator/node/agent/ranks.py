@@ -20,6 +20,7 @@ from orchestrator.node.agent.launcher_process import setup_failure
 from orchestrator.node.agent.offer import Offer
 from orchestrator.node.agent.sampling.loop import Started
 from orchestrator.node.agent.stall_detector import HeartbeatReader, read_heartbeat
+from orchestrator.node.agent.start_watch import StartWatch
 from orchestrator.node.container.engine import EngineError
 from orchestrator.node.container.prepare import container_id, pinned, refusal
 from orchestrator.node.environments.folder import BrokenEnvironmentError, hold
@@ -39,6 +40,7 @@ from orchestrator.protocol.gpu_errors import gpu_error_of
 from orchestrator.protocol.layout import attempt_folder, node_folder, result_file
 from orchestrator.protocol.masking import masked_json
 from orchestrator.protocol.reading import read_regular
+from orchestrator.protocol.samples import Sample
 from orchestrator.protocol.task import NodeTask, copies_checkpoints
 
 Message = dict[str, Any]
@@ -77,6 +79,8 @@ class Ranks:
         self.started = Started()
         self.members: set[int] = set()  # the ranks of this node; another launcher's count as one that runs
         self.heartbeats = HeartbeatReader(task.hang)
+        self.start_watch = StartWatch()
+        self.master_port, self.unused_port = 0, 0  # unused_port: the store's, as long as no process has connected to it
         self.launcher = launcher_process.LauncherProcess(self.task, hear)
         self.is_launcher_gone = False
         self.stop_deadline: float | None = None
@@ -154,6 +158,7 @@ class Ranks:
         self.running, self.members = (set(range(offset, offset + nproc)) for _ in range(2))
         if self.task.launcher in ("torchrun", "accelerate"):
             self.running = {offset}
+        self.master_port, self.unused_port = master_port, 0
         where = {"master_addr": master_addr, "master_port": master_port, "network": network}
         ranks = [offset, offset + nproc]
         self.begun, self.told_to_stop, self.orphaned = self.attempt, False, {}
@@ -183,6 +188,13 @@ class Ranks:
     def ask_for_stacks(self) -> None:
         """Have the launcher say where its ranks stand."""
         self.launcher.send({"kind": "stacks"})
+
+    def watch_start(self, sample: Sample) -> None:
+        """Report to the leader that no rank of node 0 has computed for a minute, or that one computes again."""
+        if self.task.node_rank or (seconds := self.start_watch.add(sample)) is None:
+            return
+        waits = {"kind": "waits", "attempt": sample.attempt, "seconds": seconds, "unused_port": self.unused_port}
+        self.tell(waits)
 
     def find_module(self, module: str) -> None:
         """Have the launcher report whether its interpreter finds a module."""
@@ -264,6 +276,8 @@ class Ranks:
             self.begin(self._became_ready(message))
         elif kind in ("stacks", "found"):
             self.tell({"kind": kind, **message})
+        elif kind == "dialed":
+            self.unused_port = 0
         elif kind == "trouble":
             self._trouble(message["reason"], "infra")
         elif kind == "gone":
@@ -273,6 +287,7 @@ class Ranks:
 
     def _record(self, kind: str, message: Message) -> None:
         if kind == "started":
+            self.unused_port = self.master_port if message.pop("holds_port", False) else 0
             self.started = Started.of(message)
         self.events.write(f"launcher_{kind}", **message)
 

@@ -67,7 +67,9 @@ def replay(path: str) -> int:
 def _rank(task: NodeTask, binding: Binding, order: dict[str, Any]) -> int:
     environment = {**launcher_environment(task, binding.nproc), **_variables(task, binding, order)}
     try:
-        return _in_foreground(after_setup(task, rank_argv(task)), environment, task.code_dir)
+        return _in_foreground(
+            after_setup(task, rank_argv(task, order["rank"] - binding.rank_offset)), environment, task.code_dir
+        )
     except OSError as error:
         print(f"orch: rank {order['rank']} can't be started with {task.python}: {error}", file=sys.stderr)
         return 1

@@ -210,7 +210,8 @@ class Launcher:
                 return child
         if self.listening is not None:
             self.selector.register(self.listening, selectors.EVENT_READ, "store")
-        self.report("started", pids={rank: process.pid for rank, process in self.ranks.items()})
+        pids = {rank: process.pid for rank, process in self.ranks.items()}
+        self.report("started", pids=pids, holds_port=self.listening is not None)
         return None
 
     def _release_port(self) -> None:
@@ -269,6 +270,7 @@ class Launcher:
             master_listen_fd=self.listening.detach(),
         )
         self.listening = None
+        self.report("dialed")
 
     def _order_stop(self, grace: float) -> None:
         """Send the ranks TERM now, and KILL after `grace` seconds.

@@ -21,6 +21,7 @@ _THREAD = re.compile(r"^(Current thread|Thread) .*most recent call first\):$", r
 _COLLECTIVE = re.compile(
     r"all_?reduce|all_?gather|reduce_?scatter|all_to_all|broadcast|barrier|distributed_c10d|backward|\brecv\b|\bwait\b"
 )
+_OWN = "/orchestrator/node/launcher/rank/"  # around torch's functions: own_store.py, patience.py
 MAX_TEXT = 200_000
 
 
@@ -138,7 +139,7 @@ def describe(pid: int, path: str) -> dict[str, Any]:
     """Return a process's state, whether its main thread waits in a collective (None: unknown), where, its frames."""
     frames = main_frames(_tail(path))
     in_collective = bool(_COLLECTIVE.search("\n".join(frames[:4]))) if frames else None
-    where = next((frame for frame in frames if "/torch/" not in frame), None)
+    where = next((frame for frame in frames if "/torch/" not in frame and _OWN not in frame), None)
     return {"state": state_of(pid), "in_collective": in_collective, "where": where, "frames": frames[:12]}
 
 

@@ -82,7 +82,7 @@ def as_it_was(one: Rank) -> str:
     ]
     head.append("# it writes where its run did: results, metrics, checkpoints")
     head += notes_on_secrets(one.launch)
-    return redacted(one.run, "\n".join([*before, *head, by_hand(task, rank_argv(task), variables)]))
+    return redacted(one.run, "\n".join([*before, *head, by_hand(task, rank_argv(task, one.local_rank), variables)]))
 
 
 def replay(one: Rank, shell: Mapping[str, str], *, here: bool, alone: bool, afresh: bool, terminal: bool) -> Way:

@@ -79,6 +79,7 @@ def hand_over(
         "given": [name.rstrip("=") for name in prepared.given],
         "shell": {**prepared.environment.env, **prepared.environment.secrets, **prepared.hidden},
         "waits": prepared.waits,
+        "spawns": prepared.spawning is not None,
     }
     with tempfile.TemporaryDirectory(prefix="orch-") as folder:
         payload = json.dumps(head).encode() + b"\n" + _packed(prepared, Path(folder) / "code", tell)
@@ -157,8 +158,9 @@ def accept(root: Path, stream: IO[bytes]) -> str:
             paths[what] = Path(folder) / f"{what}.yaml"
             paths[what].write_text(json.dumps(head[what]))  # JSON is YAML
         request = prepare.Request(
-            str(paths["job"]), str(paths["profile"]), env=tuple(head["given"]), waits=head["waits"]
-        )
+            str(paths["job"]), str(paths["profile"]), env=tuple(head["given"]), waits=head["waits"],
+            flags={"profile.nodes": head["profile"].get("nodes")}, keeps_ranks=not head.get("spawns"),
+        )  # fmt: skip
         if head["format"] == FORMAT:
             return submit.submit(root, prepare.prepare(root, request)).run_id
         from orchestrator.operations.submission import sweep  # noqa: PLC0415 (most runs are no points)

@@ -53,6 +53,10 @@ _SRUN_SHORT: Final = {
     "W": "wait", "D": "chdir", "d": "dependency", "L": "licenses", "m": "distribution", "B": "extra_node_info",
 }  # fmt: skip
 
+# Launchers that tell each rank its local rank by an option of the program, unless the line has --use_env or
+# --no_local_rank. torch before 2.0 wrote --local_rank; prepare() chooses the spelling that the program knows.
+_LOCAL_RANK: Final = {"torch.distributed.launch": "--local-rank", "deepspeed": "--local_rank"}
+
 
 @dataclass
 class Pasted:
@@ -63,6 +67,7 @@ class Pasted:
     target: str = ""
     args: list[str] = field(default_factory=list)
     launcher: str = ""
+    local_rank_option: str = ""  # by which the launcher tells each rank its local rank
     nodes: int | None = None
     nproc: int | str | None = None
     nproc_is_default: bool = False  # the launcher's own, which the line does not name
@@ -87,6 +92,8 @@ def job_of(pasted: Pasted, name: str | None = None) -> dict[str, Any]:
     else:
         job[pasted.kind] = pasted.target
         job |= {"args": list(pasted.args)} if pasted.args else {}
+    if pasted.local_rank_option:
+        job["local_rank_option"] = pasted.local_rank_option
     if pasted.env:
         job["env"] = dict(pasted.env)
     slurm = pasted.slurm or {}
@@ -230,6 +237,8 @@ def _entry(words: list[str], options: dict[str, str], launcher: str, pasted: Pas
     if not words:
         raise UsageError(f"the command names no script after the options of {launcher}", "as in: torchrun train.py")
     pasted.launcher = launcher
+    if option := _LOCAL_RANK.get(launcher):
+        pasted.local_rank_option = "" if {"use_env", "no_local_rank"} & set(options) else option
     pasted.target, pasted.args = words[0], words[1:]
     if "no_python" in options:
         pasted.kind = "command"
@@ -260,7 +269,15 @@ def _highest(options: dict[str, str], name: str, separator: str, pasted: Pasted)
 
 
 def _torchrun(words: list[str], pasted: Pasted) -> None:
-    options, words = _options(words, _TORCHRUN_FLAGS, "torchrun")
+    _torch(words, pasted, "torchrun")
+
+
+def _torch_launch(words: list[str], pasted: Pasted) -> None:
+    _torch(words, pasted, "torch.distributed.launch")
+
+
+def _torch(words: list[str], pasted: Pasted, launcher: str) -> None:
+    options, words = _options(words, _TORCHRUN_FLAGS, launcher)
     pasted.nodes = _highest(options, "nnodes", ":", pasted) or pasted.nodes
     pasted.nproc_is_default = "nproc_per_node" not in options
     if options.setdefault("nproc_per_node", "1") in ("auto", "gpu", "cpu", "xpu"):
@@ -269,12 +286,7 @@ def _torchrun(words: list[str], pasted: Pasted) -> None:
         pasted.nproc = _count(options, "nproc_per_node", pasted) or "auto"
     if options.get("max_restarts", "0") != "0":
         pasted.notes.append("--max_restarts was left out: orch has its own budgets, see 'retry' in the job")
-    _entry(words, options, "torchrun", pasted)
-
-
-def _torch_launch(words: list[str], pasted: Pasted) -> None:
-    _torchrun(words, pasted)
-    pasted.notes.append("torch.distributed.launch may pass --local-rank; orch gives LOCAL_RANK as a variable only")
+    _entry(words, options, launcher, pasted)
 
 
 def _accelerate(words: list[str], pasted: Pasted) -> None:

@@ -25,6 +25,7 @@ class Typed:
     nproc_per_node: int | str | None
     python: str | None
     program: str  # the launcher or interpreter as it was typed; empty if there is none
+    names_launcher: bool  # torchrun, srun or another launcher starts the ranks
     notes: tuple[str, ...]
 
 
@@ -42,6 +43,7 @@ def read_line(words: Sequence[str], cwd: Path) -> Typed:
         nproc_per_node=None if pasted.nproc_is_default else pasted.nproc,
         python=os.path.normpath(cwd / pasted.python) if pasted.python else None,
         program=python or (os.path.normpath(cwd / pasted.program) if "/" in pasted.program else pasted.program),
+        names_launcher=bool(pasted.launcher) or pasted.slurm is not None,
         notes=_notes(pasted, python),
     )
 

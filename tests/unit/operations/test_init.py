@@ -85,6 +85,24 @@ def test_launch_lines(
     assert (profile.nodes, profile.nproc_per_node) == (nodes, nproc)
 
 
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("deepspeed --num_gpus=4 train.py", "--local_rank"),
+        ("deepspeed --no_local_rank train.py", None),
+        ("python -m deepspeed.launcher.runner --module pkg.train", "--local_rank"),
+        ("python -m torch.distributed.launch --nproc_per_node=2 train.py", "--local-rank"),
+        ("python -m torch.distributed.launch --use-env train.py", None),
+        ("torchrun train.py", None),
+    ],
+)
+def test_a_launcher_that_passes_the_local_rank_as_an_option_is_imitated(
+    command: str, option: str | None, folder: Path
+) -> None:
+    job, _ = loaded(job_from_command(command), folder)
+    assert job.local_rank_option == option
+
+
 def test_slurm_options_become_a_profile(folder: Path) -> None:
     command = (
         "srun -pgpu -A proj --qos=high -t 90 --mem 64G -c8 --gpus-per-node=a100:4 -C 'a&b' --exclusive "

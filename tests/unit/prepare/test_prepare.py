@@ -14,7 +14,7 @@ from orchestrator.cli.render.plans import shipment_page
 from orchestrator.environments.uv import find_uv
 from orchestrator.errors import UsageError
 from orchestrator.prepare.notes import ranks_of_profile
-from orchestrator.prepare.prepare import Request, Shipment, prepare, shipment
+from orchestrator.prepare.prepare import Request, Shipment, plan_for, prepare, shipment
 
 JOB = """
 script: train.py
@@ -69,6 +69,27 @@ def test_an_argument_that_linux_passes_to_no_program_is_refused(job: Path, tmp_p
     job.write_text("script: train.py\n")
     with pytest.raises(UsageError, match="an argument of the program has 200,000 bytes"):
         prepare(tmp_path, Request(str(job), "local", args=("a", "x" * 200_000)))
+
+
+@pytest.mark.parametrize(
+    ("program", "beside", "option"),
+    [
+        ("add_argument('--local_rank')", "", "--local_rank"),
+        ("add_argument('--local-rank')", "", "--local-rank"),
+        ("add_argument('--local-rank', '--local_rank')", "", "--local-rank"),
+        ("from options import parser", "add_argument('--local_rank')", "--local_rank"),
+        ("from elsewhere import parser", "", "--local-rank"),
+    ],
+)
+def test_the_local_rank_s_option_has_the_spelling_that_the_program_knows(
+    job: Path, tmp_path: Path, program: str, beside: str, option: str
+) -> None:
+    job.write_text("script: train.py\nlocal_rank_option: --local-rank\n")
+    (job.parent / "train.py").write_text(program)
+    (job.parent / "options.py").write_text(beside)
+    prepared = prepare(tmp_path, Request(str(job), "local"))
+    assert prepared.loaded.job.local_rank_option == option
+    assert plan_for(tmp_path, prepared).tasks[0].program.local_rank_option == option
 
 
 def test_the_command_line_says_of_what_to_notify(job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

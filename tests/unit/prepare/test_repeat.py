@@ -155,3 +155,18 @@ def test_the_listing_is_the_snapshots(run: RunDir, tmp_path: Path) -> None:
     (run.path / "code/.orchignore").unlink()
     sizes = take(run.path / "code", tmp_path / "copy", ".orchignore", 1 << 20).listing
     assert "pkg/kept.log" not in sizes  # which is why a repeated run does not ask the patterns again
+
+
+def test_a_program_that_spawns_is_started_once_again_unless_the_repeat_asks_for_more(
+    root: Path, run: RunDir, tmp_path: Path
+) -> None:
+    (tmp_path / "project/train.py").write_text("import torch.multiprocessing as mp\nmp.spawn(print)\n")
+    first = Request(str(tmp_path / "project/job.yaml"), str(tmp_path / "here.yaml"), env=("C=3", "FROM_SHELL"))
+    recorded(root, first, "job-spawn1")
+
+    def ranks(*sets: str) -> list[tuple[int | None, bool]]:
+        plan = plan_for(root, prepare(root, Request("", "", sets=sets, again="job-spawn1")), "job-again2")
+        return [(task.nproc, task.all_gpus) for task in plan.tasks]
+
+    assert ranks() == [(1, True)]
+    assert ranks("profile.nproc_per_node=2") == [(2, False)]

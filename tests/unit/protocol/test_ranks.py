@@ -94,10 +94,12 @@ def test_no_two_ranks_share_a_file() -> None:
         (Program("module", "a.b", ("x",)), ["python3", "-m", "a.b", "x"]),
         (Program("script", "a b.py"), ["python3", "a b.py"]),
         (Program("command", "sh", ("-c", "echo $RANK")), ["sh", "-c", "echo $RANK"]),
+        (Program("script", "t.py", ("x",), "--local_rank"), ["python3", "t.py", "--local_rank=1", "x"]),
+        (Program("module", "a.b", (), "--local-rank"), ["python3", "-m", "a.b", "--local-rank=1"]),
     ],
 )
 def test_argv_of_a_rank(program: Program, argv: list[str]) -> None:
-    assert rank_argv(task(program=program)) == argv
+    assert rank_argv(task(program=program), 1) == argv
 
 
 def test_of_several_instances_of_mig_each_rank_is_shown_its_own() -> None:

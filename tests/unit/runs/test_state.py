@@ -498,6 +498,12 @@ def test_an_idle_run_says_so_until_it_is_busy_again() -> None:
     assert state([*RUNNING, idle, event("used", 0, attempt=0, by=1)], ALIVE).detail == ""
 
 
+def test_a_start_that_waits_for_others_is_explained_until_a_rank_computes() -> None:
+    waits, computes = (event("unjoined", 0, attempt=0, words=words) for words in ("rank 0 waits", ""))
+    assert state([*RUNNING, waits], ALIVE).detail == "rank 0 waits"
+    assert state([*RUNNING, waits, computes], ALIVE).detail == ""
+
+
 def test_a_run_is_hung_until_its_ranks_have_moved_on() -> None:
     hung = [event("stall", 0, attempt=0, rank=rank, full=True, seconds=60.4, phase="train", step=7) for rank in (1, 2)]
     moved = [event("moved", 0, attempt=0, rank=rank) for rank in (2, 1)]

@@ -47,6 +47,7 @@ def run(command: tuple[str, ...], profile: str | None, as_json: bool, detach: bo
     nproc = shared["nproc_per_node"] or typed.nproc_per_node
     shared |= {"nodes": shared["nodes"] or typed.nodes, "nproc_per_node": None if nproc is None else str(nproc)}
     asked = request(typed.job, where, shared, rehearse=rehearse, waits=not no_wait, program=typed.program)
-    asked = replace(asked, flags={**asked.flags, "profile.python": typed.python})
+    flags = {**asked.flags, "profile.python": typed.python}
+    asked = replace(asked, flags=flags, keeps_ranks=typed.names_launcher)
     return start(state_root(), asked, follow=not (detach or dry_run), as_json=as_json, dry_run=dry_run, why=why,
                  line_notes=typed.notes)  # fmt: skip

@@ -43,7 +43,8 @@ class Started:
 class Sampling:
     """The samples of one node, from its agent's start to its end.
 
-    `started` tells of the ranks, `tell` takes what the leader is to know of, `record` writes an event.
+    `started` tells of the ranks, `tell` takes what the leader is to know of, `record` writes an event, `watch` takes
+    each sample.
     """
 
     def __init__(
@@ -52,8 +53,9 @@ class Sampling:
         started: Callable[[], Started],
         tell: Callable[[dict[str, Any]], None],
         record: Callable[..., None],
+        watch: Callable[[Sample], None] = lambda _: None,
     ) -> None:
-        self.task, self.started, self.tell, self.record = task, started, tell, record
+        self.task, self.started, self.tell, self.record, self.watch = task, started, tell, record, watch
         self.node_dir = node_folder(task.run_dir, task.node_rank)
         self.file = SampleFile(samples_file(self.node_dir))
         visible = task.env.get("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES"))
@@ -76,8 +78,10 @@ class Sampling:
             except (OSError, ValueError) as error:  # full, gone: the training does not need this
                 sample = None
                 self._complain(error)
-            if sample is not None and self.idle is not None:
-                self._watch(self.idle, sample)
+            if sample is not None:
+                self.watch(sample)
+                if self.idle is not None:
+                    self._watch(self.idle, sample)
             await asyncio.sleep(FINE_SECONDS)
 
     def look(self, started: Started) -> Sample | None:

@@ -10,7 +10,7 @@ from orchestrator.node.launcher.flight_recorder import recorder_settings
 from orchestrator.node.launcher.rank.exec_hook import files_of
 from orchestrator.node.launcher.rank.forked import RankStart
 from orchestrator.protocol.layout import archive_file, attempt_folder, debugger_file, node_folder
-from orchestrator.protocol.ranks import DEFAULTS, Binding, rank_argv, rank_environment
+from orchestrator.protocol.ranks import DEFAULTS, Binding, rank_args, rank_argv, rank_environment
 from orchestrator.protocol.task import NodeTask
 
 
@@ -54,7 +54,7 @@ def plan_ranks(
             values["archive"] = archive_file(task.run_dir)
             values["members"] = tuple(range(binding.rank_offset, binding.rank_offset + binding.nproc))
         elif task.launcher == "exec" or task.program.kind == "command":
-            values["argv"] = tuple(rank_argv(task))
+            values["argv"] = tuple(rank_argv(task, local_rank))
             if is_python(values["argv"][0]):
                 values["archive"] = archive_file(task.run_dir)
         starts.append(
@@ -62,7 +62,7 @@ def plan_ranks(
                 rank=rank,
                 kind=task.program.kind,
                 target=task.program.target,
-                args=task.program.args,
+                args=tuple(rank_args(task.program, local_rank)),
                 environment=environment,
                 defaults={**defaults, **recorder_settings(folder, torch_version)},
                 cwd=task.code_dir,

@@ -6,11 +6,11 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Sequence
 from datetime import timedelta
-from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any, Callable
+
+from orchestrator.node.launcher.rank.after_import import after_import
 
 LONG = timedelta(days=7)
 MODULE = "torch.distributed.distributed_c10d"
@@ -20,10 +20,7 @@ GROUPS = ("init_process_group", "new_group")
 def stretch_timeouts() -> None:
     """Give every process group a long time-out, whatever the program asks for; also where torch is imported later."""
     os.environ.setdefault("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", str(int(LONG.total_seconds())))
-    if MODULE in sys.modules:
-        _stretch(sys.modules[MODULE])
-    else:
-        sys.meta_path.insert(0, _Finder())
+    after_import(MODULE, _stretch)
 
 
 def _stretch(module: ModuleType) -> None:
@@ -45,23 +42,3 @@ def _longer(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*given.args, **given.kwargs)
 
     return stretched
-
-
-class _Finder:
-    """Finds the one module, and has it changed as soon as it has been loaded."""
-
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Return the module's spec, once."""
-        if name != MODULE:
-            return None
-        sys.meta_path.remove(self)
-        spec = PathFinder.find_spec(name, path, target)
-        if spec is not None and spec.loader is not None:
-            load = spec.loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                load(module)
-                _stretch(module)
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec

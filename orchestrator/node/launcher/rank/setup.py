@@ -7,16 +7,18 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from orchestrator.node.launcher.rank.own_store import tell_stores_apart
 from orchestrator.node.launcher.stacks import answer_with_stacks
 from orchestrator.protocol.ranks import EXIT_NO_RETRY
 
 
 def set_up(setup: Mapping[str, Any]) -> None:
-    """Let the rank answer with its stacks, and in a run that is debugged be patient, or wait for its debugger.
+    """Let the rank answer with its stacks and use a store of its own, and be patient in a run that is debugged.
 
-    `setup` is RankStart's. A rank that can't be debugged ends here, with a sentence.
+    `setup` is RankStart's. The rank that is debugged waits for its debugger, or ends here with an error message.
     """
     answer_with_stacks(setup["stack_file"])
+    tell_stores_apart()
     if setup["debugged"] is None:
         return
     from orchestrator.node.launcher.rank.patience import stretch_timeouts  # noqa: PLC0415 (only where it is debugged)

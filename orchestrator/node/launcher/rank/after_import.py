@@ -1,0 +1,42 @@
+"""Changes a module of the standard library or of torch in a rank, as soon as the rank's program has imported it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Callable
+
+Change = Callable[[ModuleType], None]
+
+
+def after_import(name: str, change: Change) -> None:
+    """Change the module now if it is imported already, else right after its import."""
+    if name in sys.modules:
+        change(sys.modules[name])
+    else:
+        sys.meta_path.insert(0, _Finder(name, change))
+
+
+class _Finder:
+    """Finds one module, once, and changes it after its code has run."""
+
+    def __init__(self, name: str, change: Change) -> None:
+        self.name, self.change = name, change
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Return the module's spec; None for any other module."""
+        if name != self.name:
+            return None
+        sys.meta_path.remove(self)
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                load(module)
+                self.change(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec

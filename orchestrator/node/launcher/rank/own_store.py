@@ -1,0 +1,95 @@
+"""Lets a program use a store of its own, at another port than the MASTER_PORT that its rank was given.
+
+`TORCHELASTIC_USE_AGENT_STORE=True` tells torch that somebody else serves the store, so every process only connects to
+it. orch serves a store at its own port alone. Tutorials choose another port (`os.environ["MASTER_PORT"] = "12355"`,
+`tcp://localhost:23456`), mostly in processes that they spawn, and rank 0 has to serve that store. Older versions of
+torch ignore the port, so that all processes would wait for a store that nobody serves. Newer versions compare the port
+with MASTER_PORT, which the program has changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from orchestrator.node.launcher.rank.after_import import after_import
+
+FLAG, ADDR, PORT = "TORCHELASTIC_USE_AGENT_STORE", "MASTER_ADDR", "MASTER_PORT"
+ROOT = __file__[: -len("/orchestrator/node/launcher/rank/own_store.py")]  # node.pyz
+_IN_A_CHILD = """import sys
+sys.path.insert(0, {root!r})
+try:
+    from orchestrator.node.launcher.rank.own_store import tell_stores_apart
+    tell_stores_apart({served!r})
+except Exception:  # the run's folder is gone
+    pass
+finally:
+    sys.path.remove({root!r})
+"""
+
+
+def tell_stores_apart(served: Mapping[str, str] | None = None) -> None:
+    """Have torch use the launcher's store at its own port alone, in this process and in those that it spawns.
+
+    served: the variables of the launcher's store. Without it they are this process's own.
+    """
+    found = {name: (os.environ if served is None else served).get(name, "") for name in (FLAG, ADDR, PORT)}
+    if found[FLAG] == "True":
+        after_import("torch.distributed.rendezvous", functools.partial(_change_torch, found))
+        after_import("multiprocessing.util", functools.partial(_change_multiprocessing, found))
+
+
+def _change_torch(served: Mapping[str, str], rendezvous: ModuleType) -> None:
+    create = getattr(rendezvous, "_create_c10d_store", None)
+    if create is None:
+        return
+
+    @functools.wraps(create)
+    def create_store(hostname: str, port: int, *args: Any, **kwargs: Any) -> Any:
+        if str(port) != served[PORT]:
+            with _environment({FLAG: ""}):
+                return create(hostname, port, *args, **kwargs)
+        # The store may listen at one address alone, and the program may have written localhost.
+        with _environment(served):
+            return create(served[ADDR], port, *args, **kwargs)
+
+    vars(rendezvous)["_create_c10d_store"] = create_store
+
+
+def _change_multiprocessing(served: Mapping[str, str], util: ModuleType) -> None:
+    """Begin the processes of multiprocessing in the same way: they are new interpreters, which nobody has set up."""
+    spawn = util.spawnv_passfds
+    begin = _IN_A_CHILD.format(root=ROOT, served=dict(served))
+
+    @functools.wraps(spawn)
+    def spawnv_passfds(path: bytes, args: Sequence[Any], passfds: Sequence[int]) -> Any:
+        words = list(args)
+        if "-c" in words[:-1] and "resource_tracker" not in str(words[-1]):
+            code = words.index("-c") + 1
+            words[code] = begin + words[code]
+        return spawn(path, words, passfds)
+
+    vars(util)["spawnv_passfds"] = spawnv_passfds
+
+
+@contextlib.contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set variables for a while; an empty value removes one."""
+    before = {name: os.environ.get(name) for name in values}
+    try:
+        _set(values)
+        yield
+    finally:
+        _set(before)
+
+
+def _set(values: Mapping[str, str | None]) -> None:
+    for name, value in values.items():
+        if value:
+            os.environ[name] = value
+        else:
+            os.environ.pop(name, None)

@@ -1,0 +1,110 @@
+"""Finds out whether a Python program starts its ranks by itself, as PyTorch's tutorial on mp.spawn does.
+
+Such a program is started once on a node. It expects no launcher, so every rank would start all ranks again.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:  # a submit of files that were read before must not wait for pydantic
+    from orchestrator.specs.profile import AnyProfile
+
+_SPAWNS: Final = ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes")
+_OF_A_LAUNCHER: Final = frozenset({"LOCAL_RANK"})
+_OF_A_NODE: Final = frozenset(
+    {"RANK", "WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "SLURM_NODEID", "SLURM_PROCID", "ORCH_NODE_RANK"}
+)
+_OPTIONS: Final = ("--local_rank", "--local-rank")
+
+
+@dataclass(frozen=True)
+class Spawning:
+    """The call by which a program starts its ranks, and whether the program can do so on several nodes."""
+
+    script: str
+    line: int
+    call: str
+    knows_nodes: bool
+
+    def __str__(self) -> str:
+        return f"{self.script}:{self.line} starts its own processes ({self.call})"
+
+
+def spawning_in(text: bytes, script: str) -> Spawning | None:
+    """Return how a program of this text starts its ranks; None if a launcher starts them, or may start them."""
+    try:
+        tree = ast.parse(text)
+        return _spawning_in(tree, script)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the interpreter of the ranks says what is wrong
+        return None
+
+
+def _spawning_in(tree: ast.AST, script: str) -> Spawning | None:
+    """Return the same for a parsed text. A Process counts only if the program itself gives each process its rank."""
+    names = dict(_imported(tree))
+    calls = [(_full_name(each.func, names), each) for each in ast.walk(tree) if isinstance(each, ast.Call)]
+    read = set(_variables_read(tree))
+    options = {each.value for each in ast.walk(tree) if isinstance(each, ast.Constant) and each.value in _OPTIONS}
+    if options or read & _OF_A_LAUNCHER:
+        return None
+    found = [(call, node.lineno) for call, node in calls if call in _SPAWNS]
+    if not found and not read & _OF_A_NODE and any(_joins_with_rank(call, node) for call, node in calls):
+        found = [(call, node.lineno) for call, node in calls if call.rpartition(".")[2] == "Process"]
+    if not found:
+        return None
+    call, line = min(found, key=lambda each: each[1])
+    return Spawning(script, line, call, bool(read & _OF_A_NODE))
+
+
+def once(profile: AnyProfile, *, nodes: int | None) -> AnyProfile:
+    """Return the profile with one rank a node, and with this number of nodes if there is one."""
+    part: dict[str, object] = {"nproc_per_node": 1}
+    if nodes is not None:
+        part["nodes"] = nodes
+    if profile.kind == "ssh":
+        part["hosts"] = tuple(host.model_copy(update={"nproc_per_node": None}) for host in profile.hosts)
+    return profile.model_copy(update=part)
+
+
+def _imported(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yield each imported name, and what it stands for."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((each.asname, each.name) for each in node.names if each.asname)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield from ((each.asname or each.name, f"{node.module}.{each.name}") for each in node.names)
+
+
+def _full_name(node: ast.expr, names: dict[str, str]) -> str:
+    """Return the dotted name of what is called, with imported names in full. A call's result has no name of its own."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    first = [names.get(node.id, node.id)] if isinstance(node, ast.Name) else []
+    return ".".join([*first, *reversed(parts)])
+
+
+def _joins_with_rank(call: str, node: ast.Call) -> bool:
+    """Tell whether the program says itself which rank joins the process group."""
+    return call.rpartition(".")[2] == "init_process_group" and any(each.arg == "rank" for each in node.keywords)
+
+
+def _variables_read(tree: ast.AST) -> Iterator[str]:
+    """Yield the texts that are looked up: by an index, by get(), pop() or getenv(), or by `in`."""
+    for node in ast.walk(tree):
+        asked: ast.expr | None = None
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+            asked = node.slice
+        elif (
+            isinstance(node, ast.Call) and node.args and _full_name(node.func, {}).endswith((".get", "getenv", ".pop"))
+        ):
+            asked = node.args[0]
+        elif isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
+            asked = node.left
+        if isinstance(asked, ast.Constant) and isinstance(asked.value, str):
+            yield asked.value
