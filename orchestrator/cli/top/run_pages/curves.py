@@ -10,6 +10,7 @@ from rich.text import Text
 from orchestrator.cli.render import plot
 from orchestrator.cli.top.page import Again, Look, Press, Step
 from orchestrator.cli.top.run_pages.base import OfRun
+from orchestrator.runs.files.written_metrics import HOW_TO_WRITE
 from orchestrator.runs.store import RunDir
 from orchestrator.views.curves import Axis, Curves
 from orchestrator.views.reader import Reader
@@ -42,7 +43,7 @@ class CurvesPage(OfRun[tuple[Curves, ...]]):
         there = [curves for curves in body if curves.curves]
         if not there:
             names = ", ".join(body[0].names) if body else ""
-            hint = f"they are: {names}; m and n choose" if names else "it has written none to metrics.jsonl yet"
+            hint = f"they are: {names}; m and n choose" if names else f"it has written none yet; {HOW_TO_WRITE}"
             return [Text(f"this run has no {' and no '.join(self.metrics)}: {hint}" if names else f"no curves: {hint}")]
         found: list[Text] = []
         height = max(9, look.height // len(there) + 1)
