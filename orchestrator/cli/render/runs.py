@@ -136,6 +136,7 @@ def status_page(
         "attempt": f"{state.attempt} ({state.restarts} restart{'s' * (state.restarts != 1)})" if state.restarts else "",
         "recovery": recovery_line(state.recovery, now) if state.recovery else "",
         "progress": "" if state.is_final else progress(heartbeat),
+        "metrics": progress(heartbeat) if state.is_final and heartbeat and heartbeat.get("metrics") else "",
         "last line": "" if heartbeat or state.state == RunStatus.FAILED else shown_line(last_line),
         "result": result_line(result),
         "machines": out_of_reach(state, now),

@@ -167,6 +167,13 @@ def names_of_series(run: RunDir) -> set[str]:
     return _whole_series(run).names()
 
 
+def shown_first(names: Iterable[str]) -> str:
+    """Return the metric to show if nobody has named one: the loss, else one with that word in its name."""
+    in_order = sorted(names)
+    losses = [name for name in in_order if "loss" in name]
+    return "loss" if "loss" in losses or not in_order else [*losses, *in_order][0]
+
+
 def _whole_series(run: RunDir) -> Series:
     found = Series(run)
     found.look()

@@ -26,6 +26,11 @@ def files_of_metrics(run: RunDir) -> tuple[Path, Path]:
     return Path(metrics_file(str(run.path))), Path(read_metrics_file(node_folder(str(run.path), 0)))
 
 
+def has_metrics(run: RunDir) -> bool:
+    """Tell whether the run has written anything to one of these files."""
+    return any(path.exists() for path in files_of_metrics(run))
+
+
 def newest_metrics(run: RunDir, attempt: int) -> dict[str, Any] | None:
     """Return the newest step and `metrics` that were read from the program's files in an attempt; None if none."""
     step, values = None, dict[str, float]()

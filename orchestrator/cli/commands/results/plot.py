@@ -36,7 +36,9 @@ def plot(words: tuple[str, ...], metric: str | None, plain: bool, as_json: bool)
     names, metric = (words[:-1], words[-1]) if metric is None and len(words) > 1 else (words, metric)
     _, runs = runs_meant(attended_root(), names)
     of_job = next(filter(None, (metrics.metric_of_job(run.read("run.json")) for run in runs)), None)
-    metric = metric or (of_job.name if of_job is not None else "loss")
+    if metric is None:
+        names_there = {name for run in runs for name in metrics.names_of_series(run)}
+        metric = of_job.name if of_job is not None else metrics.shown_first(names_there)
     found = [(run.run_id, metrics.series(run, metric)) for run in runs]
     curves = [Curve(name, tuple(points)) for name, points in found if points]
     if not curves:

@@ -10,6 +10,7 @@ from rich.text import Text
 from orchestrator.cli.render import plot
 from orchestrator.cli.top.page import Again, Look, Press, Step
 from orchestrator.cli.top.run_pages.base import OfRun
+from orchestrator.runs.files.metrics import shown_first
 from orchestrator.runs.files.written_metrics import HOW_TO_WRITE
 from orchestrator.runs.store import RunDir
 from orchestrator.views.curves import Axis, Curves
@@ -32,7 +33,10 @@ class CurvesPage(OfRun[tuple[Curves, ...]]):
         self.metrics, self.axis, self.smoothing = list(FIRST), Axis.STEP, SMOOTHINGS[0]
 
     def look_at(self, view: RunView) -> tuple[Curves, ...]:
-        """Read the metrics."""
+        """Read the metrics; if neither of the first two is there, another one takes the place of the upper one."""
+        names = self.reader.curves([self.run], "").names
+        if names and set(self.metrics) == set(FIRST) and set(names).isdisjoint(FIRST):
+            self.metrics[0] = shown_first(names)
         return tuple(
             self.reader.curves([self.run], name, self.axis, smoothing=self.smoothing, most=MOST_POINTS)
             for name in self.metrics

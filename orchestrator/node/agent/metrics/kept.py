@@ -109,9 +109,9 @@ class KeptMetrics:
         """Add a value to the row of its step, so that metrics of one step take one line."""
         if self.row and (self.row["step"], self.row["attempt"]) == (step, attempt) and name not in self.row:
             self.row[name] = value
-            return
-        self._end_row()
-        self.row = {"step": step, name: value, "attempt": attempt}
+        else:
+            self._end_row()
+            self.row = {"step": step, name: value, "attempt": attempt}
         if time is not None and math.isfinite(time):
             self.row["time"] = round(time, 3)
 

@@ -7,11 +7,12 @@ import contextlib
 import os
 import threading
 import time
+from bisect import bisect
 from collections.abc import Iterator
 from typing import Callable
 
 from orchestrator.node.agent.metrics.finding import MOST_FILES, Finder, Reader, reader_of
-from orchestrator.node.agent.metrics.following import Point, UnreadableError
+from orchestrator.node.agent.metrics.following import IsOver, Point, UnreadableError
 from orchestrator.node.agent.metrics.kept import KeptMetrics
 from orchestrator.node.agent.metrics.tables import step_folder
 from orchestrator.node.agent.sampling.loop import Started
@@ -24,7 +25,8 @@ LOOK_SECONDS = 2.0  # from one look to the next; longer if a look has taken more
 SHARE = 20  # a look of one second of CPU time is followed by a pause of so many seconds
 MOST_OF_A_LOOK = 0.1  # seconds of CPU time
 MOST_AT_THE_END = 2.0  # seconds of CPU time, after the ranks have ended
-LONGEST_AT_THE_END = 5.0  # seconds that the end of the agent waits for a slow disk
+LONGEST_READ = 4.0  # seconds of one look on a busy machine or a slow disk
+LONGEST_AT_THE_END = 10.0  # seconds after which the end of the agent no longer waits for a disk that hangs
 
 _Stamp = tuple[int, int, int]
 
@@ -36,6 +38,7 @@ class _File:
         self.reader = reader
         self.series = (type(reader), step_folder(reader.followed.path))
         self.stamp: _Stamp | None = None
+        self.is_left = False  # did the last look end before the file?
 
     def new_stamp(self) -> _Stamp | None:
         """Return the present state if it differs from the last one; None if there is nothing to read."""
@@ -66,6 +69,7 @@ class WrittenMetrics:
         self.pids: dict[int, int] = {}
         self.next_search = 0.0
         self.unread: set[str] = set()
+        self.turn = ""  # the file whose reading ended the last look
 
     async def run(self) -> None:
         """Look until the agent ends."""
@@ -85,15 +89,19 @@ class WrittenMetrics:
 
     def look(self, most: float, is_last: bool = False) -> float:
         """Read what is new for `most` seconds of CPU time; return the seconds that were used."""
-        begun = time.thread_time()
+        begun, latest = time.thread_time(), time.monotonic() + LONGEST_READ
+
+        def is_over() -> bool:
+            return time.thread_time() >= begun + most or time.monotonic() >= latest
+
         with self.lock:
             try:
-                self._look(begun + most, is_last)
+                self._look(is_over, is_last)
             except Exception as error:  # noqa: BLE001 (whatever a program has written, the training goes on)
                 self._complain(self.task.run_dir, error)
         return time.thread_time() - begun
 
-    def _look(self, until: float, is_last: bool) -> None:
+    def _look(self, is_over: IsOver, is_last: bool) -> None:
         if self.finder is None:
             self.finder = Finder(self.task)
         if self.kept is None:
@@ -103,10 +111,18 @@ class WrittenMetrics:
             self.attempt, self.owners = started.attempt, {}
         if is_last or time.monotonic() >= self.next_search:
             self._search(self.finder)
-        for path in sorted(self.files):
-            if time.thread_time() < until:
-                self._read(self.files[path], self.kept, until)
-        (self.kept.end if is_last else self.kept.flush)()
+        paths = sorted(self.files)
+        at = bisect(paths, self.turn)  # a large file must not use up the time of the others
+        for path in [*paths[at:], *paths[:at]]:
+            self._read(self.files[path], self.kept, is_over)
+            if self.files[path].is_left:
+                self.turn = path
+                break
+        if is_last:
+            self.kept.end()
+            self._name_unread()
+        else:
+            self.kept.flush()
 
     def _search(self, finder: Finder) -> None:
         begun, used = time.monotonic(), time.thread_time()
@@ -118,26 +134,30 @@ class WrittenMetrics:
         used = time.thread_time() - used
         self.next_search = time.monotonic() + max(LOOK_SECONDS, 2 * SHARE * used, 4 * (time.monotonic() - begun))
 
-    def _read(self, file: _File, kept: KeptMetrics, until: float) -> None:
+    def _name_unread(self) -> None:
+        for path, file in self.files.items():
+            if file.is_left and path not in self.unread:
+                self._complain(path, UnreadableError("the run ended before all of it was read"))
+
+    def _read(self, file: _File, kept: KeptMetrics, is_over: IsOver) -> None:
         stamp = file.new_stamp()
         if stamp is None:
             return
         path = file.reader.followed.path
-        is_whole = True
+        file.is_left = False
 
-        def is_over() -> bool:
-            nonlocal is_whole
-            is_whole = time.thread_time() < until
-            return not is_whole
+        def is_over_now() -> bool:
+            file.is_left = is_over()
+            return file.is_left
 
         try:
-            for point in file.reader.read(is_over):
+            for point in file.reader.read(is_over_now):
                 kept.add(self._named(point, file.series), self.attempt)
         except FileNotFoundError:
             return  # it was removed meanwhile
         except (UnreadableError, OSError) as error:
             self._complain(path, error)
-        if is_whole:
+        if not file.is_left:
             file.stamp = stamp
 
     def _named(self, point: Point, series: tuple[type, str]) -> Point:

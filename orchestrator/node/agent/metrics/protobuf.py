@@ -16,24 +16,27 @@ def fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
     at, size = 0, len(data)
     while at < size:
         key, at = _varint(data, at)
-        number, wire = key >> 3, key & 7
-        if wire == _VARINT:
-            value, at = _varint(data, at)
-            yield number, wire, value
-            continue
+        wire = key & 7
         if wire == _BYTES:
             length, at = _varint(data, at)
+        elif wire == _VARINT:
+            number, at = _varint(data, at)
+            yield key >> 3, wire, number
+            continue
         elif wire in (_FIXED64, _FIXED32):
             length = 8 if wire == _FIXED64 else 4
         else:
             raise ValueError(f"a field has the wire type {wire}")
-        if length > size - at:
+        end = at + length
+        if end > size:
             raise ValueError("a field is cut off")
-        yield number, wire, data[at : at + length]
-        at += length
+        yield key >> 3, wire, data[at:end]
+        at = end
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
+    if at < len(data) and data[at] < 0x80:
+        return data[at], at + 1  # the usual case
     value = 0
     for position, byte in enumerate(data[at : at + _LONGEST_VARINT]):
         value |= (byte & 0x7F) << (7 * position)
