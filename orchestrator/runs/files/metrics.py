@@ -168,8 +168,11 @@ def names_of_series(run: RunDir) -> set[str]:
 
 
 def shown_first(names: Iterable[str]) -> str:
-    """Return the metric to show if nobody has named one: the loss, else one with that word in its name."""
-    in_order = sorted(names)
+    """Return the metric to show if nobody has named one: the loss, else one with that word in its name.
+
+    `train/loss` comes before `val_loss` and `rank_1/train/loss`.
+    """
+    in_order = sorted(names, key=lambda name: ("train" not in name, name.count("/"), name))
     losses = [name for name in in_order if "loss" in name]
     return "loss" if "loss" in losses or not in_order else [*losses, *in_order][0]
 

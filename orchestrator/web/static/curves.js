@@ -103,7 +103,10 @@ export async function curvesPanel(runs, first) {
     const before = names.join();
     names = found.names.length ? found.names : [metric];
     if (!names.includes(metric)) {
-      metric = names.find((name) => name.includes("loss")) ?? names[0];
+      // train/loss comes before val_loss and rank_1/train/loss
+      const rating = (name) => name.split("/").length + (name.includes("train") ? 0 : 1000);
+      const inOrder = [...names].sort((one, other) => rating(one) - rating(other));
+      metric = inOrder.find((name) => name.includes("loss")) ?? inOrder[0];
       await load();
     }
     return names.join() !== before;
