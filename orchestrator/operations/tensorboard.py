@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 from orchestrator.errors import UsageError
 from orchestrator.runs.files.logs import result_of
+from orchestrator.runs.files.written_metrics import HOW_TO_WRITE, files_of_metrics
 from orchestrator.runs.leaving import redaction_of_message
 from orchestrator.runs.store import RunDir
 from orchestrator.trackers.history import new_lines
@@ -32,25 +33,29 @@ def lay_out(runs: Sequence[RunDir], folder: Path) -> list[RunDir]:
     """
     still = []
     for run in runs:
-        told = run.path / FOLDER / TENSORBOARD
-        if told.is_dir():
+        told, (own, of_program) = run.path / FOLDER / TENSORBOARD, files_of_metrics(run)
+        if told.is_dir():  # the tracker is told rank 0's metrics alone
             (folder / run.run_id).symlink_to(told)
-        elif (run.path / "metrics.jsonl").exists():
-            _write(run, folder / run.run_id)
+            if of_program.exists():
+                _write(run, folder / f"{run.run_id}.files", (of_program,))
+        elif own.exists() or of_program.exists():
+            _write(run, folder / run.run_id, (own, of_program))
             still.append(run)
         else:
-            raise UsageError(f"run {run.run_id} has written no metrics yet", "see: docs/trackers.md")
+            raise UsageError(f"run {run.run_id} has written no metrics yet", HOW_TO_WRITE)
     return still
 
 
-def _write(run: RunDir, folder: Path) -> None:
+def _write(run: RunDir, folder: Path, files: Iterable[Path]) -> None:
     from orchestrator.trackers.tensorboard import TensorBoard  # noqa: PLC0415 (most runs have written it themselves)
 
     redact = redaction_of_message(run)
     board, ending = TensorBoard(run, run.record(), redact, folder), run.ending()
-    progress, offset, end = board.begin(Progress()), -1, 0
-    while end != offset:
-        lines, end = new_lines(run.path / "metrics.jsonl", offset := end, redact, has_ended=ending is not None)
-        progress = board.send(progress, lines)
+    progress = board.begin(Progress())
+    for path in files:
+        offset, end = -1, 0
+        while end != offset:
+            lines, end = new_lines(path, offset := end, redact, has_ended=ending is not None)
+            progress = board.send(progress, lines)
     if ending is not None:
         board.end(progress, ending, result_of(run) or {})

@@ -50,6 +50,7 @@ class EventKind:
     )
     SLEPT = "slept"  # the leader did not run for so many seconds: suspended, or paused
     SAMPLING_FAILED = "sampling_failed"  # how busy the node is can't be written, or not be looked at: `reason`
+    METRICS_UNREAD = "metrics_unread"  # a file of metrics can't be read, or not further: `path`, `reason`
     STALL = "stall"  # a rank was silent for half of its limit; `full`: the leader counts the rank as hung
     RANK_EXIT = "rank_exit"  # the code or signal of one rank
     SIGNAL = "signal"  # the agent was sent one; `cancelled` where a cancel is recorded

@@ -10,7 +10,7 @@ _OWN_ON_NODES = (
     r"code\.baseline\.json|node\.pyz|submitit\.pyz|order\.json|shared|given|received\.json|cancel\.json|rank0\.done"
     r"|metrics\.jsonl|result\.json|container|code\.[^/]*\.tmp"
     r"|slurm/([A-Za-z0-9_%-][A-Za-z0-9_.%-]*\.(log|pkl|sh)|\d+(_\d+)*_log\.(out|err)|again\.\d+)"
-    r"|nodes/\d+/([a-z]+\.json|(agent|launcher)\.log|(events|samples)\.jsonl(\.1|\.reserve)?|start_\d+|attempt_\d+"
+    r"|nodes/\d+/([a-z]+\.json|(agent|launcher)\.log|(events|samples|metrics)\.jsonl(\.1|\.reserve)?|start_\d+|attempt_\d+"
     r"|container_\d+\.id|second_copy|scratch|compiled|receiving)"
 )
 _OWN_HERE = (
@@ -62,6 +62,11 @@ def samples_file(node_dir: str) -> str:
 def metrics_file(run_dir: str) -> str:
     """Return where rank 0 appends its metrics."""
     return f"{run_dir}/metrics.jsonl"
+
+
+def read_metrics_file(node_dir: str) -> str:
+    """Return where node 0's agent appends the metrics that it reads from the program's own files."""
+    return f"{node_dir}/metrics.jsonl"
 
 
 def result_file(folder: str) -> str:

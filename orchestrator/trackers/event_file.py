@@ -9,33 +9,13 @@ import struct
 from collections.abc import Iterable
 from typing import Final
 
+from orchestrator.protocol.crc32c import masked_crc32c
+
 VERSION: Final = "brain.Event:2"  # the first event of every file; readers go by it
 _DT_STRING: Final = 7
 _DATA_CLASS_TENSOR: Final = 2
 _START: Final = 1  # of a session: what is there of its first step and later ones is void
-_POLYNOMIAL: Final = 0x82F63B78  # CRC-32C (Castagnoli), reflected
-_MASK: Final = 0xA282EAD8
 _FLOAT32_MAX: Final = 3.4028234663852886e38
-
-
-def _table() -> tuple[int, ...]:
-    rows = []
-    for value in range(256):
-        for _ in range(8):
-            value = value >> 1 ^ (_POLYNOMIAL if value & 1 else 0)  # noqa: PLW2901 (a register that is shifted)
-        rows.append(value)
-    return tuple(rows)
-
-
-_TABLE: Final = _table()
-
-
-def crc32c(data: bytes) -> int:
-    """Return the CRC-32C of some bytes."""
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc = _TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
-    return crc ^ 0xFFFFFFFF
 
 
 def framed(data: bytes) -> bytes:
@@ -45,8 +25,7 @@ def framed(data: bytes) -> bytes:
 
 
 def _masked(data: bytes) -> bytes:
-    crc = crc32c(data)
-    return struct.pack("<I", ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF)
+    return struct.pack("<I", masked_crc32c(data))
 
 
 def header(time: float) -> bytes:

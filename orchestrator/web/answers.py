@@ -16,6 +16,7 @@ from orchestrator.protocol.reading import opened
 from orchestrator.runs.files import checkpoints, metrics
 from orchestrator.runs.files.logs import Selection, log_files
 from orchestrator.runs.files.outputs import Output, outputs_of
+from orchestrator.runs.files.written_metrics import HOW_TO_WRITE
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.run_id import sweep_of
 from orchestrator.runs.store import RunDir
@@ -121,7 +122,7 @@ def curves(reader: Reader, names: list[str], query: Query) -> Json:
         raise UsageError("smoothing is a number from 0 to 1") from error
     runs = [reader.find(name) for name in names[:MOST_CURVES]]
     found: Json = to_json(reader.curves(runs, query.get("metric", "loss"), axis, smoothing=smoothing, most=MOST_POINTS))
-    return found
+    return {**found, "hint": "" if found["names"] else HOW_TO_WRITE}
 
 
 def heat(reader: Reader, name: str) -> Json:

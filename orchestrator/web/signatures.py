@@ -13,7 +13,7 @@ from orchestrator.runs.store import RunDir
 
 _FILES: Final = {
     "state": ("run.json", "events.jsonl", "cancel.json", "verdict.json", "result.json", "checkpoints", "outputs"),
-    "metrics": ("metrics.jsonl",),
+    "metrics": ("metrics.jsonl", "nodes/0/metrics.jsonl"),
 }
 Signatures = Mapping[str, str]
 

@@ -165,6 +165,12 @@ while len(sys.argv) > 2 and not os.path.exists(os.path.expanduser("~/go")):
 with open("last", "w") as file:
     file.write("word")
 """
+TABLE = f"""
+table = open("metrics.csv", "w", 1)
+print("step,acc", "1,0.5", sep="\\n", file=table)
+{LARGE}
+print("2,0.75", file=table)
+"""
 
 
 def assert_large_is_whole(lab: Lab, run: str) -> None:
@@ -201,14 +207,17 @@ def test_a_copy_whose_cable_is_cut_goes_on_when_it_is_asked_for(lab: Lab) -> Non
 )
 def test_outputs_come_while_the_run_goes_on_and_after_the_supervisor_was_killed(lab: Lab) -> None:
     profile = lab.profile(hosts=["n1", "n2"])
-    run = lab.submit(lab.job("held", LARGE, launcher="exec", args=[5, "hold"]), "--profile", profile)
+    run = lab.submit(lab.job("held", TABLE, launcher="exec", args=[5, "hold"]), "--profile", profile)
     for name in ("large", "node_1/large"):
         wait_until((folder(lab, run) / name).exists, f"{name} on the laptop")
+    wait_until(lambda: lab.orch("plot", run, "acc", "--json").code == 0, "the program's metrics on the laptop")
+    assert lab.orch("plot", run, "acc", "--json").json[0]["points"] == [[1, 0.5]]
     kill(lab.supervisor())
     for host in ("n1", "n2"):
         lab.control.file(host, "/home/alice/go").touch()
     assert lab.wait(run).code == 0, lab.orch("why", run).out
     assert outputs(lab, run)["last"] == b"word"
+    assert lab.orch("plot", run, "acc", "--json").json[0]["points"] == [[1, 0.5], [2, 0.75]]
     lab.assert_nothing_left(run)
 
 

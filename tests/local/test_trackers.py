@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from orchestrator.node.agent.metrics.following import Followed
+from orchestrator.node.agent.metrics.wandb import WandbFile
 from orchestrator.node.system.processes import send_signal, wait_gone
 from orchestrator.operations.runs import wait
 from orchestrator.runs.redaction import Redaction
@@ -209,6 +211,11 @@ def test_a_run_is_told_once_through_kills_a_restart_and_a_server_that_was_away(
     assert [(row["step"], row["train/loss"]) for row in rows] == [(step, 1 / (step + 1)) for step in range(25)]
     later = {line["step"]: line["time"] for line in lines_of(run)}
     assert [row["_timestamp"] for row in rows] == list(later.values())
+    (offline,) = (run.path / "trackers/wandb").glob("offline-run-*/run-*.wandb")
+    points = WandbFile(Followed(str(offline), str(run.path))).read(lambda: False)
+    assert [(point.step, point.values["train/loss"]) for point in points] == [
+        (step, 1 / (step + 1)) for step in range(25)
+    ]
 
 
 def test_tensorboard_shows_runs_that_nobody_told_it_of(orch: Orch) -> None:

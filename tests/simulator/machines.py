@@ -134,6 +134,18 @@ class SimulatedLauncher:
         self.is_up, self.running = False, set()
 
 
+class NoMetrics:
+    """No files of the program's are read for metrics."""
+
+    def __init__(self, *_: object) -> None: ...
+
+    async def run(self) -> None: ...
+
+    async def end(self) -> None: ...
+
+    def note(self, started: object) -> None: ...
+
+
 class NoSampling:
     """A node that is not sampled."""
 
@@ -162,6 +174,7 @@ def simulated(network: Network, on_event: Callable[[int, Message], None]) -> Ite
     new: list[tuple[Any, Mapping[str, Any]]] = [
         (agent, {
             "time": clock, "in_thread": _here_and_now, "EventLog": MemoryLog, "Sampling": NoSampling,
+            "WrittenMetrics": NoMetrics,
             "Tls": SimpleNamespace(of=lambda _: VirtualTls(network, here.get())), "adopt_orphans": lambda: None,
             "socket": SimpleNamespace(gethostname=lambda: here.get().name), "network_environment": lambda *_: {},
             "end_marked": lambda *_: (0, []), "end_descendants": lambda _: 0, "remove_compiled": lambda _: None,

@@ -77,7 +77,7 @@ class Copy:
     def _growing(self) -> Iterator[str]:
         folder = self.run.node(self.node)
         paths = [*folder.glob("attempt_*/rank_*.log"), *folder.glob("attempt_*/result_*"), *folder.glob("*.log")]
-        paths += [folder / "events.jsonl", folder / "samples.jsonl"]
+        paths += [folder / "events.jsonl", folder / "samples.jsonl", folder / "metrics.jsonl"]
         whole = [self.run.path / "metrics.jsonl", *self.run.path.glob("slurm/*.log")] if self.node == 0 else []
         for path in [*paths, *whole]:
             if path.exists():

@@ -130,7 +130,7 @@ def prepare_node(
         session.call("container", task_json(replace(task, credentials="", secrets={})), timeout=None)
     send_code(session, run, workdir, task.code_dir)
     if is_new:
-        names = [f"nodes/{task.node_rank}/{name}" for name in ("events.jsonl", "samples.jsonl")]
+        names = [f"nodes/{task.node_rank}/{name}" for name in ("events.jsonl", "samples.jsonl", "metrics.jsonl")]
         names += ["metrics.jsonl"] if task.node_rank == 0 else []
         for name in names:
             if (run.path / name).exists():

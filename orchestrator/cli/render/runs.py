@@ -29,13 +29,23 @@ def progress(heartbeat: Mapping[str, Any] | None) -> str:
     known = {key: value for key, value in heartbeat.items() if isinstance(value, int | float)}
     step, total = known.get("step", 0), known.get("total")
     parts = [f"step {step}/{total} ({100 * step / total:.0f} %)" if total else f"step {step}"]
-    if "loss" in known:
-        parts.append(f"loss {known['loss']:.4f}")
+    if shown := _shown_metric(heartbeat):
+        parts.append(shown)
     if known.get("rate"):
         parts.append(f"{known['rate']:,.0f} samples/s")
     if known.get("eta"):
         parts.append(f"ETA {duration(known['eta'])}")
     return ", ".join(parts)
+
+
+def _shown_metric(heartbeat: Mapping[str, Any]) -> str:
+    """Return the loss, else the first metric that has it in its name, else the first one."""
+    metrics = heartbeat.get("metrics")
+    known = {**(metrics if isinstance(metrics, Mapping) else {}), **heartbeat}
+    loss = next((name for name in known if "loss" in name), "")
+    name = "loss" if "loss" in known else loss or next(iter(metrics), "") if metrics else ""
+    value = known.get(name)
+    return f"{one_line(name)} {value:.4f}" if isinstance(value, int | float) else ""
 
 
 def result_line(result: Mapping[str, Any] | None) -> str:
@@ -126,6 +136,7 @@ def status_page(
         "attempt": f"{state.attempt} ({state.restarts} restart{'s' * (state.restarts != 1)})" if state.restarts else "",
         "recovery": recovery_line(state.recovery, now) if state.recovery else "",
         "progress": "" if state.is_final else progress(heartbeat),
+        "metrics": progress(heartbeat) if state.is_final and heartbeat and heartbeat.get("metrics") else "",
         "last line": "" if heartbeat or state.state == RunStatus.FAILED else shown_line(last_line),
         "result": result_line(result),
         "machines": out_of_reach(state, now),

@@ -21,6 +21,7 @@ from orchestrator.node.agent.joining import join
 from orchestrator.node.agent.leader import HEARTBEAT_SECONDS
 from orchestrator.node.agent.leader_service import LeaderService
 from orchestrator.node.agent.members import introduce
+from orchestrator.node.agent.metrics.loop import WrittenMetrics
 from orchestrator.node.agent.neighbour import NeighbourServer, probe
 from orchestrator.node.agent.ranks import Ranks
 from orchestrator.node.agent.sampling.loop import Sampling
@@ -68,6 +69,7 @@ class Agent:
         self.sampling = Sampling(
             task, lambda: self.ranks.started, self._tell, self.events.write, self.ranks.watch_start
         )
+        self.metrics = WrittenMetrics(task, lambda: self.ranks.started, self.events.write)
         self.channel: Channel | None = None
         self.tls: Tls | None = None  # none where there is one node
         self.neighbours: NeighbourServer | None = None
@@ -95,6 +97,8 @@ class Agent:
         self._begin(self._tick())
         if self.task.sampling:
             self._begin(self.sampling.run())
+        if self.task.node_rank == 0:
+            self._begin(self.metrics.run())
         while self.outcome is None:
             source, message = await self.inbox.get()
             await getattr(self, f"_from_{source}")(message)
@@ -253,6 +257,7 @@ class Agent:
 
     async def _from_launcher(self, message: Message) -> None:
         await self.ranks.report(message)
+        self.metrics.note(self.ranks.started)
 
     async def _from_signal(self, message: Message) -> None:
         cancel = self._cancelled()
@@ -341,6 +346,8 @@ class Agent:
         killed, survivors = await in_thread(end_marked, self.task.run_id, self.task.node_rank)
         stray = await in_thread(end_descendants, os.getpid())
         killed += stray
+        if self.task.node_rank == 0:
+            await self.metrics.end()
         self.events.write("agent_ended", outcome=outcome, code=code, swept=killed, joules=self.sampling.end(),
                           survivors=[s.pid for s in survivors], containers=left)  # fmt: skip
         self.events.close()

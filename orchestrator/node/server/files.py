@@ -28,8 +28,9 @@ _RESULT = re.compile(r"result_\d+\.(json|pt)|flight_\d{1,6}")
 _WHOLE = re.compile(r"(error|stacks|warm)[A-Za-z0-9_.-]{0,80}\.(json|txt)")
 _ATTEMPT = re.compile(r"attempt_\d+")
 _SAMPLES = "samples.jsonl"
-_OF_NODE = ("agent.log", "launcher.log", "agent.json", "events.jsonl", _SAMPLES)
-_OF_RUN = ("metrics.jsonl", "result.json", "rank0.done")  # rank 0's and its launcher's: node 0's alone
+_METRICS = "metrics.jsonl"  # in the run's folder rank 0's, in the node's folder read from the program's own files
+_OF_NODE = ("agent.log", "launcher.log", "agent.json", "events.jsonl", _SAMPLES, _METRICS)
+_OF_RUN = (_METRICS, "result.json", "rank0.done")  # rank 0's and its launcher's: node 0's alone
 _SLURM_LOG = re.compile(r"slurm/[A-Za-z0-9_%-][A-Za-z0-9_.%-]{0,80}\.log")
 
 
@@ -48,7 +49,7 @@ def is_written_by(node: int, name: str) -> bool:
 def is_of_progress(name: str) -> bool:
     """Return whether a file only tells how far the ranks are: no decision about a run follows from it."""
     last = name.rpartition("/")[2]
-    return last in ("metrics.jsonl", _SAMPLES) or _BEAT.fullmatch(last) is not None or _LOG.fullmatch(last) is not None
+    return last in (_METRICS, _SAMPLES) or _BEAT.fullmatch(last) is not None or _LOG.fullmatch(last) is not None
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,8 @@ def _files(run_dir: str, node: int, ranks: list[int] | None, *, beats: bool) -> 
     if node == 0:
         found += [(f"slurm/{name}", True) for name in sorted(_names(f"{run_dir}/slurm"))]
         found = [each for each in found if not each[0].startswith("slurm/") or _SLURM_LOG.fullmatch(each[0])]
-        found += [(name, name == "metrics.jsonl") for name in _OF_RUN]
+        found += [(name, name == _METRICS) for name in _OF_RUN]
+        found.append((f"{folder}/{_METRICS}", True))
     found += [(f"{folder}/{name}", True) for name in ("agent.log", "launcher.log")]
     return [*found, (f"{folder}/agent.json", False), (f"{folder}/events.jsonl", True)]
 

@@ -20,6 +20,7 @@ from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.ranks import bind
 from orchestrator.protocol.terminal_lines import TerminalLines
 from orchestrator.runs.files.file_cache import FileCache
+from orchestrator.runs.files.written_metrics import newest_metrics
 from orchestrator.runs.store import RunDir, read_lines
 
 if TYPE_CHECKING:
@@ -291,14 +292,17 @@ def last_line(run: RunDir, attempt: int) -> str:
 
 
 def beat_of(run: RunDir, attempt: int, rank: int = 0) -> dict[str, Any] | None:
-    """Return the last beat of a rank: step, total, phase, loss, rate, eta; None when it has written none."""
+    """Return the last beat of a rank: step, total, phase, loss, rate, eta; None if it has written none.
+
+    A program without beats is known by the metrics in its own files: its step, and `metrics` with the newest values.
+    """
     for path in run.path.glob(f"nodes/{'*' if rank else 0}/attempt_{attempt}/beat_{rank}"):
         try:
             data = reading.read_json(path, MOST_BEAT, run.path)
         except (OSError, ValueError):  # caught in the middle of a write: the next look finds it whole
             return None
         return data if isinstance(data, dict) else None
-    return None
+    return None if rank else newest_metrics(run, attempt)
 
 
 def beats_of(run: RunDir, attempt: int) -> dict[int, dict[str, Any]]:
@@ -311,6 +315,8 @@ def beats_of(run: RunDir, attempt: int) -> dict[int, dict[str, Any]]:
                     data = parse_json(text)
                     if isinstance(data, dict):
                         found[int(name[5:])] = data
+    if 0 not in found and (of_metrics := newest_metrics(run, attempt)) is not None:
+        found[0] = of_metrics
     return found
 
 

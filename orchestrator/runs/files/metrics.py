@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final, NamedTuple, TypeGuard
+from typing import Any, Final, NamedTuple
 
 from orchestrator.errors import StoreError, UsageError
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.metric import Better, JobMetric, kept_by
 from orchestrator.protocol.reading import opened
 from orchestrator.runs.files.logs import result_of
+from orchestrator.runs.files.written_metrics import HOW_TO_WRITE, OF_LINE, files_of_metrics, is_number
 from orchestrator.runs.store import RunDir, read_lines
 
 MOST_OF_A_LINE: Final = 1 << 20  # bytes; the rest of a longer line is read as another line, which is not JSON
-_NO_METRICS: Final = frozenset({"step", "attempt", "time"})
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,8 @@ def metrics_of(run: RunDir) -> dict[str, float]:
     """Return the numbers that a run has left: those of its result, else the newest of each name among its metrics."""
     found: dict[str, float] = {}
     try:
-        lines = [*read_lines(run.path / "metrics.jsonl"), result_of(run) or {}]
+        own, of_program = files_of_metrics(run)
+        lines = [*read_lines(of_program, run.path), *read_lines(own), result_of(run) or {}]
     except StoreError:
         return {}
     for line in lines:
@@ -87,16 +87,38 @@ class Value(NamedTuple):
 
 
 class Series:
-    """What a run has written to metrics.jsonl by step; a second look reads only what was appended since."""
+    """The metrics of a run by step; a second look reads only what was appended since."""
 
     def __init__(self, run: RunDir) -> None:
-        self._path = f"{run.path}/metrics.jsonl"
-        self._offset, self._inode = 0, -1
-        self._columns: dict[tuple[str, str], dict[float, Value]] = {}  # by the kind of line and the name
+        self._files = [_Columns(str(path), str(run.path)) for path in files_of_metrics(run)]
 
     def look(self) -> None:
         """Read what is new; nothing of a file that can't be read."""
-        with contextlib.suppress(OSError), opened(self._path) as file:
+        for file in self._files:
+            file.look()
+
+    def values(self, metric: str) -> list[Value]:
+        """Return the values of a metric; `kind.metric` are those of one kind of line, else of the most frequent.
+
+        If a restart has repeated steps, the later values count. Rank 0's own file comes first.
+        """
+        return next(filter(None, (file.values(metric) for file in self._files)), [])
+
+    def names(self) -> set[str]:
+        """Return the metrics that are there."""
+        return {name for file in self._files for name in file.names()}
+
+
+class _Columns:
+    """The values in one file of metrics, by the kind of line and the name."""
+
+    def __init__(self, path: str, below: str) -> None:
+        self._path, self._below = path, below
+        self._offset, self._inode = 0, -1
+        self._columns: dict[tuple[str, str], dict[float, Value]] = {}
+
+    def look(self) -> None:
+        with contextlib.suppress(OSError), opened(self._path, self._below) as file:
             found = os.fstat(file.fileno())
             if found.st_ino != self._inode or found.st_size < self._offset:
                 self._offset, self._inode, self._columns = 0, found.st_ino, {}
@@ -108,10 +130,6 @@ class Series:
                 self._offset += len(line)
 
     def values(self, metric: str) -> list[Value]:
-        """Return the values of a metric; `kind.metric` are those of one kind of line, else of the most frequent.
-
-        Of steps that a restart has done again, the later values.
-        """
         asked_kind, _, rest = metric.partition(".")
         columns = [
             column
@@ -122,7 +140,6 @@ class Series:
         return [most[step] for step in sorted(most)]
 
     def names(self) -> set[str]:
-        """Return the metrics that are there."""
         return {name for _, name in self._columns}
 
     def _take(self, line: bytes) -> None:
@@ -135,7 +152,7 @@ class Series:
         time, kind = found.get("time"), str(found.get("kind"))
         written = float(time) if is_number(time) else None
         for name, value in found.items():
-            if name not in _NO_METRICS and is_number(value):
+            if name not in OF_LINE and is_number(value):
                 column = self._columns.setdefault((kind, name), {})
                 column[float(step)] = Value(float(step), written, float(value))
 
@@ -150,17 +167,20 @@ def names_of_series(run: RunDir) -> set[str]:
     return _whole_series(run).names()
 
 
+def shown_first(names: Iterable[str]) -> str:
+    """Return the metric to show if nobody has named one: the loss, else one with that word in its name.
+
+    `train/loss` comes before `val_loss` and `rank_1/train/loss`.
+    """
+    in_order = sorted(names, key=lambda name: ("train" not in name, name.count("/"), name))
+    losses = [name for name in in_order if "loss" in name]
+    return "loss" if "loss" in losses or not in_order else [*losses, *in_order][0]
+
+
 def _whole_series(run: RunDir) -> Series:
     found = Series(run)
     found.look()
     return found
-
-
-def is_number(value: object) -> TypeGuard[int | float]:
-    """Tell whether a value is a number that a float can be."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return False
-    return -sys.float_info.max <= value <= sys.float_info.max  # a number in JSON may have any length
 
 
 def ranked(rows: Iterable[Ranked], *, better: Better) -> list[Ranked]:
@@ -184,4 +204,4 @@ def check_metric(metric: str, found: Sequence[Mapping[str, float]]) -> None:
 def names_of(found: Sequence[Mapping[str, float]]) -> str:
     """Return which metrics the runs have, as a hint."""
     names = sorted({name for each in found for name in each})
-    return f"they have: {', '.join(names)}" if names else "none of them has left a number yet"
+    return f"they have: {', '.join(names)}" if names else f"none of them has left a number yet; {HOW_TO_WRITE}"

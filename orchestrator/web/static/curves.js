@@ -43,7 +43,7 @@ export async function curvesPanel(runs, first) {
     plot = null;
     const values = data();
     if (!values) {
-      fill(place, make("p", {}, `No run of these has a metric '${metric}' yet.`));
+      fill(place, make("p", {}, `No run of these has a metric '${metric}' yet.${found.hint ? ` To see one, ${found.hint}.` : ""}`));
       return;
     }
     fill(place);
@@ -91,21 +91,39 @@ export async function curvesPanel(runs, first) {
   async function refresh() {
     const before = found.curves.map((curve) => curve.run_id).join();
     await load();
+    if (await choose()) offer();
     const values = data();
     if (!plot || !values || before !== found.curves.map((curve) => curve.run_id).join()) draw();
     else plot.setData(values, !isZoomed);
     tell();
   }
 
-  await load();
-  const names = found.names.length ? found.names : [metric];
-  if (!names.includes(metric)) {
-    metric = names[0];
-    await load();
+  // Takes a metric that is there if the present one is not; returns whether there are other metrics to choose from.
+  async function choose() {
+    const before = names.join();
+    names = found.names.length ? found.names : [metric];
+    if (!names.includes(metric)) {
+      // train/loss comes before val_loss and rank_1/train/loss
+      const rating = (name) => name.split("/").length + (name.includes("train") ? 0 : 1000);
+      const inOrder = [...names].sort((one, other) => rating(one) - rating(other));
+      metric = inOrder.find((name) => name.includes("loss")) ?? inOrder[0];
+      await load();
+    }
+    return names.join() !== before;
   }
+
+  function offer() {
+    fill(chooser, select("Metric", names, metric, (value) => { metric = value; redraw(); }));
+  }
+
+  let names = [];
+  const chooser = make("span", {});
+  await load();
+  await choose();
+  offer();
   const slider = make("input", { type: "range", min: "0", max: "0.98", step: "0.02", value: "0",
     onchange: () => { smoothing = slider.value; redraw(); } });
-  fill(tools, select("Metric", names, metric, (value) => { metric = value; redraw(); }),
+  fill(tools, chooser,
     exported ? null : select("By", [["step", "step"], ["time", "time"]], axis, (value) => { axis = value; redraw(); }),
     exported ? null : make("label", {}, "Smoothing ", slider),
     button("+", () => zoom(0.5), { "aria-label": "Zoom in" }), button("−", () => zoom(2), { "aria-label": "Zoom out" }),

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from orchestrator.protocol.crc32c import crc32c
 from orchestrator.trackers import event_file
 
 numbers = st.floats(width=32, allow_nan=True)
@@ -93,5 +94,5 @@ def test_a_file_begins_with_its_version_and_a_restart_is_told() -> None:
 
 
 def test_the_checksum_is_the_one_that_others_compute() -> None:
-    assert event_file.crc32c(b"123456789") == 0xE3069283  # the check value of CRC-32C
-    assert event_file.crc32c(bytes(32)) == 0x8A9136AA  # RFC 3720, B.4
+    assert crc32c(b"123456789") == 0xE3069283  # the check value of CRC-32C
+    assert crc32c(bytes(32)) == 0x8A9136AA  # RFC 3720, B.4

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 WATCH_SECONDS = 1.0
 MOST_OTHERS = 5
+NO_METRICS_SECONDS = 60.0  # after so long, a run without metrics is told how to write some
 
 
 @orch.command(epilog="Example: orch status last")
@@ -80,6 +81,7 @@ def _page(root: Path, run: str, *, as_json: bool) -> str:
     from orchestrator.cli.render import runs as render
     from orchestrator.operations import runs as run_operations
     from orchestrator.runs.files.logs import beat_of, last_line, result_of
+    from orchestrator.runs.files.written_metrics import HOW_TO_WRITE, has_metrics
     from orchestrator.runs.notifications import ledger
     from orchestrator.runs.store import find_run
     from orchestrator.supervisor.reconcile import state_of
@@ -96,8 +98,11 @@ def _page(root: Path, run: str, *, as_json: bool) -> str:
     page = render.status_page(
         state, heartbeat, result, str(folder.path), time.time(), style, last_line=last, width=width_of(sys.stdout)
     )
+    took = (state.ended or time.time()) - state.started if state.started else 0.0
+    is_without = took >= NO_METRICS_SECONDS and not (heartbeat or result or has_metrics(folder))
     said = [
         *findings_of(folder, state),
+        *([f"no metrics: {HOW_TO_WRITE}"] if is_without else []),
         *render.notify_lines(ledger.delivered(folder)),
         *render.tracker_lines(_trackers(folder)),
     ]

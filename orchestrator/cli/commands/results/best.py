@@ -12,7 +12,7 @@ from orchestrator.cli.group import orch, print_json, say, show, style
 @click.argument("runs", nargs=-1, metavar="[RUN|SWEEP]...", shell_complete=complete.runs_and_sweeps)
 @click.option("--name", metavar="NAME", help="All runs of this name.")
 @click.option(
-    "--metric", "-m", metavar="NAME", help="A number in result.json or metrics.jsonl (default: the job's metric)."
+    "--metric", "-m", metavar="NAME", help="A number of the result or the metrics (default: the job's metric)."
 )
 @click.option("--lower", "order", flag_value="lower", help="Lower is better (overrides the job).")
 @click.option("--higher", "order", flag_value="higher", help="Higher is better (overrides the job).")

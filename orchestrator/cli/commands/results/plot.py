@@ -24,23 +24,28 @@ TALLEST: Final = 24
 def plot(words: tuple[str, ...], metric: str | None, plain: bool, as_json: bool) -> int:
     """Plot a metric of one or several runs by step.
 
-    The values are those of metrics.jsonl. Of one word alone, the metric is the job's, else the loss.
+    Values come from run.metric and from the program's own files (docs/metrics.md). Without METRIC, the command plots
+    the job's metric, else the loss.
     """
     from orchestrator.cli.render.plot import Curve, plot_page
     from orchestrator.operations.ranking import runs_meant
     from orchestrator.runs.files import metrics
+    from orchestrator.runs.files.written_metrics import HOW_TO_WRITE
     from orchestrator.supervisor.start import attended_root
 
     names, metric = (words[:-1], words[-1]) if metric is None and len(words) > 1 else (words, metric)
     _, runs = runs_meant(attended_root(), names)
     of_job = next(filter(None, (metrics.metric_of_job(run.read("run.json")) for run in runs)), None)
-    metric = metric or (of_job.name if of_job is not None else "loss")
+    if metric is None:
+        names_there = {name for run in runs for name in metrics.names_of_series(run)}
+        metric = of_job.name if of_job is not None else metrics.shown_first(names_there)
     found = [(run.run_id, metrics.series(run, metric)) for run in runs]
     curves = [Curve(name, tuple(points)) for name, points in found if points]
     if not curves:
         there = sorted({name for run in runs for name in metrics.names_of_series(run)})
-        hint = f"they have: {', '.join(there)}" if there else "none of them has written a metric yet"
-        raise UsageError(f"no run of these has a metric '{metric}' in metrics.jsonl", hint)
+        none = f"none of them has written a metric yet; {HOW_TO_WRITE}"
+        hint = f"they have: {', '.join(there)}" if there else none
+        raise UsageError(f"no run of these has a metric '{metric}'", hint)
     if as_json:
         print_json([{"run_id": curve.name, "metric": metric, "points": curve.points} for curve in curves])
         return 0

@@ -10,6 +10,8 @@ from rich.text import Text
 from orchestrator.cli.render import plot
 from orchestrator.cli.top.page import Again, Look, Press, Step
 from orchestrator.cli.top.run_pages.base import OfRun
+from orchestrator.runs.files.metrics import shown_first
+from orchestrator.runs.files.written_metrics import HOW_TO_WRITE
 from orchestrator.runs.store import RunDir
 from orchestrator.views.curves import Axis, Curves
 from orchestrator.views.reader import Reader
@@ -31,7 +33,10 @@ class CurvesPage(OfRun[tuple[Curves, ...]]):
         self.metrics, self.axis, self.smoothing = list(FIRST), Axis.STEP, SMOOTHINGS[0]
 
     def look_at(self, view: RunView) -> tuple[Curves, ...]:
-        """Read the metrics."""
+        """Read the metrics; if neither of the first two is there, another one takes the place of the upper one."""
+        names = self.reader.curves([self.run], "").names
+        if names and set(self.metrics) == set(FIRST) and set(names).isdisjoint(FIRST):
+            self.metrics[0] = shown_first(names)
         return tuple(
             self.reader.curves([self.run], name, self.axis, smoothing=self.smoothing, most=MOST_POINTS)
             for name in self.metrics
@@ -42,7 +47,7 @@ class CurvesPage(OfRun[tuple[Curves, ...]]):
         there = [curves for curves in body if curves.curves]
         if not there:
             names = ", ".join(body[0].names) if body else ""
-            hint = f"they are: {names}; m and n choose" if names else "it has written none to metrics.jsonl yet"
+            hint = f"they are: {names}; m and n choose" if names else f"it has written none yet; {HOW_TO_WRITE}"
             return [Text(f"this run has no {' and no '.join(self.metrics)}: {hint}" if names else f"no curves: {hint}")]
         found: list[Text] = []
         height = max(9, look.height // len(there) + 1)

@@ -93,6 +93,17 @@ def test_samples_come_whole_with_what_was_rotated_and_make_no_answer_by_themselv
     assert _news(str(remote), 0, {"have": {}}, beats=False) == ([], False)  # a supervisor need not wake up for them
 
 
+def test_metrics_that_an_agent_has_read_come_as_they_grow(tmp_path: Path) -> None:
+    remote, copy = copy_of(tmp_path)
+    read, own = remote / "nodes/0/metrics.jsonl", copy.run.path / "nodes/0/metrics.jsonl"
+    for _ in range(3):
+        with read.open("ab") as file:
+            file.write(b'{"step": 1, "loss": 2}\n')
+        look(copy)
+        assert own.read_bytes() == read.read_bytes()
+    assert not copy.has_news  # no decision about the run follows from them
+
+
 def test_only_the_chosen_ranks_logs_come_and_a_torn_copy_is_mended(tmp_path: Path) -> None:
     remote, copy = copy_of(tmp_path, [0])
     folder = remote / "nodes/0/attempt_0"

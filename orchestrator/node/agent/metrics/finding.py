@@ -1,0 +1,150 @@
+"""Finds the files in which a run's program writes metrics. Python 3.9.
+
+They are known by their names. Files that came with the code and have not changed are not the run's. Links are not
+followed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Iterator, Mapping
+from typing import Callable, NamedTuple, Protocol
+
+from orchestrator.node.agent.metrics.following import Followed, IsOver, Point
+from orchestrator.node.agent.metrics.tables import CsvFile, JsonLines, TrainerState
+from orchestrator.node.agent.metrics.tensorboard import EventFile
+from orchestrator.node.agent.metrics.wandb import WandbFile
+from orchestrator.protocol.checkpoints.of_run import Places
+from orchestrator.protocol.code_baseline import read_baseline
+from orchestrator.protocol.layout import container_view, is_own_file
+from orchestrator.protocol.outputs import CODE, Matcher, OutputRules
+from orchestrator.protocol.task import NodeTask
+
+MOST_ENTRIES = 50_000  # of all folders in one search; a data set may have millions of files
+MOST_FILES = 300
+DEEPEST = 12  # folders
+_EVENT_FILE = re.compile(r"events\.out\.tfevents\.\d+\.(?P<host>.+)\.(?P<pid>\d+)\.\d+(\..+)?", re.DOTALL)
+
+
+class Reader(Protocol):
+    """Reads one file."""
+
+    followed: Followed
+
+    def read(self, is_over: IsOver) -> Iterator[Point]:
+        """Yield what is new. Raises OSError, or UnreadableError if nothing more can be read."""
+
+
+Pids = Mapping[int, int]
+"""The processes that are or were ranks of this node: the rank by the process id."""
+
+
+def reader_of(followed: Followed) -> Reader | None:
+    """Return a reader for a file of this name; None if its name is not one of a file of metrics."""
+    name = os.path.basename(followed.path)
+    if ".tfevents." in name:
+        return EventFile(followed)
+    found: dict[str, Callable[[Followed], Reader]] = {
+        "metrics.csv": CsvFile, "metrics.jsonl": JsonLines, "trainer_state.json": TrainerState,
+    }  # fmt: skip
+    if name in found:
+        return found[name](followed)
+    return WandbFile(followed) if name.startswith("run-") and name.endswith(".wandb") else None
+
+
+class _Folder(NamedTuple):
+    """A folder to search. `skips` tells which paths in it are not searched, `is_newer` which files are the run's."""
+
+    path: str
+    skips: Callable[[str], bool]
+    is_newer: Callable[[str, os.stat_result], bool]
+    is_shared: bool = False
+
+
+class Finder:
+    """Finds the files of one run on this node."""
+
+    def __init__(self, task: NodeTask) -> None:
+        self.container = task.container is not None
+        self.folders = list(_folders(task))
+        self.matcher = Matcher(OutputRules())
+
+    def find(self, pids: Pids) -> Iterator[Followed]:
+        """Yield each file, sorted by path in each folder."""
+        room = [MOST_ENTRIES]
+        for folder in self.folders:
+            for path, info in self._walk(folder, "", room, 0):
+                if folder.is_newer(path, info) and self._is_of_rank_0(os.path.basename(path), pids, folder.is_shared):
+                    yield Followed(f"{folder.path}/{path}", folder.path)
+
+    def _walk(self, folder: _Folder, below: str, room: list[int], depth: int) -> Iterator[tuple[str, os.stat_result]]:
+        found: list[os.DirEntry[str]] = []
+        try:
+            with os.scandir(f"{folder.path}/{below}") as entries:
+                for entry in entries:
+                    room[0] -= 1
+                    if room[0] < 0:
+                        return
+                    if entry.name == "pyvenv.cfg":
+                        return
+                    if entry.is_dir(follow_symlinks=False) or reader_of(Followed(entry.name, "")) is not None:
+                        found.append(entry)
+        except OSError:
+            return
+        for entry in sorted(found, key=lambda each: each.name):
+            path = f"{below}{entry.name}"
+            try:
+                if folder.skips(path):
+                    continue
+                if not entry.is_dir(follow_symlinks=False):
+                    if entry.is_file(follow_symlinks=False):
+                        yield path, entry.stat(follow_symlinks=False)
+                elif depth < DEEPEST and self.matcher.enters(path):
+                    yield from self._walk(folder, f"{path}/", room, depth + 1)
+            except OSError:
+                continue
+
+    def _is_of_rank_0(self, name: str, pids: Pids, is_shared: bool) -> bool:
+        """Tell whether a file may be rank 0's. In a folder that runs share, its name must have a rank's process id."""
+        match = _EVENT_FILE.fullmatch(name)
+        if match is None:
+            return not is_shared
+        is_here = self.container or match["host"] == socket.gethostname()
+        rank = pids.get(int(match["pid"][:10])) if is_here else None
+        return rank == 0 if is_shared else rank in (None, 0)
+
+
+def _folders(task: NodeTask) -> Iterator[_Folder]:
+    places = Places.of(task)
+    code, made = read_baseline(task.code_dir)
+    before = {path: facts for path, facts in code.items() if reader_of(Followed(path, "")) is not None}
+    searched = [os.path.realpath(folder) for folder in places.folders.values()]
+    is_shared = os.path.islink(task.code_dir)  # the points of a sweep share a copy of the code
+    is_checkpoints_own = f"{places.checkpoints}/".startswith((f"{task.run_dir}/", f"{task.code_dir}/"))
+
+    def is_no_code(path: str, info: os.stat_result) -> bool:
+        return before.get(path) != [info.st_size, info.st_mtime_ns]
+
+    def is_new(_: str, info: os.stat_result) -> bool:
+        return is_checkpoints_own or info.st_mtime_ns >= made
+
+    def is_other(path: str) -> bool:
+        return is_own_file(path, here=True) or f"{task.run_dir}/{path}" in searched
+
+    for name, folder in places.folders.items():
+        if name == CODE:
+            yield _Folder(os.path.realpath(folder), _nothing, is_no_code, is_shared and task.container is None)
+        elif not any(each != folder and folder.startswith(f"{each}/") for each in searched):
+            yield _Folder(folder, _nothing, is_new if name != "outputs" else _all)
+    yield _Folder(task.run_dir, is_other, _all)
+    yield _Folder(container_view(task.run_dir), _nothing, _all)
+
+
+def _nothing(_: str) -> bool:
+    return False
+
+
+def _all(_: str, __: os.stat_result) -> bool:
+    return True

@@ -1,0 +1,82 @@
+"""Reads a file that another program appends to or rewrites: only new bytes, in bounded pieces. Python 3.9."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import BinaryIO, Callable, NamedTuple
+
+from orchestrator.protocol.reading import opened
+
+MOST_OF_A_LINE = 1 << 18  # bytes; a longer line is skipped
+MARK_BYTES = 64
+
+IsOver = Callable[[], bool]
+"""Tells whether the time for this look is used up."""
+
+
+class UnreadableError(ValueError):
+    """The rest of the file can't be read, because its contents are damaged or too large."""
+
+
+class Point(NamedTuple):
+    """The metrics of one step, as a file has them."""
+
+    step: float
+    time: float | None  # seconds since 1970; None if the file does not say it
+    values: Mapping[str, float]
+
+
+@dataclass
+class Followed:
+    """A file, and how far it was read.
+
+    `mark` holds the first bytes of the file and the last bytes before `offset`. If they differ in the next look, the
+    file was rewritten, and is read from its beginning.
+    """
+
+    path: str
+    below: str  # no link below this folder is followed
+    offset: int = 0
+    mark: bytes = b""
+
+    def open(self) -> tuple[BinaryIO, bool]:
+        """Return the file at the offset, and whether reading begins anew. Raises OSError if it can't be read."""
+        file = opened(self.path, self.below)
+        try:
+            if self.offset and _mark(file, self.offset) != self.mark:
+                self.offset = 0
+            file.seek(self.offset)
+        except BaseException:
+            file.close()
+            raise
+        return file, self.offset == 0
+
+    def keep_mark(self, file: BinaryIO) -> None:
+        """Remember what the bytes before the offset look like."""
+        self.mark = _mark(file, self.offset)
+
+
+def _mark(file: BinaryIO, offset: int) -> bytes:
+    file.seek(0)
+    first = file.read(min(MARK_BYTES, offset))
+    file.seek(max(0, offset - MARK_BYTES))
+    return first + file.read(min(MARK_BYTES, offset))
+
+
+def new_lines(followed: Followed, is_over: IsOver) -> Iterator[tuple[bytes, bool]]:
+    """Yield each whole line that was appended, and whether it is the first one of the file."""
+    file, _ = followed.open()
+    with file:
+        try:
+            is_rest = False
+            while not is_over() and (line := file.readline(MOST_OF_A_LINE)):
+                if not line.endswith(b"\n") and len(line) < MOST_OF_A_LINE:
+                    break  # the line is incomplete, and is read again in a later look
+                is_first, was_rest = followed.offset == 0, is_rest
+                followed.offset += len(line)
+                is_rest = not line.endswith(b"\n")
+                if not is_rest and not was_rest:
+                    yield line, is_first
+        finally:
+            followed.keep_mark(file)

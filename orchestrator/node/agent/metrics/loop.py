@@ -1,0 +1,181 @@
+"""Reads the program's own files of metrics beside the agent's loop, on node 0, in at most 5 % of a core. Python 3.9."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+import time
+from bisect import bisect
+from collections.abc import Iterator
+from typing import Callable
+
+from orchestrator.node.agent.metrics.finding import MOST_FILES, Finder, Reader, reader_of
+from orchestrator.node.agent.metrics.following import IsOver, Point, UnreadableError
+from orchestrator.node.agent.metrics.kept import KeptMetrics
+from orchestrator.node.agent.metrics.tables import step_folder
+from orchestrator.node.agent.sampling.loop import Started
+from orchestrator.node.system.threads import in_thread
+from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.layout import node_folder, read_metrics_file
+from orchestrator.protocol.task import NodeTask
+
+LOOK_SECONDS = 2.0  # from one look to the next; longer if a look has taken more than a twentieth of that
+SHARE = 20  # a look of one second of CPU time is followed by a pause of so many seconds
+MOST_OF_A_LOOK = 0.1  # seconds of CPU time
+MOST_AT_THE_END = 2.0  # seconds of CPU time, after the ranks have ended
+LONGEST_READ = 4.0  # seconds of one look on a busy machine or a slow disk
+LONGEST_AT_THE_END = 10.0  # seconds after which the end of the agent no longer waits for a disk that hangs
+
+_Stamp = tuple[int, int, int]
+
+
+class _File:
+    """A file that was found. `stamp` is its state when it was last read to its end."""
+
+    def __init__(self, reader: Reader) -> None:
+        self.reader = reader
+        self.series = (type(reader), step_folder(reader.followed.path))
+        self.stamp: _Stamp | None = None
+        self.is_left = False  # did the last look end before the file?
+
+    def new_stamp(self) -> _Stamp | None:
+        """Return the present state if it differs from the last one; None if there is nothing to read."""
+        try:
+            info = os.lstat(self.reader.followed.path)
+        except OSError:
+            return None
+        stamp = (info.st_ino, info.st_size, info.st_mtime_ns)
+        return None if stamp == self.stamp else stamp
+
+
+class WrittenMetrics:
+    """Keeps the metrics that the program writes to its own files in one file of the run.
+
+    If files of two folders have a metric of the same name in one attempt, the first one keeps the name. The name in
+    the other folder is preceded by that folder's name. Files of another format that repeat the metric are left out.
+    """
+
+    def __init__(self, task: NodeTask, started: Callable[[], Started], record: Callable[..., None]) -> None:
+        self.task, self.started, self.record = task, started, record
+        self.lock = threading.Lock()
+        self.has_ended = False
+        self.finder: Finder | None = None
+        self.kept: KeptMetrics | None = None
+        self.files: dict[str, _File] = {}
+        self.owners: dict[str, tuple[type, str]] = {}
+        self.attempt = task.attempt
+        self.pids: dict[int, int] = {}
+        self.next_search = 0.0
+        self.unread: set[str] = set()
+        self.turn = ""  # the file whose reading ended the last look
+
+    async def run(self) -> None:
+        """Look until the agent ends."""
+        while not self.has_ended:
+            used = await in_thread(self.look, MOST_OF_A_LOOK)
+            await asyncio.sleep(max(LOOK_SECONDS, SHARE * used))
+
+    async def end(self) -> None:
+        """Look for the last time; the program has ended. A disk that hangs is not waited for."""
+        self.has_ended = True
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(in_thread(self.look, MOST_AT_THE_END, True), LONGEST_AT_THE_END)
+
+    def note(self, started: Started) -> None:
+        """Remember the processes of ranks, as names of event files hold process ids."""
+        self.pids.update({pid: rank for rank, pid in started.pids.items()})
+
+    def look(self, most: float, is_last: bool = False) -> float:
+        """Read what is new for `most` seconds of CPU time; return the seconds that were used."""
+        begun, latest = time.thread_time(), time.monotonic() + LONGEST_READ
+
+        def is_over() -> bool:
+            return time.thread_time() >= begun + most or time.monotonic() >= latest
+
+        with self.lock:
+            try:
+                self._look(is_over, is_last)
+            except Exception as error:  # noqa: BLE001 (whatever a program has written, the training goes on)
+                self._complain(self.task.run_dir, error)
+        return time.thread_time() - begun
+
+    def _look(self, is_over: IsOver, is_last: bool) -> None:
+        if self.finder is None:
+            self.finder = Finder(self.task)
+        if self.kept is None:
+            self.kept = KeptMetrics(read_metrics_file(node_folder(self.task.run_dir, self.task.node_rank)))
+        started = self.started()
+        if started.attempt > self.attempt:
+            self.attempt, self.owners = started.attempt, {}
+        if is_last or time.monotonic() >= self.next_search:
+            self._search(self.finder)
+        paths = sorted(self.files)
+        at = bisect(paths, self.turn)  # a large file must not use up the time of the others
+        for path in [*paths[at:], *paths[:at]]:
+            self._read(self.files[path], self.kept, is_over)
+            if self.files[path].is_left:
+                self.turn = path
+                break
+        if is_last:
+            self.kept.end()
+            self._name_unread()
+        else:
+            self.kept.flush()
+
+    def _search(self, finder: Finder) -> None:
+        begun, used = time.monotonic(), time.thread_time()
+        for found in finder.find(self.pids):
+            if found.path not in self.files and len(self.files) < MOST_FILES:
+                reader = reader_of(found)
+                assert reader is not None
+                self.files[found.path] = _File(reader)
+        used = time.thread_time() - used
+        self.next_search = time.monotonic() + max(LOOK_SECONDS, 2 * SHARE * used, 4 * (time.monotonic() - begun))
+
+    def _name_unread(self) -> None:
+        for path, file in self.files.items():
+            if file.is_left and path not in self.unread:
+                self._complain(path, UnreadableError("the run ended before all of it was read"))
+
+    def _read(self, file: _File, kept: KeptMetrics, is_over: IsOver) -> None:
+        stamp = file.new_stamp()
+        if stamp is None:
+            return
+        path = file.reader.followed.path
+        file.is_left = False
+
+        def is_over_now() -> bool:
+            file.is_left = is_over()
+            return file.is_left
+
+        try:
+            for point in file.reader.read(is_over_now):
+                kept.add(self._named(point, file.series), self.attempt)
+        except FileNotFoundError:
+            return  # it was removed meanwhile
+        except (UnreadableError, OSError) as error:
+            self._complain(path, error)
+        if not file.is_left:
+            file.stamp = stamp
+
+    def _named(self, point: Point, series: tuple[type, str]) -> Point:
+        return point._replace(values=dict(self._renamed(point, series)))
+
+    def _renamed(self, point: Point, series: tuple[type, str]) -> Iterator[tuple[str, float]]:
+        for name, value in point.values.items():
+            owner = self.owners.setdefault(name, series)
+            if owner == series:
+                yield name, value
+            elif owner[0] is series[0]:
+                longer = f"{os.path.basename(series[1])}/{name}"
+                if self.owners.setdefault(longer, series) == series:
+                    yield longer, value
+
+    def _complain(self, path: str, error: Exception) -> None:
+        """Record once that a file can't be read, or that nothing can be kept."""
+        if path not in self.unread:
+            self.unread.add(path)
+            reason = error.strerror if isinstance(error, OSError) else None
+            self.record(EventKind.METRICS_UNREAD, path=path, reason=reason or str(error) or type(error).__name__)

@@ -1,0 +1,54 @@
+"""The files of a run's metrics: rank 0's metrics.jsonl, and the metrics that were read from the program's own files."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import Any, Final, TypeGuard
+
+from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.layout import metrics_file, node_folder, read_metrics_file
+from orchestrator.protocol.reading import read_part
+from orchestrator.runs.store import RunDir
+
+HOW_TO_WRITE: Final = (
+    "write some with run.metric(loss=...), TensorBoard's SummaryWriter, Trainer, Lightning's CSVLogger, wandb offline, "
+    "or as lines of a metrics.jsonl below the working folder or $ORCH_OUTPUT_DIR"
+)
+OF_LINE: Final = frozenset({"step", "attempt", "time", "kind"})
+"""The names in a line of metrics that are no metrics."""
+_TAIL: Final = 1 << 14  # bytes
+
+
+def files_of_metrics(run: RunDir) -> tuple[Path, Path]:
+    """Return rank 0's file, whose values count if both have a metric, and the file that node 0's agent has written."""
+    return Path(metrics_file(str(run.path))), Path(read_metrics_file(node_folder(str(run.path), 0)))
+
+
+def has_metrics(run: RunDir) -> bool:
+    """Tell whether the run has written anything to one of these files."""
+    return any(path.exists() for path in files_of_metrics(run))
+
+
+def newest_metrics(run: RunDir, attempt: int) -> dict[str, Any] | None:
+    """Return the newest step and `metrics` that were read from the program's files in an attempt; None if none."""
+    step, values = None, dict[str, float]()
+    try:
+        lines = read_part(files_of_metrics(run)[1], -_TAIL, _TAIL, run.path).split(b"\n")
+    except OSError:
+        return None
+    for line in lines:
+        with contextlib.suppress(ValueError):
+            row = parse_json(line) if line else None
+            if isinstance(row, dict) and row.get("attempt") == attempt and is_number(row.get("step")):
+                step = int(row["step"])
+                values |= {name: value for name, value in row.items() if name not in OF_LINE and is_number(value)}
+    return None if step is None else {"step": step, "metrics": values}
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Tell whether a value is a number that a float can be."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return -sys.float_info.max <= value <= sys.float_info.max  # a number in JSON may have any length

@@ -1,0 +1,1 @@
+"""Files of metrics as programs write them."""
