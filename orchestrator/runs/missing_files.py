@@ -48,7 +48,8 @@ def _why_not_there(run: RunDir, words: str) -> str:
         part, why = Rules.of(here, str(code.get("ignore", ".orchignore"))).ignored_part(path)
         link = next((each for each in Path(path).parents if (here / each).is_symlink()), None)
         if link is not None:
-            return f"{link} in {here} is a link to a folder, and was not sent: give the script a path that exists on the nodes"
+            hint = "give the script a path that exists on the nodes"
+            return f"{link} in {here} is a link to a folder, and was not sent: {hint}"
         if why:
             return (
                 f"{path} is in {here} and was not sent: {why}; "
