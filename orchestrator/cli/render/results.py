@@ -38,10 +38,12 @@ def metrics(values: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {value:.4g}" for name, value in values.items()) or "-"
 
 
-def checkpoints_page(found: Sequence[Checkpoint], folder: str, style: Style = plain) -> str:
+def checkpoints_page(
+    found: Sequence[Checkpoint], folder: str, style: Style = plain, unusable: Sequence[str] = ()
+) -> str:
     """Return a line a checkpoint, oldest first, then what is wrong with those that must not be used."""
     if not found:
-        return f"no checkpoints in {folder}"
+        return "\n".join([f"no checkpoints in {folder}", *(f"  {one_line(each)}" for each in unusable)])
     own, others = ([each for each in found if (each.format == "orch") == is_own] for is_own in (True, False))
     return "\n".join([*(_own_checkpoints(own, folder, style) if own else ()), *_others_checkpoints(others)])
 
