@@ -33,6 +33,7 @@ OF_THE_MACHINE = {
 def main() -> NoReturn:
     """Run the command line and exit with the code of docs/cli.md."""
     gc.set_threshold(GARBAGE)
+    open_closed_streams()
     hold_umask()
     try:
         code = orch.main(standalone_mode=False, prog_name="orch")
@@ -61,6 +62,21 @@ def main() -> NoReturn:
         code = _say_bug(error)
     gc.freeze()  # the system takes all of it back; Python's exit would look through it once more first
     sys.exit(code)
+
+
+def open_closed_streams() -> None:
+    """Open /dev/null for each standard stream that is closed (`orch ... >&-`).
+
+    Python leaves such a stream None, and the next file that is opened would get its descriptor.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is not None:
+            continue
+        null = os.open(os.devnull, os.O_RDWR)
+        if null != number:
+            os.dup2(null, number)
+            os.close(null)
+        setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 (kept open to the end)
 
 
 def _say_bug(error: Exception) -> int:

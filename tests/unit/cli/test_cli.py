@@ -388,3 +388,26 @@ def test_events_are_shown_in_the_order_of_time_and_chosen_by_node_and_kind(orch)
     assert [json.loads(line)["kind"] for line in printed] == ["agent_started", "restart"]
     wrong = orch("events", "r-abc234", "--kind", "restrat")
     assert (wrong.code, "Traceback" in wrong.err) == (2, False)
+
+
+# -- odd shells
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_standard_stream_is_dev_null(closed: str) -> None:
+    line = f"exec {sys.executable} -m orchestrator.cli profiles {closed}"
+    done = subprocess.run(["sh", "-c", line], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("limit", ["0", "0.01", "0s"])
+def test_wait_takes_a_duration(orch, limit: str) -> None:
+    make_run("r-1")
+    assert orch("wait", "r-1", "--timeout", limit).code == 101
+
+
+@pytest.mark.parametrize("limit", ["-1", "nan", "soon"])
+def test_wait_refuses_what_is_no_duration(orch, limit: str) -> None:
+    make_run("r-1")
+    done = orch("wait", "r-1", "--timeout", limit)
+    assert (done.code, done.err.startswith("orch: --timeout: ")) == (2, True)
