@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import click
 
-from orchestrator.cli.group import orch, say
+from orchestrator.cli.group import drop_held, orch, release_held, say
 from orchestrator.errors import EXIT_INTERRUPTED, EXIT_ORCH_FAILED, EXIT_USAGE, OrchError
 from orchestrator.node.system.private import hold_umask
 
@@ -37,6 +37,7 @@ def main() -> NoReturn:
     hold_umask()
     try:
         code = orch.main(standalone_mode=False, prog_name="orch")
+        release_held()
         sys.stdout.flush()
     except OrchError as error:
         code = _say_error(error)
@@ -90,6 +91,7 @@ def _say_bug(error: Exception) -> int:
 
 def _say_error(error: OrchError) -> int:
     """Print an error's sentence and its hint; return its exit code."""
+    drop_held()
     say(f"orch: {error.message}")
     for line in error.hint.splitlines():
         say(f"  {line}")

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from orchestrator.cli import complete
-from orchestrator.cli.group import say
+from orchestrator.cli.group import say_unless_refused
 
 _ARGUMENTS = "orch.arguments"
 
@@ -47,7 +47,7 @@ def profile_or_default(given: str | None, job: str = "") -> str:
 
     path = Path(job)
     choice = default_profile(path.stem, Path.cwd(), os.environ, path.absolute() if path.is_file() else None)
-    say(f"profile {choice.profile} ({choice.why})")
+    say_unless_refused(f"profile {choice.profile} ({choice.why})")
     return choice.profile
 
 

@@ -411,3 +411,10 @@ def test_wait_refuses_what_is_no_duration(orch, limit: str) -> None:
     make_run("r-1")
     done = orch("wait", "r-1", "--timeout", limit)
     assert (done.code, done.err.startswith("orch: --timeout: ")) == (2, True)
+
+
+def test_the_default_profile_is_named_unless_the_command_is_refused(orch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ORCH_PROFILE", raising=False)
+    refused = orch("submit", "jobs/hello.yaml", "--set", "job.foo=1")
+    assert refused.err.startswith("orch: --set job.foo=1: 'foo' is not a field; the nearest are ")
+    assert orch("submit", "jobs/hello.yaml", "--dry-run").err.startswith("profile ")
