@@ -413,10 +413,25 @@ def find_run(root: Path, reference: str, *, newest: bool = True) -> RunDir:
         raise RunNotFoundError(
             f"the folder of run {deleted[0]} was deleted while the run may have been going on", DELETED
         )
+    if not matches and (elsewhere := _handed_over(root, reference)) is not None:
+        run_id, host, program = elsewhere
+        raise RunNotFoundError(
+            f"{host} looks after run {run_id}, and its files are there",
+            f"run this command there, as in: ssh {host} {program} pull {run_id}",
+        )
     if not matches or not reference:
         raise RunNotFoundError(f"no run is called '{reference}'", "orch status -a lists all runs")
     shown = ", ".join(sorted(matches)[:5]) + (" ..." if len(matches) > 5 else "")
     raise RunNotFoundError(f"{len(matches)} runs start with '{reference}': {shown}", "type more of the run id")
+
+
+def _handed_over(root: Path, reference: str) -> tuple[str, str, str] | None:
+    """Return (run, host, orch's path there) of the only run that was handed over and begins with this word."""
+    names = [name for name in _names(root / "elsewhere") if reference and name.startswith(reference)]
+    if len(names) != 1:
+        return None
+    kept = RunDir(root / "elsewhere").read(names[0]) or {}
+    return names[0].removesuffix(".json"), str(kept.get("host")), str(kept.get("orch"))
 
 
 def tidy(run: RunDir) -> None:

@@ -16,7 +16,8 @@ from .conftest import Orch
 SEEDS = 20 if os.environ.get("SOAK") else 1
 AT_ONCE = 6
 TRUE = (
-    "cancelled", "already finished (cancelled)", "removed", "is running", "is stopping", "is starting", "is pending",
+    "cancelled", "already finished (cancelled)", "removed", "is running", "is stopping", "is finishing", "is starting",
+    "is pending",
     "no run is called", "has been removed meanwhile", "cancel it first", "orch status -a lists all runs",
 )  # fmt: skip
 

@@ -88,7 +88,7 @@ def outputs_page(found: Sequence[Output], passed_over: Sequence[str], left: Sequ
 def pulled_page(pulled: Pulled) -> str:
     """Return what has been copied, what was there, and which checkpoint."""
     rows = [[file.how, size(file.bytes), file.path] for file in pulled.files]
-    lines = [table(["", "SIZE", "FILE"], rows)] if rows else ["nothing is there to be copied yet"]
+    lines = [table(["", "SIZE", "FILE"], rows)] if rows else ["there are no files to copy"]
     lines += [f"passed over: {reason}" for reason in pulled.skipped]
     if pulled.choice and not any(file.path.startswith("checkpoints/") for file in pulled.files):
         lines.append(pulled.choice)

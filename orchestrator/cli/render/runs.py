@@ -209,7 +209,7 @@ def left_lines(state: RunState) -> list[str]:
         return []
     lines = ["", "  not all that it has written is here:"]
     for each in state.left:
-        count = f"{each.files} files, {size(each.bytes)}" if each.files is not None else "not looked at"
+        count = f"{each.files} files, {size(each.bytes)}" if each.files is not None else "files not counted"
         lines.append(f"    {each.host}:{each.folder}: {count}: {one_line(each.reason)}")
     return [*lines, f"  fetch it: orch pull {state.run_id} --outputs"]
 

@@ -32,7 +32,7 @@ from orchestrator.protocol.reading import MOST_LINES, MOST_RECORD, MOST_WORD, re
 from orchestrator.protocol.restart import Progress, Refusal, Restarter
 from orchestrator.protocol.task import NodeTask
 
-ASKED_TO_STOP = {"preempted": "it was asked to stop", "timeout": "its time limit was near"}
+ASKED_TO_STOP = {"preempted": "Slurm took its nodes away (preempted)", "timeout": "its time limit was near"}
 
 Event = Mapping[str, Any]
 

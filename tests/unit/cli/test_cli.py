@@ -15,6 +15,7 @@ import pytest
 import orchestrator.cli
 from orchestrator.cli.group import ROOMS
 from orchestrator.cli.render import runs as render
+from orchestrator.cli.sweeps import _cancelled_words
 from orchestrator.runs.state import RunState, Verdict
 from orchestrator.runs.store import RunDir, create_run, retire, state_root
 from tests.patience import PATIENCE
@@ -204,7 +205,7 @@ def test_a_run_that_ended_is_not_cancelled_again(orch) -> None:
 
 def test_logs_that_are_not_there_are_a_sentence(orch) -> None:
     make_run("r-111111")
-    assert "no log: the run is pending" in orch("logs", "last").err
+    assert "no log yet: the run is pending" in orch("logs", "last").err
     done = orch("logs", "last", "--rank", "7")
     assert (done.code, done.err.splitlines()[0]) == (1, "orch: no rank 7: the run has ranks 0-1")
     done = orch("logs", "last", "--node", "7")
@@ -418,3 +419,43 @@ def test_the_default_profile_is_named_unless_the_command_is_refused(orch, monkey
     refused = orch("submit", "jobs/hello.yaml", "--set", "job.foo=1")
     assert refused.err.startswith("orch: --set job.foo=1: 'foo' is not a field; the nearest are ")
     assert orch("submit", "jobs/hello.yaml", "--dry-run").err.startswith("profile ")
+
+
+# -- words
+
+
+@pytest.mark.parametrize(
+    ("verdict", "words", "command"),
+    [
+        (Verdict("failed", "infra", "lost"), "the run has no log: it failed before anything was printed", "why"),
+        (Verdict("cancelled"), "the run has no log: it was cancelled before anything was printed", "why"),
+        (None, "the run has no log yet: the run is pending", "status"),
+    ],
+)
+def test_a_run_without_a_log_says_how_it_ended(orch, verdict: Verdict | None, words: str, command: str) -> None:
+    make_run("r-111111", verdict)
+    assert orch("logs", "r-1").err == f"orch: {words}\n  see: orch {command} r-111111\n"
+
+
+def test_logs_knows_the_short_form_of_rank(orch) -> None:
+    make_run("r-111111", Verdict("succeeded"), log="hello\n")
+    assert "hello" in orch("logs", "r-1", "-r", "0").out
+
+
+def test_a_run_that_another_machine_looks_after_is_named_with_that_machine(orch) -> None:
+    pointer = {"run_id": "r-111111", "host": "gate", "orch": "/opt/orch", "time": 1.0, "name": "r"}
+    folder = state_root() / "elsewhere"
+    folder.mkdir(parents=True)
+    (folder / "r-111111.json").write_text(json.dumps(pointer))
+    for command in ("pull", "diff"):
+        done = orch(command, "r-1", *(["r-1"] if command == "diff" else []))
+        assert done.err == (
+            "orch: gate looks after run r-111111, and its files are there\n"
+            "  run this command there, as in: ssh gate /opt/orch pull r-111111\n"
+        )
+
+
+def test_runs_that_ended_by_themselves_are_not_counted_as_cancelled() -> None:
+    asked = [RunState("r", "r", "local", 1.0, state) for state in ("cancelled", "cancelled", "succeeded", "running")]
+    assert _cancelled_words(5, asked, going=1) == "cancelled 2 runs, 2 had already finished"
+    assert _cancelled_words(1, asked[:1], going=0) == "cancelled 1 run"

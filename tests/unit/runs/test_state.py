@@ -448,7 +448,8 @@ def test_a_success_that_came_before_the_cancel_stays_one() -> None:
         ([*RESTARTED, event("go", 0, attempt=1, world_size=4)], "running"),
         ([*RUNNING, event("stopping", 0, reason="preempted")], "stopping"),
         ([*RUNNING, event("cancel", now=False)], "stopping"),
-        ([*RUNNING, *WELL], "stopping"),
+        ([*RUNNING, *WELL], "finishing"),
+        ([*RUNNING, event("stopping", 0, reason="preempted"), *WELL], "stopping"),
         ([*RUNNING, event("something_new", 0), event("news")], "running"),
     ],
 )
