@@ -277,7 +277,7 @@ def notify_lines(told: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return which notifications were sent, and why others were not."""
     words = {"sent": "sent", "failed": "NOT SENT", "intent": "being sent"}
     return [
-        f"notified of {line.get('event')}: {words.get(line['state'], line['state'])}"
+        f"notification ({line.get('event')}): {words.get(line['state'], line['state'])}"
         + (f": {line['problem']}" if line.get("problem") else "")
         for line in told
     ]
