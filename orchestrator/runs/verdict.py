@@ -316,6 +316,8 @@ def _hint_of(culprit: Event, words: str) -> str:
         return gpu_error.hint
     if hint := _hint_on_module(culprit):
         return hint
+    if culprit.get("hang"):
+        return "orch stacks RUN shows where each rank of a running attempt stands; set hang: in the job to wait longer"
     return hint_for("MemoryError" if culprit.get("oom") else words, culprit.get("code"), culprit.get("signal"))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from itertools import pairwise
 from typing import Final
 
 from orchestrator.errors import UsageError
@@ -18,6 +19,7 @@ _LAUNCH = re.compile(
 )
 _SETUP = re.compile(r"(module|ml|source|\.|conda|mamba|micromamba|eval|ulimit|spack) ")
 _EXPORT = re.compile(r"(export )?([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+_OF_ARRAY = re.compile(r"\s(--[\w-]+)[= ]\"?\$\{?SLURM_ARRAY_TASK_ID\}?\"?(?=\s|$)")
 _REDIRECTIONS = re.compile(r"\s*(\|\s*tee\b[^|;]*|[12&]?>>?\s*&?[^\s|;&]+|2>&1|&|;)\s*$")
 _IGNORED = words("set echo date hostname mkdir nvidia-smi pwd sleep wait exit scontrol true env printenv trap cat ls")
 
@@ -48,7 +50,7 @@ def read_script(text: str) -> Pasted:
     if launch is None:
         hint = "it needs a line that begins with srun, torchrun, accelerate, deepspeed or python"
         raise UsageError("the script starts no training that can be read", hint)
-    pasted = read_command(_without_shell(launch, variables, notes))
+    pasted = read_command(_without_shell(_without_array(launch, options, notes), variables, notes))
     pasted.env = {**exported, **pasted.env}
     pasted.setup, pasted.notes = setup, [*notes, *pasted.notes]
     if options:
@@ -77,6 +79,33 @@ def _assign(found: re.Match[str], variables: dict[str, str], exported: dict[str,
         return
     if found[1]:
         exported[name] = variables[name]
+
+
+def _without_array(line: str, options: list[str], notes: list[str]) -> str:
+    """Return a launch line without the options whose value is the number of a point of a job array."""
+    array = next(
+        (
+            re.fullmatch(r"(?:--array=|-a)?([0-9]+-[0-9]+|[0-9]+(?:,[0-9]+)*)(?:%\d+)?", word)
+            for word in _array_words(options)
+        ),
+        None,
+    )
+    values = array[1].replace("-", "..") if array else "VALUES"
+    for option in dict.fromkeys(_OF_ARRAY.findall(line)):
+        notes.append(
+            f"'{option} $SLURM_ARRAY_TASK_ID' was left out: orch submit JOB --sweep {option}={values} starts a run for "
+            "each value"
+        )
+    return _OF_ARRAY.sub("", line)
+
+
+def _array_words(options: list[str]) -> list[str]:
+    """Return the word of the #SBATCH lines that holds the numbers of the array's points."""
+    return [
+        following if word in ("--array", "-a") else word
+        for word, following in pairwise([*options, ""])
+        if word.startswith(("--array", "-a"))
+    ]
 
 
 def _without_shell(line: str, variables: dict[str, str], notes: list[str]) -> str:

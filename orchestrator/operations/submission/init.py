@@ -35,6 +35,7 @@ class Draft:
     job: str
     profile: str | None
     notes: tuple[str, ...]
+    script: str = ""  # the script that the line starts; empty for a module or another program
 
 
 def text_value(text: str, *, number_is_text: bool = False) -> str:
@@ -156,7 +157,8 @@ def _draft(pasted: Pasted, name: str | None) -> Draft:
     if any("$" in word for word in (*pasted.args, *pasted.env.values(), pasted.target)):
         notes.append("a '$' is passed on as it is: orch starts programs without a shell")
     profile = _implied_profile(pasted, notes)
-    return Draft(_job(pasted, name), profile, tuple(dict.fromkeys(notes)))
+    script = pasted.target if pasted.kind == "script" else ""
+    return Draft(_job(pasted, name), profile, tuple(dict.fromkeys(notes)), script)
 
 
 def _job(pasted: Pasted, name: str | None) -> str:

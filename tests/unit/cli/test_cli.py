@@ -16,6 +16,9 @@ import orchestrator.cli
 from orchestrator.cli.group import ROOMS
 from orchestrator.cli.render import runs as render
 from orchestrator.cli.sweeps import _cancelled_words
+from orchestrator.errors import UsageError
+from orchestrator.operations import tensorboard
+from orchestrator.runs.files.metrics import names_of
 from orchestrator.runs.state import RunState, Verdict
 from orchestrator.runs.store import RunDir, create_run, retire, state_root
 from tests.patience import PATIENCE
@@ -459,3 +462,43 @@ def test_runs_that_ended_by_themselves_are_not_counted_as_cancelled() -> None:
     asked = [RunState("r", "r", "local", 1.0, state) for state in ("cancelled", "cancelled", "succeeded", "running")]
     assert _cancelled_words(5, asked, going=1) == "cancelled 2 runs, 2 had already finished"
     assert _cancelled_words(1, asked[:1], going=0) == "cancelled 1 run"
+
+
+def test_init_refuses_a_script_that_is_not_there(orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    done = orch("init", "mine", "torchrun", "trian.py")
+    assert (done.code, done.err) == (
+        2, "orch: trian.py: there is no such file in this folder\n  did you mean train.py?\n",
+    )  # fmt: skip
+    assert not (tmp_path / "mine.yaml").exists()
+    assert orch("init", "mine", "torchrun", "train.py").code == 0
+    assert orch("init", "other", "python", "-m", "pkg.train").code == 0
+
+
+def test_a_misspelt_metric_is_answered_with_the_nearest(orch) -> None:
+    run = make_run("r-111111", Verdict("succeeded"))
+    lines = [{"step": step, "loss": 1.0, "accuracy": 0.5, "time": 1.0} for step in (1, 2)]
+    (run.path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert "did you mean loss? they have: " in orch("plot", "r-1", "los").err
+
+
+def test_export_names_its_formats(orch) -> None:
+    done = orch("export", "last")
+    assert (done.code, done.err) == (2, (
+        "orch: export: invalid value for 'FORMAT': 'last' is not one of 'torchrun', 'accelerate', 'safetensors'\n"
+        "  usage: orch export [OPTIONS] FORMAT RUN\n"
+    ))  # fmt: skip
+
+
+def test_best_offers_what_says_how_good_a_run_is_before_bookkeeping() -> None:
+    found = [{"attempt": 0.0, "epoch": 3.0, "accuracy": 0.5, "time": 1.0, "loss": 1.0}]
+    assert names_of(found) == "they have: accuracy, loss, attempt, epoch, time"
+
+
+def test_a_missing_tensorboard_names_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensorboard, "find_spec", lambda _: None)
+    monkeypatch.setattr(tensorboard.shutil, "which", lambda _: None)
+    with pytest.raises(UsageError, match="neither in orch's environment nor on PATH") as refused:
+        tensorboard.program()
+    assert f"{sys.executable} -m pip install tensorboard" in str(refused.value.hint)

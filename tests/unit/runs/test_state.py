@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.reducer import reduce
 from orchestrator.runs.state import FINAL, RunState, Verdict
-from orchestrator.runs.verdict import culprit_in_words
+from orchestrator.runs.verdict import _hint_of, culprit_in_words
 from orchestrator.supervisor.decide import following
 
 RECORD = {
@@ -527,3 +527,8 @@ def test_a_run_that_was_ended_for_idleness_is_cancelled_with_its_reason() -> Non
 def test_a_command_line_that_the_program_refused_is_the_reason(last: str, words: str) -> None:
     culprit = {"rank": 0, "node": 0, "host": "vm", "code": 2, "tail": ["usage: t.py [-h]", last, ""]}
     assert culprit_in_words(culprit) == f"rank 0 on node 0 (vm) ended with {words}"
+
+
+def test_a_hang_has_a_hint_with_the_command_that_shows_stacks() -> None:
+    hang = {"rank": 0, "node": 0, "host": "vm", "code": None, "signal": "SIGKILL", "hang": True}
+    assert "orch stacks" in _hint_of(hang, "rank 0 stood still")
