@@ -502,3 +502,10 @@ def test_a_missing_tensorboard_names_the_environment(monkeypatch: pytest.MonkeyP
     with pytest.raises(UsageError, match="neither in orch's environment nor on PATH") as refused:
         tensorboard.program()
     assert f"{sys.executable} -m pip install tensorboard" in str(refused.value.hint)
+
+
+def test_the_note_on_encryption_appears_once(orch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "lab.yaml").write_text("kind: ssh\nhosts: [n1, n2]\n")
+    monkeypatch.setattr("orchestrator.operations.doctor.examine", lambda *_, **__: [])
+    shown = ["nor authenticated" in orch("doctor", "-p", str(tmp_path / "lab.yaml")).err for _ in range(3)]
+    assert shown == [True, False, False]
