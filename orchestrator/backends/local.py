@@ -82,15 +82,10 @@ class LocalBackend(Backend, Queueing):
         return waiting_here(run)
 
     def doctor(self, profile: AnyProfile, *, on_node: bool) -> list[Check]:
-        """Check this machine's GPUs; UsageError where it has none."""
-        from orchestrator.backends import gpu_checks  # noqa: PLC0415 (`orch status` does without)
-        from orchestrator.backends.places.this_machine import ThisMachine  # noqa: PLC0415 (as above)
-        from orchestrator.node.system.gpus.devices import gpus  # noqa: PLC0415 (as above)
+        """Check this machine's Python, torch, disk, shared memory and GPUs."""
+        from orchestrator.backends.local_doctor import examine  # noqa: PLC0415 (`orch status` does without)
 
-        if not gpus():
-            return super().doctor(profile, on_node=on_node)
-        python = (profile.python or sys.executable) if profile.runtime == "none" else None
-        return gpu_checks.as_checks({0: gpu_checks.ask(ThisMachine(), python)}, {0: os.uname().nodename})
+        return examine(profile)
 
     def alive(self, run: RunDir) -> Mapping[int, bool | None]:
         """Look at each recorded agent's pid and start time; on another machine those numbers are somebody else's."""

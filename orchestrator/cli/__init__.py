@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import click
 
-from orchestrator.cli.group import orch, say
+from orchestrator.cli.group import drop_held, orch, release_held, say
 from orchestrator.errors import EXIT_INTERRUPTED, EXIT_ORCH_FAILED, EXIT_USAGE, OrchError
 from orchestrator.node.system.private import hold_umask
 
@@ -33,9 +33,11 @@ OF_THE_MACHINE = {
 def main() -> NoReturn:
     """Run the command line and exit with the code of docs/cli.md."""
     gc.set_threshold(GARBAGE)
+    open_closed_streams()
     hold_umask()
     try:
         code = orch.main(standalone_mode=False, prog_name="orch")
+        release_held()
         sys.stdout.flush()
     except OrchError as error:
         code = _say_error(error)
@@ -63,6 +65,21 @@ def main() -> NoReturn:
     sys.exit(code)
 
 
+def open_closed_streams() -> None:
+    """Open /dev/null for each standard stream that is closed (`orch ... >&-`).
+
+    Python leaves such a stream None, and the next file that is opened would get its descriptor.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is not None:
+            continue
+        null = os.open(os.devnull, os.O_RDWR)
+        if null != number:
+            os.dup2(null, number)
+            os.close(null)
+        setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 (kept open to the end)
+
+
 def _say_bug(error: Exception) -> int:
     """Print an unexpected error and return its exit code. Raises the error instead if ORCH_DEBUG is set."""
     if os.environ.get("ORCH_DEBUG"):
@@ -74,6 +91,7 @@ def _say_bug(error: Exception) -> int:
 
 def _say_error(error: OrchError) -> int:
     """Print an error's sentence and its hint; return its exit code."""
+    drop_held()
     say(f"orch: {error.message}")
     for line in error.hint.splitlines():
         say(f"  {line}")

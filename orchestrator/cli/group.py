@@ -108,16 +108,39 @@ def width_of(stream: Any) -> int | None:
         return 80
 
 
+_HELD: Final[list[str]] = []
+
+
 def say(text: str) -> None:
     """Print orch's own words to stderr, so that stdout is what was asked for."""
     show(text, err=True)
 
 
+def say_unless_refused(text: str) -> None:
+    """Print a line before the next output of the command; `drop_held` drops it if the command is refused first."""
+    _HELD.append(text)
+
+
+def drop_held() -> None:
+    """Drop the lines that wait for the next output."""
+    _HELD.clear()
+
+
+def release_held() -> None:
+    """Print the lines that wait for the next output."""
+    held = list(_HELD)
+    _HELD.clear()
+    for line in held:
+        show(line, err=True)
+
+
 def show(text: str, *, err: bool = False) -> None:
     """Print a page for people; what a program or a host has put into it can't command the terminal."""
+    release_held()
     click.echo(escapes.page(text) if colour_is_wanted() else printable(text), err=err)
 
 
 def print_json(value: Any) -> None:
     """Print a value as JSON, on stdout."""
+    release_held()
     click.echo(json.dumps(value, indent=1))

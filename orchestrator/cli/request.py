@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from orchestrator.cli import complete
-from orchestrator.cli.group import say
 
 if TYPE_CHECKING:
     from orchestrator.specs.documents.default_profile import Choice
@@ -44,7 +43,7 @@ def profile_or_default(given: str | None, job: str = "") -> str:
     if given is not None:
         return given
     choice = default_choice(job)
-    say(f"profile {choice.profile} ({choice.why})")
+    say_unless_refused(f"profile {choice.profile} ({choice.why})")
     return choice.profile
 
 

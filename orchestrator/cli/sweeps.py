@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from orchestrator.prepare.prepare import Request
     from orchestrator.runs.files.log_filter import LineFilter
     from orchestrator.runs.files.logs import Selection
+    from orchestrator.runs.state import RunState
     from orchestrator.runs.store import RunDir
 
 
@@ -168,9 +170,7 @@ def cancel_all(root: Path, runs: list[RunDir], *, now: bool, as_json: bool) -> i
     if as_json:
         print_json([{**each.state.to_json(), "proofs": [proof.__dict__ for proof in each.proofs]} for each in done])
     else:
-        ended, finished = len(done) - len(going), len(runs) - len(done)
-        runs_word = f"run{'s' * (ended != 1)}"
-        say(f"cancelled {ended} {runs_word}{f', {finished} had already finished' if finished else ''}")
+        say(_cancelled_words(len(runs), [each.state for each in done], len(going)))
         for each in going:
             say(f"  {each.said}")
         for run_id, proofs in groupby(bad, key=lambda each: each[0].state.run_id):
@@ -179,6 +179,13 @@ def cancel_all(root: Path, runs: list[RunDir], *, now: bool, as_json: bool) -> i
         if done and not going and not bad:
             say("  0 processes left")
     return 0 if all(each.is_proven for each in done) else EXIT_ORCH_FAILED
+
+
+def _cancelled_words(runs: int, asked: Sequence[RunState], going: int) -> str:
+    """Return how many runs were cancelled, and how many had ended before the cancel or while it was on its way."""
+    ended = sum(state.state == "cancelled" for state in asked)
+    finished = runs - ended - going
+    return f"cancelled {ended} run{'s' * (ended != 1)}{f', {finished} had already finished' if finished else ''}"
 
 
 def wait_all(runs: list[RunDir], sweep: str, timeout: float | None, *, as_json: bool) -> int:

@@ -34,14 +34,14 @@ class Figure:
     before: float | None = None  # when it was measured last
 
 
-def measure(root: Path, profile: str, tell: Callable[[str], None]) -> list[Figure]:
+def measure(root: Path, profile: str, tell: Callable[[str], None], sets: tuple[str, ...] = ()) -> list[Figure]:
     """Measure by a run that waits for its turn as all do, and keep the figures; BackendError where it fails.
 
     Nothing of the run stays, unless it has failed.
     """
     with tempfile.TemporaryDirectory() as empty:
         job = document_of(JOB, Path(empty), "the job of --bench")
-        run = submit.submit(root, prepare(root, Request(job, profile, waits=True)))
+        run = submit.submit(root, prepare(root, Request(job, profile, sets, waits=True)))
     try:
         tell(f"{run.run_id} measures the bandwidth of all-reduce")
         state = runs.wait(run)

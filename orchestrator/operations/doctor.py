@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,10 +18,14 @@ AT_ONCE: Final = 8  # profiles
 
 
 def examine(profile: AnyProfile, *, on_node: bool = False) -> list[Check]:
-    """Check every node of an ssh profile, or Slurm as this machine meets it; UsageError for another kind.
+    """Check every node of an ssh profile, this machine for a local profile, or Slurm.
 
-    on_node: of a slurm profile, also what a short job finds on a node.
+    on_node: also check what a short job of Slurm finds on a node.
     """
+    if profile.kind == "local" and profile.python is None:
+        from orchestrator.prepare.interpreter import of_shell  # noqa: PLC0415 (only this machine is asked)
+
+        profile = profile.model_copy(update={"python": of_shell("", os.environ, needs_torch=True).path})
     return backend_of(profile).doctor(profile, on_node=on_node)
 
 

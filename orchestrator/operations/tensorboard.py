@@ -23,7 +23,10 @@ def program() -> list[str]:
         return [sys.executable, "-m", "tensorboard.main"]
     if (found := shutil.which("tensorboard")) is not None:
         return [found]
-    raise UsageError("TensorBoard is installed neither beside orch nor on PATH", "pip install tensorboard")
+    raise UsageError(
+        "TensorBoard is installed neither in orch's environment nor on PATH",
+        f"install it into orch's: {sys.executable} -m pip install tensorboard\nor activate the environment that has it",
+    )
 
 
 def lay_out(runs: Sequence[RunDir], folder: Path) -> list[RunDir]:

@@ -224,8 +224,11 @@ def _lock(loaded: Loaded, repeats: RunDir | None) -> Lock | None:
 def _after(root: Path, text: str) -> Dependency | None:
     """What `--after NAME[:ok|:any]` asks for; None where it has come already, UsageError where it can't come."""
     name, colon, wants = text.rpartition(":")
-    if not colon or wants not in ("ok", "any"):
+    if not colon:
         name, wants = text, "ok"
+    if wants not in ("ok", "any"):
+        hint = f"--after {name} starts when it has succeeded, --after {name}:any when it has ended in any state"
+        raise UsageError(f"--after {text}: '{wants}' is not ok or any", hint)
     after = Dependency(find_sweep(root, name) or find_run(root, name).run_id, succeeds=wants == "ok")
     wait = dependencies.wait_of(root, after)
     if wait is not None and wait.is_unsatisfiable:

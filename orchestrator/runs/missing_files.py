@@ -45,11 +45,15 @@ def _why_not_there(run: RunDir, words: str) -> str:
     for path in _paths(words, [there.removeprefix("~/"), record.code_dir]):
         if path in sent or not (here / path).exists():
             continue
-        rules = Rules.of(here, str(code.get("ignore", ".orchignore")))
-        if why := rules.why_left_out(path):
+        part, why = Rules.of(here, str(code.get("ignore", ".orchignore"))).ignored_part(path)
+        link = next((each for each in Path(path).parents if (here / each).is_symlink()), None)
+        if link is not None:
+            hint = "give the script a path that exists on the nodes"
+            return f"{link} in {here} is a link to a folder, and was not sent: {hint}"
+        if why:
             return (
                 f"{path} is in {here} and was not sent: {why}; "
-                f"to send it, write !{path} into .orchignore, or name it in inputs: of the job"
+                f"to send it, write !{part} into .orchignore, or name it in inputs: of the job"
             )
     return ""
 

@@ -31,7 +31,7 @@ _STATUS_AFTER = {
     EventKind.GO: RunStatus.RUNNING,
     EventKind.RESTART: RunStatus.RESTARTING,
     EventKind.STOPPING: RunStatus.STOPPING,
-    EventKind.GANG_ENDED: RunStatus.STOPPING,
+    EventKind.GANG_ENDED: RunStatus.FINISHING,
 }
 
 # What the reducer reads of each kind of event. One that lacks it (a disk was full, a bit has flipped) did not happen.
@@ -169,9 +169,11 @@ def _live_state(own: list[Event], by_node: Mapping[int, list[Event]], nodes: tup
     kinds = [event["kind"] for event in by_node[0]]
     if any(event["kind"] == EventKind.CANCEL for event in own):
         return RunStatus.STOPPING
-    for kind in reversed(kinds):
-        if kind in _STATUS_AFTER:
-            return _STATUS_AFTER[kind]
+    said = [kind for kind in kinds if kind in _STATUS_AFTER]
+    if said[-1:] == [EventKind.GANG_ENDED] and EventKind.STOPPING in said[-2:]:
+        return RunStatus.STOPPING  # they have ended because they were asked to
+    if said:
+        return _STATUS_AFTER[said[-1]]
     if any(event["kind"] == EventKind.RELAUNCH for event in own):
         return RunStatus.RESTARTING
     if any(node.state != NodeStatus.WAITING for node in nodes):

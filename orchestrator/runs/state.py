@@ -18,7 +18,8 @@ class RunStatus(StrEnum):
     STARTING = "starting"  # an agent has spoken; the ranks have not been told to start
     RUNNING = "running"  # the ranks of an attempt were told to start
     RESTARTING = "restarting"  # an attempt or a start of the agents has failed, and another follows
-    STOPPING = "stopping"  # it was asked to stop, or its gang has ended and the rest is on its way
+    STOPPING = "stopping"  # it was asked to stop
+    FINISHING = "finishing"  # its ranks have ended by themselves, and the rest follows (logs, outputs, checkpoints)
     SUCCEEDED = "succeeded"  # every rank ended well
     FAILED = "failed"  # its verdict says why
     CANCELLED = "cancelled"  # somebody asked for its end

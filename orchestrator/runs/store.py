@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import chain, groupby, islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -337,9 +337,29 @@ def newest_ids(root: Path) -> list[str]:
 
 
 def newest_groups(root: Path, count: int | None = None) -> list[list[RunDir]]:
-    """Return the same, with the runs of a sweep as one group, in their order; each other run is a group of its own."""
-    groups = groupby(_newest_first(root), key=lambda run: sweep_of(run.run_id) or run.run_id)
-    return [list(runs)[::-1] for _, runs in islice(groups, count)]
+    """Return the newest runs; a sweep is one group of all its runs, in order, and each other run is a group of its own.
+
+    Runs of two sweeps may alternate in the index, and the points of one sweep are not recorded in their order.
+    """
+    found = (sweep_of(run.run_id) or run.run_id for run in _newest_first(root))
+    names = list(islice(_unique(found), count))
+    points: dict[str, list[str]] = {}
+    for name in _names(root / "runs"):
+        points.setdefault(sweep_of(name) or name, []).append(name)
+    return [[RunDir(root / "runs" / each) for each in sorted(points.get(name, ()), key=_index_of)] for name in names]
+
+
+def _unique(names: Iterable[str]) -> Iterator[str]:
+    seen = set[str]()
+    for name in names:
+        if name not in seen:
+            seen.add(name)
+            yield name
+
+
+def _index_of(run_id: str) -> int:
+    """Return a point's number in its sweep; 0 for a run of no sweep."""
+    return int(run_id.rpartition(".")[2]) if sweep_of(run_id) is not None else 0
 
 
 def _newest_first(root: Path, wanted: Callable[[str], bool] = bool) -> Iterator[RunDir]:
@@ -413,10 +433,25 @@ def find_run(root: Path, reference: str, *, newest: bool = True) -> RunDir:
         raise RunNotFoundError(
             f"the folder of run {deleted[0]} was deleted while the run may have been going on", DELETED
         )
+    if not matches and (elsewhere := _handed_over(root, reference)) is not None:
+        run_id, host, program = elsewhere
+        raise RunNotFoundError(
+            f"{host} looks after run {run_id}, and its files are there",
+            f"run this command there, as in: ssh {host} {program} pull {run_id}",
+        )
     if not matches or not reference:
         raise RunNotFoundError(f"no run is called '{reference}'", "orch status -a lists all runs")
     shown = ", ".join(sorted(matches)[:5]) + (" ..." if len(matches) > 5 else "")
     raise RunNotFoundError(f"{len(matches)} runs start with '{reference}': {shown}", "type more of the run id")
+
+
+def _handed_over(root: Path, reference: str) -> tuple[str, str, str] | None:
+    """Return (run, host, orch's path there) of the only run that was handed over and begins with this word."""
+    names = [name for name in _names(root / "elsewhere") if reference and name.startswith(reference)]
+    if len(names) != 1:
+        return None
+    kept = RunDir(root / "elsewhere").read(names[0]) or {}
+    return names[0].removesuffix(".json"), str(kept.get("host")), str(kept.get("orch"))
 
 
 def tidy(run: RunDir) -> None:

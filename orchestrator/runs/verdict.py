@@ -23,6 +23,7 @@ from orchestrator.runs.state import (
 )
 
 MEMORY = ("allocated", "reserved", "total")  # of an error file, in bytes
+_EXIT_OF_ARGPARSE = 2
 
 
 def verdict_of(
@@ -219,6 +220,8 @@ def culprit_in_words(culprit: Event) -> str:
     if culprit.get("oom") and not culprit.get("worker_killed"):
         how = "SIGKILL, from the kernel: its cgroup ran out of memory"
     what = f"{error['type']}: {error.get('message')}".splitlines()[0][:200] if error and error.get("type") else how
+    if what == how and culprit.get("code") == _EXIT_OF_ARGPARSE and (said := _refused_arguments(culprit)):
+        what = said
     if culprit.get("oom") and culprit.get("worker_killed"):
         what += "; the kernel killed a process of this rank's cgroup, which ran out of memory"
     where = f"on node {culprit.get('node')} ({culprit.get('host', '?')})"
@@ -228,6 +231,13 @@ def culprit_in_words(culprit: Event) -> str:
         return f"{error.get('message', 'a rank stood still') if error else 'a rank stood still'} {where}"
     rank = culprit.get("failed_rank", culprit.get("rank"))  # the first is one of another launcher's
     return f"rank {rank} {where} ended with {how}{f': {what}' if what != how else ''}"
+
+
+def _refused_arguments(culprit: Event) -> str:
+    """Return why argparse or click refused the command line, by the rank's last line; empty if the line is another."""
+    last = next((str(line) for line in reversed(items(culprit.get("tail"))) if str(line).strip()), "")
+    found = re.fullmatch(r"(?:\S+: error|Error): (.+)", last.strip())
+    return found[1][:200] if found else ""
 
 
 def _left_early_in_words(early: dict[str, Any], who: str, rank: Any) -> str:
@@ -306,6 +316,8 @@ def _hint_of(culprit: Event, words: str) -> str:
         return gpu_error.hint
     if hint := _hint_on_module(culprit):
         return hint
+    if culprit.get("hang"):
+        return "orch stacks RUN shows where each rank of a running attempt stands; set hang: in the job to wait longer"
     return hint_for("MemoryError" if culprit.get("oom") else words, culprit.get("code"), culprit.get("signal"))
 
 

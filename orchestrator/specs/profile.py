@@ -131,6 +131,10 @@ def _expanded(hosts: tuple[Host, ...]) -> tuple[Host, ...]:
     return tuple(out)
 
 
+def _counted(hosts: int) -> str:
+    return "1 host is" if hosts == 1 else f"only {hosts} hosts are"
+
+
 class SshProfile(ProfileBase):
     """Machines reached over SSH, with python3 and nothing of ours."""
 
@@ -167,7 +171,7 @@ class SshProfile(ProfileBase):
     @model_validator(mode="after")
     def _enough_hosts(self) -> SshProfile:
         if len(self.hosts) < self.nodes:
-            raise ValueError(f"nodes is {self.nodes}, but only {len(self.hosts)} hosts are listed")
+            raise ValueError(f"nodes is {self.nodes}, but {_counted(len(self.hosts))} listed")
         if (self.min_nodes or 0) > self.nodes:
             raise ValueError(f"min_nodes is {self.min_nodes}, but nodes is {self.nodes}")
         return self

@@ -58,7 +58,7 @@ def state_of(run: RunDir, alive: Mapping[int, bool | None] | None = None, known:
     run.check_is_there()  # after all was read: one removed meanwhile looks like one that has said nothing yet
     if machine.collects and state.verdict is not None:
         return replace(
-            state, state=RunStatus.STOPPING, verdict=None, detail="bringing back its logs, outputs and checkpoints"
+            state, state=RunStatus.FINISHING, verdict=None, detail="bringing back its logs, outputs and checkpoints"
         )
     if state.verdict is not None:  # the run has ended, and nobody has recorded its verdict yet
         return replace(state, verdict=_explained(run, state.verdict))

@@ -51,6 +51,7 @@ class Forwarding:
         self, command: Command, say: Callable[[str], None], listening: socket.socket, *, any_user: bool = False
     ) -> None:
         self.command, self.say, self.socket = command, say, listening
+        self.reported = ""  # the error of the last connection; many connections fail alike, and it is reported once
         self.guard = Guard(say, any_user=any_user)
         self.port: int = self.socket.getsockname()[1]
         self.loop = asyncio.new_event_loop()
@@ -97,10 +98,14 @@ class Forwarding:
             writer.transport.abort()
             return
         try:
-            await (await self._open()).streams.carry(reader, writer)
+            way = await self._open()
+            self.reported = ""
+            await way.streams.carry(reader, writer)
         except OrchError as error:
             writer.transport.abort()
-            self.say(error.message)
+            if self.reported != error.message:
+                self.say(error.message)
+            self.reported = error.message
         except asyncio.CancelledError:  # the port is closed; passed on, Python 3.11 would call it an error
             writer.transport.abort()
 

@@ -148,7 +148,7 @@ def test_places_that_bob_holds_for_nothing_are_his_by_name_and_no_file_of_alices
     assert bob.stdout is not None
     assert bob.stdout.readline() == "held\n"
     said = refusal(lab, slots=3)
-    assert "n1: only 0 of 3 slots are free, 1 are needed: slot-0, slot-1, slot-2 held by user bob (uid 48002)" in said
+    assert "n1: none of the 3 slots is free, 1 is needed: slot-0, slot-1, slot-2 held by user bob (uid 48002)" in said
     assert "who names no run" in said
     assert lab.orch("nodes", "--profile", "lab.yaml").out.count("bob: no run") == 3
     job = lab.job("honest", HONEST)

@@ -242,7 +242,7 @@ def test_what_a_machine_has_that_a_spare_replaced_is_said_and_fetched(lab: Lab) 
     lab.control.cut("n2")
     assert lab.wait(run).code == 0, lab.orch("why", run).out
     page = lab.orch("status", run).out
-    assert f"n2:~/.orch/runs/{run}: not looked at: it left the run while that went on" in page
+    assert f"n2:~/.orch/runs/{run}: files not counted: it left the run before its outputs were copied" in page
     assert f"orch pull {run} --outputs" in page
     assert left(lab, run) == [("n2", None)]
     lab.control.heal("n2")

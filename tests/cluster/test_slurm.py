@@ -229,7 +229,9 @@ def test_a_requeued_job_goes_on_from_its_checkpoint(alice: User) -> None:
     )
     for command in ("status", "why"):
         page = alice.orch(command, run.run_id).out
-        assert re.search(r"\n0 +- +[\d.]+ s .* ago +it was asked to stop\n1 +step \d+ +.* succeeded\n$", page), page
+        assert re.search(
+            r"\n0 +- +[\d.]+ s .* ago +Slurm took its nodes away \(preempted\)\n1 +step \d+ +.* succeeded\n$", page
+        ), page
     assert re.search(rf"slurm job  {run.job} on n[\d\[]", alice.orch("status", run.run_id).out)
     assert alice.orch("outputs", run.run_id, "--json").json["files"] == []  # nothing of Slurm's or orch's own
 
@@ -456,4 +458,4 @@ def test_doctor_and_nodes_ask_slurm(alice: User) -> None:
     done = alice.orch("doctor", "-p", bad)
     assert done.code == 1
     assert "partition: short gives 10 min, the profile asks for 60" in done.out
-    assert "sbatch: no 3 nodes of the cluster have what the profile asks for (cpus_per_task 99)" in done.out
+    assert "sbatch: the cluster does not have 3 nodes with what the profile asks for (cpus_per_task 99)" in done.out

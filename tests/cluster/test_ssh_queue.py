@@ -54,7 +54,7 @@ def test_a_second_users_run_waits_and_starts_when_the_first_has_ended(alice: Lab
     refused = bob.orch("submit", job, "--profile", profile, "--no-wait")
     assert refused.code == 1
     who = f"slot-0, slot-1 held by user alice (uid 48001), run {held} since 2"
-    assert f"n1: only 1 of 3 slots are free, 2 are needed: {who}" in refused.err
+    assert f"n1: only 1 of 3 slots is free, 2 are needed: {who}" in refused.err
     assert bob.orch("status", "last").code == 102  # a refused submit is no run
     assert tickets(bob) == []
     run = bob.submit(job, "--profile", profile)

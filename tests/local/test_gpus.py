@@ -67,7 +67,7 @@ def test_two_runs_have_cards_of_their_own_and_a_third_waits_for_one(cards: Cards
     refused = cards.orch("submit", str(cards.folder / "first.yaml"), "-p", str(cards.folder / "1-1.yaml"), "--no-wait",
                          **cards.variables)  # fmt: skip
     assert refused.code == 1
-    assert "this machine: only 0 of 3 GPUs are free, 1 are needed: " in refused.err
+    assert "this machine: none of the 3 GPUs is free, 1 is needed: " in refused.err
     assert f"run {first.run_id} since 2" in refused.err
     assert f"{nvml.uuid(2)} used by " in refused.err
     assert f", pid {os.getpid()}, of user" in refused.err

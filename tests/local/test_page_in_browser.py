@@ -231,7 +231,7 @@ def test_a_run_that_goes_on_is_watched_and_cancelled(
     (gates / "1").touch()
     expect(log).to_contain_text("step 1 is done")
     expect(values).to_have_text("2")
-    busy = page.get_by_role("region", name="How busy it is")
+    busy = page.get_by_role("region", name="System metrics")
     expect(busy.locator("canvas")).to_be_visible()  # it comes with the first sample, by itself
     expect(busy.get_by_role("region", name="Ranks, the newest numbers").locator("tbody tr")).to_have_count(2)
     busy.get_by_label("Map of").select_option("memory")
@@ -465,7 +465,7 @@ def test_exported_pages_need_no_server(
         expect(page.get_by_label("Traceback")).to_contain_text("<b>the data</b> is not there")
         expect(page.get_by_label("Lines of the log")).to_contain_text("needle in the hay")
         expect(page.locator(".uplot canvas")).to_be_visible()
-        busy = page.get_by_role("region", name="How busy it is")
+        busy = page.get_by_role("region", name="System metrics")
         busy.get_by_label("Map of").select_option("memory")
         expect(busy.locator("canvas")).to_have_attribute("aria-label", re.compile("^memory, of its node"))
         expect(busy.get_by_role("region", name="Ranks, the newest numbers")).to_contain_text("25 %")

@@ -268,8 +268,8 @@ def test_it_is_told_with_the_terminal_closed(
     assert (run.path / "events").read_text() == "failed\n"
     assert orch("why", run.run_id).code == 0
     page = orch("status", run.run_id).out
-    assert "notified of failed: sent" in page
-    assert "notified of failed: NOT SENT: sh ended with code 5" in page
+    assert "notification (failed): sent" in page
+    assert "notification (failed): NOT SENT: sh ended with code 5" in page
     states = [line["state"] for line in orch("status", run.run_id, "--json").json["notifications"]]
     assert sorted(states) == ["failed", "sent", "sent", "sent"]
     assert files_with(orch.home, b"canary-hook") == []

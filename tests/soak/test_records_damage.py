@@ -36,7 +36,7 @@ from .conftest import Soak
 
 pytestmark = pytest.mark.soak
 
-LIVE = ("submitting", "pending", "starting", "running", "restarting", "stopping", "?", "unreadable")
+LIVE = ("submitting", "pending", "starting", "running", "restarting", "stopping", "finishing", "?", "unreadable")
 FAILING = """
 import os, sys
 print("rank", os.environ["RANK"], "in attempt", os.environ["ORCH_ATTEMPT"])

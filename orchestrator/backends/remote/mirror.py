@@ -266,7 +266,7 @@ def finish(
         if not (run.path / "verdict.json").exists():
             bring_home(run, sources, unreachable)
             for source in former:
-                _record_left_behind(run, source, "it left the run while that went on")
+                _record_left_behind(run, source, "it left the run before its outputs were copied")
 
 
 def bring_home(

@@ -15,10 +15,10 @@ REFUSALS: Final = (
     ("Invalid qos", "Slurm has no qos '{qos}' for you", "sacctmgr show qos lists them; set qos:"),
     ("Requested time limit is invalid", "the time limit of {time} is more than Slurm gives here",
      "sinfo -o '%P %l' shows the limit of each partition; set time:"),
-    ("Node count specification invalid", "Slurm can't give {nodes} nodes here",
+    ("Node count specification invalid", "Slurm can't give {counted} here",
      "sinfo -o '%P %D' shows how many each partition has; set nodes:"),
     ("Requested node configuration is not available",
-     "no {nodes} nodes of the cluster have what the profile asks for ({asked})",
+     "the cluster does not have {counted} with what the profile asks for ({asked})",
      "sinfo -N -o '%N %c %m %G' shows what each has; without cpus_per_task one core per rank is asked for"),
     ("More processors requested than permitted", "the profile asks for more cores than it may have ({asked})",
      "set cpus_per_task: or nodes:"),
@@ -55,11 +55,12 @@ def refusal(said: str, settings: SlurmSettings, time_limit: int | None, where: s
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     last = (lines or ["it did not say why"])[-1].removeprefix("sbatch: ").removeprefix("error: ")
     asked = ", ".join(
-        f"{name} {value}"
+        f"{name} {f'{value / 2**30:.4g} GiB' if name == 'mem' else value}"
         for name in ("gres", "gpus_per_node", "cpus_per_task", "mem", "constraint")
         if (value := getattr(settings, name)) is not None
     )
-    facts = {**vars(settings), "said": last, "where": where, "asked": asked or "one core per rank",
+    counted = "a node" if settings.nodes == 1 else f"{settings.nodes} nodes"
+    facts = {**vars(settings), "counted": counted, "said": last, "where": where, "asked": asked or "one core per rank",
              "time": f"{time_limit // 60} min" if time_limit else "none"}  # fmt: skip
     for words, meaning, hint in REFUSALS:
         if words.lower() in said.lower():

@@ -7,6 +7,7 @@ JSON output changes its shape between versions.
 from __future__ import annotations
 
 import re
+import signal
 import time
 from dataclasses import dataclass, replace
 from typing import Final
@@ -250,12 +251,16 @@ def how_it_ended(job: JobLine, user: str = "") -> str:
     if job.state == "FAILED" and job.signal == CANT_OPEN:
         sentence = f"its first node can't write to the run's folder, {NOT_SHARED}"
     elif job.state == "FAILED" and job.signal:
-        sentence += f", by signal {job.signal}"
+        sentence += f", killed by {_signal_name(job.signal)}"
     elif job.state == "FAILED" and job.code:
         sentence += f" with exit code {job.code}"
     if job.state == "NODE_FAIL" and job.nodes:
         sentence += f" (of {job.nodes})"
     return f"Slurm job {job.job_id}: {sentence} ({job.state})"
+
+
+def _signal_name(number: int) -> str:
+    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 
 def _said(text: str) -> str:

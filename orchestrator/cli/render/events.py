@@ -1,4 +1,4 @@
-"""A run's events for people: a line for each, with its time, its node, its kind and what else it holds."""
+"""A run's events for people: a line for each, with its time, its node, its kind and a sentence or its other fields."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from orchestrator.cli.render.escapes import one_line
+from orchestrator.cli.render.event_sentences import sentence
 
+MOST_SHOWN: Final = 120  # characters of a value; --json prints all
 _SHOWN_BEFORE: Final = frozenset({"kind", "time", "node"})
 _UNSHOWN: Final = frozenset({"mono", "seq"})
 
@@ -32,10 +34,13 @@ def _clock(when: object) -> str:
 
 
 def _details(event: Mapping[str, Any]) -> str:
+    if said := sentence(event):
+        return said
     values = {name: value for name, value in event.items() if name not in _SHOWN_BEFORE | _UNSHOWN}
     return "  ".join(f"{name}={_word(value)}" for name, value in values.items())
 
 
 def _word(value: object) -> str:
     is_one_word = isinstance(value, str) and value != "" and not any(char.isspace() or char in "\"'=" for char in value)
-    return str(value) if is_one_word else json.dumps(value, ensure_ascii=False)
+    text = str(value) if is_one_word else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."

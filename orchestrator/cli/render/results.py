@@ -39,10 +39,12 @@ def metrics(values: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {value:.4g}" for name, value in values.items()) or "-"
 
 
-def checkpoints_page(found: Sequence[Checkpoint], folder: str, style: Style = plain) -> str:
+def checkpoints_page(
+    found: Sequence[Checkpoint], folder: str, style: Style = plain, unusable: Sequence[str] = ()
+) -> str:
     """Return a line a checkpoint, oldest first, then what is wrong with those that must not be used."""
     if not found:
-        return f"no checkpoints in {folder}"
+        return "\n".join([f"no checkpoints in {folder}", *(f"  {one_line(each)}" for each in unusable)])
     own, others = ([each for each in found if (each.format == "orch") == is_own] for is_own in (True, False))
     return "\n".join([*(_own_checkpoints(own, folder, style) if own else ()), *_others_checkpoints(others)])
 
@@ -87,7 +89,7 @@ def outputs_page(found: Sequence[Output], passed_over: Sequence[str], left: Sequ
 def pulled_page(pulled: Pulled) -> str:
     """Return what has been copied, what was there, and which checkpoint."""
     rows = [[file.how, size(file.bytes), file.path] for file in pulled.files]
-    lines = [table(["", "SIZE", "FILE"], rows)] if rows else ["nothing is there to be copied yet"]
+    lines = [table(["", "SIZE", "FILE"], rows)] if rows else ["there are no files to copy"]
     lines += [f"passed over: {reason}" for reason in pulled.skipped]
     if pulled.choice and not any(file.path.startswith("checkpoints/") for file in pulled.files):
         lines.append(pulled.choice)

@@ -220,7 +220,7 @@ def left_lines(state: RunState) -> list[str]:
         return []
     lines = ["", "  not all that it has written is here:"]
     for each in state.left:
-        count = f"{each.files} files, {size(each.bytes)}" if each.files is not None else "not looked at"
+        count = f"{each.files} files, {size(each.bytes)}" if each.files is not None else "files not counted"
         lines.append(f"    {each.host}:{each.folder}: {count}: {one_line(each.reason)}")
     return [*lines, f"  fetch it: orch pull {state.run_id} --outputs"]
 
@@ -288,7 +288,7 @@ def notify_lines(told: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return which notifications were sent, and why others were not."""
     words = {"sent": "sent", "failed": "NOT SENT", "intent": "being sent"}
     return [
-        f"notified of {line.get('event')}: {words.get(line['state'], line['state'])}"
+        f"notification ({line.get('event')}): {words.get(line['state'], line['state'])}"
         + (f": {line['problem']}" if line.get("problem") else "")
         for line in told
     ]

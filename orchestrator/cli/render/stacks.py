@@ -31,7 +31,15 @@ def _block(group: Sequence[RankStacks], *, all_threads: bool) -> str:
     lines = [line for thread in first.threads if thread.is_main for line in _frames(thread)]
     for number, thread in enumerate(others, start=1):
         lines += [f"  thread {number}:", *_frames(thread)]
-    return "\n".join([head, *(lines or ["  no Python frame"])])
+    return "\n".join(
+        [
+            head,
+            *(
+                lines
+                or ["  no Python frame: the process is starting (its imports take seconds), or runs no Python code"]
+            ),
+        ]
+    )
 
 
 def _frames(thread: Thread) -> list[str]:

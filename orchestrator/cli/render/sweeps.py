@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from orchestrator.runs.files.metrics import Ranked
 
 LIVELIEST_FIRST: Final = (
-    RunStatus.RUNNING, RunStatus.RESTARTING, RunStatus.STARTING, RunStatus.STOPPING, RunStatus.PENDING,
-    RunStatus.SUBMITTING,
+    RunStatus.RUNNING, RunStatus.RESTARTING, RunStatus.STARTING, RunStatus.STOPPING, RunStatus.FINISHING,
+    RunStatus.PENDING, RunStatus.SUBMITTING,
 )  # fmt: skip
 STOPPED_EARLY: Final = "stopped early"  # by their search
 IN_ORDER: Final = (*map(str, FINAL), STOPPED_EARLY, *map(str, LIVELIEST_FIRST), str(RunStatus.UNREADABLE))

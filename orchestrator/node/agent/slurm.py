@@ -34,7 +34,7 @@ from orchestrator.protocol.task import NodeTask
 
 PREEMPTION_SECONDS = 5.0  # between the two signals of a preemption
 BRIEF_SECONDS = 10.0  # of a start that ended before it could save anything
-ASKED_TO_STOP = {"preempted": "it was asked to stop", "timeout": "its time limit was near"}
+ASKED_TO_STOP = {"preempted": "Slurm took its nodes away (preempted)", "timeout": "its time limit was near"}
 
 Event = Mapping[str, Any]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,9 @@ from orchestrator.supervisor.reconcile import state_of
 # The folder may be gone where the run has ended; a login shell, because `module` is a function that it defines.
 _SCRIPT = 'cd -- "$1" 2>/dev/null; shift; [ $# -eq 0 ] || exec "$@"; exec "${SHELL:-/bin/sh}" -l'
 _WITHIN = 'PATH="$1/bin:$PATH"; VIRTUAL_ENV=$1; export PATH VIRTUAL_ENV; shift; '
+
+
+_OF_SHELL = re.compile(r"[\s;|&<>$`(){}*?~]")
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,8 @@ def shell(run: RunDir, node: int, command: Sequence[str], *, terminal: bool) -> 
     """
     check_own(run.path.parent.parent, run)
     state = state_of(run)
+    if len(command) == 1 and _OF_SHELL.search(command[0]):
+        command = ("sh", "-c", command[0])  # as ssh does with 'pwd; ls'
     where = f"node {node} of {run.run_id} ({host_of(run, node)})"
     # From the home folder, in which every way to a node begins.
     code = run.plan().first.code_dir or "."

@@ -6,6 +6,7 @@ import posixpath
 import re
 import shlex
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final
 
 from orchestrator.errors import UsageError
@@ -35,6 +36,7 @@ _DEFAULT: Final = re.compile(r"\$\{\w+:?-([^${}]*)\}")
 _VARIABLE: Final = re.compile(r"\$(?:\{(\w+)\}|([A-Za-z_]\w*))")
 _SUBSTITUTION: Final = re.compile(r"\$\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|`[^`]*`")
 _CONDA_HOOK: Final = 'eval "$(conda shell.bash hook)"'
+_OF_ARRAY: Final = re.compile(r"\s(--[\w-]+)[= ]\"?\$\{?SLURM_ARRAY_TASK_ID\}?\"?(?=\s|$)")
 
 
 class NoTrainingError(UsageError):
@@ -65,7 +67,8 @@ def read_script(text: str, name: str = "", files: LauncherFiles | None = None) -
     if not script.launch:
         hint = "it needs a line that begins with srun, torchrun, accelerate, deepspeed or python"
         raise NoTrainingError("the script starts no training that can be read", hint)
-    pasted = read_command(script.launch, files)
+    line = _without_array(script.launch, script.options, script.notes)
+    pasted = read_command(line, files)
     pasted.env = {**script.exported, **pasted.env}
     pasted.setup, pasted.notes = [*script.setup, *pasted.setup], [*script.notes, *pasted.notes]
     if script.options:
@@ -158,3 +161,30 @@ def _launch_line(line: str, script: _Script) -> str:
         script.notes.append("the shell between srun and the program was left out")
         line = f"{inner[1]} {inner[3]}"
     return line
+
+
+def _without_array(line: str, options: list[str], notes: list[str]) -> str:
+    """Return a launch line without the options whose value is the number of a point of a job array."""
+    array = next(
+        (
+            re.fullmatch(r"(?:--array=|-a)?([0-9]+-[0-9]+|[0-9]+(?:,[0-9]+)*)(?:%\d+)?", word)
+            for word in _array_words(options)
+        ),
+        None,
+    )
+    values = array[1].replace("-", "..") if array else "VALUES"
+    for option in dict.fromkeys(_OF_ARRAY.findall(line)):
+        notes.append(
+            f"'{option} $SLURM_ARRAY_TASK_ID' was left out: orch submit JOB --sweep {option}={values} starts a run for "
+            "each value"
+        )
+    return _OF_ARRAY.sub("", line)
+
+
+def _array_words(options: list[str]) -> list[str]:
+    """Return the word of the #SBATCH lines that holds the numbers of the array's points."""
+    return [
+        following if word in ("--array", "-a") else word
+        for word, following in pairwise([*options, ""])
+        if word.startswith(("--array", "-a"))
+    ]

@@ -45,6 +45,7 @@ class Draft:
     job: str
     profile: str | None
     notes: tuple[str, ...]
+    script: str = ""  # the script that the line starts; empty for a module or another program
 
 
 def text_value(text: str, *, number_is_text: bool = False) -> str:
@@ -169,7 +170,8 @@ def _draft(pasted: Pasted, name: str | None) -> Draft:
         shown = ", ".join(word for word in (*pasted.args, *pasted.env.values(), pasted.target) if "$" in word)
         notes.append(f"{shown[:80]}: a '$' is passed on as it is, because orch starts programs without a shell")
     profile = _implied_profile(_activated(pasted), notes)
-    return Draft(_job(pasted, name), profile, tuple(dict.fromkeys(notes)))
+    script = pasted.target if pasted.kind == "script" else ""
+    return Draft(_job(pasted, name), profile, tuple(dict.fromkeys(notes)), script)
 
 
 def _activated(pasted: Pasted) -> Pasted:

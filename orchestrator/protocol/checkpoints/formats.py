@@ -8,6 +8,9 @@ a file counts as whole where its container says so (see weight_files). Python 3.
     .../.metadata, __0_0.distcp               torch.distributed.checkpoint
     latest, global_step50/*_states.pt         DeepSpeed
     random_states_0.pkl, model.safetensors    accelerate's save_state, a folder of files
+    model.safetensors.index.json              shards of Hugging Face's save_pretrained, a folder of files
+    iter_0000010/mp_rank_00/*.pt              Megatron, beside latest_checkpointed_iteration.txt
+    _CHECKPOINT_METADATA, CKPT.yaml           folders of orbax and of SpeechBrain
     model.pt, epoch_3.safetensors             a file of weights, with or without a number in its name
 """
 
@@ -21,7 +24,7 @@ from typing import Any
 
 from orchestrator.protocol.checkpoints import checkpoint_dir
 from orchestrator.protocol.checkpoints.stat_cache import cached_by_stat
-from orchestrator.protocol.checkpoints.weight_files import SUFFIXES, global_step, is_whole
+from orchestrator.protocol.checkpoints.weight_files import global_step, is_whole, names_weights, stem_of
 from orchestrator.protocol.reading import read_json, read_part
 from orchestrator.protocol.str_enum import StrEnum
 
@@ -34,6 +37,10 @@ _OF_TRAINER = re.compile(
     r"(adapter_)?model.*\.safetensors|pytorch_model.*\.bin"
 )
 _OF_ACCELERATE = re.compile(r"random_states_\d+\.pkl")
+_MEGATRON_NAME = re.compile(r"iter_\d{7}")
+_SHARDS = (".safetensors.index.json", ".bin.index.json")
+_ORBAX = ("_CHECKPOINT_METADATA", "_METADATA")
+_TORN_ORBAX = ".orbax-checkpoint-tmp"
 _PART_OF_DCP = re.compile(rb"__\d+_\d+\.distcp")
 _IN_NAME = re.compile(r"(?:^|-)([^=-]+)=(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?=-|$)")
 _LAST_NUMBER = re.compile(r"(\d+)(?!.*\d)", re.DOTALL)
@@ -56,7 +63,7 @@ class Format(StrEnum):
     DEEPSPEED = "deepspeed"
     """DeepSpeed: a folder for each tag, beside `latest`."""
     FILES = "files"
-    """Any other file of weights, accelerate's folder, and what a job's glob names."""
+    """Any other file of weights, the folders of accelerate, orbax, Megatron and others, and what a job's glob names."""
 
 
 def format_of(folder: str, files: Collection[str], folders: Collection[str]) -> Format | None:
@@ -72,7 +79,19 @@ def format_of(folder: str, files: Collection[str], folders: Collection[str]) -> 
         return Format.DEEPSPEED
     if any(each == ".metadata" or each.endswith(".distcp") for each in files):
         return Format.DCP
-    return Format.FILES if any(_OF_ACCELERATE.fullmatch(each) for each in files) else None
+    return Format.FILES if _is_folder_of_files(name, files, folders) else None
+
+
+def _is_folder_of_files(name: str, files: Collection[str], folders: Collection[str]) -> bool:
+    """Tell whether a folder with these entries is one checkpoint of another library, also if it is torn."""
+    if any(_OF_ACCELERATE.fullmatch(each) for each in files) or "CKPT.yaml" in files:
+        return True
+    if name.endswith(".orbax") or _TORN_ORBAX in name or any(each in files for each in _ORBAX):
+        return True
+    if _MEGATRON_NAME.fullmatch(name) and any(each.startswith("mp_rank_") for each in folders):
+        return True
+    is_model_alone = not folders and not any(each.endswith(".py") for each in files)
+    return is_model_alone and any(each.endswith(_SHARDS) for each in files)
 
 
 def step_of_folder(folder: str, kind: Format) -> int:
@@ -85,7 +104,10 @@ def is_whole_folder(folder: str, kind: Format, sizes: Sizes) -> bool:
     """Return whether all is there of a checkpoint that is a folder with these files."""
     if kind is Format.ORCH:
         return checkpoint_dir.COMMIT in sizes
-    weights = [name for name in sizes if name.endswith(SUFFIXES)]
+    name = os.path.basename(folder)
+    if kind is Format.FILES and (name.endswith(".orbax") or any(each in sizes for each in _ORBAX)):
+        return _TORN_ORBAX not in name and any(sizes.values())  # orbax renames a folder that is complete
+    weights = [name for name in sizes if names_weights(os.path.basename(name))]
     if not weights or not all(sizes[name] and is_whole(f"{folder}/{name}") for name in weights):
         return False
     if kind is Format.HF:
@@ -96,7 +118,9 @@ def is_whole_folder(folder: str, kind: Format, sizes: Sizes) -> bool:
     if kind is Format.LIGHTNING:  # of its strategies FSDP writes as torch.distributed.checkpoint, DeepSpeed as itself
         inside = sorted({os.path.dirname(name) for name in weights})
         return _has_all_parts(folder, sizes) or any(_is_finished(f"{folder}/{name}") for name in inside if name)
-    return kind is Format.FILES or _has_all_parts(folder, sizes)
+    if kind is Format.FILES:
+        return _has_all_shards(folder, sizes) and (not _MEGATRON_NAME.fullmatch(name) or _is_tracked(folder))
+    return _has_all_parts(folder, sizes)
 
 
 def _has_all_parts(folder: str, files: Collection[str]) -> bool:
@@ -118,6 +142,15 @@ def _is_finished(folder: str) -> bool:
     return latest == name or 0 <= _number_in(name) < _number_in(latest)
 
 
+def _is_tracked(folder: str) -> bool:
+    """Tell whether Megatron's tracker names this iteration or a later one. Megatron writes it after all files."""
+    try:
+        tracker = read_part(f"{os.path.dirname(folder)}/latest_checkpointed_iteration.txt", 0, 64).decode()
+    except (OSError, ValueError):
+        return False
+    return _number_in(os.path.basename(folder)) <= _number_in(tracker)
+
+
 def _has_all_shards(folder: str, files: Collection[str]) -> bool:
     """Are all files here that an index of shards names?"""
     for name in files:
@@ -130,7 +163,7 @@ def _has_all_shards(folder: str, files: Collection[str]) -> bool:
 
 def step_of_file(path: str, kind: Format) -> int:
     """Return the step of a whole file: Lightning's own, else what its name tells; -1 where nothing does."""
-    name = os.path.splitext(os.path.basename(path))[0]
+    name = stem_of(os.path.basename(path))
     if kind is not Format.LIGHTNING:
         return _number_in(name)
     step = global_step(path)

@@ -20,7 +20,7 @@ from orchestrator.protocol.checkpoints.formats import (
     step_of_file,
     step_of_folder,
 )
-from orchestrator.protocol.checkpoints.weight_files import SUFFIXES, is_whole
+from orchestrator.protocol.checkpoints.weight_files import is_whole, names_weights
 from orchestrator.protocol.outputs import Matcher, OutputRules
 
 MAX_DEPTH = 5
@@ -161,7 +161,7 @@ class _Search:
             return
         named = self._is_named(path, False)
         # Of a format of its own, a job's glob names files of any suffix.
-        of_weights = name.endswith(SUFFIXES) or (self.sought.format == Format.FILES and self.matcher is not None)
+        of_weights = names_weights(name) or (self.sought.format == Format.FILES and self.matcher is not None)
         if not of_weights or name.startswith("."):
             if not _CORE_DUMP.fullmatch(name):
                 self.changed = max(self.changed, info.st_mtime)

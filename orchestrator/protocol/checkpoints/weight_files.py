@@ -7,19 +7,42 @@ and of a pickle only the opcodes are read.
 from __future__ import annotations
 
 import os
+import re
 from typing import BinaryIO
 
 from orchestrator.protocol.checkpoints.stat_cache import cached_by_stat
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.reading import opened
 
-SUFFIXES = (".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".npz", ".h5", ".msgpack", ".pkl", ".joblib", ".distcp")
+SUFFIXES = (
+    ".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".npz", ".h5", ".msgpack", ".pkl", ".joblib", ".distcp",
+    ".pth.tar", ".pt.tar", ".ckpt.tar", ".pyth", ".th", ".pdparams", ".pdopt", ".keras", ".hdf5", ".nemo",
+)  # fmt: skip
 MAX_HEADER = 100 << 20  # as safetensors itself limits it
 FIRST_OPCODES = 4096  # bytes of a pickle, in which Lightning has its epoch and its step
 
 _INTS = ("BININT", "BININT1", "BININT2", "LONG1")
 _MEMOS = ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE")
-_ZIPPED = (".pt", ".pth", ".ckpt", ".npz", ".distcp")
+_ZIPPED = (".pt", ".pth", ".ckpt", ".npz", ".distcp", ".tar", ".pyth", ".th", ".keras")
+_OTHER_NAMES = re.compile(
+    r"(g|do|checkpoint|ckpt|waveglow|tacotron2?|snapshot)[_.-](ep\.)?\d+"  # hifigan, flax, tacotron2, ESPnet 1
+    r"|.*(ckpt|checkpoint).*\.(index|meta|data-\d+-of-\d+)"  # TensorFlow, with .ckpt-1000.index
+    r"|rl_model_\d+_steps\.zip"  # stable-baselines3
+)
+_ENDING = re.compile(r"(\.data-\d+-of-\d+|\.index|\.meta|\.zip)$")
+_RANK = re.compile(r"[-_.]rank[-_.]?\d+$")
+
+
+def names_weights(name: str) -> bool:
+    """Tell whether a file of this name is a file of weights. Some repositories write names without a suffix."""
+    return name.endswith(SUFFIXES) or _OTHER_NAMES.fullmatch(name) is not None
+
+
+def stem_of(name: str) -> str:
+    """Return the part of a file's name that may tell a step: the name without its suffix and the rank's number."""
+    suffix = max((each for each in SUFFIXES if name.endswith(each)), key=len, default="")
+    stem = name[: -len(suffix)] if suffix else _ENDING.sub("", name)
+    return _RANK.sub("", stem)
 
 
 @cached_by_stat
@@ -33,7 +56,7 @@ def is_whole(path: str) -> bool:
             head = file.read(8)
             if path.endswith(".safetensors"):
                 return _ends_as_told(file, head)
-            if path.endswith(_ZIPPED) and head[:1] == b"P":
+            if head[:2] == b"PK" or (path.endswith(_ZIPPED) and head[:1] == b"P"):
                 import zipfile  # noqa: PLC0415 (an agent starts faster without it)
 
                 return zipfile.is_zipfile(file)

@@ -25,7 +25,15 @@ def why_taken(places: Mapping[str, Holder | None], count: int) -> str:
             by_holder.setdefault(_holder_in_words(holder), []).append(name)
     free = len(places) - sum(map(len, by_holder.values()))
     told = "; ".join(f"{', '.join(theirs)} {holder}" for holder, theirs in by_holder.items())
-    return f"only {free} of {len(places)} {kind(places)} are free, {count} are needed: {told}"
+    return f"{_free_words(free, len(places), kind(places))}, {count} {'is' if count == 1 else 'are'} needed: {told}"
+
+
+def _free_words(free: int, there: int, kind: str) -> str:
+    if there == 1:
+        return f"its only {kind.rstrip('s')} is taken"
+    if not free:
+        return f"none of the {there} {kind} is free"
+    return f"only {free} of {there} {kind} {'is' if free == 1 else 'are'} free"
 
 
 def why_reserved(places: Mapping[str, Holder | None], free: int, first: Iterable[Ticket]) -> str:

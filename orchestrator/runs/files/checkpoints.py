@@ -26,6 +26,12 @@ if TYPE_CHECKING:
     from orchestrator.protocol.checkpoints.search import Saved
 
 
+MOST_LOOKED_AT = 5000
+MOST_NAMED = 3
+_LIKE_A_CHECKPOINT = re.compile(r"ckpt|checkpoint|weights|snapshot", re.I)
+_TEXTS = (".txt", ".json", ".jsonl", ".yaml", ".yml", ".log", ".py", ".sh", ".md", ".csv", ".png", ".svg")
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """One checkpoint, what its manifest or its framework's files say, and the verdict on it."""
@@ -138,6 +144,39 @@ def saved_by(run: RunDir) -> list[Saved]:
     if not isinstance(lacking, list):  # damaged: which of them are whole is not known
         return []
     return newest_first(each for each in found if _is_here(os.path.relpath(each.path, outputs), lacking))
+
+
+def unusable(run: RunDir) -> list[str]:
+    """Return a sentence for each of the first files of a run that may be a checkpoint, and is torn or of no known form.
+
+    A run without any known checkpoint asks for this.
+    """
+    from orchestrator.protocol.checkpoints.weight_files import is_whole, names_weights  # noqa: PLC0415 (as above)
+
+    code = run.plan().first.code_dir or str(run.path / "code")
+    tops = (output_folder(str(run.path)), *(() if run.record().is_elsewhere else (code,)))
+    found, sent = [], run.code_files()
+    for top in tops:
+        for path in _files_below(top, MOST_LOOKED_AT):
+            name = os.path.basename(path)
+            if os.path.relpath(path, top) in sent:
+                continue
+            if names_weights(name):
+                found += [] if is_whole(path) else [f"{path} is not whole, so it is no checkpoint to resume from"]
+            elif _LIKE_A_CHECKPOINT.search(name) and not name.endswith(_TEXTS):
+                found += [f"{path} has no form that orch knows; if it is a checkpoint, name it in checkpoint.glob"]
+    return found[:MOST_NAMED]
+
+
+def _files_below(top: str, most: int) -> list[str]:
+    """Return the first files below a folder. Links and hidden folders are skipped."""
+    found = list[str]()
+    for folder, names, files in os.walk(top):
+        names[:] = sorted(name for name in names if not name.startswith(".") and name not in ("data", "__pycache__"))
+        found += [f"{folder}/{name}" for name in sorted(files) if not os.path.islink(f"{folder}/{name}")]
+        if len(found) >= most:
+            break
+    return found[:most]
 
 
 def _is_here(name: str, lacking: Iterable[object]) -> bool:

@@ -46,7 +46,7 @@ class Snapshot:
     untracked: tuple[str, ...]
     listing: dict[str, tuple[str, str]] = field(default_factory=dict)  # path -> (kind d | l | x | f, sha256)
     left_out: LeftOut = field(default_factory=LeftOut)
-    ignored: tuple[str, ...] = ()  # paths that lines of the ignore file leave out; a folder's path ends with a slash
+    ignored: tuple[str, ...] = ()  # paths that are left out, and links to folders; a folder's path ends with a slash
 
 
 @dataclass(frozen=True)
@@ -80,15 +80,17 @@ def take(
 ) -> Snapshot:
     """Copy the folder into `destination`, which must not exist or be empty; UsageError before anything is copied.
 
-    Links to files outside the folder become copies of them. Sockets, pipes, devices and dangling links are left out.
+    Links to files outside the folder become copies of them. Links to folders that are not sent are left out, and so are
+    sockets, pipes, devices and dangling links.
     `named` are ignored files that are copied anyway. It is None if the run can reach the folder itself. Ignored files
     are not missing then, and are not measured.
     """
     code_dir = code_dir.resolve()
     entries, ignored, rules = _survey(code_dir, destination.resolve(), ignore_file, max_size, named)
-    if named is not None and ignored and all(entry.is_folder for entry in entries):
-        why = rules.why_left_out(f"{ignored[0]}x" if ignored[0].endswith("/") else ignored[0])
-        raise UsageError(f"{code_dir}: every file in it is left out, {ignored[0]} by {why}", "change that line")
+    if named is not None and all(entry.is_folder for entry in entries):
+        for path in ignored:
+            if why := rules.why_left_out(f"{path}x" if path.endswith("/") else path):
+                raise UsageError(f"{code_dir}: every file in it is left out, {path} by {why}", "change that line")
     total = sum(entry.size for entry in entries)
     git = git_state(code_dir)
     fresh = not destination.exists()
@@ -104,15 +106,15 @@ def take(
 
 
 def left_out(code_dir: Path, ignore_file: str, named: Sequence[str]) -> LeftOut:
-    """Return how much `take` would leave out because of lines of the ignore file."""
+    """Return how much `take` would leave out because of lines of ignore files, and links to folders."""
     rules = Rules.of(code_dir.resolve(), ignore_file)
     return measure_left_out(code_dir.resolve(), ignored_paths(code_dir, ignore_file), rules, named)
 
 
 def ignored_paths(code_dir: Path, ignore_file: str) -> list[str]:
-    """Return the paths that lines of the ignore file leave out; a folder's path ends with a slash."""
+    """Return the paths, and links to folders, that `take` leaves out; a folder's path ends with a slash."""
     code_dir, ignored = code_dir.resolve(), list[str]()
-    for _ in _walk(code_dir, None, Rules.of(code_dir, ignore_file), ignored, is_here=True):
+    for _ in _walk(code_dir, None, Rules.of(code_dir, ignore_file), ignored):
         pass
     return ignored
 
@@ -126,7 +128,7 @@ def _survey(
     if why := why_never_shipped(code_dir):
         raise UsageError(f"{why}, and is never shipped", "put job and code into a folder of their own")
     rules, ignored = Rules.of(code_dir, ignore_file), list[str]()
-    found = {entry.path: entry for entry in _walk(code_dir, destination, rules, ignored, is_here=named is None)}
+    found = {entry.path: entry for entry in _walk(code_dir, destination, rules, ignored)}
     for path in named or ():
         if path not in found and rules.is_left_out_by_line(path):
             parents = [parent.as_posix() for parent in Path(path).parents if parent != Path()]
@@ -163,12 +165,10 @@ def retake(snapshot: Path, destination: Path, listing: Mapping[str, Sequence[str
         raise
 
 
-def _walk(
-    top: Path, destination: Path | None, rules: Rules, left: list[str], *, is_here: bool = False
-) -> Iterator[_Entry]:
-    """Yield the files to copy; add to `left` the paths that a line of the ignore file leaves out.
+def _walk(top: Path, destination: Path | None, rules: Rules, left: list[str]) -> Iterator[_Entry]:
+    """Yield the files to copy; add to `left` the paths that a line of an ignore file leaves out.
 
-    A run on this machine (`is_here`) can follow a link to a folder outside, so such a link is added to `left` too.
+    A link to a folder that is not copied is added to `left` too, because a run on this machine can follow it.
     """
     folders = [""]
     while folders:
@@ -183,17 +183,18 @@ def _walk(
             if (top / path) == destination:
                 continue
             whole = f"{path}/" if real_folder else path
-            if rules.ignores(whole):
-                left += [whole] if rules.line_of(whole) else []
+            rule = next(filter(rules.ignores, _names_of(item, path)), None)
+            if rule is not None:
+                left += [whole] if rules.line_of(rule) else []
                 continue
             if real_folder:
                 yield _Entry(path, is_folder=True)
                 folders.append(f"{path}/")
             elif item.is_symlink():
-                if is_here and _leads_to_folder_outside(top, path):
+                if (entry := _link(top, path, rules.ignores)) is not None:
+                    yield entry
+                elif os.path.isdir(top / path):
                     left.append(path)
-                else:
-                    yield from _link(top, path, rules.ignores)
             elif item.is_file(follow_symlinks=False):
                 yield _file(top, path)
 
@@ -208,29 +209,27 @@ def _file(top: Path, path: str) -> _Entry:
     return _Entry(path, info.st_size, bool(info.st_mode & stat.S_IXUSR))
 
 
-def _link(top: Path, path: str, ignored: Callable[[str], bool]) -> Iterator[_Entry]:
+def _names_of(item: os.DirEntry[str], path: str) -> tuple[str, ...]:
+    """Return the names by which a pattern matches an entry. `data/` also matches a link to a folder, unlike in git."""
+    if item.is_dir(follow_symlinks=False):
+        return (f"{path}/",)
+    return (path, f"{path}/") if item.is_symlink() and os.path.isdir(item.path) else (path,)
+
+
+def _link(top: Path, path: str, ignored: Callable[[str], bool]) -> _Entry | None:
+    """Return what is copied for a link. None if it is dangling, or leads to a folder that is not copied."""
     source = top / path
     try:
         target = source.resolve(strict=True)
     except (OSError, RuntimeError):
-        return  # dangling or running in a circle: an editor's lock file, say
+        return None  # dangling or running in a circle: an editor's lock file, say
     if target.is_relative_to(top) and not _left_out(target.relative_to(top), ignored, target.is_dir()):
-        yield _Entry(path, link=os.path.relpath(target, source.parent.resolve()))
-    elif target.is_file():
-        if why := why_never_shipped(target):
-            raise UsageError(f"{source} is a link, and {why}", "name it in .orchignore, or remove it")
-        yield _file(top, path)
-    elif target.is_dir():
-        hint = f"name it in .orchignore, and reach the folder by its own path: {target}"
-        raise UsageError(f"{source} is a link to a folder that is not shipped", hint)
-
-
-def _leads_to_folder_outside(top: Path, path: str) -> bool:
-    try:
-        target = (top / path).resolve(strict=True)
-    except (OSError, RuntimeError):
-        return False
-    return target.is_dir() and not target.is_relative_to(top)
+        return _Entry(path, link=os.path.relpath(target, source.parent.resolve()))
+    if not target.is_file():
+        return None
+    if why := why_never_shipped(target):
+        raise UsageError(f"{source} is a link, and {why}", "name it in .orchignore, or remove it")
+    return _file(top, path)
 
 
 def _left_out(path: Path, ignored: Callable[[str], bool], is_folder: bool) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -26,34 +26,28 @@ LARGEST: Final = 3
 
 @dataclass(frozen=True)
 class Rules:
-    """The built-in patterns and then the patterns of one ignore file. The last pattern that matches a path decides."""
+    """The built-in patterns, those of .gitignore, then those of the job's ignore file. The last match decides."""
 
-    file: str = ""  # the name of the ignore file; empty if there is none
-    lines: tuple[tuple[int, str], ...] = ()  # its patterns with the numbers of their lines
+    lines: tuple[tuple[str, str], ...] = ()  # the patterns of the files, with `FILE:LINE` for each
     spec: pathspec.GitIgnoreSpec | None = None
 
     @staticmethod
     def of(code_dir: Path, ignore_file: str) -> Rules:
-        """Return the rules of a code folder. Raises UsageError if its ignore file can't be used."""
+        """Return the rules of a code folder. Raises UsageError if an ignore file can't be used."""
         chosen = code_dir / ignore_file
-        if not chosen.is_file():
-            if ignore_file != ".orchignore":
-                hint = "create it, or take code.ignore out of the job"
-                raise UsageError(f"{chosen}: there is no such ignore file", hint)
-            chosen = code_dir / ".gitignore"
-        try:
-            if not chosen.is_file():
-                return Rules()
-            import pathspec  # noqa: PLC0415 (takes 20 ms, which a folder without an ignore file saves)
+        if ignore_file != ".orchignore" and not chosen.is_file():
+            raise UsageError(f"{chosen}: there is no such ignore file", "create it, or take code.ignore out of the job")
+        files = [each for each in dict.fromkeys((code_dir / ".gitignore", chosen)) if each.is_file()]
+        lines = tuple(line for file in files for line in _lines_of(file))
+        if not lines:
+            return Rules()
+        import pathspec  # noqa: PLC0415 (takes 20 ms, which a folder without an ignore file saves)
 
-            text = chosen.read_text("utf-8", "surrogateescape")
-            lines = tuple((number, line) for number, line in enumerate(text.splitlines(), 1) if line)
-            spec = pathspec.GitIgnoreSpec.from_lines([*DEFAULT_IGNORE, *(line for _, line in lines)])
-        except OSError as error:
-            raise unreadable(chosen, error) from None
+        try:
+            return Rules(lines, pathspec.GitIgnoreSpec.from_lines([*DEFAULT_IGNORE, *(line for _, line in lines)]))
         except ValueError as error:
-            raise UsageError(f"{chosen}: holds a pattern that can't be read: {error}") from None
-        return Rules(chosen.name, lines, spec)
+            named = " or ".join(map(str, files))
+            raise UsageError(f"{named}: holds a pattern that can't be read: {error}") from None
 
     def ignores(self, path: str) -> bool:
         """Tell whether a path is left out, given that no folder above it is. A folder's path ends with a slash."""
@@ -62,28 +56,42 @@ class Rules:
         rules = _built_in()
         return not (rules.enters(path[:-1]) if path.endswith("/") else rules.takes(path))
 
-    def line_of(self, path: str) -> tuple[int, str] | None:
-        """Return the number and the text of the ignore file's line that leaves a path out; None if no line does."""
+    def line_of(self, path: str) -> tuple[str, str] | None:
+        """Return the place and the text of the ignore file's line that leaves a path out; None if no line does."""
         index = self.spec.check_file(path).index if self.spec is not None else None
         if index is None or index < len(DEFAULT_IGNORE):
             return None
         return self.lines[index - len(DEFAULT_IGNORE)]
 
     def is_left_out_by_line(self, path: str) -> bool:
-        """Tell whether a line of the ignore file, and no built-in pattern, leaves out a path or a folder above it."""
+        """Tell whether a line of an ignore file, and no built-in pattern, leaves out a path or a folder above it."""
         above = [path[:at] for at, char in enumerate(path) if char == "/"]
         is_built_in = not all(map(_built_in().enters, above)) or not _built_in().takes(path)
-        return bool(self.file) and not is_built_in and bool(self.why_left_out(path))
+        return bool(self.lines) and not is_built_in and bool(self.why_left_out(path))
 
     def why_left_out(self, path: str) -> str:
-        """Return the place of the rule that leaves out a path or a folder above it; empty if the path is sent."""
+        """Return the place of the rule that leaves out a path or a folder above it; empty if no rule does."""
+        _, why = self.ignored_part(path)
+        return why
+
+    def ignored_part(self, path: str) -> tuple[str, str]:
+        """Return the folder or file of a path that a rule matches, and the rule's place; empty if no rule does."""
         parts = path.split("/")
         for end in range(1, len(parts) + 1):
             above = "/".join(parts[:end]) + ("/" if end < len(parts) else "")
             if self.ignores(above):
                 line = self.line_of(above)
-                return f"{self.file}:{line[0]} ({line[1].strip()})" if line else "orch's built-in patterns"
-        return ""
+                return above, f"{line[0]} ({line[1].strip()})" if line else "orch's built-in patterns"
+        return "", ""
+
+
+def _lines_of(file: Path) -> list[tuple[str, str]]:
+    """Return `FILE:LINE` and the text of each pattern of an ignore file. Raises UsageError if it can't be read."""
+    try:
+        text = file.read_text("utf-8", "surrogateescape")
+    except OSError as error:
+        raise unreadable(file, error) from None
+    return [(f"{file.name}:{number}", line) for number, line in enumerate(text.splitlines(), 1) if line]
 
 
 @cache
@@ -101,15 +109,16 @@ def unreadable(path: Path, error: OSError) -> UsageError:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """How much the lines of an ignore file leave out; `largest` are [path, bytes, rule] of the largest paths."""
+    """How much the lines of ignore files leave out; `largest` are [path, bytes, rule] of the largest paths."""
 
     files: int = 0
     bytes: int = 0
     is_more: bool = False  # the count ended at MOST_MEASURED
     largest: list[tuple[str, int, str]] = field(default_factory=list)
+    links: list[tuple[str, str]] = field(default_factory=list)  # [path, target] of links to folders that aren't sent
 
 
-def measure_left_out(top: Path, paths: Iterable[str], rules: Rules, sent: Collection[str] = ()) -> LeftOut:
+def measure_left_out(top: Path, paths: Sequence[str], rules: Rules, sent: Collection[str] = ()) -> LeftOut:
     """Return how much these paths hold without the files that are `sent` anyway. A folder's path ends with a slash."""
     room, total, is_more = MOST_MEASURED, 0, False
     found: list[tuple[str, int, str]] = []
@@ -126,7 +135,13 @@ def measure_left_out(top: Path, paths: Iterable[str], rules: Rules, sent: Collec
         if files:
             found.append((path, size, rules.why_left_out(f"{path}x" if path.endswith("/") else path)))
     largest = sorted(found, key=lambda each: (-each[1], each[0]))[:LARGEST]
-    return LeftOut(MOST_MEASURED - room, total, is_more, largest)
+    return LeftOut(MOST_MEASURED - room, total, is_more, largest, _unmatched_links(top, paths, rules))
+
+
+def _unmatched_links(top: Path, paths: Sequence[str], rules: Rules) -> list[tuple[str, str]]:
+    """Return [path, target] of the links to folders among these paths, if no line of an ignore file matches them."""
+    links = [path for path in paths if not path.endswith("/") and os.path.isdir(top / path)]
+    return [(path, os.path.realpath(top / path)) for path in links if not rules.why_left_out(f"{path}/x")]
 
 
 def _files_of(top: Path, path: str) -> Iterator[tuple[str, os.stat_result]]:
@@ -157,13 +172,26 @@ def _facts(top: Path, path: str) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def left_out_words(found: Any) -> str:
-    """Return one line about the files that a snapshot's record says were left out; empty if none were."""
-    if not isinstance(found, dict) or not found.get("files"):
+    """Return one line about the files and links that a snapshot's record says were left out; empty if none were."""
+    parts = [_words_on_files(found), _words_on_links(found)] if isinstance(found, dict) else []
+    return "\n".join(part for part in parts if part)
+
+
+def _words_on_files(found: dict[str, Any]) -> str:
+    if not found.get("files"):
         return ""
     count, size = found["files"], found["bytes"]
     counted = f"{'more than ' if found.get('is_more') else ''}{count} file{'s' * (count != 1)} ({shown_size(size)})"
     listed = "; ".join(f"{path} ({shown_size(each)}) by {rule}" for path, each, rule in found["largest"])
     return f"note: not sent of the code folder: {counted}: {listed}"
+
+
+def _words_on_links(found: dict[str, Any]) -> str:
+    if not (links := found.get("links")):
+        return ""
+    listed = ", ".join(f"{path} (to {target})" for path, target in links[:LARGEST])
+    more = f" and {len(links) - LARGEST} more" if len(links) > LARGEST else ""
+    return f"note: links to folders are not sent: {listed}{more}; give the script a path that exists on the nodes"
 
 
 def shown_size(size: int) -> str:

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from orchestrator.errors import UsageError
+from orchestrator.protocol.checkpoints.weight_files import names_weights
 from orchestrator.runs.files.ignore_rules import DEFAULT_IGNORE
 
 SMALL: Final = 1 << 20
-CHECKPOINTS: Final = (".pt", ".pth", ".ckpt", ".safetensors", ".tar", ".npz", ".h5", ".distcp")
+AMBIGUOUS: Final = (".bin", ".pkl", ".joblib", ".msgpack", ".zip")  # of weights or of data: taken for data
 MOST_IN_FOLDER: Final = 1000  # a folder with more entries is linked as a whole
 _CHUNK: Final = 1 << 20
 _NEVER: Final = frozenset(name.strip("/") for name in DEFAULT_IGNORE)
@@ -33,7 +34,7 @@ def lay(code_dir: Path, destination: Path, paths: Iterable[str], room: int) -> t
     linked = []
     try:
         for size, path in sorted(files):
-            is_checkpoint = path.endswith(CHECKPOINTS)
+            is_checkpoint = names_weights(os.path.basename(path)) and not path.endswith(AMBIGUOUS)
             if size <= room and (size <= SMALL or is_checkpoint):
                 room -= size
                 _copy(code_dir / path, destination / path)

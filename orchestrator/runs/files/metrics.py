@@ -17,6 +17,7 @@ from orchestrator.runs.files.written_metrics import HOW_TO_WRITE, OF_LINE, files
 from orchestrator.runs.store import RunDir, read_lines
 
 MOST_OF_A_LINE: Final = 1 << 20  # bytes; the rest of a longer line is read as another line, which is not JSON
+_BOOKKEEPING: Final = frozenset({"attempt", "epoch", "epochs", "step", "steps", "time", "seconds", "restarts"})
 
 
 @dataclass(frozen=True)
@@ -203,5 +204,5 @@ def check_metric(metric: str, found: Sequence[Mapping[str, float]]) -> None:
 
 def names_of(found: Sequence[Mapping[str, float]]) -> str:
     """Return which metrics the runs have, as a hint."""
-    names = sorted({name for each in found for name in each})
+    names = sorted({name for each in found for name in each}, key=lambda name: (name in _BOOKKEEPING, name))
     return f"they have: {', '.join(names)}" if names else f"none of them has left a number yet; {HOW_TO_WRITE}"

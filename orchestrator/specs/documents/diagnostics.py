@@ -5,13 +5,14 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from orchestrator.errors import SpecError, printable
+from orchestrator.specs.documents.other_tools import ELSEWHERE, LAUNCHERS, OF_KIND, answer_to, as_mapping
 from orchestrator.specs.documents.problem import Problem
 from orchestrator.specs.documents.yaml_source import Node, kind_of
 from orchestrator.specs.job import Job
@@ -20,6 +21,7 @@ from orchestrator.specs.profile import ProfileBase, SlurmProfile, SshProfile
 MAX_PROBLEMS: Final = 10
 IN_LISTS: Final = ("inputs", "hosts", "spares", "notify")
 MAX_LENGTH: Final = 600
+MOST_LISTED: Final = 12  # fields; of a longer list the nearest three are named
 
 _EXPECTED: Final = {
     "string_type": "text",
@@ -46,36 +48,6 @@ _PHRASES: Final = {
     "string_pattern_mismatch": "text that matches {pattern}",
 }
 
-# Names that other launchers use, and what they are called here.
-_ELSEWHERE: Final = {
-    "nnodes": "nodes",
-    "num_nodes": "nodes",
-    "num_machines": "nodes",
-    "nproc": "nproc_per_node",
-    "num_processes": "nproc_per_node",
-    "tasks_per_node": "nproc_per_node",
-    "ntasks_per_node": "nproc_per_node",
-    "dist_backend": "backend",
-    "environment": "env",
-    "entrypoint": "command",
-    "image": "container.image",
-    "batch": "training.global_batch",
-    "batch_size": "training.global_batch",
-    "learning_rate": "training.lr",
-    "max_epochs": "training.epochs",
-    "num_epochs": "training.epochs",
-    "max_steps": "training.steps",
-    "num_workers": "training.workers",
-    "random_seed": "training.seed",
-}
-# Names that are another field's, by the kind of profile that has that.
-_OF_KIND: Final = {
-    ("gpus", "slurm"): "gpus_per_node (their number) or gres (gpu:a100:4)",
-    ("gpus", "ssh"): "nproc_per_node (a rank for each GPU, with auto all of them)",
-    ("gpus", "local"): "nproc_per_node (a rank for each GPU, with auto all of them)",
-}
-
-
 # What `user@host:port` and `source:target` are read into.
 _SHORT_FORM_PARTS: Final = frozenset(("host", "user", "port", "source", "target"))
 
@@ -96,7 +68,9 @@ class _Finding:
 
 def raise_problems(problems: Iterable[Problem], root: Node, name: str) -> None:
     """Raise one SpecError that lists the problems, one a line; none, no error."""
-    found = sorted({(_sort_key(p, root), place(p, root, name), sentence(p)) for p in problems})
+    found = sorted(
+        {(_sort_key(p, root), place(p, root, name), _sentence_at(p, place(p, root, name))) for p in problems}
+    )
     if not found:
         return
     lines = [(where, text) for _, where, text in found]
@@ -106,11 +80,18 @@ def raise_problems(problems: Iterable[Problem], root: Node, name: str) -> None:
     raise SpecError(lines[0][0], "\n".join([lines[0][1], *rest]))
 
 
+def _sentence_at(problem: Problem, where: str) -> str:
+    """Return the problem's sentence. An option's place, such as `job.name (command line)`, names the field already."""
+    named = where.endswith(f".{problem.dotted} (command line)") and not re.match(r"(is|belongs) ", problem.message)
+    return sentence(replace(problem, path=()) if named else problem)
+
+
 def sentence(problem: Problem) -> str:
     """Return the problem with its field in front, in one line that no terminal takes for a command."""
     says = re.match(r"(is|belongs) ", problem.message)  # of the field itself
     text = problem.message
     if problem.path:
+        text = text.removeprefix(f"{problem.path[-1]}: ")  # a rule about a type may begin with the field's name
         text = f"'{problem.dotted}' {text}" if says else f"{problem.dotted}: {text}"
     shown = printable(text[:MAX_LENGTH], keep="")
     return shown if len(text) <= MAX_LENGTH else f"{shown}..."
@@ -232,7 +213,11 @@ def _hint(findings: list[_Finding], node: Node) -> str:
         return f"; write [{node.value}]" if re.fullmatch(r"[\w./@-]+", node.value) else "; put it in [ ]"
     if "literal_error" in kinds and isinstance(node.value, str):
         words = re.findall(r"'([^']*)'", " ".join(_expectation(f.error) for f in findings))
+        if findings[0].path == ("launcher",) and node.value.lower() in LAUNCHERS:
+            return "; leave it out: orch itself starts the ranks that this launcher would start"
         return did_you_mean(node.value, words)
+    if kinds & {"dict_type", "model_type", "model_attributes_type"}:
+        return as_mapping(findings[0].path, node.value)
     return ""
 
 
@@ -264,16 +249,21 @@ def _unknown(path: tuple[str | int, ...], model: type[BaseModel]) -> str:
     name = str(path[-1])
     holder = fields_at(path[:-1], model) or model
     same = name.lower().replace("-", "_")
-    renamed = _ELSEWHERE.get(same, same)
+    renamed = ELSEWHERE.get(same, same)
     if (here := renamed.removeprefix(".".join([*map(str, path[:-1]), ""]))) in holder.model_fields:
         return f"is not a field; did you mean '{here}'?"
-    if (kind := holder.model_fields.get("kind")) and (meant := _OF_KIND.get((same, *get_args(kind.annotation)))):
+    if (kind := holder.model_fields.get("kind")) and (meant := OF_KIND.get((same, *get_args(kind.annotation)))):
         return f"is not a field; did you mean {meant}?"
+    if answer := answer_to(same, of_job=model is Job):
+        return f"is not a field{answer}"
     if found := _one_level_down(same, holder) or _other_document(same, renamed, model, top=len(path) == 1):
         return found
     if hint := did_you_mean(name, holder.model_fields):
         return f"is not a field{hint}"
-    return f"is not a field; known here: {', '.join(holder.model_fields)}"
+    if len(holder.model_fields) <= MOST_LISTED:
+        return f"is not a field; known here: {', '.join(holder.model_fields)}"
+    near = difflib.get_close_matches(same, holder.model_fields, n=3, cutoff=0.0)
+    return f"is not a field; the nearest are {', '.join(near)}; orch schema {'job' if model is Job else 'profile'}: all"
 
 
 def near_field(dotted: str) -> str:
@@ -286,7 +276,7 @@ def near_field(dotted: str) -> str:
     ends: dict[str, list[str]] = {}
     for path in known:
         ends.setdefault(path.rpartition(".")[2], []).append(path)
-    renamed = _ELSEWHERE.get(name, name)
+    renamed = ELSEWHERE.get(name, name)
     if renamed in known or _is_in_mapping(renamed):
         return known.get(renamed, f"job.{renamed}")
     if len(ends.get(name, ())) == 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -57,6 +58,11 @@ BARE_SECONDS: Final = 3600
 AFTER_DASHES: Final = "arguments of the job's own program come last, after --: orch submit JOB -- --lr 0.1"
 _EMPTY: Final = Node({}, "")
 _NONE_GIVEN: Final[Mapping[str, Any]] = MappingProxyType({})
+_OPTIONS: Final = {
+    "nodes": "--nodes", "nproc_per_node": "--nproc-per-node", "name": "--name", "profile": "-p", "resume": "--resume",
+}  # fmt: skip
+"""Words that --set doesn't take, because options of their own set them."""
+
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
@@ -219,6 +225,9 @@ def _set(text: str) -> tuple[str, list[str], Node]:
     document, *path = dotted.strip().split(".")
     if document in Training.model_fields and not path:
         document, path = "job", ["training", document]
+    if equals and dotted.strip() in _OPTIONS:
+        given = shlex.quote(value.strip())
+        raise UsageError(f"{where}: {dotted.strip()} is not a job field", f"write {_OPTIONS[dotted.strip()]} {given}")
     if not equals or document not in ("job", "profile") or not path or not all(path):
         hint = "write job.FIELD=VALUE or profile.FIELD=VALUE, as in --set job.resources.time=2h"
         if equals and (near := near_field(dotted.strip())):

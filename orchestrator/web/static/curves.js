@@ -127,7 +127,7 @@ export async function curvesPanel(runs, first) {
     exported ? null : select("By", [["step", "step"], ["time", "time"]], axis, (value) => { axis = value; redraw(); }),
     exported ? null : make("label", {}, "Smoothing ", slider),
     button("+", () => zoom(0.5), { "aria-label": "Zoom in" }), button("−", () => zoom(2), { "aria-label": "Zoom out" }),
-    button("All", () => { isZoomed = false; draw(); }, { "aria-label": "Show all of it" }));
+    button("Reset zoom", () => { isZoomed = false; draw(); }, { "aria-label": "Show all of it" }));
   const sizes = new ResizeObserver(() => {
     if (!plot) draw();
     else if (place.clientWidth && plot.width !== place.clientWidth) plot.setSize({ width: Math.max(260, place.clientWidth), height: 300 });

@@ -27,7 +27,7 @@ export async function usePanel(run) {
     return use.map;
   };
   const none = "No samples: a first one takes 2 s, and none is taken with sampling: false.";
-  const panel = await heatPanel("How busy it is", none, load, { before: controls, after: newest });
+  const panel = await heatPanel("System metrics", none, load, { before: controls, after: newest });
   return panel;
 }
 

@@ -107,7 +107,7 @@ export async function logPanel(run, logs, chosen = null) {
   fill(tools, select("Rank", ranks.length ? ranks : [0], String(rank), (value) => choose(attempt, Number(value))),
     attempts.length > 1 ? select("Attempt", attempts, String(attempt), (value) => choose(Number(value), rank)) : null,
     exported ? null : [make("label", {}, "Search ", words), button("Previous", () => search(true)), button("Next", () => search(false)),
-      button("Earlier", earlier), button("Later", later), make("label", {}, keep, " Follow its end")]);
+      button("Older lines", earlier), button("Newer lines", later), make("label", {}, keep, " Follow its end")]);
   const again = exported ? null : setInterval(() => ask(where, query({ after: page.end })).catch(() => {}), AGAIN); // that it fails, the stream says
   await toEnd().catch((error) => { page = { lines: [], start: 0, end: 0, size: 0 }; fill(said, error.message); });
   return {

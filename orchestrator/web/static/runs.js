@@ -4,7 +4,7 @@ import { ago, isFinal, took } from "./format.js";
 import { ask, exported, follow } from "./source.js";
 
 const SHOWN = 40; // rows at first, and each time that their end comes near
-const STATES = ["live", "ended", "submitting", "pending", "starting", "running", "restarting", "stopping", "succeeded",
+const STATES = ["live", "ended", "submitting", "pending", "starting", "running", "restarting", "stopping", "finishing", "succeeded",
   "failed", "cancelled", "unreadable"];
 
 const known = new Map(); // run id -> what is known of it: who comes back to the table sees it at once

@@ -54,8 +54,6 @@ def test_what_each_backend_can_do_besides(kind: str, abilities: tuple[type, ...]
 
 
 def test_a_profile_without_machines_has_nothing_to_ask() -> None:
-    with pytest.raises(UsageError, match="doctor needs an ssh or slurm profile"):
-        backend_of(LOCAL).doctor(LOCAL, on_node=False)
     with pytest.raises(UsageError, match="nodes needs an ssh or slurm profile"):
         backend_of(LOCAL).holdings(LOCAL)
     with pytest.raises(UsageError, match="gc --profile needs an ssh profile") as refused:

@@ -15,6 +15,10 @@ import pytest
 import orchestrator.cli
 from orchestrator.cli.group import ROOMS
 from orchestrator.cli.render import runs as render
+from orchestrator.cli.sweeps import _cancelled_words
+from orchestrator.errors import UsageError
+from orchestrator.operations import tensorboard
+from orchestrator.runs.files.metrics import names_of
 from orchestrator.runs.state import RunState, Verdict
 from orchestrator.runs.store import RunDir, create_run, retire, state_root
 from tests.patience import PATIENCE
@@ -209,7 +213,7 @@ def test_a_run_that_ended_is_not_cancelled_again(orch) -> None:
 
 def test_logs_that_are_not_there_are_a_sentence(orch) -> None:
     make_run("r-111111")
-    assert "no log: the run is pending" in orch("logs", "last").err
+    assert "no log yet: the run is pending" in orch("logs", "last").err
     done = orch("logs", "last", "--rank", "7")
     assert (done.code, done.err.splitlines()[0]) == (1, "orch: no rank 7: the run has ranks 0-1")
     done = orch("logs", "last", "--node", "7")
@@ -393,3 +397,120 @@ def test_events_are_shown_in_the_order_of_time_and_chosen_by_node_and_kind(orch)
     assert [json.loads(line)["kind"] for line in printed] == ["agent_started", "restart"]
     wrong = orch("events", "r-abc234", "--kind", "restrat")
     assert (wrong.code, "Traceback" in wrong.err) == (2, False)
+
+
+# -- odd shells
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_standard_stream_is_dev_null(closed: str) -> None:
+    line = f"exec {sys.executable} -m orchestrator.cli profiles {closed}"
+    done = subprocess.run(["sh", "-c", line], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("limit", ["0", "0.01", "0s"])
+def test_wait_takes_a_duration(orch, limit: str) -> None:
+    make_run("r-1")
+    assert orch("wait", "r-1", "--timeout", limit).code == 101
+
+
+@pytest.mark.parametrize("limit", ["-1", "nan", "soon"])
+def test_wait_refuses_what_is_no_duration(orch, limit: str) -> None:
+    make_run("r-1")
+    done = orch("wait", "r-1", "--timeout", limit)
+    assert (done.code, done.err.startswith("orch: --timeout: ")) == (2, True)
+
+
+def test_the_default_profile_is_named_unless_the_command_is_refused(orch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ORCH_PROFILE", raising=False)
+    refused = orch("submit", "jobs/hello.yaml", "--set", "job.foo=1")
+    assert refused.err.startswith("orch: --set job.foo=1: 'foo' is not a field; the nearest are ")
+    assert orch("submit", "jobs/hello.yaml", "--dry-run").err.startswith("profile ")
+
+
+# -- words
+
+
+@pytest.mark.parametrize(
+    ("verdict", "words", "command"),
+    [
+        (Verdict("failed", "infra", "lost"), "the run has no log: it failed before anything was printed", "why"),
+        (Verdict("cancelled"), "the run has no log: it was cancelled before anything was printed", "why"),
+        (None, "the run has no log yet: the run is pending", "status"),
+    ],
+)
+def test_a_run_without_a_log_says_how_it_ended(orch, verdict: Verdict | None, words: str, command: str) -> None:
+    make_run("r-111111", verdict)
+    assert orch("logs", "r-1").err == f"orch: {words}\n  see: orch {command} r-111111\n"
+
+
+def test_logs_knows_the_short_form_of_rank(orch) -> None:
+    make_run("r-111111", Verdict("succeeded"), log="hello\n")
+    assert "hello" in orch("logs", "r-1", "-r", "0").out
+
+
+def test_a_run_that_another_machine_looks_after_is_named_with_that_machine(orch) -> None:
+    pointer = {"run_id": "r-111111", "host": "gate", "orch": "/opt/orch", "time": 1.0, "name": "r"}
+    folder = state_root() / "elsewhere"
+    folder.mkdir(parents=True)
+    (folder / "r-111111.json").write_text(json.dumps(pointer))
+    for command in ("pull", "diff"):
+        done = orch(command, "r-1", *(["r-1"] if command == "diff" else []))
+        assert done.err == (
+            "orch: gate looks after run r-111111, and its files are there\n"
+            "  run this command there, as in: ssh gate /opt/orch pull r-111111\n"
+        )
+
+
+def test_runs_that_ended_by_themselves_are_not_counted_as_cancelled() -> None:
+    asked = [RunState("r", "r", "local", 1.0, state) for state in ("cancelled", "cancelled", "succeeded", "running")]
+    assert _cancelled_words(5, asked, going=1) == "cancelled 2 runs, 2 had already finished"
+    assert _cancelled_words(1, asked[:1], going=0) == "cancelled 1 run"
+
+
+def test_init_refuses_a_script_that_is_not_there(orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    done = orch("init", "mine", "torchrun", "trian.py")
+    assert (done.code, done.err) == (
+        2, "orch: trian.py: there is no such file in this folder\n  did you mean train.py?\n",
+    )  # fmt: skip
+    assert not (tmp_path / "mine.yaml").exists()
+    assert orch("init", "mine", "torchrun", "train.py").code == 0
+    assert orch("init", "other", "python", "-m", "pkg.train").code == 0
+
+
+def test_a_misspelt_metric_is_answered_with_the_nearest(orch) -> None:
+    run = make_run("r-111111", Verdict("succeeded"))
+    lines = [{"step": step, "loss": 1.0, "accuracy": 0.5, "time": 1.0} for step in (1, 2)]
+    (run.path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert "did you mean loss? they have: " in orch("plot", "r-1", "los").err
+
+
+def test_export_names_its_formats(orch) -> None:
+    done = orch("export", "last")
+    assert (done.code, done.err) == (2, (
+        "orch: export: invalid value for 'FORMAT': 'last' is not one of 'torchrun', 'accelerate', 'safetensors'\n"
+        "  usage: orch export [OPTIONS] FORMAT RUN\n"
+    ))  # fmt: skip
+
+
+def test_best_offers_what_says_how_good_a_run_is_before_bookkeeping() -> None:
+    found = [{"attempt": 0.0, "epoch": 3.0, "accuracy": 0.5, "time": 1.0, "loss": 1.0}]
+    assert names_of(found) == "they have: accuracy, loss, attempt, epoch, time"
+
+
+def test_a_missing_tensorboard_names_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensorboard, "find_spec", lambda _: None)
+    monkeypatch.setattr(tensorboard.shutil, "which", lambda _: None)
+    with pytest.raises(UsageError, match="neither in orch's environment nor on PATH") as refused:
+        tensorboard.program()
+    assert f"{sys.executable} -m pip install tensorboard" in str(refused.value.hint)
+
+
+def test_the_note_on_encryption_appears_once(orch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "lab.yaml").write_text("kind: ssh\nhosts: [n1, n2]\n")
+    monkeypatch.setattr("orchestrator.operations.doctor.examine", lambda *_, **__: [])
+    shown = ["nor authenticated" in orch("doctor", "-p", str(tmp_path / "lab.yaml")).err for _ in range(3)]
+    assert shown == [True, False, False]

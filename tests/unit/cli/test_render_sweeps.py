@@ -82,6 +82,11 @@ def test_a_name_means_a_run_or_a_sweep(tmp_path: Path) -> None:
     with pytest.raises(RunNotFoundError, match=f"{SWEEP} is a sweep of 12 runs"):
         find_run(tmp_path, SWEEP)
     assert newest_groups(tmp_path, 2) == [[other], points]
+    # Two sweeps at once: their points alternate in the index, in no order.
+    mixed = [points[1], points[3], other, points[0], *points[4:], points[2]]
+    (tmp_path / "index").write_text("".join(f"{run.run_id}\n" for run in mixed))
+    assert newest_groups(tmp_path) == [points, [other]]
+    assert newest_groups(tmp_path, 1) == [points]
     for run in points:
         assert (tmp_path / "elsewhere").exists()
         remove_run(tmp_path, run)

@@ -178,3 +178,23 @@ def test_which_commands_name_a_script() -> None:
         assert script_in(command) == command[-1]
     for command in (["train.py"], ["python", "train.py"], ["bash", "run.sh", "--fast"], ["bash", "-c", "x.sh"]):
         assert script_in(command) is None
+
+
+@pytest.mark.parametrize(
+    ("array", "value", "sweep"),
+    [
+        ("--array=0-3%2", "--seed $SLURM_ARRAY_TASK_ID", "--seed=0..3"),
+        ("-a 1,5", "--seed=${SLURM_ARRAY_TASK_ID}", "--seed=1,5"),
+        ("--array 0-9:2", '--seed "$SLURM_ARRAY_TASK_ID"', "--seed=VALUES"),
+    ],
+)
+def test_the_number_of_an_array_s_point_becomes_a_sweep(tmp_path: Path, array: str, value: str, sweep: str) -> None:
+    text = f"#SBATCH --account=lab\n#SBATCH {array}\nsrun python train.py --lr 1 {value} --fast"
+    job, _, notes = drafted(text, tmp_path)
+    assert job.args == ("--lr", "1", "--fast")
+    assert any(
+        note.startswith("'--seed $SLURM_ARRAY_TASK_ID' was left out: orch submit JOB --sweep")
+        and f"--sweep {sweep} starts a run for each value" in note
+        for note in notes
+    )
+    assert not any("a '$' is passed on" in note for note in notes)

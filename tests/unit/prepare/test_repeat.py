@@ -34,7 +34,7 @@ def run(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
     (code / "train.py").write_text("print(1)\n")
     (code / "pkg/kept.log").write_text("shipped, because .orchignore rules\n")
     (code / ".gitignore").write_text("*.log\n")
-    (code / ".orchignore").write_text(".orchignore\n")
+    (code / ".orchignore").write_text(".orchignore\n!kept.log\n")
     (code / "run.sh").touch(0o755)
     (code / "link").symlink_to("pkg/kept.log")
     (code / "job.yaml").write_text(JOB)

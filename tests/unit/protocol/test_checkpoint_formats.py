@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -257,10 +258,103 @@ def test_any_file_that_changes_is_a_sign_but_for_what_is_torn_or_a_crash_leaves(
     assert not changed("core.4711")
 
 
+# What well-known repositories write: (repository, the files, [(the path that is found, its step)]).
+OF_REPOSITORIES = [
+    ("timm", ["out/checkpoint-10.pth.tar"], [("out/checkpoint-10.pth.tar", 10)]),
+    ("timm, last and best", ["last.pth.tar", "model_best.pth.tar"], [("last.pth.tar", -1), ("model_best.pth.tar", -1)]),
+    ("pytorch/examples imagenet", ["checkpoint.pth.tar"], [("checkpoint.pth.tar", -1)]),
+    ("MoCo", ["checkpoint_0199.pth.tar"], [("checkpoint_0199.pth.tar", 199)]),
+    ("torchvision references", ["model_7.pth", "checkpoint.pth"], [("checkpoint.pth", -1), ("model_7.pth", 7)]),
+    ("detectron2", ["output/model_0004999.pth", "output/last_checkpoint"], [("output/model_0004999.pth", 4999)]),
+    ("detectron2, at its end", ["output/model_final.pth"], [("output/model_final.pth", -1)]),
+    ("mmengine", ["work_dirs/x/iter_1000.pth", "work_dirs/x/last_checkpoint"], [("work_dirs/x/iter_1000.pth", 1000)]),
+    ("fairseq", ["checkpoint_last.pt", "checkpoint1.pt"], [("checkpoint1.pt", 1), ("checkpoint_last.pt", -1)]),
+    ("yolov5", ["runs/train/exp/weights/last.pt"], [("runs/train/exp/weights/last.pt", -1)]),
+    ("open_clip", ["logs/x/checkpoints/epoch_3.pt"], [("logs/x/checkpoints/epoch_3.pt", 3)]),
+    ("DINO", ["checkpoint0020.pth"], [("checkpoint0020.pth", 20)]),
+    ("DINOv2", ["model_0001249.rank_0.pth", "last_checkpoint.rank_0"], [("model_0001249.rank_0.pth", 1249)]),
+    ("MAE", ["output_dir/checkpoint-19.pth"], [("output_dir/checkpoint-19.pth", 19)]),
+    ("nanoGPT", ["out/ckpt.pt"], [("out/ckpt.pt", -1)]),
+    ("stylegan3", ["network-snapshot-000200.pkl"], [("network-snapshot-000200.pkl", 200)]),
+    ("guided-diffusion", ["model010000.pt", "ema_0.9999_010000.pt", "opt010000.pt"], [
+        ("ema_0.9999_010000.pt", 10_000), ("model010000.pt", 10_000), ("opt010000.pt", 10_000),
+    ]),
+    ("hifigan", ["cp/g_00002500", "cp/do_00002500"], [("cp/do_00002500", 2500), ("cp/g_00002500", 2500)]),
+    ("tacotron2, waveglow", ["checkpoint_1000", "waveglow_2000"], [("checkpoint_1000", 1000), ("waveglow_2000", 2000)]),
+    ("vits", ["logs/G_800.pth", "logs/D_800.pth"], [("logs/D_800.pth", 800), ("logs/G_800.pth", 800)]),
+    ("ESPnet", ["exp/1epoch.pth", "exp/valid.acc.best.pth"], [("exp/1epoch.pth", 1), ("exp/valid.acc.best.pth", -1)]),
+    ("ESPnet 1", ["snapshot.ep.10"], [("snapshot.ep.10", 10)]),
+    ("SpeechBrain", ["save/CKPT+2026/CKPT.yaml", "save/CKPT+2026/model.ckpt"], [("save/CKPT+2026", 2026)]),
+    ("NeMo", ["checkpoints/m.nemo"], [("checkpoints/m.nemo", -1)]),
+    ("SlowFast", ["checkpoints/checkpoint_epoch_00005.pyth"], [("checkpoints/checkpoint_epoch_00005.pyth", 5)]),
+    ("audiocraft, demucs", ["checkpoint_12.th"], [("checkpoint_12.th", 12)]),
+    ("composer", ["ep1-ba10-rank0.pt"], [("ep1-ba10-rank0.pt", 10)]),
+    ("nerfstudio", ["nerfstudio_models/step-000002000.ckpt"], [("nerfstudio_models/step-000002000.ckpt", 2000)]),
+    ("gaussian-splatting", ["chkpnt7000.pth"], [("chkpnt7000.pth", 7000)]),
+    ("Paddle", ["4.pdparams", "4.pdopt"], [("4.pdopt", 4), ("4.pdparams", 4)]),
+    ("Keras", ["model.05.keras", "w.weights.h5"], [("model.05.keras", 5), ("w.weights.h5", -1)]),
+    ("stable-baselines3", ["rl_model_1000_steps.zip"], [("rl_model_1000_steps.zip", 1000)]),
+    ("TensorFlow", ["model.ckpt-90.index", "model.ckpt-90.data-00000-of-00001", "checkpoint"], [
+        ("model.ckpt-90.data-00000-of-00001", 90), ("model.ckpt-90.index", 90),
+    ]),
+    ("flax", ["checkpoint_400"], [("checkpoint_400", 400)]),
+    ("orbax", ["run/400/_CHECKPOINT_METADATA", "run/400/default/manifest.ocdbt"], [("run/400", 400)]),
+    ("orbax, a folder with the suffix", ["m.orbax/checkpoint"], [("m.orbax", -1)]),
+    ("orbax, not complete", ["400.orbax-checkpoint-tmp-7/_CHECKPOINT_METADATA"], []),
+    ("Megatron", ["iter_0000010/mp_rank_00/model_optim_rng.pt", "latest_checkpointed_iteration.txt"], [
+        ("iter_0000010", 10),
+    ]),
+    ("Megatron, not complete", ["iter_0000030/mp_rank_00/m.pt", "latest_checkpointed_iteration.txt"], []),
+    ("transformers, save_pretrained", ["final/model.safetensors.index.json", "final/model-0.safetensors"], [
+        ("final", -1),
+    ]),
+    ("transformers, a shard is missing", ["final/model.safetensors.index.json", "final/other.safetensors"], []),
+    ("no checkpoint", ["log.txt", "last_checkpoint", "events.out.tfevents.1", "a.zip", "g_", "ckpt", "x.index"], []),
+]  # fmt: skip
+
+
+def write(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.name.endswith(".index.json"):
+        path.write_text(json.dumps({"weight_map": {"a": "model-0.safetensors"}}))
+    elif path.suffix == ".safetensors":
+        save_file(WEIGHTS, path)
+    elif path.suffix == ".keras":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("config.json", "{}")
+    elif path.suffix in (".index", ".h5", ".nemo"):
+        path.write_bytes(b"x")
+    else:
+        path.write_text("20") if path.suffix == ".txt" else torch.save(WEIGHTS, path)
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"), [row[1:] for row in OF_REPOSITORIES], ids=[row[0] for row in OF_REPOSITORIES]
+)
+def test_what_well_known_repositories_write_is_found(
+    tmp_path: Path, files: list[str], expected: list[tuple[str, int]]
+) -> None:
+    for name in files:
+        write(tmp_path / name)
+    assert sorted((path, step) for _, step, path in found(tmp_path)) == expected
+
+
+@pytest.mark.parametrize(
+    "name", ["a.pth.tar", "a.th", "a.keras", "a.pyth", "do_00002500", "a.bin", "rl_model_1_steps.zip"]
+)
+def test_a_torn_zip_of_any_name_never_counts(tmp_path: Path, name: str) -> None:
+    torch.save(WEIGHTS, tmp_path / name)
+    assert len(found(tmp_path)) == 1
+    (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-1])
+    assert found(tmp_path) == []
+
+
 # -- whatever lies there
 
 NAMES = st.sampled_from([
     "checkpoint-100", "checkpoint-7", "trainer_state.json", "optimizer.pt", "model.safetensors.index.json", "a.ckpt",
+    "a.pth.tar", "g_00000001",
+    "_METADATA", "CKPT.yaml", "m.orbax", "iter_0000010", "mp_rank_00", "latest_checkpointed_iteration.txt",
     "step=1.ckpt", "global_step5", "latest", "mp_rank_00_model_states.pt", ".metadata", "__0_0.distcp", "x.bin",
     "step_00000001", "COMMIT", "random_states_0.pkl", "model.safetensors", "odd \udcff\n=", "data", "b.npz", "c.joblib",
 ])  # fmt: skip

@@ -15,7 +15,8 @@ import pytest
 
 from orchestrator.cli.render.results import checkpoints_page
 from orchestrator.protocol.checkpoints.checkpoint_dir import COMMIT, MANIFEST, STATE, CheckpointState
-from orchestrator.runs.files.checkpoints import Checkpoint, best, check, checkpoint_folder, listing
+from orchestrator.protocol.layout import output_folder
+from orchestrator.runs.files.checkpoints import Checkpoint, all_of, best, check, checkpoint_folder, listing, unusable
 from orchestrator.runs.store import RunDir
 from orchestrator.training.checkpoint import format as writer
 
@@ -191,3 +192,23 @@ def test_the_reader_needs_no_torch(tmp_path: Path) -> None:
     code = f"{loads}; print({{'torch', 'pydantic'}} & {{*sys.modules}})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_files_that_may_be_checkpoints_are_named_if_a_run_has_none(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "runs/r-1")
+    output = Path(output_folder(str(run.path)))
+    output.mkdir(parents=True)
+    run.write("run.json", {"kind": "ssh"})
+    run.write("plan.json", {"tasks": [{"code_dir": "~/.orch/runs/r-1/code"}]})
+    (output / "torn.pt").write_bytes(b"PK\x03\x04 torn")
+    (output / "my_checkpoint.odd").write_bytes(b"1")
+    (output / "checkpoint.log").write_bytes(b"1")
+    (output / "out.txt").write_bytes(b"1")
+    assert all_of(run) == []
+    assert unusable(run) == [
+        f"{output}/my_checkpoint.odd has no form that orch knows; if it is a checkpoint, name it in checkpoint.glob",
+        f"{output}/torn.pt is not whole, so it is no checkpoint to resume from",
+    ]
+    page = checkpoints_page([], "F", unusable=unusable(run))
+    assert page.splitlines()[0] == "no checkpoints in F"
+    assert len(page.splitlines()) == 3

@@ -65,9 +65,13 @@ def test_what_is_left_out(code: Path) -> None:
     (code / ".gitignore").write_text("data/\n")
     assert snap(code)[1] == {"train.py", "pkg/a.py", ".gitignore"}
     (code / ".orchignore").write_text("# comment\n/pkg\n!venv/\n*.py\n!train.py\n")
-    assert snap(code, "two")[1] == {"train.py", "venv/x", "data/b", ".gitignore", ".orchignore"}
+    assert snap(code, "two")[1] == {"train.py", "venv/x", ".gitignore", ".orchignore"}
+    (code / ".orchignore").write_text("!data/\n")
+    assert snap(code, "three")[1] == {"train.py", "pkg/a.py", "data/b", ".gitignore", ".orchignore"}
     (code / "other").write_text("*\n!train.py\n")
-    assert snap(code, "three", "other")[1] == {"train.py"}
+    assert snap(code, "five", "other")[1] == {"train.py"}
+    (code / "other").write_text("x\n")
+    assert snap(code, "six", "other")[1] == {"train.py", "pkg/a.py", ".gitignore", ".orchignore", "other"}
     with pytest.raises(UsageError, match="no such ignore file"):
         snap(code, "four", "missing")
 
@@ -91,9 +95,26 @@ def test_links(code: Path) -> None:
     assert (copy / "tool").read_text() == "tool"
     assert (copy / "in").readlink() == Path("pkg/a.py")
     assert (copy / "absolute").readlink() == Path("pkg")
-    (code / "folder").symlink_to(code.parent)
-    with pytest.raises(UsageError, match="link to a folder that is not shipped"):
-        snap(code, "two")
+
+
+@pytest.mark.parametrize("lines", ["", "data_link/\n", "data_link\n"])
+def test_a_link_to_a_folder_that_is_not_sent_is_left_out_with_a_note(code: Path, lines: str) -> None:
+    outside = code.parent / "imagenet"
+    outside.mkdir()
+    (outside / "x.bin").touch()
+    (code / "data_link").symlink_to(outside)
+    (code / "runs/1").mkdir(parents=True)
+    (code / "latest").symlink_to("runs/1")
+    (code / ".gitignore").write_text("runs/\n")
+    (code / ".orchignore").write_text(lines)
+    taken, found = snap(code)
+    assert found == {"train.py", "pkg/a.py", ".gitignore", ".orchignore"}
+    assert sorted(taken.ignored) == ["data_link", "latest", "runs/"]
+    inside, link = ("latest", str(code / "runs/1")), ("data_link", str(outside))
+    assert sorted(taken.left_out.links) == ([inside] if lines else [link, inside])
+    note = left_out_words(asdict(taken.left_out))
+    assert ("data_link (to " in note) is not bool(lines)
+    assert "links to folders are not sent" in note
 
 
 def test_what_is_no_file(code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -372,7 +393,7 @@ def test_without_an_ignore_file_the_built_in_patterns_mean_what_they_mean_with_o
     (tmp_path / ".orchignore").write_text("nothing-that-is-here\n")
     with_one = ignore_rules.Rules.of(tmp_path, ".orchignore")
     assert list(filter(without.ignores, paths)) == list(filter(with_one.ignores, paths)) != []
-    assert (without.file, with_one.file) == ("", ".orchignore")
+    assert (without.lines, with_one.lines) == ((), ((".orchignore:1", "nothing-that-is-here"),))
 
 
 def test_the_line_that_leaves_files_out_is_told_with_the_largest(code: Path) -> None:

@@ -45,6 +45,19 @@ def test_the_rule_that_left_the_file_out_is_named(run: RunDir, message: str) -> 
     assert "!data/train.bin" in hint
 
 
+def test_the_folder_that_a_rule_leaves_out_is_what_has_to_be_sent(run: RunDir) -> None:
+    (Path(run.record().code_dir) / ".gitignore").write_text("data/\n")
+    hint = with_missing_file(run, failed("No such file or directory: 'data/train.bin'")).hint
+    assert "to send it, write !data/ into .orchignore, or name it in inputs" in str(hint)
+
+
+def test_a_link_to_a_folder_was_not_sent(run: RunDir, tmp_path: Path) -> None:
+    (Path(run.record().code_dir) / "linked").symlink_to(tmp_path / "mine/data")
+    hint = with_missing_file(run, failed("No such file or directory: 'linked/train.bin'")).hint
+    assert "linked in " in str(hint)
+    assert "is a link to a folder, and was not sent: give the script a path that exists on the nodes" in str(hint)
+
+
 @pytest.mark.parametrize(
     "message",
     [

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.reducer import reduce
 from orchestrator.runs.state import FINAL, RunState, Verdict
+from orchestrator.runs.verdict import _hint_of, culprit_in_words
 from orchestrator.supervisor.decide import following
 
 RECORD = {
@@ -448,7 +449,8 @@ def test_a_success_that_came_before_the_cancel_stays_one() -> None:
         ([*RESTARTED, event("go", 0, attempt=1, world_size=4)], "running"),
         ([*RUNNING, event("stopping", 0, reason="preempted")], "stopping"),
         ([*RUNNING, event("cancel", now=False)], "stopping"),
-        ([*RUNNING, *WELL], "stopping"),
+        ([*RUNNING, *WELL], "finishing"),
+        ([*RUNNING, event("stopping", 0, reason="preempted"), *WELL], "stopping"),
         ([*RUNNING, event("something_new", 0), event("news")], "running"),
     ],
 )
@@ -524,3 +526,21 @@ def test_a_run_that_was_ended_for_idleness_is_cancelled_with_its_reason() -> Non
     left = [event("agent_ended", node, outcome="cancelled", code=1, swept=0, survivors=[]) for node in range(2)]
     found = verdict([*RUNNING, end, *left])
     assert (found.outcome, found.reason) == ("cancelled", "it was idle")
+
+
+@pytest.mark.parametrize(
+    ("last", "words"),
+    [
+        ("t.py: error: unrecognized arguments: --lrr 3", "exit code 2: unrecognized arguments: --lrr 3"),
+        ("Error: No such option: --lrr", "exit code 2: No such option: --lrr"),
+        ("done", "exit code 2"),
+    ],
+)
+def test_a_command_line_that_the_program_refused_is_the_reason(last: str, words: str) -> None:
+    culprit = {"rank": 0, "node": 0, "host": "vm", "code": 2, "tail": ["usage: t.py [-h]", last, ""]}
+    assert culprit_in_words(culprit) == f"rank 0 on node 0 (vm) ended with {words}"
+
+
+def test_a_hang_has_a_hint_with_the_command_that_shows_stacks() -> None:
+    hang = {"rank": 0, "node": 0, "host": "vm", "code": None, "signal": "SIGKILL", "hang": True}
+    assert "orch stacks" in _hint_of(hang, "rank 0 stood still")

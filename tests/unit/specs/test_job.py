@@ -99,7 +99,7 @@ def test_an_ssh_profile_takes_lists_as_json_gives_them() -> None:
         ({"hosts": ["@a"]}, "not a host"),
         ({"hosts": ["a:x"]}, "not a host"),
         ({"hosts": [{"host": "n[1-2]", "addr": "m"}]}, "names 2 hosts"),
-        ({"hosts": ["a"], "nodes": 2}, "only 1 hosts"),
+        ({"hosts": ["a"], "nodes": 2}, "1 host is listed"),
         ({"hosts": ["a", "b"], "nproc_per_node": [1]}, "lists 1 numbers for 2 nodes"),
         ({"hosts": ["a"], "ports": "1-2"}, "between 1024 and 65535"),
         ({"hosts": ["a"], "ports": "3000-2000"}, "between 1024 and 65535"),

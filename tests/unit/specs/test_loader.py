@@ -207,7 +207,16 @@ def test_credentials_are_never_code(place: Place, monkeypatch: pytest.MonkeyPatc
         ("script: train.py\nnnodes: 2\n", "", "job.yaml:2:1: 'nnodes' belongs in the profile, as 'nodes'"),
         ("script: train.py\ntime: 2\n", "", "job.yaml:2:1: 'time' is not a field here; did you mean 'resources.time'?"),
         ("script: train.py\nretry: {infr: 2}\n", "", "job.yaml:2:9: 'retry.infr' is not a field; did you mean 'infra'?"),
-        ("script: train.py\nzzz: 2\n", "", "'zzz' is not a field; known here: version, name"),
+        ("script: train.py\nzzz: 2\n", "", "'zzz' is not a field; the nearest are "),
+        ("script: train.py\nzzz: 2\n", "", "; orch schema job: all"),
+        ("script: train.py\nretry: {zzz: 2}\n", "", "'retry.zzz' is not a field; known here: user_error, infra"),
+        ("script: train.py\nretry: 3\n", "", "retry: expected a mapping, found the number 3; write {infra: 3} for"),
+        ("script: train.py\nenv: [A=1, B=x]\n", "", "env: expected a mapping, found a list; write {A: \"1\", B: x}"),
+        ("script: train.py\nenv: A=1\n", "", "; write {A: \"1\"}"),
+        ("script: train.py\nlauncher: deepspeed\n", "", "found the text 'deepspeed'; leave it out: orch itself starts"),
+        ("script: train.py\nmodules: [cuda]\n", "",
+         "'modules' is not a field of the job; in the profile, write setup: [module load NAME]"),
+        ("script: train.py\n", "modules: [cuda]", "'modules' is not a field; write setup: [module load NAME]"),
         ("script: 3\n", "", "job.yaml:1:9: script: expected text, found the number 3; put quotes around it"),
         ("script: train.py\nargs: --lr\n", "", "job.yaml:2:7: args: expected a list, found the text '--lr'; write [--lr]"),
         ("script: train.py\nargs: [a, yes, true]\n", "", "job.yaml:2:16: 'args[2]' is a YAML boolean; put quotes"),
@@ -322,11 +331,11 @@ def test_mistakes_in_options(place: Place) -> None:
     assert place.refusal("job.args=[a").startswith("--set job.args=[a: not valid YAML")
     assert place.refusal("job.args=!!x [a]").startswith("--set job.args=!!x [a]: the tag")
     assert "the value is empty" in place.refusal("job.name=")
-    assert "did you mean --set profile.nodes=...?" in place.refusal("nodes=3")
+    assert "nodes is not a job field\nwrite --nodes 3" in place.refusal("nodes=3")
     assert "did you mean --set job.args=...?" in place.refusal("args=3")
     for text in ("job.args", "job=3", "job.=3", "=3", "", "job..a=3", "x.y=3"):
         assert "the option can't be read" in place.refusal(text)
-    assert place.refusal(profile__nodes=0).startswith("profile.nodes (command line): nodes: expected at least 1")
+    assert place.refusal(profile__nodes=0).startswith("profile.nodes (command line): expected at least 1")
 
 
 def test_ten_problems_are_listed_in_the_order_of_the_file(place: Place) -> None:

@@ -155,7 +155,7 @@ def test_a_webhook_gets_json_once(receiver: Receiver, tmp_path: Path) -> None:
     assert "canary" not in json.dumps(message)
     (line,) = delivered(run)
     assert (line["state"], line["sends"]) == ("sent", 1)
-    assert notify_lines(delivered(run)) == ["notified of failed: sent"]
+    assert notify_lines(delivered(run)) == ["notification (failed): sent"]
 
 
 def test_no_secret_of_the_run_is_sent_and_none_is_kept_afterwards(receiver: Receiver, tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_a_failure_is_recorded_and_ends_nothing(
     assert words in first["problem"] or "no answer" in first["problem"]
     assert "canary" not in (run.path / LEDGER).read_text()
     assert second["state"] == "sent"
-    assert notify_lines([first])[0].startswith("notified of failed: NOT SENT: ")
+    assert notify_lines([first])[0].startswith("notification (failed): NOT SENT: ")
 
 
 @pytest.mark.parametrize("answer", [302, 404, 500])

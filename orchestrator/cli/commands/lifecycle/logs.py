@@ -18,10 +18,13 @@ if TYPE_CHECKING:
     from orchestrator.runs.state import RunState
 
 
+_ENDS = {"succeeded": "succeeded", "failed": "failed", "cancelled": "was cancelled"}
+
+
 @orch.command(epilog="Example: orch logs -f last")
 @click.argument("run", shell_complete=complete.runs_and_sweeps)
 @click.option("--follow", "-f", is_flag=True, help="Stream until the run ends; Ctrl-C detaches.")
-@click.option("--rank", type=click.IntRange(0), metavar="N", help="This rank instead of rank 0.")
+@click.option("--rank", "-r", type=click.IntRange(0), metavar="N", help="This rank instead of rank 0.")
 @click.option("--node", type=click.IntRange(0), metavar="N", help="All ranks of this node.")
 @click.option("--all", "-a", "everything", is_flag=True, help="All ranks of all nodes.")
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines of each log.")
@@ -73,12 +76,20 @@ def logs(
         selection = instead
     elif not log_files(folder, selection):
         state = state_of(folder)
-        which = f"rank {rank} has" if rank is not None else f"node {node} has" if node is not None else "there is"
-        raise OrchError(f"{which} no log: the run is {state.state}", f"see: orch status {folder.run_id}")
+        raise _no_log(state, rank, node)
     print_logs(folder, selection, tail, raw=raw, wanted=wanted)
     if wanted is not None and wanted.logs_without_times:
         say("note: these logs' lines say no times; --since shows all of a log that was written to since then")
     return 0
+
+
+def _no_log(state: RunState, rank: int | None, node: int | None) -> OrchError:
+    """Return the error for logs that don't exist."""
+    which = f"rank {rank} has" if rank is not None else f"node {node} has" if node is not None else "the run has"
+    if state.is_final:
+        return OrchError(f"{which} no log: it {_ENDS[state.state]} before anything was printed",
+                         f"see: orch why {state.run_id}")  # fmt: skip
+    return OrchError(f"{which} no log yet: the run is {state.state}", f"see: orch status {state.run_id}")
 
 
 def _check(state: RunState, rank: int | None, node: int | None) -> None:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import re
+
 import click
 
 from orchestrator.cli import complete
 from orchestrator.cli.delegated import delegated
 from orchestrator.cli.group import orch, print_json, say
+from orchestrator.errors import UsageError
 
 
-@orch.command(epilog="Example: orch wait last --timeout 3600")
+@orch.command(epilog="Example: orch wait last --timeout 1h")
 @click.argument("run", shell_complete=complete.runs_and_sweeps)
-@click.option(
-    "--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Stop waiting after this long (exit code 101)."
-)
+@click.option("--timeout", metavar="TIME", help="Stop waiting after this long (exit code 101): 90, 15m or 1h30m.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @delegated
-def wait(run: str, timeout: float | None, as_json: bool) -> int:
+def wait(run: str, timeout: str | None, as_json: bool) -> int:
     """Wait for a run or sweep; the exit code is its outcome.
 
     0 succeeded, 100 failed, 101 not finished (--timeout), 103 cancelled.
@@ -27,12 +28,23 @@ def wait(run: str, timeout: float | None, as_json: bool) -> int:
     from orchestrator.runs.sweeps import find_sweep, points_in
     from orchestrator.supervisor.start import attended_root
 
+    limit = _seconds(timeout) if timeout is not None else None
     root = attended_root()
     if (sweep := find_sweep(root, run)) is not None:
-        return wait_all(points_in(root, sweep), sweep, timeout, as_json=as_json)
-    state = run_operations.wait(find_run(root, run), timeout=timeout)
+        return wait_all(points_in(root, sweep), sweep, limit, as_json=as_json)
+    state = run_operations.wait(find_run(root, run), timeout=limit)
     if as_json:
         print_json(state.to_json())
     else:
         say(f"{state.run_id} {state.state}")
     return run_operations.exit_code(state)
+
+
+def _seconds(text: str) -> float:
+    """Return the seconds of a duration. Raises UsageError if it can't be read."""
+    from orchestrator.specs.units import seconds
+
+    try:
+        return float(text) if re.fullmatch(r"\d{1,12}\.\d{1,9}", text) else seconds(text)
+    except ValueError as error:
+        raise UsageError(f"--timeout: {error}") from error

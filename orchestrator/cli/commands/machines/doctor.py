@@ -1,9 +1,11 @@
-"""orch doctor: checks of every machine of a profile."""
+"""orch doctor: checks of every machine of a profile, or of this machine."""
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import asdict
+from pathlib import Path
 
 import click
 
@@ -15,13 +17,15 @@ from orchestrator.errors import EXIT_ORCH_FAILED, UsageError
 
 @orch.command(epilog="Example: orch doctor -p lab")
 @profile_option
+@click.option("--set", "sets", multiple=True, metavar="profile.A=V", help="Override a field of the profile.")
 @click.option("--on-node", is_flag=True, help="Slurm: also run a short test job on a compute node.")
 @click.option("--bench", is_flag=True, help="Also measure all-reduce, inside nodes and between them.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def doctor(profile: str | None, on_node: bool, bench: bool, as_json: bool) -> int:
+def doctor(profile: str | None, sets: tuple[str, ...], on_node: bool, bench: bool, as_json: bool) -> int:
     """Check a profile's machines; a remedy for each failure.
 
-    SSH: keys, Python, torch, disk, ports between the nodes. Slurm: its programs, partition and limits.
+    This machine: Python, torch, disk, GPUs. SSH: these, keys and ports between the nodes. Slurm: its programs,
+    partition and limits.
     """
     from orchestrator.backends import kind_of
     from orchestrator.backends.base import Level
@@ -32,23 +36,32 @@ def doctor(profile: str | None, on_node: bool, bench: bool, as_json: bool) -> in
     from orchestrator.specs.documents.loader import load_profile
 
     name = profile_or_default(profile)
-    loaded = load_profile(name)
-    try:
-        with naming_who_is_awaited(kind_of(dict(loaded))):
-            checks = examine(loaded, on_node=on_node)
-    except UsageError:  # a local profile without GPUs, of which there is nothing to check
-        if not bench:
-            raise
-        checks = []
-    if checks and not as_json:
+    if of_job := next((each for each in sets if each.startswith("job.")), None):
+        raise UsageError(f"--set {of_job}: doctor checks a profile and has no job", "write profile.FIELD=VALUE")
+    loaded = load_profile(name, sets=sets)
+    with naming_who_is_awaited(kind_of(dict(loaded))):
+        checks = examine(loaded, on_node=on_node)
+    if not as_json:
         show(results.doctor_page(checks, style, width_of(sys.stdout)))
     fails = any(check.level == Level.FAIL for check in checks)
-    figures = bandwidth.measure(state_root(), name, say) if bench and not fails else []
+    figures = bandwidth.measure(state_root(), name, say, sets) if bench and not fails else []
     if as_json:
         print_json([*(check.to_json() for check in checks), *map(asdict, figures)])
     else:
         for figure in figures:
             show(bandwidth.in_words(figure))
-        if loaded.nodes > 1:
+        if loaded.kind != "local" and loaded.nodes > 1 and _is_new(state_root(), "note-on-encryption"):
             say("note: what torch itself sends between nodes is neither encrypted nor authenticated: docs/security.md")
     return EXIT_ORCH_FAILED if fails else 0
+
+
+def _is_new(root: Path, note: str) -> bool:
+    """Tell whether a note has not been printed yet, and record that it has been."""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(root / note, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    except FileExistsError:
+        return False
+    except OSError:  # a note twice does no harm
+        pass
+    return True

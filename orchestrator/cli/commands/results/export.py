@@ -11,7 +11,7 @@ from orchestrator.cli.group import orch, say
 
 
 @orch.command(epilog="Example: orch export torchrun last")
-@click.argument("what", type=click.Choice(["torchrun", "accelerate", "safetensors"]))
+@click.argument("what", type=click.Choice(["torchrun", "accelerate", "safetensors"]), metavar="FORMAT")
 @click.argument("run", shell_complete=complete.runs)
 @click.option("--node", default=0, show_default=True, metavar="N", help="accelerate: node number of the config file.")
 @click.option("--port", default=29500, show_default=True, metavar="N", help="Rendezvous port on node 0.")
@@ -28,7 +28,7 @@ from orchestrator.cli.group import orch, say
 def export(what: str, run: str, node: int, port: int, checkpoint: str, output: Path | None) -> int:
     """Write torchrun commands, an accelerate config, or weights.
 
-    The weights are a safetensors file.
+    FORMAT is torchrun, accelerate or safetensors (a file of the weights).
     """
     from orchestrator.errors import UsageError
     from orchestrator.node.system.private import as_the_user

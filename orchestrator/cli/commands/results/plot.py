@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import shutil
 from typing import Final
 
@@ -43,8 +44,10 @@ def plot(words: tuple[str, ...], metric: str | None, plain: bool, as_json: bool)
     curves = [Curve(name, tuple(points)) for name, points in found if points]
     if not curves:
         there = sorted({name for run in runs for name in metrics.names_of_series(run)})
+        near = difflib.get_close_matches(metric, there, n=1)
+        meant = f"did you mean {near[0]}? " if near else ""
         none = f"none of them has written a metric yet; {HOW_TO_WRITE}"
-        hint = f"they have: {', '.join(there)}" if there else none
+        hint = f"{meant}they have: {', '.join(there)}" if there else none
         raise UsageError(f"no run of these has a metric '{metric}'", hint)
     if as_json:
         print_json([{"run_id": curve.name, "metric": metric, "points": curve.points} for curve in curves])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 import click
@@ -100,7 +101,12 @@ def _draft(command: tuple[str, ...], name: str) -> Draft:
 
     line = shlex.join(command) if len(command) > 1 else command[0]
     if (script := initialise.script_in(command)) is None:
-        return initialise.job_from_command(line, name)
+        draft = initialise.job_from_command(line, name)
+        if draft.script and not Path(draft.script).exists():
+            near = get_close_matches(draft.script, [str(path) for path in Path().glob("*.py")], n=1)
+            hint = f"did you mean {near[0]}?" if near else "start orch init in the folder of the script"
+            raise UsageError(f"{draft.script}: there is no such file in this folder", hint)
+        return draft
     try:
         text = read_regular(os.path.realpath(script), initialise.MOST_BYTES).decode(errors="replace")
     except OSError as error:

@@ -98,7 +98,7 @@ def test_a_place_that_was_lost_meanwhile_is_taken_again_and_none_is_kept_without
 
 def test_who_does_not_wait_is_told_who_holds_it_and_keeps_nothing(tmp_path: Path) -> None:
     machines = Machines(a=0, b=1)
-    with pytest.raises(BackendError, match="b: only 0 of 1 slots are free") as said:
+    with pytest.raises(BackendError, match="b: its only slot is taken, 1 is needed: ") as said:
         start(machines, tmp_path, waits=False)
     assert "--no-wait" in said.value.hint
     assert (machines.held, machines.tickets) == ({}, {"a": [], "b": []})

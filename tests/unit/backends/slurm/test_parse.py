@@ -209,7 +209,7 @@ def test_how_jobs_end() -> None:
     assert "it was cancelled by user 1000 (" in how_it_ended(JobLine("5", "CANCELLED", by="1000"))
     assert "failed with exit code 127 (" in how_it_ended(JobLine("5", "FAILED", code=127))
     assert "set workdir: in the profile" in how_it_ended(JobLine("5", "FAILED", code=0, signal=53))
-    assert "failed, by signal 9 (" in how_it_ended(JobLine("5", "FAILED", code=0, signal=9))
+    assert "failed, killed by SIGKILL (" in how_it_ended(JobLine("5", "FAILED", code=0, signal=9))
 
 
 PROFILE = SlurmSettings("p", nodes=3, partition="gpu", account="lab", gres="gpu:4", cpus_per_task=4)
@@ -222,7 +222,7 @@ PROFILE = SlurmSettings("p", nodes=3, partition="gpu", account="lab", gres="gpu:
         ("Invalid account or account/partition combination specified", "Slurm has no account 'lab'", "sacctmgr"),
         ("Requested time limit is invalid (missing or exceeds some limit)", "the time limit of 60 min", "time:"),
         ("Node count specification invalid", "Slurm can't give 3 nodes here", "nodes:"),
-        ("Requested node configuration is not available", "have what the profile asks for (gres gpu:4, cpus_", "sinfo"),
+        ("Requested node configuration is not available", "with what the profile asks for (gres gpu:4, cpus_", "sinfo"),
         ("Invalid wckey specification", "wants a wckey", "sbatch: {wckey: NAME}"),
         ("Something {odd} happened", "sbatch refused the job: Batch job submission failed: Something {odd}", "dry-run"),
     ],
@@ -279,3 +279,14 @@ def test_times_of_cores(text: str, seconds: float | None) -> None:
 )
 def test_memory_among_what_a_job_was_given(text: str, found: int | None) -> None:
     assert memory_in(text) == found
+
+
+@pytest.mark.parametrize(
+    ("nodes", "words"),
+    [(1, "the cluster does not have a node with what the profile asks for (mem 900 GiB)"),
+     (3, "the cluster does not have 3 nodes with what the profile asks for (mem 900 GiB)")],
+)  # fmt: skip
+def test_a_refusal_counts_nodes_and_memory_in_words(nodes: int, words: str) -> None:
+    asked = SlurmSettings("p", nodes=nodes, mem=900 << 30)
+    said = "sbatch: error: Batch job submission failed: Requested node configuration is not available"
+    assert refusal(said, asked, None).message == words

@@ -77,7 +77,7 @@ def test_slots_are_held_by_descriptors_and_named() -> None:
     assert ask("one", 2) == (["slot-0", "slot-1"], "")
     taken, why = ask("two", 2)
     assert taken is None
-    assert why.startswith("only 1 of 3 slots are free, 2 are needed: slot-0, slot-1 held by user ")
+    assert why.startswith("only 1 of 3 slots is free, 2 are needed: slot-0, slot-1 held by user ")
     assert f"(uid {ME}), run one since 2" in why
     with pytest.raises(RefusedError, match="it has 3 slots, and 4 are asked for"):
         ask("two", 4)
@@ -193,7 +193,7 @@ def test_gpus_are_held_by_their_uuids_of_those_that_may_be_and_that_nobody_else_
     ]  # fmt: skip
     taken, why = ask("three", 2)
     assert taken is None
-    assert why.startswith("only 1 of 4 GPUs are free, 2 are needed: ")
+    assert why.startswith("only 1 of 4 GPUs is free, 2 are needed: ")
     assert f"{names[0]} used by python, pid 9, of user carol (uid 7): a program of no run of orch" in why
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
     assert list(shown()) == [names[2]]  # what the login shell allows
