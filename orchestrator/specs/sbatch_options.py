@@ -15,8 +15,9 @@ _OPTIONS: Final = """
     gres-flags hint hold ignore-pbs immediate jobid kill-on-invalid-dep licenses mail-type mail-user mcs-label mem
     mem-bind mem-per-cpu mem-per-gpu mincpus network nice no-kill nodefile nodelist ntasks-per-core ntasks-per-gpu
     ntasks-per-socket oom-kill-step overcommit oversubscribe power prefer priority profile propagate reboot
-    reservation resv-ports segment signal sockets-per-node spread-job spread-segments stepmgr switches thread-spec threads-per-core
-    time-min tmp tres-bind tres-per-job tres-per-task uid use-min-nodes wait-all-nodes wckey x11
+    reservation resv-ports segment signal sockets-per-node spread-job spread-segments stepmgr switches
+    thread-spec threads-per-core time-min tmp tres-bind tres-per-job tres-per-task
+    uid use-min-nodes wait-all-nodes wckey x11
 """
 FIELDS: Final = {
     **{name: name for name in ("partition", "account", "qos", "time", "gres", "constraint", "exclude", "nodes")},
