@@ -136,6 +136,10 @@ class Backend(ABC):
         """Return where the run directory itself has to lie, because a job's nodes write to it; None: it may stay."""
         return None
 
+    def filled_in(self, launch: LaunchPlan) -> LaunchPlan:
+        """Return the plan with what the caller's shell gives to a submit; asks no other machine."""
+        return launch
+
     def completed(self, launch: LaunchPlan) -> LaunchPlan:
         """Return the plan with what only the scheduler knows of its machines; itself where that is nothing."""
         return launch

@@ -95,8 +95,11 @@ class SlurmBackend(SlurmScheduler, BatchSubmitter):
 
     def script(self, launch: LaunchPlan) -> str:
         """Return the batch script that a submit of this plan hands to sbatch; needs no Slurm."""
-        launch, _ = filled(launch, os.environ)
         return batch_script(launch, (launch.commands[0][0], SAFE_PATH), ("-m", "submitit.core._submit"))
+
+    def filled_in(self, launch: LaunchPlan) -> LaunchPlan:
+        """Return the plan with the options of sbatch that its profile leaves open and this shell gives."""
+        return filled(launch, os.environ)[0]
 
     def submit(self, plan: LaunchPlan, tasks: tuple[NodeTask, ...], run: RunDir) -> None:
         """Queue the job. The intent is durable before, and a job whose number was lost is found by its name."""
