@@ -45,6 +45,7 @@ class NodeProof:
     ended: int
     survivors: tuple[str, ...] = ()
     is_unreachable: bool = False  # it could not be looked at
+    why: str = ""  # why it could not, if that is not the node's own doing
 
     @property
     def is_clean(self) -> bool:

@@ -184,16 +184,19 @@ def end(client: Client, run: RunDir) -> list[NodeProof]:
         phase, job = job_of(client, run, fresh=True)
     left = ""
     if job is not None and phase in ("waiting", "active") and not _goes_by_itself(run, phase):
-        client.scancel(job.job_id, "--signal=KILL")
-        client.scancel(job.job_id)
-        phase, job = wait_for_end(client, run)
+        try:
+            client.scancel(job.job_id, "--signal=KILL")
+            client.scancel(job.job_id)
+            phase, job = wait_for_end(client, run)
+        except BackendError as error:  # the controller went away since it was asked
+            client.snapshot.problem, phase, job = error.message, "unknown", None
         left = f"Slurm job {job.job_id} ({job.state})" if job and phase in ("waiting", "active") else ""
-    unknown = phase == "unknown"
+    unknown = f"Slurm can't be asked: {client.snapshot.problem}" if phase == "unknown" else ""
     said: dict[Any, list[Event]] = {}
     for event in newest_start(run.events()):
         said.setdefault(event.get("node"), []).append(event)
     nodes = range(max(1, run.record().nnodes))
-    return [_proof(node, said.get(node, []), left, is_unknown=unknown) for node in nodes]
+    return [_proof(node, said.get(node, []), left, unknown=unknown) for node in nodes]
 
 
 def wait_for_end(client: Client, run: RunDir) -> tuple[str, JobLine | None]:
@@ -320,10 +323,10 @@ def _start_of(log: Path) -> int:
     return int(number) if number.isdecimal() else 0
 
 
-def _proof(node: int, own: Sequence[Event], left: str, *, is_unknown: bool) -> NodeProof:
+def _proof(node: int, own: Sequence[Event], left: str, *, unknown: str) -> NodeProof:
     """Return what is known of one node, from its agent's last words; `left` is what Slurm has not ended yet.
 
-    is_unknown: Slurm could not be asked, so nobody knows of a node whose agent has not reported its end.
+    unknown: why Slurm could not be asked; nobody knows then of a node whose agent has not reported its end.
     """
     hosts = [str(event.get("host")) for event in own if event.get("kind") == "agent_started"]
     ends = [event for event in own if event.get("kind") == "agent_ended"]
@@ -333,4 +336,4 @@ def _proof(node: int, own: Sequence[Event], left: str, *, is_unknown: bool) -> N
     ended = said.get("swept", 0)
     survivors = (*stuck, *([left] if left else []))
     host = hosts[-1] if hosts else "?"
-    return NodeProof(node, host, ended if isinstance(ended, int) else 0, survivors, is_unknown and not ends)
+    return NodeProof(node, host, ended if isinstance(ended, int) else 0, survivors, bool(unknown) and not ends, unknown)

@@ -325,7 +325,15 @@ def test_a_cancel_while_slurm_does_not_answer_proves_nothing(site: Site) -> None
     first, second = site.backend.clean_up(site.run)
     assert (first.host, first.is_unreachable, first.is_clean) == ("n1", True, False)
     assert (second.host, second.is_unreachable, second.is_clean) == ("n2", False, True)
-    assert "out of reach" in what_is_left(first)
+    assert what_is_left(first) == "not known: Slurm can't be asked: Unable to contact slurm controller"
+
+
+def test_a_controller_that_goes_away_before_the_scancel_proves_nothing(site: Site) -> None:
+    site.queue("17|RUNNING|None|N/A|n[1-2]|r-abc234")
+    site.program("scancel", "scancel: error: Unable to contact slurm controller", code=1)
+    for proof in site.backend.clean_up(site.run):
+        assert (proof.is_unreachable, proof.is_clean) == (True, False)
+        assert "not known: Slurm can't be asked: scancel can't end Slurm job 17" in what_is_left(proof)
 
 
 def submitted(site: Site, **profile: Any) -> dict[str, Any]:
