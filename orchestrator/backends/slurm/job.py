@@ -115,7 +115,16 @@ def in_allocation(job_id: str, node: int, argv: Sequence[str], *, terminal: bool
 
     The step shares the node with the agent's own. Pure.
     """
-    words = ["srun", f"--jobid={job_id}", "--overlap", "--nodes=1", "--ntasks=1", f"--relative={node}", "--mem=0"]
+    words = [
+        "srun",
+        f"--jobid={job_id}",
+        "--export=ALL",
+        "--overlap",
+        "--nodes=1",
+        "--ntasks=1",
+        f"--relative={node}",
+        "--mem=0",
+    ]
     # Buffered, Slurm sends whole lines only, for which a program's bytes need not wait.
     return [*words, *(["--pty"] if terminal else ["--quiet", "--unbuffered"]), *argv]
 
