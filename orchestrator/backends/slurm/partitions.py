@@ -112,8 +112,10 @@ def fits(settings: SlurmSettings, rows: list[Partition]) -> CheckResult:
     if limit is not None and settings.time is not None and settings.time > limit:
         said = f"{name} gives {limit // 60} min, the profile asks for {settings.time // 60}"
         return CheckResult(Level.FAIL, said, "set time: to less")
-    if small := _too_small(settings, [row for row in own if row.name == name]):
-        return CheckResult(Level.FAIL, f"{name}: {small[0]}", f"set {small[1]}: to less, or another partition:")
+    by_name = {each.name: [row for row in own if row.name == each.name] for each in own}
+    small = {each: _too_small(settings, its) for each, its in by_name.items()}  # Slurm takes any of them
+    if all(small.values()) and (found := small[name]):
+        return CheckResult(Level.FAIL, f"{name}: {found[0]}", f"set {found[1]}: to less, or another partition:")
     if not own[0].is_up:
         return CheckResult(Level.WARN, f"{name} is down: jobs wait", "ask the cluster's administrator")
     return CheckResult(Level.OK, f"{name}: {total} nodes, {idle} idle")

@@ -360,6 +360,16 @@ def test_what_slurm_refuses_is_refused_though_it_keeps_a_record_of_the_job(site:
     assert said.endswith("; main: n[1-3] have 4000 MiB of memory, 10240 asked")  # and with numbers
 
 
+def test_an_sbatch_that_is_older_than_an_option_refuses_it(site: Site) -> None:
+    """The stand-in says what sbatch's reader of options says."""
+    site.queue()
+    for said in ("sbatch: option '--requeue' doesn't allow an argument", "sbatch: unrecognized option '--brand-new=1'"):
+        site.program("sbatch", f'{said}\nTry "sbatch --help" for more information', code=1)
+        with pytest.raises(BackendError, match="this cluster's sbatch") as refused:
+            submitted(site, sbatch={"requeue": "expedite"})
+        assert said.partition(": ")[2] in refused.value.message
+
+
 def test_a_job_that_was_taken_although_the_answer_was_lost_is_kept(site: Site) -> None:
     site.program("sbatch", "sbatch: error: Socket timed out on send/recv operation", code=1)
     site.queue("18|PENDING|Priority|N/A||j-abc234")

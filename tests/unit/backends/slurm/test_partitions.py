@@ -41,6 +41,7 @@ def test_sinfo() -> None:
         ({"nodes": 1, "mem": 5000 << 20}, "fail", "main: n[1-4] have 4000 MiB of memory, 5000 asked"),
         ({"nodes": 1, "gpus_per_node": 8}, "fail", "main: n[1-4] have 4 GPUs, 8 asked"),
         ({"nodes": 3, "gpus_per_node": 8, "partition": "big"}, "fail", "big: 10 nodes have 0 GPUs, 8 asked"),
+        ({"nodes": 2, "cpus_per_task": 50, "partition": "short,big"}, "ok", "big: 12 nodes, 12 idle"),
         ({"nodes": 2, "cpus_per_task": 100, "partition": "big"}, "ok", "big: 12 nodes, 12 idle"),
     ],
 )
