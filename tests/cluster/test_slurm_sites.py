@@ -52,6 +52,8 @@ def test_what_slurm_refuses_is_refused_in_its_words_and_with_numbers(alice: User
     assert "n[1-4] have 4000 MiB of memory, 65536 asked" in said
     said = alice.refused("kind: slurm\nnproc_per_node: 1\ngres: nothing:1\n")
     assert "Invalid generic resource" in said
+    said = alice.refused("kind: slurm\nnproc_per_node: 1\nsbatch: {requeue: expedite}\n")
+    assert "this cluster's sbatch is older than an option of the profile: option '--requeue'" in said
     assert alice.orch("status", "--json").json == []
 
 
