@@ -45,6 +45,7 @@ class NodeProof:
     ended: int
     survivors: tuple[str, ...] = ()
     is_unreachable: bool = False  # it could not be looked at
+    why: str = ""  # why it could not, if that is not the node's own doing
 
     @property
     def is_clean(self) -> bool:
@@ -135,6 +136,10 @@ class Backend(ABC):
     def shared_folder(self, launch: LaunchPlan) -> str | None:
         """Return where the run directory itself has to lie, because a job's nodes write to it; None: it may stay."""
         return None
+
+    def filled_in(self, launch: LaunchPlan) -> LaunchPlan:
+        """Return the plan with what the caller's shell gives to a submit; asks no other machine."""
+        return launch
 
     def completed(self, launch: LaunchPlan) -> LaunchPlan:
         """Return the plan with what only the scheduler knows of its machines; itself where that is nothing."""

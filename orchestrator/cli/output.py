@@ -84,6 +84,8 @@ def lines_on_proofs(proofs: Sequence[NodeProof]) -> list[str]:
 
 def what_is_left(proof: NodeProof) -> str:
     """Return what a cancel has left of a run on one node, in words."""
+    if proof.is_unreachable and proof.why:
+        return f"not known: {proof.why}"
     if proof.is_unreachable:
         return "out of reach; its ranks end where the other nodes reach it, and orch gc looks again when it is back"
     return f"still there: {', '.join(proof.survivors)}" if proof.survivors else "0 processes left"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from orchestrator.cli import complete
+from orchestrator.cli.group import say_unless_refused
 
 if TYPE_CHECKING:
     from orchestrator.specs.documents.default_profile import Choice

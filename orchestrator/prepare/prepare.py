@@ -367,7 +367,10 @@ def shown_plan(root: Path, prepared: Prepared, *, asks: bool = False) -> LaunchP
     """The plan as a submit would start it. No other machine is asked for what this one lacks, unless `asks`."""
     launch = plan_for(root, prepared)
     reaches_out = bool(launch.profile.get("login")) and not asks
-    return launch if reaches_out else backend_of(prepared.profile).completed(launch)
+    if reaches_out:
+        return launch
+    machine = backend_of(prepared.profile)
+    return machine.filled_in(machine.completed(launch))
 
 
 def _place(run: RunDir, profile: AnyProfile, interpreter: Interpreter | None) -> Place:

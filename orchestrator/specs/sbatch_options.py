@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import Final
 
-# sbatch's long options from Slurm 20.02 to 25.05, without those below; an option may be newer than a cluster's sbatch.
+# sbatch's long options from Slurm 20.02 to 25.11, without those below; an option may be newer than a cluster's sbatch.
 _OPTIONS: Final = """
-    acctg-freq batch bb bbf begin burst-buffer chdir cluster-constraint clusters container container-id contiguous
+    acctg-freq batch bb bbf begin burst-buffer chdir container consolidate-segments container-id contiguous
     core-spec cores-per-socket cpu-freq cpus-per-gpu deadline delay-boot dependency distribution exclusive export
     export-file extra extra-node-info get-user-env gid gpu-bind gpu-freq gpus gpus-per-socket gpus-per-task
     gres-flags hint hold ignore-pbs immediate jobid kill-on-invalid-dep licenses mail-type mail-user mcs-label mem
     mem-bind mem-per-cpu mem-per-gpu mincpus network nice no-kill nodefile nodelist ntasks-per-core ntasks-per-gpu
     ntasks-per-socket oom-kill-step overcommit oversubscribe power prefer priority profile propagate reboot
-    reservation resv-ports segment signal sockets-per-node spread-job stepmgr switches thread-spec threads-per-core
-    time-min tmp tres-bind tres-per-job tres-per-task uid use-min-nodes wait-all-nodes wckey x11
+    reservation resv-ports segment signal sockets-per-node spread-job spread-segments stepmgr switches
+    thread-spec threads-per-core time-min tmp tres-bind tres-per-job tres-per-task
+    uid use-min-nodes wait-all-nodes wckey x11
 """
 FIELDS: Final = {
     **{name: name for name in ("partition", "account", "qos", "time", "gres", "constraint", "exclude", "nodes")},
@@ -27,23 +29,44 @@ _OURS: Final = """
     array comment error input job-name ntasks ntasks-per-node open-mode output parsable quiet requeue no-requeue
     setup srun-args tasks-per-node teardown test-only use-srun verbose wait wrap
 """
+EXPEDITE: Final = ("requeue", "expedite")  # a mode of Slurm 25.11: such a job is the first to start again
+CLUSTERS: Final = ("clusters", "cluster", "cluster-constraint")
+NEWEST: Final = "25.11"
 OPTIONS: Final = frozenset(_OPTIONS.split())
+_NAME: Final = re.compile(r"[a-z][a-z0-9-]*")
 OURS: Final = frozenset(_OURS.split())
 
 
 def known_options(options: Mapping[str, str | int | bool]) -> dict[str, str | int | bool]:
-    """Return the options as sbatch spells them; ValueError for an unknown one, or one that has its place elsewhere.
+    """Return the options as sbatch spells them. Raises ValueError for an option that has its place elsewhere.
+
+    An option that is not in OPTIONS may be newer than orch: the cluster's own sbatch is asked for it.
 
     `a_b` and `a-b` are the same option.
     """
     named = {name.removeprefix("--").replace("_", "-"): value for name, value in options.items()}
-    for name in named:
+    for name, value in named.items():
+        if (name, value) == EXPEDITE:
+            continue
+        if name in CLUSTERS:
+            raise ValueError(
+                f"'{name}': orch asks one cluster for its jobs; name a login node of that cluster in login:"
+            )
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"'{name}' can't be an option of sbatch: lower-case letters, digits and '-'")
         if name in FIELDS:
             raise ValueError(f"'{name}' has a field of its own: write {FIELDS[name]}: beside sbatch:, not in it")
         if name in OURS:
             raise ValueError(f"'{name}' is set by orch itself, so that it finds the job and its nodes again")
-        if name not in OPTIONS:
-            near = difflib.get_close_matches(name, [*OPTIONS, *FIELDS], n=1)
-            guess = f"; did you mean '{near[0]}'?" if near else ""
-            raise ValueError(f"sbatch has no option '{name}'{guess} It has: {', '.join(sorted(OPTIONS))}")
     return named
+
+
+def note_on_unknown(options: Iterable[str]) -> list[str]:
+    """Return a note on each option that sbatch has not up to Slurm 25.11; its name is as `known_options` returns it."""
+    unknown = [name for name in options if name not in OPTIONS and name not in OURS]
+    near = {name: difflib.get_close_matches(name, [*OPTIONS, *FIELDS], n=1) for name in unknown}
+    return [
+        f"sbatch: {name}: sbatch has no such option up to Slurm {NEWEST}"
+        + (f"; did you mean '{near[name][0]}'?" if near[name] else "; the cluster's own sbatch decides")
+        for name in unknown
+    ]

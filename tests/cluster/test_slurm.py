@@ -340,7 +340,7 @@ def test_what_slurm_refuses_is_one_clear_message(alice: User) -> None:
     [
         ("partition: short\ntime: 1h\n", r": short gives \d+ min, the profile asks for 60"),
         ("nodes: 40\n", r": main has \d+ nodes, the profile asks for 40"),
-        ("cpus_per_task: 99\n", ""),
+        ("cpus_per_task: 99\n", r": main: n\[1-4\] have \d+ cores, 99 asked"),
     ],
 )
 def test_what_slurm_takes_but_cannot_start_is_said(alice: User, profile: str, numbers: str) -> None:

@@ -21,9 +21,11 @@ from orchestrator.backends.base import BatchSubmitter, HandleState, NodeProof
 from orchestrator.backends.settings import SlurmSettings
 from orchestrator.backends.slurm import job
 from orchestrator.backends.slurm.client import Client, LocalRunner
-from orchestrator.backends.slurm.errors import is_unanswered, refusal
-from orchestrator.backends.slurm.scheduler import SlurmScheduler
-from orchestrator.backends.slurm.script import FOLDER, Array, command_of, parameters, step
+from orchestrator.backends.slurm.environment import filled, is_strange
+from orchestrator.backends.slurm.errors import is_unanswered
+from orchestrator.backends.slurm.partitions import refused
+from orchestrator.backends.slurm.scheduler import SlurmScheduler, check_folder
+from orchestrator.backends.slurm.script import FOLDER, Array, command_of, options_in, parameters, step
 from orchestrator.errors import UsageError
 from orchestrator.node.system.private import as_the_user
 from orchestrator.protocol.ranks import RANK_VARIABLES
@@ -83,6 +85,7 @@ class SlurmBackend(SlurmScheduler, BatchSubmitter):
             if not base.is_absolute():
                 raise UsageError(f"workdir is '{workdir}'", "write it from the root: /shared/me/orch, or ~/orch")
             folder = base / "runs" / run.run_id
+        check_folder(str(folder))
         inputs = folder.parent.parent / "inputs"
         return Place(str(folder), str(folder / "code"), str(inputs), sys.executable, sys.executable)
 
@@ -93,6 +96,10 @@ class SlurmBackend(SlurmScheduler, BatchSubmitter):
     def script(self, launch: LaunchPlan) -> str:
         """Return the batch script that a submit of this plan hands to sbatch; needs no Slurm."""
         return batch_script(launch, (launch.commands[0][0], SAFE_PATH), ("-m", "submitit.core._submit"))
+
+    def filled_in(self, launch: LaunchPlan) -> LaunchPlan:
+        """Return the plan with the options of sbatch that its profile leaves open and this shell gives."""
+        return filled(launch, os.environ)[0]
 
     def submit(self, plan: LaunchPlan, tasks: tuple[NodeTask, ...], run: RunDir) -> None:
         """Queue the job. The intent is durable before, and a job whose number was lost is found by its name."""
@@ -109,9 +116,10 @@ class SlurmBackend(SlurmScheduler, BatchSubmitter):
             run.node(task.node_rank).mkdir(parents=True, exist_ok=True)
             path = run.node(task.node_rank) / "task.json"
             write_durably(path, task_json(task), private=True)
+        plan, by_shell = filled(plan, os.environ)
         run.write("handle.json", {"state": HandleState.INTENT})
         if (job_id := _sbatch(plan, self.slurm)) is not None:
-            run.write("handle.json", {"state": HandleState.SUBMITTED, "job": job_id})
+            run.write("handle.json", job.submitted_as(job_id, plan, by_shell))
 
     def submit_all(
         self, plans: Sequence[LaunchPlan], tasks: Sequence[tuple[NodeTask, ...]], runs: Sequence[RunDir], folder: Path,
@@ -126,8 +134,9 @@ class SlurmBackend(SlurmScheduler, BatchSubmitter):
         tasks = [with_environment(run, its, here, _workdir(its)) for run, its in zip(runs, tasks, strict=True)]
         array = Array(folder.name, str(folder), len(runs), parallel)
         prepare_runs(array, runs, tasks)
-        if (job_id := _sbatch(plans[0], self.slurm, array)) is not None:
-            handle = {"state": HandleState.SUBMITTED, "job": job_id}
+        first, by_shell = filled(plans[0], os.environ)
+        if (job_id := _sbatch(first, self.slurm, array)) is not None:
+            handle = job.submitted_as(job_id, first, by_shell)
             write_durably(folder / "handle.json", json.dumps(handle).encode())
 
     def check_alike(self, plans: Sequence[LaunchPlan]) -> None:
@@ -209,12 +218,10 @@ def pickled(argv: Sequence[str]) -> bytes:
 
 @contextlib.contextmanager
 def _environment(hidden: tuple[str, ...]) -> Iterator[None]:
-    """Have sbatch hand the caller's variables on, but without secrets, ours, or those of a job around this command."""
-    around = ("SLURM_", "SLURMD_", "SRUN_", "SBATCH_") if "SLURM_JOB_ID" in os.environ else ()
-    strange = ("ORCH_", "SUBMITIT_", *around)
+    """Have sbatch hand the caller's variables on, but without secrets, orch's own, and options of Slurm's programs."""
     kept = dict(os.environ)
     for name in kept:
-        if name in RANK_VARIABLES or name in hidden or name.startswith(strange):
+        if name in RANK_VARIABLES or name in hidden or name.startswith(("ORCH_", "SUBMITIT_")) or is_strange(name):
             del os.environ[name]
     try:
         yield
@@ -230,7 +237,14 @@ def _sbatch(plan: LaunchPlan, client: Client, array: Array | None = None) -> str
     argv, folder, name, task = plan.commands[0], plan.tasks[0].run_dir, plan.run_id, ""
     if array is not None:
         argv, folder, name, task = command_of(array, plan), array.folder, array.sweep, "0"
-    executor = SlurmExecutor(folder=f"{folder}/{FOLDER}", python=step(plan, (argv[0], SAFE_PATH), array))
+
+    class Executor(SlurmExecutor):
+        """Gives sbatch its options on the command line too."""
+
+        def _make_submission_command(self, submission_file_path: Path) -> list[str]:
+            return ["sbatch", *options_in(submission_file_path.read_text()), str(submission_file_path)]
+
+    executor = Executor(folder=f"{folder}/{FOLDER}", python=step(plan, (argv[0], SAFE_PATH), array))
     executor.update_parameters(**parameters(plan, array))
     try:
         # submitit prints what sbatch says; here it becomes the error's own words. A job gets the umask of its sbatch.
@@ -238,8 +252,11 @@ def _sbatch(plan: LaunchPlan, client: Client, array: Array | None = None) -> str
             return str(executor.submit(os.execvp, argv[0], list(argv)).job_id)
     except (FailedJobError, FailedSubmissionError) as error:
         snapshot = client.queue(fresh=True)
-        if (found := client.find(None, name, task)) is not None:  # it was taken, and only the answer was lost
+        is_lost = is_unanswered(str(error))
+        found = client.find(None, name, task)
+        # Slurm keeps a record of a job that it refuses, as a job that has failed.
+        if found is not None and (is_lost or found.phase != "ended"):
             return found.job_id.partition("_")[0]
-        if snapshot.jobs is None and is_unanswered(str(error)):
+        if snapshot.jobs is None and is_lost:
             return None
-        raise refusal(str(error), SlurmSettings.of(plan.profile), plan.time_limit) from error
+        raise refused(str(error), client, plan) from error

@@ -7,11 +7,12 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol
 
+from orchestrator.backends.slurm.environment import is_strange
 from orchestrator.backends.slurm.errors import is_unreachable
 from orchestrator.backends.slurm.parse import (
     FORGOTTEN,
@@ -38,7 +39,6 @@ QUICK_SECONDS: Final = 1.0  # after which a controller that has not answered yet
 UNKNOWN_JOB: Final = "Invalid job id"
 AFTER_REQUEUE: Final = 5
 ACCOUNTING_LAG: Final = 3.0
-STRANGE: Final = ("SQUEUE_", "SACCT_")  # of the caller's variables: they change what the programs print
 PLAIN: Final = {"SLURM_TIME_FORMAT": "standard", "LC_ALL": "C"}
 
 
@@ -76,6 +76,9 @@ class CommandRunner(Protocol):
     def user(self) -> int:
         """Return the number of the user whose jobs they are."""
 
+    def environment(self) -> Mapping[str, str]:
+        """Return the variables of the shell in which sbatch runs, at least those of sbatch."""
+
 
 class LocalRunner:
     """Slurm's programs on this machine."""
@@ -84,7 +87,7 @@ class LocalRunner:
 
     def run(self, argv: Sequence[str], stdin: str, timeout: float) -> Answer:
         """See CommandRunner."""
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(STRANGE)}
+        environment = {name: value for name, value in os.environ.items() if not is_strange(name)}
         try:
             done = subprocess.run(
                 argv, capture_output=True, text=True, errors="replace", timeout=timeout, check=False, input=stdin,
@@ -103,6 +106,10 @@ class LocalRunner:
     def user(self) -> int:
         """See CommandRunner."""
         return os.getuid()
+
+    def environment(self) -> Mapping[str, str]:
+        """See CommandRunner."""
+        return os.environ
 
 
 class Client:
@@ -167,29 +174,29 @@ class Client:
         return answer
 
     def find(self, job_id: str | None, name: str, task: str = "") -> JobLine | None:
-        """Find the run's job in the queue: by its number, or, where its submit's answer was lost, by its name.
+        """Find the run's job in the queue: by its number, or by its name if the answer of its submit was lost.
 
-        `task` is its number in the array of that name, where it is in one.
+        `task` is the run's number in the array of that name; empty if it is in none.
         """
         jobs = self.queue().jobs or {}
         if job_id is not None:
             found = jobs.get(job_id)
-            return found if found is not None and found.name == name else None
-        named = (job for job in jobs.values() if job.name == name and job.job_id.partition("_")[2] == task)
+            return found if found is not None and found.is_named(name) else None
+        named = (job for job in jobs.values() if job.is_named(name) and job.job_id.partition("_")[2] == task)
         return max(named, key=lambda job: number_of(job.job_id), default=None)
 
     def ended(self, job_id: str, name: str, seen: JobLine | None) -> JobLine | None:
         """Return a job that is over, with what scontrol and sacct know more of it; None where none knows it.
 
-        A number may have been given to another job since: one with another name is not this one. A job that the
-        controller does not know is over, whatever the accounting still says of it: BackendError where that is silent.
+        Slurm may have given the number to another job since: that job bears no name of this run. A job that the
+        controller does not know is over, whatever the accounting says. Raises BackendError if the controller is silent.
         """
         if job_id in self.snapshot.ended:
             return self.snapshot.ended[job_id]
         found, is_known = seen, True
         shown = self._answer("scontrol", "show", "job", "-o", job_id)
         if shown is not None and shown.code == 0 and (job := parse_scontrol(shown.out)) is not None:
-            is_known = job.name == name
+            is_known = job.is_named(name)
             found = job if is_known else seen
         elif shown is not None and UNKNOWN_JOB in shown.err:
             is_known = False
@@ -208,7 +215,7 @@ class Client:
     def _in_accounting(self, job_id: str, name: str) -> JobLine | None:
         """Return the job as sacct has it; None where it has none, or there is no accounting."""
         listed = self._ask("sacct", "-n", "-X", "-P", "-j", job_id, "-o", SACCT_FIELDS)
-        return next((job for job in reversed(parse_sacct(listed or "")) if job.name == name), None)
+        return next((job for job in reversed(parse_sacct(listed or "")) if job.is_named(name)), None)
 
     def used(self, job_id: str, name: str) -> JobUse | None:
         """Return what the accounting says that a job has used; None for another job, or BackendError."""

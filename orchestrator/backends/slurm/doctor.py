@@ -5,17 +5,21 @@ from __future__ import annotations
 import base64
 import re
 import secrets
+import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.backends import gpu_checks
 from orchestrator.backends.base import Check, CheckResult, Level
 from orchestrator.backends.settings import SlurmSettings
 from orchestrator.backends.slurm.client import NO_SLURM, NO_TLS, Client, first_line
-from orchestrator.backends.slurm.partitions import fits, partitions, would_take
-from orchestrator.backends.slurm.script import gpus_of
+from orchestrator.backends.slurm.environment import Filled, filled, in_words
+from orchestrator.backends.slurm.parse import COMMENT, JobLine, job_id_of
+from orchestrator.backends.slurm.partitions import fits, partitions, refused, would_take
+from orchestrator.backends.slurm.script import cores_per_node, gpus_per_node, options_in, parameters, step_rules
 from orchestrator.errors import BackendError, PythonMissingError
 from orchestrator.node.server.machine import ASK_INTERPRETER
 from orchestrator.protocol.json_text import parse_json
@@ -32,11 +36,15 @@ ALWAYS: Final = CHECKS[2:-1]
 ROWS: Final = (*CHECKS, *gpu_checks.CHECKS)
 LEAST_FREE: Final = 1 << 30
 NODE_SECONDS: Final = 60
+LOOK_SECONDS: Final = 1.0
+LOOK_MINUTES: Final = 2
+JOB_NAME: Final = "orch-doctor"
 RUNS: Final = 20
 GPU_LINE: Final = '{"said": '
 NOT_SHARED: Final = "set workdir: in the profile to a folder that login and compute nodes share"
 # Run by one task on a node: is what was written on the login node there, what is the interpreter, and how are its GPUs?
 LOOK: Final = """
+echo orch-look
 hostname
 if [ "$(cat "$1" 2>/dev/null)" = "$2" ]; then echo shared; else echo apart; fi
 "$3" -c "$4" 2>&1
@@ -56,11 +64,11 @@ class Folder:
 
 @dataclass(frozen=True)
 class Trial:
-    """A Slurm, and a batch script that it is asked about."""
+    """A Slurm, and the plan of a job that it is asked about."""
 
     client: Client
-    script: str
-    time_limit: int | None
+    launch: LaunchPlan
+    script: Callable[[LaunchPlan], str]
     check_python: Callable[[], None]  # BackendError where what starts the agents isn't there, as far as that is known
 
 
@@ -73,7 +81,7 @@ def trial_plan(profile: AnyProfile, place: Place) -> LaunchPlan:
 
 
 def examine(settings: SlurmSettings, trial: Trial, runs_folder: Callable[[], Folder], *, on_node: bool) -> list[Check]:
-    """Make the checks, in the order of CHECKS; `on_node` queues one job of a minute at most."""
+    """Make the checks, in the order of CHECKS; `on_node` queues one job of two minutes at most."""
     found: dict[str, CheckResult] = {}
     try:
         _examine(settings, trial, runs_folder, found, on_node=on_node)
@@ -105,11 +113,20 @@ def _examine(
         found["programs"] = CheckResult(FAIL, f"no {', '.join(missing)} on {client.runner.where}", NO_SLURM)
         return
     found["programs"] = CheckResult(OK, "sbatch")
-    found["partition"] = fits(settings, partitions(client))
-    found["sbatch"] = would_take(client, trial.script, settings, trial.time_limit)
+    launch, by_shell = filled(trial.launch, client.runner.environment())
+    settings = SlurmSettings.of(launch.profile)
+    asked = replace(settings, cpus_per_task=cores_per_node(launch))
+    found["partition"] = _noted(fits(asked, partitions(client)), by_shell, launch.profile)
+    found["sbatch"] = would_take(client, trial.script(launch), launch)
     found["grace"] = _grace(client, settings)
     if on_node:
-        found |= _on_node(client, settings, folder.path)
+        found |= _on_node(client, launch, folder.path)
+
+
+def _noted(found: CheckResult, by_shell: Filled, profile: Mapping[str, Any]) -> CheckResult:
+    """Return the check, with the options that the shell gives."""
+    said = in_words(by_shell, {**profile["sbatch"], **profile})
+    return found._replace(value="; ".join(filter(None, [found.value, said])))
 
 
 def _python(settings: SlurmSettings, trial: Trial) -> CheckResult:
@@ -123,7 +140,7 @@ def _python(settings: SlurmSettings, trial: Trial) -> CheckResult:
 def _room(folder: Folder) -> CheckResult:
     if not folder.is_writable:
         return CheckResult(FAIL, f"{folder.top} can't be written", NOT_SHARED)
-    found = f"{folder.top}, {folder.free >> 20} MiB free; every node has to see it"
+    found = f"{folder.top}, {folder.free >> 20} MiB free; only --on-node can tell whether the nodes see it"
     return CheckResult(OK, found) if folder.free >= LEAST_FREE else CheckResult(WARN, found, "make room there")
 
 
@@ -172,32 +189,78 @@ def last_save(profile: str) -> float | None:
 # -- from a node
 
 
-def _on_node(client: Client, settings: SlurmSettings, folder: str) -> dict[str, CheckResult]:
-    """Have one short job look for a token that was written here, ask the interpreter that would train, try the GPUs."""
+def _on_node(client: Client, launch: LaunchPlan, folder: str) -> dict[str, CheckResult]:
+    """Have one short job look for a token that was written here, ask the interpreter that would train, try the GPUs.
+
+    The job is submitted and started as a run is: by a batch script with the same options, and a step of srun.
+    """
     token = secrets.token_hex(8)
     path = f"{folder}/.doctor-{token}"
     made = client.call("sh", "-c", 'mkdir -p "$1" && printf %s "$2" >"$3"', "sh", folder, token, path)
     if made.code != 0:
         return {"node": CheckResult(FAIL, f"{folder} can't be written: {first_line(made.err)}", NOT_SHARED)}
-    gpus = gpus_of(settings, None)
+    settings, gpus = SlurmSettings.of(launch.profile), gpus_per_node(launch)
+    python = settings.python or ("python3" if settings.login else sys.executable)
+    words = ("sh", "-c", LOOK, "sh", path, token, python, ASK_INTERPRETER, str(int(gpu_checks.TRY_SECONDS)))
     try:
         if gpus:
             _send_archive(client, f"{path}.pyz")
-        python = settings.python or ("python3" if settings.login else sys.executable)
-        names = ("partition", "account", "qos", "constraint", "exclude", "gres")
-        asked = [f"--{name}={value}" for name in names if (value := getattr(settings, name))]
-        asked += [f"--gpus-per-node={settings.gpus_per_node}"] if settings.gpus_per_node else []
-        words = ("sh", "-c", LOOK, "sh", path, token, python, ASK_INTERPRETER, str(int(gpu_checks.TRY_SECONDS)))
-        answer = client.call(
-            "srun", "--nodes=1", "--ntasks=1", "--time=2", "--job-name=orch-doctor", f"--immediate={NODE_SECONDS}",
-            "--chdir=/", *asked, *words, timeout=3 * NODE_SECONDS,
-        )  # fmt: skip
+        seen = _looked(client, launch, f"{path}.out", words)
     finally:
-        client.call("rm", "-f", path, f"{path}.pyz")
-    lines = answer.out.splitlines()
+        client.call("rm", "-f", path, f"{path}.pyz", f"{path}.out")
+    if isinstance(seen, CheckResult):
+        return {"node": seen}
+    lines = seen.splitlines()
     on_gpus = [line for line in lines if line.startswith(GPU_LINE)]
     out = "\n".join(line for line in lines if line not in on_gpus)
-    return {"node": seen_there(out, answer.err, folder, python), **gpus_there(on_gpus, gpus)}
+    return {"node": seen_there(out, folder, python), **gpus_there(on_gpus, gpus)}
+
+
+def _looked(client: Client, launch: LaunchPlan, out: str, words: Sequence[str]) -> str | CheckResult:
+    """Return what a job of one node printed that ran these words; a check that has failed if there was no such job."""
+    script = _script(launch, out, words)
+    answer = client.call("sbatch", *options_in(script), stdin=script)
+    number = job_id_of(answer.out)
+    if answer.code != 0 or number is None:
+        error = refused(answer.err or answer.out, client, launch)
+        return CheckResult(FAIL, error.message, error.hint)
+    end = time.monotonic() + NODE_SECONDS
+    while (job := _job(client, number)) is not None and job.phase != "ended":
+        late = time.monotonic() - end
+        if late > (0 if job.phase == "waiting" else 2 * NODE_SECONDS):
+            client.scancel(number)
+            if job.phase == "waiting":
+                said = f"no node was free within {NODE_SECONDS} s"
+                return CheckResult(WARN, said, "try again when sinfo shows an idle node")
+            return CheckResult(FAIL, f"Slurm job {number} on {job.nodes} did not end", "look at that node")
+        time.sleep(LOOK_SECONDS)  # Slurm tells nobody of a job's end: it has to be asked
+    read = client.call("cat", out)
+    if read.code == 0:
+        return read.out
+    host = (job.nodes if job is not None else "") or "the node"
+    folder = out.rpartition("/")[0]
+    return CheckResult(FAIL, f"{host} does not see {folder} as this side does", NOT_SHARED)
+
+
+def _job(client: Client, number: str) -> JobLine | None:
+    snapshot = client.queue(fresh=True)
+    if snapshot.jobs is None:
+        raise BackendError(f"Slurm can't be asked: {snapshot.problem}", transient=True)
+    return snapshot.jobs.get(number)
+
+
+def _script(launch: LaunchPlan, out: str, words: Sequence[str]) -> str:
+    """Return the batch script of a job of one node that is started as a run's is, and runs these words."""
+    from submitit.slurm.slurm import _make_sbatch_string  # noqa: PLC0415 (60 ms)
+
+    asked = parameters(launch)
+    extras = {name: value for name, value in asked["additional_parameters"].items() if "requeue" not in name}
+    own = {
+        "job_name": JOB_NAME, "comment": COMMENT.format(JOB_NAME), "nodes": 1, "time": LOOK_MINUTES, "setup": [],
+        "teardown": [], "additional_parameters": {**extras, "no-requeue": True, "output": out},
+    }  # fmt: skip
+    command = f"srun {shlex.join([*step_rules(launch), *words])}"
+    return str(_make_sbatch_string(command=command, folder=out.rpartition("/")[0], **{**asked, **own}))
 
 
 def _send_archive(client: Client, path: str) -> None:
@@ -219,16 +282,17 @@ def gpus_there(lines: Sequence[str], asked: int | None) -> gpu_checks.Rows:
     return gpu_checks.rows_of(found["said"], found["tried"])
 
 
-def seen_there(out: str, err: str, folder: str, python: str) -> CheckResult:
-    """Return what LOOK's words on a node come to, and what srun said; pure."""
-    host, shared, *rest = [line.strip() for line in out.splitlines() if line.strip()] or ["", ""]
-    if shared not in ("shared", "apart"):
-        busy = "Unable to allocate resources" in err or "Requested nodes are busy" in err
-        said = f"no node was free within {NODE_SECONDS} s" if busy else f"srun failed: {first_line(err)}"
-        return CheckResult(WARN if busy else FAIL, said, "try again when sinfo shows an idle node")
+def seen_there(out: str, folder: str, python: str) -> CheckResult:
+    """Return the check of what LOOK printed on a node, after words of the batch shell and srun; pure."""
+    before, begun, own = out.partition("orch-look\n")
+    host, shared, *rest = [*(line.strip() for line in own.splitlines() if line.strip()), "", ""]
+    if not begun or shared not in ("shared", "apart"):
+        hint = "a run would end in the same way: orch submit --dry-run shows how it is started"
+        return CheckResult(FAIL, f"srun failed: {first_line(before)}", hint)
     if shared == "apart":
         return CheckResult(FAIL, f"{host} does not see {folder} as this side does", NOT_SHARED)
     try:
+        rest = list(filter(None, rest))
         found = parse_json(rest[-1])
     except (IndexError, ValueError):
         said = f"{host}: {python} can't be started there: {(rest or ['it says nothing'])[-1]}"

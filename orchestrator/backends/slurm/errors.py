@@ -22,6 +22,10 @@ REFUSALS: Final = (
      "sinfo -N -o '%N %c %m %G' shows what each has; without cpus_per_task one core per rank is asked for"),
     ("More processors requested than permitted", "the profile asks for more cores than it may have ({asked})",
      "set cpus_per_task: or nodes:"),
+    ("doesn't allow an argument", "this cluster's sbatch is older than an option of the profile: {said}",
+     "leave that value out of sbatch: in the profile"),
+    ("unrecognized option", "this cluster's sbatch lacks an option of the profile: {said}",
+     "sbatch --help lists its options; leave that option out of sbatch: in the profile"),
     ("Invalid generic resource", "Slurm knows no such gres here ({asked})", "sinfo -o '%N %G' lists them"),
     ("Invalid feature specification", "no node has the feature '{constraint}'", "sinfo -o '%N %f' lists them"),
     ("Invalid node name", "the profile names a node that Slurm does not know", "sinfo -N lists them"),
@@ -53,6 +57,7 @@ def is_unanswered(said: str) -> bool:
 def refusal(said: str, settings: SlurmSettings, time_limit: int | None, where: str = "this machine") -> BackendError:
     """Return the error for what sbatch printed there; what is not known is shown as sbatch's own last line."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
+    lines = [line for line in lines if not line.startswith("Try ")]  # after an option that sbatch does not know
     last = (lines or ["it did not say why"])[-1].removeprefix("sbatch: ").removeprefix("error: ")
     asked = ", ".join(
         f"{name} {f'{value / 2**30:.4g} GiB' if name == 'mem' else value}"
@@ -64,7 +69,8 @@ def refusal(said: str, settings: SlurmSettings, time_limit: int | None, where: s
              "time": f"{time_limit // 60} min" if time_limit else "none"}  # fmt: skip
     for words, meaning, hint in REFUSALS:
         if words.lower() in said.lower():
-            return BackendError(meaning.format(**facts), hint.format(**facts))
+            own = "" if "{said}" in meaning else f" (sbatch: {last})"
+            return BackendError(f"{meaning.format(**facts)}{own}", hint.format(**facts))
     if is_unreachable(said):
         return BackendError(
             f"Slurm's controller can't be reached: {last}",

@@ -9,9 +9,9 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from orchestrator.backends.base import NodeProof
+from orchestrator.backends.base import HandleState, NodeProof
 from orchestrator.backends.settings import SlurmSettings, profile_of
 from orchestrator.backends.slurm.client import SNAPSHOT_SECONDS, Client
 from orchestrator.backends.slurm.parse import JobLine, how_it_ended, why_it_waits
@@ -23,6 +23,10 @@ from orchestrator.runs.restarts.relaunch import newest_start
 from orchestrator.runs.scheduler_status import SchedulerStatus
 from orchestrator.runs.state import Event
 from orchestrator.runs.store import Record, RunDir
+
+if TYPE_CHECKING:  # who only looks at runs must not wait for pydantic
+    from orchestrator.backends.slurm.environment import Filled
+    from orchestrator.specs.plan import LaunchPlan
 
 END_SECONDS: Final = 40.0  # Slurm's KillWait, 30 s by default, and some more
 ROUNDS: Final = 5  # of a wait for a job in the queue, of which there may be hundreds: each is looked at less often
@@ -111,7 +115,16 @@ def in_allocation(job_id: str, node: int, argv: Sequence[str], *, terminal: bool
 
     The step shares the node with the agent's own. Pure.
     """
-    words = ["srun", f"--jobid={job_id}", "--overlap", "--nodes=1", "--ntasks=1", f"--relative={node}", "--mem=0"]
+    words = [
+        "srun",
+        f"--jobid={job_id}",
+        "--export=ALL",
+        "--overlap",
+        "--nodes=1",
+        "--ntasks=1",
+        f"--relative={node}",
+        "--mem=0",
+    ]
     # Buffered, Slurm sends whole lines only, for which a program's bytes need not wait.
     return [*words, *(["--pty"] if terminal else ["--quiet", "--unbuffered"]), *argv]
 
@@ -180,14 +193,19 @@ def end(client: Client, run: RunDir) -> list[NodeProof]:
         phase, job = job_of(client, run, fresh=True)
     left = ""
     if job is not None and phase in ("waiting", "active") and not _goes_by_itself(run, phase):
-        client.scancel(job.job_id, "--signal=KILL")
-        client.scancel(job.job_id)
-        phase, job = wait_for_end(client, run)
+        try:
+            client.scancel(job.job_id, "--signal=KILL")
+            client.scancel(job.job_id)
+            phase, job = wait_for_end(client, run)
+        except BackendError as error:  # the controller went away since it was asked
+            client.snapshot.problem, phase, job = error.message, "unknown", None
         left = f"Slurm job {job.job_id} ({job.state})" if job and phase in ("waiting", "active") else ""
+    unknown = f"Slurm can't be asked: {client.snapshot.problem}" if phase == "unknown" else ""
     said: dict[Any, list[Event]] = {}
     for event in newest_start(run.events()):
         said.setdefault(event.get("node"), []).append(event)
-    return [_proof(node, said.get(node, []), left) for node in range(max(1, run.record().nnodes))]
+    nodes = range(max(1, run.record().nnodes))
+    return [_proof(node, said.get(node, []), left, unknown=unknown) for node in nodes]
 
 
 def wait_for_end(client: Client, run: RunDir) -> tuple[str, JobLine | None]:
@@ -206,6 +224,19 @@ def job_id_of(run: RunDir) -> str | None:
     """Return the number of the run's job: from the handle, else from what the job itself has named after it."""
     folder, _, task = _named(run)
     return _task(_number(folder), task)
+
+
+def submitted_as(job_id: str, launch: LaunchPlan, by_shell: Filled) -> Record:
+    """Return the handle of a job that Slurm has: its number, and the options that the shell gave."""
+    values = {**launch.profile["sbatch"], **launch.profile}
+    given = {option: {"value": values[option], "by": variable} for option, variable in by_shell.items()}
+    return {"state": HandleState.SUBMITTED, "job": job_id, **({"by_shell": given} if given else {})}
+
+
+def given_by_shell(run: RunDir) -> dict[str, dict[str, str]]:
+    """Return the options that the shell gave to the run's job: value and variable."""
+    found = _handle_of(_named(run)[0]).get("by_shell")
+    return found if isinstance(found, dict) else {}
 
 
 def used_by(client: Client, run: RunDir) -> JobUse | None:
@@ -301,8 +332,11 @@ def _start_of(log: Path) -> int:
     return int(number) if number.isdecimal() else 0
 
 
-def _proof(node: int, own: Sequence[Event], left: str) -> NodeProof:
-    """Return what is known of one node, from its agent's last words; `left` is what Slurm has not ended yet."""
+def _proof(node: int, own: Sequence[Event], left: str, *, unknown: str) -> NodeProof:
+    """Return what is known of one node, from its agent's last words; `left` is what Slurm has not ended yet.
+
+    unknown: why Slurm could not be asked; nobody knows then of a node whose agent has not reported its end.
+    """
     hosts = [str(event.get("host")) for event in own if event.get("kind") == "agent_started"]
     ends = [event for event in own if event.get("kind") == "agent_ended"]
     said: Mapping[str, Any] = ends[-1] if ends else {}
@@ -310,4 +344,5 @@ def _proof(node: int, own: Sequence[Event], left: str) -> NodeProof:
     stuck += tuple(f"container {each}" for each in said.get("containers") or ())
     ended = said.get("swept", 0)
     survivors = (*stuck, *([left] if left else []))
-    return NodeProof(node, hosts[-1] if hosts else "?", ended if isinstance(ended, int) else 0, survivors)
+    host = hosts[-1] if hosts else "?"
+    return NodeProof(node, host, ended if isinstance(ended, int) else 0, survivors, bool(unknown) and not ends, unknown)

@@ -14,8 +14,9 @@ from typing import Final
 
 from orchestrator.runs.job_use import JobUse
 
-SQUEUE_FORMAT: Final = "%i|%T|%r|%S|%N|%j"
-SACCT_FIELDS: Final = "JobID,State,ExitCode,NodeList,JobName"
+SQUEUE_FORMAT: Final = "%i|%T|%r|%S|%N|%j|%k|%o"
+SACCT_FIELDS: Final = "JobID,State,ExitCode,NodeList,JobName,Comment"
+COMMENT: Final = "orch {}"  # the comment of each job that orch submits, with its name
 USE_FIELDS: Final = "JobID,State,ElapsedRaw,TimelimitRaw,AllocCPUS,TotalCPU,AllocTRES,TRESUsageInTot,JobName"
 JOB_ID: Final = re.compile(r"\d+(_\d+)?")  # 17, or 17_3: a task of an array
 NOTHING: Final = ("", "(null)", "None", "N/A", "Unknown", "n/a")
@@ -94,6 +95,15 @@ class JobLine:
     code: int | None = None
     signal: int | None = None
     restarts: int = 0
+    comment: str = ""
+    command: str = ""  # its batch script
+
+    def is_named(self, name: str) -> bool:
+        """Tell whether the job bears the name of a run or sweep, as its name, in its comment or in its script's path.
+
+        A site may change the name or the comment of each job; a job's number may be another job's later.
+        """
+        return name == self.name or COMMENT.format(name) == self.comment or f"/{name}/" in self.command
 
     @property
     def is_stuck(self) -> bool:
@@ -112,11 +122,12 @@ def parse_squeue(text: str) -> list[JobLine]:
     """Return the jobs that `squeue --noheader -o SQUEUE_FORMAT` lists; a line of another shape is left out."""
     jobs = []
     for line in text.splitlines():
-        parts = line.split("|", 5)
-        if len(parts) == 6 and JOB_ID.fullmatch(parts[0].strip()):
-            job_id, state, reason, start, nodes, name = (part.strip() for part in parts)
+        parts = [part.strip() for part in line.split("|", 7)]
+        if len(parts) > 5 and JOB_ID.fullmatch(parts[0]):
+            job_id, state, reason, start, nodes, name, comment, command = [*parts, "", ""][:8]
             word, by = state_word(state)
-            jobs.append(JobLine(job_id, word, name, _said(reason), _said(start), _said(nodes), by))
+            jobs.append(JobLine(job_id, word, name, _said(reason), _said(start), _said(nodes), by,
+                                comment=_said(comment), command=_said(command)))  # fmt: skip
     return jobs
 
 
@@ -139,7 +150,15 @@ def parse_scontrol(text: str) -> JobLine | None:
         code,
         signal,
         int(fields["Restarts"]) if fields.get("Restarts", "").isdecimal() else 0,
+        _comment_in(text),
+        _said(fields.get("Command", "")),
     )
+
+
+def _comment_in(shown: str) -> str:
+    """Return the comment of a job in what `scontrol show job -o` prints: it may hold spaces."""
+    match = re.search(r"\sComment=(.*?)(?=\s[A-Z][\w/:]*=|$)", shown, re.MULTILINE)
+    return _said(match[1].strip()) if match else ""
 
 
 def controller_trouble(ping: str) -> str:
@@ -152,12 +171,12 @@ def parse_sacct(text: str) -> list[JobLine]:
     """Return the jobs that `sacct -n -X -P -o SACCT_FIELDS` lists, newest last; none without accounting."""
     jobs = []
     for line in text.splitlines():
-        parts = line.split("|", 4)
-        if len(parts) == 5 and JOB_ID.fullmatch(parts[0].strip()):
-            job_id, state, code, nodes, name = (part.strip() for part in parts)
+        parts = [part.strip() for part in line.split("|", 5)]
+        if len(parts) > 4 and JOB_ID.fullmatch(parts[0]):
+            job_id, state, code, nodes, name, comment = [*parts, ""][:6]
             word, by = state_word(state)
             jobs.append(JobLine(job_id, word, name, nodes=_said(nodes).replace("None assigned", ""), by=by,
-                                code=exit_code(code)[0], signal=exit_code(code)[1]))  # fmt: skip
+                                code=exit_code(code)[0], signal=exit_code(code)[1], comment=comment))  # fmt: skip
     return jobs
 
 
@@ -250,6 +269,8 @@ def how_it_ended(job: JobLine, user: str = "") -> str:
         sentence += f" by {user or f'user {job.by}'}"
     if job.state == "FAILED" and job.signal == CANT_OPEN:
         sentence = f"its first node can't write to the run's folder, {NOT_SHARED}"
+    elif job.state == "FAILED" and not job.nodes:
+        sentence = "Slurm ended it before it had a node"
     elif job.state == "FAILED" and job.signal:
         sentence += f", killed by {_signal_name(job.signal)}"
     elif job.state == "FAILED" and job.code:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.backends.base import CheckResult, Level
 from orchestrator.backends.settings import SlurmSettings
 from orchestrator.backends.slurm.client import Client, first_line
 from orchestrator.backends.slurm.errors import refusal
-from orchestrator.backends.slurm.script import gpus_in
+from orchestrator.backends.slurm.script import asked_of, cores_per_node, gpus_in, options_in
 from orchestrator.errors import BackendError
 from orchestrator.specs.units import seconds
 
-SINFO_FORMAT: Final = "%P|%a|%l|%D|%A|%c|%m|%G"
+if TYPE_CHECKING:  # who only looks at runs must not wait for pydantic
+    from orchestrator.specs.plan import LaunchPlan
+
+SINFO_FORMAT: Final = "%P|%a|%l|%D|%A|%c|%m|%G|%N"
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class Partition:
     cores: str  # a node; `8+` where some have more
     memory: str  # MiB a node
     gres: str
+    hosts: str = ""  # the nodes' names, as `n[1-3]`
 
     def to_json(self) -> dict[str, Any]:
         """Return the partition as JSON types."""
@@ -40,14 +44,14 @@ def parse_sinfo(text: str) -> list[Partition]:
     """Return the rows of `sinfo -h -o SINFO_FORMAT`; one of another shape is left out."""
     found = []
     for line in text.splitlines():
-        parts = [part.strip() for part in line.split("|", 7)]
-        if len(parts) == 8 and parts[3].isdecimal():
-            name, state, limit, nodes, used, cores, memory, gres = parts
+        parts = [part.strip() for part in line.split("|", 8)]
+        if len(parts) > 7 and parts[3].isdecimal():
+            name, state, limit, nodes, used, cores, memory, gres, hosts = [*parts, ""][:9]
             idle = used.partition("/")[2]
             found.append(
                 Partition(
                     name.removesuffix("*"), name.endswith("*"), state == "up", _limit(limit), int(nodes),
-                    int(idle) if idle.isdecimal() else 0, cores, memory, "" if gres == "(null)" else gres,
+                    int(idle) if idle.isdecimal() else 0, cores, memory, "" if gres == "(null)" else gres, hosts,
                 )
             )  # fmt: skip
     return found
@@ -93,7 +97,7 @@ def _own(settings: SlurmSettings, rows: list[Partition]) -> list[Partition]:
 
 
 def fits(settings: SlurmSettings, rows: list[Partition]) -> CheckResult:
-    """Check that the profile's partition exists, is up, and gives so many nodes for so long; pure."""
+    """Check that the partition exists, is up, gives so many nodes for so long, and has nodes that are large enough."""
     wanted, own = settings.partition, _own(settings, rows)
     if not own:
         names = ", ".join(dict.fromkeys(row.name for row in rows))
@@ -108,17 +112,58 @@ def fits(settings: SlurmSettings, rows: list[Partition]) -> CheckResult:
     if limit is not None and settings.time is not None and settings.time > limit:
         said = f"{name} gives {limit // 60} min, the profile asks for {settings.time // 60}"
         return CheckResult(Level.FAIL, said, "set time: to less")
+    by_name = {each.name: [row for row in own if row.name == each.name] for each in own}
+    small = {each: _too_small(settings, its) for each, its in by_name.items()}  # Slurm takes any of them
+    if all(small.values()) and (found := small[name]):
+        return CheckResult(Level.FAIL, f"{name}: {found[0]}", f"set {found[1]}: to less, or another partition:")
     if not own[0].is_up:
         return CheckResult(Level.WARN, f"{name} is down: jobs wait", "ask the cluster's administrator")
     return CheckResult(Level.OK, f"{name}: {total} nodes, {idle} idle")
 
 
-def would_take(client: Client, script: str, settings: SlurmSettings, time_limit: int | None) -> CheckResult:
-    """Return what `sbatch --test-only` says to a batch script; nothing is queued."""
-    answer = client.call("sbatch", "--test-only", stdin=script)
+def _too_small(settings: SlurmSettings, rows: list[Partition]) -> tuple[str, str] | None:
+    """Return (by what the nodes are too small, the field to change); None if enough nodes have each number."""
+    asked: tuple[tuple[int | None, str, str, list[int | None]], ...] = (
+        (settings.cpus_per_task, "cores", "cpus_per_task", [_most(row.cores) for row in rows]),
+        (-(-(settings.mem or 0) // 2**20), "MiB of memory", "mem", [_most(row.memory) for row in rows]),
+        (settings.gpus_per_node, "GPUs", "gpus_per_node", [gpus_in(row.gres) for row in rows]),
+    )
+    for number, what, field, counts in asked:
+        each = list(zip(rows, counts, strict=True))
+        if number and sum(row.nodes for row, count in each if count is None or count >= number) < settings.nodes:
+            small = [(row, count) for row, count in each if count is not None and count < number]
+            said = " and ".join(f"{row.hosts or f'{row.nodes} nodes'} have {count}" for row, count in small)
+            return f"{said} {what}, {number} asked", field
+    return None
+
+
+def _most(number: str) -> int | None:
+    """Return the number that each of the nodes has; None if some have more, or it can't be read."""
+    return int(number) if number.isdecimal() else None
+
+
+def refused(said: str, client: Client, launch: LaunchPlan) -> BackendError:
+    """Return the error for what sbatch printed of a plan, with the numbers that make its partition unfit."""
+    settings = asked_of(launch.profile, launch.job, 0)
+    settings = replace(settings, cpus_per_task=cores_per_node(launch), time=launch.time_limit)
+    error = refusal(said, settings, launch.time_limit, client.runner.where)
+    if error.transient:
+        return error
+    try:
+        found = fits(settings, partitions(client))
+    except BackendError:
+        return error
+    if found.level is not Level.FAIL or found.value in error.message:
+        return error
+    return BackendError(f"{error.message}; {found.value}", error.hint)
+
+
+def would_take(client: Client, script: str, launch: LaunchPlan) -> CheckResult:
+    """Return what `sbatch --test-only` says to a plan's batch script; nothing is queued."""
+    answer = client.call("sbatch", "--test-only", *options_in(script), stdin=script)
     said = answer.err.strip() or answer.out.strip()
     if answer.code == 0:
         when = said.removeprefix("sbatch: ").partition(" to start ")[2].replace("T", " ")
         return CheckResult(Level.OK, when or said)
-    error = refusal(said.replace("allocation failure:", "error:"), settings, time_limit)
+    error = refused(said.replace("allocation failure:", "error:"), client, launch)
     return CheckResult(Level.FAIL, error.message, error.hint)

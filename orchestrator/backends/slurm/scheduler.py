@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.backends.base import Backend, Check, CheckResult, Finding, Judge, Level, Scheduler
 from orchestrator.backends.settings import SlurmSettings, profile_of
 from orchestrator.backends.slurm import job
-from orchestrator.errors import BackendError
+from orchestrator.backends.slurm.environment import filled, in_words
+from orchestrator.errors import BackendError, UsageError
 from orchestrator.runs.job_use import JobUse
 from orchestrator.runs.store import RunDir, state_root
 
@@ -61,10 +62,10 @@ class SlurmScheduler(Backend, Scheduler):
         """Ask `sbatch --test-only`; BackendError where there is no sbatch."""
         from orchestrator.backends.slurm.partitions import would_take  # noqa: PLC0415 (only this asks)
 
-        settings = SlurmSettings.of(launch.profile)
-        client = self.client(settings)
+        client = self.client(SlurmSettings.of(launch.profile))
         client.need("sbatch")
-        return would_take(client, self.script(launch), settings, launch.time_limit)
+        launch, _ = filled(launch, client.runner.environment())
+        return would_take(client, self.script(launch), launch)
 
     def completed(self, launch: LaunchPlan) -> LaunchPlan:
         """Return the plan with a GPU's share of the cores, where nobody says how many go with one and Slurm knows it.
@@ -76,9 +77,10 @@ class SlurmScheduler(Backend, Scheduler):
 
         if not leaves_cores_open(launch.profile, launch.job):
             return launch
-        settings = SlurmSettings.of(launch.profile)
         try:
-            rows = partitions(client := self.client(settings))
+            client = self.client(SlurmSettings.of(launch.profile))
+            settings = SlurmSettings.of(filled(launch, client.runner.environment())[0].profile)
+            rows = partitions(client)
             shown = client.call("scontrol", "show", "partition", "-o", *_named(settings, rows)).out
             if (share := cores_per_gpu(settings, rows, shown)) is None:
                 return launch
@@ -92,9 +94,12 @@ class SlurmScheduler(Backend, Scheduler):
         from orchestrator.backends.slurm.script import leaves_cores_open  # noqa: PLC0415 (as above)
 
         record = run.record()
+        given = job.given_by_shell(run)
+        values = {option: each.get("value") for option, each in given.items()}
+        said = in_words({option: str(each.get("by")) for option, each in given.items()}, values)
         if not leaves_cores_open(record.profile, record.job):
-            return ""
-        return (
+            return said
+        return (f"{said}; " if said else "") + (
             "neither the profile nor Slurm says how many cores go with a GPU, so each rank has one, or what Slurm "
             "gives by itself: set cpus_per_gpu to a node's cores divided by its GPUs"
         )
@@ -102,11 +107,14 @@ class SlurmScheduler(Backend, Scheduler):
     def excess(self, run: RunDir) -> str:
         """Return by how much a run exceeds its partition; empty where it does not, or Slurm can't be asked."""
         from orchestrator.backends.slurm.partitions import fits, partitions  # noqa: PLC0415 (as above)
+        from orchestrator.backends.slurm.script import asked_of  # noqa: PLC0415 (as above)
 
-        settings, record = SlurmSettings.of(profile_of(run)), run.record()
-        asked = (record.job.get("resources") or {}).get("time") or settings.time
+        record = run.record()
+        ranks = -(-(record.world_size or 0) // max(1, record.nnodes))
+        asked = asked_of(record.profile, record.job, ranks)
+        by_shell = job.given_by_shell(run).get("partition", {}).get("value")
         try:
-            found = fits(replace(settings, time=asked), partitions(self.client_of(run)))
+            found = fits(replace(asked, partition=asked.partition or by_shell), partitions(self.client_of(run)))
         except BackendError:
             return ""
         return found.value if found.level is Level.FAIL else ""
@@ -122,9 +130,7 @@ class SlurmScheduler(Backend, Scheduler):
         place = self.place(RunDir(state_root() / "runs" / "doctor"), profile.workdir, profile.python)
         settings, launch = SlurmSettings.of(profile.model_dump(mode="json")), trial_plan(profile, place)
         python = launch.commands[0][0]
-        trial = Trial(
-            self.client(settings), self.script(launch), launch.time_limit, lambda: self.check_python(settings, python)
-        )
+        trial = Trial(self.client(settings), launch, self.script, lambda: self.check_python(settings, python))
         return examine(settings, trial, lambda: self.runs_folder(settings, launch), on_node=on_node)
 
     def collect_garbage(self, profile: AnyProfile, judge: Judge, *, dry_run: bool) -> list[Finding]:
@@ -139,6 +145,13 @@ class SlurmScheduler(Backend, Scheduler):
         from orchestrator.backends.slurm.partitions import partitions  # noqa: PLC0415 (as above)
 
         return [row.to_json() for row in partitions(self.client(SlurmSettings.of(profile.model_dump(mode="json"))))]
+
+
+def check_folder(folder: str) -> None:
+    """Raise UsageError if sbatch would read the path of the runs' folder as a pattern."""
+    if odd := next((sign for sign in "\\%" if sign in folder), None):
+        hint = "set workdir: in the profile to another folder"
+        raise UsageError(f"Slurm reads '{odd}' in the path of a log as its own sign, and {folder} has one", hint)
 
 
 def _named(settings: SlurmSettings, rows: Sequence[Partition]) -> list[str]:

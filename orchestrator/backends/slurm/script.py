@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.backends.settings import SlurmSettings
+from orchestrator.backends.slurm.parse import COMMENT
 
 if TYPE_CHECKING:  # who only looks at runs must not wait for pydantic
     from orchestrator.specs.plan import LaunchPlan
@@ -18,7 +19,8 @@ WARN_SECONDS: Final = 90  # how long before the time limit the ranks are told to
 LEAST_WARNING: Final = 10
 GRES_GPUS: Final = re.compile(r"\bgpu(?::[^:,()]+)??(?::(\d{1,5}))?(?=[,(]|$)")
 # One failing agent ends the step; one that has ended well waits for the others, who may be saving.
-STEP_RULES: Final = ("--unbuffered", "--kill-on-bad-exit=1", "--wait=0")
+# A job with --export=NONE tells srun to hand nothing on: the batch shell exports what the agents need.
+STEP_RULES: Final = ("--export=ALL", "--unbuffered", "--kill-on-bad-exit=1", "--wait=0")
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ def parameters(launch: LaunchPlan, array: Array | None = None) -> dict[str, Any]
     name, shell = (array.sweep if array else launch.run_id), in_shell(launch, array)
     asked = {
         "job_name": name,
-        "comment": f"orch {name}",
+        "comment": COMMENT.format(name),
         "nodes": launch.nnodes,
         "ntasks_per_node": 1,
         "time": minutes,
@@ -87,12 +89,27 @@ def parameters(launch: LaunchPlan, array: Array | None = None) -> dict[str, Any]
         "signal_delay_s": warning(launch.time_limit),
         "stderr_to_stdout": True,
         "use_srun": False,  # its own line would write all attempts into one log; `step` is the srun
-        "setup": _setup(shell, of_array=array is not None),
-        "teardown": _teardown(shell),
+        "setup": _setup(shell, of_array=array is not None, stays=stays_ended(launch)),
+        "teardown": _teardown(shell, stays=stays_ended(launch)),
     }
-    # A job that its nodes have failed, or that gave way to another, is started again by Slurm itself.
+    # Slurm itself starts a job again that its nodes have failed, or that gave way to another job.
+    again = {"no-requeue": True} if stays_ended(launch) else {"requeue": True}
+    extras = {name: value for name, value in extras.items() if not (name == "requeue" and stays_ended(launch))}
     tasks = {"array": f"0-{array.count - 1}{f'%{array.parallel}' if array.parallel else ''}"} if array else {}
-    return {**asked, "additional_parameters": {"requeue": True, **extras, **tasks}}
+    return {**asked, "additional_parameters": {**again, **extras, **tasks}}
+
+
+def stays_ended(launch: LaunchPlan) -> bool:
+    """Tell whether Slurm itself must not start the job again: `retry.preempted` is 0."""
+    return (launch.job.get("retry") or {}).get("preempted") == 0
+
+
+def options_in(script: str) -> list[str]:
+    """Return the options in the comments of a batch script as words for the command line of sbatch.
+
+    There, the options override variables of the shell and the options that a site's own sbatch puts in front.
+    """
+    return [shlex.split(line)[1] for line in script.splitlines() if line.startswith("#SBATCH --")]
 
 
 def cores_per_node(launch: LaunchPlan) -> int | None:
@@ -100,12 +117,23 @@ def cores_per_node(launch: LaunchPlan) -> int | None:
 
     None if nobody knows.
     """
-    settings = SlurmSettings.of(launch.profile)
-    asked = launch.job["resources"]["cpus"] or settings.cpus_per_task
     counts = [task.nproc for task in launch.tasks if task.nproc is not None]
     ranks = max(counts) if len(counts) == launch.nnodes else 0
-    share = (settings.cpus_per_gpu or 0) * (gpus_per_node(launch) or 0)
-    return asked or max(ranks, share) or None
+    return asked_of(launch.profile, launch.job, ranks).cpus_per_task
+
+
+def asked_of(profile: Mapping[str, Any], job: Mapping[str, Any], ranks: int) -> SlurmSettings:
+    """Return the settings of a profile with the numbers that sbatch is asked for, for a job with so many ranks a node.
+
+    0 ranks: their number is unknown.
+    """
+    settings, resources = SlurmSettings.of(profile), job.get("resources") or {}
+    gpus = gpus_of(settings, resources.get("gpus"))
+    cores = resources.get("cpus") or settings.cpus_per_task or max(ranks, (settings.cpus_per_gpu or 0) * (gpus or 0))
+    return replace(
+        settings, cpus_per_task=cores or None, gpus_per_node=gpus, mem=resources.get("mem") or settings.mem,
+        time=resources.get("time") or settings.time,
+    )  # fmt: skip
 
 
 def gpus_per_node(launch: LaunchPlan) -> int | None:
@@ -143,17 +171,25 @@ def warning(time_limit: int | None) -> int:
 
 def step(launch: LaunchPlan, python: Sequence[str], array: Array | None = None) -> str:
     """Return the shell words before `-m submitit...`: one srun over all nodes, with logs that no other start has."""
-    cpus, shell = cores_per_node(launch), in_shell(launch, array)  # srun does not take it over from sbatch since 22.05
-    rules = [*STEP_RULES, *([f"--cpus-per-task={cpus}"] if cpus else [])]
+    shell = in_shell(launch, array)
     log = f'--output={shell.run}/{FOLDER}/agent.{shell.log}."${{SLURM_RESTART_COUNT:-0}}".%t.log'
-    return f"srun {shlex.join(rules)} {log} {shlex.join(python)}"
+    return f"srun {shlex.join(step_rules(launch))} {log} {shlex.join(python)}"
 
 
-def _setup(shell: InShell, *, of_array: bool) -> list[str]:
+def step_rules(launch: LaunchPlan) -> list[str]:
+    """Return the options of the srun that starts a run's agents, without its log."""
+    cpus = cores_per_node(launch)  # srun does not take it over from sbatch since 22.05
+    return [*STEP_RULES, *([f"--cpus-per-task={cpus}"] if cpus else [])]
+
+
+def _setup(shell: InShell, *, of_array: bool, stays: bool) -> list[str]:
+    # The last start allowed one requeue, for an end that the job's `retry` mends.
+    forbid = f'[ "${{SLURM_RESTART_COUNT:-0}}" = 0 ] || scontrol update "jobid={shell.job}" requeue=0'
     lines = [
         f'exec >{shell.run}/{FOLDER}/batch."{shell.job}.${{SLURM_RESTART_COUNT:-0}}".log 2>&1',
         "# Where the submit was killed after sbatch had answered, its pickle still lacks the job's number.",
         f'task={shell.folder}/"{shell.job}"_submitted.pkl',
+        *([forbid] if stays else []),
     ]
     if not of_array:
         return [*lines, f'[ -e "$task" ] || ln {shell.folder}/*.pkl "$task" || [ -e "$task" ]']
@@ -167,11 +203,12 @@ def _setup(shell: InShell, *, of_array: bool) -> list[str]:
     ]
 
 
-def _teardown(shell: InShell) -> list[str]:
+def _teardown(shell: InShell, *, stays: bool) -> list[str]:
     """Ask for another start where the agents have left word that they want one; here, because here is no container."""
     return [
         "code=$?",
         f'if [ -e {shell.run}/{FOLDER}/again."${{SLURM_RESTART_COUNT:-0}}" ] && [ ! -e {shell.run}/cancel.json ]; then',
+        *([f'  scontrol update "jobid={shell.job}" requeue=1'] if stays else []),
         f'  scontrol requeue "{shell.job}"',
         "fi",
         'exit "$code"',

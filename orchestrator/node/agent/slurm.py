@@ -121,6 +121,19 @@ def continued(task: NodeTask, history: History) -> NodeTask:
     return replace(task, attempt=history.next_attempt, retry=left)
 
 
+def forbidden_start(task: NodeTask, history: History) -> str:
+    """Return why Slurm should not have started the job again by itself; empty if the job's `retry` allows it."""
+    if history.word is not None or "preempted" not in task.retry or os.path.exists(f"{task.run_dir}/cancel.json"):
+        return ""
+    used = restart.times_used(history.events, "preempted")
+    if restart.refusal(Restarter.SLURM, "preempted", task.retry, used) is not Refusal.BUDGET_SPENT:
+        return ""
+    return (
+        "Slurm stopped the job and started it again by itself; this start ended at once, because retry.preempted is "
+        f"{task.retry.get('preempted', 0)}"
+    )
+
+
 def has_succeeded(task: NodeTask) -> bool:
     """Tell whether every rank of the newest attempt has exited well, so that no further start is needed.
 
@@ -203,12 +216,14 @@ def run_slurm_agent(run_dir: str) -> int:
         print(f"orch: start {start} has nothing to do: all ranks had ended well before", file=sys.stderr)
         return 0
     history = history_of(run_dir, start)
-    task = continued(task, history)
+    asked, task = task, continued(task, history)
     log = EventLog(f"{node_folder(run_dir, node)}/events.jsonl", node)
     before = log.sequence
     if node == 0:
         _record_start(log, task, history, environ)
     log.close()
+    if start and (forbidden := forbidden_start(asked, history)):
+        return _give_up(log, task, forbidden, "preempted")
     stalled = history.stalled(saved.progress(task)) if start else 0
     if stalled >= restart.WITHOUT_PROGRESS:
         return _give_up(log, task, _without_progress(stalled, history))
@@ -270,11 +285,11 @@ def _last(history: History) -> str:
     return f"the last: {reason}" if reason else "the last was ended by Slurm"
 
 
-def _give_up(log: EventLog, task: NodeTask, reason: str) -> int:
+def _give_up(log: EventLog, task: NodeTask, reason: str, cause: str = "no_progress") -> int:
     """Leave without a start that has no point; node 0 alone says why, the others only go."""
     log.write("agent_started", start=task.start, host=os.uname().nodename, pid=os.getpid(), nproc=nproc_here(task))
     if task.node_rank == 0:
-        log.write("gave_up", outcome="failed", cause="no_progress", reason=reason)
+        log.write("gave_up", outcome="failed", cause=cause, reason=reason)
     log.write("agent_ended", outcome="failed", code=1, swept=0, survivors=[])
     return 1
 

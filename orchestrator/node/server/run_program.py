@@ -14,9 +14,14 @@ PROFILE_SECONDS = 10.0
 
 
 def run_program(request: Request, payload: bytes) -> Answer:
-    """Run a program with the payload as its input; its exit code is null where `patience` seconds passed."""
+    """Run a program with the payload as its input; its exit code is null if `patience` seconds passed.
+
+    The program gets no variable that begins with a word of `hide`, except those that `keep` names.
+    """
     argv = [str(word) for word in request["argv"]]
-    kept = {name: value for name, value in _environment(argv[0]).items() if not name.startswith(tuple(request["hide"]))}
+    hide, keep = tuple(request["hide"]), request.get("keep", ())
+    here = _environment(argv[0]).items()
+    kept = {name: value for name, value in here if name in keep or not name.startswith(hide)}
     try:
         done = subprocess.run(
             argv, input=payload, capture_output=True, timeout=float(request["patience"]), check=False,

@@ -31,6 +31,7 @@ from orchestrator.specs.documents.yaml_source import (
 from orchestrator.specs.here import check_code, check_here
 from orchestrator.specs.job import Job, Training
 from orchestrator.specs.profile import AnyProfile, LocalProfile, SlurmProfile, SshProfile
+from orchestrator.specs.sbatch_options import note_on_unknown
 from orchestrator.specs.validation import check, fit
 
 __all__ = [
@@ -55,6 +56,7 @@ KINDS: Final[dict[str, type[BaseModel]]] = {
 # Arguments and variables are handed on as they were written: 1e-3 stays 1e-3, not 0.001.
 _VERBATIM: Final = frozenset(("args", "command", "env"))
 BARE_SECONDS: Final = 3600
+BARE_BYTES: Final = 1 << 20
 AFTER_DASHES: Final = "arguments of the job's own program come last, after --: orch submit JOB -- --lr 0.1"
 _EMPTY: Final = Node({}, "")
 _NONE_GIVEN: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -101,7 +103,11 @@ def load(
         *check_here(loaded_job, loaded_profile, code_dir, job_file, allowed=allowed),
     ]
     raise_problems(problems, root, shown(job_file, cwd))
-    notes = _notes_on_times([profile_root.get("time"), (root.get("resources") or _EMPTY).get("time")])
+    resources = root.get("resources") or _EMPTY
+    notes = _notes_on_times([profile_root.get("time"), resources.get("time")])
+    notes += _notes_on_sizes([profile_root.get("mem"), resources.get("mem")])
+    if isinstance(loaded_profile, SlurmProfile):
+        notes += tuple(f"{shown(where, cwd)}: {note}" for note in note_on_unknown(loaded_profile.sbatch))
     return Loaded(
         loaded_job, loaded_profile, job_file, where, code_dir, notes if loaded_profile.kind == "slurm" else ()
     )
@@ -112,6 +118,17 @@ def _notes_on_times(times: Iterable[Node | None]) -> tuple[str, ...]:
     bare = [each for each in times if each is not None and type(each.value) is int and each.value < BARE_SECONDS]
     return tuple(
         f"{each.where}: time: {each.value} is {each.value} seconds; write {each.value}m for minutes" for each in bare
+    )
+
+
+def _notes_on_sizes(sizes: Iterable[Node | None]) -> tuple[str, ...]:
+    """Return how memory without a unit is read if it is so little that Slurm's MiB or gigabytes may be meant."""
+    bare = [each for each in sizes if each is not None and str(each.value).strip().isdecimal()]
+    few = [each for each in bare if int(str(each.value)) < BARE_BYTES]
+    return tuple(
+        f"{each.where}: mem: {each.value} is {each.value} bytes, so 1 MiB is asked for; write {each.value}G for "
+        f"gigabytes, {each.value}M for Slurm's own unit"
+        for each in few
     )
 
 

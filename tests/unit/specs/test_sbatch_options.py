@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from orchestrator.specs.profile import PROFILE, SlurmProfile
-from orchestrator.specs.sbatch_options import FIELDS, OPTIONS, OURS, known_options
+from orchestrator.specs.sbatch_options import CLUSTERS, FIELDS, OPTIONS, OURS, known_options, note_on_unknown
 
 
 def test_both_spellings_are_one_option() -> None:
@@ -25,8 +25,10 @@ def test_both_spellings_are_one_option() -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("reservatoin", "did you mean 'reservation'?"),
-        ("zzz", "It has: acctg-freq, batch"),
+        ("no such", "can't be an option of sbatch"),
+        ("clusters", "orch asks one cluster for its jobs"),
+        ("cluster_constraint", "orch asks one cluster for its jobs"),
+        ("requeue", "set by orch itself"),
         ("partition", "write partition: beside sbatch:"),
         ("cpus-per-task", "write cpus_per_task: beside sbatch:"),
         ("job_name", "'job-name' is set by orch itself"),
@@ -38,12 +40,24 @@ def test_others_are_refused_with_what_there_is(name: str, words: str) -> None:
         PROFILE.validate_python({"name": "p", "kind": "slurm", "sbatch": {name: 1}})
 
 
+def test_an_option_that_is_newer_than_orch_is_left_to_the_clusters_sbatch() -> None:
+    assert known_options({"brand_new": 1}) == {"brand-new": 1}
+    assert note_on_unknown(["spread-segments", "requeue", "reservatoin", "zzz"]) == [
+        "sbatch: reservatoin: sbatch has no such option up to Slurm 25.11; did you mean 'reservation'?",
+        "sbatch: zzz: sbatch has no such option up to Slurm 25.11; the cluster's own sbatch decides",
+    ]
+
+
+def test_an_expedited_requeue_may_be_asked_for() -> None:
+    assert known_options({"requeue": "expedite"}) == {"requeue": "expedite"}
+
+
 @pytest.mark.skipif(shutil.which("sbatch") is None, reason="there is no sbatch here to compare with")
 def test_every_option_of_the_sbatch_here_has_its_place(tmp_path: Path) -> None:
     (tmp_path / "slurm.conf").write_text("ClusterName=none\nSlurmctldHost=none\n")  # it wants one even for its help
     environment = {**os.environ, "SLURM_CONF": str(tmp_path / "slurm.conf")}
     usage = subprocess.run(["sbatch", "--help"], capture_output=True, text=True, check=True, env=environment).stdout
     found = set(re.findall(r"--([a-z][a-z0-9-]+)", usage)) - {"help", "usage", "version"}
-    unknown = found - OPTIONS - set(FIELDS) - OURS
+    unknown = found - OPTIONS - set(FIELDS) - OURS - set(CLUSTERS)
     assert not unknown
     assert not OPTIONS & (set(FIELDS) | OURS)

@@ -17,7 +17,7 @@ from orchestrator.backends.remote.given import checkpoint_to_give, give
 from orchestrator.backends.remote.hosts import all_of, on_all
 from orchestrator.backends.remote.upload import send_code
 from orchestrator.backends.slurm.backend import batch_script, pickled
-from orchestrator.backends.slurm.script import FOLDER, Array, command_of
+from orchestrator.backends.slurm.script import FOLDER, Array, command_of, options_in
 from orchestrator.protocol.task import NodeTask
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.node_archive import kept_archive, submitit_archive
@@ -33,19 +33,20 @@ def array_of(launches: Sequence[LaunchPlan], sweep: str, parallel: int | None) -
     return Array(sweep, str(top / "sweeps" / sweep), len(launches), parallel)
 
 
-def send_array(session: Session, array: Array, launch: LaunchPlan, root: Path) -> str:
-    """Send what all of the array's tasks share; return the path of the batch script there. `launch` is of any run."""
+def send_array(session: Session, array: Array, launch: LaunchPlan, root: Path) -> list[str]:
+    """Send the files that all of the array's tasks share; return the words for sbatch. `launch` is of any run."""
     argv, script = command_of(array, launch), f"{array.folder}/{FOLDER}/submission.sh"
     submitit = f"{array.folder}/submitit.pyz"
+    text = batch_script(launch, argv[:1], (submitit,), array)
     for path, data in {
         f"{array.folder}/node.pyz": kept_archive(root),
         submitit: submitit_archive(),
         # submitit's name for the pickle of a job that has no number yet: each task links it, see `script`.
         f"{array.folder}/{FOLDER}/{token_hex(16)}.pkl": pickled(argv),
-        script: batch_script(launch, argv[:1], (submitit,), array).encode(),
+        script: text.encode(),
     }.items():
         session.call("write_file", data, path=path)
-    return script
+    return [*options_in(text), script]
 
 
 def send_runs(

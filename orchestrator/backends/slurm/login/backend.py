@@ -17,12 +17,13 @@ from orchestrator.backends.remote.hosts import connections
 from orchestrator.backends.settings import SlurmSettings, profile_of, remote_folder, workdir_of
 from orchestrator.backends.slurm import job
 from orchestrator.backends.slurm.client import NO_TLS, Client
-from orchestrator.backends.slurm.errors import refusal
+from orchestrator.backends.slurm.environment import filled
 from orchestrator.backends.slurm.login.node import LoginNode
 from orchestrator.backends.slurm.login.recorded_status import record_status, recorded_status
 from orchestrator.backends.slurm.parse import job_id_of
-from orchestrator.backends.slurm.scheduler import SlurmScheduler
-from orchestrator.backends.slurm.script import FOLDER, Array
+from orchestrator.backends.slurm.partitions import refused
+from orchestrator.backends.slurm.scheduler import SlurmScheduler, check_folder
+from orchestrator.backends.slurm.script import FOLDER, Array, options_in
 from orchestrator.errors import BackendError, UsageError
 from orchestrator.protocol.task import NodeTask, at_home, task_json
 from orchestrator.runs.scheduler_status import SchedulerStatus
@@ -110,6 +111,7 @@ class LoginBackend(SlurmScheduler, BatchSubmitter, Connecting):
         top = workdir or "~/.orch"
         if not top.startswith(("/", "~/")):
             raise UsageError(f"workdir is '{workdir}'", "write it from the root: /shared/me/orch, or ~/orch")
+        check_folder(top)
         folder = f"{top}/runs/{run.run_id}"
         return Place(folder, f"{folder}/code", f"{top}/inputs", python or "python3", python or "python3")
 
@@ -124,12 +126,13 @@ class LoginBackend(SlurmScheduler, BatchSubmitter, Connecting):
         settings = SlurmSettings.of(plan.profile)
         login, client = self._known(settings)
         home = self._ready(plan, settings)
-        plan, tasks = _plan_at(plan, home), _tasks_at(run, tasks, home, login.session(), settings)
+        plan, by_shell = filled(_plan_at(plan, home), login.environment())
+        tasks = _tasks_at(run, tasks, home, login.session(), settings)
         # From here on there may be something to bring back or remove.
         run.write("handle.json", {"state": HandleState.INTENT})
         script = self._send(login.session(), plan, tasks, run, settings.workdir)
-        if (number := _sbatch(client, script, plan, settings)) is not None:
-            run.write("handle.json", {"state": HandleState.SUBMITTED, "job": number})
+        if (number := _sbatch(client, [*options_in(self.script(plan)), script], plan)) is not None:
+            run.write("handle.json", job.submitted_as(number, plan, by_shell))
         record_status(run, job.scheduler_status(client, run))
 
     def submit_all(
@@ -148,10 +151,11 @@ class LoginBackend(SlurmScheduler, BatchSubmitter, Connecting):
         array = array_of(plans, folder.name, parallel)
         for run in runs:
             run.write("handle.json", {"state": HandleState.INTENT, "array": str(folder)})
-        script = send_array(session, array, plans[0], runs[0].root)
+        first, by_shell = filled(plans[0], login.environment())
+        words = send_array(session, array, first, runs[0].root)
         send_runs(session, array, runs, tasks, settings.workdir)
-        if (number := _sbatch(client, script, plans[0], settings, array)) is not None:
-            RunDir(folder).write("handle.json", {"state": HandleState.SUBMITTED, "job": number})
+        if (number := _sbatch(client, words, first, array)) is not None:
+            RunDir(folder).write("handle.json", job.submitted_as(number, first, by_shell))
         for run in runs:
             record_status(run, job.scheduler_status(client, run))
 
@@ -359,13 +363,14 @@ def _check_python(login: LoginNode, python: str, *, is_alone: bool) -> None:
         raise BackendError(f"{login.address.host}: {python} {problem}", hint)
 
 
-def _sbatch(
-    client: Client, script: str, plan: LaunchPlan, settings: SlurmSettings, array: Array | None = None
-) -> str | None:
-    """Queue the job; return its number, None where only its name can find it, later. BackendError on a refusal."""
+def _sbatch(client: Client, words: Sequence[str], plan: LaunchPlan, array: Array | None = None) -> str | None:
+    """Queue the job by sbatch with these words; return its number, None if only its name can find it, later.
+
+    Raises BackendError if Slurm refuses it.
+    """
     name, task = (array.sweep, "0") if array else (plan.run_id, "")
     try:
-        answer = client.call("sbatch", script, timeout=SUBMIT_SECONDS)
+        answer = client.call("sbatch", *words, timeout=SUBMIT_SECONDS)
     except BackendError:
         snapshot = client.queue(fresh=True)
         if (found := client.find(None, name, task)) is not None:  # it was taken, and only the answer was lost
@@ -374,5 +379,5 @@ def _sbatch(
             return None
         raise
     if answer.code != 0 or (number := job_id_of(answer.out)) is None:
-        raise refusal(answer.err or answer.out, settings, plan.time_limit, client.runner.where)
+        raise refused(answer.err or answer.out, client, plan)
     return number

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from orchestrator.backends.slurm.client import PLAIN, STRANGE, Answer
+from orchestrator.backends.slurm.client import PATIENCE, PLAIN, Answer
+from orchestrator.backends.slurm.environment import NEEDED, PRINT_FILLS, STRANGE
 from orchestrator.errors import BackendError
 from orchestrator.transport.address import parse_address
 from orchestrator.transport.pool import ConnectionPool
@@ -15,7 +16,6 @@ if TYPE_CHECKING:  # loads fabric
 
 TRAVEL_SECONDS: Final = 10.0
 MOST_OUTPUT: Final = 64 << 20
-HIDDEN: Final = (*STRANGE, "SBATCH_")
 
 
 class LoginNode:
@@ -36,9 +36,12 @@ class LoginNode:
 
     def run(self, argv: Sequence[str], stdin: str, timeout: float) -> Answer:
         """Run it there; see CommandRunner."""
+        return self._run(argv, stdin, timeout, STRANGE)
+
+    def _run(self, argv: Sequence[str], stdin: str, timeout: float, hide: Sequence[str]) -> Answer:
         reply, out = self.session().call(
             "run_program", stdin.encode(), timeout=timeout + TRAVEL_SECONDS, argv=list(argv), patience=timeout,
-            env=PLAIN, hide=HIDDEN, most=MOST_OUTPUT,
+            env=PLAIN, hide=hide, keep=NEEDED, most=MOST_OUTPUT,
         )  # fmt: skip
         if reply["code"] is None:
             raise BackendError(f"{self.where}: {argv[0]} did not answer for {timeout:g} s", transient=True)
@@ -53,3 +56,8 @@ class LoginNode:
         if self._user is None:
             self._user = int(self.hello()["uid"])
         return self._user
+
+    def environment(self) -> Mapping[str, str]:
+        """Ask there; see CommandRunner."""
+        lines = self._run(PRINT_FILLS, "", PATIENCE, ()).out.splitlines()
+        return {name: value for name, equals, value in (line.partition("=") for line in lines) if equals}

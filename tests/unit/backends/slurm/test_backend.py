@@ -14,6 +14,7 @@ from orchestrator.backends import backend
 from orchestrator.backends.slurm import client
 from orchestrator.backends.slurm.backend import SlurmBackend
 from orchestrator.backends.slurm.script import cores_per_node
+from orchestrator.cli.output import what_is_left
 from orchestrator.errors import BackendError, UsageError
 from orchestrator.runs.scheduler_status import SchedulerStatus
 from orchestrator.runs.store import RunDir, create_run, remove_run
@@ -288,6 +289,117 @@ def test_a_cancelled_run_is_not_over_while_slurm_can_not_be_asked_or_has_its_job
     site.backend.slurm.snapshot.at = float("-inf")
     site.queue("17|COMPLETING|None|N/A|n1|r-abc234")
     assert site.scheduler_status().phase == "active"
+
+
+def test_a_job_that_bears_another_name_is_known_by_its_number(site: Site) -> None:
+    """As with SBATCH_JOB_NAME in the shell, or a plugin of the site that names jobs."""
+    site.queue("17|RUNNING|None|N/A|n1|site-17|orch r-abc234|/w/x.sh")
+    assert site.scheduler_status().detail == "Slurm job 17 is RUNNING on n1"
+    site.run.write("handle.json", {"state": "intent"})  # and without a number, by what is left of its names
+    assert site.scheduler_status().detail == "Slurm job 17 is RUNNING on n1"
+
+
+def test_variables_of_the_shell_change_nothing_that_slurms_programs_print(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.queue("17|RUNNING|None|N/A|n1|r-abc234")
+    names = ("SINFO_PARTITION", "SCONTROL_ALL", "SQUEUE_USERS", "SACCT_LOCAL", "SCANCEL_STATE", "SLURM_CLUSTERS")
+    for name in names:
+        monkeypatch.setenv(name, "x")
+    squeue = site.bin / "squeue"
+    squeue.write_text(squeue.read_text().replace("cat <<", f"env >{site.bin}/seen\ncat <<"))
+    site.scheduler_status()
+    seen = (site.bin / "seen").read_text()
+    assert not [name for name in names if f"{name}=" in seen]
+    assert "SLURM_TIME_FORMAT=standard" in seen
+
+
+def test_a_cancel_while_slurm_does_not_answer_proves_nothing(site: Site) -> None:
+    site.program("squeue", "slurm_load_jobs error: Unable to contact slurm controller", code=1)
+    for node in range(2):
+        site.run.node(node).mkdir(parents=True, exist_ok=True)
+        started = f'{{"kind": "agent_started", "node": {node}, "host": "n{node + 1}", "time": 1.0, "seq": 0}}\n'
+        (site.run.node(node) / "events.jsonl").write_text(started)
+    with (site.run.node(1) / "events.jsonl").open("a") as events:  # its own word, after it has looked
+        events.write('{"kind": "agent_ended", "node": 1, "swept": 1, "survivors": [], "time": 2.0, "seq": 1}\n')
+    first, second = site.backend.clean_up(site.run)
+    assert (first.host, first.is_unreachable, first.is_clean) == ("n1", True, False)
+    assert (second.host, second.is_unreachable, second.is_clean) == ("n2", False, True)
+    assert what_is_left(first) == "not known: Slurm can't be asked: Unable to contact slurm controller"
+
+
+def test_a_controller_that_goes_away_before_the_scancel_proves_nothing(site: Site) -> None:
+    site.queue("17|RUNNING|None|N/A|n[1-2]|r-abc234")
+    site.program("scancel", "scancel: error: Unable to contact slurm controller", code=1)
+    for proof in site.backend.clean_up(site.run):
+        assert (proof.is_unreachable, proof.is_clean) == (True, False)
+        assert "not known: Slurm can't be asked: scancel can't end Slurm job 17" in what_is_left(proof)
+
+
+def submitted(site: Site, **profile: Any) -> dict[str, Any]:
+    """Submit a job by the stand-ins; its handle."""
+    plan = launch(str(site.run.path), python=sys.executable, **profile)
+    for node in range(3):
+        site.run.node(node).mkdir(parents=True, exist_ok=True)
+    site.program("srun", "")
+    site.backend.submit(plan, plan.tasks, site.run)
+    return site.run.read("handle.json") or {}
+
+
+REFUSED = "sbatch: error: Batch job submission failed: Requested node configuration is not available"
+
+
+def test_what_slurm_refuses_is_refused_though_it_keeps_a_record_of_the_job(site: Site) -> None:
+    site.queue("18|FAILED|BadConstraints|N/A||j-abc234|orch j-abc234|/w/x.sh")
+    site.program("sbatch", REFUSED, code=1)
+    site.program("sinfo", "main*|up|infinite|3|0/3|8|4000|(null)|n[1-3]")
+    with pytest.raises(BackendError) as refused:
+        submitted(site, mem="10G")
+    said = refused.value.message
+    assert "Requested node configuration is not available" in said  # in Slurm's words
+    assert said.endswith("; main: n[1-3] have 4000 MiB of memory, 10240 asked")  # and with numbers
+
+
+def test_an_sbatch_that_is_older_than_an_option_refuses_it(site: Site) -> None:
+    """The stand-in says what sbatch's reader of options says."""
+    site.queue()
+    for said in ("sbatch: option '--requeue' doesn't allow an argument", "sbatch: unrecognized option '--brand-new=1'"):
+        site.program("sbatch", f'{said}\nTry "sbatch --help" for more information', code=1)
+        with pytest.raises(BackendError, match="this cluster's sbatch") as refused:
+            submitted(site, sbatch={"requeue": "expedite"})
+        assert said.partition(": ")[2] in refused.value.message
+
+
+def test_a_job_that_was_taken_although_the_answer_was_lost_is_kept(site: Site) -> None:
+    site.program("sbatch", "sbatch: error: Socket timed out on send/recv operation", code=1)
+    site.queue("18|PENDING|Priority|N/A||j-abc234")
+    assert submitted(site)["job"] == "18"
+
+
+def test_sbatch_gets_the_profile_and_of_the_shell_only_what_it_leaves_open(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("JOB_NAME", "ARRAY_INX", "PARTITION", "ACCOUNT", "NO_REQUEUE", "EXPORT", "COMMENT"):
+        monkeypatch.setenv(f"SBATCH_{name}", "strange")
+    site.program("sbatch", "Submitted batch job 18")
+    sbatch = site.bin / "sbatch"
+    sbatch.write_text(sbatch.read_text().replace("cat <<", f"env >{site.bin}/seen\ncat <<"))
+    handle = submitted(site, partition="main")
+    assert handle["by_shell"] == {"account": {"value": "strange", "by": "SBATCH_ACCOUNT"}}
+    assert "SBATCH_" not in (site.bin / "seen").read_text()
+    words = (site.bin / "calls").read_text()
+    for word in ("--partition=main", "--account=strange", "--job-name=j-abc234", "--requeue"):
+        assert word in words
+    assert (
+        site.backend.unsaid(site.run)
+        == "the profile leaves open what the shell gives: account strange by SBATCH_ACCOUNT"
+    )
+
+
+def test_a_folder_that_sbatch_would_read_as_a_pattern_is_refused(tmp_path: Path) -> None:
+    for workdir in ("/shared/a\\b", "/shared/50%"):
+        with pytest.raises(UsageError, match="as its own sign"):
+            SlurmBackend().place(RunDir(tmp_path / "runs" / "r-abc234"), workdir, None)
 
 
 def test_what_is_asked_of_a_job_that_is_over_is_asked_once(site: Site) -> None:

@@ -9,6 +9,17 @@ ODD = ["sh", "-c", 'echo "$1"', "it's; rm -rf ~", "a b"]
 
 def test_in_slurm_it_is_a_step_beside_the_agents_on_that_node() -> None:
     assert in_allocation("17", 2, ODD, terminal=True) == [
-        *("srun", "--jobid=17", "--overlap", "--nodes=1", "--ntasks=1", "--relative=2", "--mem=0", "--pty", *ODD)
+        *(
+            "srun",
+            "--jobid=17",
+            "--export=ALL",
+            "--overlap",
+            "--nodes=1",
+            "--ntasks=1",
+            "--relative=2",
+            "--mem=0",
+            "--pty",
+            *ODD,
+        )
     ]
     assert "--pty" not in in_allocation("17", 0, ["true"], terminal=False)

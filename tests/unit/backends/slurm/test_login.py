@@ -15,11 +15,11 @@ import pytest
 
 from orchestrator.backends import backend, kind_of
 from orchestrator.backends.remote.mirror import Source
-from orchestrator.backends.settings import SlurmSettings
 from orchestrator.backends.slurm import doctor
 from orchestrator.backends.slurm.backend import pickled
 from orchestrator.backends.slurm.client import Client, LocalRunner
 from orchestrator.backends.slurm.doctor import gpus_there, last_save, seconds_in, seconds_of, seen_there
+from orchestrator.backends.slurm.environment import NEEDED, STRANGE
 from orchestrator.backends.slurm.login import watcher
 from orchestrator.backends.slurm.login.backend import LoginBackend
 from orchestrator.backends.slurm.login.recorded_status import SEEN, record_status, recorded_status
@@ -34,6 +34,8 @@ from orchestrator.specs.profile import PROFILE
 from orchestrator.transport.address import Address, parse_address
 from orchestrator.transport.node_archive import submitit_archive
 from tests import nvml
+
+from .test_script import launch
 
 PLAIN: dict[str, Any] = {"patience": 30, "env": {}, "hide": ["SQUEUE_"]}
 
@@ -126,6 +128,16 @@ def test_a_login_shells_path_counts_too(tmp_path: Path, monkeypatch: pytest.Monk
     run_program._login_path.cache_clear()
 
 
+def test_variables_that_say_which_slurm_it_is_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SLURM_CONF", "SLURM_CLUSTERS", "SBATCH_PARTITION"):
+        monkeypatch.setenv(name, "x")
+    request = {"argv": ["env"], "patience": 30, "env": {}, "hide": list(STRANGE), "keep": list(NEEDED)}
+    seen = run_program.run_program(request, b"")[1].decode()
+    assert [name for name in ("SLURM_CONF", "SLURM_CLUSTERS", "SBATCH_PARTITION") if f"{name}=" in seen] == [
+        "SLURM_CONF"
+    ]
+
+
 def test_submitits_side_travels_as_one_file() -> None:
     names = set(zipfile.ZipFile(BytesIO(submitit_archive())).namelist())
     assert {"__main__.py", "submitit/core/submission.py", "cloudpickle/cloudpickle.py"} <= names
@@ -146,47 +158,92 @@ def test_how_long_slurm_waits_and_how_long_a_checkpoint_took(run: RunDir, monkey
 
 
 @pytest.mark.parametrize(
-    ("out", "err", "level", "words"),
+    ("out", "level", "words"),
     [
         (
             'n1\nshared\n{"python": "3.11.2", "torch": "2.10", "tls": true}',
-            "",
             "ok",
             "n1 sees /w; python 3.11.2, torch 2.10",
         ),
-        ('n1\nshared\n{"python": "3.11.2", "torch": null}', "", "fail", "n1: /py has no torch"),
-        ('n1\nshared\n{"python": "3.11.2", "torch": "2.10", "tls": false}', "", "warn", "/py can't speak TLS 1.3"),
-        ("n1\nshared\nsh: 1: /py: not found", "", "fail", "can't be started there: sh: 1: /py: not found"),
-        ("n1\nshared\n", "", "fail", "can't be started there: it says nothing"),
-        ("n1\napart\n{}", "", "fail", "n1 does not see /w as this side does"),
-        ("", "srun: error: Unable to allocate resources: Requested nodes are busy", "warn", "no node was free"),
-        ("", "srun: error: Invalid partition", "fail", "srun failed: Invalid partition"),
+        ('n1\nshared\n{"python": "3.11.2", "torch": null}', "fail", "n1: /py has no torch"),
+        ('n1\nshared\n{"python": "3.11.2", "torch": "2.10", "tls": false}', "warn", "/py can't speak TLS 1.3"),
+        ("n1\nshared\nsh: 1: /py: not found", "fail", "can't be started there: sh: 1: /py: not found"),
+        ("n1\nshared\n", "fail", "can't be started there: it says nothing"),
+        ("n1\napart\n{}", "fail", "n1 does not see /w as this side does"),
+        ("", "fail", "srun failed: Unable to create step"),
     ],
 )
-def test_what_a_node_sees(out: str, err: str, level: str, words: str) -> None:
-    found = seen_there(out, err, "/w", "/py")
+def test_what_a_node_sees(out: str, level: str, words: str) -> None:
+    begun = f"a greeting\norch-look\n{out}" if out else "srun: error: Unable to create step"
+    found = seen_there(begun, "/w", "/py")
     assert (found[0], words in found[1]) == (level, True), found
     assert bool(found[2]) == (level != "ok")
 
 
+class Cluster:
+    """Stand-ins for sbatch, which runs the script here as Slurm would, squeue and srun."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder / "bin"
+        self.folder.mkdir()
+        self.program(
+            "sbatch",
+            f"""echo "$*" >{folder}/asked
+for word; do case $word in --output=*) out=${{word#--output=}};; esac; done
+SLURM_EXPORT_ENV=NONE bash >"$out" 2>&1
+echo Submitted batch job 7
+""",
+        )
+        self.program("srun", 'while [ "$1" != sh ]; do shift; done\nexec "$@"\n')
+        self.program("squeue", "echo '7|COMPLETED|None|N/A|n1|orch-doctor'\n")
+        monkeypatch.setenv("PATH", f"{self.folder}:{os.environ['PATH']}")
+
+    def program(self, name: str, text: str) -> None:
+        (self.folder / name).write_text(f"#!/bin/sh\n{text}")
+        (self.folder / name).chmod(0o755)
+
+
 def test_a_nodes_gpus_are_tried_by_the_doctors_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """srun is a stand-in that runs its words here, on cards of a stand-in for NVIDIA's library."""
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    srun = programs / "srun"
-    srun.write_text(f'#!/bin/sh\necho "$*" >{tmp_path}/asked\nwhile [ "$1" != sh ]; do shift; done\nexec "$@"\n')
-    srun.chmod(0o755)
+    """On cards of a stand-in for NVIDIA's library."""
+    Cluster(tmp_path, monkeypatch)
     stub = nvml.describe(tmp_path / "cards", nvml.card(0), nvml.card(1, "volatile 2"))
-    for name, value in {**stub.environment, "PATH": f"{programs}:{os.environ['PATH']}"}.items():
+    for name, value in stub.environment.items():
         monkeypatch.setenv(name, value)
-    settings = SlurmSettings(gpus_per_node=2, python=sys.executable)
-    found = doctor._on_node(Client(LocalRunner()), settings, str(tmp_path / "runs"))
-    assert "--gpus-per-node=2" in (tmp_path / "asked").read_text()
+    shape = launch(gpus_per_node=2, python=sys.executable)
+    found = doctor._on_node(Client(LocalRunner()), shape, str(tmp_path / "runs"))
+    asked = (tmp_path / "asked").read_text()
+    assert "--gpus-per-node=2" in asked
+    assert "--nodes=1" in asked
     assert found["node"].level == "ok"
     assert found["gpus"][:2] == ("ok", "2 NVIDIA H200")
     assert found["gpu health"][:2] == ("fail", "GPU 1: 2 uncorrectable errors")
     assert found["cuda"].level == "fail"  # torch has no such card
     assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_the_doctors_job_is_started_as_a_run_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With --export=NONE, an srun without --export=ALL would hand nothing on."""
+    cluster = Cluster(tmp_path, monkeypatch)
+    ends = "case \" $* \" in *' --export=ALL '*) ;; *) echo srun: error: no environment; exit 1;; esac\n"
+    cluster.program("srun", ends + 'while [ "$1" != sh ]; do shift; done\nexec "$@"\n')
+    shape = launch(python=sys.executable, sbatch={"export": "NONE", "nodelist": "n1"})
+    found = doctor._on_node(Client(LocalRunner()), shape, str(tmp_path / "runs"))
+    assert found["node"].level == "ok", found
+    asked = (tmp_path / "asked").read_text()
+    assert "--export=NONE" in asked
+    assert "--nodelist=n1" in asked
+    monkeypatch.setattr(doctor, "step_rules", lambda _: [])
+    found = doctor._on_node(Client(LocalRunner()), shape, str(tmp_path / "runs"))
+    assert found["node"][:2] == ("fail", "srun failed: no environment")
+
+
+def test_a_node_that_does_not_see_the_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(tmp_path, monkeypatch)
+    cluster.program("sbatch", "echo Submitted batch job 7\n")
+    cluster.program("squeue", "echo '7|FAILED|NonZeroExitCode|N/A|n1|orch-doctor'\n")
+    found = doctor._on_node(Client(LocalRunner()), launch(), str(tmp_path / "runs"))
+    assert found["node"][:2] == ("fail", f"n1 does not see {tmp_path}/runs as this side does")
+    assert "workdir:" in found["node"].hint
 
 
 def test_a_job_without_the_gpus_that_were_asked_for_is_told() -> None:

@@ -32,7 +32,7 @@ SQUEUE = """\
 101|PENDING|Resources|2026-03-01T10:00:00||train-abc234
 102|PENDING|ReqNodeNotAvail, UnavailableNodes:n[1-3]|N/A||other-abc234
 103|RUNNING|None|2026-03-01T09:00:00|n[1-3]|train-abc235
-104|COMPLETING|None|2026-03-01T09:00:00|n4|a|b
+104|COMPLETING|None|2026-03-01T09:00:00|n4|site-1|orch train-abc237|/w/runs/train-abc237/slurm/x|y.sh
 105_[1-4]|PENDING|Priority|N/A||array
 slurm_load_jobs error: Unable to contact slurm controller
 106|PENDING|BeginTime|2026-03-01T09:02:00|(null)|train-abc236
@@ -64,19 +64,33 @@ def test_squeue_lists_the_jobs_that_are_whole() -> None:
     assert list(jobs) == ["101", "102", "103", "104", "106"]
     assert jobs["101"] == JobLine("101", "PENDING", "train-abc234", "Resources", "2026-03-01T10:00:00")
     assert jobs["102"].reason.startswith("ReqNodeNotAvail, Unavail")
-    assert (jobs["103"].nodes, jobs["103"].reason, jobs["104"].name) == ("n[1-3]", "", "a|b")
+    assert (jobs["103"].nodes, jobs["103"].reason, jobs["104"].name) == ("n[1-3]", "", "site-1")
     assert [jobs[job].phase for job in jobs] == ["waiting", "waiting", "active", "active", "waiting"]
 
 
 def test_scontrol_of_old_and_new_versions() -> None:
     old, new = parse_scontrol(SCONTROL_22), parse_scontrol(SCONTROL_25)
     assert old == JobLine(
-        "17", "FAILED", "train-abc234", "NonZeroExitCode", "2026-03-01T09:00:01", "n[1-3]", code=137, restarts=2
-    )
+        "17", "FAILED", "train-abc234", "NonZeroExitCode", "2026-03-01T09:00:01", "n[1-3]", code=137, restarts=2,
+        comment="orch train-abc234", command="/x/.submission_file_1.sh",
+    )  # fmt: skip
     assert new is not None
     assert (new.state, new.reason, new.nodes, new.code, new.restarts) == ("PENDING", "BeginTime", "", 0, 1)
     assert parse_scontrol("slurm_load_jobs error: Invalid job id specified") is None
     assert parse_scontrol("") is None
+
+
+@pytest.mark.parametrize(
+    ("job", "is_ours"),
+    [
+        (JobLine("1", "RUNNING", "r-abc234"), True),
+        (JobLine("1", "RUNNING", "site-7", comment="orch r-abc234"), True),
+        (JobLine("1", "RUNNING", "site-7", comment="budget 3", command="/w/runs/r-abc234/slurm/submission.sh"), True),
+        (JobLine("1", "RUNNING", "site-7", comment="orch r-abc2345", command="/w/runs/r-abc2345/slurm/x.sh"), False),
+    ],
+)
+def test_a_job_is_known_by_what_a_site_has_left_of_its_names(job: JobLine, is_ours: bool) -> None:
+    assert job.is_named("r-abc234") is is_ours
 
 
 def test_sacct_says_who_cancelled() -> None:
@@ -207,9 +221,11 @@ def test_how_jobs_end() -> None:
     )
     assert "it was cancelled by alice (" in how_it_ended(JobLine("5", "CANCELLED", by="1000"), "alice")
     assert "it was cancelled by user 1000 (" in how_it_ended(JobLine("5", "CANCELLED", by="1000"))
-    assert "failed with exit code 127 (" in how_it_ended(JobLine("5", "FAILED", code=127))
+    assert "failed with exit code 127 (" in how_it_ended(JobLine("5", "FAILED", code=127, nodes="n1"))
     assert "set workdir: in the profile" in how_it_ended(JobLine("5", "FAILED", code=0, signal=53))
-    assert "failed, killed by SIGKILL (" in how_it_ended(JobLine("5", "FAILED", code=0, signal=9))
+    killed = JobLine("5", "FAILED", code=0, signal=9, nodes="n1")
+    assert "failed, killed by SIGKILL (" in how_it_ended(killed)
+    assert "Slurm ended it before it had a node (" in how_it_ended(JobLine("5", "FAILED", code=0, signal=1))
 
 
 PROFILE = SlurmSettings("p", nodes=3, partition="gpu", account="lab", gres="gpu:4", cpus_per_task=4)

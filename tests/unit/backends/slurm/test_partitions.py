@@ -11,7 +11,7 @@ from orchestrator.backends.slurm.partitions import Partition, cores_per_gpu, fit
 from orchestrator.cli.render.results import partitions_page
 
 SINFO = """\
-main*|up|infinite|4|3/1|8|4000|gpu:4
+main*|up|infinite|4|3/1|8|4000|gpu:4|n[1-4]
 big|up|2-00:00:00|10|0/10|64+|256000+|(null)
 big|up|2-00:00:00|2|0/2|128|512000|gpu:a100:8
 short|up|10:00|4|3/1|8|4000|gpu:4
@@ -22,7 +22,7 @@ sinfo: error: something
 
 def test_sinfo() -> None:
     rows = parse_sinfo(SINFO)
-    assert rows[0] == Partition("main", True, True, None, 4, 1, "8", "4000", "gpu:4")
+    assert rows[0] == Partition("main", True, True, None, 4, 1, "8", "4000", "gpu:4", "n[1-4]")
     assert [row.name for row in rows] == ["main", "big", "big", "short", "old"]
     assert [row.limit for row in rows] == [None, 172_800, 172_800, 600, 3600]
     assert (rows[1].cores, rows[1].gres, rows[4].is_up) == ("64+", "", False)
@@ -37,6 +37,12 @@ def test_sinfo() -> None:
         ({"nodes": 1, "partition": "short", "time": 3600}, "fail", "short gives 10 min, the profile asks for 60"),
         ({"nodes": 1, "partition": "nope"}, "fail", "there is no partition nope"),
         ({"nodes": 1, "partition": "old"}, "warn", "old is down: jobs wait"),
+        ({"nodes": 3, "cpus_per_task": 99}, "fail", "main: n[1-4] have 8 cores, 99 asked"),
+        ({"nodes": 1, "mem": 5000 << 20}, "fail", "main: n[1-4] have 4000 MiB of memory, 5000 asked"),
+        ({"nodes": 1, "gpus_per_node": 8}, "fail", "main: n[1-4] have 4 GPUs, 8 asked"),
+        ({"nodes": 3, "gpus_per_node": 8, "partition": "big"}, "fail", "big: 10 nodes have 0 GPUs, 8 asked"),
+        ({"nodes": 2, "cpus_per_task": 50, "partition": "short,big"}, "ok", "big: 12 nodes, 12 idle"),
+        ({"nodes": 2, "cpus_per_task": 100, "partition": "big"}, "ok", "big: 12 nodes, 12 idle"),
     ],
 )
 def test_whether_a_profile_fits(profile: dict[str, Any], level: str, words: str) -> None:

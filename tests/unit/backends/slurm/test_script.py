@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from orchestrator.backends.slurm.backend import SlurmBackend, _environment
-from orchestrator.backends.slurm.script import FOLDER, cores_per_node, parameters, step, warning
+from orchestrator.backends.slurm.environment import filled, in_words
+from orchestrator.backends.slurm.script import FOLDER, cores_per_node, options_in, parameters, step, warning
 from orchestrator.specs.job import Job
 from orchestrator.specs.plan import LaunchPlan, Place, plan
 from orchestrator.specs.profile import PROFILE
@@ -87,7 +88,9 @@ def test_the_script_is_what_submitit_submits(tmp_path: Path, monkeypatch: pytest
     assert executor._make_submission_file_text(executor._submitit_command_str, "x") == SlurmBackend().script(shape)
 
 
-def in_a_job(run: Path, *, srun_code: int, **environment: str) -> tuple[int, list[str]]:
+def in_a_job(
+    run: Path, *, srun_code: int, job: dict[str, Any] | None = None, **environment: str
+) -> tuple[int, list[str]]:
     """Run the script as Slurm would, with programs that only write down how they were called."""
     programs = run.parent / "bin"
     programs.mkdir(exist_ok=True)
@@ -97,7 +100,7 @@ def in_a_job(run: Path, *, srun_code: int, **environment: str) -> tuple[int, lis
         (programs / name).chmod(0o755)
     called.unlink(missing_ok=True)
     (run / FOLDER).mkdir(parents=True, exist_ok=True)
-    text = SlurmBackend().script(launch(str(run)))
+    text = SlurmBackend().script(launch(str(run), job))
     values = {"PATH": f"{programs}:{os.environ['PATH']}", "SLURM_JOB_ID": "17", **environment}
     done = subprocess.run(["bash"], input=text, env=values, text=True, capture_output=True, check=False, cwd=run.parent)
     assert (done.stdout, done.stderr) == ("", "")  # all of it is in the start's own log
@@ -108,7 +111,9 @@ def test_the_scripts_code_is_that_of_the_agents(tmp_path: Path) -> None:
     run = tmp_path / "it's a run"
     code, called = in_a_job(run, srun_code=1)
     assert (code, len(called)) == (1, 1)
-    assert called[0].startswith("srun --unbuffered --kill-on-bad-exit=1 --wait=0 --cpus-per-task=4 --output=")
+    assert called[0].startswith(
+        "srun --export=ALL --unbuffered --kill-on-bad-exit=1 --wait=0 --cpus-per-task=4 --output="
+    )
     assert called[0].endswith(f"/env/bin/python -P -u -m submitit.core._submit {run}/slurm")
     assert f"--output={run}/slurm/agent.%j.0.%t.log" in called[0]
 
@@ -155,12 +160,60 @@ def test_sbatch_is_given_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, "x")
     with _environment(("API_KEY",)):
         assert not {"API_KEY", "RANK", "ORCH_HOME", "SUBMITIT_EXECUTOR"} & set(os.environ)
-        assert os.environ["SBATCH_ACCOUNT"] == "x"  # a site's own default
     assert os.environ["API_KEY"] == "x"
-    monkeypatch.setenv("SLURM_JOB_ID", "1")
-    with _environment(()):  # from inside of another job, whose shape is none of this one's business
-        assert not {"SBATCH_ACCOUNT", "SLURM_JOB_ID"} & set(os.environ)
-    assert os.environ["SLURM_JOB_ID"] == "1"
+
+
+def test_sbatch_reads_no_option_from_the_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    strange = ("SBATCH_JOB_NAME", "SBATCH_ARRAY_INX", "SLURM_EXPORT_ENV", "SLURM_JOB_ID", "SRUN_CPUS_PER_TASK")
+    for name in (*strange, "SLURM_CONF"):
+        monkeypatch.setenv(name, "x")
+    with _environment(()):
+        assert not set(strange) & set(os.environ)
+        assert os.environ["SLURM_CONF"] == "x"  # it says which Slurm it is
+    assert os.environ["SLURM_JOB_ID"] == "x"
+
+
+def test_the_shell_fills_in_what_the_profile_leaves_open() -> None:
+    shell = {
+        "SBATCH_ACCOUNT": "lab",
+        "SBATCH_PARTITION": "debug",
+        "SBATCH_RESERVATION": "ours",
+        "SBATCH_TIMELIMIT": "1",
+    }
+    made, used = filled(launch(partition="main"), shell)
+    assert used == {"account": "SBATCH_ACCOUNT", "reservation": "SBATCH_RESERVATION"}
+    found = options(SlurmBackend().script(made))
+    assert (found["account"], found["partition"], found["reservation"]) == ("lab", "main", "ours")
+    assert "time" not in found
+    assert in_words(used, {**made.profile, **made.profile["sbatch"]}) == (
+        "the profile leaves open what the shell gives: account lab by SBATCH_ACCOUNT, "
+        "reservation ours by SBATCH_RESERVATION"
+    )
+    assert filled(launch(), {**shell, "SLURM_JOB_ID": "1"}) == (launch(), {})  # they are those of the job around
+    assert filled(launch(), {"SBATCH_ACCOUNT": "a\nb"})[1] == {}
+
+
+def test_the_options_stand_on_the_command_line_of_sbatch_too() -> None:
+    words = options_in(script(partition="gpu", sbatch={"mail_user": "a b", "exclusive": True}))
+    assert {"--job-name=j-abc234", "--partition=gpu", "--mail-user=a b", "--exclusive", "--requeue"} <= set(words)
+    assert not any("\n" in word for word in words)
+
+
+def test_without_restarts_after_a_preemption_slurm_requeues_nothing_by_itself(tmp_path: Path) -> None:
+    job = {"retry": {"preempted": 0}}
+    found = options(script(job=job, sbatch={"requeue": "expedite"}))
+    assert "no-requeue" in found
+    assert "requeue" not in found
+    run = tmp_path / "run"
+    (run / FOLDER).mkdir(parents=True)
+    assert in_a_job(run, srun_code=0, job=job)[1][1:] == []
+    (run / FOLDER / "again.0").write_text("{}")  # for an end that the job's retry mends
+    assert in_a_job(run, srun_code=95, job=job)[1][1:] == ["scontrol update jobid=17 requeue=1", "scontrol requeue 17"]
+    assert in_a_job(run, srun_code=0, job=job, SLURM_RESTART_COUNT="1")[1][:1] == ["scontrol update jobid=17 requeue=0"]
+
+
+def test_an_expedited_requeue_is_left_to_sbatch() -> None:
+    assert options(script(sbatch={"requeue": "expedite"}))["requeue"] == "expedite"
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from orchestrator.node.agent.slurm import (
     SlurmError,
     continued,
     expand_nodes,
+    forbidden_start,
     history_of,
     placed,
     start_number,
@@ -168,6 +169,18 @@ def test_a_budget_that_is_used_up_asks_for_nothing(tmp_path: Path) -> None:
     assert wants_another(left, (GO, PREEMPTED), EXIT_REQUEUE) is None
     # The start that these events are of was taken off the budget as it began.
     assert wants_another(left, ({**again(1), "cause": "infra"}, GO, LOST), 1) is not None
+
+
+def test_a_start_that_retry_does_not_allow_ends_at_once(tmp_path: Path) -> None:
+    by_itself, asked = History((again(1),), None), History((), {"cause": "infra", "reason": "a node was lost"})
+    for budget, allowed in ((None, True), (0, False), (1, False), (2, True)):
+        found = forbidden_start(task(run_dir=str(tmp_path), retry={"preempted": budget}), by_itself)
+        assert (found == "") is allowed
+    none = task(run_dir=str(tmp_path), retry={"preempted": 0, "infra": 1})
+    assert "retry.preempted is 0" in forbidden_start(none, History((), None))
+    assert forbidden_start(none, asked) == ""
+    (tmp_path / "cancel.json").write_text("{}")
+    assert forbidden_start(none, by_itself) == ""
 
 
 def test_history_is_node_0s_up_to_this_start(tmp_path: Path) -> None:

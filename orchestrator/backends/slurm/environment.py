@@ -1,0 +1,63 @@
+"""Variables of the shell that change Slurm's programs: which of them count, and for what. Pure.
+
+A site's modules set such variables. The profile comes first: they may only fill in what it leaves open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:  # who only looks at runs must not wait for pydantic
+    from orchestrator.specs.plan import LaunchPlan
+
+STRANGE: Final = (
+    "SBATCH_", "SLURM_", "SLURMD_", "SRUN_", "SALLOC_", "SQUEUE_", "SINFO_", "SCONTROL_", "SACCT_", "SCANCEL_",
+)  # fmt: skip
+"""The prefixes of the variables that Slurm's programs read as options."""
+NEEDED: Final = ("SLURM_CONF", "SLURM_JWT", "SLURM_SACK_KEY", "SLURM_SACK_JWKS")
+"""The variables with such a prefix that say which Slurm it is, and who the user is."""
+FILLS: Final = {
+    "SBATCH_ACCOUNT": "account",
+    "SBATCH_QOS": "qos",
+    "SBATCH_PARTITION": "partition",
+    "SBATCH_RESERVATION": "reservation",
+    "SBATCH_WCKEY": "wckey",
+}
+"""The options that a variable may give to a job whose profile does not name them."""
+FIELDS: Final = ("account", "qos", "partition")  # the others belong to a profile's `sbatch:`
+PRINT_FILLS: Final = ("sh", "-c", "env | grep ^SBATCH_ || :")
+
+Filled = dict[str, str]  # the variable by the option that it gave
+
+
+def is_strange(name: str) -> bool:
+    """Tell whether a variable would change what Slurm's programs do."""
+    return name.startswith(STRANGE) and name not in NEEDED
+
+
+def fills_in(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that may fill in options; none inside a Slurm job, whose variables describe that job."""
+    if "SLURM_JOB_ID" in environ:
+        return {}
+    return {name: value for name in FILLS if (value := environ.get(name, "").strip()) and value.isprintable()}
+
+
+def filled(launch: LaunchPlan, environ: Mapping[str, str]) -> tuple[LaunchPlan, Filled]:
+    """Return the plan with the options that its profile leaves open and the shell gives, and where they came from."""
+    profile: dict[str, Any] = dict(launch.profile)
+    sbatch = dict(profile.get("sbatch") or {})
+    used: Filled = {}
+    for variable, value in fills_in(environ).items():
+        option = FILLS[variable]
+        place = profile if option in FIELDS else sbatch
+        if place.get(option) is None:
+            place[option], used[option] = value, variable
+    return replace(launch, profile={**profile, "sbatch": sbatch}), used
+
+
+def in_words(used: Mapping[str, str], values: Mapping[str, Any]) -> str:
+    """Return which options a run has from the shell, in a sentence; empty if it has none."""
+    said = [f"{option} {values.get(option, '')} by {variable}" for option, variable in used.items()]
+    return f"the profile leaves open what the shell gives: {', '.join(said)}" if said else ""
