@@ -35,7 +35,6 @@ class EventKind:
     # A node's agent: nodes/N/events.jsonl.
     SLURM_JOB = "slurm_job"  # the job's number and hosts, at each start by Slurm
     AGENT_STARTED = "agent_started"  # the agent's pid, host and start; the node's cores and GPUs
-    LEADER_OUT_OF_REACH = "leader_out_of_reach"  # it has not reached node 0 for some seconds, and tries on: `reason`
     REACHED_LEADER = "reached_leader"  # it has joined node 0's gang, at `addr`
     CONTAINER = "container"  # what its launcher runs in
     LAUNCHER_IMPORTED = "launcher_imported"  # the launcher is up: the torch version, the seconds

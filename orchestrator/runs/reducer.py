@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from orchestrator.protocol.events import EventKind
@@ -41,7 +41,6 @@ _NEEDED: dict[str, dict[str, type]] = {
     EventKind.AGENT_ENDED: {"outcome": str},
     EventKind.GAVE_UP: {"outcome": str, "cause": str, "reason": str},
     EventKind.JOINED: {"joined": int},
-    EventKind.LEADER_OUT_OF_REACH: {"reason": str},
     EventKind.GO: {"attempt": int, "world_size": int},
     EventKind.RESTART: {"attempt": int, "cause": str},
     EventKind.RELAUNCH: {"start": int, "attempt": int, "cause": str, "reason": str},
@@ -97,7 +96,7 @@ def reduce(run: RunRecord, events: Iterable[Event], alive: Mapping[int, bool | N
         ended=max(ends, default=None) if verdict else None,
         restarts=len(restarts),
         verdict=verdict,
-        detail=_detail(own, by_node, [node.host for node in nodes]),
+        detail=_detail(own, by_node),
         left=left_outputs(every),
         attempts=attempts_of(every),
     )
@@ -152,8 +151,6 @@ def _reduce_node(node: int, events: list[Event], run: RunRecord, alive: bool | N
             chosen_by_slurm = "slurm" in run.kind
             planned = host not in ("", UNKNOWN, "localhost") and not chosen_by_slurm
             state, host = NodeStatus.STARTING, host if planned else str(event.get("host"))
-        elif kind == EventKind.REACHED_LEADER:
-            state = NodeStatus.JOINED
         elif kind == EventKind.STARTED:
             state, ranks, exits = NodeStatus.RUNNING, (event["ranks"][0], event["ranks"][1]), {}
         elif kind == EventKind.RANK_EXIT:
@@ -182,8 +179,8 @@ def _live_state(own: list[Event], by_node: Mapping[int, list[Event]], nodes: tup
     return RunStatus.PENDING if handed_over else RunStatus.SUBMITTING
 
 
-def _detail(own: list[Event], by_node: Mapping[int, list[Event]], hosts: Sequence[str]) -> str:
-    """Return the latest news in a sentence, such as a missing node or a restart."""
+def _detail(own: list[Event], by_node: Mapping[int, list[Event]]) -> str:
+    """The latest thing worth a sentence: who is missing, what is restarted."""
     waits = [event for event in own if event["kind"] in (EventKind.WAITING_FOR_HOSTS, EventKind.RELAUNCH)][-1:]
     if waits and not any(event["kind"] == EventKind.AGENT_STARTED for event in by_node[0]):
         if waits[0]["kind"] == EventKind.RELAUNCH:
@@ -212,18 +209,7 @@ def _detail(own: list[Event], by_node: Mapping[int, list[Event]], hosts: Sequenc
         if event["kind"] == EventKind.GO:
             return without(own, len(by_node))
     missing = sorted(set(by_node) - joined)
-    if out_of_reach := next(filter(None, (_out_of_reach(by_node[node], hosts, node) for node in missing)), ""):
-        return out_of_reach
     return f"waiting for node{'s' * (len(missing) > 1)} {numbers_in_words(missing)}" if joined and missing else ""
-
-
-def _out_of_reach(events: list[Event], hosts: Sequence[str], node: int) -> str:
-    """Return which node waits for a way to node 0, if this node's agent has reported that since its start."""
-    changes = (EventKind.AGENT_STARTED, EventKind.LEADER_OUT_OF_REACH, EventKind.REACHED_LEADER)
-    last = [event for event in events if event["kind"] in changes][-1:]
-    if not last or last[0]["kind"] != EventKind.LEADER_OUT_OF_REACH:
-        return ""
-    return f"waiting for {hosts[node]}: it can't reach {hosts[0]} ({last[0]['reason']})"
 
 
 def _hung(events: list[Event]) -> Event | None:

@@ -171,14 +171,11 @@ class Agent:
     async def _join(self) -> None:
         assert self.tls is not None
         try:
-            channel = await join(self.task, self.tls, self._hello_at, self._report_out_of_reach)
+            channel = await join(self.task, self.tls, self._hello_at)
         except ChannelError as error:
             self.inbox.put_nowait(("clock", {"unreachable": str(error)}))
             return
         await self._take_part(channel)
-
-    def _report_out_of_reach(self, reason: str) -> None:
-        self.events.write(EventKind.LEADER_OUT_OF_REACH, reason=reason)
 
     async def _take_part(self, channel: Channel) -> None:
         self.heard, self.channel = time.monotonic(), channel

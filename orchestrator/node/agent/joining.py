@@ -14,42 +14,23 @@ from orchestrator.protocol.gang import Hello, gang_ports
 from orchestrator.protocol.task import NodeTask
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0  # between two rounds of dialling
-REPORT_SECONDS = 5.0  # after which a node reports that it has not reached node 0
 SLOW_SECONDS = 1.0  # after which the next port is tried as well: something else may listen, and say nothing
 MOST_NAMED = 3  # ports
 PREFERENCE_SECONDS = 0.2  # how long an address is waited for that stands before one which has answered
 
 
-async def join(
-    task: NodeTask, tls: Tls, hello_at: Callable[[str], Awaitable[Hello]], report: Callable[[str], None]
-) -> Channel:
-    """Return the channel to the leader, which has admitted this node.
+async def join(task: NodeTask, tls: Tls, hello_at: Callable[[str], Awaitable[Hello]]) -> Channel:
+    """Return the channel to the leader, which has admitted this node; ChannelError says what is in the way, by address.
 
-    `hello_at` is given the own address by which node 0 was reached. `report` is called once, with the reason, if node 0
-    was not reached within a few seconds. The node then continues to dial, with pauses, because it can wait for no event
-    of another machine's port. Raises ChannelError after the task's `join_timeout`, with what is in the way by address.
+    `hello_at` is given the own address by which node 0 was reached. It dials again after a pause because there is
+    nothing to wait on but a port on another machine.
     """
-    reason = f"no answer from {' or '.join(task.leader_addrs)}"
-    dialling = asyncio.ensure_future(_dialled_again(task, tls, hello_at, problems := [reason]))
-    try:
-        if not (await asyncio.wait({dialling}, timeout=REPORT_SECONDS))[0]:
-            report(problems[-1])
-        return await dialling
-    finally:
-        dialling.cancel()
-
-
-async def _dialled_again(
-    task: NodeTask, tls: Tls, hello_at: Callable[[str], Awaitable[Hello]], problems: list[str]
-) -> Channel:
-    """Dial until the leader has admitted this node, and append the problem of each round."""
     end, pause = time.monotonic() + task.join_timeout, FIRST_PAUSE
     ports = gang_ports(task.credentials, task.port_range)
     while True:
         try:
             return await _joined(task, tls, ports, hello_at)
         except ChannelError as error:
-            problems[1:] = [str(error)]
             if time.monotonic() + pause >= end:
                 host = f"node {task.node_rank} ({task.host})"
                 raise ChannelError(f"{host} can't reach node 0 ({task.hosts[0]}): {error}") from error

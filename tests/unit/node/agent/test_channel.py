@@ -17,24 +17,9 @@ from orchestrator.node.agent import tls as agent_tls
 from orchestrator.node.agent.channel import MAX_LINE, Channel, ChannelError, pair
 from orchestrator.node.agent.joining import dial
 from orchestrator.node.agent.members import introduce
-from orchestrator.node.agent.tls import Tls
 from orchestrator.node.system.sockets import ANY_PORT, ANYWHERE, listen, port_of
 from orchestrator.node.system.tcp_peers import listeners
-from orchestrator.protocol.gang import Hello
-from orchestrator.protocol.task import NodeTask, Program
-from tests.unit.node.agent.members import (
-    ANOTHER,
-    CREDENTIALS,
-    HERE,
-    TLS,
-    Heard,
-    foreign,
-    hello,
-    join,
-    leader,
-    opened,
-    run,
-)
+from tests.unit.node.agent.members import ANOTHER, HERE, TLS, Heard, foreign, hello, join, leader, run
 
 
 @pytest.fixture
@@ -314,35 +299,3 @@ def test_without_a_port_that_is_asked_for_the_system_finds_one_that_all_addresse
     for ports in (ANY_PORT, (20000, 20001)):
         with pytest.raises(OSError, match=r"no port can be opened at 192\.0\.2\.1: Cannot assign requested address"):
             listen(("192.0.2.1",), ports)
-
-
-def test_a_node_that_has_not_reached_node_0_for_some_seconds_reports_why_and_tries_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(joining, "REPORT_SECONDS", 0.0)
-    reported: list[str] = []
-
-    async def main() -> None:
-        async def hello_at(_: str) -> Hello:
-            return hello()
-
-        opens = asyncio.Event()
-
-        async def dial_at(tls: Tls, addrs: tuple[str, ...], ports: tuple[int, ...]) -> Channel:
-            await opens.wait()  # a network that drops packets answers nothing
-            return await dial(TLS, HERE, (heard.port,))
-
-        monkeypatch.setattr(joining, "dial", dial_at)
-        async with leader() as heard:
-
-            def report(reason: str) -> None:
-                reported.append(reason)
-                opens.set()
-
-            task = NodeTask("r-1", 1, 2, ("n1", "n2"), 1, "/run", "/code", Program("script", "t.py"), "auto", "auto",
-                            "python3", ("10.0.0.1",), (20000, 20010), credentials=CREDENTIALS)  # fmt: skip
-            opened.append(await joining.join(task, TLS, hello_at, report))
-            await heard.until(lambda: len(heard.joined) == 1)
-
-    run(main)
-    assert reported == ["no answer from 10.0.0.1"]
