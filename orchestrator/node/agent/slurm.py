@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Callable
 
@@ -32,8 +32,6 @@ from orchestrator.protocol.reading import MOST_LINES, MOST_RECORD, MOST_WORD, re
 from orchestrator.protocol.restart import Progress, Refusal, Restarter
 from orchestrator.protocol.task import NodeTask
 
-PREEMPTION_SECONDS = 5.0  # between the two signals of a preemption
-BRIEF_SECONDS = 10.0  # of a start that ended before it could save anything
 ASKED_TO_STOP = {"preempted": "Slurm took its nodes away (preempted)", "timeout": "its time limit was near"}
 
 Event = Mapping[str, Any]
@@ -162,42 +160,18 @@ def wants_another(task: NodeTask, events: tuple[Event, ...], code: int) -> tuple
     if not ends or os.path.exists(f"{task.run_dir}/cancel.json"):
         return None
     cause = str(ends[-1].get("cause"))
-    if cause == "preempted" and _is_near_limit(events):
-        cause = "timeout"
+    if cause == "preempted" and any(event.get("name") == "SIGUSR2" for event in events):
+        cause = "timeout"  # the batch script asks Slurm for this signal before the limit
     # This start, and all before it, are off the budget already: see `continued`.
     used = restart.times_used([event for event in events if event.get("kind") == EventKind.RESTART], cause)
     begun = next(iter(restart.progress_of_starts(events)), Progress())
-    stalled = restart.stalled([begun], restart.progress_of(ends[-1])) if began and not _is_brief(events) else 0
+    stalled = restart.stalled([begun], restart.progress_of(ends[-1])) if began else 0
     refusal = restart.refusal(Restarter.SLURM, cause, task.retry, used, stalled)
     if refusal is not None or not (began or code == EXIT_REQUEUE):
         return refusal if refusal is Refusal.NO_PROGRESS else None
     if has_succeeded(task):  # node 0's agent died before it could report the success
         return None
     return cause, str(ends[-1].get("reason") or ASKED_TO_STOP.get(cause, ""))
-
-
-def _is_near_limit(events: Sequence[Event]) -> bool:
-    """Tell whether this start was asked to stop because of its time limit.
-
-    The batch script asks Slurm for SIGUSR2 before the limit. Slurm can send it at a preemption too, and then SIGTERM
-    follows at once. Before a time limit SIGTERM comes much later.
-    """
-    asked = _time_of(events, "name", "SIGUSR2")
-    return asked is not None and not 0 <= (_time_of(events, "name", "SIGTERM") or 0.0) - asked < PREEMPTION_SECONDS
-
-
-def _is_brief(events: Sequence[Event]) -> bool:
-    """Tell whether the ranks were asked to stop so soon that they could not have saved anything.
-
-    `restart.WITHOUT_PROGRESS` still limits how many such starts follow one another.
-    """
-    began, asked = _time_of(events, "kind", "started"), _time_of(events, "name", "SIGUSR2")
-    return began is not None and asked is not None and asked - began < BRIEF_SECONDS
-
-
-def _time_of(events: Sequence[Event], field: str, value: str) -> float | None:
-    times = (event.get("time") for event in events if event.get(field) == value)
-    return next((time for time in times if isinstance(time, float)), None)
 
 
 def run_slurm_agent(run_dir: str) -> int:

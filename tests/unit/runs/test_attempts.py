@@ -148,7 +148,9 @@ def test_the_machines_are_those_that_the_next_start_has() -> None:
 
 def test_node_0_is_lost_without_a_word() -> None:
     silent = [go(0, 100.0), event("gave_up", 125.0, 1, outcome="failed", cause="infra", reason="lost node 0")]
-    assert recovery(silent, SPARE, ("n1",)) == Recovery(("n1",), 115.0, "restarting on n2, n3, spare n4")
+    assert recovery(silent, SPARE, ("n1",)) == Recovery(
+        ("n1",), 115.0, "restarting on n2, n3, spare n4"
+    )
 
 
 def test_no_restart_is_left_or_wanted() -> None:
