@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -18,21 +17,20 @@ from orchestrator.runs import dependencies
 from orchestrator.runs.run_id import sweep_of
 from orchestrator.runs.state import RunState
 from orchestrator.runs.store import RunDir, check_own, live_runs, newest_groups
-from orchestrator.runs.sweeps import points_in
 from orchestrator.supervisor.reconcile import state_of
 
 AT_ONCE: Final = 16  # cancelled at a time
 
 
 def grouped(root: Path, *, everything: bool, limit: int) -> list[list[tuple[RunDir, RunState]]]:
-    """Return the newest runs and all live ones, newest first. All runs of a sweep are one group."""
-    groups: dict[str, list[RunDir]] = {}
-    for run in [*chain(*newest_groups(root, None if everything else limit)), *live_runs(root)]:
-        groups.setdefault(sweep_of(run.run_id) or run.run_id, [run])
-    for name, (run,) in groups.items():
-        if name != run.run_id:
-            groups[name] = points_in(root, name)
-    looked = [[(run, operations.state_or_why_not(run)) for run in group] for group in groups.values()]
+    """The newest runs and all live ones, newest first; those of a sweep together, as one of so many."""
+    groups = newest_groups(root, None if everything else limit)
+    seen = {run.run_id for group in groups for run in group}
+    rest: dict[str, list[RunDir]] = {}
+    for run in live_runs(root):
+        if run.run_id not in seen:
+            rest.setdefault(sweep_of(run.run_id) or run.run_id, []).append(run)
+    looked = [[(run, operations.state_or_why_not(run)) for run in group] for group in [*groups, *rest.values()]]
     there = [[each for each in group if each[0].path.exists()] for group in looked]  # some were removed meanwhile
     return [group for group in there if group]
 
