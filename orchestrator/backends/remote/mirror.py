@@ -104,7 +104,7 @@ class RunWatcher:
             sizes = Sizes(self.run, range(self.run.record().nnodes))
             for source in self._sources_of_outputs():
                 node = source.nodes[0]
-                mine = outputs.setdefault(node, Outputs(self.run, node, self.ended))
+                mine = outputs.setdefault(node, Outputs(self.run, node, stop=self.ended.is_set))
                 with contextlib.suppress(Exception):  # all outputs are tried again at the end, with errors reported
                     mine.bring(source.session(), final=False, sizes=sizes)
             pause = max(shortest, 9 * (time.monotonic() - begun))

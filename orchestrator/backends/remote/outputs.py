@@ -8,9 +8,8 @@ import hashlib
 import json
 import os
 import shutil
-import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -38,50 +37,25 @@ HASH_BYTES: Final = 80  # of one in an answer
 LIST_SECONDS: Final = 600.0
 HASH_SLOWEST: Final = 20 << 20  # bytes a second
 ROUNDS: Final = 3  # at the end: what has changed while it was copied is copied again
-FIRST_PATIENCE: Final = 3  # looks
-SETTLE_SECONDS: Final = 1.0
 LEAST_FREE: Final = 64 << 20
 MOST_NAMED: Final = 3
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
-@dataclass(frozen=True)
-class Restless:
-    """How often a file has changed between two looks, and how often that may be before it is copied all the same."""
-
-    looks: int = 0
-    patience: int = FIRST_PATIENCE
-
-    @property
-    def is_due(self) -> bool:
-        return self.looks >= self.patience
-
-    def missed(self) -> Restless:
-        return replace(self, looks=self.looks + 1)
-
-    def tried(self, *, is_here: bool) -> Restless:
-        """Begin anew. After a copy that failed, wait twice as long, because a large file is read for nothing."""
-        return Restless() if is_here else Restless(patience=2 * self.patience)
-
-
 class Outputs:
     """The outputs of one node, between the machine that a session speaks to and here."""
 
-    def __init__(self, run: RunDir, node: int, ended: threading.Event | None = None) -> None:
-        """`ended` is set when whoever copies while the run continues has to stop."""
-        self.run, self.node, self.ended = run, node, ended or threading.Event()
+    def __init__(self, run: RunDir, node: int, stop: Callable[[], bool] = lambda: False) -> None:
+        self.run, self.node, self.stop = run, node, stop
         self.folder = Path(output_folder(str(run.path)))
         self.seen: dict[str, Entry] = {}  # at the last look
-        self.restless: dict[str, Restless] = {}  # wanted files that had changed at every look since they were copied
         self.problems: dict[str, str] = {}  # of files that can't be written here, by name
 
     def bring(self, session: Session, *, final: bool, limited: bool = True, sizes: Sizes | None = None) -> Left:
-        """Copy new files, and return what is not here afterwards.
+        """Bring what is new; while the run goes on (not `final`) only what has not changed since the look before.
 
-        While the run continues (not `final`), a file is copied if it has not changed since the look before, or by
-        `_fetch_restless` if it had changed at several looks. `sizes` are those of the fellow nodes, with which the
-        node shares the job's limit if `limited`. Raises BackendError if the machine is out of reach, or the disk here
-        is full.
+        `sizes` are those of the fellow nodes, with which it shares the job's limit where it is `limited`.
+        Returns what is not here. BackendError where the machine is out of reach, or the disk here is full.
         """
         found, host = _Listing.of(session, self.run, self.node), session.address.host
         if found.is_empty and not Home.read(self.run, self.node, host).files:  # as most of many nodes: none waits
@@ -125,12 +99,10 @@ class Outputs:
             if name in wanted and not home.has(name, entry) and (final or before.get(name) == entry)
         }
         home.note(found.files)
-        restless = {} if final else self._restless(home, found, wanted, before)
-        if lacking or restless:
+        if lacking:
             home.write()  # before anything of it is here
         try:
             self._fetch(session, home, found, lacking)
-            self._fetch_restless(session, home, found, restless)
         finally:
             if home.note(found.files) or gone or home.passed_over != found.passed_over:
                 home.passed_over = found.passed_over
@@ -194,12 +166,12 @@ class Outputs:
         with session.for_bytes(sum(entry.size for entry in lacking.values())) as fast:
             small = {name: entry for name, entry in lacking.items() if entry.size <= SMALL}
             for names in _batches(small, BATCH if fast.is_own else PIECE):  # else others wait behind it for answers
-                if self.ended.is_set():
+                if self.stop():
                     return
                 self._check_room(sum(lacking[name].size for name in names))
                 self._fetch_small(fast, home, found, {name: lacking[name] for name in names})
             for name, entry in lacking.items():
-                if entry.size > SMALL and not self.ended.is_set():
+                if entry.size > SMALL and not self.stop():
                     self._check_room(entry.size)
                     self._fetch_large(fast, home, name, entry, found.roots[entry.root])
 
@@ -224,47 +196,18 @@ class Outputs:
         home.write()
 
     def _fetch_large(self, session: Session, home: Home, name: str, entry: Entry, root: str) -> None:
-        sha256 = _hashes(session, [(f"{root}/{entry.path}", entry.size)], [root])[0]
+        path = f"{root}/{entry.path}"
+        sha256 = _hashes(session, [(path, entry.size)], [root])[0]
         if sha256 is not None:
-            self._fetch_hashed(session, home, name, entry, root, sha256)
-
-    def _fetch_hashed(self, session: Session, home: Home, name: str, entry: Entry, root: str, sha256: str) -> None:
-        path, checksum = f"{root}/{entry.path}", Checksum(Algorithm.SHA256, sha256)
-        write = functools.partial(bring_file, session, path, size=entry.size, checksum=checksum, below=root)
-        try:
-            self._keep(home, name, entry, sha256, write)
-        except BackendError as error:
-            if not error.transient:  # the disk here is full, and the run's own records need the room
-                partial_of(self.folder / name, sha256).unlink(missing_ok=True)
-            raise
-        home.write()
-
-    def _restless(
-        self, home: Home, found: _Listing, wanted: Collection[str], before: Mapping[str, Entry]
-    ) -> dict[str, Entry]:
-        """Count the looks at which a file had changed; return the files that have been missed often enough."""
-        changed = [name for name in before if name in wanted and found.files.get(name) not in (None, before[name])]
-        self.restless = {name: self.restless.get(name, Restless()).missed() for name in changed}
-        return {name: found.files[name] for name, each in self.restless.items() if each.is_due}
-
-    def _fetch_restless(self, session: Session, home: Home, found: _Listing, files: Mapping[str, Entry]) -> None:
-        """Copy files that change often, such as a checkpoint that the program overwrites at every epoch.
-
-        Each file is hashed there, and read a second later. It is kept if it still has the hash, so a file that is
-        being written is never taken for a whole one.
-        """
-        names = [name for name in files if name not in self.problems]
-        if not names:
-            return
-        asked = [(found.path(files[name]), files[name].size) for name in names]
-        hashes = _hashes(session, asked, found.roots.values())
-        self.ended.wait(SETTLE_SECONDS)  # the machine sends no event when a program has written a file
-        for name, sha256 in zip(names, hashes, strict=True):
-            entry = files[name]
-            if sha256 is not None and not self.ended.is_set():
-                self._check_room(entry.size)
-                self._fetch_hashed(session, home, name, entry, found.roots[entry.root], sha256)
-            self.restless[name] = self.restless[name].tried(is_here=home.has(name, entry))
+            checksum = Checksum(Algorithm.SHA256, sha256)
+            write = functools.partial(bring_file, session, path, size=entry.size, checksum=checksum, below=root)
+            try:
+                self._keep(home, name, entry, sha256, write)
+            except BackendError as error:
+                if not error.transient:  # the disk here is full, and the run's own records need the room
+                    partial_of(self.folder / name, sha256).unlink(missing_ok=True)
+                raise
+            home.write()
 
     def _without_same(
         self, session: Session, home: Home, found: _Listing, lacking: Mapping[str, Entry]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.hostlist import in_words
-from orchestrator.protocol.restart import Progress, progress_of
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.reducer import whole
 from orchestrator.runs.restarts.relaunch import Relaunch, newest_start, next_start
@@ -43,23 +41,11 @@ def recovery_of(record: RunRecord, events: Iterable[Event], state: RunState, has
     plan = relaunch or next_start(record.retry, events, Cause.INFRA, "it was lost", lost=True)
     if plan is None or isinstance(plan, str):
         return Recovery(tuple(lost), since, plan or "no restart is left", restarts=False)
-    progress = progress_of(asdict(plan) if isinstance(plan, Relaunch) else plan)
+    step = plan.step if isinstance(plan, Relaunch) else plan.get("step")
     where = _where(record.hosts, sorted(lost.keys() & away.keys()), said, has)
-    is_known = bool(_of(events, EventKind.GANG_ENDED) or _of(events, EventKind.ATTEMPT_FAILED))
-    return Recovery(tuple(lost), since, f"{where}{_from(progress, is_known=is_known)}")
-
-
-def _from(progress: Progress, *, is_known: bool) -> str:
-    """Return the checkpoint from which the next start resumes: its step, or the time of a file that tells no step.
-
-    A leader that has ended an attempt knows whether there is a checkpoint. If the leader's machine was lost, nobody
-    knows until the next start searches for a checkpoint (`is_known` is False).
-    """
-    if progress.known_step is not None:
-        return f" from step {progress.step}"
-    if progress.saved:
-        return f" from the checkpoint of {time.strftime('%H:%M:%S', time.localtime(progress.saved))}"
-    return " without a checkpoint" if is_known else ""
+    return Recovery(
+        tuple(lost), since, f"{where} {f'from step {step}' if step is not None else 'without a checkpoint'}"
+    )
 
 
 def _losses(events: Sequence[Event]) -> dict[str, float]:

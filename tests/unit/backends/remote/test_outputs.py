@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -328,40 +327,3 @@ def test_of_another_node_only_what_differs_comes_and_apart(run: RunDir) -> None:
     write(run, "rank", b"1")
     Outputs(run, 1).bring(Machine("n2"), final=True)  # type: ignore[arg-type]
     assert here(run) == {"config": b"same", "rank": b"0", "node_1/rank": b"1"}
-
-
-def test_a_file_that_has_changed_at_every_look_is_copied_while_the_run_continues(
-    run: RunDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("orchestrator.backends.remote.outputs.SETTLE_SECONDS", 0.0)
-    outputs, machine = Outputs(run, 0), Machine("n1")
-    for look in range(8):
-        write(run, "last.pt", content := bytes([look]) * (3 << 20))
-        write(run, "log.txt", b"line\n" * (look + 1))
-        outputs.bring(machine, final=False)  # type: ignore[arg-type]
-        if look in (3, 6):  # three looks in a row have missed it
-            assert here(run) == {"last.pt": content, "log.txt": b"line\n" * (look + 1)}
-    assert outputs.bring(machine, final=True) == Left()  # type: ignore[arg-type]
-    assert here(run)["last.pt"] == content
-
-
-def test_a_file_that_changes_while_it_is_copied_is_not_kept_and_tried_less_and_less_often(
-    run: RunDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    outputs, machine = Outputs(run, 0), Machine("n1")
-    looks: list[int] = []
-    tries: list[int] = []
-
-    class Rewritten(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:  # between the hash and the copy
-            tries.append(looks[-1])
-            write(run, "last.pt", os.urandom(3 << 20))
-            return False
-
-    outputs.ended = Rewritten()
-    for look in range(12):
-        looks.append(look)
-        write(run, "last.pt", os.urandom(3 << 20))
-        outputs.bring(machine, final=False)  # type: ignore[arg-type]
-    assert tries == [3, 9]
-    assert here(run) == {}
