@@ -22,7 +22,17 @@ from orchestrator.protocol.checkpoints.checksum import Algorithm, Checksum
 from orchestrator.protocol.checkpoints.weight_files import SUFFIXES
 from orchestrator.protocol.files import sync_filesystem, write_atomic
 from orchestrator.protocol.layout import output_folder
-from orchestrator.protocol.outputs import ROOTS, Entry, checkpoint_of, chosen, home_names, leads_out
+from orchestrator.protocol.outputs import (
+    ABOVE_IN_CONTAINER,
+    BESIDE,
+    IN_CONTAINER,
+    ROOTS,
+    Entry,
+    checkpoint_of,
+    chosen,
+    home_names,
+    leads_out,
+)
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.answers import data_of
 from orchestrator.transport.rpc import CALL_SECONDS
@@ -196,7 +206,7 @@ class Outputs:
             for name, entry in lacking.items():
                 if entry.size > SMALL and not self.stop():
                     self._check_room(entry.size)
-                    self._fetch_large(fast, home, name, entry, found.roots[entry.root])
+                    self._fetch_large(fast, home, name, entry, found)
 
     def _check_room(self, size: int) -> None:
         """Raise BackendError where so many bytes would leave too little for the records of this and other runs."""
@@ -218,12 +228,12 @@ class Outputs:
                     self._keep(home, name, entry, sha256, functools.partial(_write, content=content))
         home.write()
 
-    def _fetch_large(self, session: Session, home: Home, name: str, entry: Entry, root: str) -> None:
-        path = f"{root}/{entry.path}"
-        sha256 = _hashes(session, [(path, entry.size)], [root])[0]
+    def _fetch_large(self, session: Session, home: Home, name: str, entry: Entry, found: _Listing) -> None:
+        path, below = found.path(entry), found.below(entry)
+        sha256 = _hashes(session, [(path, entry.size)], [below])[0]
         if sha256 is not None:
             checksum = Checksum(Algorithm.SHA256, sha256)
-            write = functools.partial(bring_file, session, path, size=entry.size, checksum=checksum, below=root)
+            write = functools.partial(bring_file, session, path, size=entry.size, checksum=checksum, below=below)
             try:
                 self._keep(home, name, entry, sha256, write)
             except BackendError as error:
@@ -285,6 +295,14 @@ class _Listing:
 
     def path(self, entry: Entry) -> str:
         return f"{self.roots[entry.root]}/{entry.path}"
+
+    def below(self, entry: Entry) -> str:
+        """Return the folder below which no link is followed on the way to a file.
+
+        A container can replace its own view of the run's folder by a link, so that folder itself is not trusted.
+        """
+        is_in_container = entry.root in (IN_CONTAINER, ABOVE_IN_CONTAINER)
+        return self.roots.get(BESIDE if is_in_container else entry.root, self.roots[entry.root])
 
     def hides(self, kept: Kept) -> bool:
         """Tell whether a file may be there though it was not seen: in a folder that is missing or can't be read."""

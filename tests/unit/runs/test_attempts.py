@@ -169,3 +169,18 @@ def test_no_restart_is_left_or_wanted() -> None:
     assert recovery(ENDED, SPARE, record=spent) == Recovery(("n3",), 120.0, "no restart is left", restarts=False)
     assert recovery([*ENDED, event("cancel", 121.0, None)], SPARE) is None
     assert recovery([go(0, 100.0)], SPARE) is None
+
+
+def test_a_node_that_can_not_reach_node_0_is_named_with_the_reason_until_it_joins() -> None:
+    late = [
+        event("agent_started", 99.0, host="n1"), event("joined", 99.5, joined=0), event("joined", 99.6, joined=1),
+        event("agent_started", 99.0, 2, host="n3"), event("cant_reach", 109.0, 2, why="no answer within 10 s"),
+        event("cant_reach", 119.0, 2, why="10.0.0.1: timed out (16 ports from 15000 to 15015)"),
+    ]  # fmt: skip
+
+    def detail(events: list[dict[str, Any]]) -> str:
+        return reduce(RECORD, events, {0: True, 1: True, 2: True}, rank0_done=False).detail
+
+    why = "10.0.0.1: timed out (16 ports from 15000 to 15015)"
+    assert detail(late) == f"waiting for node 2 (n3): it can't reach node 0 (n1) ({why})"
+    assert detail([*late, event("reached_leader", 120.0, 2, addr="10.0.0.1")]) == "waiting for node 2"
