@@ -14,7 +14,7 @@ from orchestrator.backends.base import Check, CheckResult, Level
 from orchestrator.backends.remote import upload
 from orchestrator.backends.remote.hosts import on_all
 from orchestrator.backends.settings import Host, SshSettings
-from orchestrator.backends.ssh.agents import leader_addresses
+from orchestrator.backends.ssh.agents import leader_addresses, listed_twice
 from orchestrator.backends.ssh.ways import broken_ways
 from orchestrator.errors import BackendError, PythonMissingError
 from orchestrator.protocol.gang import gang_ports
@@ -86,6 +86,10 @@ def examine(profile: SshProfile, pool: ConnectionPool) -> list[Check]:
         nodes[number].add("python3" if is_in else "ssh", FAIL, error.message, error.hint)
     _check_reachability(pool, hosts, settings.workdir, profile, nodes)
     _check_neighbours(pool, settings, hosts, nodes)
+    for number, error in listed_twice(
+        hosts, {number: each.hello for number, each in nodes.items() if each.hello}
+    ).items():
+        nodes[number].add("ssh", FAIL, error.message.partition(": ")[2], error.hint)
     _compare_versions(nodes)
     _compare_environments(nodes)
     with_gpus = {number: node.gpus for number, node in nodes.items() if node.gpus}

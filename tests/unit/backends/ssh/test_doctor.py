@@ -42,7 +42,7 @@ class Answers:
         if do == "hello":
             import time
 
-            return {**HELLO, "time": time.time(), **self.machines.hello}, b""
+            return {**HELLO, "host": self.name, "time": time.time(), **self.machines.hello}, b""
         if do == "interpreter":
             return {"python": "3.11.2", "torch": self.machines.torch[self.name]}, b""
         if do == "hash_environments":
@@ -82,6 +82,12 @@ def test_a_disk_on_which_a_submit_is_refused_fails() -> None:
     for free, level in ((6 << 20, "fail"), (upload.LEAST_FREE, "warn"), (1 << 40, "ok")):
         checks = found(Machines(dict.fromkeys("abc", "2.9"), {"free": free}, {}))
         assert checks["a", "workdir"].level == level
+
+
+def test_a_machine_that_is_listed_twice_is_refused() -> None:
+    checks = found(Machines(dict.fromkeys("abc", "2.9"), {"host": "n1"}, {}))
+    assert [checks[host, "ssh"].level for host in "abc"] == ["ok", "fail", "fail"]
+    assert checks["b", "ssh"].value == "it is the same machine as a (10.0.0.1)"
 
 
 def test_a_way_between_neighbours_is_tried_as_a_start_tries_it() -> None:
