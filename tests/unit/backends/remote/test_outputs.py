@@ -14,9 +14,10 @@ import pytest
 
 from orchestrator.backends.remote.mirror import Source, bring_outputs, finish
 from orchestrator.backends.remote.output_record import Left
-from orchestrator.backends.remote.outputs import MOST_FILES, Outputs
+from orchestrator.backends.remote.outputs import MOST_FILES, Outputs, _Listing
 from orchestrator.errors import BackendError
 from orchestrator.node.server import outputs
+from orchestrator.protocol.outputs import Entry
 from orchestrator.runs.files.checkpoints import not_here
 from orchestrator.runs.reducer import left_outputs
 from orchestrator.runs.store import RunDir
@@ -359,3 +360,10 @@ def test_of_another_node_only_what_differs_comes_and_apart(run: RunDir) -> None:
     write(run, "rank", b"1")
     Outputs(run, 1).bring(Machine("n2"), final=True)  # type: ignore[arg-type]
     assert here(run) == {"config": b"same", "rank": b"0", "node_1/rank": b"1"}
+
+
+def test_a_file_of_a_container_is_read_below_the_run_s_folder_and_not_below_a_folder_that_it_can_replace() -> None:
+    roots = {"code": "/r/code", "beside": "/r", "beside_in_container": "/r/container/r-1"}
+    listing = _Listing({}, roots, (), [], 0)
+    assert listing.below(Entry("beside_in_container", "a", 1, 1, False)) == "/r"
+    assert listing.below(Entry("code", "a", 1, 1, False)) == "/r/code"
