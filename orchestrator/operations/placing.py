@@ -59,7 +59,7 @@ def place(run: RunDir, *, force: bool = False) -> Placed:
             left_out.append(f"{target} is there and is no file")
         elif not force and _differs(output.file, target):
             left_out.append(f"{target} is there with other content; --force replaces it")
-        elif copy_output(output, target, output.path) is not None:
+        elif copy_output(run, output, target, output.path) is not None:
             copied.append(str(target))
     return Placed(run.run_id, str(folder), tuple(copied), tuple(left_out))
 

@@ -17,19 +17,21 @@ from orchestrator.runs import dependencies
 from orchestrator.runs.run_id import sweep_of
 from orchestrator.runs.state import RunState
 from orchestrator.runs.store import RunDir, check_own, live_runs, newest_groups
+from orchestrator.runs.sweeps import points_in
 from orchestrator.supervisor.reconcile import state_of
 
 AT_ONCE: Final = 16  # cancelled at a time
 
 
 def grouped(root: Path, *, everything: bool, limit: int) -> list[list[tuple[RunDir, RunState]]]:
-    """The newest runs and all live ones, newest first; those of a sweep together, as one of so many."""
+    """Return the newest runs and all live ones, newest first. A sweep is one group with all its runs."""
     groups = newest_groups(root, None if everything else limit)
     seen = {run.run_id for group in groups for run in group}
     rest: dict[str, list[RunDir]] = {}
     for run in live_runs(root):
-        if run.run_id not in seen:
-            rest.setdefault(sweep_of(run.run_id) or run.run_id, []).append(run)
+        sweep = sweep_of(run.run_id)
+        if run.run_id not in seen and (sweep or run.run_id) not in rest:
+            rest[sweep or run.run_id] = points_in(root, sweep) if sweep else [run]
     looked = [[(run, operations.state_or_why_not(run)) for run in group] for group in [*groups, *rest.values()]]
     there = [[each for each in group if each[0].path.exists()] for group in looked]  # some were removed meanwhile
     return [group for group in there if group]

@@ -87,7 +87,7 @@ def pull(run: RunDir, target: Path, which: str = "latest", tell: Callable[[str],
             name = f"logs/attempt_{log.attempt}/{path.name}"
             files.append(_grown(path, target / name, name, run.path))
     pulled = Pulled(run.run_id, str(target), tuple(file for file in files if file is not None))
-    outputs = [_output(output, target) for output in outputs_of(run)]
+    outputs = [_output(run, output, target) for output in outputs_of(run)]
     pulled = replace(pulled, files=(*pulled.files, *(file for file in outputs if file is not None)))
     if which != "none":
         pulled = _pull_checkpoint(run, target, which, pulled, tell)
@@ -152,14 +152,15 @@ def bring_outputs(run: RunDir) -> None:
         raise BackendError("\n".join(words), f"try again: orch pull {run.run_id} --outputs")
 
 
-def _output(output: Output, target: Path) -> Copied | None:
+def _output(run: RunDir, output: Output, target: Path) -> Copied | None:
     """Copy one output into the folder of a pull; None if the program has deleted it meanwhile."""
-    return copy_output(output, target / "outputs" / output.path, f"outputs/{output.path}")
+    return copy_output(run, output, target / "outputs" / output.path, f"outputs/{output.path}")
 
 
-def copy_output(output: Output, place: Path, name: str) -> Copied | None:
+def copy_output(run: RunDir, output: Output, place: Path, name: str) -> Copied | None:
     """Copy one output to `place`, as executable as it is; None if the program has deleted it meanwhile."""
-    copied = _grown(output.file, place, name)
+    below = run.path if run.record().is_elsewhere else None  # a local run's outputs may lie outside of its folder
+    copied = _grown(output.file, place, name, below)
     if copied is not None and os.access(output.file, os.X_OK):
         place.chmod(place.stat().st_mode | (place.stat().st_mode & 0o444) >> 2)
     return copied
@@ -265,7 +266,7 @@ def _complete_output(run: RunDir, target: Path, checkpoint: Path) -> str:
     place = checkpoint
     for output in outputs_of(run):
         if output.file.is_relative_to(checkpoint):
-            _output(output, target)
+            _output(run, output, target)
             path, below = Path("outputs", output.path), output.file.relative_to(checkpoint)
             place = path.parents[len(below.parts) - 1] if below.parts else path
     return str(place)

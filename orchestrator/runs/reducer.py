@@ -24,6 +24,7 @@ from orchestrator.runs.state import (
 )
 from orchestrator.runs.verdict import culprit_in_words, items, verdict_of, without
 
+MOST_LATE = 3  # nodes that are named with the reason why they have not joined
 ENDS = (EventKind.AGENT_ENDED, EventKind.GAVE_UP, EventKind.FOUND_LOST, EventKind.DROPPED)
 
 # How far a run is after node 0 has recorded an event of these kinds.
@@ -96,7 +97,7 @@ def reduce(run: RunRecord, events: Iterable[Event], alive: Mapping[int, bool | N
         ended=max(ends, default=None) if verdict else None,
         restarts=len(restarts),
         verdict=verdict,
-        detail=_detail(own, by_node),
+        detail=_detail(own, by_node, nodes),
         left=left_outputs(every),
         attempts=attempts_of(every),
     )
@@ -179,7 +180,7 @@ def _live_state(own: list[Event], by_node: Mapping[int, list[Event]], nodes: tup
     return RunStatus.PENDING if handed_over else RunStatus.SUBMITTING
 
 
-def _detail(own: list[Event], by_node: Mapping[int, list[Event]]) -> str:
+def _detail(own: list[Event], by_node: Mapping[int, list[Event]], nodes: tuple[NodeState, ...]) -> str:
     """The latest thing worth a sentence: who is missing, what is restarted."""
     waits = [event for event in own if event["kind"] in (EventKind.WAITING_FOR_HOSTS, EventKind.RELAUNCH)][-1:]
     if waits and not any(event["kind"] == EventKind.AGENT_STARTED for event in by_node[0]):
@@ -209,7 +210,23 @@ def _detail(own: list[Event], by_node: Mapping[int, list[Event]]) -> str:
         if event["kind"] == EventKind.GO:
             return without(own, len(by_node))
     missing = sorted(set(by_node) - joined)
+    late = [(node, why) for node in missing if (why := _why_late(by_node[node]))]
+    if late:
+        return "; ".join(f"waiting for {_called(nodes, node)}: it can't reach {_called(nodes, 0)} ({why})"
+                         for node, why in late[:MOST_LATE])  # fmt: skip
     return f"waiting for node{'s' * (len(missing) > 1)} {numbers_in_words(missing)}" if joined and missing else ""
+
+
+def _called(nodes: tuple[NodeState, ...], node: int) -> str:
+    host = nodes[node].host
+    return f"node {node} ({host})" if host and host != UNKNOWN else f"node {node}"
+
+
+def _why_late(events: list[Event]) -> str:
+    """Return why a node has not joined its gang, if its agent reported so and has not joined since."""
+    kinds = (EventKind.AGENT_STARTED, EventKind.CANT_REACH, EventKind.REACHED_LEADER)
+    last = next((event for event in reversed(events) if event["kind"] in kinds), {})
+    return str(last.get("why") or "") if last.get("kind") == EventKind.CANT_REACH else ""
 
 
 def _hung(events: list[Event]) -> Event | None:

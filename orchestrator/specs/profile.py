@@ -26,6 +26,7 @@ from orchestrator.specs.fields import (
     host_name,
 )
 from orchestrator.specs.sbatch_options import known_options
+from orchestrator.transport.address import split_port
 
 Nproc = Annotated[int, Field(ge=1, le=1024)]
 
@@ -104,10 +105,10 @@ def _host(value: object) -> object:
     if not isinstance(value, str):
         return value
     user, at, rest = value.rpartition("@")
-    host, colon, port = rest.partition(":")
-    if (at and not user) or not host or (colon and not port.isdigit()):
+    host, port = split_port(rest)
+    if (at and not user) or not host or (port is not None and not port.isdigit()):
         raise ValueError(f"'{value}' is not a host; write host, user@host or user@host:port")
-    return Host(host=host, user=user or None, port=int(port) if colon else None)
+    return Host(host=host, user=user or None, port=None if port is None else int(port))
 
 
 HostEntry = Annotated[Host, BeforeValidator(_host), Also("string")]

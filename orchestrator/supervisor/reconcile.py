@@ -5,6 +5,7 @@ All that is done may be done twice, and by several commands at once: what was do
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -71,9 +72,17 @@ def _recovering(state: RunState, evidence: Evidence, run: RunDir, machine: Backe
     """Return the state with what is lost, and what is done about it, where the supervisor starts agents anew."""
     if not isinstance(machine, Relauncher) or not any(event["kind"] in SIGNS_OF_LOSS for event in evidence.events):
         return state
-    from orchestrator.runs.restarts.recovery import recovery_of  # noqa: PLC0415 (most runs lose nothing)
+    from orchestrator.runs.files.checkpoints import saved_by  # noqa: PLC0415 (most runs lose nothing)
+    from orchestrator.runs.restarts.recovery import Newest, recovery_of  # noqa: PLC0415 (as above)
 
-    recovery = recovery_of(evidence.record, evidence.events, state, machine.reserves(run))
+    def newest() -> Newest | None:
+        try:
+            saved = next(iter(saved_by(run)), None)
+        except (OSError, StoreError):
+            return None
+        return Newest(os.path.basename(saved.path), saved.time) if saved is not None else None
+
+    recovery = recovery_of(evidence.record, evidence.events, state, machine.reserves(run), newest)
     is_to_restart = recovery is not None and recovery.restarts
     return replace(state, recovery=recovery, state=RunStatus.RESTARTING if is_to_restart else state.state)
 

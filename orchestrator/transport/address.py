@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 
 
@@ -15,12 +16,28 @@ class Address:
     key: str | None = None
     jump: str | None = None
 
+    @property
+    def ssh_command(self) -> str:
+        """Return the command by which a person logs in as orch does."""
+        words = ["ssh", *(("-p", str(self.port)) if self.port else ()), *(("-i", self.key) if self.key else ())]
+        words += ["-J", self.jump] if self.jump else []
+        return shlex.join([*words, f"{self.user}@{self.host}" if self.user else self.host])
+
 
 def parse_address(text: str, jump: str | None = None) -> Address:
     """Return the address in `host`, `user@host` or `user@host:port`."""
     user, _, rest = text.rpartition("@")
-    host, _, port = rest.partition(":")
+    host, port = split_port(rest)
     return Address(host, user or None, int(port) if port else None, jump=jump)
+
+
+def split_port(text: str) -> tuple[str, str | None]:
+    """Return (host, port or None) of `host`, `host:port`, `fd00::2`, `[fd00::2]` or `[fd00::2]:port`."""
+    if text.startswith("[") and ":" in text and "]" in text:
+        host, _, rest = text[1:].partition("]")
+        return host, rest.removeprefix(":") if rest else None
+    host, colon, port = text.partition(":")
+    return (text, None) if ":" in port else (host, port if colon else None)
 
 
 def gateway_of(jump: str) -> Address:

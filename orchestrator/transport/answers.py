@@ -66,7 +66,9 @@ SHAPES: Final[dict[str, Any]] = {
     "has_begun": {"begun": bool},
     "saved": {"newest": {"step?": (int, None), "saved?": float}, "given": bool},
     "put_in_place": {},
-    "list_outputs": {"roots": {str: str}, "passed_over": [str], "unreadable": [Row((str, str))]},
+    "list_outputs": {
+        "roots": {str: str}, "passed_over": [str], "unreadable": [Row((str, str))], "time_ns": int,
+    },
     "read_small_files": {"sha256": [(str, None)]},
     "hash_files": {},
     "examine_gpus": {

@@ -171,17 +171,19 @@ def _in_words(address: Address, resolved: Resolved, through: str, error: Excepti
         return BackendError(f"{where}: {problem}", remedy)
     if isinstance(error, BackendError):
         return BackendError(f"{where}: {error.message}", error.hint)
+    if address.key and not os.path.exists(os.path.expanduser(address.key)):
+        return BackendError(f"{where}: the key {address.key} does not exist", "set key: in the profile to a file here")
     if isinstance(error, paramiko.PasswordRequiredException):
         return BackendError(f"{where}: the key needs its passphrase", "load it into the agent: ssh-add")
     if isinstance(error, paramiko.AuthenticationException):
         keys = ", ".join(resolved.keys) or "none found"
         return BackendError(
             f"{where}: Permission denied (publickey) for user {resolved.user or 'me'}; keys tried: {keys}",
-            f"try: ssh -v {address.host}; set user: and key: in the profile, or load the key: ssh-add",
+            f"try: {address.ssh_command} -v; set user: and key: in the profile, or load the key: ssh-add",
         )
     if isinstance(error, socket.gaierror):
         return BackendError(f"{address.host}: no such host: {error.strerror}", "see HostName in ~/.ssh/config")
-    words, hint = _why_unreachable(error, resolved.reach_seconds), f"try: ssh {address.host}"
+    words, hint = _why_unreachable(error, resolved.reach_seconds), f"try: {address.ssh_command}"
     refused = REFUSED in words
     if refused:
         hint = f"is sshd running there? {hint}"

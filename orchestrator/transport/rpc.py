@@ -195,7 +195,7 @@ class Session:
         except LOST as error:
             raise BackendError(
                 f"{self.address.host}: logged in, but no command can be run: {str(error) or type(error).__name__}",
-                f"try: ssh {self.address.host} true",
+                f"try: {self.address.ssh_command} true",
                 transient=True,
             ) from error
         return channel
@@ -236,7 +236,7 @@ class Session:
         words = f" and printed: {said[-300:]}" if said else " without a word"
         raise PythonMissingError(
             f"{self.address.host}: its python3 does not start orch's server: it {how}{words}",
-            f"try: ssh {self.address.host} python3 -c 'print(1)'; which python3 comes first, the PATH there says",
+            f"try: {self.address.ssh_command} python3 -c 'print(1)'; which python3 comes first, the PATH there says",
         )
 
     def _read(self) -> None:

@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from orchestrator.errors import StoreError
+from orchestrator.protocol.checkpoints.weight_files import SUFFIXES
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.files import write_json
 from orchestrator.protocol.layout import output_folder
-from orchestrator.protocol.outputs import Entry
+from orchestrator.protocol.outputs import Entry, checkpoint_of
 from orchestrator.runs.reducer import left_outputs
 from orchestrator.runs.store import RunDir
 
 STATE: Final = "outputs.json"
+MOST_NEWER: Final = 10  # checkpoints that are named because they are not here yet
 
 
 class Kept(NamedTuple):
@@ -83,6 +85,16 @@ class Sizes:
             self.known[node] = size
 
 
+def newest_of(there: Mapping[str, Entry], lacking: Iterable[str]) -> dict[str, float]:
+    """Return the newest of the checkpoints that these files are or belong to, and the time of each. Pure."""
+    times: dict[str, float] = {}
+    for name in lacking:
+        checkpoint = checkpoint_of(name) or (name if name.endswith(SUFFIXES) else "")
+        if checkpoint:
+            times[checkpoint] = max(times.get(checkpoint, 0.0), there[name].mtime_ns / 1e9)
+    return dict(sorted(times.items(), key=lambda each: each[1])[-MOST_NEWER:])
+
+
 @dataclass
 class Home:
     """What is here of one node, by its path in the run's folder of outputs; kept in `nodes/N/outputs.json`."""
@@ -93,6 +105,7 @@ class Home:
     files: dict[str, Kept] = field(default_factory=dict)
     passed_over: list[str] = field(default_factory=list)  # links that lead out there, and what is no file
     lacking: list[str] = field(default_factory=list)  # what is there and not here: of checkpoints only whole ones count
+    newer: dict[str, float] = field(default_factory=dict)  # the time of each checkpoint there that is not here whole
 
     @staticmethod
     def read(run: RunDir, node: int, host: str = "") -> Home:
@@ -110,11 +123,13 @@ class Home:
         self.run.node(self.node).mkdir(parents=True, exist_ok=True)
         path = self.run.node(self.node) / STATE
         record = {"host": self.host, "files": self.files, "passed_over": self.passed_over, "lacking": self.lacking}
+        record["newer"] = self.newer
         write_json(path, record, mode=0o600, durable=False)
 
     def note(self, there: Mapping[str, Entry]) -> bool:
         """Note what of these files is not here; tell whether that, or what is recorded of it, is something."""
         before, self.lacking = self.lacking, [name for name, entry in there.items() if not self.has(name, entry)]
+        self.newer = newest_of(there, self.lacking)
         return bool(before or self.lacking)
 
     def forget_lost(self) -> None:

@@ -19,9 +19,20 @@ from orchestrator.backends.remote.transfer import sole_writer
 from orchestrator.backends.settings import remote_folder
 from orchestrator.errors import BackendError
 from orchestrator.protocol.checkpoints.checksum import Algorithm, Checksum
+from orchestrator.protocol.checkpoints.weight_files import SUFFIXES
 from orchestrator.protocol.files import sync_filesystem, write_atomic
 from orchestrator.protocol.layout import output_folder
-from orchestrator.protocol.outputs import ROOTS, Entry, chosen, home_names, leads_out
+from orchestrator.protocol.outputs import (
+    ABOVE_IN_CONTAINER,
+    BESIDE,
+    IN_CONTAINER,
+    ROOTS,
+    Entry,
+    checkpoint_of,
+    chosen,
+    home_names,
+    leads_out,
+)
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.answers import data_of
 from orchestrator.transport.rpc import CALL_SECONDS
@@ -39,6 +50,8 @@ HASH_SLOWEST: Final = 20 << 20  # bytes a second
 ROUNDS: Final = 3  # at the end: what has changed while it was copied is copied again
 LEAST_FREE: Final = 64 << 20
 MOST_NAMED: Final = 3
+LOOKS_IN_VAIN: Final = 2  # after so many looks that found a file changed, it is copied between two of its changes
+STILL_NS: Final = 1_000_000_000  # without a change in a file of weights
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -49,10 +62,13 @@ class Outputs:
         self.run, self.node, self.stop = run, node, stop
         self.folder = Path(output_folder(str(run.path)))
         self.seen: dict[str, Entry] = {}  # at the last look
+        self.changed: dict[str, int] = {}  # by name: how many looks in a row have found the file changed
         self.problems: dict[str, str] = {}  # of files that can't be written here, by name
 
     def bring(self, session: Session, *, final: bool, limited: bool = True, sizes: Sizes | None = None) -> Left:
         """Bring what is new; while the run goes on (not `final`) only what has not changed since the look before.
+
+        A file that several looks in a row have found changed is brought too, if it holds still while it is copied.
 
         `sizes` are those of the fellow nodes, with which it shares the job's limit where it is `limited`.
         Returns what is not here. BackendError where the machine is out of reach, or the disk here is full.
@@ -90,13 +106,20 @@ class Outputs:
     ) -> None:
         """Delete here what is to be here no more, and copy what is new."""
         before, self.seen = self.seen, found.files
+        self.changed = {
+            name: self.changed.get(name, 0) + 1
+            for name, entry in found.files.items()
+            if name in before and before[name] != entry
+        }
         gone = [name for name, kept in home.files.items() if name not in found.files and not found.hides(kept)]
         for name in (*gone, *(name for name in found.files if name in home.files and name not in wanted)):
             self._delete(home, name)
         lacking = {
             name: entry
             for name, entry in found.files.items()
-            if name in wanted and not home.has(name, entry) and (final or before.get(name) == entry)
+            if name in wanted
+            and not home.has(name, entry)
+            and (final or before.get(name) == entry or self._may_be_copied_at_once(name, entry, found))
         }
         home.note(found.files)
         if lacking:
@@ -107,6 +130,16 @@ class Outputs:
             if home.note(found.files) or gone or home.passed_over != found.passed_over:
                 home.passed_over = found.passed_over
                 home.write()
+
+    def _may_be_copied_at_once(self, name: str, entry: Entry, found: _Listing) -> bool:
+        """Tell whether a file that changes from look to look may be copied between two of its changes.
+
+        A file of weights must have been still for a moment, because a program may pause while it saves. The files of a
+        checkpoint that is a folder belong together, so they are copied only once they stand still.
+        """
+        if self.changed.get(name, 0) < LOOKS_IN_VAIN or checkpoint_of(name) not in (None, name):
+            return False
+        return not name.endswith(SUFFIXES) or found.time_ns - entry.mtime_ns >= STILL_NS
 
     def _why(self, missing: Collection[str], wanted: Collection[str], found: _Listing) -> str:
         """Return why files are not here, in words that follow their number."""
@@ -173,7 +206,7 @@ class Outputs:
             for name, entry in lacking.items():
                 if entry.size > SMALL and not self.stop():
                     self._check_room(entry.size)
-                    self._fetch_large(fast, home, name, entry, found.roots[entry.root])
+                    self._fetch_large(fast, home, name, entry, found)
 
     def _check_room(self, size: int) -> None:
         """Raise BackendError where so many bytes would leave too little for the records of this and other runs."""
@@ -183,7 +216,7 @@ class Outputs:
             raise BackendError(f"no space left on device for {self.folder}: {said}", "make room there")
 
     def _fetch_small(self, session: Session, home: Home, found: _Listing, batch: Mapping[str, Entry]) -> None:
-        asked = json.dumps([[found.path(entry), entry.size] for entry in batch.values()]).encode()
+        asked = json.dumps([[found.path(entry), entry.size, entry.mtime_ns] for entry in batch.values()]).encode()
         most, roots = sum(each.size for each in batch.values()), [*found.roots.values()]
         reply, data = session.call("read_small_files", asked, most=most, roots=roots)
         offset = 0
@@ -195,12 +228,12 @@ class Outputs:
                     self._keep(home, name, entry, sha256, functools.partial(_write, content=content))
         home.write()
 
-    def _fetch_large(self, session: Session, home: Home, name: str, entry: Entry, root: str) -> None:
-        path = f"{root}/{entry.path}"
-        sha256 = _hashes(session, [(path, entry.size)], [root])[0]
+    def _fetch_large(self, session: Session, home: Home, name: str, entry: Entry, found: _Listing) -> None:
+        path, below = found.path(entry), found.below(entry)
+        sha256 = _hashes(session, [(path, entry.size)], [below])[0]
         if sha256 is not None:
             checksum = Checksum(Algorithm.SHA256, sha256)
-            write = functools.partial(bring_file, session, path, size=entry.size, checksum=checksum, below=root)
+            write = functools.partial(bring_file, session, path, size=entry.size, checksum=checksum, below=below)
             try:
                 self._keep(home, name, entry, sha256, write)
             except BackendError as error:
@@ -235,6 +268,7 @@ class _Listing:
     roots: Mapping[str, str]
     unreadable: tuple[tuple[str, str], ...]
     passed_over: list[str]
+    time_ns: int  # of the machine's clock
 
     @staticmethod
     def of(session: Session, run: RunDir, node: int) -> _Listing:
@@ -252,7 +286,7 @@ class _Listing:
         except ValueError as error:
             raise BackendError(f"{host}: its list of outputs can't be right: {error}") from error
         unreadable = tuple((root, path) for root, path in reply["unreadable"])
-        return _Listing(home_names(entries, node), roots, unreadable, reply["passed_over"])
+        return _Listing(home_names(entries, node), roots, unreadable, reply["passed_over"], reply["time_ns"])
 
     @property
     def is_empty(self) -> bool:
@@ -261,6 +295,14 @@ class _Listing:
 
     def path(self, entry: Entry) -> str:
         return f"{self.roots[entry.root]}/{entry.path}"
+
+    def below(self, entry: Entry) -> str:
+        """Return the folder below which no link is followed on the way to a file.
+
+        A container can replace its own view of the run's folder by a link, so that folder itself is not trusted.
+        """
+        is_in_container = entry.root in (IN_CONTAINER, ABOVE_IN_CONTAINER)
+        return self.roots.get(BESIDE if is_in_container else entry.root, self.roots[entry.root])
 
     def hides(self, kept: Kept) -> bool:
         """Tell whether a file may be there though it was not seen: in a folder that is missing or can't be read."""

@@ -49,6 +49,7 @@ def start_agents(
         return prepare_node(session, run, tasks[node], workdir, given if node == 0 else None, is_new=is_new)
 
     hellos, failed = on_all(prepare, hosts)
+    failed = failed or listed_twice(hosts, hellos)
     if failed:
         raise all_of(failed)
     if settings.shared:
@@ -77,6 +78,24 @@ def start_agents(
         replace(handle, state=state, agents=agents).write(run)
         if failed:
             raise all_of(failed)
+
+
+def listed_twice(hosts: Mapping[int, Host], hellos: Mapping[int, Mapping[str, Any]]) -> dict[int, BackendError]:
+    """Return an error for each machine that an earlier entry of the profile's hosts names too. Pure.
+
+    Two entries are one machine if its name and all its addresses are the same. The machine's id would not do, because
+    copied disk images and containers share it.
+    """
+    known: dict[tuple[str, frozenset[str]], int] = {}
+    errors = {}
+    for node, hello in sorted(hellos.items()):
+        addresses = frozenset(each for each in hello["addresses"] if not each.startswith("127."))
+        first = known.setdefault((hello["host"], addresses), node)
+        if addresses and first != node:
+            said = f"it is the same machine as {hosts[first].name} ({', '.join(sorted(addresses))})"
+            hint = "list each machine once in hosts:; nproc_per_node: says how many ranks it has"
+            errors[node] = BackendError(f"{hosts[node].name}: {said}", hint)
+    return errors
 
 
 def leader_addresses(host: Host, hello: Mapping[str, Any]) -> tuple[str, ...]:

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.backends import gpu_checks
 from orchestrator.backends.base import Check, CheckResult, Level
+from orchestrator.backends.remote import upload
 from orchestrator.backends.remote.hosts import on_all
 from orchestrator.backends.settings import Host, SshSettings
-from orchestrator.backends.ssh.agents import leader_addresses
+from orchestrator.backends.ssh.agents import leader_addresses, listed_twice
+from orchestrator.backends.ssh.ways import broken_ways
 from orchestrator.errors import BackendError, PythonMissingError
 from orchestrator.protocol.gang import gang_ports
 from orchestrator.specs.plan import nproc_by_node, port_range
@@ -83,6 +85,11 @@ def examine(profile: SshProfile, pool: ConnectionPool) -> list[Check]:
             nodes[number].add("ssh", OK, "connected")
         nodes[number].add("python3" if is_in else "ssh", FAIL, error.message, error.hint)
     _check_reachability(pool, hosts, settings.workdir, profile, nodes)
+    _check_neighbours(pool, settings, hosts, nodes)
+    for number, error in listed_twice(
+        hosts, {number: each.hello for number, each in nodes.items() if each.hello}
+    ).items():
+        nodes[number].add("ssh", FAIL, error.message.partition(": ")[2], error.hint)
     _compare_versions(nodes)
     _compare_environments(nodes)
     with_gpus = {number: node.gpus for number, node in nodes.items() if node.gpus}
@@ -114,7 +121,8 @@ def _check_machine(session: Session, host: Host, settings: SshSettings, nproc: i
     node.add("python3", FAIL if lack else OK, found, "install a python3 with OpenSSL 1.1.1 or newer")
     free, shm = hello["free"], hello["shm"]
     trust = "; who may write above it is trusted: shared_parent" if settings.shared_parent else ""
-    node.add("workdir", OK if free >= LEAST_FREE else WARN, f"{hello['workdir']}, {free >> 20} MiB free{trust}")
+    level = FAIL if free < upload.LEAST_FREE else OK if free >= LEAST_FREE else WARN  # a submit refuses the former
+    node.add("workdir", level, f"{hello['workdir']}, {free >> 20} MiB free{trust}")
     node.add("clock", OK if abs(skew) <= MOST_SKEW else WARN, f"{skew:+.1f} s")
     node.add("shm", OK if shm >= LEAST_SHM else WARN, f"{shm >> 20} MiB")
     gpus, cores = hello["gpus"], hello["cores"]
@@ -183,6 +191,19 @@ def _check_reachability(
     for node in nodes.values():
         if problem_there := node.hello.get("interface"):
             node.add("master", FAIL, problem_there, "name one that every node has (interface:), or leave interface out")
+
+
+def _check_neighbours(
+    pool: ConnectionPool, settings: SshSettings, hosts: Mapping[int, Host], nodes: Mapping[int, Node]
+) -> None:
+    """Try each way between two nodes that a start tries, and report the broken ones."""
+    there = {number: host for number, host in hosts.items() if nodes[number].hello}
+    for (number, other), problem in sorted(broken_ways(pool, settings, there).items()):
+        master = nodes[number].checks.get("master")
+        if master is None or master.level == OK:
+            words = f"it can't reach {hosts[other].name}, its neighbour: {problem}"
+            hint = f"open the ports of ports: in the profile from {hosts[number].name} to {hosts[other].name}"
+            nodes[number].add("master", FAIL, words, hint)
 
 
 def _compare_versions(nodes: Mapping[int, Node]) -> None:

@@ -25,10 +25,10 @@ def cut_off(
 
     Where a way does not work, the `witnesses` (free spares) tell which of its two ends is cut off.
     """
-    broken, all_hosts = _broken_ways(pool, settings, hosts), hosts
+    broken, all_hosts = broken_ways(pool, settings, hosts), hosts
     if broken and (others := dict(enumerate(witnesses, max(hosts) + 1))):
         all_hosts = {**hosts, **others}
-        broken = _broken_ways(pool, settings, all_hosts)
+        broken = broken_ways(pool, settings, all_hosts)
     words = {number: f"{_in_words(number, way, all_hosts)}: {broken[way]}" for number, way in blamed(broken).items()}
     return {
         number: BackendError(f"{hosts[number].name}: {problem}", transient=True)
@@ -52,8 +52,11 @@ def blamed(broken: Iterable[tuple[int, int]]) -> dict[int, tuple[int, int]]:
     return found
 
 
-def _broken_ways(pool: ConnectionPool, settings: SshSettings, hosts: Mapping[int, Host]) -> Ways:
-    """Try the ways that a gang needs: from each machine to the first, and around. What can't be asked is not broken."""
+def broken_ways(pool: ConnectionPool, settings: SshSettings, hosts: Mapping[int, Host]) -> Ways:
+    """Try the ways that a gang needs, from each machine to the first and to the next, and return the broken ones.
+
+    A way counts as broken only if both of its machines answer this one.
+    """
     numbers = sorted(hosts)
     if len(numbers) < 2:
         return {}

@@ -14,7 +14,7 @@ from orchestrator.operations.placing import Placed
 from orchestrator.operations.pull import Pulled
 from orchestrator.protocol.checkpoints.checkpoint_dir import CheckpointState
 from orchestrator.protocol.hostlist import FOLD_FROM, folded, in_words, nodes_in_words, numbers_in_words
-from orchestrator.runs.files.checkpoints import Checkpoint
+from orchestrator.runs.files.checkpoints import Checkpoint, NotHere
 from orchestrator.runs.files.outputs import Output
 
 if TYPE_CHECKING:
@@ -40,13 +40,18 @@ def metrics(values: Mapping[str, float]) -> str:
 
 
 def checkpoints_page(
-    found: Sequence[Checkpoint], folder: str, style: Style = plain, unusable: Sequence[str] = ()
+    found: Sequence[Checkpoint],
+    folder: str,
+    style: Style = plain,
+    unusable: Sequence[str] = (),
+    not_here: Sequence[NotHere] = (),
 ) -> str:
-    """Return a line a checkpoint, oldest first, then what is wrong with those that must not be used."""
-    if not found:
-        return "\n".join([f"no checkpoints in {folder}", *(f"  {one_line(each)}" for each in unusable)])
+    """Return a line a checkpoint, oldest first, then what is wrong with some, then those that were not copied yet."""
     own, others = ([each for each in found if (each.format == "orch") == is_own] for is_own in (True, False))
-    return "\n".join([*(_own_checkpoints(own, folder, style) if own else ()), *_others_checkpoints(others)])
+    lines = [*(_own_checkpoints(own, folder, style) if own else ()), *_others_checkpoints(others)]
+    lines += [f"{each.host} has {one_line(each.name)} of {moment(each.time)}, not here yet" for each in not_here]
+    none = ["no checkpoint of this run is here", *(f"  {one_line(each)}" for each in unusable)]
+    return "\n".join(lines if found else [*none, *lines])
 
 
 def _others_checkpoints(found: Sequence[Checkpoint]) -> list[str]:

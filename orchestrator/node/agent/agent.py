@@ -171,7 +171,9 @@ class Agent:
     async def _join(self) -> None:
         assert self.tls is not None
         try:
-            channel = await join(self.task, self.tls, self._hello_at)
+            channel = await join(
+                self.task, self.tls, self._hello_at, lambda why: self.events.write(EventKind.CANT_REACH, why=why)
+            )
         except ChannelError as error:
             self.inbox.put_nowait(("clock", {"unreachable": str(error)}))
             return

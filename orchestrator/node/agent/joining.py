@@ -16,26 +16,55 @@ from orchestrator.protocol.task import NodeTask
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0  # between two rounds of dialling
 SLOW_SECONDS = 1.0  # after which the next port is tried as well: something else may listen, and say nothing
 MOST_NAMED = 3  # ports
+LATE_SECONDS = 10.0  # after which a person is told why a node has not joined
 PREFERENCE_SECONDS = 0.2  # how long an address is waited for that stands before one which has answered
 
 
-async def join(task: NodeTask, tls: Tls, hello_at: Callable[[str], Awaitable[Hello]]) -> Channel:
+async def join(
+    task: NodeTask, tls: Tls, hello_at: Callable[[str], Awaitable[Hello]], tell: Callable[[str], None] = lambda _: None
+) -> Channel:
     """Return the channel to the leader, which has admitted this node; ChannelError says what is in the way, by address.
 
+    If that takes longer than LATE_SECONDS, `tell` is given the reason, and again if the reason changes.
     `hello_at` is given the own address by which node 0 was reached. It dials again after a pause because there is
     nothing to wait on but a port on another machine.
     """
     end, pause = time.monotonic() + task.join_timeout, FIRST_PAUSE
     ports = gang_ports(task.credentials, task.port_range)
+    late = _Late(tell)
     while True:
         try:
-            return await _joined(task, tls, ports, hello_at)
+            return await late.watched(_joined(task, tls, ports, hello_at))
         except ChannelError as error:
+            late.note(str(error))
             if time.monotonic() + pause >= end:
                 host = f"node {task.node_rank} ({task.host})"
                 raise ChannelError(f"{host} can't reach node 0 ({task.hosts[0]}): {error}") from error
         await asyncio.sleep(pause)
         pause = min(LONGEST_PAUSE, pause * 1.5)
+
+
+class _Late:
+    """Tells why a node has not joined yet, once that has taken LATE_SECONDS."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self.tell, self.told, self.begun = tell, "", time.monotonic()
+
+    def note(self, why: str) -> None:
+        """Tell the reason if it is time, and if the reason is new."""
+        if time.monotonic() - self.begun >= LATE_SECONDS and why != self.told:
+            self.told = why
+            self.tell(why)
+
+    async def watched(self, work: Awaitable[Channel]) -> Channel:
+        """Return the result of `work`, which may take long: packets may be dropped silently on the way to each port."""
+        loop = asyncio.get_running_loop()
+        due = max(0.0, self.begun + LATE_SECONDS - time.monotonic())
+        timer = loop.call_later(due, lambda: None if self.told else self.note(f"no answer within {LATE_SECONDS:g} s"))
+        try:
+            return await work
+        finally:
+            timer.cancel()
 
 
 async def _joined(

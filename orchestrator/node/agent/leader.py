@@ -144,6 +144,11 @@ def _facts(stall: Message) -> Message:
     return {**kept, "seconds": round(stall["seconds"], 1)}
 
 
+def _by_rank(value: object) -> Message:
+    """Return the entries of a launcher's report that are a rank's; a job may send anything through its launcher."""
+    return {rank: seen for rank, seen in value.items() if str(rank).isdecimal()} if isinstance(value, dict) else {}
+
+
 def _unsaved(exit_report: Message) -> str:
     return f"training is done, and its final weights are on no disk: {exit_report['unsaved']}"
 
@@ -426,7 +431,7 @@ class Leader:
                 self.send(node, {"kind": "find_module", "module": module})
 
     def _on_found(self, node: int, message: Message, now: float) -> None:
-        if message["module"] == self.sought and not message["is_there"]:
+        if message.get("module") == self.sought and not message.get("is_there"):
             self.lacking.add(node)
 
     def _where_missing(self, failure: Message) -> Message:
@@ -491,10 +496,10 @@ class Leader:
 
     def _on_stacks(self, node: int, message: Message, now: float) -> None:
         self.stacks_owed.discard(node)
-        self.stacks.update({int(rank): seen for rank, seen in message["ranks"].items()})
-        recorders = message.get("recorders") or {}
+        ranks, recorders = (_by_rank(message.get(name)) for name in ("ranks", "recorders"))
+        self.stacks.update({int(rank): seen for rank, seen in ranks.items() if isinstance(seen, dict)})
         self.recorders.update({int(rank): groups for rank, groups in recorders.items() if groups})
-        self.record("stacks", attempt=self.attempt, ranks=message["ranks"], recorders=recorders)
+        self.record("stacks", attempt=self.attempt, ranks=ranks, recorders=recorders)
         if self.waits and not self.stacks_owed:
             self._explain_start()
 

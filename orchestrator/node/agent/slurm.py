@@ -32,6 +32,7 @@ from orchestrator.protocol.reading import MOST_LINES, MOST_RECORD, MOST_WORD, re
 from orchestrator.protocol.restart import Progress, Refusal, Restarter
 from orchestrator.protocol.task import NodeTask
 
+LEAST_START = 10.0  # seconds; a shorter start is not ended by its time limit
 ASKED_TO_STOP = {"preempted": "Slurm took its nodes away (preempted)", "timeout": "its time limit was near"}
 
 Event = Mapping[str, Any]
@@ -160,8 +161,8 @@ def wants_another(task: NodeTask, events: tuple[Event, ...], code: int) -> tuple
     if not ends or os.path.exists(f"{task.run_dir}/cancel.json"):
         return None
     cause = str(ends[-1].get("cause"))
-    if cause == "preempted" and any(event.get("name") == "SIGUSR2" for event in events):
-        cause = "timeout"  # the batch script asks Slurm for this signal before the limit
+    if cause == "preempted" and _is_near_limit(events):
+        cause = "timeout"
     # This start, and all before it, are off the budget already: see `continued`.
     used = restart.times_used([event for event in events if event.get("kind") == EventKind.RESTART], cause)
     begun = next(iter(restart.progress_of_starts(events)), Progress())
@@ -172,6 +173,22 @@ def wants_another(task: NodeTask, events: tuple[Event, ...], code: int) -> tuple
     if has_succeeded(task):  # node 0's agent died before it could report the success
         return None
     return cause, str(ends[-1].get("reason") or ASKED_TO_STOP.get(cause, ""))
+
+
+def _is_near_limit(events: tuple[Event, ...]) -> bool:
+    """Tell whether the time limit ended this start: the batch script asks Slurm for USR2 before the limit.
+
+    Slurm may send USR2 up to a minute too early. A job with a short limit that was preempted and starts again gets it
+    right after its start, just before the TERM of the next preemption. The limit is not what ends such a start.
+    """
+    signalled = next((event for event in events if event.get("name") == "SIGUSR2"), None)
+    if signalled is None:
+        return False
+    started = next((event for event in events if event.get("kind") == EventKind.AGENT_STARTED), {}).get("time")
+    at = signalled.get("time")
+    if not isinstance(started, (int, float)) or not isinstance(at, (int, float)):
+        return True
+    return at - started >= LEAST_START
 
 
 def run_slurm_agent(run_dir: str) -> int:

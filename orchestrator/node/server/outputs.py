@@ -6,9 +6,10 @@ import hashlib
 import json
 import os
 import stat
+import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Callable, Optional
+from typing import Any, BinaryIO, Callable, Optional
 
 from orchestrator.node.server.request import Answer, Request, at_user
 from orchestrator.protocol.checkpoints import checkpoint_dir
@@ -35,7 +36,7 @@ from orchestrator.protocol.outputs import (
     Matcher,
     OutputRules,
 )
-from orchestrator.protocol.reading import descriptor_of, read_regular
+from orchestrator.protocol.reading import descriptor_of, opened
 
 SMALL_ANSWER = 4 << 20
 _hashes: dict[str, tuple[int, int, str]] = {}  # path -> size, mtime_ns, sha256
@@ -242,34 +243,44 @@ def list_outputs(request: Request, _: bytes) -> Answer:
     run_dir, code_dir = at_user(request["run_dir"]), at_user(request["code_dir"])
     found = find(run_dir, code_dir, at_user(request["checkpoints"]), OutputRules.from_json(request["rules"]))
     roots = {name: folder for name, folder in found.roots.items() if os.path.isdir(folder)}
-    values = {"roots": roots, "passed_over": found.passed_over, "unreadable": found.unreadable}
+    values = {
+        "roots": roots, "passed_over": found.passed_over, "unreadable": found.unreadable, "time_ns": time.time_ns(),
+    }  # fmt: skip
     return values, json.dumps(found.files).encode()
 
 
 def read_small_files(request: Request, payload: bytes) -> Answer:
-    """Return the contents of many files, [path, size] each, with their sha256; null for one that has not that size.
+    """Return the contents of many files, [path, size, mtime_ns] each, with their sha256.
 
-    As many as fit into an answer: those after them are left out.
+    A hash is null if the file has another size or time before or after it is read. Files that do not fit into one
+    answer are left out.
     """
     roots, facts = _roots(request), list[Optional[str]]()
     contents: list[bytes] = []
     room = SMALL_ANSWER
-    for path, size in parse_json(payload):
+    for path, size, mtime_ns in parse_json(payload):
         if size > room:
             break
-        content = _content(at_user(path), size, roots)
+        content = _content(at_user(path), (size, mtime_ns), roots)
         facts.append(None if content is None else hashlib.sha256(content).hexdigest())
         contents.append(content or b"")
         room -= size
     return {"sha256": facts}, b"".join(contents)
 
 
-def _content(path: str, size: int, roots: list[str]) -> bytes | None:
+def _content(path: str, facts: tuple[int, int], roots: list[str]) -> bytes | None:
+    """Return the contents of a file, or None if its size and mtime_ns are not `facts` before and after the reading."""
     try:
-        content = read_regular(path, size, _root_of(path, roots))
+        with opened(path, _root_of(path, roots)) as file:
+            content = file.read(facts[0]) if _facts(file) == facts else None
+            return content if _facts(file) == facts else None
     except OSError:
         return None
-    return content if len(content) == size else None
+
+
+def _facts(file: BinaryIO) -> tuple[int, int]:
+    info = os.fstat(file.fileno())
+    return info.st_size, info.st_mtime_ns
 
 
 def _roots(request: Request) -> list[str]:

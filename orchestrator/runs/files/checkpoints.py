@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -137,13 +137,11 @@ def saved_by(run: RunDir) -> list[Saved]:
         return list(Places(str(run.path), code, str(checkpoint_folder(run)), sought).own().values())
     outputs = output_folder(str(run.path))
     found = find_saved((outputs, f"{outputs}/{CHECKPOINTS}"), sought=sought)
-    try:
-        lacking = (run.read("nodes/0/outputs.json") or {}).get("lacking", [])
-    except StoreError:
-        lacking = None
-    if not isinstance(lacking, list):  # damaged: which of them are whole is not known
+    record = _record_of_outputs(run, 0)
+    lacking, kept = record.get("lacking", []), record.get("files", {})
+    if not isinstance(lacking, list) or not isinstance(kept, dict):  # damaged: which of them are whole is not known
         return []
-    return newest_first(each for each in found if _is_here(os.path.relpath(each.path, outputs), lacking))
+    return newest_first(each for each in found if _is_here(os.path.relpath(each.path, outputs), lacking, kept))
 
 
 def unusable(run: RunDir) -> list[str]:
@@ -179,9 +177,49 @@ def _files_below(top: str, most: int) -> list[str]:
     return found[:most]
 
 
-def _is_here(name: str, lacking: Iterable[object]) -> bool:
-    """Tell whether all of a checkpoint of node 0 has come; what other nodes wrote differently lies apart."""
-    return not re.match(r"node_\d+/", name) and not any(f"{each}/".startswith(f"{name}/") for each in lacking)
+def _record_of_outputs(run: RunDir, node: int) -> Mapping[str, Any]:
+    """Return the record of the outputs that were copied from a node; one that says nothing if it was damaged."""
+    try:
+        return run.read(f"nodes/{node}/outputs.json") or {}
+    except StoreError:
+        return {"lacking": None}
+
+
+def _is_here(name: str, lacking: Iterable[object], kept: Collection[object]) -> bool:
+    """Tell whether a checkpoint of node 0 was copied whole. The files that other nodes wrote differently lie apart.
+
+    A checkpoint that is one file is replaced whole, so the copy counts even if its machine has a newer one.
+    """
+    if re.match(r"node_\d+/", name):
+        return False
+    return name in kept or not any(f"{each}/".startswith(f"{name}/") for each in lacking)
+
+
+@dataclass(frozen=True)
+class NotHere:
+    """A checkpoint of which a machine has a file that was not copied yet, and the time of its newest file."""
+
+    host: str
+    name: str
+    time: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the checkpoint as JSON types."""
+        return asdict(self)
+
+
+def not_here(run: RunDir) -> list[NotHere]:
+    """Return the newest checkpoints of each node that were not copied yet, by their names among the outputs."""
+    if not run.record().is_elsewhere:
+        return []
+    found = []
+    for path in sorted(run.path.glob("nodes/*/outputs.json")):
+        record = _record_of_outputs(run, int(path.parent.name)) if path.parent.name.isdecimal() else {}
+        newer = record.get("newer")
+        for name, time in newer.items() if isinstance(newer, dict) else ():
+            if isinstance(time, int | float):
+                found.append(NotHere(str(record.get("host")), str(name), float(time)))
+    return sorted(found, key=lambda each: (each.host, each.name))
 
 
 def _of_other_format(saved: Saved) -> Checkpoint:

@@ -1,8 +1,9 @@
-"""What a run that has lost machines does next, while it does it: who is lost since when, and what follows. Pure."""
+"""The recovery of a run that has lost machines: which are lost, since when, and what follows. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from orchestrator.protocol.events import EventKind
@@ -23,10 +24,25 @@ class Reserves:
     node_wait: float = 0.0
 
 
-def recovery_of(record: RunRecord, events: Iterable[Event], state: RunState, has: Reserves) -> Recovery | None:
-    """Return what is lost and what follows; None for a run that has ended, or whose newest attempt goes its way.
+@dataclass(frozen=True)
+class Newest:
+    """The newest checkpoint that was copied to this machine: its name, and the time of its last file."""
 
-    Before the next start is decided on, it is what will be decided if nothing changes.
+    name: str
+    time: float
+
+
+def recovery_of(
+    record: RunRecord,
+    events: Iterable[Event],
+    state: RunState,
+    has: Reserves,
+    newest: Callable[[], Newest | None] = lambda: None,
+) -> Recovery | None:
+    """Return what is lost and what follows; None for a run that has ended, or whose newest attempt is running.
+
+    Before the next start is decided on, it is what will be decided if nothing changes. `newest` is called only if no
+    event tells the step of a checkpoint.
     """
     events = whole(events)
     attempt = max((event["attempt"] for event in events if event["kind"] == EventKind.GO), default=-1)
@@ -41,11 +57,23 @@ def recovery_of(record: RunRecord, events: Iterable[Event], state: RunState, has
     plan = relaunch or next_start(record.retry, events, Cause.INFRA, "it was lost", lost=True)
     if plan is None or isinstance(plan, str):
         return Recovery(tuple(lost), since, plan or "no restart is left", restarts=False)
-    step = plan.step if isinstance(plan, Relaunch) else plan.get("step")
     where = _where(record.hosts, sorted(lost.keys() & away.keys()), said, has)
-    return Recovery(
-        tuple(lost), since, f"{where} {f'from step {step}' if step is not None else 'without a checkpoint'}"
-    )
+    step = plan.step if isinstance(plan, Relaunch) else plan.get("step")
+    from_what = f"from step {step}" if step is not None else _from_what(events, newest())
+    return Recovery(tuple(lost), since, f"{where} {from_what}")
+
+
+def _from_what(events: Sequence[Event], newest: Newest | None) -> str:
+    """Return from what the next start resumes, if no step of a checkpoint is known.
+
+    A file that a script overwrites has no step. The run's machines may hold a newer one than this machine. That there
+    is no checkpoint is known only if node 0 reported so when its gang ended.
+    """
+    if newest is not None:
+        return f"from {newest.name} of {time.strftime('%H:%M:%S', time.localtime(newest.time))} or a newer one"
+    last = next((event for event in reversed(events) if event["kind"] in (EventKind.GO, EventKind.GANG_ENDED)), {})
+    has_none = last.get("kind") == EventKind.GANG_ENDED and "step" in last and not last.get("saved")
+    return "without a checkpoint" if has_none else "from the newest checkpoint, if its machines have one"
 
 
 def _losses(events: Sequence[Event]) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.reducer import reduce
 from orchestrator.runs.restarts.attempts import attempts_of
-from orchestrator.runs.restarts.recovery import Reserves, recovery_of
+from orchestrator.runs.restarts.recovery import Newest, Reserves, recovery_of
 from orchestrator.runs.state import Attempt, Recovery, Unreachable
 
 RECORD = RunRecord("r-1", nnodes=3, hosts=("n1", "n2", "n3"), job={"retry": {"infra": 1}})
@@ -102,7 +103,7 @@ WAITING = event("waiting_for_hosts", 131.0, None, start=1, hosts=["n3"], why=["n
 @pytest.mark.parametrize(
     ("events", "has", "words"),
     [
-        (CUT, SPARE, "restarting on n1, n2, spare n4 without a checkpoint"),
+        (CUT, SPARE, "restarting on n1, n2, spare n4 from the newest checkpoint, if its machines have one"),
         (ENDED, SPARE, "restarting on n1, n2, spare n4 from step 300"),
         (ENDED, NONE, "waiting for n3, at most 60 s, then restarting from step 300"),
         (ENDED, TWO, "restarting on n1, n2 from step 300"),
@@ -132,8 +133,35 @@ def test_the_machines_are_those_that_the_next_start_has() -> None:
 def test_node_0_is_lost_without_a_word() -> None:
     silent = [go(0, 100.0), event("gave_up", 125.0, 1, outcome="failed", cause="infra", reason="lost node 0")]
     assert recovery(silent, SPARE, ("n1",)) == Recovery(
-        ("n1",), 115.0, "restarting on n2, n3, spare n4 without a checkpoint"
+        ("n1",), 115.0, "restarting on n2, n3, spare n4 from the newest checkpoint, if its machines have one"
     )
+
+
+AT = time.strftime("%H:%M:%S", time.localtime(110.5))
+
+
+def ended(**progress: Any) -> list[dict[str, Any]]:
+    return [*CUT, event("gang_ended", 123.0, outcome="failed", cause="infra", reason=LOSS, attempt=0, **progress)]
+
+
+@pytest.mark.parametrize(
+    ("events", "newest", "words"),
+    [
+        (ended(step=None), None, "without a checkpoint"),  # node 0 has reported that no file was written
+        ([*ended(step=None), relaunch(1, 1, 130.0, None)], None, "without a checkpoint"),
+        (ended(step=None, saved=110.5), None, "from the newest checkpoint, if its machines have one"),
+        (ended(step=None, saved=110.5), Newest("last.pt", 110.5), f"from last.pt of {AT} or a newer one"),
+        (CUT, Newest("last.pt", 110.5), f"from last.pt of {AT} or a newer one"),
+        (ENDED, Newest("last.pt", 110.5), "from step 300"),
+    ],
+)
+def test_a_checkpoint_without_a_step_is_a_checkpoint(
+    events: list[dict[str, Any]], newest: Newest | None, words: str
+) -> None:
+    state = reduce(RECORD, events, {0: True, 1: True, 2: None}, rank0_done=False)
+    found = recovery_of(RECORD, events, state, SPARE, lambda: newest)
+    assert found is not None
+    assert found.next == f"restarting on n1, n2, n3 {words}"
 
 
 def test_no_restart_is_left_or_wanted() -> None:
@@ -141,3 +169,18 @@ def test_no_restart_is_left_or_wanted() -> None:
     assert recovery(ENDED, SPARE, record=spent) == Recovery(("n3",), 120.0, "no restart is left", restarts=False)
     assert recovery([*ENDED, event("cancel", 121.0, None)], SPARE) is None
     assert recovery([go(0, 100.0)], SPARE) is None
+
+
+def test_a_node_that_can_not_reach_node_0_is_named_with_the_reason_until_it_joins() -> None:
+    late = [
+        event("agent_started", 99.0, host="n1"), event("joined", 99.5, joined=0), event("joined", 99.6, joined=1),
+        event("agent_started", 99.0, 2, host="n3"), event("cant_reach", 109.0, 2, why="no answer within 10 s"),
+        event("cant_reach", 119.0, 2, why="10.0.0.1: timed out (16 ports from 15000 to 15015)"),
+    ]  # fmt: skip
+
+    def detail(events: list[dict[str, Any]]) -> str:
+        return reduce(RECORD, events, {0: True, 1: True, 2: True}, rank0_done=False).detail
+
+    why = "10.0.0.1: timed out (16 ports from 15000 to 15015)"
+    assert detail(late) == f"waiting for node 2 (n3): it can't reach node 0 (n1) ({why})"
+    assert detail([*late, event("reached_leader", 120.0, 2, addr="10.0.0.1")]) == "waiting for node 2"

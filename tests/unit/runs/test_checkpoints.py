@@ -210,5 +210,5 @@ def test_files_that_may_be_checkpoints_are_named_if_a_run_has_none(tmp_path: Pat
         f"{output}/torn.pt is not whole, so it is no checkpoint to resume from",
     ]
     page = checkpoints_page([], "F", unusable=unusable(run))
-    assert page.splitlines()[0] == "no checkpoints in F"
+    assert page.splitlines()[0] == "no checkpoint of this run is here"
     assert len(page.splitlines()) == 3

@@ -21,7 +21,7 @@ def checkpoints(run: str, verify: bool, as_json: bool) -> int:
     With --verify, the exit code is 1 if one is incomplete or corrupt.
     """
     from orchestrator.cli.render import results
-    from orchestrator.runs.files.checkpoints import all_of, checkpoint_folder, unusable
+    from orchestrator.runs.files.checkpoints import all_of, checkpoint_folder, not_here, unusable
     from orchestrator.runs.store import find_run, state_root
 
     folder = find_run(state_root(), run)
@@ -30,5 +30,5 @@ def checkpoints(run: str, verify: bool, as_json: bool) -> int:
         print_json([each.to_json() for each in found])
     else:
         others = () if found else unusable(folder)
-        show(results.checkpoints_page(found, str(checkpoint_folder(folder)), style, others))
+        show(results.checkpoints_page(found, str(checkpoint_folder(folder)), style, others, not_here(folder)))
     return EXIT_ORCH_FAILED if verify and not all(each.is_whole for each in found) else 0

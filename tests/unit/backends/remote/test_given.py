@@ -22,7 +22,7 @@ from orchestrator.operations.pull import pull
 from orchestrator.prepare.prepare import Request, prepare
 from orchestrator.protocol.restart import Progress
 from orchestrator.protocol.task import NodeTask, Program
-from orchestrator.runs.files.checkpoints import all_of
+from orchestrator.runs.files.checkpoints import all_of, saved_by
 from orchestrator.runs.store import RunDir
 from tests.unit.backends.remote.session import LocalSession
 
@@ -92,6 +92,17 @@ def test_where_it_is_not_known_what_has_come_none_counts(run: RunDir, record: st
     (run.path / "nodes/0").mkdir(parents=True)
     (run.path / "nodes/0/outputs.json").write_text(record)
     assert steps(run) == []
+
+
+def test_a_copied_file_counts_while_its_machine_has_a_newer_one(run: RunDir) -> None:
+    (there(run) / "code").mkdir(parents=True, exist_ok=True)
+    for name, value in (("last.pt", 1), ("last.pt", 2)):
+        torch.save(value, there(run) / "code" / name)
+        if value == 1:
+            Outputs(run, 0).bring(LocalSession(), final=True)  # type: ignore[arg-type]
+    Outputs(run, 0).bring(LocalSession(), final=False)  # type: ignore[arg-type]  # it may be written just now
+    assert [Path(each.path).name for each in saved_by(run)] == ["last.pt"]
+    assert torch.load(run.path / "outputs/last.pt", weights_only=True) == 1
 
 
 def test_what_came_home_is_given_back_in_its_place(run: RunDir) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ import pytest
 
 from orchestrator.backends.remote.mirror import Source, bring_outputs, finish
 from orchestrator.backends.remote.output_record import Left
-from orchestrator.backends.remote.outputs import MOST_FILES, Outputs
+from orchestrator.backends.remote.outputs import MOST_FILES, Outputs, _Listing
 from orchestrator.errors import BackendError
 from orchestrator.node.server import outputs
+from orchestrator.protocol.outputs import Entry
+from orchestrator.runs.files.checkpoints import not_here
 from orchestrator.runs.reducer import left_outputs
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.address import Address
@@ -89,6 +92,36 @@ def test_while_it_goes_on_only_what_stands_still_comes(run: RunDir) -> None:
     assert here(run) == {"model": b"w"}
     assert bring(run) == Left()
     assert here(run)["log"] == b"123"
+
+
+def test_a_file_that_changes_from_look_to_look_is_copied_between_two_changes(run: RunDir) -> None:
+    follower, machine = Outputs(run, 0), Machine("n1")
+    now = time.time_ns()
+    for number in range(4):
+        for name, age in (("last.pt", 2.0), ("busy.pt", 0.0), ("checkpoint-5/a.bin", 2.0), ("large.pt", 2.0)):
+            data = LARGE if name == "large.pt" else b"weights"
+            when = now - int(age * 1e9) + number  # the time of a file that is being written is that of now
+            os.utime(write(run, name, data + bytes([number])), ns=(when, when))
+        write(run, "log", b"line\n" * (number + 1))
+        os.utime(there(run) / "code/busy.pt", (now / 1e9 + 3600 + number,) * 2)
+        follower.bring(machine, final=False)  # type: ignore[arg-type]
+        assert sorted(here(run)) == ([] if number < 2 else ["large.pt", "last.pt", "log"])
+    assert here(run) == {"last.pt": b"weights\3", "large.pt": LARGE + b"\3", "log": b"line\n" * 4}
+    assert [(each.host, each.name) for each in not_here(run)] == [("n1", "busy.pt"), ("n1", "checkpoint-5")]
+
+
+def test_a_file_that_changes_while_it_is_copied_does_not_come(run: RunDir) -> None:
+    path = write(run, "last.pt", LARGE)
+
+    def overwrite(piece: int) -> None:
+        path.write_bytes(LARGE[::-1] + bytes([piece]))
+        os.utime(path, ns=(piece, piece))
+
+    follower = Outputs(run, 0)
+    for _ in range(4):
+        follower.bring(Changing(overwrite), final=False)  # type: ignore[arg-type]
+        overwrite(99)
+    assert here(run) == {}
 
 
 def test_what_is_deleted_there_is_deleted_here_also_where_a_folder_takes_its_name(run: RunDir) -> None:
@@ -327,3 +360,10 @@ def test_of_another_node_only_what_differs_comes_and_apart(run: RunDir) -> None:
     write(run, "rank", b"1")
     Outputs(run, 1).bring(Machine("n2"), final=True)  # type: ignore[arg-type]
     assert here(run) == {"config": b"same", "rank": b"0", "node_1/rank": b"1"}
+
+
+def test_a_file_of_a_container_is_read_below_the_run_s_folder_and_not_below_a_folder_that_it_can_replace() -> None:
+    roots = {"code": "/r/code", "beside": "/r", "beside_in_container": "/r/container/r-1"}
+    listing = _Listing({}, roots, (), [], 0)
+    assert listing.below(Entry("beside_in_container", "a", 1, 1, False)) == "/r"
+    assert listing.below(Entry("code", "a", 1, 1, False)) == "/r/code"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.backends.base import Check
+from orchestrator.backends.remote import upload
 from orchestrator.backends.settings import SshSettings
 from orchestrator.backends.ssh import doctor
 from orchestrator.backends.ssh.holdings import holdings
@@ -25,6 +26,7 @@ class Machines:
         self.torch, self.hello, self.reaches = torch, hello, reaches
         self.broken: PythonMissingError | None = None
         self.environments: dict[str, dict[str, list[str | None]]] = {}
+        self.cut: set[tuple[str, str]] = set()  # (machine, address): no packet gets from here to there
 
     def session(self, address: Address, workdir: str) -> Any:
         if address.host not in self.torch:
@@ -40,7 +42,7 @@ class Answers:
         if do == "hello":
             import time
 
-            return {**HELLO, "time": time.time(), **self.machines.hello}, b""
+            return {**HELLO, "host": self.name, "time": time.time(), **self.machines.hello}, b""
         if do == "interpreter":
             return {"python": "3.11.2", "torch": self.machines.torch[self.name]}, b""
         if do == "hash_environments":
@@ -52,6 +54,8 @@ class Answers:
         if do == "look_at_queue":
             places = {"gpu-0": {"uid": 1001, "user": "bob", "run": "r-1", "since": 1}, "gpu-1": None}
             return {"places": places, "tickets": [], "uid": 1000, "now": 1}, b""
+        if (self.name, values["addrs"][0]) in self.machines.cut:
+            return {"addr": None, "problems": [f"{values['addrs'][0]}: timed out"]}, b""
         if self.machines.reaches.get(self.name, True):
             return {"addr": "10.0.0.1", "own": "10.0.0.2", "interface": "ib0"}, b""
         return {"addr": None, "problems": ["10.0.0.1: timed out"]}, b""
@@ -72,6 +76,28 @@ def test_nothing_stands_in_the_way() -> None:
     assert {check.level for check in checks.values()} == {"ok"}
     assert checks["b", "master"].value == "10.0.0.1:20001 from 10.0.0.2, ib0"
     assert results.doctor_page(list(checks.values())).endswith("\nall checks passed")
+
+
+def test_a_disk_on_which_a_submit_is_refused_fails() -> None:
+    for free, level in ((6 << 20, "fail"), (upload.LEAST_FREE, "warn"), (1 << 40, "ok")):
+        checks = found(Machines(dict.fromkeys("abc", "2.9"), {"free": free}, {}))
+        assert checks["a", "workdir"].level == level
+
+
+def test_a_machine_that_is_listed_twice_is_refused() -> None:
+    checks = found(Machines(dict.fromkeys("abc", "2.9"), {"host": "n1"}, {}))
+    assert [checks[host, "ssh"].level for host in "abc"] == ["ok", "fail", "fail"]
+    assert checks["b", "ssh"].value == "it is the same machine as a (10.0.0.1)"
+
+
+def test_a_way_between_neighbours_is_tried_as_a_start_tries_it() -> None:
+    machines = Machines(dict.fromkeys("abc", "2.9"), {}, {})
+    machines.cut = {("b", "10.0.0.3")}
+    hosts = [{"host": name, "addr": f"10.0.0.{number}"} for number, name in enumerate("abc", 1)]
+    checks = found(machines, hosts=hosts)
+    assert [checks[host, "master"].level for host in "abc"] == ["ok", "fail", "ok"]
+    assert checks["b", "master"].value == "it can't reach c, its neighbour: 10.0.0.3: timed out"
+    assert checks["b", "master"].hint == "open the ports of ports: in the profile from b to c"
 
 
 def test_each_failure_is_said_with_its_remedy() -> None:

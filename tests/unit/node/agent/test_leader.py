@@ -1013,6 +1013,15 @@ def stacks(gang: Gang, **where: dict[str, Any]) -> None:
         gang.say(node, "stacks", attempt=gang.leader.attempt, ranks=ranks)
 
 
+@pytest.mark.parametrize("ranks", [None, 3, {"x": {}}, {"1": "text"}])
+def test_a_hostile_launcher_s_stacks_end_nothing(ranks: Any) -> None:
+    gang = Gang(hang=HANG)
+    gang.run()
+    gang.say(1, "stacks", attempt=gang.leader.attempt, **({} if ranks is None else {"ranks": ranks}), recorders=ranks)
+    gang.say(1, "found", attempt=gang.leader.attempt)
+    assert gang.leader.stacks == {}
+
+
 def stall(gang: Gang, rank: int, seconds: float, how: dict[str, Any] = OF_A_STEP) -> None:
     full = seconds >= how["limit"]
     gang.say(rank // 2, "stall", attempt=gang.leader.attempt, rank=rank, seconds=seconds, full=full, **how)

@@ -45,3 +45,16 @@ def test_the_gang_and_the_record_hear_no_secret(tmp_path: Path) -> None:
     asyncio.run(ranks.report({"kind": "exit", **ended, "rank": 0, "code": 0}))
     assert told[-1]["unsaved"] == "kept-word *** ***"
     assert "canary" not in json.dumps(told) + (tmp_path / "nodes" / "0" / "events.jsonl").read_text()
+
+
+def test_the_phase_of_a_stall_is_masked(tmp_path: Path) -> None:
+    class Stalls:
+        def news(self, *_: Any) -> list[dict[str, Any]]:
+            return [{"kind": "stall", "rank": 0, "phase": "canary-secret", "step": 1, "full": False}]
+
+    told: list[dict[str, Any]] = []
+    ranks = ranks_of(tmp_path, told, secrets={"PIN": "canary-secret"})
+    ranks.running, ranks.heartbeats = {0}, Stalls()  # type: ignore[assignment]
+    ranks.look(0.0)
+    assert [each["phase"] for each in told if each["kind"] == "stall"] == ["***"]
+    assert "canary" not in (tmp_path / "nodes" / "0" / "events.jsonl").read_text()

@@ -231,9 +231,12 @@ def test_many_files_come_in_one_answer_with_their_hashes(run: Path) -> None:
     (run / "b").write_text("grown since")
     (run / "c").symlink_to("a")
     os.mkfifo(run / "d")
-    asked = [[str(run / name), size] for name, size in (("a", 3), ("b", 2), ("c", 3), ("d", 0), ("gone", 1))]
+    (run / "e").write_text("two")
+    asked = [[str(run / name), size, (run / "a").stat().st_mtime_ns]
+             for name, size in (("a", 3), ("b", 2), ("c", 3), ("d", 0), ("gone", 1))]  # fmt: skip
+    asked.append([str(run / "e"), 3, 1])  # the file was overwritten after it was listed
     values, data = outputs.read_small_files({}, json.dumps(asked).encode())
-    assert values["sha256"] == [hashlib.sha256(b"one").hexdigest(), None, None, None, None]
+    assert values["sha256"] == [hashlib.sha256(b"one").hexdigest(), None, None, None, None, None]
     assert data == b"one"
 
 
