@@ -225,7 +225,10 @@ def cancel(request: Request, _: bytes) -> Answer:
 
 
 def clean_up(request: Request, _: bytes) -> Answer:
-    """Kill the agent and all that carries the run's mark on this node (null: any); tell who survived it."""
+    """Kill the agent and all that carries the run's mark on this node (null: any); return the survivors.
+
+    undo: a start that may then be made again here.
+    """
     run_dir, node = at_user(request["run_dir"]), request["node"]
     nodes = [node] if node is not None else [int(name) for name in _names(f"{run_dir}/nodes") if name.isdigit()]
     agents = [agent for each in nodes if (agent := recorded_agent({**request, "node": each})) is not None]
@@ -234,6 +237,9 @@ def clean_up(request: Request, _: bytes) -> Answer:
     for folder in folders:
         with contextlib.suppress(OSError):
             os.unlink(f"{folder}/task.json")
+        if "undo" in request:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f"{folder}/start_{int(request['undo'])}")
     return {"host": socket.gethostname(), "ended": ended, "survivors": survivors}, b""
 
 

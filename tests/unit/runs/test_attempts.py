@@ -110,7 +110,8 @@ WAITING = event("waiting_for_hosts", 131.0, None, start=1, hosts=["n3"], why=["n
         ([*DECIDED, event("replaced", 131.0, None, start=1, lost=2, host="n3", by="n5")], SPARE,
          "restarting on n1, n2, spare n5 from step 300"),
         ([*DECIDED, WITHOUT], TWO, "restarting on n1, n2 from step 300"),
-        ([*DECIDED, WAITING], NONE, "waiting for n3, at most 60 s, then restarting from step 300"),
+        ([*DECIDED, WAITING], NONE,
+         "waiting for n3 (No route to host), at most 60 s, then restarting from step 300"),
     ],
 )  # fmt: skip
 def test_what_is_lost_and_what_follows(events: list[dict[str, Any]], has: Reserves, words: str) -> None:
