@@ -49,12 +49,15 @@ def recovery_of(record: RunRecord, events: Iterable[Event], state: RunState, has
 
 
 def _losses(events: Sequence[Event]) -> dict[str, float]:
-    """Return the hosts that the newest attempt has lost, and when, as its leader said."""
+    """Return the hosts that the newest attempt has lost, and when, as its leader recorded.
+
+    A node is not lost if it left because the leader itself did not run (`slept`).
+    """
     found: dict[str, float] = {}
     for event in (event for event in events if event.get("node") == 0):
         if event["kind"] == EventKind.GO:
             found = {}
-        elif event["kind"] == EventKind.LOST_NODE and event.get("host"):
+        elif event["kind"] == EventKind.LOST_NODE and event.get("host") and "slept" not in event:
             found.setdefault(str(event["host"]), float(event.get("time", 0.0)))
     return found
 

@@ -118,6 +118,11 @@ def test_what_is_lost_and_what_follows(events: list[dict[str, Any]], has: Reserv
     assert recovery(events, has) == Recovery(("n3",), 120.0, words)
 
 
+def test_a_node_that_left_a_frozen_leader_is_not_lost() -> None:
+    woke = [go(0, 100.0), event("lost_node", 120.0, lost=2, host="n3", reason="closed", slept=40.0)]
+    assert recovery(woke, SPARE, away=()) is None
+
+
 def test_an_agent_that_is_gone_costs_no_machine() -> None:
     assert recovery(ENDED, SPARE, away=()) == Recovery(("n3",), 120.0, "restarting on n1, n2, n3 from step 300")
 
