@@ -39,6 +39,7 @@ from orchestrator.node.system.host import (
 from orchestrator.node.system.orphans import adopt_orphans
 from orchestrator.node.system.processes import end_descendants, end_marked, identify
 from orchestrator.node.system.threads import in_thread
+from orchestrator.protocol.cancelling import keep_room_for_cancel
 from orchestrator.protocol.checkpoints.formats import Format
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.files import write_json
@@ -129,6 +130,7 @@ class Agent:
         host = socket.gethostname()
         identity = {"pid": os.getpid(), "started": me.started if me else 0, "host": host}
         write_json(f"{self.node_dir}/agent.json", {**identity, "start": self.task.start}, durable=False)
+        keep_room_for_cancel(self.task.run_dir, self.task.node_rank)
         python = ".".join(map(str, sys.version_info[:3]))
         self.events.write(
             "agent_started",
