@@ -9,25 +9,27 @@ from pathlib import Path
 from typing import Any, Final
 
 from orchestrator.protocol.files import overwrite_line, write_json
-from orchestrator.protocol.layout import node_folder
 
 ROOM: Final = 512  # bytes of each reserve, which a cancel's record fits into
 
 
-def keep_room_for_cancel(run_dir: str, node_rank: int) -> None:
-    """Write a reserve, which becomes the record of a cancel if the disk has no room and no inode left by then."""
+def keep_room_for_cancel(folder: str | Path) -> None:
+    """Write a reserve, which becomes the record of a cancel if the disk has no room and no inode left by then.
+
+    The folder is the run's or one of its nodes': the submit and each agent keep room on their own disk.
+    """
     with contextlib.suppress(OSError):
-        overwrite_line(f"{node_folder(run_dir, node_rank)}/reserve.json", {}, ROOM)
+        overwrite_line(f"{folder}/reserve.json", {}, ROOM)
 
 
 def record_cancel(run_dir: str | Path, cancel: Any, *, durable: bool = True) -> None:
-    """Write cancel.json in the run's folder. Raises OSError if the disk has no room and no agent kept any."""
+    """Write cancel.json in the run's folder. Raises OSError if the disk has no room and nobody has kept room."""
     path = f"{run_dir}/cancel.json"
     try:
         write_json(path, cancel, durable=durable)
     except OSError:
         reserves = sorted(glob.glob(f"{glob.escape(str(run_dir))}/nodes/*/reserve.json"))
-        if not any(_written_into(reserve, cancel, path) for reserve in [*reserves, path]):
+        if not any(_written_into(reserve, cancel, path) for reserve in [f"{run_dir}/reserve.json", *reserves, path]):
             raise
 
 

@@ -437,6 +437,8 @@ def tidy(run: RunDir) -> None:
         *left,
         run.path / "secrets.json",
         *run.path.glob("nodes/*/task.json"),
+        run.path / "reserve.json",
+        *run.path.glob("nodes/*/reserve.json"),
         *run.path.glob("nodes/*/events.jsonl.reserve"),
     ):
         with contextlib.suppress(OSError):

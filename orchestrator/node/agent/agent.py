@@ -130,7 +130,7 @@ class Agent:
         host = socket.gethostname()
         identity = {"pid": os.getpid(), "started": me.started if me else 0, "host": host}
         write_json(f"{self.node_dir}/agent.json", {**identity, "start": self.task.start}, durable=False)
-        keep_room_for_cancel(self.task.run_dir, self.task.node_rank)
+        keep_room_for_cancel(self.node_dir)
         python = ".".join(map(str, sys.version_info[:3]))
         self.events.write(
             "agent_started",
