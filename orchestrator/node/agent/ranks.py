@@ -31,6 +31,7 @@ from orchestrator.node.system.kernel_log import words_on_gpus
 from orchestrator.node.system.orphans import reap_orphans
 from orchestrator.node.system.own_folder import OwnFolder
 from orchestrator.node.system.processes import STOPPED, end_marked, state_of
+from orchestrator.node.system.shortages import shortage
 from orchestrator.node.system.threads import in_thread
 from orchestrator.protocol.checkpoints.checksum import installed
 from orchestrator.protocol.checkpoints.search import Saved
@@ -98,8 +99,12 @@ class Ranks:
             await self.launcher.start(self.nproc, self.attempt)
         except (InputError, EngineError, BrokenEnvironmentError) as error:
             self._trouble(str(error), "infra")
-        except OSError as error:
-            self._trouble(f"the launcher can't be started with {self.task.python}: {error}", "user_error")
+        except (OSError, RuntimeError, MemoryError) as error:
+            lack = shortage(error)
+            if not lack and not isinstance(error, OSError):
+                raise
+            cause = "infra" if lack else "user_error"
+            self._trouble(f"the launcher can't be started with {self.task.python}: {lack or error}", cause)
 
     def _trouble(self, reason: str, cause: str, tail: Sequence[str] = ()) -> None:
         """Report to the record and to the leader that this node can't take part; `tail` is from its launcher's log."""
