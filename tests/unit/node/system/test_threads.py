@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from orchestrator.node.system import threads
-from orchestrator.node.system.threads import Workers, in_thread, keep_a_thread
+from orchestrator.node.system.threads import in_thread, keep_a_thread
+from orchestrator.node.system.workers import Workers
 
 
 def refuse(self: threading.Thread) -> None:
