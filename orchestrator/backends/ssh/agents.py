@@ -67,6 +67,9 @@ def start_agents(
         )
         handle = Handle.of_start(before, start, tuple(hosts[node] for node in sorted(hosts)), plan_nodes)
         handle.write(run)
+        # Whoever cancels the run looks for this handle after the cancel was recorded: one of the two sees the other.
+        if start > 0 and is_cancelled(run):
+            raise BackendError("the run was cancelled before its agents were started again", transient=True)
 
         def start_one(node: int, host: Host) -> tuple[int, int]:
             task = task_json(tasks[node])
@@ -94,6 +97,11 @@ def _take_back(
         session.call("clean_up", run_dir=remote, run_id=run.run_id, node=node, agent=None, undo=tasks[node].start)
 
     on_all(end, hosts)  # a machine that is lost meanwhile is found lost by the next try
+
+
+def is_cancelled(run: RunDir) -> bool:
+    """Tell whether a cancel is recorded, so that no agent may be started any more."""
+    return (run.path / "cancel.json").exists()
 
 
 def leader_addresses(host: Host, hello: Mapping[str, Any]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from orchestrator.backends.remote.hosts import MachinesError, on_all
 from orchestrator.backends.remote.transfer import Copy, update_all
 from orchestrator.backends.remote.upload import SERVER_PYTHON, check_machine
 from orchestrator.backends.settings import Host, SshSettings, profile_of, remote_folder
-from orchestrator.backends.ssh.agents import start_agents
+from orchestrator.backends.ssh.agents import is_cancelled, start_agents
 from orchestrator.backends.ssh.handle import SECRETS, read_handle
 from orchestrator.backends.ssh.liveness import unreachable_nodes
 from orchestrator.backends.ssh.ways import cut_off
@@ -33,7 +33,7 @@ from orchestrator.transport.pool import ConnectionPool
 
 
 def relaunch(run: RunDir, pool: ConnectionPool, again: Relaunch) -> bool:
-    """Start the agents again on enough machines. Return False while machines are waited for.
+    """Start the agents again on enough machines. Return False while machines are waited for, and after a cancel.
 
     A machine that refuses, for whatever reason, counts as lost, and the others are chosen anew without it.
     """
@@ -45,6 +45,8 @@ def relaunch(run: RunDir, pool: ConnectionPool, again: Relaunch) -> bool:
         task = replace(planned[number], python=_python_of(host, settings))
         check_machine(pool.session(host.address, settings.workdir), run, task, settings.workdir)
 
+    if is_cancelled(run):
+        return False
     refused: dict[Host, BackendError] = {}
     while (by_plan_node := machines(run, pool, settings, again, check, refused)) is not None:
         order = in_order(by_plan_node, _newest_of_each(run, pool, settings, by_plan_node), newest_here(run))
