@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from orchestrator.backends.base import Finding
 from orchestrator.backends.remote.contents import Machine, missing_on
-from orchestrator.backends.remote.hosts import all_of, on_all
+from orchestrator.backends.remote.hosts import MachinesError, all_of, on_all
 from orchestrator.backends.settings import CACHE_DAYS
 from orchestrator.errors import BackendError, OrchError
 from orchestrator.node.environments.folder import interpreter as interpreter_of
@@ -139,7 +139,11 @@ def _with_environment(
     found = _on_all(lambda node, machine: _find(machine, workdir, wanted[node]), machines)
     lacking = [node for node in sorted(found) if not found[node].is_whole]
     if lacking:
-        uvs = _supplies(run, [wanted[node] for node in lacking])
+        try:
+            uvs = _supplies(run, [wanted[node] for node in lacking])
+        except OrchError as error:
+            refused = {node: BackendError(f"{machines[node].host}: {error.message}", error.hint) for node in lacking}
+            raise MachinesError(error.message, error.hint, refused) from error
         store = WheelStore(run.path.parent.parent)
 
         def install(node: int, machine: Receiver) -> Found:

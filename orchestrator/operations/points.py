@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Final
 
 from orchestrator.backends import backend
 from orchestrator.backends.base import BatchSubmitter
-from orchestrator.errors import EXIT_CANCELLED, EXIT_NOT_FINISHED, EXIT_RUN_FAILED
+from orchestrator.errors import EXIT_CANCELLED, EXIT_NOT_FINISHED, EXIT_RUN_FAILED, StoreError
 from orchestrator.operations import runs as operations
 from orchestrator.operations.runs import POLL_SECONDS, Cancelled
 from orchestrator.protocol.events import EventKind
@@ -66,8 +67,9 @@ def cancel_all(root: Path, runs: Sequence[RunDir], *, now: bool) -> list[Cancell
     live = [run for run in runs if not state_of(run).is_final]
     check_own(root)
     for run in live:
-        run.write("cancel.json", {"now": now, "time": time.time()})
-        run.append_event(EventKind.CANCEL, now=now)
+        with contextlib.suppress(StoreError):  # a full disk: each run is cancelled all the same
+            run.record_cancel(now=now)
+            run.append_event(EventKind.CANCEL, now=now)
     left = [run for run in live if not queue.drop(run, dependencies.CANCELLED)]
     kinds = {run.run_id: run.record().kind for run in left}
     for kind in set(kinds.values()):

@@ -189,9 +189,9 @@ def _wait_for_verdict_of(host: str, run: RunDir) -> None:
 
 
 def _record_cancel(run: RunDir, *, now: bool) -> StoreError | None:
-    """Record that the run is to be cancelled; return what kept the disk from taking it."""
+    """Record that the run is to be cancelled; return the error if the disk did not take the whole record."""
     try:
-        run.write("cancel.json", {"now": now, "time": time.time()})
+        run.record_cancel(now=now)
         run.append_event(EventKind.CANCEL, now=now)
     except StoreError as error:
         run.check_is_there()

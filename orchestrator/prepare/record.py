@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.backends import backend, kind_of
 from orchestrator.node.system.processes import identify
 from orchestrator.prepare.prepare import Prepared, files_to_send, is_here
+from orchestrator.protocol.cancelling import keep_room_for_cancel
 from orchestrator.protocol.code_baseline import write_baseline
 from orchestrator.protocol.events import EventKind
 from orchestrator.runs.marks import keep_secrets
@@ -41,6 +42,7 @@ def record_run(
             ledger.watch(root, run, ledger.trackers_of(launch.job), prepared.hidden)
         keep_secrets(root, run, prepared.environment.secrets)
         run.write("plan.json", launch.to_json())
+        keep_room_for_cancel(run.path)
         _record_environment(prepared, run)
     except BaseException:  # an interrupt too: nothing was started
         remove_run(root, run)

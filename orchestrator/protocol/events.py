@@ -63,7 +63,7 @@ class EventKind:
     # Node 0's, as the gang's leader.
     LISTENING = "listening"  # the port of the gang, and the addresses
     JOINED = "joined"  # a node is in
-    LOST_NODE = "lost_node"  # a node's connection is gone, or silent
+    LOST_NODE = "lost_node"  # a node's connection is gone, or silent; `slept`: the leader did not run before, so long
     HANDED_OVER = "handed_over"  # nodes `to` were given what an attempt goes on from
     GO = "go"  # an attempt's ranks are bound and told to start
     STOPPING = "stopping"  # the ranks were asked to stop at a step boundary

@@ -148,6 +148,13 @@ class RunDir:
         with self._unless_removed():
             write_durably(self.path / name, json.dumps(record, indent=1).encode(), private=private)
 
+    def record_cancel(self, *, now: bool) -> None:
+        """Write the record of a cancel, on a full disk with room that the run's agents have kept for it."""
+        from orchestrator.protocol.cancelling import record_cancel  # noqa: PLC0415 (`orch status` does without)
+
+        with self._unless_removed(), _said_of(self.path / "cancel.json"):
+            record_cancel(self.path, {"now": now, "time": time.time()})
+
     def append_event(self, kind: str, **values: Any) -> None:
         """Append one event of the controlling side; several commands may do so at once."""
         event = {"kind": kind, "time": round(time.time(), 3), **values}
@@ -465,6 +472,8 @@ def tidy(run: RunDir) -> None:
         *left,
         run.path / "secrets.json",
         *run.path.glob("nodes/*/task.json"),
+        run.path / "reserve.json",
+        *run.path.glob("nodes/*/reserve.json"),
         *run.path.glob("nodes/*/events.jsonl.reserve"),
     ):
         with contextlib.suppress(OSError):

@@ -48,7 +48,7 @@ def verdict_of(
         return None  # an agent that lives, or may live, has not said its last word: perhaps nobody has heard its first
     started = any(node.state != NodeStatus.WAITING for node in nodes)
     if not started and not gone:
-        return None
+        return _cancelled_before_another_start(own)
     if not (ended and ended[-1]["outcome"] == Outcome.SUCCEEDED):
         from orchestrator.protocol.exits import successful_attempt  # noqa: PLC0415 (most runs end with that word)
 
@@ -78,6 +78,12 @@ def verdict_of(
     words = [_who_was_lost(nodes, own), *(event["reason"] for event in given_up[:1])]
     reason = "; ".join(word for word in words if word)
     return Verdict(Outcome.FAILED, Cause.INFRA, reason, hint=hint_for(reason, None, None), survivors=survivors)
+
+
+def _cancelled_before_another_start(own: list[Event]) -> Verdict | None:
+    """Return the verdict of a cancel that came before another start had any agent, as while machines are waited for."""
+    kinds = {event["kind"] for event in own}
+    return Verdict(Outcome.CANCELLED) if {EventKind.CANCEL, EventKind.RELAUNCH} <= kinds else None
 
 
 def _with_better_word(verdict: Verdict, by_node: Mapping[int, list[Event]]) -> Verdict:

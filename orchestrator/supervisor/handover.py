@@ -22,14 +22,17 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from orchestrator.backends import backend, kind_of
 from orchestrator.backends.base import Connecting
 from orchestrator.errors import BackendError, OrchError, PlacesTakenError, StoreError, UsageError
+from orchestrator.node.system.processes import identify
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.runs.store import RunDir
-from orchestrator.supervisor.start import begin_again, start_supervisor
+from orchestrator.supervisor.start import begin_again, continue_if_stopped, start_supervisor
 
 if TYPE_CHECKING:  # a submit of files that were read before must not wait for pydantic
     from orchestrator.specs.plan import LaunchPlan
 
 LOOK_SECONDS: Final = 1.0
+QUIET_SECONDS: Final = 2.0  # a supervisor that runs says something each second
+CHUNK: Final = 1 << 16
 STDIN: Final = 0
 ERRORS: Final = {each.__name__: each for each in (OrchError, UsageError, BackendError, PlacesTakenError, StoreError)}
 
@@ -41,7 +44,7 @@ class Handover:
         self.log = root / "supervisor.log"
         self.socket, its = socket.socketpair()
         with its:
-            start_supervisor(root, without, stdin=its.fileno(), starts=kind)
+            self.pid = start_supervisor(root, without, stdin=its.fileno(), starts=kind)
 
     def start(
         self, run: RunDir, plan: LaunchPlan, secrets: Mapping[str, str], on_awaited: Callable[[list[str]], None]
@@ -53,14 +56,27 @@ class Handover:
         asked = {"run": str(run.path), "plan": plan.to_json(), "secrets": dict(secrets)}
         with contextlib.suppress(ConnectionError):  # said below: the same as an end without an answer
             self.socket.sendall(json.dumps(asked).encode() + b"\n")
-            with self.socket.makefile("rb") as answers:
-                for answer in map(json.loads, answers):
-                    if "awaited" not in answer:
-                        return _raise_if_refused(answer)
-                    on_awaited(answer["awaited"])
+            for answer in map(json.loads, self._answers()):
+                if "awaited" not in answer:
+                    return _raise_if_refused(answer)
+                on_awaited(answer["awaited"])
         raise BackendError(
             "the supervisor, which starts the run, has ended before that was done", f"see {self.log}", transient=True
         )
+
+    def _answers(self) -> Iterator[bytes]:
+        """Yield the supervisor's lines. A supervisor that was stopped (SIGSTOP) continues: nobody else knows of it."""
+        ready, buffered = select.poll(), b""
+        ready.register(self.socket, select.POLLIN)
+        while True:
+            *lines, buffered = buffered.split(b"\n")
+            yield from lines
+            if not ready.poll(1000 * QUIET_SECONDS):
+                continue_if_stopped(identify(self.pid))
+            elif data := self.socket.recv(CHUNK):
+                buffered += data
+            else:
+                return
 
     def __enter__(self) -> Self:
         return self

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -194,4 +193,4 @@ def stop(run: RunDir, search: Search, seen: Seen) -> None:
         f"stopped by its search at step {seen.step}: with {search.metric} {seen.value:.6g} it was not among the best"
     )
     run.append_event(EventKind.CANCEL, now=False, reason=reason)  # who was killed after this does it once more
-    run.write("cancel.json", {"now": False, "time": time.time()})
+    run.record_cancel(now=False)

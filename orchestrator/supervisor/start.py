@@ -69,8 +69,12 @@ def supervisor_of(root: Path) -> Process | None:
 
 
 def continue_supervisor(root: Path) -> None:
-    """Let a supervisor go on that was stopped (SIGSTOP): it holds the lock, and nobody else would end a run."""
-    process = supervisor_of(root)
+    """Let a supervisor continue that was stopped (SIGSTOP): it holds the lock, and nobody else would end a run."""
+    continue_if_stopped(supervisor_of(root))
+
+
+def continue_if_stopped(process: Process | None) -> None:
+    """Send CONT to a process that is stopped."""
     if process is not None and state_of(process.pid) in STOPPED:
         send_signal(process, signal.SIGCONT)
 
@@ -90,8 +94,8 @@ def is_attended(root: Path) -> bool:
         return not is_free
 
 
-def start_supervisor(root: Path, without: Iterable[str] = (), *, starts: str = "", stdin: int | None = None) -> None:
-    """Start the background process, unless one runs; it outlives the terminal, and needs nobody's secrets.
+def start_supervisor(root: Path, without: Iterable[str] = (), *, starts: str = "", stdin: int | None = None) -> int:
+    """Start the background process, unless one runs, and return its pid. It outlives the terminal and gets no secret.
 
     starts: the kind of backend of a run that it is to start itself; the request for it is read from `stdin`.
     """
@@ -113,6 +117,7 @@ def start_supervisor(root: Path, without: Iterable[str] = (), *, starts: str = "
             start_new_session=True,
         )
     child.returncode = 0  # nobody waits for it here
+    return child.pid
 
 
 def begin_again() -> NoReturn:

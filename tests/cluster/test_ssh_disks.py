@@ -58,5 +58,21 @@ def test_a_full_disk_costs_no_checkpoint_that_was_there_and_is_named(lab: Lab) -
     )
 
 
+def test_a_machine_whose_disk_is_full_at_another_start_is_replaced_by_a_spare(lab: Lab) -> None:
+    home = "/home/alice/.orch"
+    lab.control.output("n2", "mkdir", home)
+    options = f"size=96m,mode=700,uid={_alice()},gid={_alice()}"
+    lab.control.output("n2", "mount", "-t", "tmpfs", "-o", options, "tmpfs", home, user="root")
+    lab.control.undo.callback(lab.control.output, "n2", "umount", home, user="root")
+    run = training(lab, spares=["n3"])
+    lab.control.output("n2", "dd", "if=/dev/zero", f"of={home}/filler", "bs=1M", "count=64")
+    kill(lab.agents("n2"))
+    assert_it_went_on(lab, run)
+    (replaced,) = lab.events(run, "replaced")
+    assert (replaced["host"], replaced["by"]) == ("n2", "n3")
+    assert "MiB left" in replaced["why"]
+    lab.assert_nothing_left(run, ("n1", "n3"), away="n2")
+
+
 def _alice() -> int:
     return next(person.uid for person in PEOPLE if person.name == "alice")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from orchestrator.backends.places.waiting import Machines, Need, Waiting
+from orchestrator.backends.remote.hosts import all_of
 from orchestrator.backends.settings import Host, SshSettings, remote_folder
 from orchestrator.errors import BackendError, PlacesTakenError
 from orchestrator.protocol.places.devices import VISIBLE, Device, named_by, why_not
@@ -132,15 +133,13 @@ def needs_of(
     tasks: tuple[NodeTask, ...],
     hellos: Mapping[int, Mapping[str, Any]],
 ) -> dict[int, Need]:
-    """Return what each node's ranks hold of its machine; BackendError where it can't be what the job says."""
+    """Return what each node's ranks hold of its machine. Raises MachinesError if it can't be what the job says."""
     found = {}
     for node, host in hosts.items():
         try:
             found[node] = need_of(tasks[node], hellos[node], settings.slots) if settings.leases else Need()
         except ValueError as error:
-            raise BackendError(
-                f"{host.name}: {error}", f"change {VISIBLE} in the job's env, or leave it out"
-            ) from error
+            raise all_of({node: BackendError(f"{host.name}: {error}", VISIBLE_HINT)}) from error
     return found
 
 

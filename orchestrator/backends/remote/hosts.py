@@ -16,6 +16,14 @@ M = TypeVar("M")
 T = TypeVar("T")
 
 
+class MachinesError(BackendError):
+    """Errors of several machines as one error; `by_number` has the error of each machine."""
+
+    def __init__(self, message: str, hint: str, by_number: Mapping[int, BackendError]) -> None:
+        super().__init__(message, hint, transient=all(error.transient for error in by_number.values()))
+        self.by_number = by_number
+
+
 def connections() -> ConnectionPool:
     """Return a connection pool whose machines are sent the node archive as it is kept in the state folder."""
     from orchestrator.runs.store import state_root  # noqa: PLC0415 (as above)
@@ -73,11 +81,10 @@ def _called(machine: object, number: int) -> str:
     return f"node {number}"
 
 
-def all_of(failed: Mapping[int, BackendError]) -> BackendError:
+def all_of(failed: Mapping[int, BackendError]) -> MachinesError:
     """Return one error for those of several machines: a line for each thing that is wrong, and every hint once."""
     errors = [failed[number] for number in sorted(failed)]
     hints = list(dict.fromkeys(error.hint for error in errors if error.hint))
     hints = hints if len(hints) < FOLD_FROM else folded(hints)  # try: ssh n[1-62]
-    transient = all(error.transient for error in errors)
     lines = by_words((host, words) for host, _, words in (error.message.partition(": ") for error in errors))
-    return BackendError("\n".join(lines), "\n".join(hints), transient=transient)
+    return MachinesError("\n".join(lines), "\n".join(hints), failed)

@@ -13,6 +13,7 @@ from typing import Any, Final
 from orchestrator.backends.remote.checkpoints import give_checkpoint
 from orchestrator.backends.remote.contents import missing_on
 from orchestrator.backends.remote.given import Given, give
+from orchestrator.backends.remote.hosts import MachinesError
 from orchestrator.backends.replay_stage import Order, replay_argv
 from orchestrator.backends.settings import profile_of
 from orchestrator.errors import BackendError
@@ -60,11 +61,13 @@ def check_shared(sessions: Mapping[int, Session], task: NodeTask, workdir: str) 
     path, word = f"{task.run_dir}/shared", secrets.token_hex(8).encode()
     first = sessions[0].address.host
     sessions[0].call("write_file", word, path=path)
-    apart = [each.address.host for each in sessions.values() if _content(each, path) != word]
+    apart = {node: each.address.host for node, each in sessions.items() if _content(each, path) != word}
     if apart:
-        raise BackendError(
-            f"{', '.join(apart)}: {workdir} is not the folder that {first} has there, though the profile says shared",
+        what = f"{workdir} is not the folder that {first} has there, though the profile says shared"
+        raise MachinesError(
+            f"{', '.join(apart.values())}: {what}",
             "set shared: false in the profile, or workdir to a folder that all nodes share",
+            {node: BackendError(f"{host}: {what}") for node, host in apart.items()},
         )
 
 
@@ -95,17 +98,46 @@ def stage_replay(
 def prepare_node(
     session: Session, run: RunDir, task: NodeTask, workdir: str, given: Given | None, *, is_new: bool
 ) -> dict[str, Any]:
-    """Return what the machine says of itself, once it can take part and has all it needs; BackendError otherwise.
+    """Send the machine all that its agent needs, and return its `hello`. Raises BackendError if it can't take part.
 
-    One that takes a lost machine's place (`is_new`) is given what that one had recorded, and goes on writing there.
-    `given` is a checkpoint for it.
+    is_new: the machine takes the place of a lost machine, so it gets the records of the lost machine and appends to
+    them. given: a checkpoint for it.
+    """
+    asked = time.time()
+    hello = check_machine(session, run, task, workdir)
+    ahead = hello["time"] - (asked + hello["answered"]) / 2
+    if abs(ahead) > CLOCKS_DIFFER:
+        _record_clock(run, task, session.address.host, round(ahead, 3))
+    if task.container is not None:  # an image may have to be pulled, however long that takes
+        session.call("container", task_json(replace(task, credentials="", secrets={})), timeout=None)
+    send_code(session, run, workdir, task.code_dir)
+    if is_new:
+        names = [f"nodes/{task.node_rank}/{name}" for name in ("events.jsonl", "samples.jsonl", "metrics.jsonl")]
+        names += ["metrics.jsonl"] if task.node_rank == 0 else []
+        for name in names:
+            if (run.path / name).exists():
+                session.call("write_file", read_regular(run.path / name, MOST_LINES), path=f"{task.run_dir}/{name}")
+    if given is not None:
+        give(session, run, given)
+    return hello
+
+
+def _record_clock(run: RunDir, task: NodeTask, host: str, ahead: float) -> None:
+    """Record once in a start how far the machine's clock is ahead, however often that start is tried."""
+    values = {"of": task.node_rank, "start": task.start, "host": host}
+    known = (each for each in run.events() if each["kind"] == EventKind.CLOCK)
+    if not any(values.items() <= each.items() and abs(each["ahead"] - ahead) < CLOCKS_DIFFER for each in known):
+        run.append_event(EventKind.CLOCK, **values, ahead=ahead)
+
+
+def check_machine(session: Session, run: RunDir, task: NodeTask, workdir: str) -> dict[str, Any]:
+    """Return the machine's `hello`, with the time here when it `answered`. Raises BackendError if it can't take part.
+
+    Nothing is sent to the machine.
     """
     host = session.address.host
-    asked = time.time()
     hello, _ = session.call("hello", workdir=workdir, shared_parent=bool(profile_of(run).get("shared_parent")))
-    ahead = hello["time"] - (asked + time.time()) / 2
-    if abs(ahead) > CLOCKS_DIFFER:
-        run.append_event(EventKind.CLOCK, of=task.node_rank, start=task.start, host=host, ahead=round(ahead, 3))
+    hello["answered"] = time.time()
     if "nccl" in task.backend and hello["gpus"] < (task.nproc or 1):
         raise BackendError(
             f"{host}: it has {hello['gpus']} GPUs for {task.nproc or 1} ranks with nccl",
@@ -123,18 +155,6 @@ def prepare_node(
         )
     if hello["free"] < LEAST_FREE:
         raise BackendError(f"{host}: {hello['workdir']} has only {hello['free'] >> 20} MiB left", "make room there")
-    if task.container is None:
-        if task.python != SERVER_PYTHON:  # which has just answered
-            session.call("interpreter", python=task.python, versions=False)
-    else:  # an image may have to be pulled, however long that takes
-        session.call("container", task_json(replace(task, credentials="", secrets={})), timeout=None)
-    send_code(session, run, workdir, task.code_dir)
-    if is_new:
-        names = [f"nodes/{task.node_rank}/{name}" for name in ("events.jsonl", "samples.jsonl", "metrics.jsonl")]
-        names += ["metrics.jsonl"] if task.node_rank == 0 else []
-        for name in names:
-            if (run.path / name).exists():
-                session.call("write_file", read_regular(run.path / name, MOST_LINES), path=f"{task.run_dir}/{name}")
-    if given is not None:
-        give(session, run, given)
+    if task.container is None and task.python != SERVER_PYTHON:  # python3 itself has just answered
+        session.call("interpreter", python=task.python, versions=False)
     return hello

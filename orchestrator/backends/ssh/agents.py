@@ -32,9 +32,10 @@ def start_agents(
     tasks: tuple[NodeTask, ...],
     plan_nodes: tuple[int, ...],
 ) -> None:
-    """Start the agents of one start of the run on these hosts; BackendError names each that can't take part.
+    """Start the agents of one start of the run on these hosts. MachinesError names each host that can't take part.
 
-    `plan_nodes` says which of the plan's nodes each of them is. Nothing is started while one can't take part.
+    plan_nodes: which of the plan's nodes each host is. No agent is started while a host can't take part. If an agent
+    of another start than the first can't be started, then the agents that were started are ended.
     """
     from orchestrator.backends.environments import with_environment  # noqa: PLC0415 (only a start needs it)
     from orchestrator.backends.remote.given import checkpoint_to_give  # noqa: PLC0415 (loads fabric)
@@ -67,6 +68,9 @@ def start_agents(
         )
         handle = Handle.of_start(before, start, tuple(hosts[node] for node in sorted(hosts)), plan_nodes)
         handle.write(run)
+        # Whoever cancels the run looks for this handle after the cancel was recorded: one of the two sees the other.
+        if start > 0 and is_cancelled(run):
+            raise BackendError("the run was cancelled before its agents were started again", transient=True)
 
         def start_one(node: int, host: Host) -> tuple[int, int]:
             task = task_json(tasks[node])
@@ -76,6 +80,9 @@ def start_agents(
         agents, failed = on_all(start_one, hosts)
         state = HandleState.INTENT if failed else HandleState.SUBMITTED
         replace(handle, state=state, agents=agents).write(run)
+        if failed and start > 0:
+            _take_back(pool, run, workdir, tasks, {node: hosts[node] for node in agents})
+            replace(handle, agents={}).write(run)
         if failed:
             raise all_of(failed)
 
@@ -96,6 +103,24 @@ def listed_twice(hosts: Mapping[int, Host], hellos: Mapping[int, Mapping[str, An
             hint = "list each machine once in hosts:; nproc_per_node: says how many ranks it has"
             errors[node] = BackendError(f"{hosts[node].name}: {said}", hint)
     return errors
+
+
+def _take_back(
+    pool: ConnectionPool, run: RunDir, workdir: str, tasks: tuple[NodeTask, ...], hosts: Mapping[int, Host]
+) -> None:
+    """End these agents, because the start is tried again with other machines, which they would not find."""
+    remote = remote_folder(run)
+
+    def end(node: int, host: Host) -> None:
+        session = pool.session(host.address, workdir)
+        session.call("clean_up", run_dir=remote, run_id=run.run_id, node=node, agent=None, undo=tasks[node].start)
+
+    on_all(end, hosts)  # a machine that is lost meanwhile is found lost by the next try
+
+
+def is_cancelled(run: RunDir) -> bool:
+    """Tell whether a cancel is recorded, so that no agent may be started any more."""
+    return (run.path / "cancel.json").exists()
 
 
 def leader_addresses(host: Host, hello: Mapping[str, Any]) -> tuple[str, ...]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from orchestrator.backends.remote.given import newest_here, newest_there, with_given_checkpoint
-from orchestrator.backends.remote.hosts import on_all
+from orchestrator.backends.remote.hosts import MachinesError, on_all
 from orchestrator.backends.remote.transfer import Copy, update_all
+from orchestrator.backends.remote.upload import SERVER_PYTHON, check_machine
 from orchestrator.backends.settings import Host, SshSettings, profile_of, remote_folder
-from orchestrator.backends.ssh.agents import start_agents
+from orchestrator.backends.ssh.agents import is_cancelled, start_agents
 from orchestrator.backends.ssh.handle import SECRETS, read_handle
 from orchestrator.backends.ssh.liveness import unreachable_nodes
 from orchestrator.backends.ssh.ways import cut_off
@@ -24,49 +27,69 @@ from orchestrator.protocol.task import NodeTask, apart
 from orchestrator.runs.restarts.relaunch import Relaunch, budget_left
 from orchestrator.runs.state import Event
 from orchestrator.runs.store import RunDir
+from orchestrator.runs.verdict import items
 from orchestrator.transport.credentials import credentials_for, entrusted
 from orchestrator.transport.pool import ConnectionPool
 
 
 def relaunch(run: RunDir, pool: ConnectionPool, again: Relaunch) -> bool:
-    """Start the agents anew, where enough machines answer; BackendError names those that can't take part.
+    """Start the agents again on enough machines. Return False while machines are waited for, and after a cancel.
 
-    False where machines are waited for.
+    A machine that refuses, for whatever reason, counts as lost, and the others are chosen anew without it.
     """
     settings = SshSettings.of(profile_of(run))
-    by_plan_node = machines(run, pool, settings, again)
-    if by_plan_node is None:
+    plan = run.read("plan.json") or {}
+    planned = apart(plan.get("shared", {}), plan["tasks"])
+
+    def check(number: int, host: Host) -> None:
+        task = replace(planned[number], python=_python_of(host, settings))
+        check_machine(pool.session(host.address, settings.workdir), run, task, settings.workdir)
+
+    if is_cancelled(run):
         return False
-    order = in_order(by_plan_node, _newest_of_each(run, pool, settings, by_plan_node), newest_here(run))
-    _bring_logs_of_renumbered(run, pool, settings, order)
-    hosts = {node: by_plan_node[plan_node] for node, plan_node in enumerate(order)}
-    start_agents(pool, run, settings, hosts, _tasks(run, settings, again, order, hosts), tuple(order))
-    return True
+    refused: dict[Host, BackendError] = {}
+    while (by_plan_node := machines(run, pool, settings, again, check, refused)) is not None:
+        order = in_order(by_plan_node, _newest_of_each(run, pool, settings, by_plan_node), newest_here(run))
+        _bring_logs_of_renumbered(run, pool, settings, order)
+        hosts = {node: by_plan_node[plan_node] for node, plan_node in enumerate(order)}
+        tasks = _tasks(run, planned, settings, again, order, hosts)
+        try:
+            start_agents(pool, run, settings, hosts, tasks, tuple(order))
+        except MachinesError as error:
+            refused |= {hosts[node]: each for node, each in error.by_number.items()}
+        else:
+            return True
+    return False
 
 
-def machines(run: RunDir, pool: ConnectionPool, settings: SshSettings, again: Relaunch) -> dict[int, Host] | None:
+def machines(
+    run: RunDir,
+    pool: ConnectionPool,
+    settings: SshSettings,
+    again: Relaunch,
+    check: Callable[[int, Host], object],
+    refused: Mapping[Host, BackendError] = MappingProxyType({}),
+) -> dict[int, Host] | None:
     """Return the machine of each of the plan's nodes that takes part in the next start; None while one is waited for.
 
-    A spare takes the place of one that is out of reach, that the others can't reach, or whose GPU failed. Without a
-    spare the start goes on with those that are there, if the profile's `min_nodes` lets it; one whose GPU failed is
-    there. A machine that was left out before, and is back, takes part again.
+    A machine is lost if it is out of reach, if the others can't reach it, if `check` raises BackendError for it, or if
+    this start was `refused` by it. Another machine takes its place, and also the place of a machine whose GPU failed.
+    Without another machine the start has fewer nodes, if the profile's `min_nodes` allows that; a machine whose GPU
+    failed then takes part. A machine that was left out before, and is back, takes part again.
     """
     handle = read_handle(run)
     assert handle is not None
     before = handle.by_plan_node
     hosts = {number: before.get(number, host) for number, host in enumerate(settings.hosts)}
     known = {handle.plan_nodes[node] for node in unreachable_nodes(run)}
-
-    def ask(_: int, host: Host) -> Any:
-        session = pool.session(host.address, settings.workdir)
-        return session.call("hello", workdir=settings.workdir, shared_parent=settings.shared_parent)
-
-    _, lost = on_all(ask, {number: host for number, host in hosts.items() if number not in known})
-    lost |= {number: BackendError(f"{hosts[number].name}: out of reach", transient=True) for number in known}
-    free = list(_free_spares(settings, hosts))
+    lost = {number: BackendError(f"{hosts[number].name}: out of reach", transient=True) for number in known}
+    lost |= {number: refused[host] for number, host in hosts.items() if host in refused}
+    lost |= on_all(check, {number: host for number, host in hosts.items() if number not in lost})[1]
+    free = [host for host in free_machines(settings, hosts.values(), handle.former) if host not in refused]
     failed = nodes_with_failed_gpus(run.events(), again) if handle.start < again.start else set()
     bad = {handle.plan_nodes[node] for node in failed} - set(lost)
-    lost |= {number: BackendError(f"{hosts[number].name}: its GPU failed") for number in bad if free}
+    has_spares = any(host not in handle.former for host in free)
+    lost |= {number: BackendError(f"{hosts[number].name}: its GPU failed") for number in bad if has_spares}
 
     def cut() -> dict[int, BackendError]:
         there = {number: host for number, host in hosts.items() if number not in lost}
@@ -81,8 +104,8 @@ def machines(run: RunDir, pool: ConnectionPool, settings: SshSettings, again: Re
             while number in lost and free:
                 spare = free.pop(0)
                 with contextlib.suppress(BackendError):
-                    ask(number, spare)
-                    _record_replaced(run, again, number, hosts[number], spare, replaced)
+                    check(number, spare)
+                    _record_replaced(run, again, number, hosts[number], spare, replaced, lost[number].message)
                     hosts[number] = spare
                     del lost[number]
         lost |= cut()
@@ -94,8 +117,9 @@ def machines(run: RunDir, pool: ConnectionPool, settings: SshSettings, again: Re
     if left >= (settings.min_nodes or len(hosts)):
         if [each.get("hosts") for each in _said(run, EventKind.GOING_ON_WITHOUT, again)[-1:]] != [sorted(names)]:
             run.append_event(
-                EventKind.GOING_ON_WITHOUT, start=again.start, hosts=sorted(names), nodes=left, of=len(hosts)
-            )
+                EventKind.GOING_ON_WITHOUT, start=again.start, hosts=sorted(names), nodes=left, of=len(hosts),
+                why=[names[name] for name in sorted(names)],
+            )  # fmt: skip
         return {number: host for number, host in hosts.items() if number not in lost}
     _wait_for(run, again, names, settings.node_wait)
     return None
@@ -109,10 +133,12 @@ def nodes_with_failed_gpus(events: Iterable[Event], again: Relaunch) -> set[int]
     return {node for node, error in found if type(node) is int and error is not None and error.blame is Blame.MACHINE}
 
 
-def _record_replaced(run: RunDir, again: Relaunch, number: int, host: Host, spare: Host, said: dict[Any, Any]) -> None:
-    """Record it where that is not what has been `said` last of this node, which is known from then on."""
+def _record_replaced(
+    run: RunDir, again: Relaunch, number: int, host: Host, spare: Host, said: dict[Any, Any], why: str
+) -> None:
+    """Record that the spare takes the host's place, unless that is the last replacement `said` of this node."""
     if said.get(number) != spare.name:
-        run.append_event(EventKind.REPLACED, start=again.start, lost=number, host=host.name, by=spare.name)
+        run.append_event(EventKind.REPLACED, start=again.start, lost=number, host=host.name, by=spare.name, why=why)
         said[number] = spare.name
 
 
@@ -141,14 +167,20 @@ def _said(run: RunDir, kind: str, again: Relaunch) -> list[dict[str, Any]]:
 
 
 def _wait_for(run: RunDir, again: Relaunch, lost: Mapping[str, str], limit: float) -> None:
-    """Say once who is waited for; end the run when that has lasted for the profile's node_wait."""
-    said = _said(run, "waiting_for_hosts", again)
-    if not said:
-        run.append_event("waiting_for_hosts", start=again.start, hosts=sorted(lost), why=list(lost.values()))
-    elif time.time() - said[0].get("time", 0.0) > limit:
+    """Record who is waited for and why, each reason once. End the run after the profile's node_wait."""
+    said, hosts = _said(run, EventKind.WAITING_FOR_HOSTS, again), sorted(lost)
+    why = [lost[host] for host in hosts]
+    if not any(each.get("hosts") == hosts and _alike(each.get("why"), why) for each in said):
+        run.append_event(EventKind.WAITING_FOR_HOSTS, start=again.start, hosts=hosts, why=why)
+    if said and time.time() - said[0].get("time", 0.0) > limit:
         names, reasons = ", ".join(sorted(lost)), "; ".join(lost.values())
-        why = f"{again.reason}; {names} did not come back within {limit:g} s ({reasons})"
-        run.append_event("submit_failed", reason=why)
+        reason = f"{again.reason}; {names} did not come back within {limit:g} s ({reasons})"
+        run.append_event(EventKind.SUBMIT_FAILED, reason=reason)
+
+
+def _alike(said: Any, why: list[str]) -> bool:
+    """Tell whether these are the same reasons but for numbers, such as how much room is left."""
+    return [re.sub(r"\d+", "", str(each)) for each in items(said)] == [re.sub(r"\d+", "", each) for each in why]
 
 
 def _bring_logs_of_renumbered(run: RunDir, pool: ConnectionPool, settings: SshSettings, order: list[int]) -> None:
@@ -170,18 +202,22 @@ def _bring_logs_of_renumbered(run: RunDir, pool: ConnectionPool, settings: SshSe
 
 
 def _tasks(
-    run: RunDir, settings: SshSettings, again: Relaunch, order: list[int], hosts: Mapping[int, Host]
+    run: RunDir,
+    planned: Sequence[NodeTask],
+    settings: SshSettings,
+    again: Relaunch,
+    order: list[int],
+    hosts: Mapping[int, Host],
 ) -> tuple[NodeTask, ...]:
-    """Return what the nodes are told now: with credentials of this start, and what is left of the budgets."""
-    plan, kept = run.read("plan.json") or {}, run.read(SECRETS) or {}
-    planned = apart(plan.get("shared", {}), plan["tasks"])
-    retry, has_spares = budget_left(planned[0].retry, run.events()), bool(_free_spares(settings, hosts))
+    """Return the nodes' tasks, with credentials of this start and with what is left of the budgets."""
+    kept, taken = run.read(SECRETS) or {}, set(hosts.values())
+    retry, has_spares = budget_left(planned[0].retry, run.events()), any(each not in taken for each in settings.spares)
     tasks = tuple(
         replace(
             planned[plan_node],
             node_rank=node,
             nnodes=len(order),
-            python=hosts[node].python or settings.python or "python3",
+            python=_python_of(hosts[node], settings),
             start=again.start,
             attempt=again.attempt,
             retry=retry,
@@ -194,10 +230,17 @@ def _tasks(
     )
 
 
-def _free_spares(settings: SshSettings, hosts: Mapping[int, Host]) -> tuple[Host, ...]:
-    """Return the spares that are no node's machine."""
-    taken = set(hosts.values())
-    return tuple(spare for spare in settings.spares if spare not in taken)
+def free_machines(settings: SshSettings, taken: Collection[Host], former: Collection[Host] = ()) -> list[Host]:
+    """Return the profile's machines that no node uses: first the spares, last those of `former` starts. Pure.
+
+    A machine that a spare has replaced is such a machine: it may be back by now.
+    """
+    free = [host for host in (*settings.spares, *settings.hosts) if host not in taken]
+    return sorted(free, key=lambda host: host in former)
+
+
+def _python_of(host: Host, settings: SshSettings) -> str:
+    return host.python or settings.python or SERVER_PYTHON
 
 
 def credentials_of(run: RunDir, kept: Mapping[str, Any], again: Relaunch, nnodes: int) -> str:

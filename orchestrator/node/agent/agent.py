@@ -39,7 +39,9 @@ from orchestrator.node.system.host import (
 )
 from orchestrator.node.system.orphans import adopt_orphans
 from orchestrator.node.system.processes import end_descendants, end_marked, identify
-from orchestrator.node.system.threads import in_thread
+from orchestrator.node.system.shortages import shortage
+from orchestrator.node.system.threads import in_thread, keep_a_thread
+from orchestrator.protocol.cancelling import keep_room_for_cancel
 from orchestrator.protocol.checkpoints.formats import Format
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.files import write_json
@@ -83,6 +85,7 @@ class Agent:
 
     async def run(self) -> int:
         """Take part in the gang until its end; the exit code is the same on all nodes."""
+        keep_a_thread()
         os.makedirs(output_folder(self.task.run_dir), exist_ok=True)
         self._introduce_to_record()
         adopt_orphans()
@@ -116,10 +119,12 @@ class Agent:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            self.inbox.put_nowait(("bug", {"error": f"{type(error).__name__}: {error}"}))
+            lack = shortage(error)
+            words = f"an error in orch's agent itself: {type(error).__name__}: {error}"
+            self.inbox.put_nowait(("bug", {"reason": f"{socket.gethostname()}: {lack}" if lack else words}))
 
     async def _from_bug(self, message: Message) -> None:
-        self._give_up("failed", "infra", f"an error in orch's agent itself: {message['error']}")
+        self._give_up("failed", "infra", message["reason"])
 
     def _tell(self, message: Message) -> None:
         """Tell the leader, as soon as there is one."""
@@ -135,6 +140,7 @@ class Agent:
         host = socket.gethostname()
         identity = {"pid": os.getpid(), "started": me.started if me else 0, "host": host}
         write_json(f"{self.node_dir}/agent.json", {**identity, "start": self.task.start}, durable=False)
+        keep_room_for_cancel(self.node_dir)
         python = ".".join(map(str, sys.version_info[:3]))
         self.events.write(
             "agent_started",

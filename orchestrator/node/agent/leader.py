@@ -181,6 +181,9 @@ class Leader:
     exits: list[Message] = field(default_factory=list)
     exits_on: dict[int, list[Message]] = field(default_factory=dict)  # the same ones, of each node
     lost: dict[int, str] = field(default_factory=dict)  # and why
+    deserters: set[int] = field(default_factory=set)  # the nodes that were lost while this process did not run
+    slept: float = 0.0  # for how long this process did not run, the last time, until it `woke`
+    woke: float = 0.0
     stop_reason: StopReason | None = None
     settle_at: float | None = None
     restarts: list[str] = field(default_factory=list)  # their causes
@@ -249,10 +252,15 @@ class Leader:
     def _count_out(self, node: int, reason: str, now: float) -> None:
         if self.phase is Phase.ENDED or node in self.lost:
             return
+        self._notice_sleep(now)  # the end of a connection may be seen before the next tick
         self.lost[node] = reason
         self.in_use.discard(node)
         self.standstill.drop(node)
-        self.record("lost_node", lost=node, host=self.task.hosts[node], reason=reason)
+        asleep: Message = {}
+        if self.slept > self.task.link_timeout and now - self.woke <= self.task.link_timeout:
+            self.deserters.add(node)
+            asleep = {"slept": round(self.slept, 1)}
+        self.record("lost_node", lost=node, host=self.task.hosts[node], reason=reason, **asleep)
         if self.phase in (Phase.RUNNING, Phase.STOPPING):
             if not self._ended_well(node):  # else nobody misses it
                 self._stop(StopReason.FAILURE, FAILURE_GRACE)
@@ -268,14 +276,22 @@ class Leader:
             self._end("failed", "infra", self._who_was_lost())
 
     def _who_was_lost(self) -> str:
-        """Return which nodes were lost and why, in words: a rack that loses power is one thing to say."""
+        """Return which nodes were lost and why, in words. Nodes with the same reason are named together.
+
+        Nodes that left while node 0 did not run, for longer than a node may be silent, are not to blame: node 0 is.
+        """
         together: dict[str, list[int]] = {}
         for node, reason in sorted(self.lost.items()):
-            together.setdefault(reason, []).append(node)
-        return "; ".join(
+            if node not in self.deserters:
+                together.setdefault(reason, []).append(node)
+        words = []
+        if self.deserters:
+            left = f"{self._names(sorted(self.deserters))} left it"
+            words = [f"{self._name(0)} did not run for {self.slept:.0f} s (stopped, or suspended), and {left}"]
+        return "; ".join(words + [
             f"{self._names(nodes)} {'was' if len(nodes) == 1 else 'were'} lost: {reason}"
             for reason, nodes in together.items()
-        )
+        ])  # fmt: skip
 
     def _ended_well(self, node: int) -> bool:
         """Tell whether all ranks of the node have exited well; a later loss of the node does not change that."""
@@ -284,11 +300,10 @@ class Leader:
 
     def tick(self, now: float) -> None:
         """Act on whatever time-outs have passed."""
-        late, self.ticked = now - self.ticked, now
         if self.phase is Phase.ENDED:
+            self.ticked = now
             return
-        if late > HEARTBEAT_SECONDS:
-            self._slept(late, now)
+        self._notice_sleep(now)
         self._watch_stalls(now)
         for node, when in list(self.seen.items()):
             if now - when > self.task.link_timeout and node not in self.lost:
@@ -304,8 +319,12 @@ class Leader:
             self.record("time_limit", seconds=self.task.time_limit)
             self._stop(StopReason.TIMEOUT, self.task.grace)
 
-    def _slept(self, late: float, now: float) -> None:
-        """Move all deadlines: this process did not run meanwhile (stopped, suspended), and could hear nobody."""
+    def _notice_sleep(self, now: float) -> None:
+        """Move all deadlines if this process did not run since the last tick (stopped, suspended): it heard nobody."""
+        late, self.ticked = now - self.ticked, now
+        if late <= HEARTBEAT_SECONDS:
+            return
+        self.slept, self.woke = late, now
         self.record("slept", seconds=round(late, 1))
         self.seen = {node: min(now, when + late) for node, when in self.seen.items()}
         self.started += late

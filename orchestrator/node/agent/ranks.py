@@ -24,6 +24,7 @@ from orchestrator.node.agent.start_watch import StartWatch
 from orchestrator.node.container.engine import EngineError
 from orchestrator.node.container.prepare import container_id, pinned, refusal
 from orchestrator.node.environments.folder import BrokenEnvironmentError, hold
+from orchestrator.node.system.cgroup import oom_kills
 from orchestrator.node.system.event_log import EventLog
 from orchestrator.node.system.gpus.devices import gpus
 from orchestrator.node.system.host import interface_problem, network_here
@@ -32,6 +33,7 @@ from orchestrator.node.system.kernel_log import words_on_gpus
 from orchestrator.node.system.orphans import reap_orphans
 from orchestrator.node.system.own_folder import OwnFolder
 from orchestrator.node.system.processes import STOPPED, end_marked, state_of
+from orchestrator.node.system.shortages import shortage
 from orchestrator.node.system.threads import in_thread
 from orchestrator.protocol.checkpoints.checksum import installed
 from orchestrator.protocol.checkpoints.search import Saved
@@ -83,6 +85,7 @@ class Ranks:
         self.master_port, self.unused_port = 0, 0  # unused_port: the store's, as long as no process has connected to it
         self.launcher = launcher_process.LauncherProcess(self.task, hear)
         self.is_launcher_gone = False
+        self.oom_kills = oom_kills()  # before this attempt
         self.stop_deadline: float | None = None
         self.resumable: dict[str, Saved] = {}  # checkpoints that this attempt may go on from
         watched = [task.run_dir, task.code_dir, self.node_dir]
@@ -102,8 +105,12 @@ class Ranks:
             await self.launcher.start(self.nproc, self.attempt)
         except (InputError, EngineError, BrokenEnvironmentError) as error:
             self._trouble(str(error), "infra")
-        except OSError as error:
-            self._trouble(f"the launcher can't be started with {self.task.python}: {error}", "user_error")
+        except (OSError, RuntimeError, MemoryError) as error:
+            lack = shortage(error)
+            if not lack and not isinstance(error, OSError):
+                raise
+            cause = "infra" if lack else "user_error"
+            self._trouble(f"the launcher can't be started with {self.task.python}: {lack or error}", cause)
 
     def _trouble(self, reason: str, cause: str, tail: Sequence[str] = ()) -> None:
         """Report to the record and to the leader that this node can't take part; `tail` is from its launcher's log."""
@@ -115,7 +122,7 @@ class Ranks:
     def prepare(self, attempt: int, store_addr: str) -> None:
         """Make ready for an attempt, with a new launcher where the last one is gone."""
         self.attempt, self.store_addr, self.stop_deadline = attempt, store_addr, None
-        self.heartbeats = HeartbeatReader(self.task.hang)
+        self.heartbeats, self.oom_kills = HeartbeatReader(self.task.hang), oom_kills()
         self._look_at_folders()
         if self.removed:
             self._trouble(f"{self.removed[0]} was removed during the run", "infra")
@@ -414,7 +421,8 @@ class Ranks:
             self._make_ready()
             return
         code = message["code"]
-        how = self.launcher.ended_for or _how_it_ended(code)
+        is_oom = code == -signal.SIGKILL and oom_kills() > self.oom_kills
+        how = self.launcher.ended_for or _how_it_ended(code, is_oom=is_oom)
         self.events.write("launcher_gone", code=code, tail=message["tail"])
         if not self.running and self.begun == self.attempt:
             await self._became_idle({})  # all its ranks had ended, so the launcher was no longer needed
@@ -434,14 +442,17 @@ class Ranks:
             error = {"type": "LauncherLost", "message": f"the launcher of this node {how}", "traceback": ""}
             report = {"rank": rank, "code": code if code > 0 else None, "signal": name or "SIGKILL",
                       "attempt": self.attempt, "error": error, "tail": message["tail"], "victim": False}  # fmt: skip
+            if is_oom:
+                report["oom"] = True
             self.events.write("rank_exit", **report)
             self.tell({"kind": "exit", **report})
         self.running, self.started = set(), Started(self.attempt)
         await self._became_idle({})
 
 
-def _how_it_ended(code: int) -> str:
-    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+def _how_it_ended(code: int, *, is_oom: bool) -> str:
+    by_whom = ", from the kernel: its cgroup ran out of memory" if is_oom else ""
+    return f"was killed by {signal.Signals(-code).name}{by_whom}" if code < 0 else f"ended with code {code}"
 
 
 def resolve_launcher(task: NodeTask) -> str:

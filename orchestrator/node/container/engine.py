@@ -20,6 +20,7 @@ from typing import Any
 
 from orchestrator.node.container.argv import ATTEMPT, DIR, ENGINES, NODE, OWNER, RUN
 from orchestrator.node.system.orphans import run
+from orchestrator.node.system.shortages import shortage
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.reading import MOST_WORD, read_json
 
@@ -196,7 +197,7 @@ def answer(argv: list[str], timeout: float) -> subprocess.CompletedProcess[str]:
     except FileNotFoundError as error:
         raise EngineError(f"it has no {argv[0]}: install it there, or set another runtime in the profile") from error
     except OSError as error:
-        raise EngineError(f"its {argv[0]} can't be started: {error.strerror}") from error
+        raise EngineError(f"its {argv[0]} can't be started: {shortage(error) or error.strerror}") from error
     except subprocess.TimeoutExpired as error:
         raise EngineError(f"its {argv[0]} did not answer '{argv[1]}' within {timeout:.0f} s") from error
 

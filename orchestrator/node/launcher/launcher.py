@@ -36,6 +36,7 @@ from orchestrator.node.system.gpus.devices import gpus
 from orchestrator.node.system.host import network_here
 from orchestrator.node.system.private import hold_umask
 from orchestrator.node.system.processes import ancestors, end_marked, state_of
+from orchestrator.node.system.shortages import shortage
 from orchestrator.node.system.signals import held_back, let_through
 from orchestrator.node.system.sockets import ANY_PORT, listen, port_of
 from orchestrator.protocol.checkpoints.checksum import installed
@@ -155,13 +156,16 @@ class Launcher:
         kind, me = order.pop("kind"), os.getpid()
         try:
             start: RankStart | None = getattr(self, f"_order_{kind}")(**order)
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             if os.getpid() != me:
                 raise  # a rank's process by now: its end is told like any rank's
+            lack = shortage(error)
             self._kill_ranks()
             what = {"prepare": "the port for the ranks can't be had", "go": "the ranks can't be started"}
-            where = f" ({error.filename})" if error.filename else ""
-            self.report("trouble", reason=f"{what.get(kind, kind)}: {error.strerror or error}{where}")
+            words = "Cannot allocate memory" if isinstance(error, MemoryError) else error.strerror or error
+            where = f" ({error.filename})" if isinstance(error, OSError) and error.filename else ""
+            more = f"; {lack}" if lack else ""
+            self.report("trouble", reason=f"{what.get(kind, kind)}: {words}{where}{more}")
             return None
         return start
 

@@ -17,6 +17,7 @@ from orchestrator.node.system.host import addresses, cores, interface_problem, l
 from orchestrator.node.system.interpreter import InterpreterError, ask_interpreter
 from orchestrator.node.system.private import make_private, remedy, users_umask, why_unsafe
 from orchestrator.node.system.processes import Process, end_marked, identify, is_alive, marked, send_signal, wait_gone
+from orchestrator.protocol.cancelling import record_cancel
 from orchestrator.protocol.files import PRIVATE, open_own, remove_tree, write_atomic, write_json
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import node_folder
@@ -215,17 +216,20 @@ def _names(folder: str) -> list[str]:
 
 
 def cancel(request: Request, _: bytes) -> Answer:
-    """Leave the word of the cancel where the agent finds it, then TERM to the agent."""
+    """Record the cancel where the agent reads it, then send TERM to the agent."""
     run_dir = at_user(request["run_dir"])
     if not os.path.isdir(run_dir):
         return {"told": False}, b""
-    write_json(f"{run_dir}/cancel.json", request["cancel"], durable=False)
+    record_cancel(run_dir, request["cancel"], durable=False)
     agent = agent_of(run_dir, request["node"])
     return {"told": agent is not None and send_signal(agent, signal.SIGTERM)}, b""
 
 
 def clean_up(request: Request, _: bytes) -> Answer:
-    """Kill the agent and all that carries the run's mark on this node (null: any); tell who survived it."""
+    """Kill the agent and all that carries the run's mark on this node (null: any); return the survivors.
+
+    undo: a start that may then be made again here.
+    """
     run_dir, node = at_user(request["run_dir"]), request["node"]
     nodes = [node] if node is not None else [int(name) for name in _names(f"{run_dir}/nodes") if name.isdigit()]
     agents = [agent for each in nodes if (agent := recorded_agent({**request, "node": each})) is not None]
@@ -234,6 +238,9 @@ def clean_up(request: Request, _: bytes) -> Answer:
     for folder in folders:
         with contextlib.suppress(OSError):
             os.unlink(f"{folder}/task.json")
+        if "undo" in request:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f"{folder}/start_{int(request['undo'])}")
     return {"host": socket.gethostname(), "ended": ended, "survivors": survivors}, b""
 
 

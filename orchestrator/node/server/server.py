@@ -1,20 +1,24 @@
 """`python3 node.pyz serve`: this machine's answers to a controlling side that came over SSH.
 
 A request is a line of JSON, {"id", "do", "bytes", ...}, and that many bytes; so is a reply. Each request has a thread
-of its own and is answered when it is done, so a long look holds nobody up. The end of the input ends the process;
-agents that it has started go on.
+to itself and is answered when it is done, so a long look holds nobody up. If no further thread can be started, requests
+wait for one another. The end of the input ends the process; agents that it has started continue.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 import threading
+from functools import partial
 from importlib import import_module
 from typing import Any, BinaryIO
 
 from orchestrator.node.server.request import Part, RefusedError, Request
+from orchestrator.node.system.shortages import shortage
+from orchestrator.node.system.workers import Workers
 from orchestrator.protocol.json_text import parse_json
 
 FORGOTTEN_SECONDS = 900.0
@@ -50,12 +54,14 @@ def serve() -> int:
     source, sink, lock = sys.stdin.buffer, os.fdopen(os.dup(1), "wb"), threading.Lock()
     os.dup2(2, 1)  # nothing that prints may get between two replies
     asked = threading.Event()
-    threading.Thread(target=_end_when_forgotten, args=(asked,), daemon=True).start()
+    with contextlib.suppress(RuntimeError):  # no thread can be started: sshd ends this process in the end
+        threading.Thread(target=_end_when_forgotten, args=(asked,), daemon=True).start()
+    workers = Workers()
     while (line := source.readline()).endswith(b"\n"):
         asked.set()
         request = parse_json(line)
         payload = source.read(request.get("bytes", 0))
-        threading.Thread(target=_answer, args=(request, payload, sink, lock), daemon=True).start()
+        workers.do(partial(_answer, request, payload, sink, lock))
     return 0
 
 
@@ -76,7 +82,9 @@ def _answer(request: Request, payload: bytes, sink: BinaryIO, lock: threading.Lo
         values, data = {"error": str(error), "transient": error.transient}, b""
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        values, data = {"error": f"{where}{error.strerror or error}"}, b""
+        values, data = {"error": "; ".join(filter(None, [f"{where}{error.strerror or error}", shortage(error)]))}, b""
+    except (RuntimeError, MemoryError) as error:
+        values, data = {"error": shortage(error) or f"{request.get('do')} failed: {error!r}"}, b""
     except (KeyError, TypeError, ValueError, ImportError) as error:
         values, data = {"error": f"the request {request.get('do')} is not understood: {error!r}"}, b""
     size = data.count if isinstance(data, Part) else len(data)

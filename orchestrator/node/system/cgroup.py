@@ -1,4 +1,4 @@
-"""What the kernel says of this process's cgroup: how often it has killed for memory there, and how much may be had."""
+"""What the kernel says of this process's cgroup: its kills for memory, and its limits of memory and of processes."""
 
 from __future__ import annotations
 
@@ -27,6 +27,17 @@ def oom_kills(cgroups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") 
 
 def memory_limits(cgroups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> list[tuple[str, int]]:
     """Return (the folder, the bytes that may be used) of this cgroup and of those above it that have a limit."""
+    return _limits("memory", ("memory.max", "memory.limit_in_bytes"), cgroups, root)
+
+
+def process_limits(cgroups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> list[tuple[str, int, int]]:
+    """Return (the folder, the limit, the count) of processes and threads of each of these cgroups that has a limit."""
+    limits = _limits("pids", ("pids.max", "pids.max"), cgroups, root)
+    return [(folder, limit, _number(f"{folder}/pids.current") or 0) for folder, limit in limits]
+
+
+def _limits(controller: str, names: tuple[str, str], cgroups: str, root: str) -> list[tuple[str, int]]:
+    """Return (the folder, its limit) of each cgroup; `names` has the limit's file in version 2 and in version 1."""
     try:
         with open(cgroups, encoding="utf-8") as file:
             lines = [line.rstrip("\n").split(":", 2) for line in file]
@@ -34,12 +45,12 @@ def memory_limits(cgroups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgrou
         return []
     found = []
     for _, controllers, path in (line for line in lines if len(line) == 3):
-        if controllers not in ("",) and "memory" not in controllers.split(","):
+        if controllers not in ("",) and controller not in controllers.split(","):
             continue
-        top = root if controllers == "" else f"{root}/memory"
+        top = root if controllers == "" else f"{root}/{controller}"
         folder = top + path.rstrip("/")
         while folder.startswith(top):
-            limit = _number(f"{folder}/{'memory.max' if controllers == '' else 'memory.limit_in_bytes'}")
+            limit = _number(f"{folder}/{names[controllers != '']}")
             if limit is not None and limit < NO_LIMIT:
                 found.append((folder, limit))
             folder = os.path.dirname(folder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from typing import Any
 
+from orchestrator.node.system.shortages import shortage
 from orchestrator.protocol.json_text import parse_json
 
 ASK_SECONDS = 30.0
@@ -31,7 +32,7 @@ def ask_interpreter(python: str, *argv: str, seconds: float = ASK_SECONDS) -> di
         )  # fmt: skip
         found = parse_json(done.stdout.strip().rpartition("\n")[2] or "null")  # other lines may come before
     except OSError as error:
-        raise InterpreterError(f"can't be started: {error.strerror}") from error
+        raise InterpreterError(f"can't be started: {shortage(error) or error.strerror}") from error
     except (subprocess.TimeoutExpired, ValueError) as error:
         raise InterpreterError(f"does not answer as a Python would: {error}") from error
     if not isinstance(found, dict):

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from typing import Any, Callable, TypeVar
+
+from orchestrator.node.system.workers import Workers
 
 Result = TypeVar("Result")
 
+_workers = Workers()
+
+
+def keep_a_thread() -> None:
+    """Start the first worker early, before a limit of processes and threads is reached."""
+    if not _workers.threads:
+        _workers.start_one()
+
 
 async def in_thread(work: Callable[..., Result], *args: Any) -> Result:
-    """Return the result of blocking work. Its thread is a daemon: one that hangs on a dead disk holds up no exit."""
+    """Return the result of blocking work."""
     loop, future = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
 
     def deliver(method: Callable[[Any], None], value: Any) -> None:
@@ -27,6 +36,6 @@ async def in_thread(work: Callable[..., Result], *args: Any) -> Result:
             else:
                 loop.call_soon_threadsafe(deliver, future.set_result, result)
 
-    threading.Thread(target=run, daemon=True).start()
+    _workers.do(run)
     found: Result = await future
     return found

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from orchestrator.protocol.events import EventKind
-from orchestrator.protocol.hostlist import in_words
+from orchestrator.protocol.hostlist import by_words, in_words
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.reducer import whole
 from orchestrator.runs.restarts.relaunch import Relaunch, newest_start, next_start
@@ -77,12 +77,15 @@ def _from_what(events: Sequence[Event], newest: Newest | None) -> str:
 
 
 def _losses(events: Sequence[Event]) -> dict[str, float]:
-    """Return the hosts that the newest attempt has lost, and when, as its leader said."""
+    """Return the hosts that the newest attempt has lost, and when, as its leader recorded.
+
+    A node is not lost if it left because the leader itself did not run (`slept`).
+    """
     found: dict[str, float] = {}
     for event in (event for event in events if event.get("node") == 0):
         if event["kind"] == EventKind.GO:
             found = {}
-        elif event["kind"] == EventKind.LOST_NODE and event.get("host"):
+        elif event["kind"] == EventKind.LOST_NODE and event.get("host") and "slept" not in event:
             found.setdefault(str(event["host"]), float(event.get("time", 0.0)))
     return found
 
@@ -91,7 +94,7 @@ def _where(hosts: Sequence[str], away: Sequence[str], said: Sequence[Event], has
     """Return what is done on which machines: as it was decided, or as it will be with those `away` now."""
     if waits := _of(said, EventKind.WAITING_FOR_HOSTS):
         names = in_words(map(str, items(waits[-1].get("hosts"))))
-        return f"waiting for {names}, at most {has.node_wait:g} s, then restarting"
+        return f"waiting for {names}{_reasons(waits[-1])}, at most {has.node_wait:g} s, then restarting"
     taken = [str(event.get("by")) for event in _of(said, EventKind.REPLACED)]
     gone = _hosts_in(said) or list(away)
     if not taken and not _of(said, EventKind.GOING_ON_WITHOUT):
@@ -102,6 +105,15 @@ def _where(hosts: Sequence[str], away: Sequence[str], said: Sequence[Event], has
     if len(on) < min(len(hosts), has.min_nodes or len(hosts)):
         return f"waiting for {in_words(gone)}, at most {has.node_wait:g} s, then restarting"
     return f"restarting on {in_words(f'spare {host}' if host in spares else host for host in on)}"
+
+
+def _reasons(waits: Event) -> str:
+    """Return in brackets why the hosts can't take part; without names if the reason is the same for all of them."""
+    first_lines = (str(why).partition("\n")[0].partition(": ") for why in items(waits.get("why")))
+    told = [(host, words) for host, _, words in first_lines if words]
+    same = {words for _, words in told}
+    shown = same if len(same) == 1 else by_words(told)
+    return f" ({'; '.join(shown)})" if told else ""
 
 
 def _hosts_in(said: Sequence[Event]) -> list[str]:

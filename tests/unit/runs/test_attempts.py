@@ -111,11 +111,17 @@ WAITING = event("waiting_for_hosts", 131.0, None, start=1, hosts=["n3"], why=["n
         ([*DECIDED, event("replaced", 131.0, None, start=1, lost=2, host="n3", by="n5")], SPARE,
          "restarting on n1, n2, spare n5 from step 300"),
         ([*DECIDED, WITHOUT], TWO, "restarting on n1, n2 from step 300"),
-        ([*DECIDED, WAITING], NONE, "waiting for n3, at most 60 s, then restarting from step 300"),
+        ([*DECIDED, WAITING], NONE,
+         "waiting for n3 (No route to host), at most 60 s, then restarting from step 300"),
     ],
 )  # fmt: skip
 def test_what_is_lost_and_what_follows(events: list[dict[str, Any]], has: Reserves, words: str) -> None:
     assert recovery(events, has) == Recovery(("n3",), 120.0, words)
+
+
+def test_a_node_that_left_a_frozen_leader_is_not_lost() -> None:
+    woke = [go(0, 100.0), event("lost_node", 120.0, lost=2, host="n3", reason="closed", slept=40.0)]
+    assert recovery(woke, SPARE, away=()) is None
 
 
 def test_an_agent_that_is_gone_costs_no_machine() -> None:

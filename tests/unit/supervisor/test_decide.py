@@ -123,6 +123,10 @@ TABLE: list[tuple[str, Observation, tuple[Action, ...]]] = [
      (Finish(Verdict(Outcome.FAILED, Cause.INFRA, LOST_0["reason"], attempt=1), 5.0),)),
     ("a cancel came between two starts", seen(*RUNNING, LOST, *LEFT, CANCEL, alive=GONE, relaunches=True,
      is_cancelled=True), (Finish(Verdict(Outcome.CANCELLED), 5.0),)),
+    ("a cancel came while another start waits for its machines", seen(*RUNNING, LOST, *LEFT, DECIDED, CANCEL, alive={},
+     relaunches=True, is_cancelled=True), (Finish(Verdict(Outcome.CANCELLED, attempt=1), None),)),
+    ("a cancel came while another start was at work", seen(*RUNNING, LOST, *LEFT, DECIDED, CANCEL, alive={0: None},
+     relaunches=True, is_cancelled=True), (PassOnCancel(), StartAgents(replace(FIRST, step=None), is_new=False))),
     ("a cancel came after a program had failed", seen(*RUNNING, FAILED, *LEFT, CANCEL, alive=GONE, relaunches=True,
      is_cancelled=True), (Finish(Verdict(Outcome.FAILED, Cause.USER_ERROR, "no"), 5.0),)),
     # What a scheduler knows besides.

@@ -97,6 +97,18 @@ def test_one_that_is_killed_is_named_with_its_log(tmp_path: Path) -> None:
     assert str(tmp_path / "supervisor.log") in raised.value.hint
 
 
+def test_a_starter_that_was_stopped_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handover, "QUIET_SECONDS", 0.05)
+    before = children()
+    with Handover(tmp_path, "ssh", ()) as supervisor:
+        (started,) = children() - before
+        os.kill(started, signal.SIGSTOP)
+        os.waitpid(started, os.WUNTRACED)
+        with pytest.raises(OrchError):  # it reads the request, of a run that has no record, and ends
+            supervisor.start(RunDir(tmp_path / "runs" / "r-222222"), planned(), {}, lambda _: None)
+    os.waitpid(started, 0)
+
+
 ANEW = """
 import os, sys
 from orchestrator.node.system.private import hold_umask

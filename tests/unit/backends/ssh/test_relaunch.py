@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.backends.base import HandleState
-from orchestrator.backends.settings import SshSettings
+from orchestrator.backends.remote.hosts import all_of
+from orchestrator.backends.settings import Host, SshSettings
 from orchestrator.backends.ssh.handle import SECRETS, Handle
-from orchestrator.backends.ssh.relaunch import credentials_of, in_order, machines
+from orchestrator.backends.ssh.relaunch import credentials_of, free_machines, in_order, machines
 from orchestrator.backends.ssh.ways import blamed
 from orchestrator.errors import BackendError
 from orchestrator.protocol.restart import Progress
@@ -62,6 +63,18 @@ class Machine:
         return {"hello": {"addresses": []}, "listen": {"port": 1}}[do], b""
 
 
+def chosen(
+    run: RunDir, pool: Machines, settings: SshSettings, again: Relaunch, **refused: BackendError
+) -> dict[int, Host] | None:
+    """The machines of the next start; a host that answers is fit for it, but for those that have refused it."""
+
+    def check(_: int, host: Host) -> None:
+        pool.session(host.address, settings.workdir).call("hello")
+
+    errors = {host: refused[host.name] for host in settings.machines.values() if host.name in refused}
+    return machines(run, pool, settings, again, check, errors)  # type: ignore[arg-type]
+
+
 def test_a_replacement_is_recorded_once_while_another_node_is_waited_for(tmp_path: Path) -> None:
     run, again, pool = RunDir(tmp_path), Relaunch(1, 1, "infra", "lost"), Machines("n1", "n2", "n3", "n5")
     settings = SshSettings.of(PROFILE)
@@ -71,13 +84,13 @@ def test_a_replacement_is_recorded_once_while_another_node_is_waited_for(tmp_pat
         return [(event["host"], event["by"]) for event in run.events() if event["kind"] == "replaced"]
 
     for _ in range(5):
-        assert machines(run, pool, settings, again) is None  # type: ignore[arg-type]
+        assert chosen(run, pool, settings, again) is None
     assert replaced() == [("n1", "n4")]
     assert [event["hosts"] for event in run.events() if event["kind"] == "waiting_for_hosts"] == [["n2", "n3"]]
     pool.off = {"n1", "n3", "n4"}
-    assert machines(run, pool, settings, again) is None  # type: ignore[arg-type]
+    assert chosen(run, pool, settings, again) is None
     pool.off = {"n1"}
-    found = machines(run, pool, settings, again)  # type: ignore[arg-type]
+    found = chosen(run, pool, settings, again)
     assert found is not None
     assert [host.name for host in found.values()] == ["n4", "n2", "n3"]
     assert replaced() == [("n1", "n4"), ("n1", "n5"), ("n1", "n4")]  # each time that it is another machine
@@ -91,7 +104,7 @@ def machines_of(
     run, settings = RunDir(folder), SshSettings.of({**PROFILE, **profile})
     Handle(HandleState.SUBMITTED, 0, settings.hosts, {}, (0, 1, 2)[: len(settings.hosts)]).write(run)
     pool = Machines(broken=broken)
-    found = machines(run, pool, settings, Relaunch(1, 1, "infra", "lost"))  # type: ignore[arg-type]
+    found = chosen(run, pool, settings, Relaunch(1, 1, "infra", "lost"))
     return (None if found is None else [host.name for host in found.values()]), run.events()
 
 
@@ -112,9 +125,9 @@ def test_a_machine_whose_gpu_failed_is_replaced_if_a_spare_answers_and_else_take
         error = {"type": "torch.AcceleratorError", "message": message}
         culprit = {"node": 1, "code": 1, "error": error, "tail": []}
         run.append_event("attempt_failed", attempt=attempt, cause="infra", culprit=culprit)
-        chosen = machines(run, Machines(*off), settings, Relaunch(1, 1, "infra", "lost"))  # type: ignore[arg-type]
-        assert chosen is not None
-        return [host.name for host in chosen.values()]
+        taken = chosen(run, Machines(*off), settings, Relaunch(1, 1, "infra", "lost"))
+        assert taken is not None
+        return [host.name for host in taken.values()]
 
     broken = "CUDA error: uncorrectable ECC error encountered"
     assert found("spare", broken) == ["n1", "n4", "n3"]
@@ -142,6 +155,51 @@ def test_without_a_spare_who_can_not_be_reached_is_waited_for_with_the_reason(tm
     assert waits["why"] == ["n2: it can't reach n1: n1: timed out"]
     found, (_, left_out) = machines_of(tmp_path, {("n1", "n2")}, **alone, min_nodes=1)
     assert (found, left_out["kind"], left_out["hosts"]) == (["n1"], "going_on_without", ["n2"])
+
+
+FULL = BackendError("n2: /w has only 5 MiB left", "make room there")
+
+
+def test_a_machine_that_refuses_another_start_is_replaced_waited_for_or_done_without(tmp_path: Path) -> None:
+    def found(name: str, refused: BackendError = FULL, **profile: Any) -> tuple[list[str] | None, dict[str, Any]]:
+        run, settings = RunDir(tmp_path / name), SshSettings.of({**PROFILE, **profile})
+        run.path.mkdir()
+        Handle(HandleState.SUBMITTED, 0, settings.hosts, {}, (0, 1, 2)).write(run)
+        for _ in range(2):  # how much room is left may change
+            taken = chosen(run, Machines(), settings, Relaunch(1, 1, "infra", "lost"), n2=refused)
+            refused = BackendError("n2: /w has only 4 MiB left")
+        (event,) = run.events()
+        return None if taken is None else [host.name for host in taken.values()], event
+
+    hosts, event = found("spare")
+    assert (hosts, event["by"], event["why"]) == (["n1", "n4", "n3"], "n4", FULL.message)
+    hosts, event = found("wait", spares=[])
+    assert (hosts, event["kind"], event["why"]) == (None, "waiting_for_hosts", [FULL.message])
+    hosts, event = found("fewer", spares=[], min_nodes=2)
+    assert (hosts, event["hosts"], event["why"]) == (["n1", "n3"], ["n2"], [FULL.message])
+
+
+def test_a_machine_that_is_back_takes_the_place_of_the_spare_that_replaced_it(tmp_path: Path) -> None:
+    run, settings = RunDir(tmp_path), SshSettings.of(PROFILE)
+    n1, n2, n3, n4, n5 = settings.machines.values()
+    assert free_machines(settings, (n1, n4, n3)) == [n5, n2]
+    assert free_machines(settings, (n1, n5, n3), (n2, n4)) == [n4, n2]
+    Handle(HandleState.SUBMITTED, 1, (n1, n4, n3), {}, (0, 1, 2), (n2,)).write(run)
+    for off in ({"n4"}, {"n4", "n5"}):
+        found = chosen(run, Machines(*off), settings, Relaunch(2, 2, "infra", "lost"))
+        assert found is not None
+        assert [host.name for host in found.values()] == ["n1", "n5" if len(off) == 1 else "n2", "n3"]
+    assert [event["why"] for event in run.events()] == ["n4: timed out", "n4: timed out"]
+
+
+def test_every_machine_that_refuses_a_start_is_known_by_its_own_error() -> None:
+    full = BackendError("n3: full", "make room there", transient=True)
+    error = all_of({1: FULL, 2: full})
+    assert (error.by_number, error.transient, error.message) == (
+        {1: FULL, 2: full},
+        False,
+        f"{FULL.message}\n{full.message}",
+    )
 
 
 def test_as_few_machines_are_blamed_as_explain_all_broken_ways() -> None:

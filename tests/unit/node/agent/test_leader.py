@@ -628,6 +628,34 @@ def test_a_leader_that_did_not_run_itself_holds_its_sleep_against_nobody(first: 
     assert list(gang.leader.lost) == [1]
 
 
+@pytest.mark.parametrize("first", ["a tick", "the end of the connection"])
+def test_the_node_that_left_a_frozen_leader_is_not_blamed(first: str) -> None:
+    gang = Gang()
+    gang.run()
+    gang.pass_time(5)
+    gang.now += 40
+    if first == "a tick":
+        gang.leader.tick(gang.now)
+    gang.leader.left(1, "its agent closed the connection", gang.now)
+    gang.say(0, "idle", attempt=0)
+    assert gang.end["reason"] == "node 0 (n0) did not run for 40 s (stopped, or suspended), and node 1 (n1) left it"
+    (lost,) = gang.recorded("lost_node")
+    assert lost["slept"] == 40.0
+
+
+@pytest.mark.parametrize(("asleep", "later"), [(8.0, 0.0), (40.0, 30.0)])
+def test_a_node_that_is_lost_after_a_short_sleep_or_long_after_it_is_blamed(asleep: float, later: float) -> None:
+    gang = Gang()
+    gang.run()
+    gang.now += asleep
+    gang.leader.tick(gang.now)
+    gang.pass_time(later)
+    gang.leader.left(1, "its agent closed the connection", gang.now)
+    (lost,) = gang.recorded("lost_node")
+    assert "slept" not in lost
+    assert gang.leader._who_was_lost() == "node 1 (n1) was lost: its agent closed the connection"
+
+
 def test_strangers_are_named_beside_the_nodes_that_are_missing() -> None:
     gang = Gang(join_timeout=60.0)
     gang.strangers = "70 connections from 10.0.0.9 could not prove to belong to this run"
@@ -973,9 +1001,11 @@ def test_ranks_do_not_start_without_a_node_that_is_lost_while_others_are_doubtfu
     gang.everyone("path", error=None)
     for node in range(4):
         gang.say(node, "ready", attempt=0, port=4242) if node != 1 else None
-    gang.now += 6
-    for node in (0, 1):
-        gang.say(node, "heartbeat")
+    for _ in range(6):
+        gang.now += 1
+        for node in (0, 1):
+            gang.say(node, "heartbeat")
+        gang.leader.tick(gang.now)
     gang.leader.left(3, "gone", gang.now)
     assert gang.leader.phase == "preparing"  # node 2 may be gone as well
     gang.say(1, "ready", attempt=0, port=1)

@@ -7,6 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from orchestrator.node.agent import ranks as module
 from orchestrator.node.agent.ranks import Ranks
 from orchestrator.node.system.event_log import EventLog
 from orchestrator.protocol.layout import node_folder
@@ -58,3 +61,15 @@ def test_the_phase_of_a_stall_is_masked(tmp_path: Path) -> None:
     ranks.look(0.0)
     assert [each["phase"] for each in told if each["kind"] == "stall"] == ["***"]
     assert "canary" not in (tmp_path / "nodes" / "0" / "events.jsonl").read_text()
+
+
+@pytest.mark.parametrize(("kills", "by"), [(1, ", from the kernel: its cgroup ran out of memory"), (0, "")])
+def test_a_launcher_that_the_kernel_kills_for_memory_is_named_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int, by: str
+) -> None:
+    told: list[dict[str, Any]] = []
+    monkeypatch.setattr(module, "oom_kills", lambda: 3)
+    ranks = ranks_of(tmp_path, told)
+    monkeypatch.setattr(module, "oom_kills", lambda: 3 + kills)
+    asyncio.run(ranks.report({"kind": "gone", "code": -9, "tail": []}))
+    assert [each["reason"] for each in told] == [f"the launcher was killed by SIGKILL{by}"]

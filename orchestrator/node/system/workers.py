@@ -1,0 +1,50 @@
+"""Threads for blocking work, which also a limit of processes and threads leaves in place. Python 3.9."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import Callable
+
+Work = Callable[[], None]
+
+
+class Workers:
+    """Threads that do blocking work and are kept for the next work. If no thread can be started, they do all of it.
+
+    A worker is a daemon, so a worker that hangs on a dead disk holds up no exit; other work gets another worker.
+    """
+
+    def __init__(self) -> None:
+        self.works: queue.SimpleQueue[Work] = queue.SimpleQueue()
+        self.lock = threading.Lock()
+        self.threads = 0
+        self.free = 0  # the workers that wait, less the works that no worker has taken yet
+
+    def start_one(self) -> bool:
+        """Start a worker; return False if the system allows no further thread."""
+        try:
+            threading.Thread(target=self._serve, daemon=True).start()
+        except RuntimeError:  # a limit of processes and threads, or no memory for a stack
+            return False
+        with self.lock:
+            self.threads, self.free = self.threads + 1, self.free + 1
+        return True
+
+    def do(self, work: Work) -> None:
+        """Have the work done by a worker: a free worker, a new worker, or the next worker that becomes free."""
+        with self.lock:
+            self.free -= 1
+            is_short = self.free < 0
+        if is_short and not self.start_one() and not self.threads:
+            with self.lock:
+                self.free += 1
+            work()  # late is better than never
+            return
+        self.works.put(work)
+
+    def _serve(self) -> None:
+        while True:
+            self.works.get()()
+            with self.lock:
+                self.free += 1

@@ -1,0 +1,45 @@
+"""The record of a cancel (cancel.json), which is written before its signal is sent: also on a full disk. Python 3.9."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+from pathlib import Path
+from typing import Any, Final
+
+from orchestrator.protocol.files import overwrite_line, write_json
+
+ROOM: Final = 512  # bytes of each reserve, which a cancel's record fits into
+
+
+def keep_room_for_cancel(folder: str | Path) -> None:
+    """Write a reserve, which becomes the record of a cancel if the disk has no room and no inode left by then.
+
+    The folder is the run's or one of its nodes': the submit and each agent keep room on their own disk.
+    """
+    with contextlib.suppress(OSError):
+        overwrite_line(f"{folder}/reserve.json", {}, ROOM)
+
+
+def record_cancel(run_dir: str | Path, cancel: Any, *, durable: bool = True) -> None:
+    """Write cancel.json in the run's folder. Raises OSError if the disk has no room and nobody has kept room."""
+    path = f"{run_dir}/cancel.json"
+    try:
+        write_json(path, cancel, durable=durable)
+    except OSError:
+        reserves = sorted(glob.glob(f"{glob.escape(str(run_dir))}/nodes/*/reserve.json"))
+        if not any(_written_into(reserve, cancel, path) for reserve in [f"{run_dir}/reserve.json", *reserves, path]):
+            raise
+
+
+def _written_into(reserve: str, cancel: Any, path: str) -> bool:
+    """Overwrite a file that is there and give it the name `path`. Return False if that can't be done."""
+    try:
+        if os.stat(reserve).st_size != ROOM:  # a cancel.json that was written with room; another try may have room
+            return False
+        overwrite_line(reserve, cancel, ROOM)
+        os.replace(reserve, path)
+    except (OSError, ValueError):
+        return False
+    return True
