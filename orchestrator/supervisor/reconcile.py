@@ -152,8 +152,9 @@ def act(root: Path, run: RunDir, machine: Backend, action: Action) -> Verdict | 
         case Finish(verdict, ended):
             if verdict.rank is not None:
                 from orchestrator.runs.missing_files import with_missing_file  # noqa: PLC0415 (most ranks end well)
+                from orchestrator.runs.nearby_file import with_nearby_file  # noqa: PLC0415 (as above)
 
-                verdict = with_missing_file(run, verdict)
+                verdict = with_nearby_file(with_missing_file(run, verdict), run.record().code_dir)
             told = _with_nearby_module(run, verdict)
             _finish(root, run, machine, Ending(told, ended or time.time()))
             return told
