@@ -62,6 +62,8 @@ def state_of(run: RunDir, alive: Mapping[int, bool | None] | None = None, known:
         )
     if state.state == RunStatus.PENDING and (why := why_it_waits(run.root, run, record)):
         return replace(state, detail="; ".join(filter(None, [why, state.detail])))
+    if state.verdict is not None:  # the supervisor has not recorded it yet
+        return replace(state, verdict=_with_what_was_missing(run, state.verdict))
     return state
 
 
@@ -150,15 +152,20 @@ def act(root: Path, run: RunDir, machine: Backend, action: Action) -> Verdict | 
             if isinstance(machine, Relauncher):
                 machine.relaunch(run, start)
         case Finish(verdict, ended):
-            if verdict.rank is not None:
-                from orchestrator.runs.missing_files import with_missing_file  # noqa: PLC0415 (most ranks end well)
-                from orchestrator.runs.nearby_file import with_nearby_file  # noqa: PLC0415 (as above)
-
-                verdict = with_nearby_file(with_missing_file(run, verdict), run.record().code_dir)
-            told = _with_nearby_module(run, verdict)
+            told = _with_what_was_missing(run, verdict)
             _finish(root, run, machine, Ending(told, ended or time.time()))
             return told
     return None
+
+
+def _with_what_was_missing(run: RunDir, verdict: Verdict) -> Verdict:
+    """Return the verdict. Its hint says where a file or module is that the run lacked and that is on this machine."""
+    if verdict.rank is not None:
+        from orchestrator.runs.missing_files import with_missing_file  # noqa: PLC0415 (most ranks end well)
+        from orchestrator.runs.nearby_file import with_nearby_file  # noqa: PLC0415 (as above)
+
+        verdict = with_nearby_file(with_missing_file(run, verdict), run.record().code_dir)
+    return _with_nearby_module(run, verdict)
 
 
 def _with_nearby_module(run: RunDir, verdict: Verdict) -> Verdict:
