@@ -26,7 +26,7 @@ def start(root: Path, asked: Any, *, follow: bool, as_json: bool, dry_run: bool 
     try:
         prepared = prepare.prepare(root, asked)
     except OrchError:
-        _say_all(f"profile {asked.profile}{reason}" if why else "", *(f"note: {each}" for each in line_notes))
+        _say_all(*(f"note: {each}" for each in line_notes))
         raise
     first = "" if why is None else f"{notes.ranks_of_profile(prepared)}{reason}"
     _say_all(first, *(f"note: {each}" for each in line_notes), *notes.notes_on_request(prepared, asked.profile))

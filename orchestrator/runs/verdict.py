@@ -262,7 +262,10 @@ def _blame(culprit: Event, end: Event, survivors: tuple[int, ...]) -> Verdict:
     error, tail = culprit.get("error"), tuple(str(line) for line in items(culprit.get("tail")))
     error = error if isinstance(error, dict) and error else None
     lacks = [str(culprit["lacks"])] if culprit.get("lacks") else []  # the nodes that lack a module
-    words = " ".join([*lacks, *([str(error.get("type")), str(error.get("message"))] if error else tail[-5:])])
+    terminal = [line for line in tail if _NO_TERMINAL in line]  # said by a program that a rank started
+    words = " ".join(
+        [*lacks, *terminal, *([str(error.get("type")), str(error.get("message"))] if error else tail[-5:])]
+    )
     reason = "; ".join([culprit_in_words(culprit), *lacks, *memory_in_words(error), *_kernel_words(culprit)])
     if end["reason"]:
         reason += f"; {end['reason']}"
@@ -371,6 +374,7 @@ def _all(by_node: Mapping[int, list[Event]], kind: str) -> list[Event]:
     return [event for events in by_node.values() for event in events if event["kind"] == kind]
 
 
+_NO_TERMINAL = "Inappropriate ioctl for device"
 _RULES: tuple[tuple[str, str], ...] = (
     (
         r"is the MTU smaller on the way",
@@ -471,6 +475,11 @@ _RULES: tuple[tuple[str, str], ...] = (
         "raise time: in the profile, or have the script save checkpoints and go on from them (docs/own-scripts.md)",
     ),
     (r"\bnan\b|not a finite|Loss is nan", "the loss is not a number: lower the learning rate, or check the data"),
+    (
+        _NO_TERMINAL,
+        "the program asks its terminal, and a rank has no terminal: give it one in the command, such as: "
+        "script -qec 'python main.py' /dev/null",
+    ),
     (r"Permission denied", "a file may not be used by this user: check its owner and mode on that node"),
     (
         r"No such file or directory|FileNotFoundError",

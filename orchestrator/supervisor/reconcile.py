@@ -172,9 +172,11 @@ def _explained(run: RunDir, verdict: Verdict) -> Verdict:
     if verdict.outcome is not Outcome.FAILED or verdict.rank is None:
         return verdict
     from orchestrator.runs.missing_files import with_missing_file  # noqa: PLC0415 (most ranks end well)
+    from orchestrator.runs.nearby_file import with_nearby_file  # noqa: PLC0415 (as above)
     from orchestrator.runs.nearby_module import with_nearby_module  # noqa: PLC0415 (as above)
 
-    return with_nearby_module(with_missing_file(run, verdict), run.record().code_dir)
+    code_dir = run.record().code_dir
+    return with_nearby_module(with_nearby_file(with_missing_file(run, verdict), code_dir), code_dir)
 
 
 def _finish(root: Path, run: RunDir, machine: Backend, ending: Ending) -> None:

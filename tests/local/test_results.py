@@ -299,7 +299,9 @@ def test_a_supervisor_killed_between_is_followed_by_one_that_tells(
 
 def supervisor_of(orch: Orch) -> Process:
     """The process that holds this state folder's supervisor lock, as the kernel tells."""
-    inode = (orch.home / "supervisor.lock").stat().st_ino
+    lock = orch.home / "supervisor.lock"
+    wait_until(lock.exists, "the supervisor's lock")
+    inode = lock.stat().st_ino
 
     def found() -> list[Process]:
         locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]

@@ -30,6 +30,7 @@ PACKAGES = {
     "catatonit": "catatonit",
     "newuidmap": "uidmap",
     "gcc": "gcc",
+    "gencat": "libc6-dev",  # the header files of C; this program comes with them
     "tmux": "tmux",
     "chromium": "chromium",
 }

@@ -196,7 +196,9 @@ def test_they_are_read_once_to_prove_the_end_of_a_slurm_job(run: RunDir, looks: 
         run.node(node).mkdir(parents=True)
         words = {"node": node, "kind": "agent_started", "host": f"n{node}"}
         (run.node(node) / "events.jsonl").write_text(json.dumps(words) + "\n")
-    client: Any = SimpleNamespace(queue=lambda **_: SimpleNamespace(jobs=None))
+    client: Any = SimpleNamespace(
+        queue=lambda **_: SimpleNamespace(jobs=None), snapshot=SimpleNamespace(problem="it does not answer")
+    )
     assert [each.host for each in job.end(client, run)] == ["n0", "n1", "n2"]
     assert len(looks) == 1
 

@@ -66,6 +66,8 @@ def _written(run: RunDir) -> Iterator[Output]:
 def _found(run: RunDir) -> Found:
     from orchestrator.node.server.outputs import find  # noqa: PLC0415 (`orch status` does without)
 
-    plan, code_dir = run.plan(), str(run.path / "code")
-    folder = plan.first.code_dir or code_dir
-    return find(str(run.path), folder, str(checkpoint_folder(run)), plan.outputs, here=True)
+    plan = run.plan()
+    code_dir = plan.first.code_dir or str(run.path / "code")
+    above = os.path.dirname(code_dir)  # the run's folder in the profile's workdir, if it has one
+    run_dir = above if os.path.basename(above) == run.path.name else str(run.path)
+    return find(run_dir, code_dir, str(checkpoint_folder(run)), plan.outputs, here=True)

@@ -33,7 +33,7 @@ SLOTS: Final = 64  # files: what comes takes the place of what was there, so tha
 PACKAGE: Final = str(Path(__file__).parents[2])
 SOURCES: Final = (
     "specs", "protocol", "errors.py", "node/system/host.py", "runs/files/code_snapshot.py",
-    "runs/files/ignore_rules.py", "runs/redaction.py", "training/choices.py",
+    "runs/files/ignore_rules.py", "runs/redaction.py", "training/choices.py", "transport/address.py",
 )  # fmt: skip
 """Of orch: what decides how a document is read."""
 

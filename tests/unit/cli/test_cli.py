@@ -426,7 +426,7 @@ def test_the_default_profile_is_named_unless_the_command_is_refused(orch, monkey
     monkeypatch.delenv("ORCH_PROFILE", raising=False)
     refused = orch("submit", "jobs/hello.yaml", "--set", "job.foo=1")
     assert refused.err.startswith("orch: --set job.foo=1: 'foo' is not a field; the nearest are ")
-    assert orch("submit", "jobs/hello.yaml", "--dry-run").err.startswith("profile ")
+    assert orch("submit", "jobs/hello.yaml", "--dry-run").err.startswith("2 ranks of profile local (")
 
 
 # -- words

@@ -28,6 +28,10 @@ from orchestrator.runs.verdict import hint_for
         ("RuntimeError EADDRINUSE, Address already in use", "MASTER_PORT"),
         ("RuntimeError Watchdog caught collective operation timeout", "a collective timed out"),
         ("FloatingPointError Loss is nan", "learning rate"),
+        (
+            "ValueError not enough values\nstty: 'standard input': Inappropriate ioctl for device",
+            "a rank has no terminal",
+        ),
         ("PermissionError [Errno 13] Permission denied: '/data'", "owner and mode"),
         ("FileNotFoundError [Errno 2] No such file or directory: 'x'", "only the code folder"),
         ("the launcher can't be started with /opt/python: [Errno 2] No such file or directory", "set python in the"),

@@ -64,3 +64,15 @@ def test_a_run_whose_machines_hold_outputs_is_not_pruned(tmp_path: Path) -> None
     values = dict(LEFT)
     runs[0].append_event(str(values.pop("kind")), **values)
     assert prune(tmp_path, 1) == [runs[1]]
+
+
+def test_with_a_workdir_the_records_and_the_sent_code_are_no_outputs(tmp_path: Path) -> None:
+    run, there = RunDir(tmp_path / "home/runs/r-aaaaaa"), tmp_path / "work/runs/r-aaaaaa"
+    for file in (run.path / "code/train.py", there / "code/train.py", there / "code/model.pt", there / "outputs/a"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("1")
+    (there / "results").mkdir()
+    (there / "results/b").write_text("1")
+    run.write("run.json", {"kind": "slurm"})
+    run.write("plan.json", {"tasks": [{"run_dir": str(there), "code_dir": str(there / "code")}]})
+    assert {each.path for each in outputs_of(run)} - {"train.py"} == {"a", "beside/results/b", "model.pt"}

@@ -94,6 +94,7 @@ def init(hosts: tuple[str, ...], slurm: bool, force: bool, name: str, command: t
 def _draft(command: tuple[str, ...], name: str) -> Draft:
     """Return what is written for a launch line, or for the batch or shell script that it names."""
     import os
+    from pathlib import Path
 
     from orchestrator.operations.submission import init as initialise
     from orchestrator.operations.submission.batch_script import NoTrainingError

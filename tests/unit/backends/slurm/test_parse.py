@@ -305,4 +305,5 @@ def test_memory_among_what_a_job_was_given(text: str, found: int | None) -> None
 def test_a_refusal_counts_nodes_and_memory_in_words(nodes: int, words: str) -> None:
     asked = SlurmSettings("p", nodes=nodes, mem=900 << 30)
     said = "sbatch: error: Batch job submission failed: Requested node configuration is not available"
-    assert refusal(said, asked, None).message == words
+    slurms = "sbatch: Batch job submission failed: Requested node configuration is not available"
+    assert refusal(said, asked, None).message == f"{words} ({slurms})"

@@ -1,0 +1,43 @@
+"""Finds a file that a run lacked beside or above the code folder on the submitting machine."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from orchestrator.runs.state import Outcome, Verdict
+
+MOST_LOOKED_AT = 20
+# A script that doesn't find its data set often tries to download it, and fails there.
+_MISSING = re.compile(r"No such file|FileNotFoundError|not found|does(n't| not) exist|download|urlopen", re.IGNORECASE)
+_UP = re.compile(r"(['\"])((?:\./)?(?:\.\./)+[^'\"\n]+)\1")
+
+
+def with_nearby_file(verdict: Verdict, code_dir: str | None) -> Verdict:
+    """Return the verdict. If a path with `..` in its error leads to something here, a hint says where."""
+    words = "\n".join([*map(str, (verdict.error or {}).values()), *verdict.tail])
+    if verdict.outcome is not Outcome.FAILED or code_dir is None or not _MISSING.search(words):
+        return verdict
+    code = Path(code_dir)
+    for match in list(_UP.finditer(words))[:MOST_LOOKED_AT]:
+        found = _outside(code, match[2])
+        if found is not None:
+            top = os.path.commonpath([code, found])
+            below = os.path.relpath(code, top)
+            hint = (
+                f"{match[2]} is {found} here, and only {code} was sent along: submit in {top} with a command that "
+                f"changes the folder first, such as: orch run -- bash -c 'cd {below} && python SCRIPT'"
+            )
+            return replace(verdict, hint=hint)
+    return verdict
+
+
+def _outside(code: Path, path: str) -> Path | None:
+    """Return where a path of a script in the code folder leads; None if it leads inside, or if nothing is there."""
+    try:
+        found = Path(os.path.normpath(code / path))
+        return found if not found.is_relative_to(code) and found != Path("/") and found.exists() else None
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,74 @@
+"""A file that a run lacked beside or above the code folder is pointed at, and no other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.runs.nearby_file import with_nearby_file
+from orchestrator.runs.state import Cause, Outcome, Verdict
+
+DOWNLOAD = {
+    "type": "RuntimeError",
+    "message": "Error downloading train-images-idx3-ubyte.gz:",
+    "traceback": "  File \"main.py\", line 120, in main\n    dataset1 = datasets.MNIST('../data', train=True)\n",
+}
+
+
+def hint(
+    code: Path, error: dict[str, Any] | None, tail: tuple[str, ...] = (), outcome: Outcome = Outcome.FAILED
+) -> str:
+    verdict = Verdict(outcome, Cause.USER_ERROR, error=error, tail=tail, hint="the usual one")
+    return with_nearby_file(verdict, str(code)).hint
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    """The folder of a script in a repository, which has its data beside the folder and two levels above."""
+    for folder in ("data", "mnist/own", "../datasets/mnist"):
+        (tmp_path / "examples" / folder).mkdir(parents=True)
+    return tmp_path / "examples" / "mnist"
+
+
+def test_a_download_of_what_is_beside_the_folder(code: Path) -> None:
+    top = code.parent
+    assert hint(code, DOWNLOAD) == (
+        f"../data is {top}/data here, and only {code} was sent along: submit in {top} with a command that changes the "
+        "folder first, such as: orch run -- bash -c 'cd mnist && python SCRIPT'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "top", "below"),
+    [
+        ("../data", "examples", "mnist"),
+        ("../../datasets/mnist", "", "examples/mnist"),
+        ("./../data", "examples", "mnist"),
+    ],
+)
+def test_a_file_that_is_not_found(code: Path, tmp_path: Path, path: str, top: str, below: str) -> None:
+    words = f"[Errno 2] No such file or directory: '{path}'"
+    for said in (
+        hint(code, {"type": "FileNotFoundError", "message": words}),
+        hint(code, None, (f"FileNotFoundError: {words}",)),
+    ):
+        assert said.startswith(f"{path} is ")
+        assert f"submit in {tmp_path / top} " in said
+        assert f"'cd {below} && " in said
+
+
+@pytest.mark.parametrize(
+    "path", ["../nothing", "own", "../mnist/own", "../../../../../../../..", "../\0", "../" + "x" * 300]
+)
+def test_what_is_not_there_or_inside_keeps_its_hint(code: Path, path: str) -> None:
+    assert (
+        hint(code, {"type": "FileNotFoundError", "message": f"No such file or directory: '{path}'"}) == "the usual one"
+    )
+
+
+def test_other_errors_and_other_ends_keep_their_hint(code: Path) -> None:
+    assert hint(code, {"type": "ValueError", "message": "bad shape", "traceback": "open('../data')"}) == "the usual one"
+    assert hint(code, DOWNLOAD, outcome=Outcome.CANCELLED) == "the usual one"
+    assert with_nearby_file(Verdict(Outcome.FAILED, error=DOWNLOAD, hint="the usual one"), None).hint == "the usual one"
