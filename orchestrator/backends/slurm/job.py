@@ -200,12 +200,18 @@ def end(client: Client, run: RunDir) -> list[NodeProof]:
         except BackendError as error:  # the controller went away since it was asked
             client.snapshot.problem, phase, job = error.message, "unknown", None
         left = f"Slurm job {job.job_id} ({job.state})" if job and phase in ("waiting", "active") else ""
-    unknown = f"Slurm can't be asked: {client.snapshot.problem}" if phase == "unknown" else ""
+    is_unknown = phase == "unknown" and _may_have_a_job(run)
+    unknown = f"Slurm can't be asked: {client.snapshot.problem}" if is_unknown else ""
     said: dict[Any, list[Event]] = {}
     for event in newest_start(run.events()):
         said.setdefault(event.get("node"), []).append(event)
     nodes = range(max(1, run.record().nnodes))
     return [_proof(node, said.get(node, []), left, unknown=unknown) for node in nodes]
+
+
+def _may_have_a_job(run: RunDir) -> bool:
+    """Tell whether sbatch may have taken the run. The handle is written before sbatch is called."""
+    return (_named(run)[0].path / "handle.json").exists()
 
 
 def wait_for_end(client: Client, run: RunDir) -> tuple[str, JobLine | None]:

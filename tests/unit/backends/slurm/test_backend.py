@@ -328,6 +328,12 @@ def test_a_cancel_while_slurm_does_not_answer_proves_nothing(site: Site) -> None
     assert what_is_left(first) == "not known: Slurm can't be asked: Unable to contact slurm controller"
 
 
+def test_a_run_that_was_refused_before_sbatch_was_called_has_nothing_left(site: Site) -> None:
+    site.program("squeue", "slurm_load_jobs error: Unable to contact slurm controller", code=1)
+    (site.run.path / "handle.json").unlink(missing_ok=True)
+    assert [(proof.is_unreachable, proof.is_clean) for proof in site.backend.clean_up(site.run)] == [(False, True)] * 2
+
+
 def test_a_controller_that_goes_away_before_the_scancel_proves_nothing(site: Site) -> None:
     site.queue("17|RUNNING|None|N/A|n[1-2]|r-abc234")
     site.program("scancel", "scancel: error: Unable to contact slurm controller", code=1)
