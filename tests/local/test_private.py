@@ -62,6 +62,7 @@ def test_a_live_run_is_its_users_alone(orch: Orch, project, tmp_path: Path) -> N
 
 def test_what_init_writes_has_the_users_umask_and_nobody_else_can_write_it(orch: Orch, tmp_path: Path) -> None:
     argv = orch.argv("init", "mine", "--force", "torchrun", "--nproc_per_node", "2", "train.py")
+    (tmp_path / "train.py").touch()
     found = []
     for umask in (0o002, 0o027):
         subprocess.run(argv, env=orch.environment(), cwd=tmp_path, check=True, capture_output=True, umask=umask)
