@@ -69,7 +69,7 @@ def follow(
 
 
 def _say_where_outputs_go(run: Any) -> None:
-    """Say which command puts the outputs to where a run by hand would have put them; nothing if there are none."""
+    """Print the command that copies the outputs to where a run by hand would have put them; nothing without outputs."""
     from orchestrator.cli.render import escapes
     from orchestrator.operations.placing import place_of
     from orchestrator.runs.files.outputs import outputs_of

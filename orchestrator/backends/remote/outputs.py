@@ -66,12 +66,13 @@ class Outputs:
         self.problems: dict[str, str] = {}  # of files that can't be written here, by name
 
     def bring(self, session: Session, *, final: bool, limited: bool = True, sizes: Sizes | None = None) -> Left:
-        """Copy new files. While the run continues (not `final`), copy only files that are unchanged since the last call.
+        """Copy new files. While the run continues (not `final`), files that changed since the last call are left out.
 
         A file that several looks in a row have found changed is copied too, if it does not change during the copy.
 
         `sizes` has the sizes of the other nodes' outputs; all nodes share the job's limit if the outputs are `limited`.
-        Returns the outputs that were not copied. Raises BackendError if the machine is out of reach, or this disk is full.
+        Returns the outputs that were not copied.
+        Raises BackendError if the machine is out of reach, or the disk here is full.
         """
         found, host = _Listing.of(session, self.run, self.node), session.address.host
         if found.is_empty and not Home.read(self.run, self.node, host).files:  # as most of many nodes: none waits

@@ -1,4 +1,4 @@
-"""A sentence for each kind of event that holds much. `orch events --json` prints all that an event holds. Pure."""
+"""Writes a sentence for each kind of event with many fields. `orch events --json` prints all fields. Pure."""
 
 from __future__ import annotations
 
