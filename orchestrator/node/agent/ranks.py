@@ -82,7 +82,7 @@ class Ranks:
         self.members: set[int] = set()  # the ranks of this node; another launcher's count as one that runs
         self.heartbeats = HeartbeatReader(task.hang)
         self.start_watch = StartWatch()
-        self.master_port, self.unused_port = 0, 0  # unused_port: the store's, as long as no process has connected to it
+        self.master_port, self.unused_port = 0, 0  # unused_port: the store's port until a process connects to it
         self.launcher = launcher_process.LauncherProcess(self.task, hear)
         self.is_launcher_gone = False
         self.oom_kills = oom_kills()  # before this attempt
