@@ -223,7 +223,7 @@ class Ranks:
         if self.running and self.stop_deadline is None:
             ranks = self.members if self.task.launcher in ("torchrun", "accelerate") else self.running
             for news in self.heartbeats.news(attempt_folder(self.node_dir, self.attempt), ranks, now):
-                news = masked_json(news, self.launcher.masked)  # noqa: PLW2901 (a program chooses its phase's name)
+                news = masked_json(news, self.launcher.masked)  # noqa: PLW2901 (the program chooses the phase's name)
                 if news["kind"] == "stall" and not news["full"]:  # the leader records a full stall
                     self.events.write(**news, attempt=self.attempt)
                 self.tell({**news, "attempt": self.attempt})

@@ -37,7 +37,7 @@ def process_limits(cgroups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgro
 
 
 def _limits(controller: str, names: tuple[str, str], cgroups: str, root: str) -> list[tuple[str, int]]:
-    """Return (folder, limit) of each cgroup. `names` has the names of the limit's file in version 2 and in version 1."""
+    """Return (folder, limit) of each cgroup. `names`: the names of the limit's file in versions 2 and 1 of cgroups."""
     try:
         with open(cgroups, encoding="utf-8") as file:
             lines = [line.rstrip("\n").split(":", 2) for line in file]
