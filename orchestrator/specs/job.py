@@ -108,7 +108,7 @@ class Code(Spec):
     """Which folder is shipped; the ranks start in its snapshot."""
 
     dir: Line = Field(".", description="the folder, relative to the job file")
-    ignore: Line = Field(".orchignore", description="a file of patterns that are left out, beside those of .gitignore")
+    ignore: Line = Field(".orchignore", description="file of patterns to leave out, in addition to .gitignore")
     max_size: Bytes = Field(100 * 1024**2, description="refuse to ship more than this")
 
 

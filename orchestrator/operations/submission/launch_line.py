@@ -336,7 +336,7 @@ def _machines(options: dict[str, str], machines: Machines, pasted: Pasted) -> No
         if len(ids) == 1:
             _assign("CUDA_VISIBLE_DEVICES", ids.pop(), pasted)
         else:
-            pasted.notes.append("the hosts' choices of GPUs differ, and were left out; set gpus of each in the profile")
+            pasted.notes.append("the choices of GPUs differ, and were left out; set gpus of each host in the profile")
 
 
 _LAUNCHERS: Final[dict[str, Callable[[list[str], Pasted], None]]] = {
