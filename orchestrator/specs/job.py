@@ -290,7 +290,7 @@ class Job(Spec):
     args: tuple[Arg, ...] = ()
     local_rank_option: Literal["--local_rank", "--local-rank"] | None = Field(
         None,
-        description="option by which each rank is told its local rank, as deepspeed and torch.distributed.launch do",
+        description="option that passes the local rank to each rank, as deepspeed and torch.distributed.launch do",
     )
     env: dict[EnvName, Arg | None] = Field({}, description="null: must come from the shell or --env")
     pass_env: tuple[Line, ...] = Field((), description="patterns of variables to copy from the shell")
