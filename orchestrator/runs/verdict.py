@@ -477,7 +477,7 @@ _RULES: tuple[tuple[str, str], ...] = (
     (r"\bnan\b|not a finite|Loss is nan", "the loss is not a number: lower the learning rate, or check the data"),
     (
         _NO_TERMINAL,
-        "the program needs a terminal, and a rank has none: let the command provide a terminal, such as: "
+        "the program needs a terminal, and a rank has no terminal: let the command provide one, such as: "
         "script -qec 'python main.py' /dev/null",
     ),
     (r"Permission denied", "a file may not be used by this user: check its owner and mode on that node"),
