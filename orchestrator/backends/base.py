@@ -45,7 +45,7 @@ class NodeProof:
     ended: int
     survivors: tuple[str, ...] = ()
     is_unreachable: bool = False  # it could not be looked at
-    why: str = ""  # why it could not, if that is not the node's own doing
+    why: str = ""  # why it could not, if the node is not the cause
 
     @property
     def is_clean(self) -> bool:
@@ -138,7 +138,7 @@ class Backend(ABC):
         return None
 
     def filled_in(self, launch: LaunchPlan) -> LaunchPlan:
-        """Return the plan with what the caller's shell gives to a submit; asks no other machine."""
+        """Return the plan with the options that the caller's shell sets for a submit. No other machine is contacted."""
         return launch
 
     def completed(self, launch: LaunchPlan) -> LaunchPlan:

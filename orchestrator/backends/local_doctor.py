@@ -1,4 +1,4 @@
-"""Is this machine fit to train? Its Python, torch, disk, shared memory and GPUs are checked; no run is started."""
+"""Checks this machine's Python, torch, disk, shared memory and GPUs for a local profile. No run is started."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def main() -> NoReturn:
 def open_closed_streams() -> None:
     """Open /dev/null for each standard stream that is closed (`orch ... >&-`).
 
-    Python leaves such a stream None, and the next file that is opened would get its descriptor.
+    Python sets such a stream to None, and the next file that is opened would get its descriptor.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is not None:

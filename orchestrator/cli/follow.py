@@ -69,7 +69,7 @@ def follow(
 
 
 def _say_where_outputs_go(run: Any) -> None:
-    """Say which command puts the outputs to where a run by hand would have put them; nothing if there are none."""
+    """Print the command that copies the outputs to where a run by hand would have put them; nothing without outputs."""
     from orchestrator.cli.render import escapes
     from orchestrator.operations.placing import place_of
     from orchestrator.runs.files.outputs import outputs_of
@@ -78,5 +78,5 @@ def _say_where_outputs_go(run: Any) -> None:
         files = f"{count} output file{'' if count == 1 else 's'}"
         folder = place_of(run)
         command = f"orch pull {run.run_id} --in-place" if folder else f"orch pull {run.run_id}"
-        where = f"puts them into {folder}" if folder else f"copies them to ./{run.run_id}"
-        say(f"  outputs      {files}; this {escapes.one_line(where)}: {command}")
+        where = f"into {folder}" if folder else f"to ./{run.run_id}"
+        say(f"  outputs      {files}; copy them {escapes.one_line(where)}: {command}")

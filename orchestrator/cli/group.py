@@ -122,7 +122,7 @@ def say_unless_refused(text: str) -> None:
 
 
 def drop_held() -> None:
-    """Drop the lines that wait for the next output."""
+    """Discard the lines that wait for the next output."""
     _HELD.clear()
 
 

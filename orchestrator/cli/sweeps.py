@@ -182,7 +182,7 @@ def cancel_all(root: Path, runs: list[RunDir], *, now: bool, as_json: bool) -> i
 
 
 def _cancelled_words(runs: int, asked: Sequence[RunState], going: int) -> str:
-    """Return how many runs were cancelled, and how many had ended before the cancel or while it was on its way."""
+    """Return how many runs were cancelled, and how many had ended before the cancel reached them."""
     ended = sum(state.state == "cancelled" for state in asked)
     finished = runs - ended - going
     return f"cancelled {ended} run{'s' * (ended != 1)}{f', {finished} had already finished' if finished else ''}"

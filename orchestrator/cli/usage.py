@@ -102,5 +102,5 @@ def _usage(context: click.Context) -> str:
 
 def _sentence(error: click.ClickException) -> str:
     text = error.format_message().rstrip(".").replace("is not a valid integer range", "is not a whole number")
-    text = re.sub(r"'(--[\w-]+)' / '-\w'", r"'\1'", text)  # the short form as well
+    text = re.sub(r"'(--[\w-]+)' / '-\w'", r"'\1'", text)  # drops the short form
     return text[:1].lower() + text[1:]

@@ -20,10 +20,10 @@ AT_ONCE: Final = 8  # profiles
 def examine(profile: AnyProfile, *, on_node: bool = False) -> list[Check]:
     """Check every node of an ssh profile, this machine for a local profile, or Slurm.
 
-    on_node: also check what a short job of Slurm finds on a node.
+    on_node: also run a short Slurm job that checks a node.
     """
     if profile.kind == "local" and profile.python is None:
-        from orchestrator.prepare.interpreter import of_shell  # noqa: PLC0415 (only this machine is asked)
+        from orchestrator.prepare.interpreter import of_shell  # noqa: PLC0415 (only a local profile needs it)
 
         profile = profile.model_copy(update={"python": of_shell("", os.environ, needs_torch=True).path})
     return backend_of(profile).doctor(profile, on_node=on_node)

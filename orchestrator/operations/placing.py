@@ -20,7 +20,7 @@ _LEVELS: Final = {BESIDE: "..", ABOVE: "../.."}
 
 @dataclass(frozen=True)
 class Placed:
-    """What a pull into the code folder has copied, and what it has left out, with the reason."""
+    """The files that a pull into the code folder has copied, and those that it has left out, with the reason."""
 
     run_id: str
     folder: str
@@ -39,9 +39,9 @@ def place_of(run: RunDir) -> Path | None:
 
 
 def place(run: RunDir, *, force: bool = False) -> Placed:
-    """Copy the run's outputs into its code folder, and those that the script wrote beside it beside that.
+    """Copy the run's outputs into its code folder; outputs that the script wrote beside it go beside the code folder.
 
-    A file that is there with other content is kept, unless the new file begins with that content or `force` is given.
+    An existing file with other content is kept, unless the new file begins with that content or `force` is given.
     Raises UsageError if the code folder is not on this machine.
     """
     folder = place_of(run)

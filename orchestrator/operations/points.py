@@ -67,7 +67,7 @@ def cancel_all(root: Path, runs: Sequence[RunDir], *, now: bool) -> list[Cancell
     live = [run for run in runs if not state_of(run).is_final]
     check_own(root)
     for run in live:
-        with contextlib.suppress(StoreError):  # a full disk: each run is cancelled all the same
+        with contextlib.suppress(StoreError):  # on a full disk each run is cancelled all the same
             run.record_cancel(now=now)
             run.append_event(EventKind.CANCEL, now=now)
     left = [run for run in live if not queue.drop(run, dependencies.CANCELLED)]

@@ -158,8 +158,8 @@ def _output(run: RunDir, output: Output, target: Path) -> Copied | None:
 
 
 def copy_output(run: RunDir, output: Output, place: Path, name: str) -> Copied | None:
-    """Copy one output to `place`, as executable as it is; None if the program has deleted it meanwhile."""
-    below = run.path if run.record().is_elsewhere else None  # a local run's outputs may lie outside of its folder
+    """Copy one output to `place` with its executable bits; None if the program has deleted the output meanwhile."""
+    below = run.path if run.record().is_elsewhere else None  # a local run's outputs may be outside of its folder
     copied = _grown(output.file, place, name, below)
     if copied is not None and os.access(output.file, os.X_OK):
         place.chmod(place.stat().st_mode | (place.stat().st_mode & 0o444) >> 2)

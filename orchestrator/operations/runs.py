@@ -189,7 +189,7 @@ def _wait_for_verdict_of(host: str, run: RunDir) -> None:
 
 
 def _record_cancel(run: RunDir, *, now: bool) -> StoreError | None:
-    """Record that the run is to be cancelled; return the error if the disk did not take the whole record."""
+    """Record that the run is to be cancelled; return the error if the disk has no room for the whole record."""
     try:
         run.record_cancel(now=now)
         run.append_event(EventKind.CANCEL, now=now)

@@ -37,7 +37,7 @@ def lay_out(runs: Sequence[RunDir], folder: Path) -> list[RunDir]:
     still = []
     for run in runs:
         told, (own, of_program) = run.path / FOLDER / TENSORBOARD, files_of_metrics(run)
-        if told.is_dir():  # the tracker is told rank 0's metrics alone
+        if told.is_dir():  # the tracker receives only rank 0's metrics
             (folder / run.run_id).symlink_to(told)
             if of_program.exists():
                 _write(run, folder / f"{run.run_id}.files", (of_program,))

@@ -60,7 +60,7 @@ def of_shell(program: str, environ: Mapping[str, str], *, needs_torch: bool = Fa
 
 
 def of_conda(environment: str, environ: Mapping[str, str]) -> str:
-    """Return the interpreter of a conda environment of this machine, by its name or folder; empty if there is none."""
+    """Return the interpreter of a conda environment on this machine, given its name or folder; empty if not found."""
     root = os.path.dirname(os.path.dirname(environ.get("CONDA_EXE", "")))
     roots = [each for each in (root, environ.get("MAMBA_ROOT_PREFIX", "")) if each]
     if "/" in environment:
@@ -76,7 +76,7 @@ def of_conda(environment: str, environ: Mapping[str, str]) -> str:
 
 
 def _read(path: str) -> str:
-    """Return a small text file, empty if it can't be read."""
+    """Return the text of a small file; empty if the file can't be read."""
     try:
         return read_part(os.path.realpath(path), 0, MOST_LISTED).decode("utf-8", "replace")
     except OSError:

@@ -60,7 +60,7 @@ def ranks_of_profile(prepared: Prepared) -> str:
 
 
 def note_on_spawning(prepared: Prepared) -> str:
-    """Say that a program which starts its own ranks is started once, in one line."""
+    """Return a note that a program which starts its own ranks is started once."""
     nodes = prepared.profile.nodes
     where = "1 rank on 1 node" if nodes == 1 else f"1 rank on each of {nodes} nodes"
     return f"note: {prepared.spawning}, so it is started once: {where}; --nproc-per-node N starts N ranks a node"

@@ -54,7 +54,7 @@ class Request:
     debug_rank: int | None = None  # waits for a debugger
     notify_on: tuple[str, ...] = ()  # instead of the events that the job names
     program: str | None = None  # starts Python in the typed line; empty: no program does; None: no line was typed
-    keeps_ranks: bool = False  # the profile's, also for a program that starts its own ranks
+    keeps_ranks: bool = False  # keep the profile's number of ranks, even if the program starts its own ranks
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def prepare(root: Path, request: Request) -> Prepared:
 
 
 def _started_once(request: Request, loaded: Loaded, repeats: RunDir | None) -> tuple[Loaded, Spawning | None]:
-    """Return the documents with one rank a node if the program starts its own ranks, and how the program does so.
+    """Return the documents and how the program starts its own ranks, if it does. Such a program gets one rank a node.
 
     The user's own numbers (--nodes, --nproc-per-node, --set profile...) and those of a repeated run are kept.
     """
@@ -358,7 +358,7 @@ def plan_for(root: Path, prepared: Prepared, run_id: str | None = None) -> Launc
 
 
 def _spawned_before(prepared: Prepared, launch: LaunchPlan) -> bool:
-    """Tell whether a run is repeated whose one rank a node had all GPUs, and which still has one rank a node."""
+    """Return True for a repeated run whose single rank on each node had all GPUs, if it still has one rank a node."""
     repeats = prepared.repeats
     return repeats is not None and repeats.plan().first.all_gpus and all(task.nproc == 1 for task in launch.tasks)
 

@@ -1,4 +1,4 @@
-"""The record of a cancel (cancel.json), which is written before its signal is sent: also on a full disk. Python 3.9."""
+"""Writes the record of a cancel (cancel.json) before the signal is sent, even on a full disk. Python 3.9."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any, Final
 
 from orchestrator.protocol.files import overwrite_line, write_json
 
-ROOM: Final = 512  # bytes of each reserve, which a cancel's record fits into
+ROOM: Final = 512  # bytes of each reserve; a cancel's record is smaller
 
 
 def keep_room_for_cancel(folder: str | Path) -> None:
-    """Write a reserve, which becomes the record of a cancel if the disk has no room and no inode left by then.
+    """Write a reserve file. It becomes the record of a cancel if the disk has no room or no inode left by then.
 
-    The folder is the run's or one of its nodes': the submit and each agent keep room on their own disk.
+    The folder is the run's or a node's, because the submit and each agent reserve room on their own disks.
     """
     with contextlib.suppress(OSError):
         overwrite_line(f"{folder}/reserve.json", {}, ROOM)
 
 
 def record_cancel(run_dir: str | Path, cancel: Any, *, durable: bool = True) -> None:
-    """Write cancel.json in the run's folder. Raises OSError if the disk has no room and nobody has kept room."""
+    """Write cancel.json in the run's folder. Raises OSError if the disk has no room and there is no reserve file."""
     path = f"{run_dir}/cancel.json"
     try:
         write_json(path, cancel, durable=durable)
@@ -34,9 +34,9 @@ def record_cancel(run_dir: str | Path, cancel: Any, *, durable: bool = True) -> 
 
 
 def _written_into(reserve: str, cancel: Any, path: str) -> bool:
-    """Overwrite a file that is there and give it the name `path`. Return False if that can't be done."""
+    """Overwrite an existing file and rename it to `path`. Return False if that fails."""
     try:
-        if os.stat(reserve).st_size != ROOM:  # a cancel.json that was written with room; another try may have room
+        if os.stat(reserve).st_size != ROOM:  # an earlier cancel.json without a reserve; another try may have room
             return False
         overwrite_line(reserve, cancel, ROOM)
         os.replace(reserve, path)

@@ -27,6 +27,6 @@ def crc32c(data: bytes) -> int:
 
 
 def masked_crc32c(data: bytes) -> int:
-    """Return the checksum as a record of an event file has it."""
+    """Return the masked checksum, as records of event files store it."""
     crc = crc32c(data)
     return ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF

@@ -36,7 +36,7 @@ class EventKind:
     SLURM_JOB = "slurm_job"  # the job's number and hosts, at each start by Slurm
     AGENT_STARTED = "agent_started"  # the agent's pid, host and start; the node's cores and GPUs
     REACHED_LEADER = "reached_leader"  # it has joined node 0's gang, at `addr`
-    CANT_REACH = "cant_reach"  # it has not joined node 0's gang for 10 s: `why`
+    CANT_REACH = "cant_reach"  # the node has not joined node 0's gang for 10 s: `why`
     CONTAINER = "container"  # what its launcher runs in
     LAUNCHER_IMPORTED = "launcher_imported"  # the launcher is up: the torch version, the seconds
     LAUNCHER_STARTED = "launcher_started"  # the ranks' pids
@@ -50,7 +50,7 @@ class EventKind:
     )
     SLEPT = "slept"  # the leader did not run for so many seconds: suspended, or paused
     SAMPLING_FAILED = "sampling_failed"  # how busy the node is can't be written, or not be looked at: `reason`
-    METRICS_UNREAD = "metrics_unread"  # a file of metrics can't be read, or not further: `path`, `reason`
+    METRICS_UNREAD = "metrics_unread"  # a file of metrics can't be read, or the rest of it: `path`, `reason`
     STALL = "stall"  # a rank was silent for half of its limit; `full`: the leader counts the rank as hung
     RANK_EXIT = "rank_exit"  # the code or signal of one rank
     SIGNAL = "signal"  # the agent was sent one; `cancelled` where a cancel is recorded
@@ -63,7 +63,7 @@ class EventKind:
     # Node 0's, as the gang's leader.
     LISTENING = "listening"  # the port of the gang, and the addresses
     JOINED = "joined"  # a node is in
-    LOST_NODE = "lost_node"  # a node's connection is gone, or silent; `slept`: the leader did not run before, so long
+    LOST_NODE = "lost_node"  # a node's connection is gone or silent; `slept`: the leader's pause before that
     HANDED_OVER = "handed_over"  # nodes `to` were given what an attempt goes on from
     GO = "go"  # an attempt's ranks are bound and told to start
     STOPPING = "stopping"  # the ranks were asked to stop at a step boundary
@@ -72,7 +72,7 @@ class EventKind:
     USED = "used"  # node `by` is idle no more
     MOVED = "moved"  # a rank that counted as hung has moved on
     FOLDER_LOST = "folder_lost"  # node `of` has lost the run's folder: `path` on `host` was removed
-    UNJOINED = "unjoined"  # for whom the ranks wait at their start, in `words`; empty once a rank computes again
+    UNJOINED = "unjoined"  # `words`: which ranks the others wait for at their start; empty once a rank computes again
     STACKS = "stacks"  # what the ranks were doing when one hung
     ATTEMPT_FAILED = "attempt_failed"  # its culprit and its cause
     RESTART = "restart"  # the same agents start the ranks again

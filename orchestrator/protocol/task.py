@@ -20,7 +20,7 @@ class Program:
     kind: str
     target: str
     args: tuple[str, ...] = ()
-    local_rank_option: str = ""  # by which a rank is told its local rank, if it is not told by LOCAL_RANK alone
+    local_rank_option: str = ""  # the option that passes the local rank; empty if LOCAL_RANK is enough
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Finds a file that a run lacked beside or above the code folder on the submitting machine."""
+"""Looks beside and above the code folder on the submitting machine for a file that a run did not find."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _UP = re.compile(r"(['\"])((?:\./)?(?:\.\./)+[^'\"\n]+)\1")
 
 
 def with_nearby_file(verdict: Verdict, code_dir: str | None) -> Verdict:
-    """Return the verdict. If a path with `..` in its error leads to something here, a hint says where."""
+    """Return the verdict. If its error has a path with `..` that exists on this machine, a hint names the place."""
     words = "\n".join([*map(str, (verdict.error or {}).values()), *verdict.tail])
     if verdict.outcome is not Outcome.FAILED or code_dir is None or not _MISSING.search(words):
         return verdict
@@ -35,7 +35,7 @@ def with_nearby_file(verdict: Verdict, code_dir: str | None) -> Verdict:
 
 
 def _outside(code: Path, path: str) -> Path | None:
-    """Return where a path of a script in the code folder leads; None if it leads inside, or if nothing is there."""
+    """Return the target of a path in a script of the code folder; None if it is inside the folder or does not exist."""
     try:
         found = Path(os.path.normpath(code / path))
         return found if not found.is_relative_to(code) and found != Path("/") and found.exists() else None

@@ -17,7 +17,7 @@ _MISSING = re.compile(r"No module named '?(\w+)")
 def with_nearby_module(verdict: Verdict, code_dir: str | None) -> Verdict:
     """Return the verdict. If a missing module is above the code folder, a hint says where."""
     error = verdict.error or {}
-    # `python -m pkg.train` leaves no error of its own, but a last line.
+    # `python -m pkg.train` writes no error file, but its last line names the module.
     words = "\n".join(verdict.tail[-LAST_LINES:]) if not error else str(error.get("message"))
     found = _MISSING.search(words) if error.get("type") in (None, "ModuleNotFoundError") else None
     if found is None or code_dir is None:

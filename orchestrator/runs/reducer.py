@@ -24,7 +24,7 @@ from orchestrator.runs.state import (
 )
 from orchestrator.runs.verdict import culprit_in_words, items, verdict_of, without
 
-MOST_LATE = 3  # nodes that are named with the reason why they have not joined
+MOST_LATE = 3  # at most so many nodes are named with the reason why they have not joined
 ENDS = (EventKind.AGENT_ENDED, EventKind.GAVE_UP, EventKind.FOUND_LOST, EventKind.DROPPED)
 
 # How far a run is after node 0 has recorded an event of these kinds.
@@ -223,7 +223,7 @@ def _called(nodes: tuple[NodeState, ...], node: int) -> str:
 
 
 def _why_late(events: list[Event]) -> str:
-    """Return why a node has not joined its gang, if its agent reported so and has not joined since."""
+    """Return why a node has not joined its gang, if its agent has reported a reason and has not joined since."""
     kinds = (EventKind.AGENT_STARTED, EventKind.CANT_REACH, EventKind.REACHED_LEADER)
     last = next((event for event in reversed(events) if event["kind"] in kinds), {})
     return str(last.get("why") or "") if last.get("kind") == EventKind.CANT_REACH else ""

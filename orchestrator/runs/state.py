@@ -19,7 +19,7 @@ class RunStatus(StrEnum):
     RUNNING = "running"  # the ranks of an attempt were told to start
     RESTARTING = "restarting"  # an attempt or a start of the agents has failed, and another follows
     STOPPING = "stopping"  # it was asked to stop
-    FINISHING = "finishing"  # its ranks have ended by themselves, and the rest follows (logs, outputs, checkpoints)
+    FINISHING = "finishing"  # its ranks have ended by themselves; logs, outputs and checkpoints are being copied
     SUCCEEDED = "succeeded"  # every rank ended well
     FAILED = "failed"  # its verdict says why
     CANCELLED = "cancelled"  # somebody asked for its end

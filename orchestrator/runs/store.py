@@ -149,8 +149,8 @@ class RunDir:
             write_durably(self.path / name, json.dumps(record, indent=1).encode(), private=private)
 
     def record_cancel(self, *, now: bool) -> None:
-        """Write the record of a cancel, on a full disk with room that the run's agents have kept for it."""
-        from orchestrator.protocol.cancelling import record_cancel  # noqa: PLC0415 (`orch status` does without)
+        """Write the record of a cancel; on a full disk, into a reserve file of the run."""
+        from orchestrator.protocol.cancelling import record_cancel  # noqa: PLC0415 (`orch status` does not need it)
 
         with self._unless_removed(), _said_of(self.path / "cancel.json"):
             record_cancel(self.path, {"now": now, "time": time.time()})
@@ -344,7 +344,7 @@ def newest_ids(root: Path) -> list[str]:
 
 
 def newest_groups(root: Path, count: int | None = None) -> list[list[RunDir]]:
-    """Return the newest runs; a sweep is one group of all its runs, in order, and each other run is a group of its own.
+    """Return groups of the newest runs: one group for each sweep, with its runs in order, and one for each other run.
 
     Runs of two sweeps may alternate in the index, and the points of one sweep are not recorded in their order.
     """
@@ -453,7 +453,7 @@ def find_run(root: Path, reference: str, *, newest: bool = True) -> RunDir:
 
 
 def _handed_over(root: Path, reference: str) -> tuple[str, str, str] | None:
-    """Return (run, host, orch's path there) of the only run that was handed over and begins with this word."""
+    """Return (run, host, orch's path on that host) of the only handed-over run whose id begins with this word."""
     names = [name for name in _names(root / "elsewhere") if reference and name.startswith(reference)]
     if len(names) != 1:
         return None

@@ -81,7 +81,7 @@ def verdict_of(
 
 
 def _cancelled_before_another_start(own: list[Event]) -> Verdict | None:
-    """Return the verdict of a cancel that came before another start had any agent, as while machines are waited for."""
+    """Return the verdict of a cancel before the next start had any agent, such as while the run waited for machines."""
     kinds = {event["kind"] for event in own}
     return Verdict(Outcome.CANCELLED) if {EventKind.CANCEL, EventKind.RELAUNCH} <= kinds else None
 
@@ -240,7 +240,7 @@ def culprit_in_words(culprit: Event) -> str:
 
 
 def _refused_arguments(culprit: Event) -> str:
-    """Return why argparse or click refused the command line, by the rank's last line; empty if the line is another."""
+    """Return why argparse or click refused the command line, from the rank's last line; empty for any other line."""
     last = next((str(line) for line in reversed(items(culprit.get("tail"))) if str(line).strip()), "")
     found = re.fullmatch(r"(?:\S+: error|Error): (.+)", last.strip())
     return found[1][:200] if found else ""
@@ -262,7 +262,7 @@ def _blame(culprit: Event, end: Event, survivors: tuple[int, ...]) -> Verdict:
     error, tail = culprit.get("error"), tuple(str(line) for line in items(culprit.get("tail")))
     error = error if isinstance(error, dict) and error else None
     lacks = [str(culprit["lacks"])] if culprit.get("lacks") else []  # the nodes that lack a module
-    terminal = [line for line in tail if _NO_TERMINAL in line]  # said by a program that a rank started
+    terminal = [line for line in tail if _NO_TERMINAL in line]  # printed by a program that a rank started
     words = " ".join(
         [*lacks, *terminal, *([str(error.get("type")), str(error.get("message"))] if error else tail[-5:])]
     )
@@ -477,7 +477,7 @@ _RULES: tuple[tuple[str, str], ...] = (
     (r"\bnan\b|not a finite|Loss is nan", "the loss is not a number: lower the learning rate, or check the data"),
     (
         _NO_TERMINAL,
-        "the program asks its terminal, and a rank has no terminal: give it one in the command, such as: "
+        "the program needs a terminal, and a rank has no terminal: let the command provide one, such as: "
         "script -qec 'python main.py' /dev/null",
     ),
     (r"Permission denied", "a file may not be used by this user: check its owner and mode on that node"),

@@ -18,8 +18,8 @@ if TYPE_CHECKING:  # a submit of files that were read before must not wait for p
     from orchestrator.specs.job import Job, Training
     from orchestrator.specs.profile import AnyProfile
 
-MOST_BYTES: Final = 1 << 20  # of a program's text
-MOST_FILES: Final = 50  # beside a program, in which its options are looked up
+MOST_BYTES: Final = 1 << 20  # read of a program's text
+MOST_FILES: Final = 50  # files beside a program that are searched for its options
 
 
 def check_here(job: Job, profile: AnyProfile, code_dir: Path, job_file: Path, *, allowed: bool) -> list[Problem]:
@@ -97,7 +97,7 @@ def check_submitter(job: Job, profile: AnyProfile, code_dir: Path) -> list[Probl
 
 
 def submitter_of(script: str, code_dir: Path) -> tuple[str, str] | None:
-    """Return what a script that submits jobs by itself does, and what to launch instead; None for other scripts."""
+    """Return (the problem, the script to launch instead) for a script that submits jobs; None for other scripts."""
     path = code_dir / script
     try:
         if not script or b"submit" not in read_part(path.resolve(), 0, 1 << 18):
@@ -192,17 +192,17 @@ def _nearest(name: str, folder: Path) -> str:
     return f"; did you mean '{close[0]}'?" if close else ""
 
 
-# -- the program, as it is in the code folder
+# -- the program in the code folder
 
 
 def source_of(job: Job, folder: Path) -> tuple[str, bytes]:
-    """Return the program's file, relative to the folder, and its text, which is empty if it can't be read here."""
+    """Return the program's file, relative to the folder, and its text. The text is empty if it can't be read."""
     script = _script_of(job, folder)
     return (script, _text_of(folder / script)) if script else ("", b"")
 
 
 def _text_of(path: Path) -> bytes:
-    """Return the beginning of a file; empty if it is no ordinary file, or belongs to another user."""
+    """Return the beginning of a file; empty if it is not a regular file, or belongs to another user."""
     try:
         return read_part(os.path.realpath(path), 0, MOST_BYTES)
     except (OSError, ValueError):
@@ -214,10 +214,10 @@ def _options_in(text: bytes) -> set[str]:
 
 
 def with_known_option(job: Job, folder: Path) -> Job:
-    """Return the job with its `local_rank_option` in the spelling that the program has.
+    """Return the job with its `local_rank_option` in the program's spelling.
 
-    torch.distributed.launch passes --local-rank since torch 2.0, and --local_rank before, as deepspeed does. A program
-    that has one of them alone would refuse the other.
+    torch.distributed.launch passes --local-rank since torch 2.0. Earlier versions and deepspeed pass --local_rank. A
+    program that has only one of these options would refuse the other.
     """
     if job.local_rank_option is None:
         return job

@@ -108,7 +108,7 @@ class Code(Spec):
     """Which folder is shipped; the ranks start in its snapshot."""
 
     dir: Line = Field(".", description="the folder, relative to the job file")
-    ignore: Line = Field(".orchignore", description="a file of patterns that are left out, beside those of .gitignore")
+    ignore: Line = Field(".orchignore", description="file of patterns to leave out, in addition to .gitignore")
     max_size: Bytes = Field(100 * 1024**2, description="refuse to ship more than this")
 
 
@@ -290,7 +290,7 @@ class Job(Spec):
     args: tuple[Arg, ...] = ()
     local_rank_option: Literal["--local_rank", "--local-rank"] | None = Field(
         None,
-        description="option by which each rank is told its local rank, as deepspeed and torch.distributed.launch do",
+        description="option that passes the local rank to each rank, as deepspeed and torch.distributed.launch do",
     )
     env: dict[EnvName, Arg | None] = Field({}, description="null: must come from the shell or --env")
     pass_env: tuple[Line, ...] = Field((), description="patterns of variables to copy from the shell")

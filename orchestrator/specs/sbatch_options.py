@@ -29,7 +29,7 @@ _OURS: Final = """
     array comment error input job-name ntasks ntasks-per-node open-mode output parsable quiet requeue no-requeue
     setup srun-args tasks-per-node teardown test-only use-srun verbose wait wrap
 """
-EXPEDITE: Final = ("requeue", "expedite")  # a mode of Slurm 25.11: such a job is the first to start again
+EXPEDITE: Final = ("requeue", "expedite")  # a mode of Slurm 25.11, in which the requeued job starts before others
 CLUSTERS: Final = ("clusters", "cluster", "cluster-constraint")
 NEWEST: Final = "25.11"
 OPTIONS: Final = frozenset(_OPTIONS.split())
@@ -38,9 +38,9 @@ OURS: Final = frozenset(_OURS.split())
 
 
 def known_options(options: Mapping[str, str | int | bool]) -> dict[str, str | int | bool]:
-    """Return the options as sbatch spells them. Raises ValueError for an option that has its place elsewhere.
+    """Return the options as sbatch spells them. Raises ValueError for an option that another field sets.
 
-    An option that is not in OPTIONS may be newer than orch: the cluster's own sbatch is asked for it.
+    An option that is not in OPTIONS may be newer than orch, so the cluster's own sbatch accepts or refuses it.
 
     `a_b` and `a-b` are the same option.
     """
@@ -62,7 +62,7 @@ def known_options(options: Mapping[str, str | int | bool]) -> dict[str, str | in
 
 
 def note_on_unknown(options: Iterable[str]) -> list[str]:
-    """Return a note on each option that sbatch has not up to Slurm 25.11; its name is as `known_options` returns it."""
+    """Return a note on each option that no sbatch up to Slurm 25.11 has. `known_options` has returned the names."""
     unknown = [name for name in options if name not in OPTIONS and name not in OURS]
     near = {name: difflib.get_close_matches(name, [*OPTIONS, *FIELDS], n=1) for name in unknown}
     return [

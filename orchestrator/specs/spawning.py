@@ -1,4 +1,4 @@
-"""Finds out whether a Python program starts its ranks by itself, as PyTorch's tutorial on mp.spawn does.
+"""Detects Python programs that start their ranks by themselves, as PyTorch's tutorial on mp.spawn does.
 
 Such a program is started once on a node. It expects no launcher, so every rank would start all ranks again.
 """
@@ -39,12 +39,12 @@ def spawning_in(text: bytes, script: str) -> Spawning | None:
     try:
         tree = ast.parse(text)
         return _spawning_in(tree, script)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the interpreter of the ranks says what is wrong
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the ranks' interpreter reports the error
         return None
 
 
 def _spawning_in(tree: ast.AST, script: str) -> Spawning | None:
-    """Return the same for a parsed text. A Process counts only if the program itself gives each process its rank."""
+    """Return how a parsed program starts its ranks. A Process counts only if the program passes it a rank."""
     names = dict(_imported(tree))
     calls = [(_full_name(each.func, names), each) for each in ast.walk(tree) if isinstance(each, ast.Call)]
     read = set(_variables_read(tree))
@@ -71,7 +71,7 @@ def once(profile: AnyProfile, *, nodes: int | None) -> AnyProfile:
 
 
 def _imported(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """Yield each imported name, and what it stands for."""
+    """Yield each imported name, and the full name of the object that it refers to."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((each.asname, each.name) for each in node.names if each.asname)
@@ -80,7 +80,7 @@ def _imported(tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 def _full_name(node: ast.expr, names: dict[str, str]) -> str:
-    """Return the dotted name of what is called, with imported names in full. A call's result has no name of its own."""
+    """Return the dotted name of the called function, with imported names in full. The result of a call has no name."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -90,12 +90,12 @@ def _full_name(node: ast.expr, names: dict[str, str]) -> str:
 
 
 def _joins_with_rank(call: str, node: ast.Call) -> bool:
-    """Tell whether the program says itself which rank joins the process group."""
+    """Tell whether the program itself gives the rank that joins the process group."""
     return call.rpartition(".")[2] == "init_process_group" and any(each.arg == "rank" for each in node.keywords)
 
 
 def _variables_read(tree: ast.AST) -> Iterator[str]:
-    """Yield the texts that are looked up: by an index, by get(), pop() or getenv(), or by `in`."""
+    """Yield the strings that the program looks up: by an index, by get(), pop() or getenv(), or by `in`."""
     for node in ast.walk(tree):
         asked: ast.expr | None = None
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):

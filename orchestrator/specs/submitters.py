@@ -1,4 +1,4 @@
-"""Detects scripts that submit their training through submitit: started on several ranks, each would submit a job."""
+"""Detects scripts that submit their training through submitit. Each of several ranks would submit another job."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Final
 
 from orchestrator.protocol.reading import read_part
 
-MOST_BYTES: Final = 1 << 18  # of a file that is searched
+MOST_BYTES: Final = 1 << 18  # read of each file
 MOST_IMPORTS: Final = 50
 _EXECUTORS: Final = frozenset({"AutoExecutor", "SlurmExecutor", "LocalExecutor", "DebugExecutor"})
 
 
 @dataclass(frozen=True)
 class Submitter:
-    """A script that submits jobs, the line that does, and the script that it imports to train, empty if unknown."""
+    """A script that submits jobs, its line that submits, and the training script that it imports (empty if unknown)."""
 
     script: str
     line: int
@@ -31,14 +31,14 @@ class Submitter:
 @dataclass(frozen=True)
 class _Import:
     module: str
-    name: str  # of `from module import name`
-    called: str  # as the script calls what it imports
+    name: str  # the name in `from module import name`
+    called: str  # the script's own name for the imported object
 
 
 def submitter_in(script: str, code_dir: Path) -> Submitter | None:
     """Return how a script of the code folder submits jobs; None if neither it nor a file that it imports does.
 
-    A script that imports torch is taken for one that can train by itself.
+    A script that imports torch counts as a script that can train by itself.
     """
     path = code_dir / script
     tree = _parsed(path, needs="submit")

@@ -13,8 +13,8 @@ ASSIGNMENT: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 class Wrapper(NamedTuple):
     """A program that starts the program that follows it."""
 
-    takes_value: frozenset[str] = frozenset()  # its options that take a value
-    words: int = 0  # words of its own between its options and the program, such as the duration of `timeout`
+    takes_value: frozenset[str] = frozenset()  # the options that take a value
+    words: int = 0  # the number of words between its options and the program, such as the duration of `timeout`
     verb: str = ""  # the word that must follow its name, such as `run` of `uv run`
     advice: str = ""  # what to do instead; empty if the wrapper has no effect that orch would have to replace
 
@@ -33,7 +33,7 @@ def _wrapper(takes_value: str = "", words: int = 0, verb: str = "", advice: str 
     return Wrapper(frozenset(takes_value.split()), words, verb, advice)
 
 
-_ENVIRONMENT: Final = "set 'python' in the profile to that environment's"
+_ENVIRONMENT: Final = "set 'python' in the profile to that environment's interpreter"
 _PLACEMENT: Final = "a line of setup in the profile has the same effect (renice, ionice, taskset, all with -p $$)"
 _CONDA: Final = _wrapper("n name p prefix cwd", verb="run", advice=_ENVIRONMENT)
 _WRAPPERS: Final[dict[str, Wrapper]] = {

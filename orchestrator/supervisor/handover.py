@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # a submit of files that were read before must not wait for p
     from orchestrator.specs.plan import LaunchPlan
 
 LOOK_SECONDS: Final = 1.0
-QUIET_SECONDS: Final = 2.0  # a supervisor that runs says something each second
+QUIET_SECONDS: Final = 2.0  # a running supervisor writes a line each second
 CHUNK: Final = 1 << 16
 STDIN: Final = 0
 ERRORS: Final = {each.__name__: each for each in (OrchError, UsageError, BackendError, PlacesTakenError, StoreError)}
@@ -65,7 +65,7 @@ class Handover:
         )
 
     def _answers(self) -> Iterator[bytes]:
-        """Yield the supervisor's lines. A supervisor that was stopped (SIGSTOP) continues: nobody else knows of it."""
+        """Yield the supervisor's lines. Continue a supervisor that was stopped (SIGSTOP)."""
         ready, buffered = select.poll(), b""
         ready.register(self.socket, select.POLLIN)
         while True:

@@ -61,7 +61,7 @@ def state_of(run: RunDir, alive: Mapping[int, bool | None] | None = None, known:
         return replace(
             state, state=RunStatus.FINISHING, verdict=None, detail="bringing back its logs, outputs and checkpoints"
         )
-    if state.verdict is not None:  # the run has ended, and nobody has recorded its verdict yet
+    if state.verdict is not None:  # the run has ended, and its verdict is not recorded yet
         return replace(state, verdict=_explained(run, state.verdict))
     if state.state == RunStatus.PENDING and (why := why_it_waits(run.root, run, record)):
         return replace(state, detail="; ".join(filter(None, [why, state.detail])))
@@ -168,7 +168,7 @@ def act(root: Path, run: RunDir, machine: Backend, action: Action) -> Verdict | 
 
 
 def _explained(run: RunDir, verdict: Verdict) -> Verdict:
-    """Return the verdict. Its hint says where on this machine a file or a module is that a rank lacked."""
+    """Return the verdict. If a rank did not find a file or a module, a hint names its place on this machine."""
     if verdict.outcome is not Outcome.FAILED or verdict.rank is None:
         return verdict
     from orchestrator.runs.missing_files import with_missing_file  # noqa: PLC0415 (most ranks end well)

@@ -69,7 +69,7 @@ def supervisor_of(root: Path) -> Process | None:
 
 
 def continue_supervisor(root: Path) -> None:
-    """Let a supervisor continue that was stopped (SIGSTOP): it holds the lock, and nobody else would end a run."""
+    """Continue a supervisor that was stopped (SIGSTOP): it holds the lock, so no other supervisor could end a run."""
     continue_if_stopped(supervisor_of(root))
 
 
@@ -97,7 +97,7 @@ def is_attended(root: Path) -> bool:
 def start_supervisor(root: Path, without: Iterable[str] = (), *, starts: str = "", stdin: int | None = None) -> int:
     """Start the background process, unless one runs, and return its pid. It outlives the terminal and gets no secret.
 
-    starts: the kind of backend of a run that it is to start itself; the request for it is read from `stdin`.
+    starts: the kind of backend, if the process starts a run itself. It reads the request for that run from `stdin`.
     """
     import subprocess  # noqa: PLC0415 (who only looks at runs starts nothing)
 

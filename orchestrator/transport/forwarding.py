@@ -51,7 +51,7 @@ class Forwarding:
         self, command: Command, say: Callable[[str], None], listening: socket.socket, *, any_user: bool = False
     ) -> None:
         self.command, self.say, self.socket = command, say, listening
-        self.reported = ""  # the error of the last connection; many connections fail alike, and it is reported once
+        self.reported = ""  # the error of the last connection, because an error of many connections is reported once
         self.guard = Guard(say, any_user=any_user)
         self.port: int = self.socket.getsockname()[1]
         self.loop = asyncio.new_event_loop()

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class MachinesError(BackendError):
-    """Errors of several machines as one error; `by_number` has the error of each machine."""
+    """The errors of several machines in one exception; `by_number` maps each machine's number to its error."""
 
     def __init__(self, message: str, hint: str, by_number: Mapping[int, BackendError]) -> None:
         super().__init__(message, hint, transient=all(error.transient for error in by_number.values()))

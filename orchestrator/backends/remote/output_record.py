@@ -18,7 +18,7 @@ from orchestrator.runs.reducer import left_outputs
 from orchestrator.runs.store import RunDir
 
 STATE: Final = "outputs.json"
-MOST_NEWER: Final = 10  # checkpoints that are named because they are not here yet
+MOST_NEWER: Final = 10  # at most so many checkpoints that were not copied yet are named
 
 
 class Kept(NamedTuple):
@@ -86,7 +86,7 @@ class Sizes:
 
 
 def newest_of(there: Mapping[str, Entry], lacking: Iterable[str]) -> dict[str, float]:
-    """Return the newest of the checkpoints that these files are or belong to, and the time of each. Pure."""
+    """Return the newest checkpoints among these files, with their times. A file may be part of a checkpoint. Pure."""
     times: dict[str, float] = {}
     for name in lacking:
         checkpoint = checkpoint_of(name) or (name if name.endswith(SUFFIXES) else "")
@@ -105,7 +105,7 @@ class Home:
     files: dict[str, Kept] = field(default_factory=dict)
     passed_over: list[str] = field(default_factory=list)  # links that lead out there, and what is no file
     lacking: list[str] = field(default_factory=list)  # what is there and not here: of checkpoints only whole ones count
-    newer: dict[str, float] = field(default_factory=dict)  # the time of each checkpoint there that is not here whole
+    newer: dict[str, float] = field(default_factory=dict)  # the time of each checkpoint that was not copied whole yet
 
     @staticmethod
     def read(run: RunDir, node: int, host: str = "") -> Home:

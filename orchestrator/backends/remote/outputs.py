@@ -50,8 +50,8 @@ HASH_SLOWEST: Final = 20 << 20  # bytes a second
 ROUNDS: Final = 3  # at the end: what has changed while it was copied is copied again
 LEAST_FREE: Final = 64 << 20
 MOST_NAMED: Final = 3
-LOOKS_IN_VAIN: Final = 2  # after so many looks that found a file changed, it is copied between two of its changes
-STILL_NS: Final = 1_000_000_000  # without a change in a file of weights
+LOOKS_IN_VAIN: Final = 2  # a file that changed in so many looks in a row is copied between two changes
+STILL_NS: Final = 1_000_000_000  # a file of weights must be unchanged for so long
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -66,12 +66,13 @@ class Outputs:
         self.problems: dict[str, str] = {}  # of files that can't be written here, by name
 
     def bring(self, session: Session, *, final: bool, limited: bool = True, sizes: Sizes | None = None) -> Left:
-        """Bring what is new; while the run goes on (not `final`) only what has not changed since the look before.
+        """Copy new files. While the run continues (not `final`), files that changed since the last call are left out.
 
-        A file that several looks in a row have found changed is brought too, if it holds still while it is copied.
+        A file that several looks in a row have found changed is copied too, if it does not change during the copy.
 
-        `sizes` are those of the fellow nodes, with which it shares the job's limit where it is `limited`.
-        Returns what is not here. BackendError where the machine is out of reach, or the disk here is full.
+        `sizes` has the sizes of the other nodes' outputs; all nodes share the job's limit if the outputs are `limited`.
+        Returns the outputs that were not copied.
+        Raises BackendError if the machine is out of reach, or the disk here is full.
         """
         found, host = _Listing.of(session, self.run, self.node), session.address.host
         if found.is_empty and not Home.read(self.run, self.node, host).files:  # as most of many nodes: none waits
@@ -134,8 +135,8 @@ class Outputs:
     def _may_be_copied_at_once(self, name: str, entry: Entry, found: _Listing) -> bool:
         """Tell whether a file that changes from look to look may be copied between two of its changes.
 
-        A file of weights must have been still for a moment, because a program may pause while it saves. The files of a
-        checkpoint that is a folder belong together, so they are copied only once they stand still.
+        A file of weights must be unchanged for a moment, because a program may pause while it saves. The files of a
+        checkpoint that is a folder belong together, so they are copied only once they no longer change.
         """
         if self.changed.get(name, 0) < LOOKS_IN_VAIN or checkpoint_of(name) not in (None, name):
             return False
@@ -268,7 +269,7 @@ class _Listing:
     roots: Mapping[str, str]
     unreadable: tuple[tuple[str, str], ...]
     passed_over: list[str]
-    time_ns: int  # of the machine's clock
+    time_ns: int  # by the machine's clock
 
     @staticmethod
     def of(session: Session, run: RunDir, node: int) -> _Listing:

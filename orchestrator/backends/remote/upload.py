@@ -98,7 +98,9 @@ def stage_replay(
 def prepare_node(
     session: Session, run: RunDir, task: NodeTask, workdir: str, given: Given | None, *, is_new: bool
 ) -> dict[str, Any]:
-    """Send the machine all that its agent needs, and return its `hello`. Raises BackendError if it can't take part.
+    """Send the machine the files that its agent needs, and return its `hello`.
+
+    Raises BackendError if the machine can't take part.
 
     is_new: the machine takes the place of a lost machine, so it gets the records of the lost machine and appends to
     them. given: a checkpoint for it.
@@ -108,7 +110,7 @@ def prepare_node(
     ahead = hello["time"] - (asked + hello["answered"]) / 2
     if abs(ahead) > CLOCKS_DIFFER:
         _record_clock(run, task, session.address.host, round(ahead, 3))
-    if task.container is not None:  # an image may have to be pulled, however long that takes
+    if task.container is not None:  # an image may have to be pulled, which may take long
         session.call("container", task_json(replace(task, credentials="", secrets={})), timeout=None)
     send_code(session, run, workdir, task.code_dir)
     if is_new:
@@ -123,7 +125,7 @@ def prepare_node(
 
 
 def _record_clock(run: RunDir, task: NodeTask, host: str, ahead: float) -> None:
-    """Record once in a start how far the machine's clock is ahead, however often that start is tried."""
+    """Record how far the machine's clock is ahead: once for each start, even if that start is tried several times."""
     values = {"of": task.node_rank, "start": task.start, "host": host}
     known = (each for each in run.events() if each["kind"] == EventKind.CLOCK)
     if not any(values.items() <= each.items() and abs(each["ahead"] - ahead) < CLOCKS_DIFFER for each in known):
@@ -131,9 +133,9 @@ def _record_clock(run: RunDir, task: NodeTask, host: str, ahead: float) -> None:
 
 
 def check_machine(session: Session, run: RunDir, task: NodeTask, workdir: str) -> dict[str, Any]:
-    """Return the machine's `hello`, with the time here when it `answered`. Raises BackendError if it can't take part.
+    """Return the machine's `hello`, and the time on this machine when the answer came (`answered`).
 
-    Nothing is sent to the machine.
+    No file is sent to the machine. Raises BackendError if the machine can't take part.
     """
     host = session.address.host
     hello, _ = session.call("hello", workdir=workdir, shared_parent=bool(profile_of(run).get("shared_parent")))

@@ -98,7 +98,7 @@ class SlurmBackend(SlurmScheduler, BatchSubmitter):
         return batch_script(launch, (launch.commands[0][0], SAFE_PATH), ("-m", "submitit.core._submit"))
 
     def filled_in(self, launch: LaunchPlan) -> LaunchPlan:
-        """Return the plan with the options of sbatch that its profile leaves open and this shell gives."""
+        """Return the plan with the sbatch options that its profile leaves open and the variables of this shell set."""
         return filled(launch, os.environ)[0]
 
     def submit(self, plan: LaunchPlan, tasks: tuple[NodeTask, ...], run: RunDir) -> None:
@@ -218,7 +218,7 @@ def pickled(argv: Sequence[str]) -> bytes:
 
 @contextlib.contextmanager
 def _environment(hidden: tuple[str, ...]) -> Iterator[None]:
-    """Have sbatch hand the caller's variables on, but without secrets, orch's own, and options of Slurm's programs."""
+    """Remove secrets, orch's own variables and options of Slurm's programs from the variables that sbatch passes on."""
     kept = dict(os.environ)
     for name in kept:
         if name in RANK_VARIABLES or name in hidden or name.startswith(("ORCH_", "SUBMITIT_")) or is_strange(name):
@@ -239,7 +239,7 @@ def _sbatch(plan: LaunchPlan, client: Client, array: Array | None = None) -> str
         argv, folder, name, task = command_of(array, plan), array.folder, array.sweep, "0"
 
     class Executor(SlurmExecutor):
-        """Gives sbatch its options on the command line too."""
+        """Passes the options to sbatch on the command line too."""
 
         def _make_submission_command(self, submission_file_path: Path) -> list[str]:
             return ["sbatch", *options_in(submission_file_path.read_text()), str(submission_file_path)]
@@ -254,7 +254,7 @@ def _sbatch(plan: LaunchPlan, client: Client, array: Array | None = None) -> str
         snapshot = client.queue(fresh=True)
         is_lost = is_unanswered(str(error))
         found = client.find(None, name, task)
-        # Slurm keeps a record of a job that it refuses, as a job that has failed.
+        # Slurm keeps a job that it has refused in its records as a failed job.
         if found is not None and (is_lost or found.phase != "ended"):
             return found.job_id.partition("_")[0]
         if snapshot.jobs is None and is_lost:

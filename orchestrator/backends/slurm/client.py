@@ -77,7 +77,7 @@ class CommandRunner(Protocol):
         """Return the number of the user whose jobs they are."""
 
     def environment(self) -> Mapping[str, str]:
-        """Return the variables of the shell in which sbatch runs, at least those of sbatch."""
+        """Return the variables of the shell in which sbatch runs; at least the variables that begin with SBATCH_."""
 
 
 class LocalRunner:
@@ -176,7 +176,7 @@ class Client:
     def find(self, job_id: str | None, name: str, task: str = "") -> JobLine | None:
         """Find the run's job in the queue: by its number, or by its name if the answer of its submit was lost.
 
-        `task` is the run's number in the array of that name; empty if it is in none.
+        `task` is the run's number in the array of that name; empty if the run belongs to no array.
         """
         jobs = self.queue().jobs or {}
         if job_id is not None:
@@ -186,10 +186,11 @@ class Client:
         return max(named, key=lambda job: number_of(job.job_id), default=None)
 
     def ended(self, job_id: str, name: str, seen: JobLine | None) -> JobLine | None:
-        """Return a job that is over, with what scontrol and sacct know more of it; None where none knows it.
+        """Return a job that is over, with the details of scontrol and sacct. None if neither knows the job.
 
-        Slurm may have given the number to another job since: that job bears no name of this run. A job that the
-        controller does not know is over, whatever the accounting says. Raises BackendError if the controller is silent.
+        Slurm may have given the number to another job since then. That job does not have this run's name. A job that
+        the controller does not know is over, whatever the accounting says. Raises BackendError if the controller
+        does not answer.
         """
         if job_id in self.snapshot.ended:
             return self.snapshot.ended[job_id]

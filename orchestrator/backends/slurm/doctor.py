@@ -64,7 +64,7 @@ class Folder:
 
 @dataclass(frozen=True)
 class Trial:
-    """A Slurm, and the plan of a job that it is asked about."""
+    """A Slurm cluster, and the plan of a job to check."""
 
     client: Client
     launch: LaunchPlan
@@ -124,7 +124,7 @@ def _examine(
 
 
 def _noted(found: CheckResult, by_shell: Filled, profile: Mapping[str, Any]) -> CheckResult:
-    """Return the check, with the options that the shell gives."""
+    """Return the check, with the options that the shell sets."""
     said = in_words(by_shell, {**profile["sbatch"], **profile})
     return found._replace(value="; ".join(filter(None, [found.value, said])))
 
@@ -190,7 +190,7 @@ def last_save(profile: str) -> float | None:
 
 
 def _on_node(client: Client, launch: LaunchPlan, folder: str) -> dict[str, CheckResult]:
-    """Have one short job look for a token that was written here, ask the interpreter that would train, try the GPUs.
+    """Have one short job look for a token that was written here, start the interpreter that trains, and try the GPUs.
 
     The job is submitted and started as a run is: by a batch script with the same options, and a step of srun.
     """
@@ -217,7 +217,7 @@ def _on_node(client: Client, launch: LaunchPlan, folder: str) -> dict[str, Check
 
 
 def _looked(client: Client, launch: LaunchPlan, out: str, words: Sequence[str]) -> str | CheckResult:
-    """Return what a job of one node printed that ran these words; a check that has failed if there was no such job."""
+    """Run these words in a job of one node, and return its output. Return a failed check if the job did not run."""
     script = _script(launch, out, words)
     answer = client.call("sbatch", *options_in(script), stdin=script)
     number = job_id_of(answer.out)
@@ -233,7 +233,7 @@ def _looked(client: Client, launch: LaunchPlan, out: str, words: Sequence[str]) 
                 said = f"no node was free within {NODE_SECONDS} s"
                 return CheckResult(WARN, said, "try again when sinfo shows an idle node")
             return CheckResult(FAIL, f"Slurm job {number} on {job.nodes} did not end", "look at that node")
-        time.sleep(LOOK_SECONDS)  # Slurm tells nobody of a job's end: it has to be asked
+        time.sleep(LOOK_SECONDS)  # Slurm sends no message when a job ends, so it is polled
     read = client.call("cat", out)
     if read.code == 0:
         return read.out
@@ -283,7 +283,7 @@ def gpus_there(lines: Sequence[str], asked: int | None) -> gpu_checks.Rows:
 
 
 def seen_there(out: str, folder: str, python: str) -> CheckResult:
-    """Return the check of what LOOK printed on a node, after words of the batch shell and srun; pure."""
+    """Return the check of the output of LOOK on a node, which follows lines of the batch shell and srun. Pure."""
     before, begun, own = out.partition("orch-look\n")
     host, shared, *rest = [*(line.strip() for line in own.splitlines() if line.strip()), "", ""]
     if not begun or shared not in ("shared", "apart"):

@@ -1,6 +1,6 @@
-"""Variables of the shell that change Slurm's programs: which of them count, and for what. Pure.
+"""Decides which variables of the shell may change Slurm's programs, and which options they may set. Pure.
 
-A site's modules set such variables. The profile comes first: they may only fill in what it leaves open.
+A site's modules set such variables. The profile takes precedence, so they may set only options that it leaves open.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-if TYPE_CHECKING:  # who only looks at runs must not wait for pydantic
+if TYPE_CHECKING:  # commands that only read runs must not wait for pydantic
     from orchestrator.specs.plan import LaunchPlan
 
 STRANGE: Final = (
@@ -17,7 +17,7 @@ STRANGE: Final = (
 )  # fmt: skip
 """The prefixes of the variables that Slurm's programs read as options."""
 NEEDED: Final = ("SLURM_CONF", "SLURM_JWT", "SLURM_SACK_KEY", "SLURM_SACK_JWKS")
-"""The variables with such a prefix that say which Slurm it is, and who the user is."""
+"""The variables with such a prefix that name the cluster and authenticate the user."""
 FILLS: Final = {
     "SBATCH_ACCOUNT": "account",
     "SBATCH_QOS": "qos",
@@ -25,11 +25,11 @@ FILLS: Final = {
     "SBATCH_RESERVATION": "reservation",
     "SBATCH_WCKEY": "wckey",
 }
-"""The options that a variable may give to a job whose profile does not name them."""
+"""The options that a variable may set for a job whose profile does not name them."""
 FIELDS: Final = ("account", "qos", "partition")  # the others belong to a profile's `sbatch:`
 PRINT_FILLS: Final = ("sh", "-c", "env | grep ^SBATCH_ || :")
 
-Filled = dict[str, str]  # the variable by the option that it gave
+Filled = dict[str, str]  # maps each option to the variable that has set it
 
 
 def is_strange(name: str) -> bool:
@@ -38,14 +38,14 @@ def is_strange(name: str) -> bool:
 
 
 def fills_in(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that may fill in options; none inside a Slurm job, whose variables describe that job."""
+    """Return the variables that may set options. Inside a Slurm job they describe that job, so none is returned."""
     if "SLURM_JOB_ID" in environ:
         return {}
     return {name: value for name in FILLS if (value := environ.get(name, "").strip()) and value.isprintable()}
 
 
 def filled(launch: LaunchPlan, environ: Mapping[str, str]) -> tuple[LaunchPlan, Filled]:
-    """Return the plan with the options that its profile leaves open and the shell gives, and where they came from."""
+    """Return the plan with the options that the shell sets, and the variable of each. The profile leaves these open."""
     profile: dict[str, Any] = dict(launch.profile)
     sbatch = dict(profile.get("sbatch") or {})
     used: Filled = {}
@@ -58,6 +58,6 @@ def filled(launch: LaunchPlan, environ: Mapping[str, str]) -> tuple[LaunchPlan, 
 
 
 def in_words(used: Mapping[str, str], values: Mapping[str, Any]) -> str:
-    """Return which options a run has from the shell, in a sentence; empty if it has none."""
+    """Return a sentence about the options that the shell has set; empty if there are none."""
     said = [f"{option} {values.get(option, '')} by {variable}" for option, variable in used.items()]
     return f"the profile leaves open what the shell gives: {', '.join(said)}" if said else ""

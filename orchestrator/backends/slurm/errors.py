@@ -57,7 +57,7 @@ def is_unanswered(said: str) -> bool:
 def refusal(said: str, settings: SlurmSettings, time_limit: int | None, where: str = "this machine") -> BackendError:
     """Return the error for what sbatch printed there; what is not known is shown as sbatch's own last line."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
-    lines = [line for line in lines if not line.startswith("Try ")]  # after an option that sbatch does not know
+    lines = [line for line in lines if not line.startswith("Try ")]  # sbatch prints it after an unknown option
     last = (lines or ["it did not say why"])[-1].removeprefix("sbatch: ").removeprefix("error: ")
     asked = ", ".join(
         f"{name} {f'{value / 2**30:.4g} GiB' if name == 'mem' else value}"

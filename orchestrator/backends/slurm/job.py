@@ -24,7 +24,7 @@ from orchestrator.runs.scheduler_status import SchedulerStatus
 from orchestrator.runs.state import Event
 from orchestrator.runs.store import Record, RunDir
 
-if TYPE_CHECKING:  # who only looks at runs must not wait for pydantic
+if TYPE_CHECKING:  # commands that only read runs must not wait for pydantic
     from orchestrator.backends.slurm.environment import Filled
     from orchestrator.specs.plan import LaunchPlan
 
@@ -197,7 +197,7 @@ def end(client: Client, run: RunDir) -> list[NodeProof]:
             client.scancel(job.job_id, "--signal=KILL")
             client.scancel(job.job_id)
             phase, job = wait_for_end(client, run)
-        except BackendError as error:  # the controller went away since it was asked
+        except BackendError as error:  # the controller answered before, but not now
             client.snapshot.problem, phase, job = error.message, "unknown", None
         left = f"Slurm job {job.job_id} ({job.state})" if job and phase in ("waiting", "active") else ""
     is_unknown = phase == "unknown" and _may_have_a_job(run)
@@ -233,14 +233,14 @@ def job_id_of(run: RunDir) -> str | None:
 
 
 def submitted_as(job_id: str, launch: LaunchPlan, by_shell: Filled) -> Record:
-    """Return the handle of a job that Slurm has: its number, and the options that the shell gave."""
+    """Return the handle of a job that Slurm has: its number, and the options that the shell has set."""
     values = {**launch.profile["sbatch"], **launch.profile}
     given = {option: {"value": values[option], "by": variable} for option, variable in by_shell.items()}
     return {"state": HandleState.SUBMITTED, "job": job_id, **({"by_shell": given} if given else {})}
 
 
 def given_by_shell(run: RunDir) -> dict[str, dict[str, str]]:
-    """Return the options that the shell gave to the run's job: value and variable."""
+    """Return the value and the variable of each option that the shell has set for the run's job."""
     found = _handle_of(_named(run)[0]).get("by_shell")
     return found if isinstance(found, dict) else {}
 
@@ -339,9 +339,9 @@ def _start_of(log: Path) -> int:
 
 
 def _proof(node: int, own: Sequence[Event], left: str, *, unknown: str) -> NodeProof:
-    """Return what is known of one node, from its agent's last words; `left` is what Slurm has not ended yet.
+    """Return the state of one node from its agent's last events. `left` names the job that Slurm has not ended yet.
 
-    unknown: why Slurm could not be asked; nobody knows then of a node whose agent has not reported its end.
+    unknown: the reason why Slurm does not answer. A node's state is then unknown unless its agent reported its end.
     """
     hosts = [str(event.get("host")) for event in own if event.get("kind") == "agent_started"]
     ends = [event for event in own if event.get("kind") == "agent_ended"]

@@ -99,9 +99,9 @@ class JobLine:
     command: str = ""  # its batch script
 
     def is_named(self, name: str) -> bool:
-        """Tell whether the job bears the name of a run or sweep, as its name, in its comment or in its script's path.
+        """Tell whether the name of a run or sweep is the job's name, or is in its comment or in its script's path.
 
-        A site may change the name or the comment of each job; a job's number may be another job's later.
+        A site may change a job's name or comment, and Slurm may give the job's number to another job later.
         """
         return name == self.name or COMMENT.format(name) == self.comment or f"/{name}/" in self.command
 

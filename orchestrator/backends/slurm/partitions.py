@@ -14,7 +14,7 @@ from orchestrator.backends.slurm.script import asked_of, cores_per_node, gpus_in
 from orchestrator.errors import BackendError
 from orchestrator.specs.units import seconds
 
-if TYPE_CHECKING:  # who only looks at runs must not wait for pydantic
+if TYPE_CHECKING:  # commands that only read runs must not wait for pydantic
     from orchestrator.specs.plan import LaunchPlan
 
 SINFO_FORMAT: Final = "%P|%a|%l|%D|%A|%c|%m|%G|%N"
@@ -97,7 +97,7 @@ def _own(settings: SlurmSettings, rows: list[Partition]) -> list[Partition]:
 
 
 def fits(settings: SlurmSettings, rows: list[Partition]) -> CheckResult:
-    """Check that the partition exists, is up, gives so many nodes for so long, and has nodes that are large enough."""
+    """Check that the partition exists and is up, allows the nodes and the time, and has nodes that are large enough."""
     wanted, own = settings.partition, _own(settings, rows)
     if not own:
         names = ", ".join(dict.fromkeys(row.name for row in rows))
@@ -122,7 +122,7 @@ def fits(settings: SlurmSettings, rows: list[Partition]) -> CheckResult:
 
 
 def _too_small(settings: SlurmSettings, rows: list[Partition]) -> tuple[str, str] | None:
-    """Return (by what the nodes are too small, the field to change); None if enough nodes have each number."""
+    """Return (the numbers that the nodes lack, the field to change); None if enough nodes have each number."""
     asked: tuple[tuple[int | None, str, str, list[int | None]], ...] = (
         (settings.cpus_per_task, "cores", "cpus_per_task", [_most(row.cores) for row in rows]),
         (-(-(settings.mem or 0) // 2**20), "MiB of memory", "mem", [_most(row.memory) for row in rows]),
@@ -138,7 +138,7 @@ def _too_small(settings: SlurmSettings, rows: list[Partition]) -> tuple[str, str
 
 
 def _most(number: str) -> int | None:
-    """Return the number that each of the nodes has; None if some have more, or it can't be read."""
+    """Return the number that each of the nodes has; None if some nodes have more, or the number can't be read."""
     return int(number) if number.isdecimal() else None
 
 
@@ -159,7 +159,7 @@ def refused(said: str, client: Client, launch: LaunchPlan) -> BackendError:
 
 
 def would_take(client: Client, script: str, launch: LaunchPlan) -> CheckResult:
-    """Return what `sbatch --test-only` says to a plan's batch script; nothing is queued."""
+    """Return the output of `sbatch --test-only` for a plan's batch script. No job is queued."""
     answer = client.call("sbatch", "--test-only", *options_in(script), stdin=script)
     said = answer.err.strip() or answer.out.strip()
     if answer.code == 0:

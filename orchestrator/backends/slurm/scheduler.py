@@ -151,7 +151,7 @@ def check_folder(folder: str) -> None:
     """Raise UsageError if sbatch would read the path of the runs' folder as a pattern."""
     if odd := next((sign for sign in "\\%" if sign in folder), None):
         hint = "set workdir: in the profile to another folder"
-        raise UsageError(f"Slurm reads '{odd}' in the path of a log as its own sign, and {folder} has one", hint)
+        raise UsageError(f"Slurm replaces '{odd}' in the path of a log, and {folder} has this character", hint)
 
 
 def _named(settings: SlurmSettings, rows: Sequence[Partition]) -> list[str]:

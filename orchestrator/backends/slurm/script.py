@@ -19,7 +19,7 @@ WARN_SECONDS: Final = 90  # how long before the time limit the ranks are told to
 LEAST_WARNING: Final = 10
 GRES_GPUS: Final = re.compile(r"\bgpu(?::[^:,()]+)??(?::(\d{1,5}))?(?=[,(]|$)")
 # One failing agent ends the step; one that has ended well waits for the others, who may be saving.
-# A job with --export=NONE tells srun to hand nothing on: the batch shell exports what the agents need.
+# With --export=NONE srun passes no variables on, so the batch shell exports those that the agents need.
 STEP_RULES: Final = ("--export=ALL", "--unbuffered", "--kill-on-bad-exit=1", "--wait=0")
 
 
@@ -92,7 +92,7 @@ def parameters(launch: LaunchPlan, array: Array | None = None) -> dict[str, Any]
         "setup": _setup(shell, of_array=array is not None, stays=stays_ended(launch)),
         "teardown": _teardown(shell, stays=stays_ended(launch)),
     }
-    # Slurm itself starts a job again that its nodes have failed, or that gave way to another job.
+    # Slurm itself starts a job again if its nodes have failed or it was preempted.
     again = {"no-requeue": True} if stays_ended(launch) else {"requeue": True}
     extras = {name: value for name, value in extras.items() if not (name == "requeue" and stays_ended(launch))}
     tasks = {"array": f"0-{array.count - 1}{f'%{array.parallel}' if array.parallel else ''}"} if array else {}
@@ -107,7 +107,7 @@ def stays_ended(launch: LaunchPlan) -> bool:
 def options_in(script: str) -> list[str]:
     """Return the options in the comments of a batch script as words for the command line of sbatch.
 
-    There, the options override variables of the shell and the options that a site's own sbatch puts in front.
+    On the command line, the options override variables of the shell and the options that a site's own sbatch adds.
     """
     return [shlex.split(line)[1] for line in script.splitlines() if line.startswith("#SBATCH --")]
 
@@ -123,9 +123,9 @@ def cores_per_node(launch: LaunchPlan) -> int | None:
 
 
 def asked_of(profile: Mapping[str, Any], job: Mapping[str, Any], ranks: int) -> SlurmSettings:
-    """Return the settings of a profile with the numbers that sbatch is asked for, for a job with so many ranks a node.
+    """Return the settings of a profile with the numbers that sbatch gets, for a job with so many ranks a node.
 
-    0 ranks: their number is unknown.
+    0 ranks mean that their number is unknown.
     """
     settings, resources = SlurmSettings.of(profile), job.get("resources") or {}
     gpus = gpus_of(settings, resources.get("gpus"))
@@ -178,12 +178,12 @@ def step(launch: LaunchPlan, python: Sequence[str], array: Array | None = None) 
 
 def step_rules(launch: LaunchPlan) -> list[str]:
     """Return the options of the srun that starts a run's agents, without its log."""
-    cpus = cores_per_node(launch)  # srun does not take it over from sbatch since 22.05
+    cpus = cores_per_node(launch)  # since Slurm 22.05 srun does not inherit it from sbatch
     return [*STEP_RULES, *([f"--cpus-per-task={cpus}"] if cpus else [])]
 
 
 def _setup(shell: InShell, *, of_array: bool, stays: bool) -> list[str]:
-    # The last start allowed one requeue, for an end that the job's `retry` mends.
+    # The last start allowed one requeue, in case the job's `retry` has it start again.
     forbid = f'[ "${{SLURM_RESTART_COUNT:-0}}" = 0 ] || scontrol update "jobid={shell.job}" requeue=0'
     lines = [
         f'exec >{shell.run}/{FOLDER}/batch."{shell.job}.${{SLURM_RESTART_COUNT:-0}}".log 2>&1',

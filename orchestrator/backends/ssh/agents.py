@@ -32,10 +32,11 @@ def start_agents(
     tasks: tuple[NodeTask, ...],
     plan_nodes: tuple[int, ...],
 ) -> None:
-    """Start the agents of one start of the run on these hosts. MachinesError names each host that can't take part.
+    """Start the agents of one start of the run on these hosts.
 
-    plan_nodes: which of the plan's nodes each host is. No agent is started while a host can't take part. If an agent
-    of another start than the first can't be started, then the agents that were started are ended.
+    plan_nodes: the number of each host in the plan. No agent is started while a host can't take part. If an agent
+    can't be started, the other agents of this start are ended, unless it is the run's first start. Raises
+    MachinesError, which names each host that can't take part.
     """
     from orchestrator.backends.environments import with_environment  # noqa: PLC0415 (only a start needs it)
     from orchestrator.backends.remote.given import checkpoint_to_give  # noqa: PLC0415 (loads fabric)
@@ -68,7 +69,7 @@ def start_agents(
         )
         handle = Handle.of_start(before, start, tuple(hosts[node] for node in sorted(hosts)), plan_nodes)
         handle.write(run)
-        # Whoever cancels the run looks for this handle after the cancel was recorded: one of the two sees the other.
+        # A cancel is recorded before its sender looks for this handle, so either side notices the other.
         if start > 0 and is_cancelled(run):
             raise BackendError("the run was cancelled before its agents were started again", transient=True)
 
@@ -108,18 +109,18 @@ def listed_twice(hosts: Mapping[int, Host], hellos: Mapping[int, Mapping[str, An
 def _take_back(
     pool: ConnectionPool, run: RunDir, workdir: str, tasks: tuple[NodeTask, ...], hosts: Mapping[int, Host]
 ) -> None:
-    """End these agents, because the start is tried again with other machines, which they would not find."""
+    """End these agents, because the start is tried again with other machines."""
     remote = remote_folder(run)
 
     def end(node: int, host: Host) -> None:
         session = pool.session(host.address, workdir)
         session.call("clean_up", run_dir=remote, run_id=run.run_id, node=node, agent=None, undo=tasks[node].start)
 
-    on_all(end, hosts)  # a machine that is lost meanwhile is found lost by the next try
+    on_all(end, hosts)  # the next try detects a machine that is lost meanwhile
 
 
 def is_cancelled(run: RunDir) -> bool:
-    """Tell whether a cancel is recorded, so that no agent may be started any more."""
+    """Return True if a cancel is recorded; then no agent may be started any more."""
     return (run.path / "cancel.json").exists()
 
 

@@ -121,7 +121,8 @@ def _check_machine(session: Session, host: Host, settings: SshSettings, nproc: i
     node.add("python3", FAIL if lack else OK, found, "install a python3 with OpenSSL 1.1.1 or newer")
     free, shm = hello["free"], hello["shm"]
     trust = "; who may write above it is trusted: shared_parent" if settings.shared_parent else ""
-    level = FAIL if free < upload.LEAST_FREE else OK if free >= LEAST_FREE else WARN  # a submit refuses the former
+    # A submit refuses a machine with less than upload.LEAST_FREE.
+    level = FAIL if free < upload.LEAST_FREE else OK if free >= LEAST_FREE else WARN
     node.add("workdir", level, f"{hello['workdir']}, {free >> 20} MiB free{trust}")
     node.add("clock", OK if abs(skew) <= MOST_SKEW else WARN, f"{skew:+.1f} s")
     node.add("shm", OK if shm >= LEAST_SHM else WARN, f"{shm >> 20} MiB")
@@ -196,7 +197,7 @@ def _check_reachability(
 def _check_neighbours(
     pool: ConnectionPool, settings: SshSettings, hosts: Mapping[int, Host], nodes: Mapping[int, Node]
 ) -> None:
-    """Try each way between two nodes that a start tries, and report the broken ones."""
+    """Try each connection between two nodes that a start tries, and report those that fail."""
     there = {number: host for number, host in hosts.items() if nodes[number].hello}
     for (number, other), problem in sorted(broken_ways(pool, settings, there).items()):
         master = nodes[number].checks.get("master")

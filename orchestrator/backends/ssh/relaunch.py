@@ -33,9 +33,9 @@ from orchestrator.transport.pool import ConnectionPool
 
 
 def relaunch(run: RunDir, pool: ConnectionPool, again: Relaunch) -> bool:
-    """Start the agents again on enough machines. Return False while machines are waited for, and after a cancel.
+    """Start the agents again on enough machines. Return False while the run waits for machines, and after a cancel.
 
-    A machine that refuses, for whatever reason, counts as lost, and the others are chosen anew without it.
+    A machine that refuses for any reason counts as lost, and the machines are chosen again without it.
     """
     settings = SshSettings.of(profile_of(run))
     plan = run.read("plan.json") or {}
@@ -70,12 +70,12 @@ def machines(
     check: Callable[[int, Host], object],
     refused: Mapping[Host, BackendError] = MappingProxyType({}),
 ) -> dict[int, Host] | None:
-    """Return the machine of each of the plan's nodes that takes part in the next start; None while one is waited for.
+    """Return the machine of each of the plan's nodes for the next start; None while the run waits for a machine.
 
     A machine is lost if it is out of reach, if the others can't reach it, if `check` raises BackendError for it, or if
-    this start was `refused` by it. Another machine takes its place, and also the place of a machine whose GPU failed.
-    Without another machine the start has fewer nodes, if the profile's `min_nodes` allows that; a machine whose GPU
-    failed then takes part. A machine that was left out before, and is back, takes part again.
+    it has `refused` this start. Another machine takes its place, and also the place of a machine whose GPU failed.
+    If no other machine is free, the start has fewer nodes if the profile's `min_nodes` allows that, and a machine
+    whose GPU failed takes part. A machine that was left out before and is back takes part again.
     """
     handle = read_handle(run)
     assert handle is not None
@@ -136,7 +136,7 @@ def nodes_with_failed_gpus(events: Iterable[Event], again: Relaunch) -> set[int]
 def _record_replaced(
     run: RunDir, again: Relaunch, number: int, host: Host, spare: Host, said: dict[Any, Any], why: str
 ) -> None:
-    """Record that the spare takes the host's place, unless that is the last replacement `said` of this node."""
+    """Record that the spare takes the host's place, unless the last recorded replacement (`said`) says the same."""
     if said.get(number) != spare.name:
         run.append_event(EventKind.REPLACED, start=again.start, lost=number, host=host.name, by=spare.name, why=why)
         said[number] = spare.name
@@ -167,7 +167,7 @@ def _said(run: RunDir, kind: str, again: Relaunch) -> list[dict[str, Any]]:
 
 
 def _wait_for(run: RunDir, again: Relaunch, lost: Mapping[str, str], limit: float) -> None:
-    """Record who is waited for and why, each reason once. End the run after the profile's node_wait."""
+    """Record which machines the run waits for and why, each reason once. End the run after the profile's node_wait."""
     said, hosts = _said(run, EventKind.WAITING_FOR_HOSTS, again), sorted(lost)
     why = [lost[host] for host in hosts]
     if not any(each.get("hosts") == hosts and _alike(each.get("why"), why) for each in said):
@@ -179,7 +179,7 @@ def _wait_for(run: RunDir, again: Relaunch, lost: Mapping[str, str], limit: floa
 
 
 def _alike(said: Any, why: list[str]) -> bool:
-    """Tell whether these are the same reasons but for numbers, such as how much room is left."""
+    """Tell whether these reasons differ only in numbers, such as the free disk space."""
     return [re.sub(r"\d+", "", str(each)) for each in items(said)] == [re.sub(r"\d+", "", each) for each in why]
 
 
@@ -209,7 +209,7 @@ def _tasks(
     order: list[int],
     hosts: Mapping[int, Host],
 ) -> tuple[NodeTask, ...]:
-    """Return the nodes' tasks, with credentials of this start and with what is left of the budgets."""
+    """Return the nodes' tasks, with the credentials of this start and the remaining budgets."""
     kept, taken = run.read(SECRETS) or {}, set(hosts.values())
     retry, has_spares = budget_left(planned[0].retry, run.events()), any(each not in taken for each in settings.spares)
     tasks = tuple(

@@ -53,9 +53,9 @@ def blamed(broken: Iterable[tuple[int, int]]) -> dict[int, tuple[int, int]]:
 
 
 def broken_ways(pool: ConnectionPool, settings: SshSettings, hosts: Mapping[int, Host]) -> Ways:
-    """Try the ways that a gang needs, from each machine to the first and to the next, and return the broken ones.
+    """Try the connections that a gang needs, from each machine to the first and to the next; return those that fail.
 
-    A way counts as broken only if both of its machines answer this one.
+    A connection counts as failed only if this machine reaches both of its ends.
     """
     numbers = sorted(hosts)
     if len(numbers) < 2:

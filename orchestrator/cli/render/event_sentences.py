@@ -1,4 +1,4 @@
-"""A sentence for each kind of event that holds much. `orch events --json` prints all that an event holds. Pure."""
+"""Writes a sentence for each kind of event with many fields. `orch events --json` prints all fields. Pure."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _launcher_imported(event: Event) -> str:
 
 
 def _go(event: Event) -> str:
-    offered = f"; they are offered {event['resume_from']}" if event.get("resume_from") else ""
+    offered = f"; orch offers the checkpoint {event['resume_from']}" if event.get("resume_from") else ""
     return f"attempt {event['attempt']} of {event['world_size']} ranks starts{offered}"
 
 
@@ -107,7 +107,7 @@ _SENTENCES: Final[dict[str, Callable[[Event], str]]] = {
     EventKind.AGENT_ENDED: _agent_ended,
     EventKind.LOST_NODE: _lost_node,
     EventKind.STALL: lambda event: (
-        f"rank {event['rank']} stands still in {event['phase']} for {event['seconds']:.0f} s"
+        f"rank {event['rank']} has made no progress in {event['phase']} for {event['seconds']:.0f} s"
     ),
     EventKind.STACKS: lambda event: f"recorded the stacks of {len(event['stacks'])} ranks: orch stacks and orch why",
     EventKind.DISK_FULL: lambda event: f"{event['path']} can't be written",

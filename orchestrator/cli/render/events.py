@@ -1,4 +1,4 @@
-"""A run's events for people: a line for each, with its time, its node, its kind and a sentence or its other fields."""
+"""Renders a run's events for people: each line has the time, the node, the kind, and a sentence or the other fields."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def checkpoints_page(
     unusable: Sequence[str] = (),
     not_here: Sequence[NotHere] = (),
 ) -> str:
-    """Return a line a checkpoint, oldest first, then what is wrong with some, then those that were not copied yet."""
+    """Return a line for each checkpoint, oldest first, then the problems, then those that were not copied yet."""
     own, others = ([each for each in found if (each.format == "orch") == is_own] for is_own in (True, False))
     lines = [*(_own_checkpoints(own, folder, style) if own else ()), *_others_checkpoints(others)]
     lines += [f"{each.host} has {one_line(each.name)} of {moment(each.time)}, not here yet" for each in not_here]
@@ -102,7 +102,7 @@ def pulled_page(pulled: Pulled) -> str:
 
 
 def placed_page(placed: Placed) -> str:
-    """Return which outputs were copied to their places by hand, and which were not, with the reason."""
+    """Return which outputs were copied to where a run by hand would have put them, and why the others were not."""
     lines = [*(f"copied {path}" for path in placed.files), *(f"left out: {each}" for each in placed.left_out)]
     return "\n".join(map(one_line, lines)) if lines else f"{placed.run_id} has no outputs here yet"
 

@@ -39,7 +39,7 @@ def progress(heartbeat: Mapping[str, Any] | None) -> str:
 
 
 def _shown_metric(heartbeat: Mapping[str, Any]) -> str:
-    """Return the loss, else the first metric that has it in its name, else the first one."""
+    """Return the loss, else the first metric with `loss` in its name, else the first metric."""
     metrics = heartbeat.get("metrics")
     known = {**(metrics if isinstance(metrics, Mapping) else {}), **heartbeat}
     loss = next((name for name in known if "loss" in name), "")

@@ -16,18 +16,18 @@ from orchestrator.protocol.task import NodeTask
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0  # between two rounds of dialling
 SLOW_SECONDS = 1.0  # after which the next port is tried as well: something else may listen, and say nothing
 MOST_NAMED = 3  # ports
-LATE_SECONDS = 10.0  # after which a person is told why a node has not joined
+LATE_SECONDS = 10.0  # after this time the reason why a node has not joined is reported
 PREFERENCE_SECONDS = 0.2  # how long an address is waited for that stands before one which has answered
 
 
 async def join(
     task: NodeTask, tls: Tls, hello_at: Callable[[str], Awaitable[Hello]], tell: Callable[[str], None] = lambda _: None
 ) -> Channel:
-    """Return the channel to the leader, which has admitted this node; ChannelError says what is in the way, by address.
+    """Return the channel to the leader, which has admitted this node.
 
-    If that takes longer than LATE_SECONDS, `tell` is given the reason, and again if the reason changes.
-    `hello_at` is given the own address by which node 0 was reached. It dials again after a pause because there is
-    nothing to wait on but a port on another machine.
+    If that takes longer than LATE_SECONDS, `tell` receives the reason, and again if the reason changes. `hello_at`
+    receives this node's address on the way to node 0. A failed connection is tried again after a pause, because a port
+    on another machine sends no event. Raises ChannelError with the problem of each address.
     """
     end, pause = time.monotonic() + task.join_timeout, FIRST_PAUSE
     ports = gang_ports(task.credentials, task.port_range)
@@ -45,19 +45,19 @@ async def join(
 
 
 class _Late:
-    """Tells why a node has not joined yet, once that has taken LATE_SECONDS."""
+    """Reports why a node has not joined, after LATE_SECONDS."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self.tell, self.told, self.begun = tell, "", time.monotonic()
 
     def note(self, why: str) -> None:
-        """Tell the reason if it is time, and if the reason is new."""
+        """Report the reason if LATE_SECONDS have passed and the reason is new."""
         if time.monotonic() - self.begun >= LATE_SECONDS and why != self.told:
             self.told = why
             self.tell(why)
 
     async def watched(self, work: Awaitable[Channel]) -> Channel:
-        """Return the result of `work`, which may take long: packets may be dropped silently on the way to each port."""
+        """Return the result of `work`, which may take long if a network drops packets silently."""
         loop = asyncio.get_running_loop()
         due = max(0.0, self.begun + LATE_SECONDS - time.monotonic())
         timer = loop.call_later(due, lambda: None if self.told else self.note(f"no answer within {LATE_SECONDS:g} s"))

@@ -145,7 +145,7 @@ def _facts(stall: Message) -> Message:
 
 
 def _by_rank(value: object) -> Message:
-    """Return the entries of a launcher's report that are a rank's; a job may send anything through its launcher."""
+    """Return the entries of a launcher's report that belong to ranks; a job may send anything through its launcher."""
     return {rank: seen for rank, seen in value.items() if str(rank).isdecimal()} if isinstance(value, dict) else {}
 
 
@@ -182,7 +182,7 @@ class Leader:
     exits_on: dict[int, list[Message]] = field(default_factory=dict)  # the same ones, of each node
     lost: dict[int, str] = field(default_factory=dict)  # and why
     deserters: set[int] = field(default_factory=set)  # the nodes that were lost while this process did not run
-    slept: float = 0.0  # for how long this process did not run, the last time, until it `woke`
+    slept: float = 0.0  # seconds for which this process last did not run, before it `woke`
     woke: float = 0.0
     stop_reason: StopReason | None = None
     settle_at: float | None = None
@@ -200,7 +200,7 @@ class Leader:
     hang_at: float | None = None
     waits: Message = field(
         default_factory=dict
-    )  # node 0's report that its ranks compute nothing, until it is explained
+    )  # node 0's report that its ranks compute nothing, until the reason is known
     why_waiting: str = ""  # the explanation
 
     def __post_init__(self) -> None:
@@ -252,7 +252,7 @@ class Leader:
     def _count_out(self, node: int, reason: str, now: float) -> None:
         if self.phase is Phase.ENDED or node in self.lost:
             return
-        self._notice_sleep(now)  # the end of a connection may be seen before the next tick
+        self._notice_sleep(now)  # a connection may end before the next tick
         self.lost[node] = reason
         self.in_use.discard(node)
         self.standstill.drop(node)
@@ -278,7 +278,7 @@ class Leader:
     def _who_was_lost(self) -> str:
         """Return which nodes were lost and why, in words. Nodes with the same reason are named together.
 
-        Nodes that left while node 0 did not run, for longer than a node may be silent, are not to blame: node 0 is.
+        If node 0 did not run for longer than a node may be silent, then node 0 is to blame, not the nodes that left it.
         """
         together: dict[str, list[int]] = {}
         for node, reason in sorted(self.lost.items()):
@@ -320,7 +320,7 @@ class Leader:
             self._stop(StopReason.TIMEOUT, self.task.grace)
 
     def _notice_sleep(self, now: float) -> None:
-        """Move all deadlines if this process did not run since the last tick (stopped, suspended): it heard nobody."""
+        """Move all deadlines if this process was stopped or suspended since the last tick, so it missed messages."""
         late, self.ticked = now - self.ticked, now
         if late <= HEARTBEAT_SECONDS:
             return
@@ -523,7 +523,7 @@ class Leader:
             self._explain_start()
 
     def _on_waits(self, node: int, message: Message, now: float) -> None:
-        """Request stacks because no rank of node 0 computes, or withdraw the explanation because one computes again."""
+        """Request stacks if no rank of node 0 computes. Withdraw the explanation if a rank computes again."""
         if self.phase is not Phase.RUNNING:
             return
         self.waits = message if message["seconds"] else {}
@@ -534,7 +534,7 @@ class Leader:
             self.record("unjoined", attempt=self.attempt, words="")
 
     def _explain_start(self) -> None:
-        """Record for whom the ranks wait, if they wait for others to join."""
+        """Record which ranks the others wait for, if they wait for ranks to join."""
         seconds, port, self.waits = self.waits["seconds"], self.waits["unused_port"], {}
         world = range(sum(hello.nproc for hello in self.hellos.values()))
         self.why_waiting = why_it_waits(self.stacks, world, [each["rank"] for each in self.exits], seconds, port)

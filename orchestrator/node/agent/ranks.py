@@ -82,7 +82,7 @@ class Ranks:
         self.members: set[int] = set()  # the ranks of this node; another launcher's count as one that runs
         self.heartbeats = HeartbeatReader(task.hang)
         self.start_watch = StartWatch()
-        self.master_port, self.unused_port = 0, 0  # unused_port: the store's, as long as no process has connected to it
+        self.master_port, self.unused_port = 0, 0  # unused_port: the store's port until a process connects to it
         self.launcher = launcher_process.LauncherProcess(self.task, hear)
         self.is_launcher_gone = False
         self.oom_kills = oom_kills()  # before this attempt
@@ -223,7 +223,7 @@ class Ranks:
         if self.running and self.stop_deadline is None:
             ranks = self.members if self.task.launcher in ("torchrun", "accelerate") else self.running
             for news in self.heartbeats.news(attempt_folder(self.node_dir, self.attempt), ranks, now):
-                news = masked_json(news, self.launcher.masked)  # noqa: PLW2901 (a program chooses its phase's name)
+                news = masked_json(news, self.launcher.masked)  # noqa: PLW2901 (the program chooses the phase's name)
                 if news["kind"] == "stall" and not news["full"]:  # the leader records a full stall
                     self.events.write(**news, attempt=self.attempt)
                 self.tell({**news, "attempt": self.attempt})

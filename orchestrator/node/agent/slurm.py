@@ -32,7 +32,7 @@ from orchestrator.protocol.reading import MOST_LINES, MOST_RECORD, MOST_WORD, re
 from orchestrator.protocol.restart import Progress, Refusal, Restarter
 from orchestrator.protocol.task import NodeTask
 
-LEAST_START = 10.0  # seconds; a shorter start is not ended by its time limit
+LEAST_START = 10.0  # seconds; a shorter start can't have been ended by its time limit
 ASKED_TO_STOP = {"preempted": "Slurm took its nodes away (preempted)", "timeout": "its time limit was near"}
 
 Event = Mapping[str, Any]
@@ -178,8 +178,8 @@ def wants_another(task: NodeTask, events: tuple[Event, ...], code: int) -> tuple
 def _is_near_limit(events: tuple[Event, ...]) -> bool:
     """Tell whether the time limit ended this start: the batch script asks Slurm for USR2 before the limit.
 
-    Slurm may send USR2 up to a minute too early. A job with a short limit that was preempted and starts again gets it
-    right after its start, just before the TERM of the next preemption. The limit is not what ends such a start.
+    Slurm may send USR2 up to a minute too early. If a job with a short limit was preempted and starts again, it gets
+    USR2 right after its start, just before the TERM of the next preemption. The limit does not end such a start.
     """
     signalled = next((event for event in events if event.get("name") == "SIGUSR2"), None)
     if signalled is None:

@@ -1,4 +1,4 @@
-"""Explains a start in which the ranks wait for processes that do not join them. Pure."""
+"""Explains why a start does not proceed: the ranks wait for processes that do not join. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.protocol.hostlist import numbers_in_words
 from orchestrator.protocol.samples import Sample, lasting
 
-SECONDS = 60.0  # without any computation, after which a start is explained
+SECONDS = 60.0  # after so long without any computation, a start is explained
 BUSY_CORES, BUSY_GPU = 0.1, 5.0
 _JOINS = ("in init_process_group", "/torch/distributed/rendezvous.py")
 _SPAWNS = "/torch/multiprocessing/spawn.py"
@@ -17,14 +17,14 @@ _SPAWNS = "/torch/multiprocessing/spawn.py"
 
 @dataclass
 class StartWatch:
-    """Counts for how long no rank of this node has computed in an attempt. Ranks with heartbeats are not counted."""
+    """Measures how long no rank of this node has computed in an attempt. Ranks with heartbeats count as busy."""
 
     attempt: int = -1
     seconds: float = 0.0
     is_reported: bool = False
 
     def add(self, sample: Sample) -> float | None:
-        """Return the seconds once they are SECONDS, and 0 when a rank computes after that; None in all other calls."""
+        """Return the idle seconds once they reach SECONDS, and 0 when a rank computes again. Otherwise return None."""
         if sample.attempt != self.attempt:
             self.attempt, self.seconds, self.is_reported = sample.attempt, 0.0, False
         self.seconds = 0.0 if _is_busy(sample) else self.seconds + sample.seconds
@@ -46,9 +46,10 @@ def why_it_waits(
     seconds: float,
     unused_port: int,
 ) -> str:
-    """Return for whom the ranks wait, in words; empty if no rank waits for others to join.
+    """Return a sentence about the ranks that have not joined; empty if no rank waits for others to join.
 
-    stacks: what each rank's main thread does. unused_port: the store's port if no process has connected to it, else 0.
+    stacks: the stack of each rank's main thread. unused_port: the store's port if no process has connected to it,
+    else 0.
     """
     frames = {rank: "\n".join(seen.get("frames") or ()) for rank, seen in stacks.items()}
     joining = sorted(rank for rank, text in frames.items() if any(each in text for each in _JOINS))

@@ -28,9 +28,9 @@ _RESULT = re.compile(r"result_\d+\.(json|pt)|flight_\d{1,6}")
 _WHOLE = re.compile(r"(error|stacks|warm)[A-Za-z0-9_.-]{0,80}\.(json|txt)")
 _ATTEMPT = re.compile(r"attempt_\d+")
 _SAMPLES = "samples.jsonl"
-_METRICS = "metrics.jsonl"  # in the run's folder rank 0's, in the node's folder read from the program's own files
+_METRICS = "metrics.jsonl"  # rank 0's in the run's folder; that of the program's own files in the node's folder
 _OF_NODE = ("agent.log", "launcher.log", "agent.json", "events.jsonl", _SAMPLES, _METRICS)
-_OF_RUN = (_METRICS, "result.json", "rank0.done")  # rank 0's and its launcher's: node 0's alone
+_OF_RUN = (_METRICS, "result.json", "rank0.done")  # only rank 0 and its launcher write these, on node 0
 _SLURM_LOG = re.compile(r"slurm/[A-Za-z0-9_%-][A-Za-z0-9_.%-]{0,80}\.log")
 
 

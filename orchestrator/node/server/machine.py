@@ -226,9 +226,9 @@ def cancel(request: Request, _: bytes) -> Answer:
 
 
 def clean_up(request: Request, _: bytes) -> Answer:
-    """Kill the agent and all that carries the run's mark on this node (null: any); return the survivors.
+    """Kill the agent and all processes with the run's mark on this node (null: any node); return the survivors.
 
-    undo: a start that may then be made again here.
+    undo: a start that may be made again on this machine afterwards.
     """
     run_dir, node = at_user(request["run_dir"]), request["node"]
     nodes = [node] if node is not None else [int(name) for name in _names(f"{run_dir}/nodes") if name.isdigit()]

@@ -250,7 +250,7 @@ def list_outputs(request: Request, _: bytes) -> Answer:
 
 
 def read_small_files(request: Request, payload: bytes) -> Answer:
-    """Return the contents of many files, [path, size, mtime_ns] each, with their sha256.
+    """Return the contents and the sha256 of many files, each given as [path, size, mtime_ns].
 
     A hash is null if the file has another size or time before or after it is read. Files that do not fit into one
     answer are left out.

@@ -14,9 +14,9 @@ PROFILE_SECONDS = 10.0
 
 
 def run_program(request: Request, payload: bytes) -> Answer:
-    """Run a program with the payload as its input; its exit code is null if `patience` seconds passed.
+    """Run a program with the payload as its input. Its exit code is null if it did not end within `patience` seconds.
 
-    The program gets no variable that begins with a word of `hide`, except those that `keep` names.
+    The program gets no variable that begins with a word of `hide`, except variables that `keep` names.
     """
     argv = [str(word) for word in request["argv"]]
     hide, keep = tuple(request["hide"]), request.get("keep", ())

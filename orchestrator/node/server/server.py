@@ -1,8 +1,8 @@
 """`python3 node.pyz serve`: this machine's answers to a controlling side that came over SSH.
 
 A request is a line of JSON, {"id", "do", "bytes", ...}, and that many bytes; so is a reply. Each request has a thread
-to itself and is answered when it is done, so a long look holds nobody up. If no further thread can be started, requests
-wait for one another. The end of the input ends the process; agents that it has started continue.
+to itself and is answered when it is done, so a long request delays no other. If no further thread can be started,
+requests wait for one another. The end of the input ends the process; agents that it has started continue.
 """
 
 from __future__ import annotations

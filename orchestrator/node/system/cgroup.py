@@ -1,4 +1,4 @@
-"""What the kernel says of this process's cgroup: its kills for memory, and its limits of memory and of processes."""
+"""Reads this process's cgroup: its kills for memory, and its limits of memory and of processes."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def memory_limits(cgroups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgrou
 
 
 def process_limits(cgroups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> list[tuple[str, int, int]]:
-    """Return (the folder, the limit, the count) of processes and threads of each of these cgroups that has a limit."""
+    """Return (folder, limit, count) of processes and threads for each of these cgroups that has such a limit."""
     limits = _limits("pids", ("pids.max", "pids.max"), cgroups, root)
     return [(folder, limit, _number(f"{folder}/pids.current") or 0) for folder, limit in limits]
 
 
 def _limits(controller: str, names: tuple[str, str], cgroups: str, root: str) -> list[tuple[str, int]]:
-    """Return (the folder, its limit) of each cgroup; `names` has the limit's file in version 2 and in version 1."""
+    """Return (folder, limit) of each cgroup. `names`: the names of the limit's file in versions 2 and 1 of cgroups."""
     try:
         with open(cgroups, encoding="utf-8") as file:
             lines = [line.rstrip("\n").split(":", 2) for line in file]

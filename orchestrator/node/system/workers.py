@@ -1,4 +1,4 @@
-"""Threads for blocking work, which also a limit of processes and threads leaves in place. Python 3.9."""
+"""Threads for blocking work, which are kept in case a limit allows no new thread later. Python 3.9."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Work = Callable[[], None]
 
 
 class Workers:
-    """Threads that do blocking work and are kept for the next work. If no thread can be started, they do all of it.
+    """Threads that do blocking work, and are kept for later work. If no thread can be started, they do all of the work.
 
     A worker is a daemon, so a worker that hangs on a dead disk holds up no exit; other work gets another worker.
     """
@@ -19,7 +19,7 @@ class Workers:
         self.works: queue.SimpleQueue[Work] = queue.SimpleQueue()
         self.lock = threading.Lock()
         self.threads = 0
-        self.free = 0  # the workers that wait, less the works that no worker has taken yet
+        self.free = 0  # the number of idle workers minus the number of queued tasks
 
     def start_one(self) -> bool:
         """Start a worker; return False if the system allows no further thread."""
@@ -39,7 +39,7 @@ class Workers:
         if is_short and not self.start_one() and not self.threads:
             with self.lock:
                 self.free += 1
-            work()  # late is better than never
+            work()  # no worker is there, so the caller does it
             return
         self.works.put(work)
 

@@ -43,7 +43,7 @@ def shell(run: RunDir, node: int, command: Sequence[str], *, terminal: bool) -> 
     check_own(run.path.parent.parent, run)
     state = state_of(run)
     if len(command) == 1 and _OF_SHELL.search(command[0]):
-        command = ("sh", "-c", command[0])  # as ssh does with 'pwd; ls'
+        command = ("sh", "-c", command[0])  # ssh passes 'pwd; ls' to a shell too
     where = f"node {node} of {run.run_id} ({host_of(run, node)})"
     # From the home folder, in which every way to a node begins.
     code = run.plan().first.code_dir or "."

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from orchestrator.errors import UsageError
 
-_GROUPS: Final = {  # mappings of a config file, and what their keys begin with as options
+_GROUPS: Final = {  # mappings of a config file, and the prefix of their keys as options
     "fsdp_config": "fsdp_", "dynamo_config": "dynamo_", "fp8_config": "fp8_", "deepspeed_config": "",
     "megatron_lm_config": "", "parallelism_config": "", "mpirun_config": "",
 }  # fmt: skip
@@ -29,7 +29,7 @@ _SWITCHES: Final = {  # set to this value if the setting is true
     "cpu": ("ACCELERATE_USE_CPU", "true"),
     "enable_cpu_affinity": ("ACCELERATE_CPU_AFFINITY", "1"),
 }
-_FSDP_DEFAULTS: Final = {  # accelerate sets these also if neither line nor file names them
+_FSDP_DEFAULTS: Final = {  # accelerate sets these even if neither the line nor the file names them
     "fsdp_version": "1", "fsdp_sharding_strategy": "FULL_SHARD", "fsdp_reshard_after_forward": "true",
     "fsdp_offload_params": "false", "fsdp_min_num_params": "100000000", "fsdp_forward_prefetch": "false",
     "fsdp_use_orig_params": "true", "fsdp_cpu_ram_efficient_loading": "true", "fsdp_sync_module_states": "true",
@@ -69,7 +69,7 @@ _KINDS: Final = {
 
 @dataclass(frozen=True)
 class Settings:
-    """What a job and its profile take over from accelerate; `nproc` is per node, and None if nothing gives it."""
+    """The settings that a job and its profile take over from accelerate. `nproc` is per node; None if unknown."""
 
     nodes: int | None
     nproc: int | None
@@ -78,7 +78,7 @@ class Settings:
 
 
 def settings_of(options: Mapping[str, str], config: Mapping[str, Any], place: str) -> Settings:
-    """Return the settings of a line's options and of the config file at `place`. Options come first.
+    """Return the settings of a line's options and of the config file at `place`. Options take precedence.
 
     Raises UsageError if the file is SageMaker's, or if one of its values has a wrong type.
     """
@@ -114,7 +114,7 @@ def _flat(config: Mapping[str, Any], place: str) -> dict[str, Any]:
 
 
 def _kind(found: Mapping[str, Any], options: Mapping[str, str]) -> str:
-    """Return how accelerate would start the script; the line's own flags come before the file's distributed_type."""
+    """Return how accelerate would start the script. The line's flags override the file's distributed_type."""
     return next((kind for flag, kind in _KINDS.items() if flag in options), str(found.get("distributed_type") or ""))
 
 

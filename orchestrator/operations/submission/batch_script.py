@@ -45,9 +45,9 @@ class NoTrainingError(UsageError):
 
 @dataclass
 class _Script:
-    """What a script says, gathered while its commands are read in order."""
+    """The contents of a script, collected while its commands are read in order."""
 
-    folder: str  # of the script, as it was named
+    folder: str  # the script's folder, as the user named it
     options: list[str] = field(default_factory=list)
     setup: list[str] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class _Script:
 
 
 def read_script(text: str, name: str = "", files: LauncherFiles | None = None) -> Pasted:
-    """Take the script `name` apart.
+    """Parse the script `name`.
 
     Raises NoTrainingError if no line starts a training, and UsageError if a quote is not closed.
     """
@@ -98,7 +98,7 @@ def _read(command: Command, script: _Script) -> None:
 
 
 def _split(command: Command, *, comments: bool = False) -> list[str]:
-    """Return a command's words, each `$(...)` as a part of its word."""
+    """Return a command's words. A `$(...)` is part of its word."""
     if "\x01" in command.text:
         raise UsageError(f"line {command.line} contains the control character \\x01", "remove the character")
     inner = list[str]()
@@ -115,11 +115,11 @@ def _split(command: Command, *, comments: bool = False) -> list[str]:
 
 
 def _assign(split: list[str], text: str, script: _Script) -> None:
-    """Note assignments: plain ones for later lines, exported ones for the job, those that need a shell as set-up."""
+    """Note assignments. Exported variables are for the job, and assignments that need a shell become set-up lines."""
     is_exported = split[:1] == ["export"] or "-x" in split[:2]
     for word in split:
         found = ASSIGNMENT.fullmatch(word)
-        if found is None or set_by_orch(found[1]):  # MASTER_ADDR and its like: orch sets them
+        if found is None or set_by_orch(found[1]):  # orch sets MASTER_ADDR and similar variables
             continue
         value = _filled_in(found[2], script.variables)
         if not re.search(r"[$`]", value):
@@ -137,13 +137,13 @@ def _filled_in(text: str, variables: dict[str, str]) -> str:
 
 
 def _conda_hook(program: list[str], setup: list[str]) -> list[str]:
-    """Return the line that lets a shell without conda's function activate an environment, if no line before does."""
+    """Return the line that defines conda's shell function; empty if `program` does not need it or a line defines it."""
     activates = program[0] in ("conda", "mamba") and program[1:2] == ["activate"]
     return [_CONDA_HOOK] if activates and not any("conda" in line for line in setup) else []
 
 
 def _launch_line(line: str, script: _Script) -> str:
-    """Return a launch line as its program is given it: without redirections, the script's variables filled in.
+    """Return a launch line without redirections, and with the script's variables replaced by their values.
 
     Assignments in front of the program that need a shell become set-up lines.
     """
@@ -164,7 +164,7 @@ def _launch_line(line: str, script: _Script) -> str:
 
 
 def _without_array(line: str, options: list[str], notes: list[str]) -> str:
-    """Return a launch line without the options whose value is the number of a point of a job array."""
+    """Return a launch line without the options whose value is the number of a job array's task."""
     array = next(
         (
             re.fullmatch(r"(?:--array=|-a)?([0-9]+-[0-9]+|[0-9]+(?:,[0-9]+)*)(?:%\d+)?", word)
@@ -182,7 +182,7 @@ def _without_array(line: str, options: list[str], notes: list[str]) -> str:
 
 
 def _array_words(options: list[str]) -> list[str]:
-    """Return the word of the #SBATCH lines that holds the numbers of the array's points."""
+    """Return the word of the #SBATCH lines that holds the numbers of the array's tasks."""
     return [
         following if word in ("--array", "-a") else word
         for word, following in pairwise([*options, ""])

@@ -24,8 +24,8 @@ class Machines:
 def machines_of(options: Mapping[str, str], hostfile: str, place: str) -> Machines:
     """Return the machines that remain after the filters.
 
-    `hostfile` is the text of the file at `place`, and empty without such a file. Raises UsageError with the line of the
-    file, or with the filter, that can't be read.
+    `hostfile` is the text of the file at `place`; empty if there is no such file. Raises UsageError with the line of
+    the file or the filter that can't be read.
     """
     slots = _hosts(hostfile, place)
     include = _first(options, "include", "i")

@@ -152,7 +152,7 @@ def job_from_command(command: str, name: str | None = None, folder: Path | None 
 
 
 def job_from_script(text: str, name: str | None = None, script: str = "") -> Draft:
-    """Return the same for the text of a batch or shell script, whose #SBATCH lines become the profile's."""
+    """Return the draft for the text of a batch or shell script. Its #SBATCH lines become settings of the profile."""
     return _draft(read_script(text, script, LauncherFiles(Path.cwd(), os.environ)), name)
 
 
@@ -181,7 +181,7 @@ def _activated(pasted: Pasted) -> Pasted:
         lines = [f'eval "$({hook})"', f"{pasted.conda_by} activate {shlex.quote(pasted.conda)}"]
         return replace(pasted, setup=[*pasted.setup, *lines], python=pasted.python or "python")
     if pasted.python is None and pasted.slurm is None and any(map(_ACTIVATES.search, pasted.setup)):
-        return replace(pasted, python="python3")  # a run on this machine would take the submitting shell's
+        return replace(pasted, python="python3")  # otherwise a local run would use the submitting shell's interpreter
     return pasted
 
 

@@ -67,7 +67,7 @@ class Pasted:
     target: str = ""
     args: list[str] = field(default_factory=list)
     launcher: str = ""
-    local_rank_option: str = ""  # by which the launcher tells each rank its local rank
+    local_rank_option: str = ""  # the option by which the launcher passes the local rank
     nodes: int | None = None
     nproc: int | str | None = None
     nproc_is_default: bool = False  # the launcher's own, which the line does not name
@@ -75,7 +75,7 @@ class Pasted:
     program: str = ""  # the launcher or interpreter as it was typed
     slurm: dict[str, str] | None = None
     setup: list[str] = field(default_factory=list)
-    hosts: list[str] = field(default_factory=list)  # of a hostfile
+    hosts: list[str] = field(default_factory=list)  # the hosts of a hostfile
     files: LauncherFiles | None = None  # reads the files that a launcher would read; None reads no file
     conda: str = ""  # the name or the folder of the environment of `conda run`
     conda_by: str = ""  # the program that activates it
@@ -186,7 +186,7 @@ def _program(words: list[str], pasted: Pasted) -> None:
 
 
 def _leave_out(wrapper: Peeled, pasted: Pasted) -> None:
-    """Note a wrapper that orch does not start. A conda environment is kept, because a profile can activate it."""
+    """Note a wrapper that orch does not start. The name of a conda environment is kept for the profile."""
     if wrapper.name in ("conda", "mamba", "micromamba"):
         pasted.conda = _first(wrapper.options, "n", "name", "p", "prefix") or "base"
         pasted.conda_by = "micromamba" if wrapper.name == "micromamba" else "conda"
@@ -336,7 +336,7 @@ def _machines(options: dict[str, str], machines: Machines, pasted: Pasted) -> No
         if len(ids) == 1:
             _assign("CUDA_VISIBLE_DEVICES", ids.pop(), pasted)
         else:
-            pasted.notes.append("the hosts' choices of GPUs differ, and were left out; set gpus of each in the profile")
+            pasted.notes.append("the choices of GPUs differ, and were left out; set gpus of each host in the profile")
 
 
 _LAUNCHERS: Final[dict[str, Callable[[list[str], Pasted], None]]] = {

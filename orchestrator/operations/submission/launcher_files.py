@@ -23,9 +23,9 @@ class LauncherFiles:
     environ: Mapping[str, str]
 
     def accelerate(self, named: str) -> tuple[str, dict[str, Any]] | None:
-        """Return the path and the content of the config file, or of accelerate's default one if none is named.
+        """Return the path and the content of the named config file, else those of accelerate's default file.
 
-        None if there is no such file. Raises SpecError if its content is no mapping in YAML or JSON.
+        None if there is no such file. Raises SpecError if the content is not a mapping in YAML or JSON.
         """
         path = self.cwd / Path(named).expanduser() if named else self._default_config()
         if not os.path.exists(path):

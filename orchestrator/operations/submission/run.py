@@ -62,7 +62,8 @@ def _notes(pasted: Pasted, python: str) -> tuple[str, ...]:
     notes = list(pasted.notes)
     if pasted.conda:
         where = "on other machines" if python else f"the environment {pasted.conda} was not found here, so"
-        notes.append(f"'{pasted.conda_by} run' was left out: {where} set 'python' in the profile to that environment's")
+        remedy = "set 'python' in the profile to that environment's interpreter"
+        notes.append(f"'{pasted.conda_by} run' was left out: {where} {remedy}")
     if pasted.hosts:
         hosts = " ".join(f"--host {host}" for host in pasted.hosts[:8])
         notes.append(f"the hosts are those of the profile; orch init {hosts} NAME writes one with the hostfile's")

@@ -37,7 +37,7 @@ class _Reader:
     begun: int = 1
 
     def commands(self) -> Iterator[Command]:
-        """Yield the script's commands; UsageError if a quote is not closed."""
+        """Yield the script's commands. Raises UsageError if a quote is not closed."""
         while self.at < len(self.text):
             if self.quote or not self._skips():
                 end = None if self.quote or self.depth else _ENDS.match(self.text, self.at)
@@ -64,7 +64,7 @@ class _Reader:
         return end == "&" and self.at > 0 and self.text[self.at - 1] in "<>"
 
     def _skips(self) -> bool:
-        """Skip a continued line's end or a comment at the present place; tell whether there was one."""
+        """Skip a line continuation or a comment at the present place. Return whether something was skipped."""
         if joined := re.compile(r"\\\r?\n").match(self.text, self.at):
             self.found.append(" ")
             self._move(joined.end())
@@ -80,7 +80,7 @@ class _Reader:
         return False
 
     def _take(self) -> None:
-        """Take one character (or an escaped pair) over, and note what it opens or closes."""
+        """Append one character (or an escaped pair), and note which quote or bracket it opens or closes."""
         char = self.text[self.at]
         width = 2 if char == "\\" and self.quote != "'" else 1
         if width == 1:
@@ -121,7 +121,7 @@ class _Reader:
 
 
 def commands_of(text: str) -> list[Command]:
-    """Return a script's commands in order, `#SBATCH` lines included. UsageError if a quote is not closed."""
+    """Return a script's commands in order, including `#SBATCH` lines. Raises UsageError if a quote is not closed."""
     if len(text) > MOST_CHARACTERS:
         raise UsageError(
             f"the script has more than {MOST_CHARACTERS:,} characters", "give the line that starts the training"

@@ -1,10 +1,10 @@
-"""The formats of checkpoints: which one a folder or a file has, is it whole, which step and metric does it tell.
+"""Detects the format of a checkpoint (folder or file), whether it is whole, and its step and metric.
 
-Nothing is unpickled and nothing trusted: a step comes out of a name, a JSON file or the opcodes of a file's header, and
-a file counts as whole where its container says so (see weight_files). Python 3.9, no torch.
+No file is unpickled or trusted. A step comes from a name, a JSON file or the opcodes of a file's header. A file counts
+as whole if its container format says so (see weight_files). Python 3.9, no torch.
 
     checkpoint-500/trainer_state.json         Hugging Face Trainer
-    epoch=3-step=400.ckpt                     Lightning, a file or (of a sharding strategy) a folder
+    epoch=3-step=400.ckpt                     Lightning, a file, or a folder if the strategy shards
     .../.metadata, __0_0.distcp               torch.distributed.checkpoint
     latest, global_step50/*_states.pt         DeepSpeed
     random_states_0.pkl, model.safetensors    accelerate's save_state, a folder of files
@@ -63,7 +63,7 @@ class Format(StrEnum):
     DEEPSPEED = "deepspeed"
     """DeepSpeed: a folder for each tag, beside `latest`."""
     FILES = "files"
-    """Any other file of weights, the folders of accelerate, orbax, Megatron and others, and what a job's glob names."""
+    """The format of other files of weights, of folders of accelerate, orbax, Megatron etc., and of a job's glob."""
 
 
 def format_of(folder: str, files: Collection[str], folders: Collection[str]) -> Format | None:
@@ -83,7 +83,7 @@ def format_of(folder: str, files: Collection[str], folders: Collection[str]) -> 
 
 
 def _is_folder_of_files(name: str, files: Collection[str], folders: Collection[str]) -> bool:
-    """Tell whether a folder with these entries is one checkpoint of another library, also if it is torn."""
+    """Tell whether a folder with these entries is one checkpoint of another library, whole or torn."""
     if any(_OF_ACCELERATE.fullmatch(each) for each in files) or "CKPT.yaml" in files:
         return True
     if name.endswith(".orbax") or _TORN_ORBAX in name or any(each in files for each in _ORBAX):

@@ -39,7 +39,7 @@ def names_weights(name: str) -> bool:
 
 
 def stem_of(name: str) -> str:
-    """Return the part of a file's name that may tell a step: the name without its suffix and the rank's number."""
+    """Return the part of a file's name that may contain a step: the name without its suffix and the rank's number."""
     suffix = max((each for each in SUFFIXES if name.endswith(each)), key=len, default="")
     stem = name[: -len(suffix)] if suffix else _ENDING.sub("", name)
     return _RANK.sub("", stem)

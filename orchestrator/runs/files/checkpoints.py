@@ -139,15 +139,15 @@ def saved_by(run: RunDir) -> list[Saved]:
     found = find_saved((outputs, f"{outputs}/{CHECKPOINTS}"), sought=sought)
     record = _record_of_outputs(run, 0)
     lacking, kept = record.get("lacking", []), record.get("files", {})
-    if not isinstance(lacking, list) or not isinstance(kept, dict):  # damaged: which of them are whole is not known
+    if not isinstance(lacking, list) or not isinstance(kept, dict):  # a damaged record
         return []
     return newest_first(each for each in found if _is_here(os.path.relpath(each.path, outputs), lacking, kept))
 
 
 def unusable(run: RunDir) -> list[str]:
-    """Return a sentence for each of the first files of a run that may be a checkpoint, and is torn or of no known form.
+    """Return a sentence for each file that may be a checkpoint but is torn or has no known format, up to a limit.
 
-    A run without any known checkpoint asks for this.
+    This is called for a run without any known checkpoint.
     """
     from orchestrator.protocol.checkpoints.weight_files import is_whole, names_weights  # noqa: PLC0415 (as above)
 
@@ -162,7 +162,7 @@ def unusable(run: RunDir) -> list[str]:
             if names_weights(name):
                 found += [] if is_whole(path) else [f"{path} is not whole, so it is no checkpoint to resume from"]
             elif _LIKE_A_CHECKPOINT.search(name) and not name.endswith(_TEXTS):
-                found += [f"{path} has no form that orch knows; if it is a checkpoint, name it in checkpoint.glob"]
+                found += [f"{path} has no format that orch knows; if it is a checkpoint, name it in checkpoint.glob"]
     return found[:MOST_NAMED]
 
 
@@ -178,7 +178,7 @@ def _files_below(top: str, most: int) -> list[str]:
 
 
 def _record_of_outputs(run: RunDir, node: int) -> Mapping[str, Any]:
-    """Return the record of the outputs that were copied from a node; one that says nothing if it was damaged."""
+    """Return the record of the outputs that were copied from a node; an empty record if it is damaged."""
     try:
         return run.read(f"nodes/{node}/outputs.json") or {}
     except StoreError:
@@ -186,7 +186,7 @@ def _record_of_outputs(run: RunDir, node: int) -> Mapping[str, Any]:
 
 
 def _is_here(name: str, lacking: Iterable[object], kept: Collection[object]) -> bool:
-    """Tell whether a checkpoint of node 0 was copied whole. The files that other nodes wrote differently lie apart.
+    """Tell whether a checkpoint of node 0 was copied whole. Files that differ on other nodes are stored separately.
 
     A checkpoint that is one file is replaced whole, so the copy counts even if its machine has a newer one.
     """
@@ -197,7 +197,7 @@ def _is_here(name: str, lacking: Iterable[object], kept: Collection[object]) -> 
 
 @dataclass(frozen=True)
 class NotHere:
-    """A checkpoint of which a machine has a file that was not copied yet, and the time of its newest file."""
+    """A checkpoint with a file that was not copied yet from its machine, and the time of its newest file."""
 
     host: str
     name: str

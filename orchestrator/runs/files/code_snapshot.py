@@ -46,7 +46,7 @@ class Snapshot:
     untracked: tuple[str, ...]
     listing: dict[str, tuple[str, str]] = field(default_factory=dict)  # path -> (kind d | l | x | f, sha256)
     left_out: LeftOut = field(default_factory=LeftOut)
-    ignored: tuple[str, ...] = ()  # paths that are left out, and links to folders; a folder's path ends with a slash
+    ignored: tuple[str, ...] = ()  # paths and links to folders that are left out; a folder's path ends with a slash
 
 
 @dataclass(frozen=True)
@@ -78,12 +78,12 @@ def measure(code_dir: Path, ignore_file: str, max_size: int, named: Sequence[str
 def take(
     code_dir: Path, destination: Path, ignore_file: str, max_size: int, named: Sequence[str] | None = None
 ) -> Snapshot:
-    """Copy the folder into `destination`, which must not exist or be empty; UsageError before anything is copied.
+    """Copy the folder into `destination`, which must be empty or not exist.
 
     Links to files outside the folder become copies of them. Links to folders that are not sent are left out, and so are
     sockets, pipes, devices and dangling links.
-    `named` are ignored files that are copied anyway. It is None if the run can reach the folder itself. Ignored files
-    are not missing then, and are not measured.
+    `named` are ignored files that are copied anyway. It is None if the run can reach the folder itself. Then the
+    ignored files are not missing, and are not measured. Raises UsageError before any file is copied.
     """
     code_dir = code_dir.resolve()
     entries, ignored, rules = _survey(code_dir, destination.resolve(), ignore_file, max_size, named)
@@ -106,7 +106,7 @@ def take(
 
 
 def left_out(code_dir: Path, ignore_file: str, named: Sequence[str]) -> LeftOut:
-    """Return how much `take` would leave out because of lines of ignore files, and links to folders."""
+    """Return the sizes that `take` would leave out because of lines of ignore files, and the links to folders."""
     rules = Rules.of(code_dir.resolve(), ignore_file)
     return measure_left_out(code_dir.resolve(), ignored_paths(code_dir, ignore_file), rules, named)
 
@@ -210,19 +210,19 @@ def _file(top: Path, path: str) -> _Entry:
 
 
 def _names_of(item: os.DirEntry[str], path: str) -> tuple[str, ...]:
-    """Return the names by which a pattern matches an entry. `data/` also matches a link to a folder, unlike in git."""
+    """Return the names for matching an entry with a pattern. `data/` also matches a link to a folder, unlike in git."""
     if item.is_dir(follow_symlinks=False):
         return (f"{path}/",)
     return (path, f"{path}/") if item.is_symlink() and os.path.isdir(item.path) else (path,)
 
 
 def _link(top: Path, path: str, ignored: Callable[[str], bool]) -> _Entry | None:
-    """Return what is copied for a link. None if it is dangling, or leads to a folder that is not copied."""
+    """Return the file to copy for a link. None if the link is dangling, or leads to a folder that is not copied."""
     source = top / path
     try:
         target = source.resolve(strict=True)
     except (OSError, RuntimeError):
-        return None  # dangling or running in a circle: an editor's lock file, say
+        return None  # a dangling link or a loop, such as an editor's lock file
     if target.is_relative_to(top) and not _left_out(target.relative_to(top), ignored, target.is_dir()):
         return _Entry(path, link=os.path.relpath(target, source.parent.resolve()))
     if not target.is_file():

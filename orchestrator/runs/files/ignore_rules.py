@@ -41,7 +41,7 @@ class Rules:
         lines = tuple(line for file in files for line in _lines_of(file))
         if not lines:
             return Rules()
-        import pathspec  # noqa: PLC0415 (takes 20 ms, which a folder without an ignore file saves)
+        import pathspec  # noqa: PLC0415 (takes 20 ms, and only ignore files need it)
 
         try:
             return Rules(lines, pathspec.GitIgnoreSpec.from_lines([*DEFAULT_IGNORE, *(line for _, line in lines)]))
@@ -109,7 +109,7 @@ def unreadable(path: Path, error: OSError) -> UsageError:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """How much the lines of ignore files leave out; `largest` are [path, bytes, rule] of the largest paths."""
+    """The size of all that lines of ignore files leave out; `largest` has [path, bytes, rule] of the largest paths."""
 
     files: int = 0
     bytes: int = 0
@@ -172,7 +172,7 @@ def _facts(top: Path, path: str) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def left_out_words(found: Any) -> str:
-    """Return one line about the files and links that a snapshot's record says were left out; empty if none were."""
+    """Return one line about the files and links that a snapshot left out, by its record; empty if it left out none."""
     parts = [_words_on_files(found), _words_on_links(found)] if isinstance(found, dict) else []
     return "\n".join(part for part in parts if part)
 

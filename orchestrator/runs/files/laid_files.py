@@ -18,7 +18,7 @@ from orchestrator.protocol.checkpoints.weight_files import names_weights
 from orchestrator.runs.files.ignore_rules import DEFAULT_IGNORE
 
 SMALL: Final = 1 << 20
-AMBIGUOUS: Final = (".bin", ".pkl", ".joblib", ".msgpack", ".zip")  # of weights or of data: taken for data
+AMBIGUOUS: Final = (".bin", ".pkl", ".joblib", ".msgpack", ".zip")  # these may hold weights or data, and count as data
 MOST_IN_FOLDER: Final = 1000  # a folder with more entries is linked as a whole
 _CHUNK: Final = 1 << 20
 _NEVER: Final = frozenset(name.strip("/") for name in DEFAULT_IGNORE)

@@ -292,9 +292,9 @@ def last_line(run: RunDir, attempt: int) -> str:
 
 
 def beat_of(run: RunDir, attempt: int, rank: int = 0) -> dict[str, Any] | None:
-    """Return the last beat of a rank: step, total, phase, loss, rate, eta; None if it has written none.
+    """Return the last heartbeat of a rank: step, total, phase, loss, rate, eta; None if the rank has written none.
 
-    A program without beats is known by the metrics in its own files: its step, and `metrics` with the newest values.
+    For a program without heartbeats, the metrics in its own files give the step, and `metrics` with the newest values.
     """
     for path in run.path.glob(f"nodes/{'*' if rank else 0}/attempt_{attempt}/beat_{rank}"):
         try:

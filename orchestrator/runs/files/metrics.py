@@ -88,7 +88,7 @@ class Value(NamedTuple):
 
 
 class Series:
-    """The metrics of a run by step; a second look reads only what was appended since."""
+    """The metrics of a run by step. A second look reads only the lines that were appended since the first."""
 
     def __init__(self, run: RunDir) -> None:
         self._files = [_Columns(str(path), str(run.path)) for path in files_of_metrics(run)]
@@ -99,14 +99,14 @@ class Series:
             file.look()
 
     def values(self, metric: str) -> list[Value]:
-        """Return the values of a metric; `kind.metric` are those of one kind of line, else of the most frequent.
+        """Return the values of a metric. `kind.metric` selects one kind of line, else the most frequent kind counts.
 
         If a restart has repeated steps, the later values count. Rank 0's own file comes first.
         """
         return next(filter(None, (file.values(metric) for file in self._files)), [])
 
     def names(self) -> set[str]:
-        """Return the metrics that are there."""
+        """Return the names of all metrics."""
         return {name for file in self._files for name in file.names()}
 
 
@@ -169,7 +169,7 @@ def names_of_series(run: RunDir) -> set[str]:
 
 
 def shown_first(names: Iterable[str]) -> str:
-    """Return the metric to show if nobody has named one: the loss, else one with that word in its name.
+    """Return the metric to show by default: the loss, else a metric with `loss` in its name.
 
     `train/loss` comes before `val_loss` and `rank_1/train/loss`.
     """

@@ -1,4 +1,4 @@
-"""The files of a run's metrics: rank 0's metrics.jsonl, and the metrics that were read from the program's own files."""
+"""Finds a run's files of metrics: rank 0's metrics.jsonl, and the agent's copy of metrics in the program's files."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ HOW_TO_WRITE: Final = (
     "or as lines of a metrics.jsonl below the working folder or $ORCH_OUTPUT_DIR"
 )
 OF_LINE: Final = frozenset({"step", "attempt", "time", "kind"})
-"""The names in a line of metrics that are no metrics."""
+"""The keys in a line of metrics that are not metrics."""
 _TAIL: Final = 1 << 14  # bytes
 
 
 def files_of_metrics(run: RunDir) -> tuple[Path, Path]:
-    """Return rank 0's file, whose values count if both have a metric, and the file that node 0's agent has written."""
+    """Return rank 0's file and the file of node 0's agent. If both have a metric, rank 0's values count."""
     return Path(metrics_file(str(run.path))), Path(read_metrics_file(node_folder(str(run.path), 0)))
 
 
@@ -32,7 +32,7 @@ def has_metrics(run: RunDir) -> bool:
 
 
 def newest_metrics(run: RunDir, attempt: int) -> dict[str, Any] | None:
-    """Return the newest step and `metrics` that were read from the program's files in an attempt; None if none."""
+    """Return the newest step and `metrics` from the program's files in an attempt; None if the files have none."""
     step, values = None, dict[str, float]()
     try:
         lines = read_part(files_of_metrics(run)[1], -_TAIL, _TAIL, run.path).split(b"\n")
@@ -48,7 +48,7 @@ def newest_metrics(run: RunDir, attempt: int) -> dict[str, Any] | None:
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Tell whether a value is a number that a float can be."""
+    """Tell whether a value is a number in the range of float."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
     return -sys.float_info.max <= value <= sys.float_info.max  # a number in JSON may have any length

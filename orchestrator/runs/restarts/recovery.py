@@ -1,4 +1,4 @@
-"""The recovery of a run that has lost machines: which are lost, since when, and what follows. Pure."""
+"""Describes the recovery of a run that has lost machines: the lost hosts, since when, and the next step. Pure."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def recovery_of(
     has: Reserves,
     newest: Callable[[], Newest | None] = lambda: None,
 ) -> Recovery | None:
-    """Return what is lost and what follows; None for a run that has ended, or whose newest attempt is running.
+    """Return the lost hosts and the next step; None for a run that has ended, or whose newest attempt is running.
 
-    Before the next start is decided on, it is what will be decided if nothing changes. `newest` is called only if no
-    event tells the step of a checkpoint.
+    Until the next start is decided, the next step is the decision that would follow if nothing changes. `newest` is
+    called only if no event has the step of a checkpoint.
     """
     events = whole(events)
     attempt = max((event["attempt"] for event in events if event["kind"] == EventKind.GO), default=-1)
@@ -64,10 +64,10 @@ def recovery_of(
 
 
 def _from_what(events: Sequence[Event], newest: Newest | None) -> str:
-    """Return from what the next start resumes, if no step of a checkpoint is known.
+    """Return words for the checkpoint from which the next start resumes, if no step of a checkpoint is known.
 
-    A file that a script overwrites has no step. The run's machines may hold a newer one than this machine. That there
-    is no checkpoint is known only if node 0 reported so when its gang ended.
+    A file that a script overwrites has no step. The run's machines may have a newer checkpoint than this machine. Only
+    node 0's report at the end of its gang shows that there is no checkpoint.
     """
     if newest is not None:
         return f"from {newest.name} of {time.strftime('%H:%M:%S', time.localtime(newest.time))} or a newer one"
@@ -77,7 +77,7 @@ def _from_what(events: Sequence[Event], newest: Newest | None) -> str:
 
 
 def _losses(events: Sequence[Event]) -> dict[str, float]:
-    """Return the hosts that the newest attempt has lost, and when, as its leader recorded.
+    """Return the hosts that the newest attempt has lost, with the time that its leader recorded.
 
     A node is not lost if it left because the leader itself did not run (`slept`).
     """
@@ -108,7 +108,7 @@ def _where(hosts: Sequence[str], away: Sequence[str], said: Sequence[Event], has
 
 
 def _reasons(waits: Event) -> str:
-    """Return in brackets why the hosts can't take part; without names if the reason is the same for all of them."""
+    """Return why the hosts can't take part, in brackets; without their names if all have the same reason."""
     first_lines = (str(why).partition("\n")[0].partition(": ") for why in items(waits.get("why")))
     told = [(host, words) for host, _, words in first_lines if words]
     same = {words for _, words in told}

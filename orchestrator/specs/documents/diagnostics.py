@@ -21,7 +21,7 @@ from orchestrator.specs.profile import ProfileBase, SlurmProfile, SshProfile
 MAX_PROBLEMS: Final = 10
 IN_LISTS: Final = ("inputs", "hosts", "spares", "notify")
 MAX_LENGTH: Final = 600
-MOST_LISTED: Final = 12  # fields; of a longer list the nearest three are named
+MOST_LISTED: Final = 12  # fields; if there are more, only the nearest three are named
 
 _EXPECTED: Final = {
     "string_type": "text",
@@ -81,7 +81,7 @@ def raise_problems(problems: Iterable[Problem], root: Node, name: str) -> None:
 
 
 def _sentence_at(problem: Problem, where: str) -> str:
-    """Return the problem's sentence. An option's place, such as `job.name (command line)`, names the field already."""
+    """Return the problem's sentence. The place of an option (`job.name (command line)`) already names the field."""
     named = where.endswith(f".{problem.dotted} (command line)") and not re.match(r"(is|belongs) ", problem.message)
     return sentence(replace(problem, path=()) if named else problem)
 

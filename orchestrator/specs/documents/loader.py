@@ -63,7 +63,7 @@ _NONE_GIVEN: Final[Mapping[str, Any]] = MappingProxyType({})
 _OPTIONS: Final = {
     "nodes": "--nodes", "nproc_per_node": "--nproc-per-node", "name": "--name", "profile": "-p", "resume": "--resume",
 }  # fmt: skip
-"""Words that --set doesn't take, because options of their own set them."""
+"""Fields that --set refuses, because other options set them."""
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -122,11 +122,11 @@ def _notes_on_times(times: Iterable[Node | None]) -> tuple[str, ...]:
 
 
 def _notes_on_sizes(sizes: Iterable[Node | None]) -> tuple[str, ...]:
-    """Return how memory without a unit is read if it is so little that Slurm's MiB or gigabytes may be meant."""
+    """Return notes on memory without a unit, if it is so little that MiB (Slurm's unit) or gigabytes may be meant."""
     bare = [each for each in sizes if each is not None and str(each.value).strip().isdecimal()]
     few = [each for each in bare if int(str(each.value)) < BARE_BYTES]
     return tuple(
-        f"{each.where}: mem: {each.value} is {each.value} bytes, so 1 MiB is asked for; write {each.value}G for "
+        f"{each.where}: mem: {each.value} is {each.value} bytes, so orch requests 1 MiB; write {each.value}G for "
         f"gigabytes, {each.value}M for Slurm's own unit"
         for each in few
     )

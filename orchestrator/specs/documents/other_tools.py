@@ -1,4 +1,4 @@
-"""Names and forms that other tools use in their files, and what to write in a job or profile in their place. Pure."""
+"""Maps names and forms of other tools' files to those of a job or profile. Pure."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Final
 
 _BETWEEN_PAIRS: Final = re.compile(r"[\s,]+(?=--|\w+=)")
 _KEY: Final = re.compile(r"[\w-]+")
-_PLAIN: Final = re.compile(r"[A-Za-z_./][\w./@-]*")  # a text that YAML reads as a text
+_PLAIN: Final = re.compile(r"[A-Za-z_./][\w./@-]*")  # YAML reads such a text as a string
 
-# Names that other launchers use, and what they are called here.
+# Maps names of other launchers to orch's names.
 ELSEWHERE: Final = {
     "nnodes": "nodes",
     "num_nodes": "nodes",
@@ -43,7 +43,7 @@ ELSEWHERE: Final = {
     "retries": "retry",
     "max_restarts": "retry.infra",
 }
-# Names that other launchers use for something that orch does in another way.
+# Names of other launchers that are no fields of orch, and the settings to use instead.
 ANSWERS: Final = {
     "password": "orch logs in by keys: run ssh-copy-id USER@HOST once, and name it in 'key' or load it into an agent",
     "modules": "write setup: [module load NAME]",
@@ -53,7 +53,7 @@ ANSWERS: Final = {
 }
 ANSWERS_OF_PROFILE: Final = {"module": ANSWERS["modules"], "virtualenv": ANSWERS["conda"], "venv": ANSWERS["conda"]}
 LAUNCHERS: Final = ("deepspeed", "srun", "mpirun", "mpiexec", "horovodrun", "ray", "submitit", "colossalai", "none")
-# Names that are another field's, by the kind of profile that has that.
+# Fields with another name in this kind of profile.
 OF_KIND: Final = {
     ("gpus", "slurm"): "gpus_per_node (their number) or gres (gpu:a100:4)",
     ("gpus", "ssh"): "nproc_per_node (a rank for each GPU, with auto all of them)",
@@ -62,7 +62,7 @@ OF_KIND: Final = {
 
 
 def answer_to(name: str, *, of_job: bool) -> str:
-    """Return what to write for another tool's field, as the end of a sentence; empty if orch knows no such field."""
+    """Return the replacement for another tool's field, as the end of a sentence; empty if orch knows no such field."""
     answer = ANSWERS.get(name) or ("" if of_job else ANSWERS_OF_PROFILE.get(name, ""))
     if not answer:
         return ""
@@ -70,7 +70,7 @@ def answer_to(name: str, *, of_job: bool) -> str:
 
 
 def as_mapping(path: tuple[str | int, ...], value: object) -> str:
-    """Return how a value that should be a mapping is written as a mapping; empty if that is not clear."""
+    """Return a value that should be a mapping in the form of a mapping; empty if that form is not clear."""
     if path == ("retry",) and type(value) is int:
         return (
             f"; write {{infra: {value}}} for failures of nodes and network, {{user_error: {value}}} for the program's"

@@ -44,7 +44,7 @@ def test_what_an_event_holds_can_be_told_apart() -> None:
         ({"kind": "launcher_imported", "attempt": 0, "seconds": 1.23, "torch": "2.9"},
          "the launcher of attempt 0 is up after 1.2 s, torch 2.9"),
         ({"kind": "go", "attempt": 1, "world_size": 4, "resume_from": "last.pt"},
-         "attempt 1 of 4 ranks starts; they are offered last.pt"),
+         "attempt 1 of 4 ranks starts; orch offers the checkpoint last.pt"),
         ({"kind": "started", "attempt": 0, "ranks": [2, 2]}, "started ranks 2-3 of attempt 0"),
         ({"kind": "rank_exit", "rank": 1, "code": 2, "signal": None, "error": None}, "rank 1 ended with exit code 2"),
         ({"kind": "rank_exit", "rank": 1, "code": 1, "signal": None, "error": {"type": "E", "message": "x"},

@@ -206,7 +206,7 @@ def test_files_that_may_be_checkpoints_are_named_if_a_run_has_none(tmp_path: Pat
     (output / "out.txt").write_bytes(b"1")
     assert all_of(run) == []
     assert unusable(run) == [
-        f"{output}/my_checkpoint.odd has no form that orch knows; if it is a checkpoint, name it in checkpoint.glob",
+        f"{output}/my_checkpoint.odd has no format that orch knows; if it is a checkpoint, name it in checkpoint.glob",
         f"{output}/torn.pt is not whole, so it is no checkpoint to resume from",
     ]
     page = checkpoints_page([], "F", unusable=unusable(run))

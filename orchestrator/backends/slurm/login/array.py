@@ -34,7 +34,7 @@ def array_of(launches: Sequence[LaunchPlan], sweep: str, parallel: int | None) -
 
 
 def send_array(session: Session, array: Array, launch: LaunchPlan, root: Path) -> list[str]:
-    """Send the files that all of the array's tasks share; return the words for sbatch. `launch` is of any run."""
+    """Send the files that all tasks of the array share; return the words for sbatch. `launch` may be any task's."""
     argv, script = command_of(array, launch), f"{array.folder}/{FOLDER}/submission.sh"
     submitit = f"{array.folder}/submitit.pyz"
     text = batch_script(launch, argv[:1], (submitit,), array)

@@ -364,7 +364,7 @@ def _check_python(login: LoginNode, python: str, *, is_alone: bool) -> None:
 
 
 def _sbatch(client: Client, words: Sequence[str], plan: LaunchPlan, array: Array | None = None) -> str | None:
-    """Queue the job by sbatch with these words; return its number, None if only its name can find it, later.
+    """Queue the job by sbatch with these words, and return its number. None if it can be found only by name, later.
 
     Raises BackendError if Slurm refuses it.
     """

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 WATCH_SECONDS = 1.0
 MOST_OTHERS = 5
-NO_METRICS_SECONDS = 60.0  # after so long, a run without metrics is told how to write some
+NO_METRICS_SECONDS = 60.0  # after this time, a run without metrics gets a hint on how to write some
 
 
 @orch.command(epilog="Example: orch status last")

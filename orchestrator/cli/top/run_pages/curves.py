@@ -33,7 +33,7 @@ class CurvesPage(OfRun[tuple[Curves, ...]]):
         self.metrics, self.axis, self.smoothing = list(FIRST), Axis.STEP, SMOOTHINGS[0]
 
     def look_at(self, view: RunView) -> tuple[Curves, ...]:
-        """Read the metrics; if neither of the first two is there, another one takes the place of the upper one."""
+        """Read the metrics. If the run has neither of the two chosen metrics, the upper curve shows another metric."""
         names = self.reader.curves([self.run], "").names
         if names and set(self.metrics) == set(FIRST) and set(names).isdisjoint(FIRST):
             self.metrics[0] = shown_first(names)

@@ -1,1 +1,1 @@
-"""The metrics that the training program writes to files of its own, read on node 0 as the files grow."""
+"""Reads the metrics that the training program writes to its own files, on node 0, as the files grow."""

@@ -1,7 +1,7 @@
 """Finds the files in which a run's program writes metrics. Python 3.9.
 
-They are known by their names. Files that came with the code and have not changed are not the run's. Links are not
-followed.
+The files are recognised by their names. Files that came with the code and have not changed do not belong to the run.
+Links are not followed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from orchestrator.protocol.layout import container_view, is_own_file
 from orchestrator.protocol.outputs import CODE, Matcher, OutputRules
 from orchestrator.protocol.task import NodeTask
 
-MOST_ENTRIES = 50_000  # of all folders in one search; a data set may have millions of files
+MOST_ENTRIES = 50_000  # of all folders in one search, because a data set may have millions of files
 MOST_FILES = 300
 DEEPEST = 12  # folders
 _EVENT_FILE = re.compile(r"events\.out\.tfevents\.\d+\.(?P<host>.+)\.(?P<pid>\d+)\.\d+(\..+)?", re.DOTALL)
@@ -34,15 +34,15 @@ class Reader(Protocol):
     followed: Followed
 
     def read(self, is_over: IsOver) -> Iterator[Point]:
-        """Yield what is new. Raises OSError, or UnreadableError if nothing more can be read."""
+        """Yield the new points. Raises OSError, or UnreadableError if the rest of the file can't be read."""
 
 
 Pids = Mapping[int, int]
-"""The processes that are or were ranks of this node: the rank by the process id."""
+"""The ranks that this node has or had, by their process ids."""
 
 
 def reader_of(followed: Followed) -> Reader | None:
-    """Return a reader for a file of this name; None if its name is not one of a file of metrics."""
+    """Return a reader for a file of this name; None if a file of metrics can't have this name."""
     name = os.path.basename(followed.path)
     if ".tfevents." in name:
         return EventFile(followed)
@@ -55,7 +55,7 @@ def reader_of(followed: Followed) -> Reader | None:
 
 
 class _Folder(NamedTuple):
-    """A folder to search. `skips` tells which paths in it are not searched, `is_newer` which files are the run's."""
+    """A folder to search. `skips` selects paths that are not searched, and `is_newer` the files of this run."""
 
     path: str
     skips: Callable[[str], bool]
@@ -107,7 +107,7 @@ class Finder:
                 continue
 
     def _is_of_rank_0(self, name: str, pids: Pids, is_shared: bool) -> bool:
-        """Tell whether a file may be rank 0's. In a folder that runs share, its name must have a rank's process id."""
+        """Tell whether a file may be rank 0's. If runs share the folder, its name must have a rank's process id."""
         match = _EVENT_FILE.fullmatch(name)
         if match is None:
             return not is_shared

@@ -16,7 +16,7 @@ IsOver = Callable[[], bool]
 
 
 class UnreadableError(ValueError):
-    """The rest of the file can't be read, because its contents are damaged or too large."""
+    """The rest of the file can't be read, because it is damaged or too large."""
 
 
 class Point(NamedTuple):
@@ -41,7 +41,7 @@ class Followed:
     mark: bytes = b""
 
     def open(self) -> tuple[BinaryIO, bool]:
-        """Return the file at the offset, and whether reading begins anew. Raises OSError if it can't be read."""
+        """Return the file at the offset, and whether reading starts from the beginning. Raises OSError on failure."""
         file = opened(self.path, self.below)
         try:
             if self.offset and _mark(file, self.offset) != self.mark:

@@ -1,7 +1,7 @@
-"""The file of the metrics that were read from other files: thinned, of bounded size, and without repeats. Python 3.9.
+"""Writes the file of the metrics that were read from other files: downsampled, bounded and without repeats. Python 3.9.
 
-A metric keeps its first points all. After each OCTAVE of points, the least distance of two kept steps doubles. So a
-million steps leave some thousand points, and the last point is kept too when the run ends.
+All of a metric's first points are kept. After each OCTAVE of points, the least distance between kept steps doubles.
+So some thousand points remain of a million steps. When the run ends, the last point is kept too.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ MOST_METRICS = 1000
 MOST_POINTS = 200_000  # of all metrics together; the submitting machine needs 200 bytes of memory for each
 MOST_BYTES = 16 << 20
 MOST_OF_A_NAME = 200  # characters
-OCTAVE, LEAST_OCTAVE = 2048, 16  # points; if there are many metrics, each has a part of 8 * OCTAVE
+OCTAVE, LEAST_OCTAVE = 2048, 16  # points; many metrics share 8 * OCTAVE points
 _OWN = ("step", "time", "attempt", "kind")
 
 
 @dataclass
 class _Metric:
-    """How a metric is thinned. `count` is the number of points in this octave, `first` its first step."""
+    """The state of downsampling a metric. `count` is the number of points in this octave, `first` its first step."""
 
     gap: float = 0.0
     count: int = 0
@@ -56,7 +56,7 @@ class KeptMetrics:
                 self._put(name, point.step, point.time, value, attempt)
 
     def flush(self) -> None:
-        """Append what was taken. Raises OSError if the disk does not take it."""
+        """Append the points that were taken. Raises OSError if they can't be written."""
         self._end_row()
         if not self.lines:
             return
@@ -70,7 +70,7 @@ class KeptMetrics:
         self.size += len(data)
 
     def end(self) -> None:
-        """Take the last point of each metric, if it was left out, and write what was taken."""
+        """Take the last point of each metric, if it was left out, and write all points that were taken."""
         for name, metric in self.metrics.items():
             if metric.left_out is not None:
                 step, time, value, attempt = metric.left_out
@@ -106,7 +106,7 @@ class KeptMetrics:
             metric.count, metric.first = 0, step
 
     def _put(self, name: str, step: float, time: float | None, value: float, attempt: int) -> None:
-        """Add a value to the row of its step, so that metrics of one step take one line."""
+        """Add a value to the row of its step, so that all metrics of a step are in one line."""
         if self.row and (self.row["step"], self.row["attempt"]) == (step, attempt) and name not in self.row:
             self.row[name] = value
         else:
@@ -121,7 +121,7 @@ class KeptMetrics:
             self.row = {}
 
     def _load(self) -> None:
-        """Learn what an earlier agent of this run has written, so that no point is written twice."""
+        """Read the points that an earlier agent of this run has written, so that no point is written twice."""
         try:
             data = read_regular(self.path, 2 * MOST_BYTES)
             self.is_torn = data != b"" and read_part(self.path, -1, 1) != b"\n"

@@ -21,11 +21,11 @@ from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.layout import node_folder, read_metrics_file
 from orchestrator.protocol.task import NodeTask
 
-LOOK_SECONDS = 2.0  # from one look to the next; longer if a look has taken more than a twentieth of that
+LOOK_SECONDS = 2.0  # between two looks; more if the look has taken more than a twentieth of that
 SHARE = 20  # a look of one second of CPU time is followed by a pause of so many seconds
-MOST_OF_A_LOOK = 0.1  # seconds of CPU time
+MOST_OF_A_LOOK = 0.1  # seconds of CPU time for one look
 MOST_AT_THE_END = 2.0  # seconds of CPU time, after the ranks have ended
-LONGEST_READ = 4.0  # seconds of one look on a busy machine or a slow disk
+LONGEST_READ = 4.0  # seconds for one look, which a busy machine or a slow disk may prolong
 LONGEST_AT_THE_END = 10.0  # seconds after which the end of the agent no longer waits for a disk that hangs
 
 _Stamp = tuple[int, int, int]
@@ -38,7 +38,7 @@ class _File:
         self.reader = reader
         self.series = (type(reader), step_folder(reader.followed.path))
         self.stamp: _Stamp | None = None
-        self.is_left = False  # did the last look end before the file?
+        self.is_left = False  # True if the last look ended before it came to this file
 
     def new_stamp(self) -> _Stamp | None:
         """Return the present state if it differs from the last one; None if there is nothing to read."""
@@ -78,17 +78,17 @@ class WrittenMetrics:
             await asyncio.sleep(max(LOOK_SECONDS, SHARE * used))
 
     async def end(self) -> None:
-        """Look for the last time; the program has ended. A disk that hangs is not waited for."""
+        """Look for the last time, after the program has ended. Do not wait for a disk that hangs."""
         self.has_ended = True
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(in_thread(self.look, MOST_AT_THE_END, True), LONGEST_AT_THE_END)
 
     def note(self, started: Started) -> None:
-        """Remember the processes of ranks, as names of event files hold process ids."""
+        """Remember the process ids of ranks, because the names of event files contain them."""
         self.pids.update({pid: rank for rank, pid in started.pids.items()})
 
     def look(self, most: float, is_last: bool = False) -> float:
-        """Read what is new for `most` seconds of CPU time; return the seconds that were used."""
+        """Read new points for at most `most` seconds of CPU time; return the seconds that were used."""
         begun, latest = time.thread_time(), time.monotonic() + LONGEST_READ
 
         def is_over() -> bool:
@@ -97,7 +97,7 @@ class WrittenMetrics:
         with self.lock:
             try:
                 self._look(is_over, is_last)
-            except Exception as error:  # noqa: BLE001 (whatever a program has written, the training goes on)
+            except Exception as error:  # noqa: BLE001 (no file of a program may end the training)
                 self._complain(self.task.run_dir, error)
         return time.thread_time() - begun
 
@@ -174,7 +174,7 @@ class WrittenMetrics:
                     yield longer, value
 
     def _complain(self, path: str, error: Exception) -> None:
-        """Record once that a file can't be read, or that nothing can be kept."""
+        """Record once that a file can't be read, or that no metrics can be written."""
         if path not in self.unread:
             self.unread.add(path)
             reason = error.strerror if isinstance(error, OSError) else None

@@ -36,7 +36,7 @@ def fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
     if at < len(data) and data[at] < 0x80:
-        return data[at], at + 1  # the usual case
+        return data[at], at + 1  # most numbers take one byte
     value = 0
     for position, byte in enumerate(data[at : at + _LONGEST_VARINT]):
         value |= (byte & 0x7F) << (7 * position)

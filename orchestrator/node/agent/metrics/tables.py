@@ -12,7 +12,7 @@ from orchestrator.node.agent.metrics.following import Followed, IsOver, Point, U
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.reading import info_of, read_regular
 
-MOST_OF_A_STATE = 4 << 20  # bytes of a trainer_state.json; one has 150 bytes for each line of its log
+MOST_OF_A_STATE = 4 << 20  # bytes of a trainer_state.json, which has about 150 bytes for each line of its log
 _STEPS = ("step", "global_step", "_step", "iteration", "iter", "epoch")
 _TIMES = ("time", "timestamp", "_timestamp", "wall_time")
 _IS_TIME = (1e8, 1e11)  # seconds since 1970; smaller numbers count from the start of the program
@@ -20,7 +20,7 @@ _NO_METRICS = frozenset({*_STEPS, *_TIMES, "kind", "attempt"}) - {"epoch"}
 
 
 class CsvFile:
-    """A CSV file with a header, such as Lightning's metrics.csv, which is rewritten if a metric is added."""
+    """A CSV file with a header, such as Lightning's metrics.csv. Lightning rewrites it if a metric is added."""
 
     def __init__(self, followed: Followed) -> None:
         self.followed = followed
@@ -28,7 +28,7 @@ class CsvFile:
         self.rows = 0
 
     def read(self, is_over: IsOver) -> Iterator[Point]:
-        """Yield the new rows. A row of words that names a step is another header."""
+        """Yield the new rows. A row of words in which one word names a step is a new header."""
         for line, is_first in new_lines(self.followed, is_over):
             cells = _cells(line)
             numbers = [_number(cell) for cell in cells]
@@ -61,7 +61,7 @@ class JsonLines:
 
 
 class TrainerState:
-    """A trainer_state.json, which Trainer writes whole with each checkpoint and at its end."""
+    """A trainer_state.json. Trainer writes the whole file with each checkpoint and at its end."""
 
     def __init__(self, followed: Followed) -> None:
         self.followed = followed
@@ -90,7 +90,7 @@ class TrainerState:
 
 
 def point_of(row: Mapping[str, Any], number: int | None) -> Point | None:
-    """Return a row as a point; its step is that of the first known column, else the number of the row."""
+    """Return a row as a point. Its step comes from the first known column, else it is the row's number."""
     known = {name: value for name, value in row.items() if isinstance(name, str) and _is_number(value)}
     step = next((known[name] for name in _STEPS if name in known), number)
     values = {name: float(value) for name, value in known.items() if name and name not in _NO_METRICS}
@@ -125,7 +125,7 @@ def _is_number(value: object) -> bool:
 
 
 def step_folder(path: str) -> str:
-    """Return the folder that a series belongs to: Trainer's states lie in one folder for each checkpoint."""
+    """Return the folder of a series. Trainer stores its states in one folder for each checkpoint."""
     folder, name = os.path.split(path)
     parent, last = os.path.split(folder)
     return parent if name == "trainer_state.json" and last.startswith("checkpoint-") else folder

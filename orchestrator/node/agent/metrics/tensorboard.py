@@ -1,7 +1,7 @@
 """Reads the scalars of TensorBoard's event files. Python 3.9.
 
 An event file is a sequence of records: the length (8 bytes), its checksum (4), the data, its checksum (4). The data is
-a protobuf message `Event`. Only the fields that hold a scalar are read, so no image and no histogram is ever loaded.
+a protobuf message `Event`. Only the fields that hold a scalar are read, so images and histograms are never loaded.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from orchestrator.node.agent.metrics.following import Followed, IsOver, Point, U
 from orchestrator.node.agent.metrics.protobuf import fields
 from orchestrator.protocol.crc32c import masked_crc32c
 
-MOST_OF_A_RECORD = 1 << 16  # bytes; scalars take 50, so that a larger record is an image, a histogram or a graph
+MOST_OF_A_RECORD = 1 << 16  # bytes; scalars take about 50 bytes, larger records are images, histograms or graphs
 _HEADER, _CRC = struct.Struct("<QI"), struct.Struct("<I")
 _FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
 _WALL_TIME, _STEP, _SUMMARY = 1, 2, 5  # of Event
 _VALUE = 1  # of Summary
 _TAG, _SIMPLE_VALUE, _TENSOR = 1, 2, 8  # of Summary.Value
 _DTYPE, _SHAPE, _CONTENT, _FLOATS, _DOUBLES = 1, 2, 4, 5, 6  # of TensorProto
-_DIMENSION, _SIZE = 2, 1  # of TensorShapeProto and its Dim
+_DIMENSION, _SIZE = 2, 1  # fields of TensorShapeProto and its Dim
 _OF_DTYPE = {1: (_FLOAT, _FLOATS), 2: (_DOUBLE, _DOUBLES)}
 _NOT_PACKED = 5  # the wire type of a single float
 
@@ -50,7 +50,7 @@ class EventFile:
                 self.followed.keep_mark(file)
 
     def _record(self, file: BinaryIO, size: int) -> tuple[bytes, int] | None:
-        """Return the data and the checksum of the next record, no data of a large one; None if it is incomplete."""
+        """Return the data and the checksum of the next record; None if it is incomplete. A large record has no data."""
         at = self.followed.offset
         header = file.read(_HEADER.size)
         if len(header) < _HEADER.size:
@@ -70,7 +70,7 @@ class EventFile:
 
 
 def _point(data: bytes) -> Point | None:
-    """Return the scalars of an event; None if it has none, or is damaged."""
+    """Return the scalars of an event; None if the event has no scalar or is damaged."""
     step, time, values = 0, None, dict[str, float]()
     try:
         for number, _, value in fields(data):

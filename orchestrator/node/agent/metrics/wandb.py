@@ -1,7 +1,7 @@
 """Reads the history of wandb's offline files (run-ID.wandb). Python 3.9.
 
-The file is a log of LevelDB's form: blocks of 32 KiB, with records that are cut at the ends of blocks. Each record is a
-protobuf message `Record`, and those of `history` hold the metrics of a step as JSON texts.
+The file has the format of LevelDB's log: blocks of 32 KiB, with records that are split at the ends of blocks. Each
+record is a protobuf message `Record`, and a `history` record holds the metrics of a step as JSON texts.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from orchestrator.node.agent.metrics.protobuf import fields
 from orchestrator.node.agent.metrics.tables import point_of
 from orchestrator.protocol.json_text import parse_json
 
-MOST_OF_A_RECORD = 1 << 20  # bytes; a larger one is skipped
+MOST_OF_A_RECORD = 1 << 20  # bytes; a larger record is skipped
 _BLOCK = 1 << 15
-_START = struct.Struct("<4sHB")  # of the file
-_HEADER = struct.Struct("<IHB")  # of a part: checksum, length, type
+_START = struct.Struct("<4sHB")  # the header of the file
+_HEADER = struct.Struct("<IHB")  # the header of a part: checksum, length, type
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _HISTORY = 2  # of Record
 _ITEM, _STEP = 1, 2  # of HistoryRecord
@@ -56,7 +56,7 @@ class WandbFile:
         return True
 
     def _record(self, file: BinaryIO) -> bytes | None:
-        """Return the next record, empty if it is too large; None if it is incomplete."""
+        """Return the next record; None if it is incomplete. A record that is too large is returned empty."""
         at, record, is_begun = self.followed.offset, b"", False
         while True:
             rest = _BLOCK - at % _BLOCK
@@ -104,5 +104,5 @@ def _item(data: bytes) -> tuple[str, Any]:
         if isinstance(text, bytes) and number in (_KEY, _NESTED_KEY) and text:
             keys.append(text.decode())
         elif isinstance(text, bytes) and number == _JSON:
-            value = parse_json(text) if len(text) < 100 else None  # a longer text is no number
+            value = parse_json(text) if len(text) < 100 else None  # a longer text is not a number
     return ".".join(keys), value

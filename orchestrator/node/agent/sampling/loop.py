@@ -43,8 +43,8 @@ class Started:
 class Sampling:
     """The samples of one node, from its agent's start to its end.
 
-    `started` tells of the ranks, `tell` takes what the leader is to know of, `record` writes an event, `watch` takes
-    each sample.
+    `started` returns the ranks, `tell` sends reports to the leader, `record` writes an event, and `watch` receives each
+    sample.
     """
 
     def __init__(

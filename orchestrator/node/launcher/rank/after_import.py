@@ -20,7 +20,7 @@ def after_import(name: str, change: Change) -> None:
 
 
 class _Finder:
-    """Finds one module, once, and changes it after its code has run."""
+    """Finds one module, once, and changes the module after its code has run."""
 
     def __init__(self, name: str, change: Change) -> None:
         self.name, self.change = name, change

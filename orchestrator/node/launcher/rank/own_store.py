@@ -1,7 +1,7 @@
-"""Lets a program use a store of its own, at another port than the MASTER_PORT that its rank was given.
+"""Lets a program use a store of its own, at another port than its rank's MASTER_PORT.
 
-`TORCHELASTIC_USE_AGENT_STORE=True` tells torch that somebody else serves the store, so every process only connects to
-it. orch serves a store at its own port alone. Tutorials choose another port (`os.environ["MASTER_PORT"] = "12355"`,
+`TORCHELASTIC_USE_AGENT_STORE=True` tells torch that another process serves the store, so every rank only connects to
+it. orch serves a store only at its own port. Tutorials choose another port (`os.environ["MASTER_PORT"] = "12355"`,
 `tcp://localhost:23456`), mostly in processes that they spawn, and rank 0 has to serve that store. Older versions of
 torch ignore the port, so that all processes would wait for a store that nobody serves. Newer versions compare the port
 with MASTER_PORT, which the program has changed.
@@ -33,9 +33,9 @@ finally:
 
 
 def tell_stores_apart(served: Mapping[str, str] | None = None) -> None:
-    """Have torch use the launcher's store at its own port alone, in this process and in those that it spawns.
+    """Have torch use the launcher's store only at its own port, in this process and in the processes that it spawns.
 
-    served: the variables of the launcher's store. Without it they are this process's own.
+    served: the variables of the launcher's store; by default those of this process.
     """
     found = {name: (os.environ if served is None else served).get(name, "") for name in (FLAG, ADDR, PORT)}
     if found[FLAG] == "True":
@@ -53,7 +53,7 @@ def _change_torch(served: Mapping[str, str], rendezvous: ModuleType) -> None:
         if str(port) != served[PORT]:
             with _environment({FLAG: ""}):
                 return create(hostname, port, *args, **kwargs)
-        # The store may listen at one address alone, and the program may have written localhost.
+        # The store may listen at only one address, and the program may have written localhost.
         with _environment(served):
             return create(served[ADDR], port, *args, **kwargs)
 
@@ -61,7 +61,7 @@ def _change_torch(served: Mapping[str, str], rendezvous: ModuleType) -> None:
 
 
 def _change_multiprocessing(served: Mapping[str, str], util: ModuleType) -> None:
-    """Begin the processes of multiprocessing in the same way: they are new interpreters, which nobody has set up."""
+    """Set up the processes of multiprocessing in the same way, because they are new interpreters."""
     spawn = util.spawnv_passfds
     begin = _IN_A_CHILD.format(root=ROOT, served=dict(served))
 

@@ -13,9 +13,9 @@ from orchestrator.protocol.ranks import EXIT_NO_RETRY
 
 
 def set_up(setup: Mapping[str, Any]) -> None:
-    """Let the rank answer with its stacks and use a store of its own, and be patient in a run that is debugged.
+    """Enable stack dumps and own stores in the rank, and prolong its time-outs in a run that is debugged.
 
-    `setup` is RankStart's. The rank that is debugged waits for its debugger, or ends here with an error message.
+    `setup` comes from RankStart. The debugged rank waits here for its debugger, or ends with an error message.
     """
     answer_with_stacks(setup["stack_file"])
     tell_stores_apart()

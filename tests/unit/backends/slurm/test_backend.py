@@ -404,7 +404,7 @@ def test_sbatch_gets_the_profile_and_of_the_shell_only_what_it_leaves_open(
 
 def test_a_folder_that_sbatch_would_read_as_a_pattern_is_refused(tmp_path: Path) -> None:
     for workdir in ("/shared/a\\b", "/shared/50%"):
-        with pytest.raises(UsageError, match="as its own sign"):
+        with pytest.raises(UsageError, match="in the path of a log"):
             SlurmBackend().place(RunDir(tmp_path / "runs" / "r-abc234"), workdir, None)
 
 
