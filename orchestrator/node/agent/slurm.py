@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Callable
 
@@ -32,7 +32,7 @@ from orchestrator.protocol.reading import MOST_LINES, MOST_RECORD, MOST_WORD, re
 from orchestrator.protocol.restart import Progress, Refusal, Restarter
 from orchestrator.protocol.task import NodeTask
 
-LEAST_START = 10.0  # seconds; a shorter start can't have been ended by its time limit
+PREEMPTION_SECONDS = 5.0  # between the two signals of a preemption
 ASKED_TO_STOP = {"preempted": "Slurm took its nodes away (preempted)", "timeout": "its time limit was near"}
 
 Event = Mapping[str, Any]
@@ -175,20 +175,21 @@ def wants_another(task: NodeTask, events: tuple[Event, ...], code: int) -> tuple
     return cause, str(ends[-1].get("reason") or ASKED_TO_STOP.get(cause, ""))
 
 
-def _is_near_limit(events: tuple[Event, ...]) -> bool:
-    """Tell whether the time limit ended this start: the batch script asks Slurm for USR2 before the limit.
+def _is_near_limit(events: Sequence[Event]) -> bool:
+    """Tell whether this start was asked to stop because of its time limit.
 
-    Slurm may send USR2 up to a minute too early. If a job with a short limit was preempted and starts again, it gets
-    USR2 right after its start, just before the TERM of the next preemption. The limit does not end such a start.
+    The batch script asks Slurm for SIGUSR2 before the limit. Slurm can send SIGUSR2 up to a minute early, so a
+    preemption may come at the same moment. Then SIGTERM follows at once. Before a time limit it comes much later.
     """
-    signalled = next((event for event in events if event.get("name") == "SIGUSR2"), None)
-    if signalled is None:
-        return False
-    started = next((event for event in events if event.get("kind") == EventKind.AGENT_STARTED), {}).get("time")
-    at = signalled.get("time")
-    if not isinstance(started, (int, float)) or not isinstance(at, (int, float)):
-        return True
-    return at - started >= LEAST_START
+    warned, stopped = (_time_of(events, name) for name in ("SIGUSR2", "SIGTERM"))
+    return warned is not None and not (stopped is not None and 0 <= stopped - warned < PREEMPTION_SECONDS)
+
+
+def _time_of(events: Sequence[Event], signal: str) -> float | None:
+    """Return when the agent got a signal first; 0 if its event has no time, and None if it got no such signal."""
+    found = next((event for event in events if event.get("name") == signal), None)
+    at = found and found.get("time")
+    return None if found is None else float(at) if isinstance(at, (int, float)) else 0.0
 
 
 def run_slurm_agent(run_dir: str) -> int:

@@ -151,12 +151,16 @@ def test_which_ends_ask_for_another_start(
     assert wants_another(task(run_dir=str(tmp_path), retry=budget), tuple(events), code) is None
 
 
-@pytest.mark.parametrize(("seconds", "cause"), [(0.8, "preempted"), (40.0, "timeout")])
-def test_a_start_of_a_second_was_not_ended_by_its_time_limit(tmp_path: Path, seconds: float, cause: str) -> None:
-    events = ({"kind": "agent_started", "time": 100.0}, GO, {"kind": "started"},
-              {"kind": "signal", "name": "SIGUSR2", "time": 100.0 + seconds}, PREEMPTED)  # fmt: skip
+@pytest.mark.parametrize(("seconds", "cause"), [(0.012, "preempted"), (60.0, "timeout"), (None, "timeout")])
+def test_a_preemption_that_comes_with_the_warning_of_the_time_limit_is_one(
+    tmp_path: Path, seconds: float | None, cause: str
+) -> None:
+    usr2 = {"kind": "signal", "name": "SIGUSR2", "time": 100.0}
+    term = [] if seconds is None else [{"kind": "signal", "name": "SIGTERM", "time": 100.0 + seconds}]
+    events = (GO, usr2, *term, {**PREEMPTED, "step": 3})
     found = wants_another(task(run_dir=str(tmp_path), retry={"preempted": None, "timeout": None}), events, EXIT_REQUEUE)
-    assert (found[0] if isinstance(found, tuple) else "timeout" if found is Refusal.NO_PROGRESS else found) == cause
+    assert isinstance(found, tuple)
+    assert found[0] == cause
 
 
 def test_a_budget_that_is_used_up_asks_for_nothing(tmp_path: Path) -> None:
