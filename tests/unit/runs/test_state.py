@@ -512,6 +512,8 @@ def test_a_run_whose_folder_was_removed_says_so_until_new_agents_have_started() 
     lost = event("folder_lost", 0, of=1, host="b", path="/home/me/.orch/runs/r-1")
     words = "b: /home/me/.orch/runs/r-1 was removed during the run; the ranks go on without it"
     assert state([*RUNNING, lost], ALIVE).detail == words
+    blind = state([*RUNNING, {**lost, "with_heartbeats": True}], ALIVE).detail
+    assert blind == f"{words}; their heartbeats are lost, so a hang is noticed late or not at all"
     assert state([*RUNNING, lost, *AGENTS, *JOINED, *GO, started(0), started(1)], ALIVE).detail == ""
 
 
