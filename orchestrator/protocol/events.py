@@ -71,7 +71,7 @@ class EventKind:
     UNUSED = "unused"  # all nodes have been idle for as long as the job's `idle` allows: `seconds`, `use`
     USED = "used"  # node `by` is idle no more
     MOVED = "moved"  # a rank that counted as hung has moved on
-    FOLDER_LOST = "folder_lost"  # node `of` has lost the run's folder: `path` on `host` was removed, `with_heartbeats` or without
+    FOLDER_LOST = "folder_lost"  # node `of` lost the run's folder `path` on `host`, `with_heartbeats` or without
     UNJOINED = "unjoined"  # for whom the ranks wait at their start, in `words`; empty once a rank computes again
     STACKS = "stacks"  # what the ranks were doing when one hung
     ATTEMPT_FAILED = "attempt_failed"  # its culprit and its cause
