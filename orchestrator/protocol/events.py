@@ -36,7 +36,7 @@ class EventKind:
     SLURM_JOB = "slurm_job"  # the job's number and hosts, at each start by Slurm
     AGENT_STARTED = "agent_started"  # the agent's pid, host and start; the node's cores and GPUs
     REACHED_LEADER = "reached_leader"  # it has joined node 0's gang, at `addr`
-    CANT_REACH = "cant_reach"  # it has not joined node 0's gang for 10 s: `why`
+    CANT_REACH = "cant_reach"  # it has not joined node 0's gang for 5 s: `why`
     CONTAINER = "container"  # what its launcher runs in
     LAUNCHER_IMPORTED = "launcher_imported"  # the launcher is up: the torch version, the seconds
     LAUNCHER_STARTED = "launcher_started"  # the ranks' pids

@@ -152,6 +152,8 @@ def _reduce_node(node: int, events: list[Event], run: RunRecord, alive: bool | N
             chosen_by_slurm = "slurm" in run.kind
             planned = host not in ("", UNKNOWN, "localhost") and not chosen_by_slurm
             state, host = NodeStatus.STARTING, host if planned else str(event.get("host"))
+        elif kind == EventKind.REACHED_LEADER and state == NodeStatus.STARTING:
+            state = NodeStatus.JOINED
         elif kind == EventKind.STARTED:
             state, ranks, exits = NodeStatus.RUNNING, (event["ranks"][0], event["ranks"][1]), {}
         elif kind == EventKind.RANK_EXIT:

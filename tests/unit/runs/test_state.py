@@ -460,6 +460,16 @@ def test_live_states(events: list[dict[str, Any]], word: str) -> None:
     assert word not in FINAL
 
 
+def test_a_node_that_has_joined_the_gang_and_has_no_ranks_yet_is_joined() -> None:
+    def nodes(events: list[dict[str, Any]]) -> list[str]:
+        return [node.state for node in state(events, ALIVE).nodes]
+
+    joined = [*SUBMITTED, *AGENTS, event("reached_leader", 1, addr="10.0.0.1")]
+    assert nodes(joined) == ["starting", "joined"]
+    assert nodes([*joined, started(1)]) == ["starting", "running"]
+    assert nodes([*joined, AGENTS[1]]) == ["starting", "starting"]
+
+
 def test_who_is_waited_for_is_said() -> None:
     assert state([*SUBMITTED, *AGENTS, JOINED[0]], ALIVE).detail == "waiting for node 1"
     assert state(RUNNING, ALIVE).detail == ""
