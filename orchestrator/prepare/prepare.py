@@ -18,6 +18,7 @@ from orchestrator.runs.notifications.ledger import hidden_values
 from orchestrator.runs.record import Dependency, notify_entries
 from orchestrator.runs.store import RunDir, find_run
 from orchestrator.runs.sweeps import find_sweep
+from orchestrator.transport.address import gateway_of
 
 if TYPE_CHECKING:  # what only looks at runs must not wait for pydantic
     from orchestrator.backends.base import CheckResult
@@ -327,7 +328,8 @@ def shipment(prepared: Prepared) -> Shipment:
         here.append(f"{find_uv()} with {sys.executable}, which reads {prepared.lock.name}")
         here.append(f"what builds the source distributions of {prepared.lock.name} where it has any, started by uv")
     if profile.kind == "ssh" and profile.supervisor != "here":
-        here = [f"ssh {profile.supervisor} {profile.supervisor_orch} accept", *(f"{line} (there)" for line in here)]
+        way = gateway_of(profile.supervisor).ssh_command
+        here = [f"{way} {profile.supervisor_orch} accept", *(f"{line} (there)" for line in here)]
     return Shipment(str(folder), files, size, tuple(here), left)
 
 

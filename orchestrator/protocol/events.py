@@ -36,7 +36,7 @@ class EventKind:
     SLURM_JOB = "slurm_job"  # the job's number and hosts, at each start by Slurm
     AGENT_STARTED = "agent_started"  # the agent's pid, host and start; the node's cores and GPUs
     REACHED_LEADER = "reached_leader"  # it has joined node 0's gang, at `addr`
-    CANT_REACH = "cant_reach"  # the node has not joined node 0's gang for 10 s: `why`
+    CANT_REACH = "cant_reach"  # the node has not joined node 0's gang for 5 s: `why`
     CONTAINER = "container"  # what its launcher runs in
     LAUNCHER_IMPORTED = "launcher_imported"  # the launcher is up: the torch version, the seconds
     LAUNCHER_STARTED = "launcher_started"  # the ranks' pids
@@ -71,7 +71,9 @@ class EventKind:
     UNUSED = "unused"  # all nodes have been idle for as long as the job's `idle` allows: `seconds`, `use`
     USED = "used"  # node `by` is idle no more
     MOVED = "moved"  # a rank that counted as hung has moved on
-    FOLDER_LOST = "folder_lost"  # node `of` has lost the run's folder: `path` on `host` was removed
+    FOLDER_LOST = (
+        "folder_lost"  # node `of` has lost the run's folder: `path` on `host` was removed, `with_heartbeats` or without
+    )
     UNJOINED = "unjoined"  # `words`: which ranks the others wait for at their start; empty once a rank computes again
     STACKS = "stacks"  # what the ranks were doing when one hung
     ATTEMPT_FAILED = "attempt_failed"  # its culprit and its cause

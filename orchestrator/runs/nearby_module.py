@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import replace
 from pathlib import Path
 
+from orchestrator.protocol.missing_module import missing_module_in
 from orchestrator.runs.state import Verdict
 
 MOST_LEVELS = 3  # folders above the code folder that are searched
 LAST_LINES = 3
-_MISSING = re.compile(r"No module named '?(\w+)")
 
 
 def with_nearby_module(verdict: Verdict, code_dir: str | None) -> Verdict:
@@ -19,10 +18,10 @@ def with_nearby_module(verdict: Verdict, code_dir: str | None) -> Verdict:
     error = verdict.error or {}
     # `python -m pkg.train` writes no error file, but its last line names the module.
     words = "\n".join(verdict.tail[-LAST_LINES:]) if not error else str(error.get("message"))
-    found = _MISSING.search(words) if error.get("type") in (None, "ModuleNotFoundError") else None
-    if found is None or code_dir is None:
+    name = missing_module_in(words) if error.get("type") in (None, "ModuleNotFoundError") else ""
+    if not name or code_dir is None:
         return verdict
-    code, name = Path(code_dir), found[1]
+    code = Path(code_dir)
     for folder in _above(code):
         place = next((each for each in (folder, folder / "src") if _has(each, name)), None)
         if place is not None:

@@ -152,6 +152,8 @@ def _reduce_node(node: int, events: list[Event], run: RunRecord, alive: bool | N
             chosen_by_slurm = "slurm" in run.kind
             planned = host not in ("", UNKNOWN, "localhost") and not chosen_by_slurm
             state, host = NodeStatus.STARTING, host if planned else str(event.get("host"))
+        elif kind == EventKind.REACHED_LEADER and state == NodeStatus.STARTING:
+            state = NodeStatus.JOINED
         elif kind == EventKind.STARTED:
             state, ranks, exits = NodeStatus.RUNNING, (event["ranks"][0], event["ranks"][1]), {}
         elif kind == EventKind.RANK_EXIT:
@@ -196,7 +198,11 @@ def _detail(own: list[Event], by_node: Mapping[int, list[Event]], nodes: tuple[N
             return f"hung? rank {hung['rank']} has said nothing for {hung['seconds']:.0f} s and more"
     removed = [event for event in by_node[0] if event["kind"] in (EventKind.AGENT_STARTED, EventKind.FOLDER_LOST)][-1:]
     if removed and removed[0]["kind"] == EventKind.FOLDER_LOST:
-        return f"{removed[0]['host']}: {removed[0]['path']} was removed during the run; the ranks go on without it"
+        blind = "; their heartbeats are lost, so a hang is noticed late or not at all"
+        return (
+            f"{removed[0]['host']}: {removed[0]['path']} was removed during the run; the ranks go on without it"
+            f"{blind if removed[0].get('with_heartbeats') else ''}"
+        )
     changes = (EventKind.UNUSED, EventKind.USED, EventKind.GO, EventKind.STOPPING)
     idle = [event for event in by_node[0] if event["kind"] in changes][-1:]
     if idle and idle[0]["kind"] == EventKind.UNUSED:

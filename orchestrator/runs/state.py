@@ -39,6 +39,7 @@ class NodeStatus(StrEnum):
 
     WAITING = "waiting"  # its agent has not spoken yet
     STARTING = "starting"  # its agent has spoken
+    JOINED = "joined"  # its agent has joined node 0's gang
     RUNNING = "running"  # its ranks were started
     ENDED = "ended"  # its agent has said its last words
     LOST = "lost"  # its agent is gone without them

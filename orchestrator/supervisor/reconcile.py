@@ -90,8 +90,8 @@ def _recovering(state: RunState, evidence: Evidence, run: RunDir, machine: Backe
 def _ended(record: RunRecord, run: RunDir, ending: Ending) -> RunState:
     """Return the state of a run that has its verdict: the rest is told by its events."""
     state, verdict = reduce(record, run.events(), {}, rank0_done=True), ending.verdict
-    gone = {NodeStatus.STARTING: NodeStatus.LOST, NodeStatus.RUNNING: NodeStatus.LOST}
-    nodes = tuple(replace(node, state=gone.get(node.state, node.state)) for node in state.nodes)
+    silent = (NodeStatus.STARTING, NodeStatus.JOINED, NodeStatus.RUNNING)  # their agents left without their last words
+    nodes = tuple(replace(node, state=NodeStatus.LOST) if node.state in silent else node for node in state.nodes)
     ended = state.ended if ending.ended is None else ending.ended
     return replace(state, state=verdict.outcome.status, verdict=verdict, ended=ended, nodes=nodes)
 

@@ -147,7 +147,7 @@ class SshProcess:
     """A command on a machine, its standard streams attached, over a connection of the system's `ssh`."""
 
     def __init__(self, address: Address, argv: list[str]) -> None:
-        self.host = address.host
+        self.address = address
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the process)
         self.process = subprocess.Popen(
             [*ssh_argv(address), "--", address.host, shlex.join(argv)],
@@ -181,7 +181,7 @@ class SshProcess:
         self.errors.seek(0)
         said = self.errors.read(4096).decode("utf-8", "replace").strip()
         if code == NO_CONNECTION:
-            raise _in_words(self.host, said)
+            raise _in_words(self.address, said)
         return code, said
 
     def close(self) -> None:
@@ -194,10 +194,11 @@ class SshProcess:
                 file.close()
 
 
-def _in_words(host: str, said: str) -> BackendError:
+def _in_words(address: Address, said: str) -> BackendError:
     """Return what ssh says of a connection that did not come to be, without the frame around its warnings."""
     lines = [line.strip() for line in said.splitlines() if line.strip("@ \r")]
     why = " ".join(lines)[-600:] or "ssh does not say why"
     return BackendError(
-        f"{host}: can't be reached by ssh: {why}", f"try: ssh {host}", transient=not any(word in why for word in FINAL)
-    )
+        f"{address.host}: can't be reached by ssh: {why}", f"try: {address.ssh_command}",
+        transient=not any(word in why for word in FINAL),
+    )  # fmt: skip

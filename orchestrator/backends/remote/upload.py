@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from orchestrator.backends.remote.checkpoints import give_checkpoint
+from orchestrator.backends.remote.checkpoints import give_checkpoint, give_file
 from orchestrator.backends.remote.contents import missing_on
 from orchestrator.backends.remote.given import Given, give
 from orchestrator.backends.remote.hosts import MachinesError
@@ -18,7 +18,7 @@ from orchestrator.backends.replay_stage import Order, replay_argv
 from orchestrator.backends.settings import profile_of
 from orchestrator.errors import BackendError
 from orchestrator.protocol.events import EventKind
-from orchestrator.protocol.reading import MOST_LINES, read_regular
+from orchestrator.protocol.reading import read_regular
 from orchestrator.protocol.task import NodeTask, task_json
 from orchestrator.runs.store import RunDir
 from orchestrator.specs.resources import Has, lacking
@@ -114,14 +114,20 @@ def prepare_node(
         session.call("container", task_json(replace(task, credentials="", secrets={})), timeout=None)
     send_code(session, run, workdir, task.code_dir)
     if is_new:
-        names = [f"nodes/{task.node_rank}/{name}" for name in ("events.jsonl", "samples.jsonl", "metrics.jsonl")]
-        names += ["metrics.jsonl"] if task.node_rank == 0 else []
-        for name in names:
-            if (run.path / name).exists():
-                session.call("write_file", read_regular(run.path / name, MOST_LINES), path=f"{task.run_dir}/{name}")
+        _send_records(session, run, task)
     if given is not None:
         give(session, run, given)
     return hello
+
+
+def _send_records(session: Session, run: RunDir, task: NodeTask) -> None:
+    """Send what the lost machine has recorded, in pieces: a long run may have gigabytes of metrics."""
+    names = [f"nodes/{task.node_rank}/{name}" for name in ("events.jsonl", "samples.jsonl", "metrics.jsonl")]
+    names += ["metrics.jsonl"] if task.node_rank == 0 else []
+    sizes = {name: (run.path / name).stat().st_size for name in names if (run.path / name).exists()}
+    with session.for_bytes(sum(sizes.values())) as fast:
+        for name in sizes:
+            give_file(fast, run.path / name, f"{task.run_dir}/{name}")
 
 
 def _record_clock(run: RunDir, task: NodeTask, host: str, ahead: float) -> None:

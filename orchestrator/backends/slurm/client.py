@@ -219,9 +219,9 @@ class Client:
         return next((job for job in reversed(parse_sacct(listed or "")) if job.is_named(name)), None)
 
     def used(self, job_id: str, name: str) -> JobUse | None:
-        """Return what the accounting says that a job has used; None for another job, or BackendError."""
+        """Return what the accounting says that a job of this user has used; None if it knows none, or BackendError."""
         self.need("sacct")
-        answer = self.call("sacct", "-n", "-P", "-j", job_id, "-o", USE_FIELDS)
+        answer = self.call("sacct", "-n", "-P", "-u", str(self.runner.user()), "-j", job_id, "-o", USE_FIELDS)
         if answer.code != 0:
             raise BackendError(f"sacct can't tell what Slurm job {job_id} has used: {first_line(answer.err)}")
         return parse_use(answer.out, name)

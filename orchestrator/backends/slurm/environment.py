@@ -5,7 +5,7 @@ A site's modules set such variables. The profile takes precedence, so they may s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +27,10 @@ FILLS: Final = {
 }
 """The options that a variable may set for a job whose profile does not name them."""
 FIELDS: Final = ("account", "qos", "partition")  # the others belong to a profile's `sbatch:`
+_HIDING: Final = (
+    f"for orch_each in $(env | sed -n 's/^\\([A-Z_a-z0-9]*\\)=.*/\\1/p'); do case $orch_each in {'|'.join(NEEDED)}) ;; "
+    f'{"|".join(f"{prefix}*" for prefix in STRANGE)}) unset $orch_each;; esac; done; exec "$@"'
+)
 PRINT_FILLS: Final = ("sh", "-c", "env | grep ^SBATCH_ || :")
 
 Filled = dict[str, str]  # maps each option to the variable that has set it
@@ -35,6 +39,11 @@ Filled = dict[str, str]  # maps each option to the variable that has set it
 def is_strange(name: str) -> bool:
     """Tell whether a variable would change what Slurm's programs do."""
     return name.startswith(STRANGE) and name not in NEEDED
+
+
+def hiding(argv: Sequence[str]) -> list[str]:
+    """Return the argv that runs a program of Slurm without the strange variables of its shell, on any machine."""
+    return ["sh", "-c", _HIDING, argv[0], *argv]
 
 
 def fills_in(environ: Mapping[str, str]) -> dict[str, str]:

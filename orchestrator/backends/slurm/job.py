@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from orchestrator.backends.base import HandleState, NodeProof
 from orchestrator.backends.settings import SlurmSettings, profile_of
 from orchestrator.backends.slurm.client import SNAPSHOT_SECONDS, Client
+from orchestrator.backends.slurm.environment import hiding
 from orchestrator.backends.slurm.parse import JobLine, how_it_ended, why_it_waits
 from orchestrator.backends.slurm.script import FOLDER
 from orchestrator.errors import BackendError, StoreError
@@ -126,7 +127,7 @@ def in_allocation(job_id: str, node: int, argv: Sequence[str], *, terminal: bool
         "--mem=0",
     ]
     # Buffered, Slurm sends whole lines only, for which a program's bytes need not wait.
-    return [*words, *(["--pty"] if terminal else ["--quiet", "--unbuffered"]), *argv]
+    return hiding([*words, *(["--pty"] if terminal else ["--quiet", "--unbuffered"]), *argv])
 
 
 def dependency(client: Client, runs: Sequence[RunDir], *, succeeds: bool) -> str | None:

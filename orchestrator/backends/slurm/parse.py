@@ -181,24 +181,28 @@ def parse_sacct(text: str) -> list[JobLine]:
 
 
 def parse_use(text: str, name: str) -> JobUse | None:
-    """Return the job of this name that `sacct -n -P -o USE_FIELDS` lists with its steps, as seff reckons it."""
-    found, most = None, None
+    """Return the job that `sacct -n -P -j NUMBER -o USE_FIELDS` lists with its steps, as seff reckons it.
+
+    A number may have been another job's before, so the newest job of this name is returned. If no job has the name,
+    the newest job is returned, because a site or a user may have renamed it.
+    """
+    jobs: list[tuple[bool, JobUse]] = []
     for line in text.splitlines():
         parts = [part.strip() for part in line.split("|", 8)]
         if len(parts) != 9:
             continue
         job_id, state, elapsed, limit, cores, computed, given, used, its_name = parts
-        if "." in job_id:  # a step
-            memory = memory_in(used)
-            most = most if memory is None else max(memory, most or 0)
-        elif JOB_ID.fullmatch(job_id) and its_name == name:
-            most = None
-            found = JobUse(
+        if "." in job_id and jobs:  # a step of the newest job
+            is_named, job = jobs[-1]
+            jobs[-1] = is_named, replace(job, memory=max(memory_in(used) or 0, job.memory or 0) or None)
+        elif JOB_ID.fullmatch(job_id):
+            job = JobUse(
                 job_id, state_word(state)[0], float(elapsed) if elapsed.isdecimal() else 0.0,
                 60.0 * int(limit) if limit.isdecimal() else None, int(cores) if cores.isdecimal() else 0,
                 cpu_seconds(computed), None, memory_in(given),
             )  # fmt: skip
-    return None if found is None else replace(found, memory=most or None)
+            jobs.append((its_name == name, job))
+    return max(enumerate(jobs), key=lambda each: (each[1][0], each[0]))[1][1] if jobs else None
 
 
 def memory_in(tres: str) -> int | None:

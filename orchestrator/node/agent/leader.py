@@ -10,7 +10,7 @@ from typing import Any, Callable
 
 from orchestrator.node.agent.missing_module import Lacking, missing_in_words, missing_module_of
 from orchestrator.node.agent.missing_rank import missing_rank
-from orchestrator.node.agent.stall_detector import culprit_of_hang
+from orchestrator.node.agent.stall_detector import DEFAULT_LIMITS, culprit_of_hang
 from orchestrator.node.agent.standstill import Standstill
 from orchestrator.node.agent.start_watch import why_it_waits
 from orchestrator.node.container.argv import odd_image, short
@@ -567,8 +567,11 @@ class Leader:
         """Note that a node lost the run's folder or a part of it, perhaps with the heartbeats of its ranks."""
         self.folders_lost[node] = message["path"]
         if message["with_heartbeats"]:
-            self.standstill.unseen.add(node)
-        self.record("folder_lost", of=node, host=self._host(node), path=message["path"])
+            self.standstill.unseen[node] = float(self.task.hang.get("other", DEFAULT_LIMITS["other"]))
+        self.record(
+            "folder_lost", of=node, host=self._host(node), path=message["path"],
+            with_heartbeats=message["with_heartbeats"],
+        )  # fmt: skip
 
     def _cause_of(self, failure: Message) -> str:
         """Return the budget that a failure draws on. A rank whose files were removed is not to blame."""

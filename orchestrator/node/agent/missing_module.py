@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from orchestrator.protocol.hostlist import in_words, nodes_in_words
-
-_WORDS = re.compile(r"No module named '?([\w.]+)'?")
+from orchestrator.protocol.missing_module import missing_module_in
 
 
 class Lacking(NamedTuple):
@@ -23,8 +21,7 @@ def missing_module_of(exit_report: Mapping[str, Any]) -> str:
     error = exit_report.get("error")
     if not isinstance(error, Mapping) or error.get("type") != "ModuleNotFoundError":
         return ""
-    found = _WORDS.search(str(error.get("message")))
-    return found[1].partition(".")[0] if found else ""
+    return missing_module_in(str(error.get("message")))
 
 
 def missing_in_words(module: str, nodes: Mapping[int, Lacking], nnodes: int) -> str:

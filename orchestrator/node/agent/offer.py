@@ -27,6 +27,7 @@ class Offer:
         self.task, self.attempt, self.there, self.record = task, attempt, dict(there), record
         self.offered = self.there.get(name)
         self.has_ended = False
+        self.search: asyncio.Future[int | None] | None = None  # the newest search for saved checkpoints
         folder = attempt_folder(node_folder(task.run_dir, task.node_rank), attempt)
         self.first_steps = FirstSteps(f"{folder}/beat_0", metrics_file(task.run_dir))
         self.is_known = False
@@ -55,8 +56,10 @@ class Offer:
             return
         # If the folder can't be read in time, the answer stays unknown, because that is no reason to end a run.
         with contextlib.suppress(OSError, ValueError, RuntimeError, asyncio.TimeoutError):
-            look = in_thread(first_saved, self.task, self.offered, self.there)
-            saved = await asyncio.wait_for(look, LOOK_SECONDS)
+            # A search that hangs on a dead disk keeps its thread, so no second search is started beside it.
+            if self.search is None or self.search.done():
+                self.search = asyncio.ensure_future(in_thread(first_saved, self.task, self.offered, self.there))
+            saved = await asyncio.wait_for(asyncio.shield(self.search), LOOK_SECONDS)
             if saved is not None and not self.is_known:
                 self._record({"saved": saved})
 

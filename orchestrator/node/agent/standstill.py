@@ -1,7 +1,8 @@
 """Decides which stalls of all nodes' ranks count as a hang. Pure; the clock is an argument.
 
 A rank that waits between two steps may wait for another rank that saves or evaluates alone. So the time in which any
-rank of the run is inside the limit of a longer phase does not count against a rank between two steps.
+rank of the run is inside the limit of a longer phase does not count against a rank between two steps. If a node's
+heartbeats are lost, its ranks may be inside such a phase, but not for longer than the limit of that phase.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ class Standstill:
 
     stalls: dict[int, Message] = field(default_factory=dict)  # by rank; `since` is the leader's time
     patience: dict[int, float] = field(default_factory=dict)  # by node, when its ranks' longer limits end
-    unseen: set[int] = field(default_factory=set)  # nodes whose ranks' heartbeats are lost with their folder
+    unseen: dict[int, float] = field(default_factory=dict)  # by node whose heartbeats are lost, the longest limit
     waited: float = 0.0  # the last time at which a rank was inside a longer limit
     counted: set[int] = field(default_factory=set)  # ranks whose stall counts as a hang
 
@@ -45,7 +46,7 @@ class Standstill:
     def drop(self, node: int) -> None:
         """Wait no longer for the ranks of a node that is lost."""
         self.patience.pop(node, None)
-        self.unseen.discard(node)
+        self.unseen.pop(node, None)
 
     def slept(self, seconds: float) -> None:
         """Shift all times by a pause in which nobody watched the ranks."""
@@ -72,10 +73,11 @@ class Standstill:
         return [stall for stall in self.stalls.values() if stall["full"]]
 
     def _look(self, now: float) -> None:
-        if self.unseen or any(now < until for until in self.patience.values()):
+        if any(now < until for until in self.patience.values()):
             self.waited = now
 
     def _counts(self, stall: Message, now: float) -> bool:
         if not stall["full"]:
             return False
-        return not stall.get("between_steps") or now - max(stall["since"], self.waited) >= stall["limit"]
+        silent = now - max(stall["since"], self.waited)
+        return not stall.get("between_steps") or silent >= stall["limit"] + max(self.unseen.values(), default=0.0)

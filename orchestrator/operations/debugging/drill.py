@@ -48,6 +48,7 @@ from orchestrator.specs.plan import LaunchPlan
 from orchestrator.specs.units import seconds as seconds_in
 from orchestrator.supervisor.reconcile import state_of
 from orchestrator.supervisor.start import attend, supervisor_of
+from orchestrator.transport.address import gateway_of
 
 ANSWER_SECONDS: Final = 60.0  # in which a node tells its targets
 UNATTENDED_SECONDS: Final = 2.0  # that the run goes on without a supervisor
@@ -138,8 +139,10 @@ def orders_for(root: Path, prepared: Prepared, tell: Tell) -> list[Order]:
 def check(root: Path, prepared: Prepared, orders: list[Order]) -> None:
     """Raise UsageError where one of them can't be carried out here."""
     if delegate.is_elsewhere(prepared):
-        host = getattr(prepared.profile, "supervisor", "another machine")
-        raise UsageError(f"{host} looks after the runs of this profile", f"drill it there: ssh {host} orch drill")
+        assert prepared.profile.kind == "ssh", "no other profile names a supervisor"
+        host = prepared.profile.supervisor
+        there = f"{gateway_of(host).ssh_command} orch drill"
+        raise UsageError(f"{host} looks after the runs of this profile", f"drill it there: {there}")
     if any(order.fault is Fault.SUPERVISOR for order in orders):
         _check_alone(root)
 

@@ -128,7 +128,8 @@ def _argv(host: str, command: list[str]) -> list[str]:
 def _refusal(host: str, program: str, code: int, said: str) -> BackendError:
     words = said.strip()
     if code == NO_CONNECTION:
-        return BackendError(f"{host}, which is to look after the run, can't be reached: {words}", f"try: ssh {host}")
+        said = f"{host}, which is to look after the run, can't be reached: {words}"
+        return BackendError(said, f"try: {gateway_of(host).ssh_command}")
     if code in NO_PROGRAM or "No such command 'accept'" in words:
         return BackendError(
             f"{host} is to look after the run, and has no {program} that can: {words}",
@@ -227,6 +228,6 @@ def reach(pointer: Pointer, reference: str, words: list[str]) -> int:
     if code == NO_CONNECTION:
         raise BackendError(
             f"{pointer.host} looks after run {pointer.run_id} and can't be reached; the run goes on",
-            f"try: ssh {pointer.host}", transient=True,
+            f"try: {gateway_of(pointer.host).ssh_command}", transient=True,
         )  # fmt: skip
     return code

@@ -61,6 +61,14 @@ def test_a_point_is_where_its_sweep_is(tmp_path: Path, monkeypatch: pytest.Monke
         assert called[-1] == ["orch", "logs", there]
 
 
+def test_an_unreachable_machine_is_tried_by_hand_as_orch_reaches_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delegate, "_argv", lambda *_: ["sh", "-c", "exit 255"])
+    with pytest.raises(BackendError) as error:
+        delegate.reach(Pointer("mnist-aaaa22", "gate,me@box:2222", "orch", 1.0), "last", ["logs", "last"])
+    assert error.value.hint == "try: ssh -p 2222 -J gate me@box"
+    assert delegate._refusal("me@box:2222", "orch", 255, "no route").hint == "try: ssh -p 2222 me@box"
+
+
 @pytest.mark.parametrize(
     "options", [("--lr=1,2", "--n=1..3"), SearchOptions(Sampler.RANDOM, 7, Stop.ASHA), SearchOptions(Sampler.TPE, 2)]
 )

@@ -33,7 +33,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (path.parent / "train.py").write_text("x" * 1000)
     monkeypatch.setenv("HOOK", "https://example.org/secret")
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "far.yaml").write_text("{kind: ssh, hosts: [n1], supervisor: me@box}\n")
+    (tmp_path / "far.yaml").write_text("{kind: ssh, hosts: [n1], supervisor: me@box:2222}\n")
     return path
 
 
@@ -46,7 +46,7 @@ def test_what_is_shipped_and_what_runs_here(job: Path, tmp_path: Path) -> None:
     found = shipment(prepare(tmp_path, Request(str(job), "local")))
     assert found == Shipment(str(job.parent), 2, 1000 + len(JOB), said)
     there = shipment(prepare(tmp_path, Request(str(job), "far.yaml"))).here
-    assert there == ("ssh me@box orch accept", *(f"{line} (there)" for line in said))
+    assert there == ("ssh -p 2222 me@box orch accept", *(f"{line} (there)" for line in said))
 
 
 @pytest.mark.parametrize(

@@ -460,6 +460,16 @@ def test_live_states(events: list[dict[str, Any]], word: str) -> None:
     assert word not in FINAL
 
 
+def test_a_node_that_has_joined_the_gang_and_has_no_ranks_yet_is_joined() -> None:
+    def nodes(events: list[dict[str, Any]]) -> list[str]:
+        return [node.state for node in state(events, ALIVE).nodes]
+
+    joined = [*SUBMITTED, *AGENTS, event("reached_leader", 1, addr="10.0.0.1")]
+    assert nodes(joined) == ["starting", "joined"]
+    assert nodes([*joined, started(1)]) == ["starting", "running"]
+    assert nodes([*joined, AGENTS[1]]) == ["starting", "starting"]
+
+
 def test_who_is_waited_for_is_said() -> None:
     assert state([*SUBMITTED, *AGENTS, JOINED[0]], ALIVE).detail == "waiting for node 1"
     assert state(RUNNING, ALIVE).detail == ""
@@ -512,6 +522,8 @@ def test_a_run_whose_folder_was_removed_says_so_until_new_agents_have_started() 
     lost = event("folder_lost", 0, of=1, host="b", path="/home/me/.orch/runs/r-1")
     words = "b: /home/me/.orch/runs/r-1 was removed during the run; the ranks go on without it"
     assert state([*RUNNING, lost], ALIVE).detail == words
+    blind = state([*RUNNING, {**lost, "with_heartbeats": True}], ALIVE).detail
+    assert blind == f"{words}; their heartbeats are lost, so a hang is noticed late or not at all"
     assert state([*RUNNING, lost, *AGENTS, *JOINED, *GO, started(0), started(1)], ALIVE).detail == ""
 
 

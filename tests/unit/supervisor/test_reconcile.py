@@ -112,6 +112,16 @@ def test_a_pass_that_ends_a_run_reads_each_event_file_once(tmp_path: Path, opene
     assert json.loads((run.path / "verdict.json").read_text())["outcome"] == "failed"
 
 
+def test_a_node_that_joined_and_said_no_last_words_is_lost_once_the_run_has_ended(tmp_path: Path) -> None:
+    run = made(tmp_path, None, None)
+    say(run, 1, EventKind.AGENT_STARTED, host="localhost", pid=1, started=1)
+    say(run, 1, EventKind.REACHED_LEADER, addr="127.0.0.1")
+    say(run, 0, EventKind.GANG_ENDED, attempt=0, outcome="failed", cause="user_error", reason="rank 0 said no")
+    say(run, 0, EventKind.AGENT_ENDED, outcome="failed")
+    assert reconcile(tmp_path, run) is not None
+    assert [node.state for node in state_of(run).nodes] == ["ended", "lost"]
+
+
 def test_a_hint_about_this_machine_is_there_before_the_verdict_is_recorded(tmp_path: Path) -> None:
     (tmp_path / "proj/tools").mkdir(parents=True)
     (tmp_path / "proj/pkg.py").touch()

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.errors import BackendError
 from orchestrator.transport.address import Address
-from orchestrator.transport.openssh import over_ssh, resolve, ssh_argv
+from orchestrator.transport.openssh import _in_words, over_ssh, resolve, ssh_argv
 
 ODD = ["sh", "-c", 'echo "$1"', "it's; rm -rf ~", "a b"]
 
@@ -38,6 +38,12 @@ def test_openssh_reads_the_configuration(tmp_path: Path, monkeypatch: pytest.Mon
     assert (found.hostname, found.user, found.port, found.jump) == ("10.0.0.7", "me", 2222, "gate")
     assert (found.keys, found.known_hosts) == ((str(key),), (str(known), "/dev/null"))
     assert resolve(Address("n1", jump="other", key=str(key))).jump == "other"
+
+
+def test_an_unreachable_machine_is_tried_by_hand_as_orch_reaches_it() -> None:
+    error = _in_words(Address("n1", user="me", port=2222, jump="gate"), "Permission denied (publickey).")
+    assert error.message == "n1: can't be reached by ssh: Permission denied (publickey)."
+    assert error.hint == "try: ssh -p 2222 -J gate me@n1"
 
 
 def test_proxyjump_none_is_no_gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import glob
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orchestrator.node.system.interpreter import PLACES
+from orchestrator.protocol.missing_module import missing_module_in
 
-_NO_MODULE = re.compile(r"No module named '?([A-Za-z0-9_]+)")
 MOST_NAMED = 3
 MOST_LOOKED_AT = 200
 
@@ -22,10 +21,9 @@ def missing_module(words: str, environ: Mapping[str, str] = os.environ) -> dict[
     The others are the interpreters that have the module, or all others if no interpreter has it. No interpreter is
     started, because its folder of packages shows its modules.
     """
-    found = _NO_MODULE.search(words)
-    if found is None:
+    module = missing_module_in(words)
+    if not module:
         return {}
-    module = found[1]
     others = list(_others(environ))
     having = [python for python, prefix in others if _has(prefix, module)]
     return {

@@ -1,16 +1,22 @@
-"""What a machine is refused for, before anything is sent to it."""
+"""What a machine is refused for before anything is sent to it, and what a spare is sent."""
 
 from __future__ import annotations
 
+import os
+import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orchestrator.backends.remote import upload
 from orchestrator.backends.remote.upload import prepare_node
 from orchestrator.errors import BackendError
+from orchestrator.protocol.reading import MOST_LINES
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.address import Address
+from tests.unit.backends.remote.session import LocalSession
 from tests.unit.specs.test_plan import planned, profile
 
 
@@ -37,3 +43,37 @@ def test_a_node_that_can_not_prove_itself_takes_part_only_alone(tmp_path: Path) 
     assert "OpenSSL 1.1.1" in refused.value.hint
     with pytest.raises(SentError):
         prepare_node(OldMachine(), RunDir(tmp_path), alone, "/w", None, is_new=False)  # type: ignore[arg-type]
+
+
+class Spare(LocalSession):
+    """A machine that counts the bytes that it is sent, by path, and writes none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.got: Counter[str] = Counter()
+
+    def ask(self, do: str, payload: bytes = b"", **values: Any) -> Any:
+        assert do == "write_file"
+        assert values.get("offset", 0) == self.got[values["path"]]
+        self.got[values["path"]] += len(payload)
+        return Taken()
+
+
+class Taken:
+    """The answer to a request that was carried out."""
+
+    def wait(self, _: float | None = None) -> Any:
+        return {}, b""
+
+
+def test_a_spare_is_sent_records_of_any_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upload, "send_code", lambda *_: 0)
+    monkeypatch.setattr(upload, "check_machine", lambda *_: {"time": time.time(), "answered": time.time()})
+    task, spare = planned().tasks[0], Spare()
+    sizes = {"nodes/0/events.jsonl": 10, "metrics.jsonl": MOST_LINES + 1}  # the larger file is sparse
+    for name, size in sizes.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+        os.truncate(tmp_path / name, size)
+    prepare_node(spare, RunDir(tmp_path), task, "/w", None, is_new=True)  # type: ignore[arg-type]
+    assert spare.got == {f"{task.run_dir}/{name}": size for name, size in sizes.items()}

@@ -272,7 +272,10 @@ def test_what_a_job_has_used() -> None:
     assert found is not None
     assert found == JobUse("17", "COMPLETED", 100.0, 3600.0, 8, 272.5, 1229 << 20, 8000 << 20)
     assert found.core_share == pytest.approx(0.340625)
-    assert parse_use(USED, "third") is None
+    before = parse_use(USED, "other-abc234")
+    assert before is not None
+    assert before.seconds == 9.0
+    assert parse_use(USED, "train-before-it-was-renamed") == found
     assert parse_use("sacct: error: Slurm accounting storage is disabled", "train") is None
 
 

@@ -15,6 +15,10 @@ def test_the_reason_is_told_once_it_takes_long_and_again_if_it_changes(monkeypat
     early = joining._Late(told.append)
     early.note("refused")
     assert told == []
+    early.begun -= 5.0  # a person who looks after 10 s sees it
+    early.note("refused")
+    assert told == ["refused"]
+    told.clear()
     monkeypatch.setattr(joining, "LATE_SECONDS", 0.0)
     late = joining._Late(told.append)
     for why in ("refused", "refused", "timed out"):

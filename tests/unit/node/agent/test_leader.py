@@ -1152,6 +1152,18 @@ def test_a_rank_that_moves_on_before_it_is_blamed_is_not() -> None:
     assert [(event["kind"], event["rank"]) for event in gang.events if "rank" in event] == [("stall", 2), ("moved", 2)]
 
 
+def test_ranks_that_wait_for_a_node_without_heartbeats_hang_once_its_longest_limit_has_passed_too() -> None:
+    gang = Gang(hang=HANG)
+    gang.run()
+    gang.say(0, "folder_lost", path="/run", with_heartbeats=True)
+    gang.pass_time(61)
+    for rank in (2, 3):
+        stall(gang, rank, 60.5)
+    gang.pass_time(HANG["other"] + 1)
+    assert {event["rank"] for event in gang.recorded("stall")} == {2, 3}
+    assert [event["with_heartbeats"] for event in gang.recorded("folder_lost")] == [True]
+
+
 @pytest.mark.parametrize("how", [OWN, "hang"])
 def test_what_follows_the_loss_of_the_runs_folder_is_no_hang_and_no_error_of_the_user(how: Any) -> None:
     gang = Gang(hang=HANG)
@@ -1161,7 +1173,7 @@ def test_what_follows_the_loss_of_the_runs_folder_is_no_hang_and_no_error_of_the
         gang.pass_time(61)
         for rank in (2, 3):
             stall(gang, rank, 60.5)
-        gang.pass_time(3600)
+        gang.pass_time(1700)
         assert gang.leader.phase == "running"
         assert gang.recorded("stall") == []
     gang.fail(OWN)
