@@ -72,3 +72,9 @@ def test_other_errors_and_other_ends_keep_their_hint(code: Path) -> None:
     assert hint(code, {"type": "ValueError", "message": "bad shape", "traceback": "open('../data')"}) == "the usual one"
     assert hint(code, DOWNLOAD, outcome=Outcome.CANCELLED) == "the usual one"
     assert with_nearby_file(Verdict(Outcome.FAILED, error=DOWNLOAD, hint="the usual one"), None).hint == "the usual one"
+
+
+def test_a_traceback_that_names_a_download_is_no_missing_file(code: Path) -> None:
+    error = {**DOWNLOAD, "type": "OutOfMemoryError", "message": "CUDA out of memory"}
+    error["traceback"] += "    get('../data', download=True)\n"
+    assert hint(code, error, ("Downloading to '../data'",)) == "the usual one"
