@@ -22,7 +22,7 @@ def with_nearby_file(verdict: Verdict, code_dir: str | None) -> Verdict:
     """Return the verdict. If a path with `..` in its error leads to something here, a hint says where."""
     error = verdict.error or {}
     # A traceback names `download=True` also if another line failed.
-    what = "\n".join([str(error.get("type")), str(error.get("message")), *([] if error else verdict.tail[-LAST_LINES:])])
+    what = f"{error.get('type')}: {error.get('message')}" if error else "\n".join(verdict.tail[-LAST_LINES:])
     if verdict.outcome is not Outcome.FAILED or code_dir is None or not _MISSING.search(what):
         return verdict
     words = "\n".join([*map(str, error.values()), *verdict.tail])

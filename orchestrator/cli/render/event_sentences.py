@@ -95,7 +95,9 @@ def _outputs_left(event: Event) -> str:
 _SENTENCES: Final[dict[str, Callable[[Event], str]]] = {
     EventKind.SNAPSHOT: _snapshot,
     EventKind.AGENT_STARTED: _agent_started,
-    EventKind.JOINED: lambda event: f"node {event['joined']} ({event['host']}) joined with {_counted(event['nproc'], 'rank')}",
+    EventKind.JOINED: lambda event: (
+        f"node {event['joined']} ({event['host']}) joined with {_counted(event['nproc'], 'rank')}"
+    ),
     EventKind.LAUNCHER_IMPORTED: _launcher_imported,
     EventKind.LAUNCHER_STARTED: lambda event: f"the launcher has started {_counted(event['pids'], 'rank')}",
     EventKind.LAUNCHER_KILLED: lambda event: f"killed the launcher: {event['reason']}",
@@ -109,7 +111,9 @@ _SENTENCES: Final[dict[str, Callable[[Event], str]]] = {
     EventKind.STALL: lambda event: (
         f"rank {event['rank']} stands still in {event['phase']} for {event['seconds']:.0f} s"
     ),
-    EventKind.STACKS: lambda event: f"recorded the stacks of {_counted(event['ranks'], 'rank')}: orch stacks and orch why",
+    EventKind.STACKS: lambda event: (
+        f"recorded the stacks of {_counted(event['ranks'], 'rank')}: orch stacks and orch why"
+    ),
     EventKind.DISK_FULL: lambda event: f"{event['path']} can't be written",
     EventKind.SLEPT: lambda event: f"the agent did not run for {event['seconds']:.1f} s",
     EventKind.OUTPUTS_LEFT: _outputs_left,

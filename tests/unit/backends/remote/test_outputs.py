@@ -98,7 +98,8 @@ def test_a_file_that_changes_from_look_to_look_is_copied_between_two_changes(run
     follower, machine = Outputs(run, 0), Machine("n1")
     now = time.time_ns()
     for number in range(4):
-        for name, age in (("last.pt", 2.0), ("busy.pt", 0.0), ("g_00000005", 0.0), ("checkpoint-5/a.bin", 2.0), ("large.pt", 2.0)):
+        ages = {"last.pt": 2.0, "busy.pt": 0.0, "g_00000005": 0.0, "checkpoint-5/a.bin": 2.0, "large.pt": 2.0}
+        for name, age in ages.items():
             data = LARGE if name == "large.pt" else b"weights"
             when = now - int(age * 1e9) + number  # the time of a file that is being written is that of now
             os.utime(write(run, name, data + bytes([number])), ns=(when, when))

@@ -208,7 +208,11 @@ def test_events_are_recorded_in_the_thread_of_the_agent(tmp_path: Path) -> None:
     looks = Looks(tmp_path)
     looks.write(looks.outputs / "events.out.tfevents.1.a.1.0", b"x" * 100)
     threads = list[threading.Thread]()
-    metrics = WrittenMetrics(looks.task, lambda: looks.started, lambda *_, **__: threads.append(threading.current_thread()))
+
+    def record(*_: object, **__: object) -> None:
+        threads.append(threading.current_thread())
+
+    metrics = WrittenMetrics(looks.task, lambda: looks.started, record)
 
     async def agent() -> None:
         running = asyncio.create_task(metrics.run())
