@@ -41,8 +41,8 @@ def progress(heartbeat: Mapping[str, Any] | None) -> str:
 def _shown_metric(heartbeat: Mapping[str, Any]) -> str:
     """Return the metric that `orch plot` would show, with its value."""
     metrics = heartbeat.get("metrics")
-    from orchestrator.runs.files.metrics import shown_first  # noqa: PLC0415 (a table of ended runs does without)
-    from orchestrator.runs.files.written_metrics import is_number  # noqa: PLC0415 (as above)
+    from orchestrator.runs.files.metrics import shown_first
+    from orchestrator.runs.files.written_metrics import is_number
 
     own = {"loss": heartbeat["loss"]} if "loss" in heartbeat else {}
     known = {**(metrics if isinstance(metrics, Mapping) else {}), **own}
