@@ -40,10 +40,10 @@ def progress(heartbeat: Mapping[str, Any] | None) -> str:
 
 def _shown_metric(heartbeat: Mapping[str, Any]) -> str:
     """Return the metric that `orch plot` would show, with its value."""
-    metrics = heartbeat.get("metrics")
     from orchestrator.runs.files.metrics import shown_first
     from orchestrator.runs.files.written_metrics import is_number
 
+    metrics = heartbeat.get("metrics")
     own = {"loss": heartbeat["loss"]} if "loss" in heartbeat else {}
     known = {**(metrics if isinstance(metrics, Mapping) else {}), **own}
     numbers = {str(name): value for name, value in known.items() if is_number(value)}
