@@ -71,10 +71,15 @@ def follow(
 def _say_where_outputs_go(run: Any) -> None:
     """Print the command that copies the outputs to where a run by hand would have put them; nothing without outputs."""
     from orchestrator.cli.render import escapes
+    from orchestrator.errors import OrchError
     from orchestrator.operations.placing import place_of
     from orchestrator.runs.files.outputs import outputs_of
 
-    if count := len(outputs_of(run)):
+    try:
+        count = len(outputs_of(run))
+    except (OSError, OrchError):  # the run, or one of its files, was removed meanwhile
+        return
+    if count:
         files = f"{count} output file{'' if count == 1 else 's'}"
         folder = place_of(run)
         command = f"orch pull {run.run_id} --in-place" if folder else f"orch pull {run.run_id}"

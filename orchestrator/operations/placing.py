@@ -57,6 +57,8 @@ def place(run: RunDir, *, force: bool = False) -> Placed:
             left_out.append(f"{output.path}: {why}")
         elif target.exists() and not target.is_file():
             left_out.append(f"{target} is there and is no file")
+        elif above := next((each for each in target.parents if each.is_file()), None):
+            left_out.append(f"{target}: {above} is there and is no folder")
         elif not force and _differs(output.file, target):
             left_out.append(f"{target} is there with other content; --force replaces it")
         elif copy_output(run, output, target, output.path) is not None:
@@ -71,9 +73,11 @@ def _targets(run: RunDir, folder: Path) -> Iterator[tuple[Output, Path | None, s
         if output.node or first == ASIDE:
             yield output, None, "by hand, another file has this name"
         elif first in _LEVELS and rest:
-            hidden = rest.startswith(".")  # a machine must not write ~/.ssh here
+            hidden = any(part.startswith(".") for part in rest.split("/"))  # a machine must not write ~/.ssh here
             target = Path(os.path.normpath(folder / _LEVELS[first] / rest))
             yield output, None if hidden else target, "hidden files outside of the code folder are not written"
+        elif ".git" in output.path.split("/"):
+            yield output, None, "git would run what is written there"
         else:
             yield output, folder / output.path, ""
 

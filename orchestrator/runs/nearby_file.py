@@ -11,15 +11,21 @@ from orchestrator.runs.state import Outcome, Verdict
 
 MOST_LOOKED_AT = 20
 # A script that doesn't find its data set often tries to download it, and fails there.
-_MISSING = re.compile(r"No such file|FileNotFoundError|not found|does(n't| not) exist|download|urlopen", re.IGNORECASE)
+_MISSING = re.compile(
+    r"No such file|FileNotFoundError|not found|does(n't| not) exist|download|urlopen|HTTPError|URLError", re.IGNORECASE
+)
+LAST_LINES = 5
 _UP = re.compile(r"(['\"])((?:\./)?(?:\.\./)+[^'\"\n]+)\1")
 
 
 def with_nearby_file(verdict: Verdict, code_dir: str | None) -> Verdict:
     """Return the verdict. If its error has a path with `..` that exists on this machine, a hint names the place."""
-    words = "\n".join([*map(str, (verdict.error or {}).values()), *verdict.tail])
-    if verdict.outcome is not Outcome.FAILED or code_dir is None or not _MISSING.search(words):
+    error = verdict.error or {}
+    # A traceback names `download=True` also if another line failed.
+    what = f"{error.get('type')}: {error.get('message')}" if error else "\n".join(verdict.tail[-LAST_LINES:])
+    if verdict.outcome is not Outcome.FAILED or code_dir is None or not _MISSING.search(what):
         return verdict
+    words = "\n".join([*map(str, error.values()), *verdict.tail])
     code = Path(code_dir)
     for match in list(_UP.finditer(words))[:MOST_LOOKED_AT]:
         found = _outside(code, match[2])

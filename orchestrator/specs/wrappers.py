@@ -91,7 +91,10 @@ def peel(words: Sequence[str]) -> Peeled | None:
     if words[at : at + 1] == ["--"]:
         at += 1
     at += wrapper.words
-    return Peeled(name, tuple(words[:at]), options, list(words[at:]), wrapper.advice)
+    said, rest = tuple(words[:at]), list(words[at:])
+    if name == "uv" and {"m", "module"} & options.keys():  # `uv run -m MODULE` is `uv run python -m MODULE`
+        rest = ["python", "-m", *rest]
+    return Peeled(name, said, options, rest, wrapper.advice)
 
 
 def _option(word: str) -> tuple[str, bool, str]:

@@ -176,7 +176,11 @@ def _explained(run: RunDir, verdict: Verdict) -> Verdict:
     from orchestrator.runs.nearby_module import with_nearby_module  # noqa: PLC0415 (as above)
 
     code_dir = run.record().code_dir
-    return with_nearby_module(with_nearby_file(with_missing_file(run, verdict), code_dir), code_dir)
+    told = with_missing_file(run, verdict)
+    for explain in (with_nearby_file, with_nearby_module):
+        if told is verdict:  # else a hint that is more certain was found
+            told = explain(verdict, code_dir)
+    return told
 
 
 def _finish(root: Path, run: RunDir, machine: Backend, ending: Ending) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from orchestrator.errors import StoreError
-from orchestrator.protocol.checkpoints.weight_files import SUFFIXES
+from orchestrator.protocol.checkpoints.weight_files import names_weights
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.files import write_json
 from orchestrator.protocol.layout import output_folder
@@ -89,7 +89,7 @@ def newest_of(there: Mapping[str, Entry], lacking: Iterable[str]) -> dict[str, f
     """Return the newest checkpoints among these files, with their times. A file may be part of a checkpoint. Pure."""
     times: dict[str, float] = {}
     for name in lacking:
-        checkpoint = checkpoint_of(name) or (name if name.endswith(SUFFIXES) else "")
+        checkpoint = checkpoint_of(name) or (name if names_weights(os.path.basename(name)) else "")
         if checkpoint:
             times[checkpoint] = max(times.get(checkpoint, 0.0), there[name].mtime_ns / 1e9)
     return dict(sorted(times.items(), key=lambda each: each[1])[-MOST_NEWER:])

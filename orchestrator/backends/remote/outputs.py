@@ -19,7 +19,7 @@ from orchestrator.backends.remote.transfer import sole_writer
 from orchestrator.backends.settings import remote_folder
 from orchestrator.errors import BackendError
 from orchestrator.protocol.checkpoints.checksum import Algorithm, Checksum
-from orchestrator.protocol.checkpoints.weight_files import SUFFIXES
+from orchestrator.protocol.checkpoints.weight_files import names_weights
 from orchestrator.protocol.files import sync_filesystem, write_atomic
 from orchestrator.protocol.layout import output_folder
 from orchestrator.protocol.outputs import (
@@ -140,7 +140,7 @@ class Outputs:
         """
         if self.changed.get(name, 0) < LOOKS_IN_VAIN or checkpoint_of(name) not in (None, name):
             return False
-        return not name.endswith(SUFFIXES) or found.time_ns - entry.mtime_ns >= STILL_NS
+        return not names_weights(os.path.basename(name)) or found.time_ns - entry.mtime_ns >= STILL_NS
 
     def _why(self, missing: Collection[str], wanted: Collection[str], found: _Listing) -> str:
         """Return why files are not here, in words that follow their number."""

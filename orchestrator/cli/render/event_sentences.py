@@ -24,16 +24,21 @@ def sentence(event: Event) -> str:
         return ""
 
 
+def _counted(what: Any, noun: str) -> str:
+    """Return a number, or that of a collection, with its noun."""
+    count = what if isinstance(what, int) else len(what)
+    return f"{count} {noun}{'' if count == 1 else 'es' if noun.endswith('s') else 's'}"
+
+
 def _snapshot(event: Event) -> str:
     commit = f"commit {event['git'][:10]}{', with changes' if event['dirty'] else ''}" if event["git"] else "no git"
-    return f"copied the code: {event['files']} files, {size(event['bytes'])}, {commit}"
+    return f"copied the code: {_counted(event['files'], 'file')}, {size(event['bytes'])}, {commit}"
 
 
 def _agent_started(event: Event) -> str:
-    gpus = f"{event['gpus']} GPUs" if event["gpus"] else "no GPU"
-    return (
-        f"the agent runs on {event['host']}, pid {event['pid']}: {event['nproc']} ranks, {event['cores']} cores, {gpus}"
-    )
+    gpus = _counted(event["gpus"], "GPU") if event["gpus"] else "no GPU"
+    has = ", ".join([_counted(event["nproc"], "rank"), _counted(event["cores"], "core"), gpus])
+    return f"the agent runs on {event['host']}, pid {event['pid']}: {has}"
 
 
 def _launcher_imported(event: Event) -> str:
@@ -43,16 +48,13 @@ def _launcher_imported(event: Event) -> str:
 
 def _go(event: Event) -> str:
     offered = f"; orch offers the checkpoint {event['resume_from']}" if event.get("resume_from") else ""
-    return f"attempt {event['attempt']} of {event['world_size']} ranks starts{offered}"
+    return f"attempt {event['attempt']} of {_counted(event['world_size'], 'rank')} starts{offered}"
 
 
 def _started(event: Event) -> str:
-    first, count = event["ranks"]
-    return f"started {_ranks(first, count)} of attempt {event['attempt']}"
-
-
-def _ranks(first: int, count: int) -> str:
-    return f"rank {first}" if count == 1 else f"ranks {first}-{first + count - 1}"
+    first, end = event["ranks"]
+    ranks = f"rank {first}" if end == first + 1 else f"ranks {first}-{end - 1}"
+    return f"started {ranks} of attempt {event['attempt']}"
 
 
 def _rank_exit(event: Event) -> str:
@@ -76,8 +78,8 @@ def _gang_ended(event: Event) -> str:
 
 
 def _agent_ended(event: Event) -> str:
-    left = f"; {len(event['survivors'])} processes could not be ended" if event["survivors"] else ""
-    swept = f"; ended {event['swept']} processes that were left" if event["swept"] else ""
+    left = f"; could not end {_counted(event['survivors'], 'process')}" if event["survivors"] else ""
+    swept = f"; ended {_counted(event['swept'], 'process')} left by the ranks" if event["swept"] else ""
     return f"the agent ended ({event['outcome']}){swept}{left}"
 
 
@@ -93,12 +95,12 @@ def _outputs_left(event: Event) -> str:
 _SENTENCES: Final[dict[str, Callable[[Event], str]]] = {
     EventKind.SNAPSHOT: _snapshot,
     EventKind.AGENT_STARTED: _agent_started,
-    EventKind.JOINED: lambda event: f"node {event['joined']} ({event['host']}) joined with {event['nproc']} ranks",
-    EventKind.LAUNCHER_IMPORTED: _launcher_imported,
-    EventKind.LAUNCHER_STARTED: lambda event: f"the launcher has started {len(event['pids'])} ranks",
-    EventKind.LAUNCHER_KILLED: lambda event: (
-        f"killed the launcher of attempt {event['attempt']}: its ranks did not end"
+    EventKind.JOINED: lambda event: (
+        f"node {event['joined']} ({event['host']}) joined with {_counted(event['nproc'], 'rank')}"
     ),
+    EventKind.LAUNCHER_IMPORTED: _launcher_imported,
+    EventKind.LAUNCHER_STARTED: lambda event: f"the launcher has started {_counted(event['pids'], 'rank')}",
+    EventKind.LAUNCHER_KILLED: lambda event: f"killed the launcher: {event['reason']}",
     EventKind.GO: _go,
     EventKind.STARTED: _started,
     EventKind.RANK_EXIT: _rank_exit,
@@ -109,7 +111,9 @@ _SENTENCES: Final[dict[str, Callable[[Event], str]]] = {
     EventKind.STALL: lambda event: (
         f"rank {event['rank']} has made no progress in {event['phase']} for {event['seconds']:.0f} s"
     ),
-    EventKind.STACKS: lambda event: f"recorded the stacks of {len(event['stacks'])} ranks: orch stacks and orch why",
+    EventKind.STACKS: lambda event: (
+        f"recorded the stacks of {_counted(event['ranks'], 'rank')}: orch stacks and orch why"
+    ),
     EventKind.DISK_FULL: lambda event: f"{event['path']} can't be written",
     EventKind.SLEPT: lambda event: f"the agent did not run for {event['seconds']:.1f} s",
     EventKind.OUTPUTS_LEFT: _outputs_left,

@@ -39,13 +39,16 @@ def progress(heartbeat: Mapping[str, Any] | None) -> str:
 
 
 def _shown_metric(heartbeat: Mapping[str, Any]) -> str:
-    """Return the loss, else the first metric with `loss` in its name, else the first metric."""
+    """Return the metric that `orch plot` would show, with its value."""
+    from orchestrator.runs.files.metrics import shown_first
+    from orchestrator.runs.files.written_metrics import is_number
+
     metrics = heartbeat.get("metrics")
-    known = {**(metrics if isinstance(metrics, Mapping) else {}), **heartbeat}
-    loss = next((name for name in known if "loss" in name), "")
-    name = "loss" if "loss" in known else loss or next(iter(metrics), "") if metrics else ""
-    value = known.get(name)
-    return f"{one_line(name)} {value:.4f}" if isinstance(value, int | float) else ""
+    own = {"loss": heartbeat["loss"]} if "loss" in heartbeat else {}
+    known = {**(metrics if isinstance(metrics, Mapping) else {}), **own}
+    numbers = {str(name): value for name, value in known.items() if is_number(value)}
+    name = shown_first(numbers)
+    return f"{one_line(name)} {numbers[name]:.4f}" if name in numbers else ""
 
 
 def result_line(result: Mapping[str, Any] | None) -> str:

@@ -181,8 +181,8 @@ class Leader:
     exits: list[Message] = field(default_factory=list)
     exits_on: dict[int, list[Message]] = field(default_factory=dict)  # the same ones, of each node
     lost: dict[int, str] = field(default_factory=dict)  # and why
-    deserters: set[int] = field(default_factory=set)  # the nodes that were lost while this process did not run
-    slept: float = 0.0  # seconds for which this process last did not run, before it `woke`
+    deserters: dict[int, float] = field(default_factory=dict)  # nodes that were lost by a sleep of so many seconds
+    slept: float = 0.0  # for how long this process did not run until it `woke`; not less by a short sleep right after
     woke: float = 0.0
     stop_reason: StopReason | None = None
     settle_at: float | None = None
@@ -258,7 +258,7 @@ class Leader:
         self.standstill.drop(node)
         asleep: Message = {}
         if self.slept > self.task.link_timeout and now - self.woke <= self.task.link_timeout:
-            self.deserters.add(node)
+            self.deserters[node] = self.slept
             asleep = {"slept": round(self.slept, 1)}
         self.record("lost_node", lost=node, host=self.task.hosts[node], reason=reason, **asleep)
         if self.phase in (Phase.RUNNING, Phase.STOPPING):
@@ -287,7 +287,8 @@ class Leader:
         words = []
         if self.deserters:
             left = f"{self._names(sorted(self.deserters))} left it"
-            words = [f"{self._name(0)} did not run for {self.slept:.0f} s (stopped, or suspended), and {left}"]
+            slept = max(self.deserters.values())
+            words = [f"{self._name(0)} did not run for {slept:.0f} s (stopped, or suspended), and {left}"]
         return "; ".join(words + [
             f"{self._names(nodes)} {'was' if len(nodes) == 1 else 'were'} lost: {reason}"
             for reason, nodes in together.items()
@@ -324,7 +325,8 @@ class Leader:
         late, self.ticked = now - self.ticked, now
         if late <= HEARTBEAT_SECONDS:
             return
-        self.slept, self.woke = late, now
+        if late >= self.slept or now - self.woke > self.task.link_timeout:
+            self.slept, self.woke = late, now
         self.record("slept", seconds=round(late, 1))
         self.seen = {node: min(now, when + late) for node, when in self.seen.items()}
         self.started += late

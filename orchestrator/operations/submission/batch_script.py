@@ -27,14 +27,18 @@ _IGNORED: Final = words(
     "esac which }"
 )
 _KEYWORDS: Final = re.compile(r"^(?:(?:then|do|else|\{|!|if|while|until)(?:\s+|$)|\(\s*)+")
-_WORD: Final = r"(?:\"[^\"]*\"|'[^']*'|[^\s|;&<>])+"
+# A quoted text is tried first and a single quote last, and no text can be read in two ways: a search ends soon.
+_PIECE: Final = r"""\"[^\"]*\"|'[^']*'|[^\s|;&<>"']|\"(?![^\"]*\")|'(?![^']*')"""
+_WORD: Final = rf"(?:{_PIECE})+"
 _REDIRECTIONS: Final = re.compile(rf"\s*(\|&?\s*tee\b[^|;]*|[12&]?>>?\s*&?{_WORD}|<\s*{_WORD}|[2&]>&1|&|;|\))\s*$")
 MOST_REDIRECTIONS: Final = 8
 _ALL_ARGUMENTS: Final = re.compile(r"""(?<=\s)"?\$(?:[@*]|\{[@*](?::\d+)?\})"?(?=\s|$)""")
 _OWN_FOLDER: Final = re.compile(r"""\$\(\s*dirname\s+(["']?)(?:\$0|\$\{0\}|\$\{?BASH_SOURCE(?:\[0\])?\}?)\1\s*\)""")
 _DEFAULT: Final = re.compile(r"\$\{\w+:?-([^${}]*)\}")
 _VARIABLE: Final = re.compile(r"\$(?:\{(\w+)\}|([A-Za-z_]\w*))")
-_SUBSTITUTION: Final = re.compile(r"\$\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|`[^`]*`")
+_RUN_BY_SHELL: Final = r"\$\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|`[^`]*`"
+_SUBSTITUTION: Final = re.compile(_RUN_BY_SHELL)
+_ASSIGNMENT: Final = re.compile(rf"([A-Za-z_]\w*)=((?:{_RUN_BY_SHELL}|{_PIECE})*)\s+")
 _CONDA_HOOK: Final = 'eval "$(conda shell.bash hook)"'
 _OF_ARRAY: Final = re.compile(r"\s(--[\w-]+)[= ]\"?\$\{?SLURM_ARRAY_TASK_ID\}?\"?(?=\s|$)")
 
@@ -150,7 +154,7 @@ def _launch_line(line: str, script: _Script) -> str:
     for _ in range(MOST_REDIRECTIONS):
         line = _REDIRECTIONS.sub("", line)
     line = _filled_in(_ALL_ARGUMENTS.sub("", f"{line} "), script.variables).strip()
-    while found := re.match(rf"([A-Za-z_]\w*)=((?:\$\([^()]*\)|{_WORD})*)\s+", line):
+    while found := _ASSIGNMENT.match(line):
         value = found[2]
         if not re.search(r"[$`]", value):
             break

@@ -359,7 +359,9 @@ def _python(interpreter: str, words: list[str], pasted: Pasted) -> None:
     before = words
     while words and words[0].startswith("-") and words[0] not in ("-m", "-c", "-"):
         if re.fullmatch(r"-m\S+", words[0]):
+            before = before[: len(before) - len(words)]
             words = ["-m", words[0][2:], *words[1:]]
+            before = [*before, *words]
             break
         words = words[2:] if words[0] in ("-W", "-X") else words[1:]
     if not words or words[0] in ("-c", "-"):

@@ -27,7 +27,7 @@ class LauncherFiles:
 
         None if there is no such file. Raises SpecError if the content is not a mapping in YAML or JSON.
         """
-        path = self.cwd / Path(named).expanduser() if named else self._default_config()
+        path = self.cwd / os.path.expanduser(named) if named else self._default_config()
         if not os.path.exists(path):
             return None
         from orchestrator.specs.documents.yaml_source import plain, read_yaml  # noqa: PLC0415 (few lines name a file)
@@ -38,13 +38,13 @@ class LauncherFiles:
 
     def _default_config(self) -> Path:
         cache = self.environ.get("XDG_CACHE_HOME") or "~/.cache"
-        folder = Path(self.environ.get("HF_HOME") or f"{cache}/huggingface").expanduser() / "accelerate"
+        folder = Path(os.path.expanduser(self.environ.get("HF_HOME") or f"{cache}/huggingface")) / "accelerate"
         new, old = folder / "default_config.yaml", folder / "default_config.json"
         return old if old.is_file() and not new.is_file() else new
 
     def hostfile(self, named: str) -> tuple[str, str] | None:
         """Return the path and the text of deepspeed's hostfile; None if there is no such file."""
-        path = self.cwd / Path(named or HOSTFILE).expanduser()
+        path = self.cwd / os.path.expanduser(named or HOSTFILE)
         if not os.path.exists(path):
             return None
         try:

@@ -239,3 +239,19 @@ def test_colours_do_not_move_the_columns() -> None:
     coloured = runs.status_lines(lines, lambda text, colour: f"<{colour}>{text}</>")
     assert "<cyan>running</>" in coloured
     assert coloured.replace("<cyan>", "").replace("</>", "") == runs.status_lines(lines)
+
+
+@pytest.mark.parametrize(
+    ("beat", "said"),
+    [
+        ({"loss": 0.5, "metrics": {"train/loss": 1}}, "step 3, loss 0.5000"),
+        ({"metrics": {"loss": 0.25}}, "step 3, loss 0.2500"),
+        ({"metrics": {"acc": 1.0, "val_loss": 2.0, "train/loss": 0.1}}, "step 3, train/loss 0.1000"),  # as orch plot
+        ({"metrics": {"acc": 0.5}}, "step 3, acc 0.5000"),
+        ({"metrics": {"acc": "high"}}, "step 3"),
+        ({"metrics": 4, "loss": 10**400}, "step 3"),
+        ({}, "step 3"),
+    ],
+)
+def test_the_progress_shows_the_metric_that_a_plot_shows(beat: dict[str, object], said: str) -> None:
+    assert runs.progress({"step": 3, **beat}) == said

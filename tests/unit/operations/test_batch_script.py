@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import UsageError
+from orchestrator.operations.submission import batch_script
 from orchestrator.operations.submission.init import job_from_script, script_in
 from orchestrator.specs.documents.loader import load_job, load_profile
 from orchestrator.specs.job import Job
@@ -198,3 +199,20 @@ def test_the_number_of_an_array_s_point_becomes_a_sweep(tmp_path: Path, array: s
         for note in notes
     )
     assert not any("a '$' is passed on" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("line", "args"),
+    [
+        ("""python t.py --o '["x>1",""" + ",".join(f'"y{each}"' for each in range(60)) + """]' --lr 1""", 4),
+        ("A=" + "a" * 60 + "$(f $(g)) python t.py --lr 1", 2),
+        ("A=" + "a" * 60 + "'<' python t.py --lr 1 >" + '"a"' * 40, 2),
+    ],
+)
+def test_a_long_line_is_read_at_once(line: str, args: int) -> None:
+    found = batch_script.read_script(line)
+    assert (found.target, len(found.args)) == ("t.py", args)
+
+
+def test_an_assignment_by_a_command_in_a_command() -> None:
+    assert batch_script.read_script("A=b$(f $(g)) python t.py").setup == ["export A=b$(f $(g))"]

@@ -189,3 +189,11 @@ def test_a_pipe_is_no_file(tmp_path: Path) -> None:
     for line in ("deepspeed --hostfile pipe t.py", "accelerate launch --config_file pipe t.py"):
         with pytest.raises(OrchError, match=r"it is a pipe|not a regular file"):
             pasted(line, tmp_path)
+
+
+def test_the_folder_of_an_unknown_user_is_not_there(tmp_path: Path) -> None:
+    note = "was not read, because it is not here"
+    for line in ("accelerate launch --config_file ~no-such-user/c t.py", "deepspeed --hostfile ~no-such-user/h t.py"):
+        assert note in pasted(line, tmp_path).notes[0]
+    files = LauncherFiles(tmp_path, {"HF_HOME": "~no-such-user/hf"})
+    assert read_words(["accelerate", "launch", "t.py"], files).nproc == "auto"

@@ -14,7 +14,8 @@ from orchestrator.runs.store import RunDir
 
 OUTPUTS = {
     "model.pt": "new", "logs/a.txt": "one\ntwo\n", "beside/results/out.txt": "x", "above/far.txt": "y",
-    "beside/.ssh/authorized_keys": "key", "node_2/model.pt": "other", "renamed/code/z": "z", "tool.sh": "#!/bin/sh\n",
+    "beside/.ssh/authorized_keys": "key", "above/me/.ssh/authorized_keys": "key", ".git/hooks/post-checkout": "rm",
+    "node_2/model.pt": "other", "renamed/code/z": "z", "tool.sh": "#!/bin/sh\n",
 }  # fmt: skip
 
 
@@ -47,7 +48,8 @@ def test_each_output_goes_to_its_place(run: RunDir, tmp_path: Path) -> None:
     }
     assert os.access(tmp_path / "home/proj/code/tool.sh", os.X_OK)
     assert sorted(each.partition(":")[0] for each in placed.left_out) == [
-        "beside/.ssh/authorized_keys", "node_2/model.pt", "renamed/code/z"
+        ".git/hooks/post-checkout", "above/me/.ssh/authorized_keys", "beside/.ssh/authorized_keys", "node_2/model.pt",
+        "renamed/code/z",
     ]  # fmt: skip
     assert f"copied {tmp_path}/home/far.txt" in placed_page(placed)
     assert place(run) == placed
@@ -65,6 +67,13 @@ def test_other_content_is_kept_unless_it_is_to_be_replaced(run: RunDir, tmp_path
     assert f"{code}/tool.sh is there and is no file" in placed.left_out
     place(run, force=True)
     assert (code / "model.pt").read_text() == "new"
+
+
+def test_a_file_in_the_place_of_a_folder_is_kept(run: RunDir, tmp_path: Path) -> None:
+    code = tmp_path / "home/proj/code"
+    (code / "logs").write_text("mine")
+    assert f"{code}/logs/a.txt: {code}/logs is there and is no folder" in place(run, force=True).left_out
+    assert ((code / "logs").read_text(), (code / "tool.sh").exists()) == ("mine", True)
 
 
 def test_a_code_folder_that_is_not_here_is_named(run: RunDir) -> None:

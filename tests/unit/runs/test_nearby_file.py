@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from orchestrator.runs.nearby_file import with_nearby_file
 from orchestrator.runs.state import Cause, Outcome, Verdict
+from orchestrator.supervisor.reconcile import _explained
 
 DOWNLOAD = {
     "type": "RuntimeError",
@@ -72,3 +74,17 @@ def test_other_errors_and_other_ends_keep_their_hint(code: Path) -> None:
     assert hint(code, {"type": "ValueError", "message": "bad shape", "traceback": "open('../data')"}) == "the usual one"
     assert hint(code, DOWNLOAD, outcome=Outcome.CANCELLED) == "the usual one"
     assert with_nearby_file(Verdict(Outcome.FAILED, error=DOWNLOAD, hint="the usual one"), None).hint == "the usual one"
+
+
+def test_a_traceback_that_names_a_download_is_no_missing_file(code: Path) -> None:
+    error = {**DOWNLOAD, "type": "OutOfMemoryError", "message": "CUDA out of memory"}
+    error["traceback"] += "    get('../data', download=True)\n"
+    assert hint(code, error, ("Downloading to '../data'",)) == "the usual one"
+
+
+def test_a_hint_that_names_the_rule_is_kept(code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.runs.missing_files._why_not_there", lambda *_: "named by .gitignore:1")
+    error = {"type": "FileNotFoundError", "message": "No such file or directory: 'a.txt', nor '../data'"}
+    verdict = Verdict(Outcome.FAILED, Cause.USER_ERROR, error=error, rank=0, hint="the usual one")
+    run: Any = SimpleNamespace(record=lambda: SimpleNamespace(code_dir=str(code)))
+    assert _explained(run, verdict).hint == "named by .gitignore:1"

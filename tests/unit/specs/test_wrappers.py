@@ -24,6 +24,11 @@ def test_they_are_taken_off(before: str) -> None:
     assert program_of([*shlex.split(before), "torchrun", "-n", "train.py"]) == ["torchrun", "-n", "train.py"]
 
 
+@pytest.mark.parametrize("option", ["-m", "--module"])
+def test_uv_starts_a_module(option: str) -> None:
+    assert program_of(["uv", "run", option, "train", "-x"]) == ["python", "-m", "train", "-x"]
+
+
 @pytest.mark.parametrize("line", ["torchrun nice x", "uv pip install x", "conda activate x", "timer 3 x", "./nicer"])
 def test_other_programs_are_not(line: str) -> None:
     assert peel(line.split()) is None

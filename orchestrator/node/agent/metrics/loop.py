@@ -9,6 +9,7 @@ import threading
 import time
 from bisect import bisect
 from collections.abc import Iterator
+from functools import partial
 from typing import Callable
 
 from orchestrator.node.agent.metrics.finding import MOST_FILES, Finder, Reader, reader_of
@@ -70,9 +71,11 @@ class WrittenMetrics:
         self.next_search = 0.0
         self.unread: set[str] = set()
         self.turn = ""  # the file whose reading ended the last look
+        self.loop: asyncio.AbstractEventLoop | None = None  # in whose thread events are recorded
 
     async def run(self) -> None:
         """Look until the agent ends."""
+        self.loop = asyncio.get_running_loop()
         while not self.has_ended:
             used = await in_thread(self.look, MOST_OF_A_LOOK)
             await asyncio.sleep(max(LOOK_SECONDS, SHARE * used))
@@ -178,4 +181,10 @@ class WrittenMetrics:
         if path not in self.unread:
             self.unread.add(path)
             reason = error.strerror if isinstance(error, OSError) else None
-            self.record(EventKind.METRICS_UNREAD, path=path, reason=reason or str(error) or type(error).__name__)
+            reason = reason or str(error) or type(error).__name__
+            record = partial(self.record, EventKind.METRICS_UNREAD, path=path, reason=reason)
+            if self.loop is None:
+                record()
+            else:  # the agent's loop records other events meanwhile
+                with contextlib.suppress(RuntimeError):  # the agent has ended
+                    self.loop.call_soon_threadsafe(record)

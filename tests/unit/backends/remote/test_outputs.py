@@ -98,16 +98,20 @@ def test_a_file_that_changes_from_look_to_look_is_copied_between_two_changes(run
     follower, machine = Outputs(run, 0), Machine("n1")
     now = time.time_ns()
     for number in range(4):
-        for name, age in (("last.pt", 2.0), ("busy.pt", 0.0), ("checkpoint-5/a.bin", 2.0), ("large.pt", 2.0)):
+        ages = {"last.pt": 2.0, "busy.pt": 0.0, "g_00000005": 0.0, "checkpoint-5/a.bin": 2.0, "large.pt": 2.0}
+        for name, age in ages.items():
             data = LARGE if name == "large.pt" else b"weights"
             when = now - int(age * 1e9) + number  # the time of a file that is being written is that of now
             os.utime(write(run, name, data + bytes([number])), ns=(when, when))
         write(run, "log", b"line\n" * (number + 1))
-        os.utime(there(run) / "code/busy.pt", (now / 1e9 + 3600 + number,) * 2)
+        for name in ("busy.pt", "g_00000005"):  # HiFi-GAN writes weights to files without a suffix
+            os.utime(there(run) / f"code/{name}", (now / 1e9 + 3600 + number,) * 2)
         follower.bring(machine, final=False)  # type: ignore[arg-type]
         assert sorted(here(run)) == ([] if number < 2 else ["large.pt", "last.pt", "log"])
     assert here(run) == {"last.pt": b"weights\3", "large.pt": LARGE + b"\3", "log": b"line\n" * 4}
-    assert [(each.host, each.name) for each in not_here(run)] == [("n1", "busy.pt"), ("n1", "checkpoint-5")]
+    assert [(each.host, each.name) for each in not_here(run)] == [
+        ("n1", name) for name in ("busy.pt", "checkpoint-5", "g_00000005")
+    ]
 
 
 def test_a_file_that_changes_while_it_is_copied_does_not_come(run: RunDir) -> None:

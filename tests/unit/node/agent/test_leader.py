@@ -643,6 +643,19 @@ def test_the_node_that_left_a_frozen_leader_is_not_blamed(first: str) -> None:
     assert lost["slept"] == 40.0
 
 
+def test_a_short_sleep_after_a_long_one_does_not_hide_it() -> None:
+    gang = Gang()
+    gang.run()
+    for asleep in (40, 3):
+        gang.now += asleep
+        gang.leader.tick(gang.now)
+    gang.leader.left(1, "its agent closed the connection", gang.now)
+    gang.now += 2.5
+    gang.leader.tick(gang.now)
+    gang.say(0, "idle", attempt=0)
+    assert gang.end["reason"].startswith("node 0 (n0) did not run for 40 s")
+
+
 @pytest.mark.parametrize(("asleep", "later"), [(8.0, 0.0), (40.0, 30.0)])
 def test_a_node_that_is_lost_after_a_short_sleep_or_long_after_it_is_blamed(asleep: float, later: float) -> None:
     gang = Gang()

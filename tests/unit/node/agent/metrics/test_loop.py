@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import socket
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -201,3 +202,23 @@ def test_a_folder_that_is_gone_ends_nothing(looks: Looks) -> None:
     looks.look()
     looks.look()
     assert [event["reason"] for event in looks.events] == ["No such file or directory"]
+
+
+def test_events_are_recorded_in_the_thread_of_the_agent(tmp_path: Path) -> None:
+    looks = Looks(tmp_path)
+    looks.write(looks.outputs / "events.out.tfevents.1.a.1.0", b"x" * 100)
+    threads = list[threading.Thread]()
+
+    def record(*_: object, **__: object) -> None:
+        threads.append(threading.current_thread())
+
+    metrics = WrittenMetrics(looks.task, lambda: looks.started, record)
+
+    async def agent() -> None:
+        running = asyncio.create_task(metrics.run())
+        await asyncio.sleep(0)
+        await metrics.end()
+        running.cancel()
+
+    asyncio.run(agent())
+    assert threads == [threading.main_thread()]
