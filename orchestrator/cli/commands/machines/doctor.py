@@ -22,7 +22,7 @@ from orchestrator.errors import EXIT_ORCH_FAILED, UsageError
 @click.option("--bench", is_flag=True, help="Also measure all-reduce, inside nodes and between them.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(profile: str | None, sets: tuple[str, ...], on_node: bool, bench: bool, as_json: bool) -> int:
-    """Check a profile's machines, and print a remedy for each failure.
+    """Check a profile's machines, and print remedies.
 
     This machine: Python, torch, disk, GPUs. SSH: these, keys and ports between the nodes. Slurm: its programs,
     partition and limits.
