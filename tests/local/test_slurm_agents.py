@@ -254,7 +254,9 @@ def test_starts_that_gain_nothing_come_to_an_end(make: Any) -> None:
     assert job.codes() == [1, 1]
     given_up = job.events("gave_up")
     assert [event["cause"] for event in given_up] == ["no_progress"]
-    assert given_up[0]["reason"].startswith("3 starts in a row ended without a new checkpoint; the last: Slurm took its nodes away")
+    assert given_up[0]["reason"].startswith(
+        "3 starts in a row ended without a new checkpoint; the last: Slurm took its nodes away"
+    )
     assert job.events("gave_up", node=1) == []
 
 

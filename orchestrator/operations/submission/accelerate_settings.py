@@ -84,15 +84,19 @@ def settings_of(options: Mapping[str, str], config: Mapping[str, Any], place: st
     """
     found: dict[str, Any] = {**_flat(config, place), **{name: value or True for name, value in options.items()}}
     kind = _kind(found, options)
-    if kind == "NO" and config:
-        found["num_processes"] = found["num_machines"] = None  # accelerate starts the script once, by itself
+    asked = _number(found, "num_processes", place)
+    if single := _is_single(found, kind, config):
+        found["num_processes"] = found["num_machines"] = None
     nodes, total = _number(found, "num_machines", place), _number(found, "num_processes", place)
     env, taken = _variables(found, kind, config, options)
     left = sorted(name for name, value in found.items() if name not in taken | _READ_HERE and _is_set(value))
     ours = [name for name in left if name in _OF_ORCH and config]
     notes = [f"{', '.join(ours)} of accelerate: left out, because orch sets what they give"] if ours else []
     notes += [f"{name} of accelerate was left out: {found[name]}"[:200] for name in left if name not in _OF_ORCH]
-    nproc = 1 if kind == "NO" and config else max(1, total // (nodes or 1)) if total else None
+    if "cpu" in options and single and (asked or 1) > 1:
+        reason = "accelerate starts one process with --cpu; --nproc-per-node of orch starts more"
+        notes.append(f"num_processes {asked} was left out, because {reason}")
+    nproc = 1 if single else max(1, total // (nodes or 1)) if total else None
     return Settings(nodes, nproc, env, tuple(notes))
 
 
@@ -116,6 +120,15 @@ def _flat(config: Mapping[str, Any], place: str) -> dict[str, Any]:
 def _kind(found: Mapping[str, Any], options: Mapping[str, str]) -> str:
     """Return how accelerate would start the script. The line's flags override the file's distributed_type."""
     return next((kind for flag, kind in _KINDS.items() if flag in options), str(found.get("distributed_type") or ""))
+
+
+def _is_single(found: Mapping[str, Any], kind: str, config: Mapping[str, Any]) -> bool:
+    """Tell whether accelerate would start the script once, whatever the number of processes is.
+
+    `--cpu` outranks each launcher except mpirun. The type MULTI_CPU counts the processes that mpirun starts.
+    """
+    by_mpirun = kind == "MULTI_CPU" or _is_set(found.get("mpirun_hostfile"))
+    return (kind == "NO" and bool(config)) or (_is_set(found.get("cpu")) and not by_mpirun)
 
 
 def _number(found: Mapping[str, Any], name: str, place: str) -> int | None:

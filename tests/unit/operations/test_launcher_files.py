@@ -109,7 +109,20 @@ def test_the_default_config_is_read_as_accelerate_does(tmp_path: Path) -> None:
     found = pasted("accelerate launch train.py", tmp_path)
     assert found.nproc == 2
     assert found.notes == [f"read {tmp_path}/hf/accelerate/default_config.yaml, as accelerate does"]
-    assert pasted("accelerate launch --cpu train.py", tmp_path).nproc == "auto"
+    found = pasted("accelerate launch --cpu train.py", tmp_path)
+    assert (found.nproc, found.notes) == (1, [])
+
+
+def test_accelerate_starts_one_process_on_a_cpu(tmp_path: Path) -> None:
+    found = pasted("accelerate launch --cpu --num_machines 2 --num_processes 4 train.py", tmp_path)
+    assert (found.nodes, found.nproc, found.env) == (None, 1, {"ACCELERATE_USE_CPU": "true"})
+    assert found.notes == [
+        "num_processes 4 was left out, because accelerate starts one process with --cpu; "
+        "--nproc-per-node of orch starts more"
+    ]
+    assert accelerated("distributed_type: MULTI_GPU\nnum_processes: 2\n", tmp_path, "--cpu").nproc == 1
+    assert accelerated("distributed_type: MULTI_CPU\nnum_processes: 2\n", tmp_path, "--cpu").nproc == 2
+    assert pasted("accelerate launch --cpu --mpirun_hostfile h --num_processes 2 train.py", tmp_path).nproc == 2
 
 
 def test_a_file_that_is_not_here_is_named(tmp_path: Path) -> None:
