@@ -68,7 +68,11 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> SshBackend:
     monkeypatch.setattr(futures, "ThreadPoolExecutor", Inline)
     monkeypatch.setattr(files, "_sync", lambda *_: None)
     monkeypatch.setattr(given, "checkpoint_to_give", lambda *_: None)
-    monkeypatch.setattr(upload, "prepare_node", lambda *_, **__: {"gpus": 0, "devices": [], "visible": None})
+    monkeypatch.setattr(
+        upload,
+        "prepare_node",
+        lambda *_, **__: {"gpus": 0, "devices": [], "visible": None, "host": "h", "addresses": []},
+    )
     monkeypatch.setattr(agents, "leader_addresses", lambda *_: ("10.0.0.1",))
     monkeypatch.setattr(queue, "backend", lambda _: found)
     monkeypatch.setattr(queue, "recorded_start", _recorded_start)
