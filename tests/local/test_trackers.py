@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -226,7 +227,7 @@ def test_tensorboard_shows_runs_that_nobody_told_it_of(orch: Orch) -> None:
     empty = orch("tensorboard", "last", PATH="/usr/bin:/bin")
     assert empty.code == 2
     assert empty.err.splitlines()[0] == "orch: TensorBoard is installed neither in orch's environment nor on PATH"
-    assert f"{orch.python} -m pip install tensorboard" in empty.err
+    assert f"{sys.executable} -m pip install tensorboard" in empty.err
     path = f"{TRACKERS.parent}:{os.environ['PATH']}"
     process = subprocess.Popen(
         orch.argv("tensorboard", "last", "--port", "0"), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
