@@ -72,7 +72,6 @@ def _say_where_outputs_go(run: Any) -> None:
     """Print the command that copies the outputs to where a run by hand would have put them; nothing without outputs."""
     from orchestrator.cli.render import escapes
     from orchestrator.errors import OrchError
-    from orchestrator.operations.placing import place_of
     from orchestrator.runs.files.outputs import outputs_of
 
     try:
@@ -80,6 +79,8 @@ def _say_where_outputs_go(run: Any) -> None:
     except (OSError, OrchError):  # the run, or one of its files, was removed meanwhile
         return
     if count:
+        from orchestrator.operations.placing import place_of
+
         files = f"{count} output file{'' if count == 1 else 's'}"
         folder = place_of(run)
         command = f"orch pull {run.run_id} --in-place" if folder else f"orch pull {run.run_id}"

@@ -40,6 +40,8 @@ def progress(heartbeat: Mapping[str, Any] | None) -> str:
 
 def _shown_metric(heartbeat: Mapping[str, Any]) -> str:
     """Return the metric that `orch plot` would show, with its value."""
+    if not heartbeat.get("metrics") and "loss" not in heartbeat:
+        return ""
     from orchestrator.runs.files.metrics import shown_first
     from orchestrator.runs.files.written_metrics import is_number
 
