@@ -22,6 +22,7 @@ MAX_PROBLEMS: Final = 10
 IN_LISTS: Final = ("inputs", "hosts", "spares", "notify")
 MAX_LENGTH: Final = 600
 MOST_LISTED: Final = 12  # fields; if there are more, only the nearest three are named
+SIMILAR: Final = 0.7  # of two names, by difflib, so that `epoks` means `training.epochs`
 
 _EXPECTED: Final = {
     "string_type": "text",
@@ -260,6 +261,8 @@ def _unknown(path: tuple[str | int, ...], model: type[BaseModel]) -> str:
         return found
     if hint := did_you_mean(name, holder.model_fields):
         return f"is not a field{hint}"
+    if found := _one_level_down(same, holder, SIMILAR):
+        return found
     if len(holder.model_fields) <= MOST_LISTED:
         return f"is not a field; known here: {', '.join(holder.model_fields)}"
     near = difflib.get_close_matches(same, holder.model_fields, n=3, cutoff=0.0)
@@ -299,12 +302,15 @@ def _is_in_mapping(dotted: str) -> bool:
     return bool(re.fullmatch(r"(env|training\.options)\.[^.]+", dotted))
 
 
-def _one_level_down(name: str, holder: type[BaseModel]) -> str:
+def _one_level_down(name: str, holder: type[BaseModel], cutoff: float = 1.0) -> str:
+    """Say so if a model inside of this one has a field of this name, or of a name as similar as `cutoff` (0 to 1)."""
+    below: dict[str, str] = {}
     for key, info in holder.model_fields.items():
         inner = _model_in(info.annotation)
-        if inner and name in inner.model_fields and key not in IN_LISTS:
-            return f"is not a field here; did you mean '{key}.{name}'?"
-    return ""
+        if inner and key not in IN_LISTS:
+            below = {**{field: f"{key}.{field}" for field in inner.model_fields}, **below}
+    close = difflib.get_close_matches(name, below, n=1, cutoff=cutoff)
+    return f"is not a field here; did you mean '{below[close[0]]}'?" if close else ""
 
 
 def _other_document(written: str, name: str, model: type[BaseModel], *, top: bool) -> str:

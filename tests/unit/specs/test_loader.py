@@ -208,6 +208,7 @@ def test_credentials_are_never_code(place: Place, monkeypatch: pytest.MonkeyPatc
         ("script: train.py\ntime: 2\n", "", "job.yaml:2:1: 'time' is not a field here; did you mean 'resources.time'?"),
         ("script: train.py\nretry: {infr: 2}\n", "", "job.yaml:2:9: 'retry.infr' is not a field; did you mean 'infra'?"),
         ("script: train.py\nzzz: 2\n", "", "'zzz' is not a field; the nearest are "),
+        ("script: train.py\nepoks: 2\n", "", "'epoks' is not a field here; did you mean 'training.epochs'?"),
         ("script: train.py\nzzz: 2\n", "", "; orch schema job: all"),
         ("script: train.py\nretry: {zzz: 2}\n", "", "'retry.zzz' is not a field; known here: user_error, infra"),
         ("script: train.py\nretry: 3\n", "", "retry: expected a mapping, found the number 3; write {infra: 3} for"),

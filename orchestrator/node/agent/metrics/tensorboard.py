@@ -23,7 +23,6 @@ _TAG, _SIMPLE_VALUE, _TENSOR = 1, 2, 8  # of Summary.Value
 _DTYPE, _SHAPE, _CONTENT, _FLOATS, _DOUBLES = 1, 2, 4, 5, 6  # of TensorProto
 _DIMENSION, _SIZE = 2, 1  # fields of TensorShapeProto and its Dim
 _OF_DTYPE = {1: (_FLOAT, _FLOATS), 2: (_DOUBLE, _DOUBLES)}
-_NOT_PACKED = 5  # the wire type of a single float
 
 
 class EventFile:

@@ -25,8 +25,8 @@ sys.path.insert(0, {root!r})
 try:
     from orchestrator.node.launcher.rank.own_store import tell_stores_apart
     tell_stores_apart({served!r})
-except Exception:  # the run's folder is gone
-    pass
+except (ImportError, OSError):
+    pass  # the run's folder is gone; the process then behaves as without orch
 finally:
     sys.path.remove({root!r})
 """
