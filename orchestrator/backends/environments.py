@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import secrets
-import socket
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from orchestrator.backends.base import Finding
-from orchestrator.backends.remote.contents import Machine, missing_on
+from orchestrator.backends.remote.contents import missing_on
 from orchestrator.backends.remote.hosts import MachinesError, all_of, on_all
 from orchestrator.backends.settings import CACHE_DAYS
 from orchestrator.errors import BackendError, OrchError
@@ -23,6 +20,7 @@ from orchestrator.node.environments.folder import interpreter as interpreter_of
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.task import NodeTask
 from orchestrator.runs.store import RunDir
+from orchestrator.transport.machine import Machine
 
 if TYPE_CHECKING:  # most jobs have no lock
     from orchestrator.environments.interpreter import Interpreter
@@ -59,57 +57,8 @@ class Found:
     seconds: float = 0.0
 
 
-class Receiver(Machine, Protocol):
-    """A machine that many bytes may be sent to."""
-
-    def for_bytes(self, count: int) -> contextlib.AbstractContextManager[Machine]:
-        """Yield the way on which so many bytes should go."""
-
-
-@dataclass(frozen=True)
-class Done:
-    """An answer that nobody has to wait for."""
-
-    answer: tuple[dict[str, Any], bytes]
-
-    def wait(self, timeout: float | None = None) -> tuple[dict[str, Any], bytes]:
-        """Return it."""
-        return self.answer
-
-
-class ThisMachine:
-    """This machine, asked as another one would be: by the same requests, without a connection."""
-
-    host = socket.gethostname()
-
-    def call(
-        self, do: str, payload: bytes = b"", *, timeout: float | None = None, most: int = 0, **values: Any
-    ) -> tuple[dict[str, Any], bytes]:
-        """Return the answer; BackendError where it is refused."""
-        from orchestrator.node.server.request import RefusedError  # noqa: PLC0415 (most runs have no lock)
-        from orchestrator.node.server.server import HOME  # noqa: PLC0415 (as above)
-
-        try:
-            verb = getattr(import_module(f"orchestrator.node.server.{HOME[do]}"), do)
-            answer: tuple[dict[str, Any], bytes] = verb({"do": do, **values}, payload)
-        except RefusedError as error:
-            raise BackendError(f"{self.host}: {error}") from error
-        except OSError as error:
-            raise BackendError(f"{self.host}: {error.filename or do}: {error.strerror or error}") from error
-        return answer
-
-    def ask(self, do: str, payload: bytes = b"", *, most: int = 0, **values: Any) -> Done:
-        """Return the answer, which is here already."""
-        return Done(self.call(do, payload, **values))
-
-    @contextlib.contextmanager
-    def for_bytes(self, count: int) -> Iterator[ThisMachine]:
-        """Yield itself: nothing is faster."""
-        yield self
-
-
 def with_environment(
-    run: RunDir, tasks: tuple[NodeTask, ...], machines: Mapping[int, Receiver], workdir: str, *, shared: bool = False
+    run: RunDir, tasks: tuple[NodeTask, ...], machines: Mapping[int, Machine], workdir: str, *, shared: bool = False
 ) -> tuple[NodeTask, ...]:
     """Return the tasks with the interpreter of the run's environment, which is on all machines by then.
 
@@ -127,7 +76,7 @@ def with_environment(
 
 
 def _with_environment(
-    run: RunDir, tasks: tuple[NodeTask, ...], machines: Mapping[int, Receiver], workdir: str, *, shared: bool
+    run: RunDir, tasks: tuple[NodeTask, ...], machines: Mapping[int, Machine], workdir: str, *, shared: bool
 ) -> tuple[NodeTask, ...]:
     from orchestrator.environments.packages import recorded_lock  # noqa: PLC0415 (most jobs have no lock)
     from orchestrator.environments.wheels import WheelStore  # noqa: PLC0415 (as above)
@@ -142,11 +91,11 @@ def _with_environment(
         try:
             uvs = _supplies(run, [wanted[node] for node in lacking])
         except OrchError as error:
-            refused = {node: BackendError(f"{machines[node].host}: {error.message}", error.hint) for node in lacking}
+            refused = {node: BackendError(f"{machines[node].name}: {error.message}", error.hint) for node in lacking}
             raise MachinesError(error.message, error.hint, refused) from error
         store = WheelStore(run.path.parent.parent)
 
-        def install(node: int, machine: Receiver) -> Found:
+        def install(node: int, machine: Machine) -> Found:
             want = wanted[node]
             return _install(machine, workdir, store, want, uvs[want.interpreter.key])
 
@@ -154,7 +103,7 @@ def _with_environment(
         for group in [lacking[:1], lacking[1:]] if shared else [lacking]:
             found |= _on_all(install, {node: machines[node] for node in group})
     for node, each in sorted(found.items()):
-        run.append_event(EventKind.ENVIRONMENT, of=node, start=tasks[0].start, host=machines[node].host, **asdict(each))
+        run.append_event(EventKind.ENVIRONMENT, of=node, start=tasks[0].start, host=machines[node].name, **asdict(each))
     alone = found[min(found)]
     folders = [found.get(task.node_rank, alone).folder for task in tasks]
     return tuple(
@@ -185,7 +134,7 @@ def _packages(
         try:
             return Interpreter.of(answer["found"])
         except ValueError as error:
-            raise BackendError(f"{machine.host}: its interpreter can't be told: {error}") from error
+            raise BackendError(f"{machine.name}: its interpreter can't be told: {error}") from error
 
     interpreters, failed = on_all(ask, machines)
     chosen: dict[str, Packages | OrchError] = {}
@@ -197,7 +146,7 @@ def _packages(
                 chosen[interpreter.key] = error
         found = chosen[interpreter.key]
         if isinstance(found, OrchError):
-            failed[node] = BackendError(f"{machines[node].host}: {found.message}", found.hint)
+            failed[node] = BackendError(f"{machines[node].name}: {found.message}", found.hint)
     if failed:
         raise all_of(failed)
     kinds = {key: packages for key, packages in chosen.items() if not isinstance(packages, OrchError)}
@@ -221,7 +170,7 @@ def _supplies(run: RunDir, wanted: Iterable[Wanted]) -> dict[str, str]:
     return uvs
 
 
-def _install(machine: Receiver, workdir: str, store: WheelStore, want: Wanted, uv: str) -> Found:
+def _install(machine: Machine, workdir: str, store: WheelStore, want: Wanted, uv: str) -> Found:
     """Send what the machine lacks, and have the environment made there."""
     begun, choices = time.monotonic(), want.packages.choices
     _send(machine, workdir, store, {uv, *(each.sha256 for each in choices)})
@@ -233,11 +182,11 @@ def _install(machine: Receiver, workdir: str, store: WheelStore, want: Wanted, u
     return Found(done["folder"], is_whole=True, made=done["made"], seconds=round(time.monotonic() - begun, 3))
 
 
-def _send(machine: Receiver, workdir: str, store: WheelStore, digests: Collection[str]) -> None:
+def _send(machine: Machine, workdir: str, store: WheelStore, digests: Collection[str]) -> None:
     """Send the contents that the machine lacks: the small ones many at a time, a large one in pieces."""
     absent = missing_on(machine, workdir, digests, "wheels")
     sizes = {digest: os.stat(store.path(digest)).st_size for digest in absent}
-    with machine.for_bytes(sum(sizes.values())) as fast:
+    with machine.bulk(sum(sizes.values())) as fast:
         batch: list[bytes] = []
         for digest in sorted(absent, key=lambda each: sizes[each]):
             if sizes[digest] > BATCH:
@@ -268,5 +217,5 @@ def tidy_cache(machine: Machine, workdir: str) -> list[Finding]:
     tidied, _ = machine.call("tidy_cache", workdir=workdir, days=CACHE_DAYS)
     if not tidied["removed"]:
         return []
-    what = f"{machine.host}: {tidied['removed']} files and environments of the cache"
+    what = f"{machine.name}: {tidied['removed']} files and environments of the cache"
     return [Finding("file", what, "removed", f"unused for {CACHE_DAYS} days, {tidied['freed'] >> 20} MiB")]

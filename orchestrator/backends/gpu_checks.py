@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from orchestrator.backends.base import Check, CheckResult, Level
 from orchestrator.errors import BackendError
+from orchestrator.transport.machine import Machine
 
 OK, WARN, FAIL = Level.OK, Level.WARN, Level.FAIL
 CHECKS: Final = ("gpus", "driver", "cuda", "gpu health", "gpu use", "topology", "nccl", "infiniband", "ipc")
@@ -18,13 +19,6 @@ TRY_SECONDS: Final = 60.0  # torch is imported, and a context is made on each ca
 GIB: Final = 1 << 30
 SLOWED: Final = ("hardware slowdown", "software thermal", "hardware thermal", "power brake")
 Rows = dict[str, CheckResult]
-
-
-class Session(Protocol):
-    """A machine that answers as orch's server does."""
-
-    def call(self, do: str, payload: bytes = b"", *, timeout: float | None = None, **values: Any) -> tuple[Any, bytes]:
-        """Return its answer; BackendError with its sentence."""
 
 
 def rows_of(said: Mapping[str, Any], tried: Mapping[str, Any] | str) -> Rows:
@@ -45,10 +39,10 @@ def rows_of(said: Mapping[str, Any], tried: Mapping[str, Any] | str) -> Rows:
     return {what: row for what, row in rows.items() if row is not None}
 
 
-def ask(session: Session, python: str | None) -> Rows:
+def ask(machine: Machine, python: str | None) -> Rows:
     """Return the rows of the machine at the other end; `python` is what trains there, None where an image has it."""
     try:
-        said = session.call("examine_gpus")[0]
+        said = machine.call("examine_gpus")[0]
     except BackendError as error:
         return {"gpus": CheckResult(FAIL, error.message, error.hint)}
     if not said["gpus"]:
@@ -57,7 +51,7 @@ def ask(session: Session, python: str | None) -> Rows:
     if python is None:
         return rows_of(said, {})
     try:
-        tried = session.call("try_gpus", python=python, seconds=TRY_SECONDS, timeout=TRY_SECONDS + 10)[0]
+        tried = machine.call("try_gpus", python=python, seconds=TRY_SECONDS, timeout=TRY_SECONDS + 10)[0]
     except BackendError as error:
         return rows_of(said, error.message)
     return rows_of(said, tried)

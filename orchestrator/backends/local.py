@@ -14,6 +14,7 @@ from orchestrator.errors import BackendError, StoreError
 from orchestrator.node.system.private import users_umask
 from orchestrator.node.system.processes import Process, identify, is_alive, send_signal, wait_gone
 from orchestrator.runs.store import RunDir, write_durably
+from orchestrator.transport.machine import LocalMachine
 
 if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from pathlib import Path
@@ -49,9 +50,9 @@ class LocalBackend(Backend, Queueing):
         from orchestrator.backends.local_places import leased_here  # noqa: PLC0415 (only a submit needs it)
 
         if plan.job["environment"] is not None:
-            from orchestrator.backends.environments import ThisMachine, with_environment  # noqa: PLC0415 (most jobs have none)
+            from orchestrator.backends.environments import with_environment  # noqa: PLC0415 (most jobs have none)
 
-            tasks = with_environment(run, tasks, {0: ThisMachine()}, str(run.path.parent.parent))
+            tasks = with_environment(run, tasks, {0: LocalMachine()}, str(run.path.parent.parent))
         began = (run.path / "handle.json").exists()
         with leased_here(run, plan.profile, tasks, began=began) as (told, places):
             self._start_all(plan, told, places, run)

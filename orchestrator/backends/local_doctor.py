@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 from orchestrator.backends import gpu_checks
 from orchestrator.backends.base import Check, CheckResult, Level
-from orchestrator.backends.places.this_machine import ThisMachine
 from orchestrator.errors import BackendError
 from orchestrator.node.system.gpus.devices import gpus
 from orchestrator.node.system.host import cores
 from orchestrator.runs.store import state_root
 from orchestrator.specs.plan import nproc_by_node
+from orchestrator.transport.machine import LocalMachine, Machine
 
 if TYPE_CHECKING:
     from orchestrator.specs.profile import AnyProfile
@@ -26,7 +26,7 @@ LEAST_SHM: Final = 1 << 30
 
 def examine(profile: AnyProfile) -> list[Check]:
     """Return the checks of this machine for a local profile. `profile.python` is the interpreter that trains."""
-    machine, on_host = ThisMachine(), profile.runtime == "none"
+    machine, on_host = LocalMachine(), profile.runtime == "none"
     python = (profile.python or sys.executable) if on_host else None
     rows = {
         "python3": CheckResult(OK, f"{'.'.join(map(str, sys.version_info[:3]))}, {sys.executable}"),
@@ -72,7 +72,7 @@ def _shared_memory() -> CheckResult:
     return CheckResult(OK, f"{size >> 20} MiB") if size >= LEAST_SHM else CheckResult(WARN, f"{size >> 20} MiB", hint)
 
 
-def _training(machine: ThisMachine, python: str) -> CheckResult:
+def _training(machine: Machine, python: str) -> CheckResult:
     try:
         found = machine.call("interpreter", python=python)[0]
     except BackendError as error:
@@ -82,7 +82,7 @@ def _training(machine: ThisMachine, python: str) -> CheckResult:
     return CheckResult(OK, value) if found.get("torch") else CheckResult(FAIL, value, hint)
 
 
-def _runtime(machine: ThisMachine, runtime: str) -> CheckResult:
+def _runtime(machine: Machine, runtime: str) -> CheckResult:
     try:
         found = machine.call("container", runtime=runtime)[0]
     except BackendError as error:

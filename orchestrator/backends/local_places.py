@@ -9,15 +9,15 @@ from dataclasses import replace
 from typing import Any, Final
 
 from orchestrator.backends.places.leases import VISIBLE_HINT, leased, need_of
-from orchestrator.backends.places.this_machine import ThisMachine
 from orchestrator.backends.places.waiting import Need, Waiting
 from orchestrator.backends.settings import SshSettings
 from orchestrator.errors import BackendError
 from orchestrator.protocol.places.devices import VISIBLE, shown
 from orchestrator.protocol.task import NodeTask
 from orchestrator.runs.store import RunDir
+from orchestrator.transport.pool import ConnectionPool
 
-HERE: Final = ThisMachine()
+HERE: Final = ConnectionPool()  # its only machine is this one
 Held = tuple[tuple[NodeTask, ...], Mapping[int, list[int]]]
 
 

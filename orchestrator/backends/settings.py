@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.address import Address
+from orchestrator.transport.machine import HERE
 
 WORKDIR: Final = "~/.orch"
 CACHE_DAYS: Final = 30  # for so long what nothing uses stays in a cache
@@ -66,7 +67,7 @@ class SshSettings:
             own = {name: entry.get(name) or profile.get(name) for name in ("user", "port", "key", "jump")}
             return Host(Address(entry["host"], **own), entry.get("addr"), entry.get("python"))
 
-        here = [{"host": "this machine"}] if profile.get("kind") == "local" else []
+        here = [{"host": HERE}] if profile.get("kind") == "local" else []
         hosts = [host(entry) for entry in profile.get("hosts") or here]
         return SshSettings(
             hosts=tuple(hosts[: profile.get("nodes") or len(hosts)]),

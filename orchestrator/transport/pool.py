@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from orchestrator.errors import BackendError
 from orchestrator.node.system.open_files import allow_connections
 from orchestrator.transport.address import Address, gateway_of
+from orchestrator.transport.machine import HERE, LocalMachine, Machine
 from orchestrator.transport.openssh import SshProcess, resolve
 
 if TYPE_CHECKING:  # fabric is loaded with the first connection
@@ -88,8 +89,13 @@ class ConnectionPool:
 
         _ = self.archive
 
-    def session(self, address: Address, workdir: str) -> Session:
-        """Return the session with this machine, opened unless it is; BackendError says what is in the way."""
+    def session(self, address: Address, workdir: str) -> Machine:
+        """Return the machine at this address, to which a connection is opened if there is none yet.
+
+        Raises BackendError with the reason if no connection can be opened.
+        """
+        if address.host == HERE:
+            return LocalMachine()
         with self._own_lock(address):
             session = self.sessions.get(address)
             if session is not None and session.is_open:

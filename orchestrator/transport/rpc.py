@@ -16,18 +16,24 @@ from orchestrator.protocol.json_text import parse_json
 from orchestrator.transport.address import Address
 from orchestrator.transport.answers import is_answer
 from orchestrator.transport.connection import LOST
+from orchestrator.transport.machine import (
+    CALL_SECONDS,
+    MOST_BYTES,
+    MOST_WORDS,
+    SLOWEST,
+    Answer,
+    Machine,
+    Sink,
+    check_refusal,
+)
 from orchestrator.transport.node_archive import node_archive
 from orchestrator.transport.openssh import SshProcess
 
-CALL_SECONDS: Final = 60.0
 BANNER_LINES: Final = 200
 MIN_PYTHON: Final = (3, 9)
 SMALL: Final = 1 << 16
-SLOWEST: Final = 50_000  # bytes a second of a connection that is still worth waiting for
 MANY: Final = 8 << 20  # bytes for which a connection of the system's ssh is worth its handshake
 MOST_LINE: Final = 4 << 20  # bytes of an answer's first line
-MOST_BYTES: Final = 1 << 20  # bytes after it, unless a request asks for more
-MOST_WORDS: Final = 2000  # letters of a machine's own words in an error
 _GREETING: Final = re.compile(r"(\d{1,3}\.\d{1,3}) (have|need|error)(?: (.*))?", re.DOTALL)
 
 # One line without `!`, so that every login shell passes it on as it is: says whether the server is here already, takes
@@ -76,7 +82,6 @@ _BOOTSTRAP: Final = (
     "from orchestrator.node.__main__ import main\\n"
     "sys.exit(main())"
 )
-Sink = Callable[[Any, int], None]  # of the stream and how many bytes to take from it
 
 
 class AnyChannel(Protocol):
@@ -90,7 +95,7 @@ class AnyChannel(Protocol):
     def close(self) -> None: ...
 
 
-class Session:
+class Session(Machine):
     """The conversation with orch's server on one machine: requests in any thread, one channel for all of them.
 
     `start` begins a command on the machine; `hang_up` is called when the conversation is over; `archive` is what the
@@ -105,51 +110,29 @@ class Session:
         hang_up: Callable[[], None] = lambda: None,
         archive: bytes | None = None,
     ) -> None:
-        self.address, self.workdir, self.hang_up = address, workdir, hang_up
+        self.address, self.name, self.workdir, self.hang_up = address, address.host, workdir, hang_up
         self.archive = archive if archive is not None else node_archive()
         self.waiting: dict[int, Reply] = {}
         self.lock, self.writing, self.number = threading.Lock(), threading.Lock(), 0
         self.problem = ""
-        self.is_own = False  # nobody else waits for an answer here
         self.channel = self._start(start)
         self.reader = threading.Thread(target=self._read, daemon=True, name=f"ssh {address.host}")
         self.reader.start()
-
-    @property
-    def host(self) -> str:
-        """Return what people call the machine."""
-        return self.address.host
 
     @property
     def is_open(self) -> bool:
         """Tell whether requests may be sent."""
         return not self.problem
 
-    def call(
-        self,
-        do: str,
-        payload: bytes = b"",
-        *,
-        timeout: float | None = CALL_SECONDS,
-        most: int = MOST_BYTES,
-        **values: Any,
-    ) -> tuple[dict[str, Any], bytes]:
-        """Return the server's answer; BackendError with its sentence, or transient when the machine is out of reach."""
-        return self.ask(do, payload, most=most, **values).wait(timeout)
-
     def ask(
-        self, do: str, payload: bytes = b"", *, sink: Sink | None = None, most: int = MOST_BYTES, **values: Any
+        self, verb: str, payload: bytes = b"", *, sink: Sink | None = None, most: int = MOST_BYTES, **values: Any
     ) -> Reply:
-        """Send a request and return at once; several may be on their way.
-
-        A sink takes the bytes of the answer as they come, all of them; it must not raise. More than `most` bytes are
-        not taken: the conversation ends.
-        """
+        """Send a request, and return without waiting for its answer. Any thread may do so."""
         with self.lock:
             self.number += 1
-            reply = Reply(self, self.number, do, len(payload), most, sink)
+            reply = Reply(self, self.number, verb, len(payload), most, sink)
             self.waiting[reply.number] = reply
-        head = json.dumps({"id": reply.number, "do": do, **values, "bytes": len(payload)}).encode() + b"\n"
+        head = json.dumps({"id": reply.number, "do": verb, **values, "bytes": len(payload)}).encode() + b"\n"
         try:
             with self.writing:
                 self.channel.send(head + payload if len(payload) < SMALL else head)
@@ -160,8 +143,8 @@ class Session:
         return reply
 
     @contextlib.contextmanager
-    def for_bytes(self, count: int) -> Iterator[Session]:
-        """Yield the session over which so many bytes should go: of many, one of the system's ssh if it can be had."""
+    def bulk(self, count: int) -> Iterator[Session]:
+        """Yield this session, or for many bytes a faster session over the system's own ssh, if that connects."""
         fast = None
         if count >= MANY:
             with contextlib.suppress(BackendError):  # no ssh here, or it has no key for there: this one does as well
@@ -194,7 +177,7 @@ class Session:
                 raise
         except LOST as error:
             raise BackendError(
-                f"{self.address.host}: logged in, but no command can be run: {str(error) or type(error).__name__}",
+                f"{self.name}: logged in, but no command can be run: {str(error) or type(error).__name__}",
                 f"try: {self.address.ssh_command} true",
                 transient=True,
             ) from error
@@ -204,11 +187,9 @@ class Session:
         """Send the server where it is missing; returns when requests may follow."""
         version, word, rest = self._boundary(channel, boundary)
         if word == "error":
-            raise BackendError(
-                f"{self.address.host}: {self.workdir} can't be used: {rest}", "set workdir in the profile"
-            )
+            raise BackendError(f"{self.name}: {self.workdir} can't be used: {rest}", "set workdir in the profile")
         if tuple(map(int, version.split("."))) < MIN_PYTHON:
-            raise PythonMissingError(f"{self.address.host}: its python3 is {version}; 3.9 or newer is needed")
+            raise PythonMissingError(f"{self.name}: its python3 is {version}; 3.9 or newer is needed")
         if word == "need":
             channel.send(archive)
         channel.settle()
@@ -223,19 +204,19 @@ class Session:
             if line.startswith(f"{boundary} ".encode()):
                 greeting = _GREETING.fullmatch(line[len(boundary) + 1 :].decode("utf-8", "replace").strip())
                 if greeting is None:
-                    raise BackendError(f"{self.address.host}: something else than orch's server answers there")
+                    raise BackendError(f"{self.name}: something else than orch's server answers there")
                 return greeting[1], greeting[2], greeting[3] or ""
             seen.append(line.decode("utf-8", "replace").strip())
         code, said = channel.last_words()
         if code == 127:
             raise PythonMissingError(
-                f"{self.address.host}: it has no python3", "install it (3.9 or newer); orch needs nothing else there"
+                f"{self.name}: it has no python3", "install it (3.9 or newer); orch needs nothing else there"
             )
         said = said or " ".join(filter(None, seen))
         how = f"ended with code {code}" if code >= 0 else "was killed"
         words = f" and printed: {said[-300:]}" if said else " without a word"
         raise PythonMissingError(
-            f"{self.address.host}: its python3 does not start orch's server: it {how}{words}",
+            f"{self.name}: its python3 does not start orch's server: it {how}{words}",
             f"try: {self.address.ssh_command} python3 -c 'print(1)'; which python3 comes first, the PATH there says",
         )
 
@@ -294,24 +275,22 @@ class Reply:
         self.session, self.number, self.do, self.sent, self.most = session, number, do, sent, most
         self.sink = sink
         self.arrived = threading.Event()
-        self.answer: tuple[dict[str, Any], bytes] | None = None
+        self.answer: Answer | None = None
 
     def arrive(self, values: dict[str, Any], data: bytes) -> None:
         """Take the answer, and wake who waits for it."""
         self.answer = values, data
         self.arrived.set()
 
-    def wait(self, timeout: float | None = CALL_SECONDS) -> tuple[dict[str, Any], bytes]:
-        """Return the server's answer; BackendError with its sentence, or transient when the machine is out of reach."""
-        session, host = self.session, self.session.address.host
+    def wait(self, timeout: float | None = CALL_SECONDS) -> Answer:
+        """Return the server's answer. Raises BackendError as `Machine.call` does."""
+        session = self.session
         patience = None if timeout is None else timeout + self.sent / SLOWEST
         in_time = self.answer is not None or (not session.problem and self.arrived.wait(patience))
         if self.answer is None:
             session.waiting.pop(self.number, None)
             if not in_time and not session.problem:
                 session._fail(f"no answer within {timeout:g} s")
-            raise BackendError(f"{host}: {session.problem}", transient=True)
-        reply, data = self.answer
-        if "error" in reply:
-            raise BackendError(f"{host}: {reply['error'][:MOST_WORDS]}", transient=reply.get("transient") is True)
-        return reply, data
+            raise BackendError(f"{session.name}: {session.problem}", transient=True)
+        check_refusal(session.name, self.answer[0])
+        return self.answer

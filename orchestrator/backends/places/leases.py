@@ -8,13 +8,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from orchestrator.backends.places.waiting import Machines, Need, Waiting
+from orchestrator.backends.places.waiting import Need, Waiting
 from orchestrator.backends.remote.hosts import all_of
 from orchestrator.backends.settings import Host, SshSettings, remote_folder
 from orchestrator.errors import BackendError, PlacesTakenError
 from orchestrator.protocol.places.devices import VISIBLE, Device, named_by, why_not
 from orchestrator.protocol.task import NodeTask
 from orchestrator.runs.store import RunDir
+from orchestrator.transport.pool import ConnectionPool
 
 LOOK_SECONDS: Final = 20.0  # for so long one host waits, before those that hold something already are looked at
 VISIBLE_HINT: Final = f"change {VISIBLE} in the job's env, or leave it out"
@@ -23,7 +24,7 @@ HINT: Final = "orch nodes shows who; without --no-wait it waits for its turn; le
 
 @contextlib.contextmanager
 def leased(
-    pool: Machines,
+    pool: ConnectionPool,
     run: RunDir,
     settings: SshSettings,
     hosts: Mapping[int, Host],
@@ -98,7 +99,7 @@ def _take_all(hosts: Mapping[int, _Host], needs: Mapping[int, Need]) -> dict[int
 class _Host:
     """What is held for one run on one host."""
 
-    pool: Machines
+    pool: ConnectionPool
     run: RunDir
     settings: SshSettings
     node: int

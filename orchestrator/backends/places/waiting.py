@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from orchestrator.backends.remote.hosts import all_of, on_all
 from orchestrator.backends.settings import Host, SshSettings, profile_of
@@ -20,24 +20,13 @@ from orchestrator.protocol.places.tickets import HostQueue
 from orchestrator.runs.dependencies import QUEUE, queue_place
 from orchestrator.runs.shared_hosts import host_queue, queue_record
 from orchestrator.runs.store import RunDir
-from orchestrator.transport.address import Address
+from orchestrator.transport.machine import Machine
+
+if TYPE_CHECKING:
+    from orchestrator.transport.pool import ConnectionPool
 
 LOOK_SECONDS: Final = 15.0  # a host that takes longer counts as out of reach: who cancels the run waits for it
 T = TypeVar("T")
-
-
-class Session(Protocol):
-    """A machine that answers as orch's server does."""
-
-    def call(self, do: str, payload: bytes = b"", *, timeout: float | None = None, **values: Any) -> tuple[Any, bytes]:
-        """Return its answer; BackendError with its sentence."""
-
-
-class Machines(Protocol):
-    """The connections to machines; this one needs none."""
-
-    def session(self, address: Address, workdir: str) -> Session:
-        """Return the session with one of them."""
 
 
 @dataclass(frozen=True)
@@ -52,13 +41,13 @@ class Need:
 class Waiting:
     """One run and its hosts; `needs` says which places of each, by the host's number."""
 
-    pool: Machines
+    pool: ConnectionPool
     run: RunDir
     settings: SshSettings
     needs: Mapping[int, Need]
 
     @staticmethod
-    def recorded(pool: Machines, run: RunDir) -> Waiting | None:
+    def recorded(pool: ConnectionPool, run: RunDir) -> Waiting | None:
         """Return what a run waits for by its own record; None for one that is in no queue."""
         place = queue_place(run) or {}
         counts, among = place.get("counts"), place.get("among")
@@ -129,7 +118,7 @@ class Waiting:
     def _draw(self, number: int) -> None:
         """Lay a ticket on every host, with one number for all."""
 
-        def one(node: int, session: Session) -> None:
+        def one(node: int, session: Machine) -> None:
             self._ask(session, "take_ticket", count=self.needs[node].count, number=number)
 
         self._on_all(one)
@@ -137,7 +126,7 @@ class Waiting:
     def _look(self) -> dict[int, Any]:
         """Return what each host says, of its places only those that this run may have."""
 
-        def one(number: int, session: Session) -> Any:
+        def one(number: int, session: Machine) -> Any:
             answer = self._ask(session, "look_at_queue", slots=self.settings.slots)
             among = self.needs[number].among
             if among is None:
@@ -153,11 +142,11 @@ class Waiting:
         asked = [(queue, self.needs[number].count) for number, queue in self._queues(seen).items()]
         return tickets.may_start(asked, self.run.run_id)
 
-    def _ask(self, session: Session, do: str, **values: Any) -> dict[str, Any]:
+    def _ask(self, session: Machine, do: str, **values: Any) -> dict[str, Any]:
         answer: dict[str, Any] = session.call(do, run_id=self.run.run_id, timeout=LOOK_SECONDS, **values)[0]
         return answer
 
-    def _on_all(self, work: Callable[[int, Session], T]) -> dict[int, T]:
+    def _on_all(self, work: Callable[[int, Machine], T]) -> dict[int, T]:
         """Do the work on each host; BackendError names those on which it failed."""
 
         def one(number: int, host: Host) -> T:

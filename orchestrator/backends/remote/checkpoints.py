@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
-from orchestrator.backends.remote.contents import Awaited, Machine
 from orchestrator.errors import BackendError
 from orchestrator.node.server.files import WHOLE
 from orchestrator.protocol.checkpoints import checkpoint_dir
@@ -22,7 +21,7 @@ from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.metric import kept_by
 from orchestrator.protocol.reading import MOST_WORD, opened, read_regular
 from orchestrator.runs.store import RunDir, write_durably
-from orchestrator.transport.rpc import CALL_SECONDS, SLOWEST, Session
+from orchestrator.transport.machine import CALL_SECONDS, SLOWEST, Machine, Reply
 
 PIECE: Final = 1 << 20
 ON_THE_WAY: Final = 8  # pieces that are asked for, or sent, before the first of them is answered
@@ -47,7 +46,7 @@ def remote_checkpoints(run: RunDir) -> str:
 # -- brought here
 
 
-def bring_newest(run: RunDir, session: Session, folder: str, steps: list[str], most: int | None = None) -> None:
+def bring_newest(run: RunDir, session: Machine, folder: str, steps: list[str], most: int | None = None) -> None:
     """Copy the newest `most` of these checkpoints that verify, the newest first, and keep as many as the job keeps."""
     here = 0
     for step in sorted(steps, reverse=True):
@@ -74,7 +73,7 @@ def _keep_newest(run: RunDir, *, is_all: bool) -> None:
         checkpoint_dir.delete(folder / name)
 
 
-def bring_checkpoint(session: Session, remote: str, target: Path) -> bool:
+def bring_checkpoint(session: Machine, remote: str, target: Path) -> bool:
     """Copy one committed checkpoint and verify it, its COMMIT last; False when it went away meanwhile.
 
     What an interrupted copy has left is continued.
@@ -96,7 +95,7 @@ def bring_checkpoint(session: Session, remote: str, target: Path) -> bool:
         if read_regular(target / COMMIT, MOST_WORD, target.parent) == commit:
             return True
     target.mkdir(parents=True, exist_ok=True)
-    with session.for_bytes(sum(size for size, _ in files.values())) as fast:
+    with session.bulk(sum(size for size, _ in files.values())) as fast:
         for each, (size, checksum) in files.items():
             if not bring_file(fast, f"{remote}/{each}", target / each, size, checksum, folder):
                 shutil.rmtree(target)
@@ -106,7 +105,7 @@ def bring_checkpoint(session: Session, remote: str, target: Path) -> bool:
     return True
 
 
-def _whole(session: Session, path: str, below: str) -> bytes:
+def _whole(session: Machine, path: str, below: str) -> bytes:
     return session.call("read_file", path=path, below=below, most=WHOLE)[1]
 
 
@@ -121,7 +120,7 @@ def _files(manifest: bytes, name: str) -> dict[str, tuple[int, Checksum]] | None
     return {each: (entry["bytes"], Checksum.of(entry)) for each, entry in found.files.items()}
 
 
-def bring_file(session: Session, remote: str, target: Path, size: int, checksum: Checksum, below: str) -> bool:
+def bring_file(session: Machine, remote: str, target: Path, size: int, checksum: Checksum, below: str) -> bool:
     """Continue the copy of a file. Return False if the file differs from the promised one.
 
     `below` is a folder on the machine. No link below it is followed.
@@ -215,17 +214,17 @@ def _sync(file: io.FileIO) -> int:
 # -- given to a machine
 
 
-def give_checkpoint(session: Session, source: Path, remote: str) -> None:
+def give_checkpoint(session: Machine, source: Path, remote: str) -> None:
     """Send one committed checkpoint to a machine, its COMMIT last."""
     files = sorted((path for path in source.iterdir() if path.is_file()), key=lambda path: path.name == COMMIT)
-    with session.for_bytes(sum(path.stat().st_size for path in files)) as fast:
+    with session.bulk(sum(path.stat().st_size for path in files)) as fast:
         for path in files:
             give_file(fast, path, f"{remote}/{path.name}")
 
 
 def give_file(session: Machine, source: Path, remote: str) -> None:
     """Send a file: its first piece makes it new there, its last one, sent when all others are there, names it."""
-    sent: deque[Awaited] = deque()
+    sent: deque[Reply] = deque()
     with opened(source) as file:
         size, offset = os.fstat(file.fileno()).st_size, 0
         while True:

@@ -21,7 +21,7 @@ from orchestrator.runs.files.checkpoints import saved_by
 from orchestrator.runs.store import RunDir
 
 if TYPE_CHECKING:  # loads fabric
-    from orchestrator.transport.rpc import Session
+    from orchestrator.transport.machine import Machine
 
 
 @dataclass(frozen=True)
@@ -90,14 +90,14 @@ def _place(run: RunDir, task: NodeTask, saved: Saved) -> str | None:
 # -- on a machine
 
 
-def newest_there(session: Session, run: RunDir) -> Progress:
+def newest_there(session: Machine, run: RunDir) -> Progress:
     """Return how far the newest checkpoint is that a machine has in the run's folders."""
     names = session.call("steps", folder=remote_checkpoints(run))[0]["steps"]
     steps = [Progress(step) for name in names if (step := step_of(name)) is not None]
     return max([*steps, _ask_saved(session, run)[0]])
 
 
-def _ask_saved(session: Session, run: RunDir, given: str = "") -> tuple[Progress, bool]:
+def _ask_saved(session: Machine, run: RunDir, given: str = "") -> tuple[Progress, bool]:
     """Return how far the run's newest checkpoint on a machine is, and whether that has the given one."""
     task = run.plan().first
     reply, _ = session.call(
@@ -107,7 +107,7 @@ def _ask_saved(session: Session, run: RunDir, given: str = "") -> tuple[Progress
     return progress_of(reply["newest"]), bool(reply["given"])
 
 
-def give(session: Session, run: RunDir, given: Given) -> None:
+def give(session: Machine, run: RunDir, given: Given) -> None:
     """Send the checkpoint to a machine, unless it has that one or a newer one."""
     saved, (folder, _, name) = given.saved, given.target.rpartition("/")
     if saved.format is Format.ORCH:
@@ -120,7 +120,7 @@ def give(session: Session, run: RunDir, given: Given) -> None:
         return
     above, files = Path(saved.path).parent, files_of(saved)
     partial = f"{folder}/.{name}.given"
-    with session.for_bytes(sum(files.values())) as fast:
+    with session.bulk(sum(files.values())) as fast:
         for path in files:
             if "/" in path:
                 give_file(fast, above / path, f"{partial}/{path.partition('/')[2]}")

@@ -53,7 +53,7 @@ def on_all(work: Callable[[int, M], T], machines: Mapping[int, M]) -> tuple[dict
         except (OrchError, OSError):  # an error of this machine, such as a full disk
             raise
         except Exception as error:  # noqa: BLE001 (an answer can cause any error; the other machines continue)
-            failed[number] = unexpected(_called(machines[number], number), error)
+            failed[number] = unexpected(getattr(machines[number], "name", f"node {number}"), error)
 
     if len(machines) < 2:
         for number in machines:
@@ -70,15 +70,6 @@ def on_all(work: Callable[[int, M], T], machines: Mapping[int, M]) -> tuple[dict
 def unexpected(host: str, error: Exception) -> BackendError:
     """Return an unexpected error as an error of the machine whose answer caused it."""
     return BackendError(f"{host}: what it answered led to an error: {type(error).__name__}: {error!s:.300}")
-
-
-def _called(machine: object, number: int) -> str:
-    """Return the name that people use for a machine, which is given as a session, a host of a profile, or a source."""
-    for each in (machine, getattr(machine, "address", None)):
-        for name in (getattr(each, "host", None), getattr(each, "name", None)):
-            if isinstance(name, str):
-                return name
-    return f"node {number}"
 
 
 def all_of(failed: Mapping[int, BackendError]) -> MachinesError:

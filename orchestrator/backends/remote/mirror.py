@@ -27,7 +27,7 @@ from orchestrator.runs.reducer import left_outputs
 
 if TYPE_CHECKING:
     from orchestrator.runs.store import RunDir
-    from orchestrator.transport.rpc import Session
+    from orchestrator.transport.machine import Machine
 
 POLL_SECONDS: Final = 1.0
 FIRST_PAUSE: Final = 1.0
@@ -42,7 +42,7 @@ class Source:
 
     name: str  # what people call it
     nodes: tuple[int, ...]
-    session: Callable[[], Session]
+    session: Callable[[], Machine]
     is_vital: bool = False  # nothing is concluded of the run while it is out of reach
 
     def copies(self, run: RunDir, ranks: list[int] | None) -> list[Copy]:

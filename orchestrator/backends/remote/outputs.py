@@ -35,10 +35,10 @@ from orchestrator.protocol.outputs import (
 )
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.answers import data_of
-from orchestrator.transport.rpc import CALL_SECONDS
+from orchestrator.transport.machine import CALL_SECONDS
 
 if TYPE_CHECKING:
-    from orchestrator.transport.rpc import Session
+    from orchestrator.transport.machine import Machine
 
 SMALL: Final = 1 << 18  # files up to here come many at a time
 BATCH: Final = 4 << 20
@@ -65,7 +65,7 @@ class Outputs:
         self.changed: dict[str, int] = {}  # by name: how many looks in a row have found the file changed
         self.problems: dict[str, str] = {}  # of files that can't be written here, by name
 
-    def bring(self, session: Session, *, final: bool, limited: bool = True, sizes: Sizes | None = None) -> Left:
+    def bring(self, session: Machine, *, final: bool, limited: bool = True, sizes: Sizes | None = None) -> Left:
         """Copy new files. While the run continues (not `final`), files that changed since the last call are left out.
 
         A file that several looks in a row have found changed is copied too, if it does not change during the copy.
@@ -74,7 +74,7 @@ class Outputs:
         Returns the outputs that were not copied.
         Raises BackendError if the machine is out of reach, or the disk here is full.
         """
-        found, host = _Listing.of(session, self.run, self.node), session.address.host
+        found, host = _Listing.of(session, self.run, self.node), session.name
         if found.is_empty and not Home.read(self.run, self.node, host).files:  # as most of many nodes: none waits
             return Left()
         with sole_writer(self.run.path, "outputs.lock"):
@@ -103,7 +103,7 @@ class Outputs:
         return chosen(found.files, self.run.plan().outputs.max_size - beside)
 
     def _bring_once(
-        self, session: Session, home: Home, found: _Listing, wanted: Collection[str], *, final: bool
+        self, session: Machine, home: Home, found: _Listing, wanted: Collection[str], *, final: bool
     ) -> None:
         """Delete here what is to be here no more, and copy what is new."""
         before, self.seen = self.seen, found.files
@@ -195,9 +195,9 @@ class Outputs:
 
     # -- from there
 
-    def _fetch(self, session: Session, home: Home, found: _Listing, lacking: Mapping[str, Entry]) -> None:
+    def _fetch(self, session: Machine, home: Home, found: _Listing, lacking: Mapping[str, Entry]) -> None:
         lacking = self._without_same(session, home, found, lacking)
-        with session.for_bytes(sum(entry.size for entry in lacking.values())) as fast:
+        with session.bulk(sum(entry.size for entry in lacking.values())) as fast:
             small = {name: entry for name, entry in lacking.items() if entry.size <= SMALL}
             for names in _batches(small, BATCH if fast.is_own else PIECE):  # else others wait behind it for answers
                 if self.stop():
@@ -216,7 +216,7 @@ class Outputs:
             said = f"{free >> 20} MiB are free, and {-(-size >> 20)} MiB are to come from node {self.node}"
             raise BackendError(f"no space left on device for {self.folder}: {said}", "make room there")
 
-    def _fetch_small(self, session: Session, home: Home, found: _Listing, batch: Mapping[str, Entry]) -> None:
+    def _fetch_small(self, session: Machine, home: Home, found: _Listing, batch: Mapping[str, Entry]) -> None:
         asked = json.dumps([[found.path(entry), entry.size, entry.mtime_ns] for entry in batch.values()]).encode()
         most, roots = sum(each.size for each in batch.values()), [*found.roots.values()]
         reply, data = session.call("read_small_files", asked, most=most, roots=roots)
@@ -229,7 +229,7 @@ class Outputs:
                     self._keep(home, name, entry, sha256, functools.partial(_write, content=content))
         home.write()
 
-    def _fetch_large(self, session: Session, home: Home, name: str, entry: Entry, found: _Listing) -> None:
+    def _fetch_large(self, session: Machine, home: Home, name: str, entry: Entry, found: _Listing) -> None:
         path, below = found.path(entry), found.below(entry)
         sha256 = _hashes(session, [(path, entry.size)], [below])[0]
         if sha256 is not None:
@@ -244,7 +244,7 @@ class Outputs:
             home.write()
 
     def _without_same(
-        self, session: Session, home: Home, found: _Listing, lacking: Mapping[str, Entry]
+        self, session: Machine, home: Home, found: _Listing, lacking: Mapping[str, Entry]
     ) -> Mapping[str, Entry]:
         """Note the files that node 0 has with the same content; return the others."""
         if self.node == 0:
@@ -272,14 +272,14 @@ class _Listing:
     time_ns: int  # by the machine's clock
 
     @staticmethod
-    def of(session: Session, run: RunDir, node: int) -> _Listing:
+    def of(session: Machine, run: RunDir, node: int) -> _Listing:
         plan = run.plan()
         code_dir = plan.first.code_dir or f"{remote_folder(run)}/code"
         reply, data = session.call(
             "list_outputs", timeout=LIST_SECONDS, run_dir=remote_folder(run), code_dir=code_dir,
             checkpoints=remote_checkpoints(run), rules=plan.outputs.to_json(), most=MOST_LISTED,
         )  # fmt: skip
-        host, roots = session.address.host, reply["roots"]
+        host, roots = session.name, reply["roots"]
         try:
             if unknown := sorted(roots.keys() - ROOTS):
                 raise ValueError(f"{unknown[0]!r:.100} is none of a run's folders")
@@ -322,7 +322,7 @@ def _checked(entry: Entry, roots: Collection[str]) -> Entry:
     return entry
 
 
-def _hashes(session: Session, files: list[tuple[str, int]], roots: Collection[str]) -> list[str | None]:
+def _hashes(session: Machine, files: list[tuple[str, int]], roots: Collection[str]) -> list[str | None]:
     """Return the sha256 of each [path, size] in these folders of a machine; None if the file can't be read."""
     found: list[str | None] = []
     for start in range(0, len(files), MOST_FILES):
@@ -330,9 +330,9 @@ def _hashes(session: Session, files: list[tuple[str, int]], roots: Collection[st
         patience = CALL_SECONDS + sum(size for _, size in part) / HASH_SLOWEST
         asked, most = json.dumps([path for path, _ in part]).encode(), HASH_BYTES * len(part)
         answer = session.call("hash_files", asked, timeout=patience, most=most, roots=[*roots])
-        hashes = data_of(session.address.host, "hash_files", answer[1])
+        hashes = data_of(session.name, "hash_files", answer[1])
         if len(hashes) != len(part):
-            raise BackendError(f"{session.address.host}: it hashed {len(hashes)} files of {len(part)}")
+            raise BackendError(f"{session.name}: it hashed {len(hashes)} files of {len(part)}")
         found += hashes
     return found
 
@@ -361,9 +361,9 @@ def _some(names: Iterable[str]) -> str:
     return ", ".join(listed[:MOST_NAMED]) + more
 
 
-def left_on(session: Session, run: RunDir) -> int:
+def left_on(session: Machine, run: RunDir) -> int:
     """Return how many output files of a run are on a machine and not here, as they were copied from it."""
-    host = session.address.host
+    host = session.name
     nodes = [int(folder.name) for folder in run.path.glob("nodes/*") if folder.name.isdecimal()]
     here = {kept[:4] for node in nodes for kept in Home.read(run, node, host).files.values()}
     found = _Listing.of(session, run, 0)

@@ -15,7 +15,7 @@ from orchestrator.protocol.files import locked, open_own, write_atomic
 from orchestrator.runs.store import RunDir
 
 if TYPE_CHECKING:
-    from orchestrator.transport.rpc import Session
+    from orchestrator.transport.machine import Machine
 
 WRITING: Final = "logs.lock"  # held while growing files are looked at or added to
 ANSWER_SECONDS: Final = 8.0  # a machine that takes longer to say that nothing is new is out of reach
@@ -37,7 +37,7 @@ class Copy:
         self.steps: list[str] = []
         self.has_news = False  # did the last look bring more than beats, samples and the ranks' words?
 
-    def update(self, session: Session, wait: float, *, only_logs: bool = False) -> bool:
+    def update(self, session: Machine, wait: float, *, only_logs: bool = False) -> bool:
         """Bring what is new, waiting up to `wait` seconds for it; tell whether there is more."""
         try:
             with sole_writer(self.run.path, WRITING):
@@ -51,7 +51,7 @@ class Copy:
             with sole_writer(self.run.path, WRITING):
                 self._keep_all(reply["files"], data, sizes)
         except ValueError as error:
-            raise BackendError(f"{session.address.host}: {error}") from error
+            raise BackendError(f"{session.name}: {error}") from error
         except OSError as error:
             raise BackendError(f"{error.filename or self.run.path}: {error.strerror}", "make room there") from error
         self.has_news = any(not is_of_progress(name) for name, *_ in reply["files"])
@@ -125,7 +125,7 @@ def sole_writer(folder: Path, name: str) -> Iterator[None]:
         yield
 
 
-def update_all(copies: Sequence[Copy], session: Session, wait: float = 0.0, *, only_logs: bool = False) -> None:
+def update_all(copies: Sequence[Copy], session: Machine, wait: float = 0.0, *, only_logs: bool = False) -> None:
     """Bring all that is new; of a single copy, wait up to `wait` seconds for it."""
     for copy in copies:
         more = copy.update(session, wait if len(copies) == 1 else 0.0, only_logs=only_logs)

@@ -22,8 +22,8 @@ from orchestrator.protocol.reading import read_regular
 from orchestrator.protocol.task import NodeTask, task_json
 from orchestrator.runs.store import RunDir
 from orchestrator.specs.resources import Has, lacking
+from orchestrator.transport.machine import Machine
 from orchestrator.transport.node_archive import node_archive
-from orchestrator.transport.rpc import Session
 
 BATCH: Final = 8 << 20
 MOST_CONTENT: Final = 8 << 30  # bytes that one file of the code may have
@@ -32,7 +32,7 @@ LEAST_FREE: Final = 64 << 20
 SERVER_PYTHON: Final = "python3"
 
 
-def send_code(session: Session, run: RunDir, workdir: str, code_dir: str) -> int:
+def send_code(session: Machine, run: RunDir, workdir: str, code_dir: str) -> int:
     """Send the run's code, as far as the machine lacks it; return how many bytes had to travel."""
     listed = run.code_files()
     listing: dict[str, tuple[str, str]] = {}
@@ -56,12 +56,12 @@ def send_code(session: Session, run: RunDir, workdir: str, code_dir: str) -> int
     return sent
 
 
-def check_shared(sessions: Mapping[int, Session], task: NodeTask, workdir: str) -> None:
+def check_shared(sessions: Mapping[int, Machine], task: NodeTask, workdir: str) -> None:
     """Raise BackendError unless workdir is one folder for all, as the profile says: each reads what node 0 wrote."""
     path, word = f"{task.run_dir}/shared", secrets.token_hex(8).encode()
-    first = sessions[0].address.host
+    first = sessions[0].name
     sessions[0].call("write_file", word, path=path)
-    apart = {node: each.address.host for node, each in sessions.items() if _content(each, path) != word}
+    apart = {node: each.name for node, each in sessions.items() if _content(each, path) != word}
     if apart:
         what = f"{workdir} is not the folder that {first} has there, though the profile says shared"
         raise MachinesError(
@@ -71,7 +71,7 @@ def check_shared(sessions: Mapping[int, Session], task: NodeTask, workdir: str) 
         )
 
 
-def _content(session: Session, path: str) -> bytes:
+def _content(session: Machine, path: str) -> bytes:
     try:
         return session.call("read_file", path=path)[1]
     except BackendError as error:
@@ -81,7 +81,7 @@ def _content(session: Session, path: str) -> bytes:
 
 
 def stage_replay(
-    session: Session, run: RunDir, workdir: str, name: str, checkpoint: Path | None, order: Order
+    session: Machine, run: RunDir, workdir: str, name: str, checkpoint: Path | None, order: Order
 ) -> list[str]:
     """Send what one rank needs to run once more, and return what replays it there."""
     folder, resume = f"{workdir}/runs/{name}", "never"
@@ -96,7 +96,7 @@ def stage_replay(
 
 
 def prepare_node(
-    session: Session, run: RunDir, task: NodeTask, workdir: str, given: Given | None, *, is_new: bool
+    session: Machine, run: RunDir, task: NodeTask, workdir: str, given: Given | None, *, is_new: bool
 ) -> dict[str, Any]:
     """Send the machine the files that its agent needs, and return its `hello`.
 
@@ -109,7 +109,7 @@ def prepare_node(
     hello = check_machine(session, run, task, workdir)
     ahead = hello["time"] - (asked + hello["answered"]) / 2
     if abs(ahead) > CLOCKS_DIFFER:
-        _record_clock(run, task, session.address.host, round(ahead, 3))
+        _record_clock(run, task, session.name, round(ahead, 3))
     if task.container is not None:  # an image may have to be pulled, which may take long
         session.call("container", task_json(replace(task, credentials="", secrets={})), timeout=None)
     send_code(session, run, workdir, task.code_dir)
@@ -120,12 +120,12 @@ def prepare_node(
     return hello
 
 
-def _send_records(session: Session, run: RunDir, task: NodeTask) -> None:
+def _send_records(session: Machine, run: RunDir, task: NodeTask) -> None:
     """Send what the lost machine has recorded, in pieces: a long run may have gigabytes of metrics."""
     names = [f"nodes/{task.node_rank}/{name}" for name in ("events.jsonl", "samples.jsonl", "metrics.jsonl")]
     names += ["metrics.jsonl"] if task.node_rank == 0 else []
     sizes = {name: (run.path / name).stat().st_size for name in names if (run.path / name).exists()}
-    with session.for_bytes(sum(sizes.values())) as fast:
+    with session.bulk(sum(sizes.values())) as fast:
         for name in sizes:
             give_file(fast, run.path / name, f"{task.run_dir}/{name}")
 
@@ -138,12 +138,12 @@ def _record_clock(run: RunDir, task: NodeTask, host: str, ahead: float) -> None:
         run.append_event(EventKind.CLOCK, **values, ahead=ahead)
 
 
-def check_machine(session: Session, run: RunDir, task: NodeTask, workdir: str) -> dict[str, Any]:
+def check_machine(session: Machine, run: RunDir, task: NodeTask, workdir: str) -> dict[str, Any]:
     """Return the machine's `hello`, and the time on this machine when the answer came (`answered`).
 
     No file is sent to the machine. Raises BackendError if the machine can't take part.
     """
-    host = session.address.host
+    host = session.name
     hello, _ = session.call("hello", workdir=workdir, shared_parent=bool(profile_of(run).get("shared_parent")))
     hello["answered"] = time.time()
     if "nccl" in task.backend and hello["gpus"] < (task.nproc or 1):

@@ -32,9 +32,9 @@ from orchestrator.protocol.ranks import RANK_VARIABLES
 from orchestrator.protocol.task import NodeTask, task_json
 from orchestrator.runs.scheduler_status import SchedulerStatus
 from orchestrator.runs.store import RunDir, state_root, write_durably
+from orchestrator.transport.machine import LocalMachine, Machine
 
 if TYPE_CHECKING:  # `orch status` must not wait for pydantic
-    from orchestrator.backends.remote.contents import Machine
     from orchestrator.backends.replay_stage import Order
     from orchestrator.backends.slurm.doctor import Folder
     from orchestrator.specs.plan import LaunchPlan, Place
@@ -68,10 +68,8 @@ class SlurmBackend(SlurmScheduler, BatchSubmitter):
 
     def cache_of(self, settings: SlurmSettings, workdir: str | None) -> tuple[Machine, str]:
         """Return this machine, and the folder that the runs' folder is in."""
-        from orchestrator.backends.environments import ThisMachine  # noqa: PLC0415 (`orch status` does without)
-
         place = self.place(RunDir(state_root() / "runs" / "cache"), workdir, None)
-        return ThisMachine(), str(Path(place.run_dir).parent.parent)
+        return LocalMachine(), str(Path(place.run_dir).parent.parent)
 
     # -- starting
 
@@ -107,9 +105,9 @@ class SlurmBackend(SlurmScheduler, BatchSubmitter):
 
         self.slurm.need("sbatch", "srun", "squeue", "scancel")
         if plan.job["environment"] is not None:
-            from orchestrator.backends.environments import ThisMachine, with_environment  # noqa: PLC0415 (most jobs have none)
+            from orchestrator.backends.environments import with_environment  # noqa: PLC0415 (most jobs have none)
 
-            tasks = with_environment(run, tasks, {0: ThisMachine()}, _workdir(tasks))
+            tasks = with_environment(run, tasks, {0: LocalMachine()}, _workdir(tasks))
         write_durably(run.path / "node.pyz", kept_archive(run.root))
         (run.path / FOLDER).mkdir(exist_ok=True)
         for task in tasks:
@@ -126,11 +124,11 @@ class SlurmBackend(SlurmScheduler, BatchSubmitter):
         parallel: int | None,
     ) -> None:  # fmt: skip
         """Queue the points of a sweep as one array, at most so many at a time; as `submit`, for all of them."""
-        from orchestrator.backends.environments import ThisMachine, with_environment  # noqa: PLC0415 (only a submit needs it)
+        from orchestrator.backends.environments import with_environment  # noqa: PLC0415 (only a submit needs it)
         from orchestrator.backends.slurm.array import prepare_runs  # noqa: PLC0415 (only a submit needs it)
 
         self.slurm.need("sbatch", "srun", "squeue", "scancel")
-        here = {0: ThisMachine()}
+        here = {0: LocalMachine()}
         tasks = [with_environment(run, its, here, _workdir(its)) for run, its in zip(runs, tasks, strict=True)]
         array = Array(folder.name, str(folder), len(runs), parallel)
         prepare_runs(array, runs, tasks)

@@ -16,12 +16,12 @@ from orchestrator.runs.job_use import JobUse
 from orchestrator.runs.store import RunDir, state_root
 
 if TYPE_CHECKING:  # `orch status` must not wait for pydantic
-    from orchestrator.backends.remote.contents import Machine
     from orchestrator.backends.slurm.client import Client
     from orchestrator.backends.slurm.doctor import Folder
     from orchestrator.backends.slurm.partitions import Partition
     from orchestrator.specs.plan import LaunchPlan
     from orchestrator.specs.profile import AnyProfile
+    from orchestrator.transport.machine import Machine
 
 
 class SlurmScheduler(Backend, Scheduler):

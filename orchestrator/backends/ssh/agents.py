@@ -19,7 +19,7 @@ from orchestrator.transport.openssh import resolve
 from orchestrator.transport.pool import ConnectionPool
 
 if TYPE_CHECKING:  # loads fabric
-    from orchestrator.transport.rpc import Session
+    from orchestrator.transport.machine import Machine
 
 T = TypeVar("T")
 
@@ -133,7 +133,7 @@ def leader_addresses(host: Host, hello: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def on_nodes(
-    pool: ConnectionPool, run: RunDir, work: Callable[[int, Session, str], T], without: Collection[int] = ()
+    pool: ConnectionPool, run: RunDir, work: Callable[[int, Machine, str], T], without: Collection[int] = ()
 ) -> tuple[dict[int, T], dict[int, BackendError]]:
     """Do the work on the machine of every node, given its session and the run's folder there; return as `on_all`."""
     handle, profile = read_handle(run), profile_of(run)

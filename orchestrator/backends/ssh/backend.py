@@ -42,7 +42,7 @@ if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for fabric
     from orchestrator.runs.state import Unreachable
     from orchestrator.specs.plan import LaunchPlan, Place
     from orchestrator.specs.profile import AnyProfile
-    from orchestrator.transport.rpc import Session
+    from orchestrator.transport.machine import Machine
 
 
 class SshBackend(Backend, Connecting, Queueing, Relauncher):
@@ -192,7 +192,7 @@ class SshBackend(Backend, Connecting, Queueing, Relauncher):
         """Leave the recorded cancel on every node and TERM its agent; one that is out of reach hears of it later."""
         cancel = run.read("cancel.json") or {}
 
-        def one(node: int, session: Session, remote: str) -> None:
+        def one(node: int, session: Machine, remote: str) -> None:
             session.call("cancel", run_dir=remote, node=node, cancel=cancel)
 
         on_nodes(self.pool, run, one)
@@ -206,7 +206,7 @@ class SshBackend(Backend, Connecting, Queueing, Relauncher):
     def _end_processes(self, run: RunDir) -> list[NodeProof]:
         handle, lost = read_handle(run), self.unreachable(run)
 
-        def one(node: int, session: Session, remote: str) -> NodeProof:
+        def one(node: int, session: Machine, remote: str) -> NodeProof:
             agent = handle.agents.get(node) if handle else None
             reply, _ = session.call("clean_up", run_dir=remote, run_id=run.run_id, node=node, agent=agent)
             return NodeProof(node, reply["host"], reply["ended"], tuple(reply["survivors"]))

@@ -23,7 +23,7 @@ from orchestrator.transport.pool import ConnectionPool
 
 if TYPE_CHECKING:  # loads fabric
     from orchestrator.specs.profile import SshProfile
-    from orchestrator.transport.rpc import Session
+    from orchestrator.transport.machine import Machine
 
 OK, WARN, FAIL = Level.OK, Level.WARN, Level.FAIL
 CHECKS: Final = ("ssh", "python3", "workdir", "ranks", "training", "clock", "shm", "master", "same versions")
@@ -102,7 +102,7 @@ def examine(profile: SshProfile, pool: ConnectionPool) -> list[Check]:
     return [*made, *gpu_checks.as_checks(with_gpus, {number: node.host for number, node in nodes.items()})]
 
 
-def _check_machine(session: Session, host: Host, settings: SshSettings, nproc: int | None, *, is_alone: bool) -> Node:
+def _check_machine(session: Machine, host: Host, settings: SshSettings, nproc: int | None, *, is_alone: bool) -> Node:
     """Make the checks that a machine's answer to hello tells; without one that answer is empty."""
     before = time.time()
     node = Node(host.name)
@@ -134,7 +134,7 @@ def _check_machine(session: Session, host: Host, settings: SshSettings, nproc: i
     return node
 
 
-def _check_runtime(node: Node, session: Session, runtime: str) -> None:
+def _check_runtime(node: Node, session: Machine, runtime: str) -> None:
     try:
         found, _ = session.call("container", runtime=runtime)
         how = ", rootless: for runs of one node only" if found["rootless"] and runtime == "docker" else ""
@@ -143,7 +143,7 @@ def _check_runtime(node: Node, session: Session, runtime: str) -> None:
         node.add("runtime", FAIL, error.message, "set runtime: in the profile to what the nodes have")
 
 
-def _check_training(node: Node, session: Session, python: str) -> None:
+def _check_training(node: Node, session: Machine, python: str) -> None:
     try:
         node.training, _ = session.call("interpreter", python=python)
         torch = node.training.get("torch")
@@ -153,7 +153,7 @@ def _check_training(node: Node, session: Session, python: str) -> None:
         node.add("training", FAIL, error.message, "set python: in the profile to the interpreter that has torch")
 
 
-def _read_environments(node: Node, session: Session, workdir: str) -> None:
+def _read_environments(node: Node, session: Machine, workdir: str) -> None:
     try:
         answer, _ = session.call("hash_environments", timeout=HASH_SECONDS, workdir=workdir)
         node.environments = answer["environments"]

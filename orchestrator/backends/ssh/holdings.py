@@ -14,7 +14,7 @@ from orchestrator.runs.run_id import run_id_from
 from orchestrator.transport.pool import ConnectionPool
 
 if TYPE_CHECKING:  # loads fabric
-    from orchestrator.transport.rpc import Session
+    from orchestrator.transport.machine import Machine
 
 
 def holdings(settings: SshSettings, pool: ConnectionPool) -> list[dict[str, Any]]:
@@ -44,7 +44,7 @@ def collect_garbage(settings: SshSettings, pool: ConnectionPool, judge: Judge, *
             "hello", workdir=workdir, shared_parent=settings.shared_parent
         )  # what another records is not believed
         runs = session.call("leftovers", workdir=workdir)[0]["runs"]
-        named = {run_id_from(each, session.address.host): left for each, left in runs.items()}
+        named = {run_id_from(each, session.name): left for each, left in runs.items()}
         ruled = {run_id: ruling for run_id, left in named.items() if (ruling := judge(run_id, left["agent"]))}
         found = [
             _end(session, workdir, run_id, runs[run_id], ruling, dry_run=dry_run) for run_id, ruling in ruled.items()
@@ -58,10 +58,10 @@ def collect_garbage(settings: SshSettings, pool: ConnectionPool, judge: Judge, *
 
 
 def _end(
-    session: Session, workdir: str, run_id: str, left: dict[str, Any], ruling: Ruling, *, dry_run: bool
+    session: Machine, workdir: str, run_id: str, left: dict[str, Any], ruling: Ruling, *, dry_run: bool
 ) -> Finding:
     """End what is left of one run on one machine, where that is its ruling; return what became of it."""
-    host, folder, processes = session.address.host, f"{workdir}/runs/{run_id}", ", ".join(left["processes"])
+    host, folder, processes = session.name, f"{workdir}/runs/{run_id}", ", ".join(left["processes"])
     what = f"{host}: {folder if left['folder'] else ''}{f' processes {processes}' if processes else ''}"
     if not ruling.ends or dry_run:
         return Finding("run", what, "would be ended" if ruling.ends else "kept", ruling.why)

@@ -20,7 +20,7 @@ from orchestrator.runs.store import RunDir
 from orchestrator.transport.pool import ConnectionPool
 
 if TYPE_CHECKING:
-    from orchestrator.transport.rpc import Session
+    from orchestrator.transport.machine import Machine
 
 WAITING_PAUSE: Final = 2.0  # between two looks at the machines that are waited for
 LOOKS_A_SECOND: Final = 128  # at most, at all nodes of a run together: of more, each look is held for longer
@@ -117,7 +117,7 @@ def sources(run: RunDir, pool: ConnectionPool) -> list[Source]:
 def current_sources(run: RunDir, pool: ConnectionPool) -> list[Source]:
     """Return each node, by the machine that it has whenever that is asked: another start may give it another one."""
 
-    def session(node: int) -> Session:
+    def session(node: int) -> Machine:
         handle = read_handle(run)
         if handle is None or node >= len(handle.hosts):
             raise BackendError(f"node {node} has no machine now", transient=True)

@@ -17,6 +17,13 @@ class Part:
     offset: int
     count: int
 
+    def read(self) -> bytes:
+        """Return its bytes and close the file."""
+        try:
+            return os.pread(self.descriptor, self.count, self.offset)
+        finally:
+            os.close(self.descriptor)
+
     def send(self, target: int) -> None:
         """Send it and close the file; OSError where it is shorter by now."""
         offset, end = self.offset, self.offset + self.count

@@ -14,9 +14,9 @@ import sys
 import threading
 from functools import partial
 from importlib import import_module
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
-from orchestrator.node.server.request import Part, RefusedError, Request
+from orchestrator.node.server.request import Answer, Part, RefusedError, Request
 from orchestrator.node.system.shortages import shortage
 from orchestrator.node.system.workers import Workers
 from orchestrator.protocol.json_text import parse_json
@@ -61,7 +61,7 @@ def serve() -> int:
         asked.set()
         request = parse_json(line)
         payload = source.read(request.get("bytes", 0))
-        workers.do(partial(_answer, request, payload, sink, lock))
+        workers.do(partial(_reply, request, payload, sink, lock))
     return 0
 
 
@@ -72,21 +72,25 @@ def _end_when_forgotten(asked: threading.Event) -> None:
     os._exit(0)
 
 
-def _answer(request: Request, payload: bytes, sink: BinaryIO, lock: threading.Lock) -> None:
-    values: dict[str, Any]
-    data: bytes | Part
+def answer(request: Request, payload: bytes) -> Answer:
+    """Carry out a request and return its answer. A request that fails is answered with the reason (`error`)."""
     try:
         verb = request["do"]
-        values, data = getattr(import_module(f"orchestrator.node.server.{HOME[verb]}"), verb)(request, payload)
+        found: Answer = getattr(import_module(f"orchestrator.node.server.{HOME[verb]}"), verb)(request, payload)
     except RefusedError as error:
-        values, data = {"error": str(error), "transient": error.transient}, b""
+        return {"error": str(error), "transient": error.transient}, b""
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        values, data = {"error": "; ".join(filter(None, [f"{where}{error.strerror or error}", shortage(error)]))}, b""
+        return {"error": "; ".join(filter(None, [f"{where}{error.strerror or error}", shortage(error)]))}, b""
     except (RuntimeError, MemoryError) as error:
-        values, data = {"error": shortage(error) or f"{request.get('do')} failed: {error!r}"}, b""
+        return {"error": shortage(error) or f"{request.get('do')} failed: {error!r}"}, b""
     except (KeyError, TypeError, ValueError, ImportError) as error:
-        values, data = {"error": f"the request {request.get('do')} is not understood: {error!r}"}, b""
+        return {"error": f"the request {request.get('do')} is not understood: {error!r}"}, b""
+    return found
+
+
+def _reply(request: Request, payload: bytes, sink: BinaryIO, lock: threading.Lock) -> None:
+    values, data = answer(request, payload)
     size = data.count if isinstance(data, Part) else len(data)
     with lock:
         try:

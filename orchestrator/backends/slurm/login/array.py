@@ -24,7 +24,7 @@ from orchestrator.transport.node_archive import kept_archive, submitit_archive
 
 if TYPE_CHECKING:
     from orchestrator.specs.plan import LaunchPlan
-    from orchestrator.transport.rpc import Session
+    from orchestrator.transport.machine import Machine
 
 
 def array_of(launches: Sequence[LaunchPlan], sweep: str, parallel: int | None) -> Array:
@@ -33,7 +33,7 @@ def array_of(launches: Sequence[LaunchPlan], sweep: str, parallel: int | None) -
     return Array(sweep, str(top / "sweeps" / sweep), len(launches), parallel)
 
 
-def send_array(session: Session, array: Array, launch: LaunchPlan, root: Path) -> list[str]:
+def send_array(session: Machine, array: Array, launch: LaunchPlan, root: Path) -> list[str]:
     """Send the files that all tasks of the array share; return the words for sbatch. `launch` may be any task's."""
     argv, script = command_of(array, launch), f"{array.folder}/{FOLDER}/submission.sh"
     submitit = f"{array.folder}/submitit.pyz"
@@ -50,7 +50,7 @@ def send_array(session: Session, array: Array, launch: LaunchPlan, root: Path) -
 
 
 def send_runs(
-    session: Session, array: Array, runs: Sequence[RunDir], tasks: Sequence[tuple[NodeTask, ...]], workdir: str
+    session: Machine, array: Array, runs: Sequence[RunDir], tasks: Sequence[tuple[NodeTask, ...]], workdir: str
 ) -> None:
     """Send what each run has for itself: its code, its nodes' tasks, the checkpoint that it goes on from."""
 

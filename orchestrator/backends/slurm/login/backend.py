@@ -33,13 +33,12 @@ from orchestrator.transport.openssh import over_ssh
 if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for fabric
     from pathlib import Path
 
-    from orchestrator.backends.remote.contents import Machine
     from orchestrator.backends.remote.mirror import RunWatcher
     from orchestrator.backends.replay_stage import Order
     from orchestrator.backends.slurm.doctor import Folder
     from orchestrator.runs.files.logs import Selection
     from orchestrator.specs.plan import LaunchPlan, Place
-    from orchestrator.transport.rpc import Session
+    from orchestrator.transport.machine import Machine
 
 SUBMIT_SECONDS: Final = 120.0
 MIN_PYTHON: Final = (3, 10)  # of submitit
@@ -173,7 +172,7 @@ class LoginBackend(SlurmScheduler, BatchSubmitter, Connecting):
         self.check_python(settings, _at_home(plan.commands[0][0], home), is_alone=plan.nnodes == 1)
         return home
 
-    def _send(self, session: Session, plan: LaunchPlan, tasks: tuple[NodeTask, ...], run: RunDir, workdir: str) -> str:
+    def _send(self, session: Machine, plan: LaunchPlan, tasks: tuple[NodeTask, ...], run: RunDir, workdir: str) -> str:
         """Send the run's folder to the login node; return the path of the batch script there."""
         from orchestrator.backends.remote.given import checkpoint_to_give, give  # noqa: PLC0415 (loads fabric)
         from orchestrator.backends.remote.upload import send_code  # noqa: PLC0415 (loads fabric)
@@ -333,7 +332,7 @@ def _plan_at(plan: LaunchPlan, home: str) -> LaunchPlan:
 
 
 def _tasks_at(
-    run: RunDir, tasks: tuple[NodeTask, ...], home: str, session: Session, settings: SlurmSettings
+    run: RunDir, tasks: tuple[NodeTask, ...], home: str, session: Machine, settings: SlurmSettings
 ) -> tuple[NodeTask, ...]:
     """Return the tasks as they are sent: with `~` as the login node has it, and the run's environment there."""
     from orchestrator.backends.environments import with_environment  # noqa: PLC0415 (only a submit needs it)

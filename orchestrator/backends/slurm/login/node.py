@@ -12,7 +12,7 @@ from orchestrator.transport.address import parse_address
 from orchestrator.transport.pool import ConnectionPool
 
 if TYPE_CHECKING:  # loads fabric
-    from orchestrator.transport.rpc import Session
+    from orchestrator.transport.machine import Machine
 
 TRAVEL_SECONDS: Final = 10.0
 MOST_OUTPUT: Final = 64 << 20
@@ -26,7 +26,7 @@ class LoginNode:
         self.address = parse_address(login)
         self._user: int | None = None
 
-    def session(self) -> Session:
+    def session(self) -> Machine:
         """Return the open session; BackendError where the login node can't be reached."""
         return self.pool.session(self.address, self.workdir)
 

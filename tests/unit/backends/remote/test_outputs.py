@@ -21,7 +21,6 @@ from orchestrator.protocol.outputs import Entry
 from orchestrator.runs.files.checkpoints import not_here
 from orchestrator.runs.reducer import left_outputs
 from orchestrator.runs.store import RunDir
-from orchestrator.transport.address import Address
 from tests.unit.backends.remote.session import LocalSession
 
 LARGE = os.urandom(3 << 20)
@@ -32,7 +31,7 @@ class Machine(LocalSession):
 
     def __init__(self, name: str, calls: int | None = None) -> None:
         super().__init__(calls)
-        self.address = Address(name)
+        self.name = name
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from orchestrator.backends.remote.upload import prepare_node
 from orchestrator.errors import BackendError
 from orchestrator.protocol.reading import MOST_LINES
 from orchestrator.runs.store import RunDir
-from orchestrator.transport.address import Address
 from tests.unit.backends.remote.session import LocalSession
 from tests.unit.specs.test_plan import planned, profile
 
@@ -27,7 +26,7 @@ class SentError(Exception):
 class OldMachine:
     """A machine whose Python can't speak TLS 1.3."""
 
-    address = Address("n1")
+    name = "n1"
 
     def call(self, do: str, *_: Any, **values: Any) -> tuple[dict[str, Any], bytes]:
         if do != "hello":

@@ -1,0 +1,144 @@
+"""Machine: the interface to a computer that carries out orch's requests.
+
+There are three implementations: `LocalMachine` (this process), `orchestrator.transport.rpc.Session` (orch's server on
+another computer, over SSH), and `tests.machines.FakeMachine`. httpx's transports are the model: one small interface
+with an implementation for tests.
+"""
+
+from __future__ import annotations
+
+import io
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from orchestrator.errors import BackendError
+
+CALL_SECONDS: Final = 60.0
+TRAVEL_SECONDS: Final = 10.0  # added to a program's own time limit, for the way there and back
+SLOWEST: Final = 50_000  # bytes a second of a connection that is still worth waiting for
+MOST_BYTES: Final = 1 << 20  # the default limit of the bytes that follow an answer
+MOST_WORDS: Final = 2000  # letters of a machine's own words in an error
+MOST_OUTPUT: Final = 64 << 20  # bytes that a program may print
+HERE: Final = "this machine"  # the name of the computer that this process runs on
+
+Answer = tuple[dict[str, Any], bytes]
+"""The values of an answer, and the bytes that follow them."""
+Sink = Callable[[Any, int], None]
+"""Takes a stream and the number of bytes to read from it."""
+
+
+class Reply(Protocol):
+    """An answer that may not have arrived yet."""
+
+    def wait(self, timeout: float | None = CALL_SECONDS) -> Answer:
+        """Return the answer. Raises BackendError as `Machine.call` does."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """The exit code of a program and the text that it printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Machine(ABC):
+    """A computer that carries out orch's requests.
+
+    A verb is a function of `orchestrator.node.server`; `values` are its arguments. Any thread may call any method.
+    Every method raises BackendError, which begins with the machine's name, if the machine refuses a request. The error
+    is transient if the machine can't be reached or does not answer in time.
+    """
+
+    name: str = HERE
+    is_own: bool = False  # True if no other thread waits for an answer on this connection
+
+    @abstractmethod
+    def ask(
+        self, verb: str, payload: bytes = b"", *, sink: Sink | None = None, most: int = MOST_BYTES, **values: Any
+    ) -> Reply:
+        """Send a request, and return without waiting for its answer. Several requests may be under way.
+
+        sink: takes the answer's bytes as they arrive. It must take all of them and must not raise.
+        most: an answer with more bytes than this ends the conversation.
+        """
+
+    def call(
+        self,
+        verb: str,
+        payload: bytes = b"",
+        *,
+        timeout: float | None = CALL_SECONDS,
+        most: int = MOST_BYTES,
+        **values: Any,
+    ) -> Answer:
+        """Send a request, wait at most `timeout` seconds, and return its answer."""
+        return self.ask(verb, payload, most=most, **values).wait(timeout)
+
+    def bulk(self, count: int) -> AbstractContextManager[Machine]:
+        """Yield the connection to the same machine on which `count` bytes travel fastest."""
+        return nullcontext(self)
+
+    def run(
+        self,
+        argv: Sequence[str],
+        stdin: bytes = b"",
+        *,
+        patience: float,
+        env: Mapping[str, str] | None = None,
+        hide: Sequence[str] = (),
+        keep: Sequence[str] = (),
+    ) -> Output:
+        """Run a program on the machine and return what it printed.
+
+        patience: the program's time limit in seconds. env: variables to set. hide: prefixes of variables that the
+        program must not see; keep: names that stay all the same. Raises a transient BackendError at the time limit.
+        """
+        reply, out = self.call(
+            "run_program", stdin, timeout=patience + TRAVEL_SECONDS, argv=list(argv), patience=patience,
+            env=dict(env or {}), hide=list(hide), keep=list(keep), most=MOST_OUTPUT,
+        )  # fmt: skip
+        if reply["code"] is None:
+            raise BackendError(f"{self.name}: {argv[0]} did not answer for {patience:g} s", transient=True)
+        return Output(reply["code"], out.decode("utf-8", "replace"), reply["err"])
+
+
+class LocalMachine(Machine):
+    """The computer of this process. A request is a function call; a program gets this process's environment."""
+
+    def ask(
+        self, verb: str, payload: bytes = b"", *, sink: Sink | None = None, most: int = MOST_BYTES, **values: Any
+    ) -> Reply:
+        """Carry out the request now."""
+        from orchestrator.node.server.server import answer  # noqa: PLC0415 (`orch status` asks for nothing)
+
+        reply, data = answer({"do": verb, **values}, payload)
+        content = data if isinstance(data, bytes) else data.read()
+        if sink is not None:
+            sink(io.BytesIO(content), len(content))
+            content = b""
+        return Done(self.name, reply, content)
+
+
+@dataclass(frozen=True)
+class Done:
+    """An answer that has arrived."""
+
+    name: str
+    values: dict[str, Any]
+    data: bytes
+
+    def wait(self, timeout: float | None = CALL_SECONDS) -> Answer:
+        """Return the answer. Raises BackendError if the machine refused the request."""
+        check_refusal(self.name, self.values)
+        return self.values, self.data
+
+
+def check_refusal(name: str, values: Mapping[str, Any]) -> None:
+    """Raise BackendError if an answer is a refusal."""
+    if "error" in values:
+        raise BackendError(f"{name}: {values['error'][:MOST_WORDS]}", transient=values.get("transient") is True)

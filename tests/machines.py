@@ -1,0 +1,101 @@
+"""Machines for tests: each answers from a dictionary, refuses, is slow or unresponsive, has a full disk, or is dead."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from orchestrator.errors import BackendError
+from orchestrator.transport.address import Address
+from orchestrator.transport.machine import CALL_SECONDS, LocalMachine, Machine, Reply
+
+Said = Mapping[str, Any] | tuple[Mapping[str, Any], bytes] | Exception
+Told = Said | Callable[..., Said]
+"""An answer, an error to raise, or a function of the request's values that returns either."""
+
+
+class Health(StrEnum):
+    """How a machine carries out its requests."""
+
+    WELL = "well"
+    DEAD = "dead"  # its connection breaks at the next request
+    HUNG = "hung"  # it answers nothing, until somebody stops waiting or `wake` is set
+    FULL = "full"  # whatever writes a file is refused
+    SLOW = "slow"  # it answers each request when `wake` is set
+
+
+WRITES = frozenset({"write_file", "unpack", "start_agent", "prepare_array_run", "adopt_wheel", "install_environment"})
+
+
+@dataclass
+class FakeMachine(Machine):
+    """A machine with these answers, by verb. Without an answer of its own a verb is carried out by this process."""
+
+    name: str = "n1"
+    answers: dict[str, Told] = field(default_factory=dict)
+    health: Health = Health.WELL
+    left: int | None = None  # requests until the connection breaks; None: it does not
+    asked: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    wake: threading.Event = field(default_factory=threading.Event)
+
+    def ask(self, verb: str, payload: bytes = b"", *, sink: Any = None, most: int = 0, **values: Any) -> Reply:
+        self.asked.append((verb, values))
+        return Asked(self, verb, payload, sink, values)
+
+    def verbs(self) -> list[str]:
+        """Return the verbs of all requests, in their order."""
+        return [verb for verb, _ in self.asked]
+
+
+@dataclass
+class Asked:
+    """A request that is carried out when somebody waits for its answer."""
+
+    machine: FakeMachine
+    verb: str
+    payload: bytes
+    sink: Any
+    values: dict[str, Any]
+
+    def wait(self, timeout: float | None = CALL_SECONDS) -> tuple[dict[str, Any], bytes]:
+        machine = self.machine
+        if machine.left is not None:
+            machine.left -= 1
+        if machine.health is Health.DEAD or (machine.left is not None and machine.left < 0):
+            raise BackendError(f"{machine.name}: the connection was closed", transient=True)
+        if machine.health is Health.HUNG or (machine.health is Health.SLOW and not machine.wake.wait(timeout)):
+            machine.wake.wait(timeout if machine.health is Health.HUNG else 0)
+            raise BackendError(f"{machine.name}: no answer within {timeout:g} s", transient=True)
+        if machine.health is Health.FULL and self.verb in WRITES:
+            raise BackendError(f"{machine.name}: {os.strerror(errno.ENOSPC)}")
+        return self._answer()
+
+    def _answer(self) -> tuple[dict[str, Any], bytes]:
+        told = self.machine.answers.get(self.verb)
+        if told is None:
+            here = LocalMachine()
+            here.name = self.machine.name
+            return here.ask(self.verb, self.payload, sink=self.sink, **self.values).wait()
+        said = told(**self.values) if callable(told) else told
+        if isinstance(said, Exception):
+            raise said
+        values, data = said if isinstance(said, tuple) else (said, b"")
+        return dict(values), data
+
+
+class FakePool:
+    """A connection pool with these machines; every other machine can't be reached."""
+
+    def __init__(self, *machines: Machine) -> None:
+        self.machines = {each.name: each for each in machines}
+        self.opening: set[str] = set()
+
+    def session(self, address: Address, workdir: str) -> Machine:
+        if address.host not in self.machines:
+            raise BackendError(f"{address.host}: timed out", f"try: {address.ssh_command}", transient=True)
+        return self.machines[address.host]
