@@ -7,7 +7,7 @@ from importlib import import_module
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Final
 
-from orchestrator.backends.base import Backend, Scheduler
+from orchestrator.backends.base import Backend
 from orchestrator.errors import UsageError
 
 if TYPE_CHECKING:
@@ -51,11 +51,3 @@ def backend(kind: str) -> Backend:
 def backend_of(profile: AnyProfile) -> Backend:
     """Return the backend for a profile; UsageError where this version has none."""
     return backend(kind_of(dict(profile)))
-
-
-def scheduler(kind: str) -> Scheduler:
-    """Return the same backend as what it is besides, where it has a queue of its own; UsageError where it has none."""
-    found = backend(kind)
-    if not isinstance(found, Scheduler):
-        raise UsageError(f"profiles of kind {kind} have no batch script")
-    return found

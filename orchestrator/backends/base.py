@@ -1,15 +1,15 @@
-"""What a backend does: a base class with what most of them don't do, and what only some can do besides."""
+"""The contract of a backend: it starts, watches and ends runs on the machines of one kind of profile."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import asdict, dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
-from orchestrator.errors import BackendError, UsageError
+from orchestrator.errors import UsageError
 
 if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from pathlib import Path
@@ -25,15 +25,7 @@ if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from orchestrator.runs.store import RunDir
     from orchestrator.specs.plan import LaunchPlan, Place
     from orchestrator.specs.profile import AnyProfile
-
-
-class HandleState(StrEnum):
-    """How far a start has come, in a run's `handle.json`; the words are on disk."""
-
-    INTENT = "intent"
-    """Agents may have been started; not all of them are known."""
-    SUBMITTED = "submitted"
-    """Every agent was started, or the job was taken by its scheduler."""
+    from orchestrator.transport.pool import ConnectionPool
 
 
 @dataclass(frozen=True)
@@ -117,230 +109,85 @@ Judge = Callable[[str, bool], Ruling | None]
 """The ruling on a run, by its id and whether one of its agents lives; None for a run that may be going on."""
 
 
+@dataclass(frozen=True)
+class Sight:
+    """All that a backend sees of a run at one moment."""
+
+    alive: Mapping[int, bool | None] = field(default_factory=dict)
+    """Whether each node's agent lives; None if that is unknown now. A node is missing before its agent was started."""
+    hosts: tuple[str, ...] = ()
+    """The names of the nodes' machines in the present start; empty if they are those of the plan."""
+    unreachable: Mapping[int, Unreachable] = field(default_factory=dict)
+    """The nodes whose machines could not be reached at the last look, since when, and why."""
+    other_machine: str = ""
+    """The machine on which the run was started, if it is not this one and its processes can't be seen from here."""
+    job: str | None = None
+    """The number of the run's job, if a scheduler has given it one."""
+    scheduler: SchedulerStatus | None = None
+    """What the scheduler reports; None if the backend has no scheduler."""
+
+
+class Turn(Protocol):
+    """A run's place in a queue of orch's own. Every method raises BackendError if a machine is out of reach."""
+
+    def join(self) -> bool:
+        """Enter the queue, or keep the place there; return True if the run's turn has come."""
+
+    def renew(self) -> None:
+        """Report that the run still waits."""
+
+    def leave(self) -> None:
+        """Give the place up."""
+
+
 class Backend(ABC):
-    """Starts a plan's agents, tells which live, ends them, and proves that nothing is left."""
+    """Starts, watches and ends runs. A new backend implements the abstract methods; every other method has a default.
 
-    collects: ClassVar[bool] = False
-    """Is there something to bring back, before a run that has ended gets its verdict?"""
+    One instance serves all runs of a kind in this process, from any thread. What a backend knows of a run is in the
+    run's folder, because the process that watches a run is seldom the process that started it.
 
-    def awaited(self) -> list[str]:
-        """Return the machines whose first answer is awaited at this moment."""
-        return []
+    - **Repeats.** Every method may be called again, by this process or another, after a call that was killed half way.
+      A start must not start an agent twice, and whatever ends something must accept that it has ended.
+    - **Recorded before it is done.** `submit` writes `handle.json` (state: intent) before anything can be started, and
+      again (state: submitted) when everything was. Without a handle, nothing of the run exists on any machine.
+    - **Gone.** An agent counts as gone (`False`) only if somebody has seen that it is gone and all that it wrote is in
+      the run's folder. A machine that does not answer makes it unknown (`None`), never gone.
+    - **Blocking.** `look` and `place` are quick: commands such as `orch status` call `look` for hundreds of runs.
+      `wait` blocks for at most its time-out. All other methods may take as long as the machines take.
+    - **Errors.** A method raises BackendError (transient if the same call may succeed later) if a machine or scheduler
+      refuses or can't be reached, and UsageError if the profile asks for what the backend can't do.
+    """
+
+    pool: ConnectionPool | None = None
+    """The connections to other machines; None if the backend needs none. A process that has them follows its runs."""
+    is_remote: bool = False
+    """True if the run's folder lies on other machines, so that its files are copied here and fetched after the end."""
+    relaunches: ClassVar[bool] = False
+    """True if the supervisor starts the agents again after a machine was lost."""
+    takes_sweeps: ClassVar[bool] = False
+    """True if `submit_all` submits all points of a sweep at once."""
 
     # -- starting
 
     @abstractmethod
     def place(self, run: RunDir, workdir: str | None, python: str | None) -> Place:
-        """Return where the run will live; UsageError when that folder can't be used."""
+        """Return where the run's files will be. Raises UsageError if that folder can't be used."""
 
-    def shared_folder(self, launch: LaunchPlan) -> str | None:
-        """Return where the run directory itself has to lie, because a job's nodes write to it; None: it may stay."""
-        return None
+    def completed(self, launch: LaunchPlan, *, by_shell: bool = False) -> LaunchPlan:
+        """Return the plan with the values that only the scheduler knows of its machines.
 
-    def filled_in(self, launch: LaunchPlan) -> LaunchPlan:
-        """Return the plan with the options that the caller's shell sets for a submit. No other machine is contacted."""
-        return launch
-
-    def completed(self, launch: LaunchPlan) -> LaunchPlan:
-        """Return the plan with what only the scheduler knows of its machines; itself where that is nothing."""
+        by_shell: also with the options that variables of this shell set for a submit.
+        """
         return launch
 
     @abstractmethod
     def submit(self, plan: LaunchPlan, tasks: tuple[NodeTask, ...], run: RunDir) -> None:
-        """Start one agent per node by the plan's own commands, and return; BackendError names the node."""
+        """Start one agent for each node, by the plan's own commands, and return.
 
-    def would_take(self, launch: LaunchPlan) -> CheckResult:
-        """Ask the scheduler whether it would take the plan, without a submit; UsageError where there is none."""
-        name, kind = launch.profile["name"], launch.profile["kind"]
-        raise UsageError(f"--check asks Slurm, and {name} is a profile of kind {kind}")
-
-    # -- looking
-
-    @abstractmethod
-    def alive(self, run: RunDir) -> Mapping[int, bool | None]:
-        """Tell for each node that has an agent whether it lives; None where it can't be told now."""
-
-    def other_machine(self, run: RunDir) -> str:
-        """Return the machine whose processes the run's are, where that is another one and can't be asked; else ""."""
-        return ""
-
-    def unreachable_nodes(self, run: RunDir) -> Mapping[int, Unreachable]:
-        """Return the nodes whose machines nobody could reach when they were asked last."""
-        return {}
-
-    def hosts(self, run: RunDir) -> list[str] | None:
-        """Return what the nodes' machines are called now, where that can differ from the plan; else None."""
-        return None
-
-    def slurm_job(self, run: RunDir) -> str | None:
-        """Return the number of the run's Slurm job, once it has one; None for runs that are none."""
-        return None
-
-    @abstractmethod
-    def wait(self, run: RunDir, timeout: float) -> None:
-        """Return when something of the run has changed, or after `timeout` seconds."""
-
-    def bringing_logs(self, run: RunDir, selection: Selection) -> AbstractContextManager[None]:
-        """Have the chosen logs grow here as they do on their nodes, while it lasts.
-
-        Where the nodes write to the run directory itself they do so anyway.
-        """
-        return nullcontext()
-
-    @abstractmethod
-    def reach(self, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
-        """Return what to start here for the command to run on a node, at this terminal if there is one.
-
-        BackendError where the node is not the run's any more.
+        Raises BackendError, which names the node, if an agent can't be started; PlacesTakenError if the run has been
+        put into a queue of orch's own.
         """
 
-    @abstractmethod
-    def stage_replay(self, run: RunDir, node: int, name: str, checkpoint: Path | None, order: Order) -> list[str]:
-        """Put what a replay needs into a folder of this name on the node; return what is to be started there."""
-
-    # -- ending
-
-    @abstractmethod
-    def cancel(self, run: RunDir) -> None:
-        """Pass the recorded cancel on to every agent."""
-
-    @abstractmethod
-    def clean_up(self, run: RunDir) -> list[NodeProof]:
-        """End whatever is left of the run on its nodes, agents included, and prove it for each node."""
-
-    def collect(self, run: RunDir) -> None:
-        """Bring back what is still on the nodes of a run that has ended, and leave nothing of it there.
-
-        Where the nodes write to the run directory itself there is nothing elsewhere.
-        """
-        return
-
-    def bring_outputs(self, run: RunDir) -> None:
-        """Bring the outputs that are still on the nodes, whatever their size; once it has ended, nothing stays there.
-
-        Where the nodes write to the run directory itself they are here. BackendError where a machine is out of reach.
-        """
-        return
-
-    # -- a profile's machines
-
-    def doctor(self, profile: AnyProfile, *, on_node: bool) -> list[Check]:
-        """Check every machine of a profile, or its scheduler; with `on_node`, also by a short job of its own."""
-        raise UsageError("doctor needs an ssh or slurm profile", f"this one is of kind {profile.kind}: -p PROFILE")
-
-    def holdings(self, profile: AnyProfile) -> list[dict[str, Any]]:
-        """List what a profile's machines have, and who holds it; of a scheduler, its partitions."""
-        raise UsageError("nodes needs an ssh or slurm profile", f"this one is of kind {profile.kind}: -p PROFILE")
-
-    def collect_garbage(self, profile: AnyProfile, judge: Judge, *, dry_run: bool) -> list[Finding]:
-        """Find what runs have left on a profile's machines, and end what the judge says is to end."""
-        raise UsageError(
-            "gc --profile needs an ssh profile", f"this one is of kind {profile.kind}: leave --profile out"
-        )
-
-
-class Connecting(ABC):
-    """A backend that reaches its machines over connections: the process that starts a run can follow it by these."""
-
-    @abstractmethod
-    def prepare_connections(self) -> None:
-        """Load what the first connection needs, while nobody waits for it yet."""
-
-
-class Relauncher(ABC):
-    """A backend whose runs the supervisor starts again, after a node was lost."""
-
-    @abstractmethod
-    def relaunch(self, run: RunDir, again: Relaunch) -> None:
-        """See the start through that has been decided on; what of it is done already is not done twice."""
-
-    @abstractmethod
-    def reserves(self, run: RunDir) -> Reserves:
-        """Return what the run's profile has for the loss of a machine."""
-
-
-class Turn(Protocol):
-    """A run's place in a queue of orch's own; what needs machines raises BackendError where one is out of reach."""
-
-    def join(self) -> bool: ...
-    def renew(self) -> None: ...
-    def leave(self) -> None: ...
-
-
-class Queueing(ABC):
-    """A backend whose runs wait in a queue of orch's own while others hold what they need: the supervisor starts them.
-
-    `submit` raises PlacesTakenError for a run that has been put into that queue.
-    """
-
-    @abstractmethod
-    def _turn(self, run: RunDir) -> Turn | None:
-        """Return the run's place in the queue; None for one that is in none."""
-
-    def may_start(self, run: RunDir) -> bool:
-        """Tell whether the run's turn has come, and keep its place; never while a machine is out of reach.
-
-        True of one that is in no queue, and of a start that was cut off, which goes on or gives back what it holds.
-        """
-        turn = self._turn(run)
-        if turn is None or (run.path / "handle.json").exists():
-            return True
-        try:
-            return turn.join()
-        except BackendError:
-            return False
-
-    def keep_place(self, run: RunDir) -> None:
-        """Say that the run still waits, while it is being started."""
-        if (turn := self._turn(run)) is not None:
-            with suppress(BackendError):
-                turn.renew()
-
-    def _leave_queue(self, run: RunDir) -> None:
-        if (turn := self._turn(run)) is not None:
-            turn.leave()
-
-
-class Scheduler(ABC):
-    """A backend with a queue of its own: it tells whether a job waits, may go on, and how it ended."""
-
-    @abstractmethod
-    def scheduler_status(self, run: RunDir) -> SchedulerStatus:
-        """Return what the scheduler says of the run's job now; never an error."""
-
-    @abstractmethod
-    def has_ended(self, run: RunDir) -> bool:
-        """Tell whether the scheduler itself says that the run's job is over; False where it can't be asked."""
-
-    @abstractmethod
-    def waiting_for(self, runs: Sequence[RunDir], *, succeeds: bool) -> str | None:
-        """Return the condition under which a job waits for those of these runs; None where one of them isn't known."""
-
-    @abstractmethod
-    def used(self, run: RunDir) -> JobUse | None:
-        """Return what the run's job was given, and what of it was used; None where it isn't known, or BackendError."""
-
-    def excess(self, run: RunDir) -> str:
-        """Return what the run asks for that its queue never gives, in numbers; empty where nothing is known to."""
-        return ""
-
-    def unsaid(self, run: RunDir) -> str:
-        """Return what the run's profile should say, and doesn't, in a sentence; empty where it says all."""
-        return ""
-
-    @abstractmethod
-    def script(self, launch: LaunchPlan) -> str:
-        """Return the batch script that a submit of this plan hands over."""
-
-
-class BatchSubmitter(ABC):
-    """A backend that takes all points of a sweep in one submission."""
-
-    @abstractmethod
-    def check_alike(self, plans: Sequence[LaunchPlan]) -> None:
-        """Raise UsageError where the points differ in what they would ask for."""
-
-    @abstractmethod
     def submit_all(
         self,
         plans: Sequence[LaunchPlan],
@@ -349,8 +196,116 @@ class BatchSubmitter(ABC):
         folder: Path,
         parallel: int | None,
     ) -> None:
-        """Start all runs, at most so many at a time; `folder` is what they share, named after the sweep."""
+        """Submit all points of a sweep at once, of which at most `parallel` run at a time.
+
+        `folder` is what the runs share; it is named after the sweep.
+        """
+        raise NotImplementedError
+
+    def check_alike(self, plans: Sequence[LaunchPlan]) -> None:
+        """Raise UsageError if these plans can't be one submission."""
+
+    def relaunch(self, run: RunDir, again: Relaunch) -> None:
+        """Complete the start that has been decided on, in the background; work that was done before stays done."""
+        raise NotImplementedError
+
+    def reserves(self, run: RunDir) -> Reserves | None:
+        """Return what the run's profile has for the loss of a machine; None if the supervisor starts nothing again."""
+        return None
+
+    def turn(self, run: RunDir) -> Turn | None:
+        """Return the run's place in a queue of orch's own; None if it has none."""
+        return None
+
+    # -- looking
 
     @abstractmethod
+    def look(self, run: RunDir, *, recorded: bool = False) -> Sight:
+        """Return what can be seen of the run now.
+
+        recorded: the run has ended, so return only what its folder tells (hosts and job), and ask nobody.
+        """
+
+    @abstractmethod
+    def wait(self, run: RunDir, timeout: float) -> None:
+        """Return when something of the run has changed, or after `timeout` seconds."""
+
+    def bringing_logs(self, run: RunDir, selection: Selection) -> AbstractContextManager[None]:
+        """While the context lasts, copy the chosen logs here as they grow. The default copies nothing."""
+        return nullcontext()
+
+    @abstractmethod
+    def reach(self, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
+        """Return the argv that, started here, runs a command on a node; `terminal` gives the command this terminal.
+
+        Raises BackendError if the node does not belong to the run any more.
+        """
+
+    @abstractmethod
+    def stage_replay(self, run: RunDir, node: int, name: str, checkpoint: Path | None, order: Order) -> list[str]:
+        """Put the files of a replay into a folder of this name on the node; return the argv to start there."""
+
+    # -- ending
+
+    @abstractmethod
+    def cancel(self, run: RunDir) -> None:
+        """Pass the recorded cancel on to every agent, or take the run's job out of its queue."""
+
     def cancel_waiting(self, runs: Sequence[RunDir]) -> None:
-        """Take those of the runs out of the queue that have not begun."""
+        """Take those of the runs out of the scheduler's queue that have not begun, with as few calls as possible."""
+
+    @abstractmethod
+    def clean_up(self, run: RunDir) -> list[NodeProof]:
+        """End whatever is left of the run on its nodes, agents included, and return a proof for each node."""
+
+    def collect(self, run: RunDir) -> None:
+        """Fetch what is still on the nodes of a run that has ended, then remove its folders there."""
+
+    def bring_outputs(self, run: RunDir) -> None:
+        """Fetch the outputs that are still on the nodes, whatever their size. Of an ended run nothing stays there.
+
+        Raises BackendError if a machine is out of reach.
+        """
+
+    # -- a scheduler's own
+
+    def script(self, launch: LaunchPlan) -> str:
+        """Return the batch script that a submit of this plan hands to the scheduler; "" without a scheduler."""
+        return ""
+
+    def would_take(self, launch: LaunchPlan) -> CheckResult:
+        """Ask the scheduler, without a submit, if it would take the plan. Raises UsageError without a scheduler."""
+        name, kind = launch.profile["name"], launch.profile["kind"]
+        raise UsageError(f"--check asks a scheduler, and {name} is a profile of kind {kind}, which has none")
+
+    def waiting_for(self, runs: Sequence[RunDir], *, succeeds: bool) -> str | None:
+        """Return the condition that makes a job wait for these runs; None if the scheduler does not know them all."""
+        return None
+
+    def used(self, run: RunDir) -> JobUse | None:
+        """Return what the scheduler gave the run's job and what the job used of it; None if that is unknown."""
+        return None
+
+    def unsaid(self, run: RunDir) -> str:
+        """Return a sentence about what the run's profile leaves open and should say; "" if nothing."""
+        return ""
+
+    def excess(self, run: RunDir) -> str:
+        """Return, in numbers, what the run asks for that its queue never gives; "" if nothing is known."""
+        return ""
+
+    # -- a profile's machines
+
+    def doctor(self, profile: AnyProfile, *, on_node: bool) -> list[Check]:
+        """Check every machine of a profile, or its scheduler; with `on_node`, also by a short job on a node."""
+        raise UsageError(f"doctor has no checks for profiles of kind {profile.kind}")
+
+    def holdings(self, profile: AnyProfile) -> list[dict[str, Any]]:
+        """List what a profile's machines have, and who holds it; of a scheduler, its partitions."""
+        raise UsageError("nodes needs an ssh or slurm profile", f"this one is of kind {profile.kind}: -p PROFILE")
+
+    def collect_garbage(self, profile: AnyProfile, judge: Judge, *, dry_run: bool) -> list[Finding]:
+        """List what runs have left on a profile's machines, and remove what the judge rules is to be removed."""
+        raise UsageError(
+            "gc --profile needs an ssh profile", f"this one is of kind {profile.kind}: leave --profile out"
+        )

@@ -9,12 +9,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.backends.base import Backend, Check, HandleState, NodeProof, Queueing, Turn
+from orchestrator.backends.base import Backend, Check, NodeProof, Sight, Turn
 from orchestrator.errors import BackendError, StoreError
 from orchestrator.node.system.private import users_umask
 from orchestrator.node.system.processes import Process, identify, is_alive, send_signal, wait_gone
+from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir, write_durably
-from orchestrator.transport.machine import LocalMachine
 
 if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from pathlib import Path
@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # `orch status` must not wait for pydantic
 NOBODY = Process(0, 0)  # an agent that was started, and of which is not known which process it is
 
 
-class LocalBackend(Backend, Queueing):
+class LocalBackend(Backend):
     """Agents as detached processes of this user on this machine.
 
     They are not started again: what takes this machine's agents down takes the supervisor down too.
@@ -51,12 +51,13 @@ class LocalBackend(Backend, Queueing):
 
         if plan.job["environment"] is not None:
             from orchestrator.backends.environments import with_environment  # noqa: PLC0415 (most jobs have none)
+            from orchestrator.transport.machine import LocalMachine  # noqa: PLC0415 (as above)
 
             tasks = with_environment(run, tasks, {0: LocalMachine()}, str(run.path.parent.parent))
         began = (run.path / "handle.json").exists()
         with leased_here(run, plan.profile, tasks, began=began) as (told, places):
             self._start_all(plan, told, places, run)
-        self._leave_queue(run)
+        _leave_queue(self.turn(run))
 
     def _start_all(
         self, plan: LaunchPlan, tasks: tuple[NodeTask, ...], places: Mapping[int, Sequence[int]], run: RunDir
@@ -70,14 +71,15 @@ class LocalBackend(Backend, Queueing):
             path = run.node(task.node_rank) / "task.json"
             write_durably(path, task_json(task), private=True)
         host = os.uname().nodename
-        run.write("handle.json", {"state": HandleState.INTENT, "host": host, "agents": {}})
+        run.write("handle.json", {"state": HandleStatus.INTENT, "host": host, "agents": {}})
         agents = {}
         for task, command in zip(tasks, plan.commands, strict=True):
             process = _start(command, run, task, plan, places.get(task.node_rank, ()))
             agents[str(task.node_rank)] = {"pid": process.pid, "started": process.started}
-        run.write("handle.json", {"state": HandleState.SUBMITTED, "host": host, "agents": agents})
+        run.write("handle.json", {"state": HandleStatus.SUBMITTED, "host": host, "agents": agents})
 
-    def _turn(self, run: RunDir) -> Turn | None:
+    def turn(self, run: RunDir) -> Turn | None:
+        """Return the run's place among the runs that wait for this machine's GPUs."""
         from orchestrator.backends.local_places import waiting_here  # noqa: PLC0415 (`orch status` does without)
 
         return waiting_here(run)
@@ -88,25 +90,19 @@ class LocalBackend(Backend, Queueing):
 
         return examine(profile)
 
-    def alive(self, run: RunDir) -> Mapping[int, bool | None]:
-        """Look at each recorded agent's pid and start time; on another machine those numbers are somebody else's."""
+    def look(self, run: RunDir, *, recorded: bool = False) -> Sight:
+        """Look at each recorded agent's pid and start time. On another machine these belong to other processes."""
+        if recorded:
+            return Sight()
         agents = _agents(run)
-        if self.other_machine(run):
-            return dict.fromkeys(agents)
-        return {node: is_alive(process) for node, process in agents.items()}
-
-    def other_machine(self, run: RunDir) -> str:
-        """Return the machine on which the run was started, by its handle, where the state folder is a shared one."""
-        try:
-            host = (run.read("handle.json") or {}).get("host")
-        except StoreError:  # damaged: a run of this machine's, as nearly all are
-            return ""
-        return host if isinstance(host, str) and host != os.uname().nodename else ""
+        if other := _other_machine(run):
+            return Sight(dict.fromkeys(agents), other_machine=other)
+        return Sight({node: is_alive(process) for node, process in agents.items()})
 
     def wait(self, run: RunDir, timeout: float) -> None:
         """Wait on the pidfd of the first agent that lives; where none does, there is nothing but time to wait on."""
         living = [process for process in _agents(run).values() if is_alive(process)]
-        if living and not self.other_machine(run):
+        if living and not _other_machine(run):
             wait_gone(living[:1], timeout)
         else:
             time.sleep(timeout)  # agents of another machine, or not started yet: no pidfd to wait on
@@ -116,7 +112,7 @@ class LocalBackend(Backend, Queueing):
 
         On another machine than theirs the supervisor there finds it.
         """
-        if self.other_machine(run):
+        if _other_machine(run):
             return
         for process in _agents(run).values():
             send_signal(process, signal.SIGTERM)
@@ -135,9 +131,9 @@ class LocalBackend(Backend, Queueing):
         """Send KILL to the agents that are left and to everything that carries the run's mark."""
         from orchestrator.node.server.machine import end_run  # noqa: PLC0415 (`orch status` ends nothing)
 
-        if host := self.other_machine(run):
+        if host := _other_machine(run):
             return [NodeProof(0, host, 0, is_unreachable=True)]
-        self._leave_queue(run)
+        _leave_queue(self.turn(run))
         folders = [str(folder) for folder in (run.path / "nodes").glob("*")]
         ended, survivors = end_run(run.run_id, list(_agents(run).values()), folders)
         return [NodeProof(0, os.uname().nodename, ended, tuple(survivors))]
@@ -171,6 +167,20 @@ def _start(command: tuple[str, ...], run: RunDir, task: NodeTask, plan: LaunchPl
     found = identify(child.pid)
     child.returncode = 0  # it outlives this process on purpose; nobody waits for it here
     return found or Process(child.pid, 0)
+
+
+def _other_machine(run: RunDir) -> str:
+    """Return the machine on which the run was started if it is not this one: the state folder may be shared."""
+    try:
+        host = (run.read("handle.json") or {}).get("host")
+    except StoreError:  # damaged: nearly all runs were started on this machine
+        return ""
+    return host if isinstance(host, str) and host != os.uname().nodename else ""
+
+
+def _leave_queue(turn: Turn | None) -> None:
+    if turn is not None:
+        turn.leave()
 
 
 def _agents(run: RunDir) -> dict[int, Process]:

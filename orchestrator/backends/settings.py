@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final
 
 from orchestrator.runs.store import RunDir
-from orchestrator.transport.address import Address
-from orchestrator.transport.machine import HERE
+from orchestrator.transport.address import HERE, Address
 
 WORKDIR: Final = "~/.orch"
 CACHE_DAYS: Final = 30  # for so long what nothing uses stays in a cache

@@ -51,7 +51,8 @@ def _watch(kind: str, elsewhere: Elsewhere, over: threading.Event) -> None:
 
     before, named = frozenset[str](), set[str]()
     while not over.wait(PATIENCE):
-        awaited = elsewhere.awaited.union(backend(kind).awaited())
+        pool = backend(kind).pool
+        awaited = elsewhere.awaited.union(pool.opening if pool is not None else ())
         if slow := (awaited & before) - named:
             named |= slow
             say(f"waiting for an answer of {in_words(sorted(slow))}")

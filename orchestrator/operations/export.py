@@ -179,7 +179,7 @@ def where_its_code_is(run: RunDir, task: NodeTask) -> tuple[NodeTask, list[str]]
     Once a run has ended, its folders on other machines are gone: its code is sent from the record into a new one.
     """
     machine = backend(run.record().kind)
-    if not machine.collects or not state_of(run).is_final:
+    if not machine.is_remote or not state_of(run).is_final:
         return task, []
     folder = f"~/{run.run_id}"
     moved = dataclasses.replace(

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final
 
 from orchestrator.backends import backend
-from orchestrator.backends.base import BatchSubmitter
 from orchestrator.errors import EXIT_CANCELLED, EXIT_NOT_FINISHED, EXIT_RUN_FAILED, StoreError
 from orchestrator.operations import runs as operations
 from orchestrator.operations.runs import POLL_SECONDS, Cancelled
@@ -73,8 +72,6 @@ def cancel_all(root: Path, runs: Sequence[RunDir], *, now: bool) -> list[Cancell
     left = [run for run in live if not queue.drop(run, dependencies.CANCELLED)]
     kinds = {run.run_id: run.record().kind for run in left}
     for kind in set(kinds.values()):
-        machine = backend(kind)
-        if isinstance(machine, BatchSubmitter):
-            machine.cancel_waiting([run for run in left if kinds[run.run_id] == kind])
+        backend(kind).cancel_waiting([run for run in left if kinds[run.run_id] == kind])
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return list(pool.map(lambda run: operations.cancel(root, run, now=now), live))

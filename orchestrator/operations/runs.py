@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends import backend
-from orchestrator.backends.base import NodeProof, Scheduler
+from orchestrator.backends.base import NodeProof
 from orchestrator.errors import (
     EXIT_CANCELLED,
     EXIT_NOT_FINISHED,
@@ -161,10 +161,10 @@ def cancel(root: Path, run: RunDir, *, now: bool) -> Cancelled:
         raise problem  # nothing has been started that could be ended
     if problem is not None or not queue.drop(run, dependencies.CANCELLED):
         machine.cancel(run)
-        # A job that had not begun has nothing to save.
-        if not (isinstance(machine, Scheduler) and machine.has_ended(run)):
+        scheduler = machine.look(run).scheduler
+        if scheduler is None or scheduler.phase != "ended":  # a job that had not begun has nothing to save
             wait(run, timeout=(0.0 if now else record.grace) + CANCEL_MARGIN)
-    if host := machine.other_machine(run):
+    if host := machine.look(run).other_machine:
         _wait_for_verdict_of(host, run)
         return Cancelled(state_of(run))
     proofs = machine.clean_up(run)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from orchestrator.backends import backend
-from orchestrator.backends.base import Scheduler
 from orchestrator.errors import OrchError
 from orchestrator.operations.runs import record_of
 from orchestrator.runs.job_use import JobUse
@@ -86,8 +85,7 @@ def usage_of(runs: Iterable[RunDir]) -> dict[str, Used]:
 
 def job_use(run: RunDir) -> JobUse | None:
     """Return what the scheduler has measured of a run's job; None where it has none. BackendError."""
-    machine = backend(run.record().kind)
-    return machine.used(run) if isinstance(machine, Scheduler) else None
+    return backend(run.record().kind).used(run)
 
 
 def used_by(run: RunDir, now: float) -> Used:

@@ -371,8 +371,7 @@ def shown_plan(root: Path, prepared: Prepared, *, asks: bool = False) -> LaunchP
     reaches_out = bool(launch.profile.get("login")) and not asks
     if reaches_out:
         return launch
-    machine = backend_of(prepared.profile)
-    return machine.filled_in(machine.completed(launch))
+    return backend_of(prepared.profile).completed(launch, by_shell=True)
 
 
 def _place(run: RunDir, profile: AnyProfile, interpreter: Interpreter | None) -> Place:

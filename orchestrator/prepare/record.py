@@ -32,7 +32,7 @@ def record_run(
 ) -> RunDir:
     """Make the run known, with its plan and its place in a sweep. One that can't be leaves no trace."""
     place = {"sweep": point.to_json()} if point is not None else {}
-    folder = backend(kind_of(launch.profile)).shared_folder(launch)
+    folder = None if backend(kind_of(launch.profile)).is_remote else launch.tasks[0].run_dir
     run = create_run(root, launch.run_id, {**_record(prepared, launch), **place}, folder, indexed=indexed)
     try:
         watch(root, run, notify_entries(launch.job), prepared.hidden)

@@ -14,13 +14,12 @@ import os
 import select
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from orchestrator.backends import backend, kind_of
-from orchestrator.backends.base import Connecting
 from orchestrator.errors import BackendError, OrchError, PlacesTakenError, StoreError, UsageError
 from orchestrator.node.system.processes import identify
 from orchestrator.protocol.json_text import parse_json
@@ -98,8 +97,8 @@ def start_what_is_asked_for(kind: str) -> None:
     What is needed for it is loaded while the submit still plans. One that ends without a request wanted nothing.
     """
     machine = backend(kind)
-    if isinstance(machine, Connecting):
-        machine.prepare_connections()
+    if machine.pool is not None:
+        machine.pool.prepare()
     with socket.socket(fileno=os.dup(STDIN)) as submit:
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, STDIN)
@@ -108,7 +107,7 @@ def start_what_is_asked_for(kind: str) -> None:
             asked = lines.readline()
         if not asked.endswith(b"\n"):
             return
-        with _watched(submit, machine.awaited):
+        with _watched(submit, machine.pool.opening if machine.pool is not None else ()):
             answer = _start(parse_json(asked))
         if _tell(submit, answer) and answer.get("refused") not in (None, PlacesTakenError.__name__):
             with contextlib.suppress(ConnectionError):  # it was killed before it had read that
@@ -140,7 +139,7 @@ def _tell(submit: socket.socket, words: Mapping[str, Any]) -> bool:
 
 
 @contextlib.contextmanager
-def _watched(submit: socket.socket, awaited: Callable[[], list[str]]) -> Iterator[None]:
+def _watched(submit: socket.socket, awaited: Collection[str]) -> Iterator[None]:
     """While it lasts, tell the submit each second who is awaited; begin anew where the submit is gone."""
     is_over, ended = os.pipe()
     looks = select.poll()
@@ -150,7 +149,7 @@ def _watched(submit: socket.socket, awaited: Callable[[], list[str]]) -> Iterato
     def watch() -> None:
         submit.settimeout(LOOK_SECONDS)
         while is_over not in (ready := dict(looks.poll(1000 * LOOK_SECONDS))):
-            if ready or not _tell(submit, {"awaited": awaited()}):  # it says nothing more: it is gone
+            if ready or not _tell(submit, {"awaited": sorted(awaited)}):  # it says nothing more: it is gone
                 begin_again()
 
     watcher = threading.Thread(target=watch, daemon=True)

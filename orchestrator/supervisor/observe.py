@@ -9,11 +9,10 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import Final
 
 from orchestrator.backends import backend
-from orchestrator.backends.base import Backend, Relauncher, Scheduler
+from orchestrator.backends.base import Sight
 from orchestrator.errors import StoreError
 from orchestrator.node.system.processes import Process, is_alive
 from orchestrator.protocol.events import EventKind
@@ -42,6 +41,7 @@ class Evidence:
     relaunches: bool = False  # may the supervisor start the agents anew?
     unreachable: Mapping[int, Unreachable] = field(default_factory=dict)  # by node
     other_machine: str = ""  # where the run was started, if not here: of its processes nothing is known
+    job: str | None = None  # the number of its job, if a scheduler has given it one
 
 
 @dataclass(frozen=True)
@@ -58,31 +58,28 @@ class Observation:
     wait: Wait | None = None  # what a job in its scheduler's queue waits for, as far as other runs go
 
 
-def gather(
-    run: RunDir, record: RunRecord, alive: Mapping[int, bool | None] | None = None, known: FileCache | None = None
-) -> Evidence:
-    """Return what the run's state follows from now; `alive` is asked of the backend where it is not given."""
+def gather(run: RunDir, record: RunRecord, known: FileCache | None = None) -> Evidence:
+    """Return what the run's state follows from now."""
     machine, cache = backend(record.kind), known or FileCache()
-    scheduler = asked.scheduler_status(run) if (asked := as_scheduler(record.kind)) is not None else None
-    if alive is None:
-        alive = machine.alive(run) if scheduler is None else scheduler.alive(max(1, record.nnodes))
+    sight = machine.look(run)  # before the events are read: an agent that is gone by then has written all of them
     events = run.events(cache)
     return Evidence(
-        with_hosts_now(record, run, machine),
+        with_hosts_now(record, sight),
         events,
-        alive,
+        sight.alive,
         _rank0_is_done(run, events, cache),
-        scheduler,
-        isinstance(machine, Relauncher),
-        machine.unreachable_nodes(run),
-        machine.other_machine(run),
+        sight.scheduler,
+        machine.relaunches,
+        sight.unreachable,
+        sight.other_machine,
+        sight.job,
     )
 
 
 def observe(run: RunDir, record: RunRecord, known: FileCache) -> Observation:
     """Return all that is known of the run now; what has not changed since `known` was used last is not read again."""
     is_cancelled = (run.path / "cancel.json").exists()
-    evidence = gather(run, record, known=known)
+    evidence = gather(run, record, known)
     return Observation(
         evidence,
         is_cancelled,
@@ -102,17 +99,9 @@ def _wait(run: RunDir, evidence: Evidence) -> Wait | None:
     return wait_of(run.root, evidence.record.after)
 
 
-@cache
-def as_scheduler(kind: str) -> Scheduler | None:
-    """Return the backend as a scheduler, where it is one: told member by member, and there may be hundreds of runs."""
-    machine = backend(kind)
-    return machine if isinstance(machine, Scheduler) else None
-
-
-def with_hosts_now(record: RunRecord, run: RunDir, machine: Backend) -> RunRecord:
-    """Return the record with the nodes that the run has now, where a later start has others, or fewer."""
-    hosts = machine.hosts(run)
-    return replace(record, hosts=tuple(hosts), nnodes=len(hosts)) if hosts else record
+def with_hosts_now(record: RunRecord, sight: Sight) -> RunRecord:
+    """Return the record with the nodes of the present start, which may have other machines, or fewer."""
+    return replace(record, hosts=sight.hosts, nnodes=len(sight.hosts)) if sight.hosts else record
 
 
 def _rank0_is_done(run: RunDir, events: tuple[Event, ...], known: FileCache) -> bool:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.backends import backend, kind_of
-from orchestrator.backends.base import Backend, Connecting, Queueing, Relauncher, Scheduler
+from orchestrator.backends.base import Backend
 from orchestrator.errors import BackendError, OrchError, PlacesTakenError, StoreError
 from orchestrator.node.system.private import hold_umask, users_umask
 from orchestrator.protocol.events import EventKind
@@ -124,12 +124,19 @@ def _place_in_line(record: RunRecord) -> int:
 
 
 def may_start(run: RunDir) -> bool:
-    """Tell whether a queued run has its turn on hosts that it shares with other users, and keep its place there."""
+    """Tell whether a queued run has its turn on hosts that it shares with other users, and keep its place there.
+
+    It has not while a host is out of reach. A start that was cut off goes on, or gives back what it holds.
+    """
     machine = backend(run.record().kind)
-    if not isinstance(machine, Queueing):
-        return True
     with _locked(run):  # who drops it takes it out of that queue afterwards
-        return is_queued(run) and machine.may_start(run)
+        turn = machine.turn(run)
+        if not is_queued(run) or turn is None or _began(run):
+            return is_queued(run)
+        try:
+            return turn.join()
+        except BackendError:
+            return False
 
 
 def start(root: Path, run: RunDir) -> None:
@@ -159,7 +166,7 @@ def start(root: Path, run: RunDir) -> None:
 
 def _can_start_here(run: RunDir, environment: Mapping[str, str], secrets: object) -> bool:
     """Has this process, which has none of the submit's secrets, whatever else the start needs of that environment?"""
-    if not isinstance(backend(run.record().kind), Connecting):
+    if backend(run.record().kind).pool is None:
         return False
     if secrets and _has_packages(run):
         return False  # an index of them may ask for a secret
@@ -189,8 +196,9 @@ def _start_by_program(run: RunDir, environment: Mapping[str, str]) -> None:
 
 def _keep_place(run: RunDir, is_over: threading.Event) -> None:
     machine = backend(run.record().kind)
-    while isinstance(machine, Queueing) and not is_over.wait(RENEW_SECONDS):
-        machine.keep_place(run)
+    while (turn := machine.turn(run)) is not None and not is_over.wait(RENEW_SECONDS):
+        with contextlib.suppress(BackendError):
+            turn.renew()
 
 
 def start_here(run: RunDir, *, is_last_try: bool = True) -> bool:
@@ -259,14 +267,14 @@ def _got_through(machine: Backend, run: RunDir) -> bool:
 
     if run.handle_status() is HandleStatus.SUBMITTED:
         return True
-    if isinstance(machine, Relauncher):
+    if machine.relaunches:
         return False  # its nodes know themselves whether an agent was started there
     begun, nodes = (run.path / "handle.json").stat().st_mtime, max(1, run.record().nnodes)
-    while len(machine.alive(run)) < nodes and time.time() < begun + PATIENCE:
+    while len((sight := machine.look(run)).alive) < nodes and time.time() < begun + PATIENCE:
         time.sleep(0.2)  # nothing tells of a process that is about to be: see PATIENCE
-    if isinstance(machine, Scheduler) and (status := machine.scheduler_status(run)).phase == "unknown":
-        raise BackendError(f"run {run.run_id}: {status.detail}", transient=True)
-    if len(machine.alive(run)) >= nodes:
+    if sight.scheduler is not None and sight.scheduler.phase == "unknown":
+        raise BackendError(f"run {run.run_id}: {sight.scheduler.detail}", transient=True)
+    if len(sight.alive) >= nodes:
         return True
     machine.clean_up(run)
     shutil.rmtree(run.path / "nodes")

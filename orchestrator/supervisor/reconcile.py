@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
 from orchestrator.backends import backend, is_known
-from orchestrator.backends.base import Backend, Relauncher
+from orchestrator.backends.base import Backend
 from orchestrator.errors import StoreError
 from orchestrator.protocol.events import EventKind
 from orchestrator.runs.dependencies import why_it_waits
@@ -39,7 +38,7 @@ SIGNS_OF_LOSS: Final = (EventKind.LOST_NODE, EventKind.GAVE_UP, EventKind.RELAUN
 ROUNDS: Final = 4  # of a pass: what is recorded or ended in one is seen by the next
 
 
-def state_of(run: RunDir, alive: Mapping[int, bool | None] | None = None, known: FileCache | None = None) -> RunState:
+def state_of(run: RunDir, known: FileCache | None = None) -> RunState:
     """Return the run's state now; reads, never writes. A run that has its verdict is not looked at again.
 
     With a cache, only the events are read again that have changed.
@@ -53,11 +52,12 @@ def state_of(run: RunDir, alive: Mapping[int, bool | None] | None = None, known:
     check_kind(run, record)
     machine = backend(record.kind)
     if ending is not None:
-        return replace(_ended(with_hosts_now(record, run, machine), run, ending), slurm_job=machine.slurm_job(run))
-    evidence = gather(run, record, alive, known)
-    state = replace(_recovering(state_from(evidence), evidence, run, machine), slurm_job=machine.slurm_job(run))
+        sight = machine.look(run, recorded=True)
+        return replace(_ended(with_hosts_now(record, sight), run, ending), slurm_job=sight.job)
+    evidence = gather(run, record, known)
+    state = replace(_recovering(state_from(evidence), evidence, run, machine), slurm_job=evidence.job)
     run.check_is_there()  # after all was read: one removed meanwhile looks like one that has said nothing yet
-    if machine.collects and state.verdict is not None:
+    if machine.is_remote and state.verdict is not None:
         return replace(
             state, state=RunStatus.FINISHING, verdict=None, detail="bringing back its logs, outputs and checkpoints"
         )
@@ -70,7 +70,9 @@ def state_of(run: RunDir, alive: Mapping[int, bool | None] | None = None, known:
 
 def _recovering(state: RunState, evidence: Evidence, run: RunDir, machine: Backend) -> RunState:
     """Return the state with what is lost, and what is done about it, where the supervisor starts agents anew."""
-    if not isinstance(machine, Relauncher) or not any(event["kind"] in SIGNS_OF_LOSS for event in evidence.events):
+    if not any(event["kind"] in SIGNS_OF_LOSS for event in evidence.events):
+        return state
+    if (reserves := machine.reserves(run)) is None:
         return state
     from orchestrator.runs.files.checkpoints import saved_by  # noqa: PLC0415 (most runs lose nothing)
     from orchestrator.runs.restarts.recovery import Newest, recovery_of  # noqa: PLC0415 (as above)
@@ -82,7 +84,7 @@ def _recovering(state: RunState, evidence: Evidence, run: RunDir, machine: Backe
             return None
         return Newest(os.path.basename(saved.path), saved.time) if saved is not None else None
 
-    recovery = recovery_of(evidence.record, evidence.events, state, machine.reserves(run), newest)
+    recovery = recovery_of(evidence.record, evidence.events, state, reserves, newest)
     is_to_restart = recovery is not None and recovery.restarts
     return replace(state, recovery=recovery, state=RunStatus.RESTARTING if is_to_restart else state.state)
 
@@ -158,8 +160,7 @@ def act(root: Path, run: RunDir, machine: Backend, action: Action) -> Verdict | 
             if is_new:  # recorded before it is done
                 machine.clean_up(run)
                 run.append_event(EventKind.RELAUNCH, **asdict(start))
-            if isinstance(machine, Relauncher):
-                machine.relaunch(run, start)
+            machine.relaunch(run, start)
         case Finish(verdict, ended):
             told = _explained(run, verdict)
             _finish(root, run, machine, Ending(told, ended or time.time()))

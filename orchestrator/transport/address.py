@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+from typing import Final
+
+HERE: Final = "this machine"  # the name of the computer that this process runs on
 
 
 @dataclass(frozen=True)

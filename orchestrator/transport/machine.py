@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from orchestrator.errors import BackendError
+from orchestrator.transport.address import HERE
 
 CALL_SECONDS: Final = 60.0
 TRAVEL_SECONDS: Final = 10.0  # added to a program's own time limit, for the way there and back
@@ -22,7 +23,6 @@ SLOWEST: Final = 50_000  # bytes a second of a connection that is still worth wa
 MOST_BYTES: Final = 1 << 20  # the default limit of the bytes that follow an answer
 MOST_WORDS: Final = 2000  # letters of a machine's own words in an error
 MOST_OUTPUT: Final = 64 << 20  # bytes that a program may print
-HERE: Final = "this machine"  # the name of the computer that this process runs on
 
 Answer = tuple[dict[str, Any], bytes]
 """The values of an answer, and the bytes that follow them."""

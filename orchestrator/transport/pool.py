@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from orchestrator.errors import BackendError
 from orchestrator.node.system.open_files import allow_connections
-from orchestrator.transport.address import Address, gateway_of
-from orchestrator.transport.machine import HERE, LocalMachine, Machine
+from orchestrator.transport.address import HERE, Address, gateway_of
+from orchestrator.transport.machine import LocalMachine, Machine
 from orchestrator.transport.openssh import SshProcess, resolve
 
 if TYPE_CHECKING:  # fabric is loaded with the first connection

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from orchestrator.backends.base import HandleState
 from orchestrator.backends.remote.output_record import Home, Kept, Left, Sizes, record_left
 from orchestrator.backends.settings import Host
 from orchestrator.backends.slurm import job
@@ -26,6 +25,7 @@ from orchestrator.runs.files.file_cache import FileCache
 from orchestrator.runs.files.samples import NodeSamples
 from orchestrator.runs.findings import straggler_scores
 from orchestrator.runs.record import RunRecord
+from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir
 from orchestrator.runs.summary import run_record
 from orchestrator.transport.address import Address
@@ -94,7 +94,7 @@ def finding_stragglers(nodes: int) -> None:
 
 
 def making_a_handle(nodes: int) -> None:
-    before = Handle(HandleState.SUBMITTED, 0, hosts_of(nodes), {}, tuple(range(nodes)))
+    before = Handle(HandleStatus.SUBMITTED, 0, hosts_of(nodes), {}, tuple(range(nodes)))
     assert Handle.of_start(before, 1, hosts_of(nodes), tuple(range(nodes))).former == ()
 
 
@@ -220,7 +220,7 @@ def test_what_names_every_node_is_read_once_however_often_it_is_asked_for(
     run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run.write("plan.json", {"tasks": [{"code_dir": "/code"}]})
-    Handle(HandleState.INTENT, 0, hosts_of(3), {}, (0, 1, 2)).write(run)
+    Handle(HandleStatus.INTENT, 0, hosts_of(3), {}, (0, 1, 2)).write(run)
     read: list[str] = []
     real = store.read_json
 
@@ -235,7 +235,7 @@ def test_what_names_every_node_is_read_once_however_often_it_is_asked_for(
         assert read_handle(run) is not None
     assert len(read) == 3
     run.write("run.json", {"name": "one", "nnodes": 4})
-    Handle(HandleState.SUBMITTED, 0, hosts_of(2), {}, (0, 1)).write(run)
+    Handle(HandleStatus.SUBMITTED, 0, hosts_of(2), {}, (0, 1)).write(run)
     handle = read_handle(run)
     assert (run.record().nnodes, len(handle.hosts) if handle else 0) == (4, 2)
     (run.path / "run.json").unlink()

@@ -12,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from orchestrator.backends.base import HandleState
 from orchestrator.backends.slurm.script import FOLDER, Array, parameters
 from orchestrator.errors import UsageError
 from orchestrator.protocol.task import task_json
+from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir, write_durably
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def prepare_runs(array: Array, runs: Sequence[RunDir], tasks: Sequence[tuple[Nod
             run.node(task.node_rank).mkdir(parents=True, exist_ok=True)
             path = run.node(task.node_rank) / "task.json"
             write_durably(path, task_json(task), private=True)
-        run.write("handle.json", {"state": HandleState.INTENT, "array": array.folder})
+        run.write("handle.json", {"state": HandleStatus.INTENT, "array": array.folder})
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         list(pool.map(one, runs, tasks))

@@ -13,11 +13,11 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from orchestrator.backends.base import BatchSubmitter, HandleState, NodeProof
+from orchestrator.backends.base import NodeProof
 from orchestrator.backends.settings import SlurmSettings
 from orchestrator.backends.slurm import job
 from orchestrator.backends.slurm.client import Client, LocalRunner
@@ -31,6 +31,7 @@ from orchestrator.node.system.private import as_the_user
 from orchestrator.protocol.ranks import RANK_VARIABLES
 from orchestrator.protocol.task import NodeTask, task_json
 from orchestrator.runs.scheduler_status import SchedulerStatus
+from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir, state_root, write_durably
 from orchestrator.transport.machine import LocalMachine, Machine
 
@@ -43,7 +44,7 @@ if TYPE_CHECKING:  # `orch status` must not wait for pydantic
 SAFE_PATH: Final = "-P"  # a task starts in the folder of the submit: nothing is to be imported from there
 
 
-class SlurmBackend(SlurmScheduler, BatchSubmitter):
+class SlurmBackend(SlurmScheduler):
     """A run as one Slurm job of this user. The nodes write to the run directory itself.
 
     Slurm starts a job again, with nobody of ours there: the batch script asks it to.
@@ -87,17 +88,9 @@ class SlurmBackend(SlurmScheduler, BatchSubmitter):
         inputs = folder.parent.parent / "inputs"
         return Place(str(folder), str(folder / "code"), str(inputs), sys.executable, sys.executable)
 
-    def shared_folder(self, launch: LaunchPlan) -> str | None:
-        """Return where the plan has the run directory, which the nodes write to."""
-        return launch.tasks[0].run_dir
-
     def script(self, launch: LaunchPlan) -> str:
         """Return the batch script that a submit of this plan hands to sbatch; needs no Slurm."""
         return batch_script(launch, (launch.commands[0][0], SAFE_PATH), ("-m", "submitit.core._submit"))
-
-    def filled_in(self, launch: LaunchPlan) -> LaunchPlan:
-        """Return the plan with the sbatch options that its profile leaves open and the variables of this shell set."""
-        return filled(launch, os.environ)[0]
 
     def submit(self, plan: LaunchPlan, tasks: tuple[NodeTask, ...], run: RunDir) -> None:
         """Queue the job. The intent is durable before, and a job whose number was lost is found by its name."""
@@ -115,7 +108,7 @@ class SlurmBackend(SlurmScheduler, BatchSubmitter):
             path = run.node(task.node_rank) / "task.json"
             write_durably(path, task_json(task), private=True)
         plan, by_shell = filled(plan, os.environ)
-        run.write("handle.json", {"state": HandleState.INTENT})
+        run.write("handle.json", {"state": HandleStatus.INTENT})
         if (job_id := _sbatch(plan, self.slurm)) is not None:
             run.write("handle.json", job.submitted_as(job_id, plan, by_shell))
 
@@ -144,10 +137,6 @@ class SlurmBackend(SlurmScheduler, BatchSubmitter):
         check_alike(plans)
 
     # -- looking
-
-    def alive(self, run: RunDir) -> Mapping[int, bool | None]:
-        """Tell it of all nodes alike, as the job is."""
-        return job.alive_by(job.job_of(self.slurm, run)[0], run)
 
     def scheduler_status(self, run: RunDir) -> SchedulerStatus:
         """Return what Slurm says of the run's job."""

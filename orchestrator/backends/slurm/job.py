@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from orchestrator.backends.base import HandleState, NodeProof
+from orchestrator.backends.base import NodeProof
 from orchestrator.backends.settings import SlurmSettings, profile_of
 from orchestrator.backends.slurm.client import SNAPSHOT_SECONDS, Client
 from orchestrator.backends.slurm.environment import hiding
@@ -22,7 +22,7 @@ from orchestrator.protocol.reading import read_part
 from orchestrator.runs.job_use import JobUse
 from orchestrator.runs.restarts.relaunch import newest_start
 from orchestrator.runs.scheduler_status import SchedulerStatus
-from orchestrator.runs.state import Event
+from orchestrator.runs.state import Event, HandleStatus
 from orchestrator.runs.store import Record, RunDir
 
 if TYPE_CHECKING:  # commands that only read runs must not wait for pydantic
@@ -93,11 +93,6 @@ def scheduler_status(client: Client, run: RunDir) -> SchedulerStatus:
         reason += _last_words(run, job.job_id)
     outcome = "cancelled" if job.state == "CANCELLED" else "failed"
     return SchedulerStatus(phase, outcome=outcome, cause=OUTCOMES.get(job.state, "infra"), reason=reason)
-
-
-def alive_by(phase: str, run: RunDir) -> Mapping[int, bool | None]:
-    """Tell of all nodes alike, as the job is: None while it waits or Slurm can't be asked; none without a job."""
-    return SchedulerStatus(phase).alive(max(1, run.record().nnodes))
 
 
 def step_argv(client: Client, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
@@ -237,7 +232,7 @@ def submitted_as(job_id: str, launch: LaunchPlan, by_shell: Filled) -> Record:
     """Return the handle of a job that Slurm has: its number, and the options that the shell has set."""
     values = {**launch.profile["sbatch"], **launch.profile}
     given = {option: {"value": values[option], "by": variable} for option, variable in by_shell.items()}
-    return {"state": HandleState.SUBMITTED, "job": job_id, **({"by_shell": given} if given else {})}
+    return {"state": HandleStatus.SUBMITTED, "job": job_id, **({"by_shell": given} if given else {})}
 
 
 def given_by_shell(run: RunDir) -> dict[str, dict[str, str]]:

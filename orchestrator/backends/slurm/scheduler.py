@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from orchestrator.backends.base import Backend, Check, CheckResult, Finding, Judge, Level, Scheduler
+from orchestrator.backends.base import Backend, Check, CheckResult, Finding, Judge, Level, Sight
 from orchestrator.backends.settings import SlurmSettings, profile_of
 from orchestrator.backends.slurm import job
 from orchestrator.backends.slurm.environment import filled, in_words
@@ -19,13 +20,16 @@ if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from orchestrator.backends.slurm.client import Client
     from orchestrator.backends.slurm.doctor import Folder
     from orchestrator.backends.slurm.partitions import Partition
+    from orchestrator.runs.scheduler_status import SchedulerStatus
     from orchestrator.specs.plan import LaunchPlan
     from orchestrator.specs.profile import AnyProfile
     from orchestrator.transport.machine import Machine
 
 
-class SlurmScheduler(Backend, Scheduler):
+class SlurmScheduler(Backend):
     """Runs as Slurm jobs: what differs is where Slurm's programs are run, and where the run directory lies."""
+
+    takes_sweeps: ClassVar[bool] = True
 
     @abstractmethod
     def client(self, settings: SlurmSettings) -> Client:
@@ -46,13 +50,17 @@ class SlurmScheduler(Backend, Scheduler):
         """Return the Slurm that has the run's job."""
         return self.client(SlurmSettings.of(profile_of(run)))
 
-    def has_ended(self, run: RunDir) -> bool:
-        """Ask squeue, unless that was asked a moment ago."""
-        return job.job_of(self.client_of(run), run)[0] == "ended"
+    def look(self, run: RunDir, *, recorded: bool = False) -> Sight:
+        """Return what Slurm reports of the run's job; all nodes' agents live or are gone as the job is."""
+        number = job.job_id_of(run)
+        if recorded:
+            return Sight(job=number)
+        status = self.scheduler_status(run)
+        return Sight(status.alive(max(1, run.record().nnodes)), job=number, scheduler=status)
 
-    def slurm_job(self, run: RunDir) -> str | None:
-        """Return the number of the run's job as it was recorded; Slurm is not asked."""
-        return job.job_id_of(run)
+    @abstractmethod
+    def scheduler_status(self, run: RunDir) -> SchedulerStatus:
+        """Return what Slurm reports of the run's job. Raises nothing if Slurm can't be asked."""
 
     def used(self, run: RunDir) -> JobUse | None:
         """Ask sacct."""
@@ -67,11 +75,16 @@ class SlurmScheduler(Backend, Scheduler):
         launch, _ = filled(launch, client.runner.environment())
         return would_take(client, self.script(launch), launch)
 
-    def completed(self, launch: LaunchPlan) -> LaunchPlan:
-        """Return the plan with a GPU's share of the cores, where nobody says how many go with one and Slurm knows it.
+    def completed(self, launch: LaunchPlan, *, by_shell: bool = False) -> LaunchPlan:
+        """Return the plan with a GPU's share of the cores, if nobody says how many go with a GPU and Slurm knows it.
 
-        Where sbatch would not take that, or Slurm can't be asked, it stays as it is.
+        If sbatch would not take that, or Slurm can't be asked, the plan stays as it is.
         """
+        launch = self._with_share_of_cores(launch)
+        is_here = by_shell and not launch.profile.get("login")
+        return filled(launch, os.environ)[0] if is_here else launch
+
+    def _with_share_of_cores(self, launch: LaunchPlan) -> LaunchPlan:
         from orchestrator.backends.slurm.partitions import cores_per_gpu, partitions  # noqa: PLC0415 (as above)
         from orchestrator.backends.slurm.script import leaves_cores_open  # noqa: PLC0415 (as above)
 

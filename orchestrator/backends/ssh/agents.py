@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from orchestrator.backends.base import HandleState
 from orchestrator.backends.places.leases import leased, needs_of
 from orchestrator.backends.remote.hosts import all_of, on_all
 from orchestrator.backends.settings import Host, SshSettings, profile_of, remote_folder, workdir_of
@@ -14,6 +13,7 @@ from orchestrator.backends.ssh.handle import Handle, read_handle
 from orchestrator.errors import BackendError
 from orchestrator.protocol.places.devices import shown
 from orchestrator.protocol.task import NodeTask, task_json
+from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.openssh import resolve
 from orchestrator.transport.pool import ConnectionPool
@@ -79,7 +79,7 @@ def start_agents(
             return reply["pid"], reply["started"]
 
         agents, failed = on_all(start_one, hosts)
-        state = HandleState.INTENT if failed else HandleState.SUBMITTED
+        state = HandleStatus.INTENT if failed else HandleStatus.SUBMITTED
         replace(handle, state=state, agents=agents).write(run)
         if failed and start > 0:
             _take_back(pool, run, workdir, tasks, {node: hosts[node] for node in agents})

@@ -5,21 +5,10 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from orchestrator.backends.base import (
-    Backend,
-    Check,
-    Connecting,
-    Finding,
-    HandleState,
-    Judge,
-    NodeProof,
-    Queueing,
-    Relauncher,
-    Turn,
-)
+from orchestrator.backends.base import Backend, Check, Finding, Judge, NodeProof, Sight, Turn
 from orchestrator.backends.remote.hosts import connections, on_all
 from orchestrator.backends.settings import Host, SshSettings, profile_of, remote_folder, workdir_of
 from orchestrator.backends.ssh import liveness
@@ -29,6 +18,7 @@ from orchestrator.errors import BackendError, PlacesTakenError, StoreError
 from orchestrator.protocol.files import locked, locked_if_free
 from orchestrator.protocol.task import NodeTask
 from orchestrator.runs.restarts.recovery import Reserves
+from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.openssh import over_ssh
 
@@ -39,31 +29,25 @@ if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for fabric
     from orchestrator.backends.ssh.watcher import SshWatcher
     from orchestrator.runs.files.logs import Selection
     from orchestrator.runs.restarts.relaunch import Relaunch
-    from orchestrator.runs.state import Unreachable
     from orchestrator.specs.plan import LaunchPlan, Place
     from orchestrator.specs.profile import AnyProfile
     from orchestrator.transport.machine import Machine
+    from orchestrator.transport.pool import ConnectionPool
 
 
-class SshBackend(Backend, Connecting, Queueing, Relauncher):
+class SshBackend(Backend):
     """Agents on machines of the user's; what they write is copied here by the supervisor."""
 
-    collects: ClassVar[bool] = True
+    is_remote = True
+    relaunches: ClassVar[bool] = True
+    pool: ConnectionPool
 
     def __init__(self) -> None:
         self.pool = connections()
         self._watchers: dict[str, SshWatcher] = {}
         self._lock = threading.Lock()
 
-    def awaited(self) -> list[str]:
-        """Return the machines whose first answer is awaited."""
-        return sorted(self.pool.opening)
-
     # -- starting
-
-    def prepare_connections(self) -> None:
-        """Load fabric, and make the archive that machines are sent."""
-        self.pool.prepare()
 
     def place(self, run: RunDir, workdir: str | None, python: str | None) -> Place:
         """Return a folder of the run in orch's folder on every node."""
@@ -93,10 +77,15 @@ class SshBackend(Backend, Connecting, Queueing, Relauncher):
                 raise
         self._leave_queue(run)
 
-    def _turn(self, run: RunDir) -> Turn | None:
+    def turn(self, run: RunDir) -> Turn | None:
+        """Return the run's place among the runs that wait for its hosts."""
         from orchestrator.backends.places.waiting import Waiting  # noqa: PLC0415 (`orch status` does without)
 
         return Waiting.recorded(self.pool, run)
+
+    def _leave_queue(self, run: RunDir) -> None:
+        if (turn := self.turn(run)) is not None:
+            turn.leave()
 
     def _remove_sent(self, run: RunDir) -> None:
         """Remove what was sent for a start that came to no agent: without a handle, nobody else knows of it."""
@@ -121,7 +110,7 @@ class SshBackend(Backend, Connecting, Queueing, Relauncher):
     def relaunch(self, run: RunDir, again: Relaunch) -> None:
         """Start the agents anew, in the background: on the same hosts, with a spare for one that is out of reach."""
         handle = read_handle(run)
-        if handle is None or (handle.start >= again.start and handle.state == HandleState.SUBMITTED):
+        if handle is None or (handle.start >= again.start and handle.state == HandleStatus.SUBMITTED):
             return
         self.watcher(run).relaunch(again)
 
@@ -132,18 +121,13 @@ class SshBackend(Backend, Connecting, Queueing, Relauncher):
 
     # -- looking
 
-    def alive(self, run: RunDir) -> Mapping[int, bool | None]:
-        """Tell it as the supervisor saw it last; a node out of reach is gone once the gang has ended or left it."""
-        return liveness.alive_agents(run)
-
-    def unreachable_nodes(self, run: RunDir) -> Mapping[int, Unreachable]:
-        """Return them as the supervisor saw them last."""
-        return liveness.unreachable_nodes(run)
-
-    def hosts(self, run: RunDir) -> list[str] | None:
-        """Return what the nodes' machines are called; a spare may have taken the place of one."""
+    def look(self, run: RunDir, *, recorded: bool = False) -> Sight:
+        """Return what the supervisor saw last. A node out of reach is gone once the gang has ended or left it."""
         handle = read_handle(run)
-        return [host.name for host in handle.hosts] if handle else None
+        hosts = tuple(host.name for host in handle.hosts) if handle else ()
+        if recorded:
+            return Sight(hosts=hosts)
+        return Sight(liveness.alive_agents(run), hosts, liveness.unreachable_nodes(run))
 
     def watcher(self, run: RunDir) -> SshWatcher:
         """Return the threads that copy what the run's nodes write; started when first asked for."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from orchestrator.backends.base import HandleState
 from orchestrator.backends.settings import Host, SshSettings, profile_of
 from orchestrator.errors import StoreError
+from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir
 
 SENDING: Final = "sending"  # there from before anything is sent to the hosts until the agents have been started
@@ -22,7 +22,7 @@ class Handle:
     are lost, and with the machine first that has the newest checkpoint.
     """
 
-    state: HandleState
+    state: HandleStatus
     start: int
     hosts: tuple[Host, ...]
     agents: dict[int, tuple[int, int]]  # node -> (pid, start time)
@@ -42,7 +42,7 @@ class Handle:
         known = (*before.former, *before.hosts) if before is not None else ()
         now = set(hosts)
         former = tuple(dict.fromkeys(host for host in known if host not in now))
-        return Handle(HandleState.INTENT, start, hosts, {}, plan_nodes, former)
+        return Handle(HandleStatus.INTENT, start, hosts, {}, plan_nodes, former)
 
     @property
     def by_plan_node(self) -> dict[int, Host]:
@@ -59,7 +59,7 @@ def read_handle(run: RunDir) -> Handle | None:
         if not profile:
             return None
         hosts = SshSettings.of(profile).hosts
-        return Handle(HandleState.SUBMITTED, 0, hosts, {}, tuple(range(len(hosts))))
+        return Handle(HandleStatus.SUBMITTED, 0, hosts, {}, tuple(range(len(hosts))))
 
 
 def _handle_of(run: RunDir) -> Handle | None:
@@ -72,4 +72,4 @@ def _handle_of(run: RunDir) -> Handle | None:
     if len(plan_nodes) != len(hosts):
         raise ValueError("a node of the plan for each host")
     former = tuple(map(Host.from_json, data.get("former", ())))
-    return Handle(HandleState(data["state"]), data["start"], hosts, agents, plan_nodes, former)
+    return Handle(HandleStatus(data["state"]), data["start"], hosts, agents, plan_nodes, former)

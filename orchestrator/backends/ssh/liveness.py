@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from orchestrator.backends.base import HandleState
 from orchestrator.backends.settings import Host
 from orchestrator.backends.ssh.handle import Handle, read_handle
 from orchestrator.errors import StoreError
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.exits import successful_attempt
 from orchestrator.runs.restarts.relaunch import newest_start, pending_start
-from orchestrator.runs.state import Event, Unreachable
+from orchestrator.runs.state import Event, HandleStatus, Unreachable
 from orchestrator.runs.store import RunDir, read_lines
 
 UNREACHABLE_SECONDS: Final = 12.0  # an agent without its gang has ended its ranks by then
@@ -95,7 +94,7 @@ def alive_agents(run: RunDir) -> Mapping[int, bool | None]:
     for node in range(len(handle.hosts)):
         if node in seen:
             found[node] = seen[node].alive
-        elif node in handle.agents or handle.state == HandleState.SUBMITTED:
+        elif node in handle.agents or handle.state == HandleStatus.SUBMITTED:
             found[node] = None
     if any(alive is None for alive in found.values()):
         _count_out(run, seen, found)

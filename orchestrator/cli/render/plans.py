@@ -129,9 +129,9 @@ def _commands(launch: LaunchPlan) -> list[str]:
 
 
 def _batch_script(launch: LaunchPlan) -> list[str]:
-    from orchestrator.backends import kind_of, scheduler
+    from orchestrator.backends import backend, kind_of
 
-    script = scheduler(kind_of(launch.profile)).script(launch).rstrip()
+    script = backend(kind_of(launch.profile)).script(launch).rstrip()
     lines = ["the batch script, for sbatch:", *(f"  {line}".rstrip() for line in script.splitlines())]
     return [*lines, "", "what its task on each node becomes:", f"  {shlex.join(launch.commands[0])}"]
 

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from orchestrator.backends import backend
-from orchestrator.backends.base import Scheduler
 from orchestrator.errors import BackendError, OrchError, UsageError
 from orchestrator.node.system.processes import send_signal, wait_gone
 from orchestrator.operations import runs
@@ -314,7 +313,7 @@ def _left(run: RunDir) -> tuple[str, ...]:
         found += [f"{name} on {proof.host}" for name in proof.survivors]
         if proof.is_unreachable:
             found.append(f"{proof.host} is out of reach")
-        elif proof.ended and not isinstance(machine, Scheduler):  # whose agents count what they have ended themselves
+        elif proof.ended and machine.look(run).scheduler is None:  # under a scheduler, agents count what they end
             found.append(f"{proof.ended} processes on {proof.host}, which are ended now")
     folders = [event for event in run.events() if event["kind"] == EventKind.LEFT_BEHIND]
     return (*found, *(f"the run's folder on {event.get('host')}" for event in folders))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends import backend, kind_of
-from orchestrator.backends.base import Backend, Connecting, Scheduler
+from orchestrator.backends.base import Backend
 from orchestrator.errors import OrchError, PlacesTakenError, StoreError
 from orchestrator.prepare.prepare import Prepared, plan_for
 from orchestrator.prepare.record import record_run, snapshot_code
@@ -111,7 +111,7 @@ def _supervisor_to_start_it(
     root: Path, machine: Backend, prepared: Prepared
 ) -> AbstractContextManager[Handover | None]:
     """Start the supervisor now, where it is to start the run: none is at work, and it keeps the connections."""
-    if not isinstance(machine, Connecting) or prepared.after is not None:
+    if machine.pool is None or prepared.after is not None:
         return nullcontext()
     if prepared.loaded.job.environment is not None and prepared.environment.secrets:
         return nullcontext()  # an index of packages may ask for one of them, and the supervisor is to have none
@@ -162,7 +162,7 @@ def as_queued(root: Path, machine: Backend, launch: LaunchPlan, after: Dependenc
     if after is None:
         return launch
     before = [run for run in runs_named(root, after.run) if not (run.path / "verdict.json").exists()]
-    if not before or not isinstance(machine, Scheduler) or not all(_is_there(run, launch.profile) for run in before):
+    if not before or not all(_is_there(run, launch.profile) for run in before):
         return None
     waits = machine.waiting_for(before, succeeds=after.succeeds)
     if waits is None:
@@ -181,7 +181,7 @@ def _is_there(run: RunDir, profile: Mapping[str, Any]) -> bool:
 
 def slurm_job(run: RunDir) -> str | None:
     """Return the number of the Slurm job that the run has become; None where it is none."""
-    return backend(run.record().kind).slurm_job(run)
+    return backend(run.record().kind).look(run, recorded=True).job
 
 
 def wait_for_places(run: RunDir) -> str:
@@ -192,15 +192,14 @@ def wait_for_places(run: RunDir) -> str:
 
 def note_on_profile(run: RunDir) -> str:
     """What the run's profile leaves open that it should say, in one line; empty where that is nothing."""
-    machine = backend(run.record().kind)
-    said = machine.unsaid(run) if isinstance(machine, Scheduler) else ""
+    said = backend(run.record().kind).unsaid(run)
     return f"note: {said}" if said else ""
 
 
 def note_on_queue(run: RunDir) -> str:
     """What may keep a run in its queue for ever, in one line; empty where nothing is known to."""
     machine = backend(run.record().kind)
-    if not isinstance(machine, Scheduler) or not (status := machine.scheduler_status(run)).is_stuck:
+    if (status := machine.look(run).scheduler) is None or not status.is_stuck:
         return ""
     excess = machine.excess(run)
     return f"note: {status.detail}; it may never start{f': {excess}' if excess else ''}"

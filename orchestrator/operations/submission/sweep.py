@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.backends import backend, kind_of
-from orchestrator.backends.base import Backend, BatchSubmitter
+from orchestrator.backends.base import Backend
 from orchestrator.errors import OrchError, SpecError, StoreError, UsageError
 from orchestrator.operations.submission import submit
 from orchestrator.prepare.prepare import Prepared, Request, plan_for, prepare
@@ -156,15 +156,15 @@ def submit_sweep(root: Path, asked: Sweep) -> list[RunDir]:
     machine = backend(kind_of(launches[0].profile))
     launches = _completed(machine, launches)
     queued = submit.as_queued(root, machine, launches[0], first.after)
-    is_array = isinstance(machine, BatchSubmitter) and queued is not None and asked.search is None
+    is_array = machine.takes_sweeps and queued is not None and asked.search is None
     parallel = asked.parallel or (None if is_array else PARALLEL[first.profile.kind])
-    if isinstance(machine, BatchSubmitter) and is_array:
+    if is_array:
         machine.check_alike(launches)
     folder, runs = _record(root, sweep, asked, launches, parallel)
     secrets = first.environment.secrets
     with submit.ended_if_interrupted(root, secrets) as begun:
         begun.extend(runs)
-        if isinstance(machine, BatchSubmitter) and is_array and queued is not None:
+        if is_array and queued is not None:
             _submit_array(root, machine, [queued, *launches[1:]], runs, folder, secrets, parallel)
         else:
             _enqueue(root, folder, runs, secrets)
@@ -189,9 +189,8 @@ def _record(
 ) -> tuple[Path, list[RunDir]]:
     """Make the sweep's folder, with the one copy of the code, and all runs; the real folder, and the runs."""
     first = asked.prepared[0]
-    machine = backend(kind_of(launches[0].profile))
-    elsewhere = machine.shared_folder(launches[0])
-    place = str(Path(elsewhere).parent.parent / "sweeps" / sweep) if elsewhere is not None else None
+    is_remote = backend(kind_of(launches[0].profile)).is_remote
+    place = None if is_remote else str(Path(launches[0].tasks[0].run_dir).parent.parent / "sweeps" / sweep)
     record = {
         "sweep": sweep,
         "created": time.time(),
@@ -253,7 +252,7 @@ def _enqueue(root: Path, folder: Path, runs: Sequence[RunDir], secrets: dict[str
 
 def _submit_array(
     root: Path,
-    machine: BatchSubmitter,
+    machine: Backend,
     launches: Sequence[LaunchPlan],
     runs: Sequence[RunDir],
     folder: Path,

@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator import backends
 from orchestrator.backends import backend, backend_of
-from orchestrator.backends.base import Backend, BatchSubmitter, Relauncher, Ruling, Scheduler
+from orchestrator.backends.base import Backend, Ruling, Sight
 from orchestrator.errors import UsageError
 from orchestrator.prepare.prepare import Request, plan_for, prepare
 from orchestrator.runs.store import RunDir
@@ -42,15 +42,16 @@ def test_threads_that_ask_at_once_get_one_backend(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("kind", "abilities"),
     [
-        ("local", ()),
-        ("ssh", (Relauncher,)),
-        ("slurm", (Scheduler, BatchSubmitter)),
-        ("slurm-login", (Scheduler, BatchSubmitter)),
+        ("local", (False, False, False)),
+        ("ssh", (True, True, False)),
+        ("slurm", (False, False, True)),
+        ("slurm-login", (True, False, True)),
     ],
 )
-def test_what_each_backend_can_do_besides(kind: str, abilities: tuple[type, ...]) -> None:
+def test_what_each_backend_can_do_besides(kind: str, abilities: tuple[bool, ...]) -> None:
     found = backend(kind)
-    assert tuple(each for each in (Relauncher, Scheduler, BatchSubmitter) if isinstance(found, each)) == abilities
+    assert (found.is_remote, found.relaunches, found.takes_sweeps) == abilities
+    assert (found.pool is not None) == found.is_remote
 
 
 def test_a_profile_without_machines_has_nothing_to_ask() -> None:
@@ -65,7 +66,7 @@ def test_a_profile_without_a_scheduler_has_nobody_to_take_its_script(tmp_path: P
     job = tmp_path / "hello.yaml"
     job.write_text("command: [hostname]\n")
     launch = plan_for(tmp_path, prepare(tmp_path, Request(str(job), "local")))
-    with pytest.raises(UsageError, match="--check asks Slurm, and local is a profile of kind local"):
+    with pytest.raises(UsageError, match="--check asks a scheduler, and local is a profile of kind local"):
         backend("local").would_take(launch)
-    assert backend("local").shared_folder(launch) is None
-    assert backend("local").hosts(RunDir(tmp_path)) is None
+    assert backend("local").script(launch) == ""
+    assert backend("local").look(RunDir(tmp_path), recorded=True) == Sight()

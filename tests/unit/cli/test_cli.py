@@ -127,7 +127,7 @@ def test_init_reads_a_batch_script_and_says_the_next_step(
         (("submit", "hello", "-p", "locl"), 2, "local"),
         (("submit", "hello", "-p", "slurm-3x4", "--set", "profile.login=a@b@c"), 2, "'a@b@c' is not a host"),
         (("submit", "hello", "-p", "slurm-3x4", "--check"), 2, "--check belongs to --dry-run"),
-        (("submit", "hello", "-p", "local", "--dry-run", "--check"), 2, "--check asks Slurm, and local is a profile"),
+        (("submit", "hello", "-p", "local", "--dry-run", "--check"), 2, "--check asks a scheduler, and local is"),
         (("plan", "hello", "-p", "local", "-p", "local", "-p", "local"), 2, "compare two at a time"),
         (("rm",), 2, "nothing to remove"),
         (("status", "nobody"), 102, "no run is called 'nobody'"),

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
+from orchestrator.backends.base import Sight
 from orchestrator.cli import opening
 from orchestrator.cli.render.runs import note
 from orchestrator.cli.top.app import Canvas, Top
@@ -77,7 +78,7 @@ def drive(root: Path, steps: Drive, run: RunDir | None = None, marks: Marks = UN
 @pytest.fixture
 def alive(monkeypatch: pytest.MonkeyPatch) -> None:
     """Agents of this machine's runs count as alive: their processes are not what is looked at here."""
-    monkeypatch.setattr("orchestrator.backends.local.LocalBackend.alive", lambda *_: {0: True, 1: True})
+    monkeypatch.setattr("orchestrator.backends.local.LocalBackend.look", lambda *_, **__: Sight({0: True, 1: True}))
 
 
 def failed(root: Path) -> RunDir:

@@ -137,6 +137,9 @@ class Dead:
     def submit(self, *_: object) -> None:
         raise BackendError("n1: no answer within 60 s", transient=True)
 
+    def turn(self, _: object) -> None:
+        return None
+
 
 def test_a_start_over_a_connection_that_was_dead_is_made_by_a_program_that_dials_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

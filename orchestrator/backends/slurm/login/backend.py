@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
-from orchestrator.backends.base import BatchSubmitter, Connecting, HandleState, NodeProof
+from orchestrator.backends.base import NodeProof
 from orchestrator.backends.remote.hosts import connections
 from orchestrator.backends.settings import SlurmSettings, profile_of, remote_folder, workdir_of
 from orchestrator.backends.slurm import job
@@ -27,6 +27,7 @@ from orchestrator.backends.slurm.script import FOLDER, Array, options_in
 from orchestrator.errors import BackendError, UsageError
 from orchestrator.protocol.task import NodeTask, at_home, task_json
 from orchestrator.runs.scheduler_status import SchedulerStatus
+from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.openssh import over_ssh
 
@@ -39,16 +40,18 @@ if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for fabric
     from orchestrator.runs.files.logs import Selection
     from orchestrator.specs.plan import LaunchPlan, Place
     from orchestrator.transport.machine import Machine
+    from orchestrator.transport.pool import ConnectionPool
 
 SUBMIT_SECONDS: Final = 120.0
 MIN_PYTHON: Final = (3, 10)  # of submitit
 NO_SLURM: Final = "name a machine in login: on which sbatch is on PATH, if only for login shells"
 
 
-class LoginBackend(SlurmScheduler, BatchSubmitter, Connecting):
+class LoginBackend(SlurmScheduler):
     """A run as one Slurm job of this user's on another machine's Slurm, and a sweep as one array."""
 
-    collects: ClassVar[bool] = True
+    is_remote = True
+    pool: ConnectionPool
 
     def __init__(self) -> None:
         self.pool = connections()
@@ -89,19 +92,11 @@ class LoginBackend(SlurmScheduler, BatchSubmitter, Connecting):
         login.hello()  # what others may write into is refused
         return login.session(), settings.workdir
 
-    def awaited(self) -> list[str]:
-        """Return the login nodes whose first answer is awaited."""
-        return sorted(self.pool.opening)
-
     def check_python(self, settings: SlurmSettings, python: str, *, is_alone: bool = True) -> None:
         """Ask the login node for the interpreter, a name on its PATH or a path."""
         _check_python(self.login(settings), python, is_alone=is_alone)
 
     # -- starting
-
-    def prepare_connections(self) -> None:
-        """Load fabric, and make the archive that the login node is sent."""
-        self.pool.prepare()
 
     def place(self, run: RunDir, workdir: str | None, python: str | None) -> Place:
         """Return a folder in orch's folder on the login node, which every node has to see at the same path."""
@@ -128,7 +123,7 @@ class LoginBackend(SlurmScheduler, BatchSubmitter, Connecting):
         plan, by_shell = filled(_plan_at(plan, home), login.environment())
         tasks = _tasks_at(run, tasks, home, login.session(), settings)
         # From here on there may be something to bring back or remove.
-        run.write("handle.json", {"state": HandleState.INTENT})
+        run.write("handle.json", {"state": HandleStatus.INTENT})
         script = self._send(login.session(), plan, tasks, run, settings.workdir)
         if (number := _sbatch(client, [*options_in(self.script(plan)), script], plan)) is not None:
             run.write("handle.json", job.submitted_as(number, plan, by_shell))
@@ -149,7 +144,7 @@ class LoginBackend(SlurmScheduler, BatchSubmitter, Connecting):
         tasks = [_tasks_at(run, its, home, session, settings) for run, its in zip(runs, tasks, strict=True)]
         array = array_of(plans, folder.name, parallel)
         for run in runs:
-            run.write("handle.json", {"state": HandleState.INTENT, "array": str(folder)})
+            run.write("handle.json", {"state": HandleStatus.INTENT, "array": str(folder)})
         first, by_shell = filled(plans[0], login.environment())
         words = send_array(session, array, first, runs[0].root)
         send_runs(session, array, runs, tasks, settings.workdir)
@@ -212,10 +207,6 @@ class LoginBackend(SlurmScheduler, BatchSubmitter, Connecting):
             return seen
         return job.scheduler_status(self.client_of(run), run) if _was_begun(run) else SchedulerStatus("none")
 
-    def alive(self, run: RunDir) -> Mapping[int, bool | None]:
-        """Tell it of all nodes alike, as the job was when Slurm was asked last."""
-        return job.alive_by(self.scheduler_status(run).phase, run)
-
     def wait(self, run: RunDir, timeout: float) -> None:
         """Copy what is new until something has changed, or for `timeout` seconds; longer while nothing has begun.
 
@@ -276,6 +267,8 @@ class LoginBackend(SlurmScheduler, BatchSubmitter, Connecting):
             # Unlike `write_file`, it makes no folder anew: another command may have brought all home and removed it.
             self.login_of(run).session().call("cancel", run_dir=remote_folder(run), node=0, cancel=recorded)
             job.cancel(client, run)
+            if (status := job.scheduler_status(client, run)).phase == "ended":  # it had not begun
+                record_status(run, status)
 
     def cancel_waiting(self, runs: Sequence[RunDir]) -> None:
         """Take what has not begun out of the queue; out of reach, whoever reconciles each run does it."""

@@ -68,7 +68,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
 def test_a_job_in_the_queue_needs_one_look(site: Site) -> None:
     site.queue("17|PENDING|Priority|N/A||r-abc234", "18|RUNNING|None|N/A|n3|other")
     found = site.scheduler_status()
-    assert (found.phase, site.backend.alive(site.run)) == ("waiting", {0: None, 1: None})
+    assert (found.phase, site.backend.look(site.run).alive) == ("waiting", {0: None, 1: None})
     assert "other jobs are ahead" in found.detail
     assert site.calls() == ["squeue"]
 
@@ -116,13 +116,13 @@ def test_a_slurm_that_says_nothing_leaves_the_plan_as_it_is(site: Site) -> None:
 
 def test_a_running_jobs_nodes_live(site: Site) -> None:
     site.queue("17|RUNNING|None|N/A|n[1-2]|r-abc234")
-    assert site.backend.alive(site.run) == {0: True, 1: True}
+    assert site.backend.look(site.run).alive == {0: True, 1: True}
     assert site.scheduler_status().detail == "Slurm job 17 is RUNNING on n[1-2]"
 
 
 def test_slurm_that_does_not_answer_concludes_nothing(site: Site) -> None:
     site.program("squeue", "slurm_load_jobs error: Unable to contact slurm controller", code=1)
-    assert site.backend.alive(site.run) == {0: None, 1: None}
+    assert site.backend.look(site.run).alive == {0: None, 1: None}
     said = site.scheduler_status()
     assert (said.phase, said.outcome) == ("unknown", "")
     assert "Slurm can't be asked: Unable to contact slurm controller" in said.detail
@@ -147,7 +147,7 @@ def test_what_the_queue_has_forgotten_scontrol_knows(site: Site) -> None:
         "Slurm job 17: its batch script failed with exit code 127 (FAILED); "
         "agent.17.0.0.log: bash: /env/python: No such file or directory"
     )
-    assert site.backend.alive(site.run) == {0: False, 1: False}
+    assert site.backend.look(site.run).alive == {0: False, 1: False}
 
 
 def test_what_scontrol_has_forgotten_sacct_knows(site: Site) -> None:
@@ -162,7 +162,7 @@ def test_without_accounting_the_runs_own_files_are_left(site: Site) -> None:
     site.queue()
     site.program("sacct", "Slurm accounting storage is disabled", code=1)
     assert site.scheduler_status() == SchedulerStatus("ended")
-    assert site.backend.alive(site.run) == {0: False, 1: False}
+    assert site.backend.look(site.run).alive == {0: False, 1: False}
 
 
 def test_a_cancel_without_accounting_names_nobody(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,7 +256,7 @@ def test_a_job_whose_number_was_lost_is_found_by_its_name(site: Site) -> None:
     site.backend.slurm.snapshot.at = float("-inf")
     site.queue()
     assert site.scheduler_status() == SchedulerStatus("none")
-    assert site.backend.alive(site.run) == {}
+    assert site.backend.look(site.run).alive == {}
     (site.run.path / "slurm").mkdir()
     (site.run.path / "slurm" / "19_submitted.pkl").touch()  # it has run, and named its pickle
     assert site.scheduler_status() == SchedulerStatus("ended")

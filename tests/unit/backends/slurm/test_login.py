@@ -82,13 +82,13 @@ def test_its_task_becomes_the_agent_by_the_archive_that_travels(run: RunDir) -> 
 def test_what_slurm_said_last_is_read_here(run: RunDir) -> None:
     machine = LoginBackend()
     assert machine.scheduler_status(run) == SchedulerStatus("none")  # nothing was sent
-    assert machine.alive(run) == {}
+    assert machine.look(run).alive == {}
     assert machine.clean_up(run) == []
     run.write("handle.json", {"state": "submitted", "job": "17"})
     for phase, lives in (("waiting", None), ("active", True), ("unknown", None), ("ended", False)):
         record_status(run, SchedulerStatus(phase, f"it is {phase}"))
         assert machine.scheduler_status(run) == SchedulerStatus(phase, f"it is {phase}")
-        assert machine.alive(run) == {0: lives, 1: lives}
+        assert machine.look(run).alive == {0: lives, 1: lives}
 
 
 def test_a_look_from_before_the_submit_counts_for_nothing(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.backends.base import HandleState
 from orchestrator.backends.remote import mirror
 from orchestrator.backends.settings import Host
 from orchestrator.backends.ssh.backend import SshBackend
@@ -18,6 +17,7 @@ from orchestrator.backends.ssh.handle import Handle
 from orchestrator.backends.ssh.liveness import UNREACHABLE_SECONDS, Seen, last_seen, seen_now
 from orchestrator.backends.ssh.watcher import NodeFollower, SshWatcher
 from orchestrator.runs.files.logs import Selection
+from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir, create_run
 from orchestrator.supervisor import observe
 from orchestrator.supervisor.reconcile import reconcile
@@ -30,7 +30,7 @@ OTHER_PORT = Host(Address("n2", port=2222))
 LONG = UNREACHABLE_SECONDS + 1
 
 
-def handle(start: int, *hosts: Host, state: HandleState = HandleState.SUBMITTED) -> Handle:
+def handle(start: int, *hosts: Host, state: HandleStatus = HandleStatus.SUBMITTED) -> Handle:
     return Handle(state, start, hosts, {}, tuple(range(len(hosts))))
 
 
@@ -99,7 +99,7 @@ def test_only_what_was_seen_of_this_machine_in_this_start_counts(
     if seen is not None:  # `unreachable_since` of the table is for how long
         since = None if seen.unreachable_since is None else time.time() - seen.unreachable_since
         replace(seen, unreachable_since=since).write(run, 1)
-    assert backend.alive(run) == {0: False, 1: alive}
+    assert backend.look(run).alive == {0: False, 1: alive}
     assert backend.unreachable(run) == lost
     assert (1 in seen_now(run, now)) == (seen is not None and seen.is_of(now, 1))
     watcher.stop()
@@ -109,7 +109,7 @@ def test_a_node_out_of_reach_is_waited_for_while_the_gang_goes_on(run: RunDir) -
     handle(0, N1, N2).write(run)
     Seen(0, N1, True).write(run, 0)
     Seen(0, N2, None, time.time() - LONG, "no route").write(run, 1)
-    assert SshBackend().alive(run) == {0: True, 1: None}
+    assert SshBackend().look(run).alive == {0: True, 1: None}
 
 
 @pytest.mark.parametrize(("attempt", "code", "gone"), [(0, 0, True), (0, 1, False), (1, 0, False)])
@@ -122,7 +122,7 @@ def test_the_only_machine_is_not_waited_for_once_all_exits_of_a_success_are_here
     lines = [json.dumps({"node": 0, "attempt": 0, **each}) + "\n" for each in said]
     (run.node(0) / "events.jsonl").write_text("".join(lines))
     run.write("rank0.done", {"attempt": attempt})
-    assert SshBackend().alive(run) == {0: False if gone else None}
+    assert SshBackend().look(run).alive == {0: False if gone else None}
 
 
 @pytest.mark.parametrize(("ago", "now", "gone"), [(20.0, False, False), (40.0, False, True), (1.0, True, True)])
@@ -131,14 +131,14 @@ def test_the_only_machine_is_not_waited_for_after_a_cancel(run: RunDir, ago: flo
     handle(0, N1).write(run)
     Seen(0, N1, None, time.time() - LONG, "no route").write(run, 0)
     (run.path / "events.jsonl").write_text(json.dumps({"kind": "cancel", "time": time.time() - ago, "now": now}) + "\n")
-    assert SshBackend().alive(run) == {0: False if gone else None}
+    assert SshBackend().look(run).alive == {0: False if gone else None}
 
 
 def test_who_waits_for_a_machine_looks_at_once_at_that_which_replaces_it(run: RunDir) -> None:
     watcher, pool = SshWatcher(run, ConnectionPool()), ConnectionPool()
     handle(0, N1, N2).write(run)
     follower = NodeFollower(run, 1, pool)
-    handle(1, N1, N3, state=HandleState.INTENT).write(run)
+    handle(1, N1, N3, state=HandleStatus.INTENT).write(run)
     assert watcher.rest(follower, PATIENCE)
     watcher.stop()
 
@@ -212,7 +212,7 @@ def test_a_first_start_that_was_torn_away_before_its_agents_were_started_gets_it
     """Every machine answers that it knows of no agent, and goes on answering so; a cancel would not end it either."""
     profile = {"kind": "ssh", "hosts": ["n1", "n2"]}
     run = create_run(tmp_path, "r-234567", {"kind": "ssh", "nnodes": 2, "hosts": ["n1", "n2"], "profile": profile})
-    handle(0, N1, N2, state=HandleState.INTENT).write(run)
+    handle(0, N1, N2, state=HandleStatus.INTENT).write(run)
     for node, machine in enumerate((N1, N2)):
         Seen(0, machine, None).write(run, node)
     monkeypatch.setattr(SshBackend, "clean_up", lambda *_: [])

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.backends.base import HandleState
 from orchestrator.backends.remote.hosts import all_of
 from orchestrator.backends.settings import Host, SshSettings
 from orchestrator.backends.ssh.handle import SECRETS, Handle
@@ -15,6 +14,7 @@ from orchestrator.backends.ssh.ways import blamed
 from orchestrator.errors import BackendError
 from orchestrator.protocol.restart import Progress
 from orchestrator.runs.restarts.relaunch import Relaunch
+from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.address import Address
 
@@ -78,7 +78,7 @@ def chosen(
 def test_a_replacement_is_recorded_once_while_another_node_is_waited_for(tmp_path: Path) -> None:
     run, again, pool = RunDir(tmp_path), Relaunch(1, 1, "infra", "lost"), Machines("n1", "n2", "n3", "n5")
     settings = SshSettings.of(PROFILE)
-    Handle(HandleState.SUBMITTED, 0, settings.hosts, {}, (0, 1, 2)).write(run)
+    Handle(HandleStatus.SUBMITTED, 0, settings.hosts, {}, (0, 1, 2)).write(run)
 
     def replaced() -> list[tuple[str, str]]:
         return [(event["host"], event["by"]) for event in run.events() if event["kind"] == "replaced"]
@@ -102,7 +102,7 @@ def machines_of(
     """The machines of the next start, by name, where these ways are broken; and what has been recorded."""
     folder.mkdir(exist_ok=True)
     run, settings = RunDir(folder), SshSettings.of({**PROFILE, **profile})
-    Handle(HandleState.SUBMITTED, 0, settings.hosts, {}, (0, 1, 2)[: len(settings.hosts)]).write(run)
+    Handle(HandleStatus.SUBMITTED, 0, settings.hosts, {}, (0, 1, 2)[: len(settings.hosts)]).write(run)
     pool = Machines(broken=broken)
     found = chosen(run, pool, settings, Relaunch(1, 1, "infra", "lost"))
     return (None if found is None else [host.name for host in found.values()]), run.events()
@@ -121,7 +121,7 @@ def test_a_machine_whose_gpu_failed_is_replaced_if_a_spare_answers_and_else_take
         folder = tmp_path / name
         folder.mkdir()
         run, settings = RunDir(folder), SshSettings.of({**PROFILE, **profile})
-        Handle(HandleState.SUBMITTED, 0, settings.hosts, {}, (0, 1, 2)).write(run)
+        Handle(HandleStatus.SUBMITTED, 0, settings.hosts, {}, (0, 1, 2)).write(run)
         error = {"type": "torch.AcceleratorError", "message": message}
         culprit = {"node": 1, "code": 1, "error": error, "tail": []}
         run.append_event("attempt_failed", attempt=attempt, cause="infra", culprit=culprit)
@@ -164,7 +164,7 @@ def test_a_machine_that_refuses_another_start_is_replaced_waited_for_or_done_wit
     def found(name: str, refused: BackendError = FULL, **profile: Any) -> tuple[list[str] | None, dict[str, Any]]:
         run, settings = RunDir(tmp_path / name), SshSettings.of({**PROFILE, **profile})
         run.path.mkdir()
-        Handle(HandleState.SUBMITTED, 0, settings.hosts, {}, (0, 1, 2)).write(run)
+        Handle(HandleStatus.SUBMITTED, 0, settings.hosts, {}, (0, 1, 2)).write(run)
         for _ in range(2):  # how much room is left may change
             taken = chosen(run, Machines(), settings, Relaunch(1, 1, "infra", "lost"), n2=refused)
             refused = BackendError("n2: /w has only 4 MiB left")
@@ -184,7 +184,7 @@ def test_a_machine_that_is_back_takes_the_place_of_the_spare_that_replaced_it(tm
     n1, n2, n3, n4, n5 = settings.machines.values()
     assert free_machines(settings, (n1, n4, n3)) == [n5, n2]
     assert free_machines(settings, (n1, n5, n3), (n2, n4)) == [n4, n2]
-    Handle(HandleState.SUBMITTED, 1, (n1, n4, n3), {}, (0, 1, 2), (n2,)).write(run)
+    Handle(HandleStatus.SUBMITTED, 1, (n1, n4, n3), {}, (0, 1, 2), (n2,)).write(run)
     for off in ({"n4"}, {"n4", "n5"}):
         found = chosen(run, Machines(*off), settings, Relaunch(2, 2, "infra", "lost"))
         assert found is not None
