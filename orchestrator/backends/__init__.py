@@ -1,53 +1,52 @@
-"""What starts, watches and ends runs, by the kind of their profile; loaded only when one of that kind is used."""
+"""Backends start, watch and end runs. There is one for each kind of profile, loaded when it is first used."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.backends.base import Backend
 from orchestrator.errors import UsageError
+from orchestrator.specs.kinds import LOGIN, find, named
 
 if TYPE_CHECKING:
-    from orchestrator.specs.profile import AnyProfile
-
-_REGISTRY = {
-    "local": "orchestrator.backends.local:LocalBackend",
-    "ssh": "orchestrator.backends.ssh.backend:SshBackend",
-    "slurm": "orchestrator.backends.slurm.backend:SlurmBackend",
-    "slurm-login": "orchestrator.backends.slurm.login.backend:LoginBackend",
-}
+    from orchestrator.specs.profiles import AnyProfile
 
 _made: Final[dict[str, Backend]] = {}
 _making: Final = RLock()
 
 
 def kind_of(profile: Mapping[str, Any]) -> str:
-    """Return the kind of backend that a profile asks for: its own, and whether that is reached through a login node."""
-    return "slurm-login" if profile.get("login") else str(profile["kind"])
+    """Return the kind of a profile's runs: the profile's own, with `-login` if it is reached through a login node."""
+    return f"{profile['kind']}{LOGIN}" if profile.get("login") else str(profile["kind"])
 
 
 def is_known(kind: str) -> bool:
-    """Tell whether this version has a backend for profiles of this kind."""
-    return kind in _REGISTRY
+    """Return True if there is a backend for runs of this kind."""
+    return bool(_path_of(kind))
+
+
+def _path_of(kind: str) -> str:
+    """Return the class of the backend for this kind as `module:Name`; "" if there is none."""
+    name = kind.removesuffix(LOGIN)
+    found = find(name)
+    if found is None:
+        return ""
+    return found.backend if name == kind else found.login_backend
 
 
 def backend(kind: str) -> Backend:
-    """Return the backend for profiles of this kind, one a process; UsageError where this version has none."""
-    if not is_known(kind):
-        raise UsageError(
-            f"profiles of kind {kind} can be planned, but this version of orch can't submit to them yet",
-            "try the same plan on this machine: add --rehearse",
-        )
-    with _making:  # the supervisor's threads ask at once, and each one made would have connections of its own
+    """Return the backend for runs of this kind, one for this process. Raises UsageError if there is none."""
+    with _making:  # the supervisor's threads ask at once, and each backend would have connections of its own
         if kind not in _made:
-            module, _, name = _REGISTRY[kind].partition(":")
-            _made[kind] = getattr(import_module(module), name)()
+            if not (path := _path_of(kind)):
+                said = f"no installed package has a backend for profiles of kind {kind}"
+                raise UsageError(said, "install the package that adds it, or add --rehearse to try the plan here")
+            _made[kind] = named(path)()
         return _made[kind]
 
 
 def backend_of(profile: AnyProfile) -> Backend:
-    """Return the backend for a profile; UsageError where this version has none."""
+    """Return the backend for a profile. Raises UsageError if there is none."""
     return backend(kind_of(dict(profile)))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from orchestrator.runs.state import Unreachable
     from orchestrator.runs.store import RunDir
     from orchestrator.specs.plan import LaunchPlan, Place
-    from orchestrator.specs.profile import AnyProfile
+    from orchestrator.specs.profiles import AnyProfile
     from orchestrator.transport.pool import ConnectionPool
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from orchestrator.backends.replay_stage import Order
     from orchestrator.protocol.task import NodeTask
     from orchestrator.specs.plan import LaunchPlan, Place
-    from orchestrator.specs.profile import AnyProfile
+    from orchestrator.specs.profiles import AnyProfile
 
 NOBODY = Process(0, 0)  # an agent that was started, and of which is not known which process it is
 

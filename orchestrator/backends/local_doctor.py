@@ -17,7 +17,7 @@ from orchestrator.specs.plan import nproc_by_node
 from orchestrator.transport.machine import LocalMachine, Machine
 
 if TYPE_CHECKING:
-    from orchestrator.specs.profile import AnyProfile
+    from orchestrator.specs.profiles import AnyProfile
 
 OK, WARN, FAIL = Level.OK, Level.WARN, Level.FAIL
 LEAST_FREE: Final = 1 << 30

@@ -11,7 +11,7 @@ from orchestrator.errors import OrchError, UsageError
 
 if TYPE_CHECKING:
     from orchestrator.backends.base import Check
-    from orchestrator.specs.profile import AnyProfile
+    from orchestrator.specs.profiles import AnyProfile
 
 
 AT_ONCE: Final = 8  # profiles

@@ -24,7 +24,7 @@ from orchestrator.supervisor.reconcile import reconcile, state_of
 from orchestrator.supervisor.start import start_supervisor
 
 if TYPE_CHECKING:
-    from orchestrator.specs.profile import AnyProfile
+    from orchestrator.specs.profiles import AnyProfile
 
 
 def collect_garbage(root: Path, *, dry_run: bool, unknown: bool) -> list[Finding]:

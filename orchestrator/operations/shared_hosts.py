@@ -9,7 +9,7 @@ from orchestrator.operations.doctor import holdings
 from orchestrator.runs.shared_hosts import SharedRun, runs_on
 
 if TYPE_CHECKING:
-    from orchestrator.specs.profile import AnyProfile
+    from orchestrator.specs.profiles import AnyProfile
 
 
 def shared_runs(profile: AnyProfile) -> tuple[list[SharedRun], list[str]]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # what only looks at runs must not wait for pydantic
     from orchestrator.specs.environment import Environment
     from orchestrator.specs.job import Job, Notify
     from orchestrator.specs.plan import LaunchPlan, Place
-    from orchestrator.specs.profile import AnyProfile
+    from orchestrator.specs.profiles import AnyProfile
     from orchestrator.specs.spawning import Spawning
 
 DRY_RUN_ID = "dryrun"

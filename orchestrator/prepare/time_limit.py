@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:  # a submit of files that were read before must not wait for pydantic
     from orchestrator.specs.job import Job
-    from orchestrator.specs.profile import AnyProfile
+    from orchestrator.specs.profiles import AnyProfile
 
 MOST_FILES: Final = 200  # of code that is larger, nothing is said
 MOST_BYTES: Final = 1 << 20

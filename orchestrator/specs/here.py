@@ -16,7 +16,7 @@ from orchestrator.specs.resources import Has, lacking
 
 if TYPE_CHECKING:  # a submit of files that were read before must not wait for pydantic
     from orchestrator.specs.job import Job, Training
-    from orchestrator.specs.profile import AnyProfile
+    from orchestrator.specs.profiles import AnyProfile
 
 MOST_BYTES: Final = 1 << 20  # read of a program's text
 MOST_FILES: Final = 50  # files beside a program that are searched for its options

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from orchestrator.specs import profiles
 from orchestrator.specs.job import Job
-from orchestrator.specs.profile import PROFILE
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 # pydantic leaves its own words where a bound follows a before-validator.
@@ -23,14 +23,14 @@ def job_schema() -> dict[str, Any]:
 
 def profile_schema() -> dict[str, Any]:
     """Return the schema of a profile file; its `defaults` are any fields of a job."""
-    body = _tidy(PROFILE.json_schema(mode="validation"))
+    body = _tidy(profiles.json_schema())
     body.pop("discriminator", None)  # OpenAPI's word; JSON Schema has none for it
     job = _tidy(Job.model_json_schema(mode="validation"))
     definitions = {**job.pop("$defs"), **body["$defs"]}
     job.pop("required", None)
     definitions["JobDefaults"] = job
-    for kind in ("LocalProfile", "SshProfile", "SlurmProfile"):
-        profile = definitions[kind]
+    for reference in body["oneOf"]:
+        profile = definitions[reference["$ref"].rpartition("/")[2]]
         profile["required"] = [name for name in profile["required"] if name != "name"]
         text = profile["properties"]["defaults"].get("description", "")
         profile["properties"]["defaults"] = {"$ref": "#/$defs/JobDefaults", "description": text}

@@ -14,11 +14,13 @@ from orchestrator.protocol.metric import better_of, kept_by
 from orchestrator.protocol.ranks import Binding, bind, rank_argv, rank_environment
 from orchestrator.protocol.task import Input, NodeTask, Program, apart, in_common
 from orchestrator.specs import runtimes
+from orchestrator.specs.kinds import kind_named
 from orchestrator.specs.program import MANY_GPUS, program_of
 
 if TYPE_CHECKING:  # a submit of files that were read before must not wait for pydantic
     from orchestrator.specs.job import Job
-    from orchestrator.specs.profile import AnyProfile, LocalProfile
+    from orchestrator.specs.profile import LocalProfile
+    from orchestrator.specs.profiles import AnyProfile
 
 PLAN_VERSION = 2
 READABLE = (1, 2)  # the first told every node everything
@@ -109,19 +111,20 @@ def plan(job: Job, profile: AnyProfile, run_id: str, place: Place, env: Mapping[
 
     UsageError when the profile asks for what can't be done. Touches no clock, disk, network, environment or chance.
     """
-    hosts, leader_addrs, master = _hosts(profile)
+    kind = kind_named(profile.kind)
+    nodes = kind.nodes(profile)
     container = runtimes.container(job, profile)
     trains = profile.python or (place.python if container is None else "python3")  # an image has its own
     shared: dict[str, Any] = {
         "run_id": run_id,
         "nnodes": profile.nodes,
-        "hosts": tuple(host for host, _ in hosts),
+        "hosts": nodes.names,
         "run_dir": place.run_dir,
         "code_dir": place.code_dir,
         "program": Program(*_program(job), local_rank_option=job.local_rank_option or ""),
         "launcher": job.launcher,
         "backend": profile.backend,
-        "leader_addrs": leader_addrs,
+        "leader_addrs": nodes.leader_addresses,
         "port_range": port_range(profile.ports),
         "env": {
             **profile.env,
@@ -148,8 +151,8 @@ def plan(job: Job, profile: AnyProfile, run_id: str, place: Place, env: Mapping[
         "hang": job.hang.model_dump(),
         "idle": job.idle.model_dump() if job.idle is not None else {},
         "sampling": job.sampling,
-        # Slurm ends its jobs itself, and tells them before; their ranks then ask to be started again.
-        "time_limit": None if profile.kind == "slurm" else job.resources.time,
+        # A scheduler ends its jobs itself, and warns them; their ranks then ask to be started again.
+        "time_limit": None if kind.scheduler else job.resources.time,
         "join_timeout": float(job.limits.join),
         "link_timeout": float(job.limits.link),
         "grace": float(job.limits.grace),
@@ -157,7 +160,7 @@ def plan(job: Job, profile: AnyProfile, run_id: str, place: Place, env: Mapping[
     }
     tasks = tuple(
         NodeTask(node_rank=rank, nproc=nproc, python=python or trains, **shared)
-        for rank, ((_, python), nproc) in enumerate(zip(hosts, nproc_by_node(profile), strict=True))
+        for rank, (python, nproc) in enumerate(zip(nodes.pythons, nproc_by_node(profile), strict=True))
     )
     return LaunchPlan(
         run_id=run_id,
@@ -165,8 +168,8 @@ def plan(job: Job, profile: AnyProfile, run_id: str, place: Place, env: Mapping[
         job=job.model_dump(mode="json"),
         profile=profile.model_dump(mode="json"),
         tasks=tasks,
-        commands=tuple(_agent_argv(profile, task, place) for task in tasks),
-        master_addr=master,
+        commands=tuple(_agent_argv(kind.verb, task, place) for task in tasks),
+        master_addr=nodes.master,
         secret_names=job.secrets,
     )
 
@@ -190,37 +193,16 @@ def _program(job: Job) -> tuple[str, str, tuple[str, ...]]:
     return kind, target, tuple(args)
 
 
-def _agent_argv(profile: AnyProfile, task: NodeTask, place: Place) -> tuple[str, ...]:
-    if profile.kind == "slurm":  # which of the nodes it is, Slurm tells it
-        return (place.agent_python, f"{task.run_dir}/node.pyz", "slurm", task.run_dir)
+def _agent_argv(verb: str, task: NodeTask, place: Place) -> tuple[str, ...]:
+    if verb != "agent":  # the scheduler tells each agent which node it is on
+        return (place.agent_python, f"{task.run_dir}/node.pyz", verb, task.run_dir)
     folder = node_folder(task.run_dir, task.node_rank)
     return (place.agent_python, f"{task.run_dir}/node.pyz", "agent", f"{folder}/task.json")
 
 
-def _hosts(profile: AnyProfile) -> tuple[list[tuple[str, str | None]], tuple[str, ...], str]:
-    """Return ((host, python) of each node, candidate addresses of node 0, MASTER_ADDR in words)."""
-    match profile.kind:
-        case "local":
-            return [("localhost", None)] * profile.nodes, ("127.0.0.1",), "127.0.0.1"
-        case "ssh":
-            chosen = profile.hosts[: profile.nodes]
-            address = chosen[0].addr or chosen[0].host
-            return [(host.host, host.python) for host in chosen], (address,), address
-        case "slurm":
-            names: list[tuple[str, str | None]] = [(f"slurm node {rank}", None) for rank in range(profile.nodes)]
-            return names, (), "node 0's address inside the allocation"
-
-
 def nproc_by_node(profile: AnyProfile) -> list[int | None]:
     """Return the ranks of each node; None where the node itself decides."""
-    asked = profile.nproc_per_node
-    counts: list[int | str | None]
-    if isinstance(asked, tuple):
-        counts = list(asked)
-    elif profile.kind == "ssh":
-        counts = [host.nproc_per_node or asked for host in profile.hosts[: profile.nodes]]
-    else:
-        counts = [asked] * profile.nodes
+    counts = kind_named(profile.kind).ranks(profile)
     return [count if isinstance(count, int) else None for count in counts]
 
 

@@ -1,20 +1,20 @@
-"""Profile: where to run. Local, SSH or Slurm, told apart by `kind`."""
+"""The profiles of machines on which orch starts the agents, and the base of every profile."""
 
 from __future__ import annotations
 
-import re
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from orchestrator.protocol.hostlist import expand
+from orchestrator.specs.documents.problem import Problem
 from orchestrator.specs.environment import set_by_orch
 from orchestrator.specs.fields import (
     FORMAT_VERSION,
     LOGIN,
     Also,
     Arg,
-    Bytes,
     Count,
     EnvName,
     Jumps,
@@ -25,8 +25,10 @@ from orchestrator.specs.fields import (
     UserName,
     host_name,
 )
-from orchestrator.specs.sbatch_options import known_options
 from orchestrator.transport.address import split_port
+
+if TYPE_CHECKING:
+    from orchestrator.specs.job import Job
 
 Nproc = Annotated[int, Field(ge=1, le=1024)]
 
@@ -78,6 +80,14 @@ class ProfileBase(Spec):
         if isinstance(self.nproc_per_node, tuple) and len(self.nproc_per_node) != self.nodes:
             raise ValueError(f"nproc_per_node lists {len(self.nproc_per_node)} numbers for {self.nodes} nodes")
         return self
+
+    def notes(self) -> Sequence[str]:
+        """Return notes on fields whose meaning orch can't check."""
+        return ()
+
+    def problems(self, job: Job) -> Sequence[Problem]:
+        """Return what can't work about this job on this profile, in ways that only this kind of profile knows."""
+        return ()
 
 
 class LocalProfile(ProfileBase):
@@ -176,37 +186,3 @@ class SshProfile(ProfileBase):
         if (self.min_nodes or 0) > self.nodes:
             raise ValueError(f"min_nodes is {self.min_nodes}, but nodes is {self.nodes}")
         return self
-
-
-def _login(text: str) -> str:
-    if not re.fullmatch(LOGIN, text):
-        raise ValueError(f"'{text}' is not a host; write host, user@host or user@host:port")
-    return text
-
-
-class SlurmProfile(ProfileBase):
-    """A Slurm cluster, from its login node or through one."""
-
-    kind: Literal["slurm"]
-    partition: Line | None = None
-    account: Line | None = None
-    qos: Line | None = None
-    time: Seconds | None = Field(None, description="the job's time limit")
-    gres: Line | None = None
-    gpus_per_node: Count | None = None
-    cpus_per_gpu: Count | None = Field(None, description="cores for each GPU: a node's cores divided by its GPUs")
-    cpus_per_task: Count | None = None
-    mem: Bytes | None = Field(None, description="memory per node")
-    constraint: Line | None = None
-    exclude: Line | None = None
-    login: Annotated[Line, AfterValidator(_login)] | None = Field(
-        None, description="user@host of a login node to submit through"
-    )
-    sbatch: Annotated[dict[Line, Line | int | bool], AfterValidator(known_options)] = Field(
-        {}, description="any other option of sbatch"
-    )
-
-
-Profile = Annotated[LocalProfile | SshProfile | SlurmProfile, Field(discriminator="kind")]
-PROFILE: TypeAdapter[LocalProfile | SshProfile | SlurmProfile] = TypeAdapter(Profile)
-AnyProfile = LocalProfile | SshProfile | SlurmProfile

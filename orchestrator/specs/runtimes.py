@@ -8,7 +8,7 @@ from orchestrator.protocol.task import Container, Mount
 
 if TYPE_CHECKING:  # a submit of files that were read before must not wait for pydantic
     from orchestrator.specs.job import Job
-    from orchestrator.specs.profile import AnyProfile
+    from orchestrator.specs.profiles import AnyProfile
 
 GPU_FLAGS: Final = {
     "docker": ("gpus", "cdi", "none"),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:  # a submit of files that were read before must not wait for pydantic
-    from orchestrator.specs.profile import AnyProfile
+    from orchestrator.specs.profiles import AnyProfile
 
 _SPAWNS: Final = ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes")
 _OF_A_LAUNCHER: Final = frozenset({"LOCAL_RANK"})

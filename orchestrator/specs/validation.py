@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from orchestrator.specs.documents.problem import Problem
 from orchestrator.specs.environment import excess, long_variables
 from orchestrator.specs.job import Job
-from orchestrator.specs.profile import AnyProfile, SlurmProfile, SshProfile
+from orchestrator.specs.kinds import OWN, kind_named
+from orchestrator.specs.profile import SshProfile
 from orchestrator.specs.program import ONE_PROCESS, WHOLE_BATCH
 from orchestrator.specs.runtimes import GPU_FLAGS
 from orchestrator.training.choices import not_taken
 
-_GRES_GPUS: Final = re.compile(r"\bgpu(?::[^:,()]+)?:(\d{1,5})")
+if TYPE_CHECKING:
+    from orchestrator.specs.profiles import AnyProfile
+
 MOST_RANKS: Final = 100_000  # a plan names each of them
 
 
 def world_size(profile: AnyProfile) -> int | None:
     """Return how many ranks the profile asks for; None where the nodes themselves decide."""
-    if isinstance(profile.nproc_per_node, tuple):
-        per_node: list[int | str] = list(profile.nproc_per_node)
-    else:
-        per_node = [profile.nproc_per_node] * profile.nodes
-    if isinstance(profile, SshProfile):
-        own = [host.nproc_per_node for host in profile.hosts[: profile.nodes]]
-        per_node = [mine if mine is not None else n for mine, n in zip(own, per_node, strict=True)]
+    per_node = kind_named(profile.kind).ranks(profile)
     numbers = [n for n in per_node if isinstance(n, int)]
     return sum(numbers) if len(numbers) == len(per_node) else None
 
@@ -34,7 +30,7 @@ def check(job: Job, profile: AnyProfile) -> list[Problem]:
     """Return what can't work about this job on this profile, each at the job's field."""
     return [
         *_check_ranks(profile), *_check_batch(job, profile), *_check_min_nodes(job, profile), *_check_strategy(job),
-        *_check_gpus(job, profile), *_check_runtime(job, profile), *_check_environment(job),
+        *profile.problems(job), *_check_runtime(job, profile), *_check_environment(job),
         *_check_lengths(job, profile),
     ]  # fmt: skip
 
@@ -108,30 +104,10 @@ def fit(job: Job, profile: AnyProfile) -> AnyProfile:
     return profile.model_copy(update=part)
 
 
-def _check_gpus(job: Job, profile: AnyProfile) -> list[Problem]:
-    """Return what of the job's GPUs Slurm would not be asked for; `gpus_per_node` is the job's own where it has one."""
-    asked = job.resources.gpus
-    if asked is None or not isinstance(profile, SlurmProfile) or profile.gpus_per_node is not None:
-        return []
-    given = sum(int(count) for count in _GRES_GPUS.findall(profile.gres or ""))
-    if given >= asked or (not given and _asks_gpus(profile)):
-        return []
-    what = f"only for {given} (gres: {profile.gres})" if given else "for none"
-    message = (
-        f"asks for {asked} GPUs per node, but profile '{profile.name}' asks Slurm {what}; "
-        f"add 'gpus_per_node: {asked}' to the profile"
-    )
-    return [Problem(("resources", "gpus"), message)]
-
-
-def _asks_gpus(profile: SlurmProfile) -> bool:
-    options = [profile.gres or "", *(f"{key}={value}" for key, value in profile.sbatch.items())]
-    return any("gpu" in option.lower() for option in options)
-
-
 def _check_runtime(job: Job, profile: AnyProfile) -> list[Problem]:
     if job.container is not None and profile.runtime == "none":
-        runtimes = "docker, podman, apptainer or pyxis" if profile.kind == "slurm" else "docker, podman or apptainer"
+        *most, last = kind_named(profile.kind).runtimes
+        runtimes = f"{', '.join(most)} or {last}"
         message = (
             f"the job names a container image, but profile '{profile.name}' has runtime none; "
             f"set 'runtime' in the profile to {runtimes}, or leave the container out"
@@ -143,8 +119,12 @@ def _check_runtime(job: Job, profile: AnyProfile) -> list[Problem]:
             "add 'container: {image: ...}' to the job, or set 'runtime: none' in the profile"
         )
         return [Problem(("container",), message)]
-    if profile.runtime == "pyxis" and profile.kind != "slurm":
-        message = f"runtime pyxis is a part of Slurm, but profile '{profile.name}' is of kind {profile.kind}"
+    if profile.runtime not in ("none", *kind_named(profile.kind).runtimes):
+        owners = [kind.scheduler for kind in OWN.values() if profile.runtime in kind.runtimes]
+        message = (
+            f"runtime {profile.runtime} is a part of {' or '.join(owners)}, but profile '{profile.name}' is of kind "
+            f"{profile.kind}"
+        )
         return [Problem(("container",), message)]
     ways = GPU_FLAGS.get(profile.runtime, (profile.gpu_flag,))
     if profile.gpu_flag not in ("auto", *ways):

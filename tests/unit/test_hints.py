@@ -15,7 +15,8 @@ import pytest
 import orchestrator
 from orchestrator import errors
 from orchestrator.specs.job import Job
-from orchestrator.specs.profile import LocalProfile, SlurmProfile, SshProfile
+from orchestrator.specs.profile import LocalProfile, SshProfile
+from orchestrator.specs.slurm_profile import SlurmProfile
 from tests.unit.test_docs import ALL_OPTIONS, EVERY, misuse, options_of
 
 SOURCES = Path(orchestrator.__file__).parent

@@ -27,7 +27,7 @@ from orchestrator.runs.store import newest_runs, read_lines, state_root
 
 if TYPE_CHECKING:
     from orchestrator.specs.plan import LaunchPlan, Place
-    from orchestrator.specs.profile import AnyProfile
+    from orchestrator.specs.profiles import AnyProfile
 
 OK, WARN, FAIL = Level.OK, Level.WARN, Level.FAIL
 PROGRAMS: Final = ("sbatch", "srun", "squeue", "scancel")

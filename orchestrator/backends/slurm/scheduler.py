@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from orchestrator.backends.slurm.partitions import Partition
     from orchestrator.runs.scheduler_status import SchedulerStatus
     from orchestrator.specs.plan import LaunchPlan
-    from orchestrator.specs.profile import AnyProfile
+    from orchestrator.specs.profiles import AnyProfile
     from orchestrator.transport.machine import Machine
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for fabric
     from orchestrator.runs.files.logs import Selection
     from orchestrator.runs.restarts.relaunch import Relaunch
     from orchestrator.specs.plan import LaunchPlan, Place
-    from orchestrator.specs.profile import AnyProfile
+    from orchestrator.specs.profiles import AnyProfile
     from orchestrator.transport.machine import Machine
     from orchestrator.transport.pool import ConnectionPool
 

@@ -16,7 +16,8 @@ from orchestrator.specs.documents.other_tools import ELSEWHERE, LAUNCHERS, OF_KI
 from orchestrator.specs.documents.problem import Problem
 from orchestrator.specs.documents.yaml_source import Node, kind_of
 from orchestrator.specs.job import Job
-from orchestrator.specs.profile import ProfileBase, SlurmProfile, SshProfile
+from orchestrator.specs.kinds import SLURM, SSH, model_of
+from orchestrator.specs.profile import ProfileBase
 
 MAX_PROBLEMS: Final = 10
 IN_LISTS: Final = ("inputs", "hosts", "spares", "notify")
@@ -274,7 +275,8 @@ def near_field(dotted: str) -> str:
     name = dotted.lower().replace("-", "_")
     name = name.removeprefix("job.").removeprefix("profile.")
     known: dict[str, str] = {}
-    for document, model in (("job", Job), ("profile", SlurmProfile), ("profile", SshProfile)):
+    models: list[tuple[str, type[BaseModel]]] = [("job", Job), *(("profile", model_of(each)) for each in (SLURM, SSH))]
+    for document, model in models:
         known |= {path: f"{document}.{path}" for path in _paths(model) if path not in known}
     ends: dict[str, list[str]] = {}
     for path in known:
@@ -323,9 +325,9 @@ def _other_document(written: str, name: str, model: type[BaseModel], *, top: boo
     if model is Job and name in ProfileBase.model_fields:
         return "belongs in the profile, not the job" if name == written else f"belongs in the profile, as '{name}'"
     this = "job" if model is Job else "profile"
-    for other, kind in ((SlurmProfile, "slurm"), (SshProfile, "ssh")):
-        if name in other.model_fields:
-            return f"belongs in {kind} profiles, not in this {this}"
+    for kind in (SLURM, SSH):
+        if name in model_of(kind).model_fields:
+            return f"belongs in {kind.name} profiles, not in this {this}"
     return ""
 
 

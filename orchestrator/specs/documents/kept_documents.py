@@ -26,7 +26,7 @@ from orchestrator.specs.here import check_here
 if TYPE_CHECKING:  # what this module is there to do without
     from orchestrator.specs.documents.yaml_source import Document
     from orchestrator.specs.job import Job
-    from orchestrator.specs.profile import AnyProfile
+    from orchestrator.specs.profiles import AnyProfile
 
 FOLDER: Final = "cache/documents"
 SLOTS: Final = 64  # files: what comes takes the place of what was there, so that they never become more

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # a submit of files that were read before must not wait for pydantic
     from orchestrator.specs.job import Job
-    from orchestrator.specs.profile import AnyProfile
+    from orchestrator.specs.profiles import AnyProfile
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
@@ -30,9 +30,12 @@ from orchestrator.specs.documents.yaml_source import (
 )
 from orchestrator.specs.here import check_code, check_here
 from orchestrator.specs.job import Job, Training
-from orchestrator.specs.profile import AnyProfile, LocalProfile, SlurmProfile, SshProfile
-from orchestrator.specs.sbatch_options import note_on_unknown
+from orchestrator.specs.kinds import OWN, every, find, kind_named, model_of
+from orchestrator.specs.profile import ProfileBase
 from orchestrator.specs.validation import check, fit
+
+if TYPE_CHECKING:
+    from orchestrator.specs.profiles import AnyProfile
 
 __all__ = [
     "Document",
@@ -48,11 +51,6 @@ __all__ = [
     "schema",
 ]
 
-KINDS: Final[dict[str, type[BaseModel]]] = {
-    "local": LocalProfile,
-    "ssh": SshProfile,
-    "slurm": SlurmProfile,
-}
 # Arguments and variables are handed on as they were written: 1e-3 stays 1e-3, not 0.001.
 _VERBATIM: Final = frozenset(("args", "command", "env"))
 BARE_SECONDS: Final = 3600
@@ -106,11 +104,9 @@ def load(
     resources = root.get("resources") or _EMPTY
     notes = _notes_on_times([profile_root.get("time"), resources.get("time")])
     notes += _notes_on_sizes([profile_root.get("mem"), resources.get("mem")])
-    if isinstance(loaded_profile, SlurmProfile):
-        notes += tuple(f"{shown(where, cwd)}: {note}" for note in note_on_unknown(loaded_profile.sbatch))
-    return Loaded(
-        loaded_job, loaded_profile, job_file, where, code_dir, notes if loaded_profile.kind == "slurm" else ()
-    )
+    notes += tuple(f"{shown(where, cwd)}: {note}" for note in loaded_profile.notes())
+    is_scheduled = bool(kind_named(loaded_profile.kind).scheduler)  # other kinds know no minutes
+    return Loaded(loaded_job, loaded_profile, job_file, where, code_dir, notes if is_scheduled else ())
 
 
 def _notes_on_times(times: Iterable[Node | None]) -> tuple[str, ...]:
@@ -192,15 +188,15 @@ def _named(root: Node, path: Path) -> Node:
 
 def _profile(root: Node, path: Path) -> AnyProfile:
     kind = root.get("kind")
-    kinds = ", ".join(KINDS)
     if kind is None:
-        raise SpecError(root.where, "kind is missing", f"say what kind of profile it is: {kinds}")
-    if not isinstance(kind.value, str) or kind.value not in KINDS:
-        guess = did_you_mean(kind.value, KINDS) if isinstance(kind.value, str) else ""
-        raise SpecError(kind.where, f"kind: expected one of {kinds}, found {kind_of(kind)}{guess}")
-    loaded = _validate(_named(root, path), KINDS[kind.value], str(path))
-    assert isinstance(loaded, LocalProfile | SshProfile | SlurmProfile)
-    return loaded
+        raise SpecError(root.where, "kind is missing", f"say what kind of profile it is: {', '.join(OWN)}")
+    found = find(kind.value) if isinstance(kind.value, str) else None
+    if found is None:
+        known = [each.name for each in every()]
+        guess = did_you_mean(kind.value, known) if isinstance(kind.value, str) else ""
+        raise SpecError(kind.where, f"kind: expected one of {', '.join(known)}, found {kind_of(kind)}{guess}")
+    loaded: ProfileBase = _validate(_named(root, path), model_of(found), str(path))
+    return cast("AnyProfile", loaded)
 
 
 def _validate(root: Node, model: type[_Model], name: str) -> _Model:

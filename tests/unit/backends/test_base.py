@@ -6,7 +6,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -16,7 +15,7 @@ from orchestrator.backends.base import Backend, Ruling, Sight
 from orchestrator.errors import UsageError
 from orchestrator.prepare.prepare import Request, plan_for, prepare
 from orchestrator.runs.store import RunDir
-from orchestrator.specs.profile import PROFILE
+from orchestrator.specs.profiles import PROFILE
 
 LOCAL = PROFILE.validate_python({"kind": "local", "name": "here"})
 
@@ -34,7 +33,7 @@ def test_threads_that_ask_at_once_get_one_backend(monkeypatch: pytest.MonkeyPatc
         began.wait()
         return backend("local")
 
-    monkeypatch.setattr(backends, "import_module", lambda _: SimpleNamespace(LocalBackend=Slow))
+    monkeypatch.setattr(backends, "named", lambda _: Slow)
     with ThreadPoolExecutor(16) as pool:
         assert len(set(pool.map(ask, range(16)))) == 1
 

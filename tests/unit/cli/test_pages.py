@@ -13,7 +13,8 @@ from pydantic import BaseModel
 from orchestrator.specs.documents.loader import load, load_profile, schema
 from orchestrator.specs.documents.yaml_source import parse, plain
 from orchestrator.specs.job import Job
-from orchestrator.specs.profile import LocalProfile, SlurmProfile, SshProfile
+from orchestrator.specs.profile import LocalProfile, SshProfile
+from orchestrator.specs.slurm_profile import SlurmProfile
 
 ROOT = Path(__file__).parents[3]
 JOBS = sorted((ROOT / "jobs").glob("*.yaml"))

@@ -11,7 +11,7 @@ from orchestrator.operations.submission import batch_script
 from orchestrator.operations.submission.init import job_from_script, script_in
 from orchestrator.specs.documents.loader import load_job, load_profile
 from orchestrator.specs.job import Job
-from orchestrator.specs.profile import AnyProfile
+from orchestrator.specs.profiles import AnyProfile
 
 TORCHRUN = r"""#!/bin/bash
 #SBATCH --job-name=resnet

@@ -20,7 +20,9 @@ from orchestrator.operations.submission.init import (
 )
 from orchestrator.specs.documents.loader import load_job, load_profile
 from orchestrator.specs.job import Job
-from orchestrator.specs.profile import AnyProfile, LocalProfile, SlurmProfile, SshProfile
+from orchestrator.specs.profile import LocalProfile, SshProfile
+from orchestrator.specs.profiles import AnyProfile
+from orchestrator.specs.slurm_profile import SlurmProfile
 
 
 @pytest.fixture(scope="module")

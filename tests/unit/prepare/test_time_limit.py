@@ -8,7 +8,8 @@ import pytest
 
 from orchestrator.prepare.time_limit import MOST_FILES, note_on_time_limit
 from orchestrator.specs.job import Job
-from orchestrator.specs.profile import LocalProfile, SlurmProfile
+from orchestrator.specs.profile import LocalProfile
+from orchestrator.specs.slurm_profile import SlurmProfile
 
 HERE = LocalProfile(kind="local", name="here")
 SLURM = SlurmProfile.model_validate({"kind": "slurm", "name": "big", "time": "1h30m", "partition": "main"})

@@ -9,8 +9,10 @@ import pytest
 from pydantic import ValidationError
 
 from orchestrator.specs.job import Job, Mount, Training
-from orchestrator.specs.profile import PROFILE, Host, LocalProfile, SlurmProfile, SshProfile
+from orchestrator.specs.profile import Host, LocalProfile, SshProfile
+from orchestrator.specs.profiles import PROFILE
 from orchestrator.specs.program import program_of
+from orchestrator.specs.slurm_profile import SlurmProfile
 from orchestrator.specs.validation import check, fit, world_size
 from orchestrator.training import options as training_options
 from orchestrator.training.choices import NOT_TAKEN, STRATEGIES, not_taken

@@ -488,9 +488,7 @@ JUNK = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
     max_leaves=6,
 )
-FIELDS = [f"job.{name}" for name in loading.Job.model_fields] + [
-    f"profile.{n}" for n in loading.SshProfile.model_fields
-]
+FIELDS = [f"job.{name}" for name in loading.Job.model_fields] + [f"profile.{n}" for n in SshProfile.model_fields]
 
 
 @settings(max_examples=150, deadline=None)

@@ -33,7 +33,7 @@ from orchestrator.specs.plan import (
     ranks_of,
     rehearsal,
 )
-from orchestrator.specs.profile import PROFILE, AnyProfile
+from orchestrator.specs.profiles import PROFILE, AnyProfile
 
 ROOT = Path(__file__).parents[3]
 JOBS = sorted(path.stem for path in (ROOT / "jobs").glob("*.yaml"))

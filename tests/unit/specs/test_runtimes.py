@@ -22,7 +22,7 @@ from orchestrator.node.container.argv import (
 from orchestrator.protocol.task import Mount, NodeTask
 from orchestrator.specs.job import Job
 from orchestrator.specs.plan import Place, plan
-from orchestrator.specs.profile import PROFILE, AnyProfile
+from orchestrator.specs.profiles import PROFILE, AnyProfile
 from orchestrator.specs.runtimes import container
 
 GOLDEN = Path(__file__).parents[2] / "golden"

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from orchestrator.specs.profile import PROFILE, SlurmProfile
+from orchestrator.specs.profiles import PROFILE
 from orchestrator.specs.sbatch_options import CLUSTERS, FIELDS, OPTIONS, OURS, known_options, note_on_unknown
+from orchestrator.specs.slurm_profile import SlurmProfile
 
 
 def test_both_spellings_are_one_option() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.errors import BackendError
-from orchestrator.specs.profile import PROFILE, SshProfile
+from orchestrator.specs.profile import SshProfile
+from orchestrator.specs.profiles import PROFILE
 from orchestrator.transport.address import Address, parse_address
 from orchestrator.transport.connection import _in_words
 from orchestrator.transport.openssh import Resolved

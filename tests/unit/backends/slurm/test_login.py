@@ -30,7 +30,7 @@ from orchestrator.runs.scheduler_status import SchedulerStatus
 from orchestrator.runs.store import RunDir, create_run
 from orchestrator.specs.job import Job
 from orchestrator.specs.plan import plan
-from orchestrator.specs.profile import PROFILE
+from orchestrator.specs.profiles import PROFILE
 from orchestrator.transport.address import Address, parse_address
 from orchestrator.transport.node_archive import submitit_archive
 from tests import nvml

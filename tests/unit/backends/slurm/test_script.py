@@ -16,7 +16,7 @@ from orchestrator.backends.slurm.environment import filled, in_words
 from orchestrator.backends.slurm.script import FOLDER, cores_per_node, options_in, parameters, step, warning
 from orchestrator.specs.job import Job
 from orchestrator.specs.plan import LaunchPlan, Place, plan
-from orchestrator.specs.profile import PROFILE
+from orchestrator.specs.profiles import PROFILE
 
 RUN = "/shared/my runs/j-abc234"
 

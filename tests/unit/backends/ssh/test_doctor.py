@@ -11,7 +11,8 @@ from orchestrator.backends.ssh import doctor
 from orchestrator.backends.ssh.holdings import holdings
 from orchestrator.cli.render import results
 from orchestrator.errors import BackendError, PythonMissingError
-from orchestrator.specs.profile import PROFILE, SshProfile
+from orchestrator.specs.profile import SshProfile
+from orchestrator.specs.profiles import PROFILE
 from orchestrator.transport.address import Address
 
 HELLO = {"host": "h", "python": "3.11.2", "uid": 1, "home": "/home/me", "workdir": "/home/me/.orch", "cores": 8,

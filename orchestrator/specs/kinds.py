@@ -1,0 +1,157 @@
+"""The kinds of profiles: those of orch itself, and those that installed packages add.
+
+A package adds a kind by an entry point of the group `orchestrator.backends`, whose name is the kind's and whose object
+is a `Kind`. CONTRIBUTING.md has the recipe. This module loads neither pydantic nor a backend: `orch status` uses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from orchestrator.errors import OrchError
+
+if TYPE_CHECKING:
+    from orchestrator.specs.profile import ProfileBase
+
+GROUP: Final = "orchestrator.backends"
+LOGIN: Final = "-login"  # the end of the name under which runs through a login node are recorded
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """The nodes that a plan names."""
+
+    names: tuple[str, ...]
+    pythons: tuple[str | None, ...]
+    """The interpreter of each node; None if the profile's holds for it."""
+    leader_addresses: tuple[str, ...]
+    """The addresses at which the other nodes may reach node 0, in order; empty if they are known later."""
+    master: str
+    """MASTER_ADDR, or words for it."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of profile. `model`, `backend` and `login_backend` are `module:Name` and are imported when needed.
+
+    The methods get a profile of this kind, either the model itself or an object with the same fields.
+    """
+
+    name: str
+    model: str
+    """The pydantic model, a subclass of `orchestrator.specs.profile.ProfileBase`."""
+    backend: str
+    """The subclass of `orchestrator.backends.base.Backend`."""
+    login_backend: str = ""
+    """The backend of profiles that name a login node (`login:`); "" if this kind has no login nodes."""
+    scheduler: str = ""
+    """The scheduler's name in messages, such as "Slurm"; "" if orch itself chooses the machines."""
+    verb: str = "agent"
+    """The command of node.pyz that starts a node's agent."""
+    runtimes: tuple[str, ...] = field(default=("docker", "podman", "apptainer"))
+    """The container runtimes that its nodes can have."""
+    parallel: int = 1
+    """How many points of a sweep run at a time, unless the user says otherwise."""
+
+    def nodes(self, profile: Any) -> Nodes:
+        """Return the nodes of a plan. The default is for nodes that a scheduler chooses."""
+        names = tuple(f"{self.name} node {rank}" for rank in range(profile.nodes))
+        return Nodes(names, (None,) * profile.nodes, (), "node 0's address inside the allocation")
+
+    def ranks(self, profile: Any) -> list[int | str]:
+        """Return for each node the number of its ranks, or "auto"."""
+        asked = profile.nproc_per_node
+        return list(asked) if isinstance(asked, tuple) else [asked] * profile.nodes
+
+
+class _Local(Kind):
+    def nodes(self, profile: Any) -> Nodes:
+        address = "127.0.0.1"
+        return Nodes(("localhost",) * profile.nodes, (None,) * profile.nodes, (address,), address)
+
+
+class _Ssh(Kind):
+    def nodes(self, profile: Any) -> Nodes:
+        chosen = profile.hosts[: profile.nodes]
+        address = chosen[0].addr or chosen[0].host
+        pythons = tuple(host.python for host in chosen)
+        return Nodes(tuple(host.host for host in chosen), pythons, (address,), address)
+
+    def ranks(self, profile: Any) -> list[int | str]:
+        general = super().ranks(profile)
+        return [host.nproc_per_node or each for host, each in zip(profile.hosts, general, strict=False)]
+
+
+_MODELS: Final = "orchestrator.specs.profile"
+_BACKENDS: Final = "orchestrator.backends"
+LOCAL: Final = _Local("local", f"{_MODELS}:LocalProfile", f"{_BACKENDS}.local:LocalBackend")
+SSH: Final = _Ssh("ssh", f"{_MODELS}:SshProfile", f"{_BACKENDS}.ssh.backend:SshBackend")
+SLURM: Final = Kind(
+    "slurm",
+    "orchestrator.specs.slurm_profile:SlurmProfile",
+    f"{_BACKENDS}.slurm.backend:SlurmBackend",
+    f"{_BACKENDS}.slurm.login.backend:LoginBackend",
+    scheduler="Slurm",
+    verb="slurm",
+    runtimes=("docker", "podman", "apptainer", "pyxis"),
+    parallel=16,
+)
+OWN: Final[Mapping[str, Kind]] = {kind.name: kind for kind in (LOCAL, SSH, SLURM)}
+"""orch's own kinds. They are entry points too; this table saves most commands a search of all installed packages."""
+
+
+def find(name: str) -> Kind | None:
+    """Return the kind of this name; None if neither orch nor an installed package has it.
+
+    Raises OrchError if the package that adds the kind can't be loaded.
+    """
+    return OWN.get(name) or _added(name)
+
+
+def kind_named(name: str) -> Kind:
+    """Return the kind of a profile that was loaded before. Raises OrchError if its package is not there any more."""
+    if (found := find(name)) is None:
+        raise OrchError(f"no installed package has profiles of kind {name}", "reinstall the package that adds it")
+    return found
+
+
+def every() -> Iterator[Kind]:
+    """Yield orch's own kinds, then those that installed packages add."""
+    from importlib.metadata import entry_points  # noqa: PLC0415 (20 ms)
+
+    yield from OWN.values()
+    for name in sorted({point.name for point in entry_points(group=GROUP)} - OWN.keys()):
+        if (kind := _added(name)) is not None:
+            yield kind
+
+
+@cache
+def _added(name: str) -> Kind | None:
+    from importlib.metadata import entry_points  # noqa: PLC0415 (as above)
+
+    for point in entry_points(group=GROUP, name=name):
+        try:
+            found = point.load()
+        except Exception as error:
+            said = f"profiles of kind {name} can't be used: {point.value} can't be loaded: {error}"
+            raise OrchError(said, "reinstall or remove the package that adds this kind") from error
+        if isinstance(found, Kind) and found.name == name:
+            return found
+        raise OrchError(f"profiles of kind {name} can't be used: {point.value} is not a Kind of that name")
+    return None
+
+
+def named(path: str) -> Any:
+    """Return the object of `module:Name`."""
+    module, _, name = path.partition(":")
+    return getattr(import_module(module), name)
+
+
+def model_of(kind: Kind) -> type[ProfileBase]:
+    """Return the pydantic model of a kind's profiles."""
+    found: type[ProfileBase] = named(kind.model)
+    return found

@@ -1,0 +1,71 @@
+"""The profile of a Slurm cluster."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+from pydantic import AfterValidator, Field
+
+from orchestrator.specs.documents.problem import Problem
+from orchestrator.specs.fields import LOGIN, Bytes, Count, Line, Seconds
+from orchestrator.specs.profile import ProfileBase
+from orchestrator.specs.sbatch_options import known_options, note_on_unknown
+
+if TYPE_CHECKING:
+    from orchestrator.specs.job import Job
+
+_GRES_GPUS: Final = re.compile(r"\bgpu(?::[^:,()]+)?:(\d{1,5})")
+
+
+def _login(text: str) -> str:
+    if not re.fullmatch(LOGIN, text):
+        raise ValueError(f"'{text}' is not a host; write host, user@host or user@host:port")
+    return text
+
+
+class SlurmProfile(ProfileBase):
+    """A Slurm cluster, from its login node or through one."""
+
+    kind: Literal["slurm"]
+    partition: Line | None = None
+    account: Line | None = None
+    qos: Line | None = None
+    time: Seconds | None = Field(None, description="the job's time limit")
+    gres: Line | None = None
+    gpus_per_node: Count | None = None
+    cpus_per_gpu: Count | None = Field(None, description="cores for each GPU: a node's cores divided by its GPUs")
+    cpus_per_task: Count | None = None
+    mem: Bytes | None = Field(None, description="memory per node")
+    constraint: Line | None = None
+    exclude: Line | None = None
+    login: Annotated[Line, AfterValidator(_login)] | None = Field(
+        None, description="user@host of a login node to submit through"
+    )
+    sbatch: Annotated[dict[Line, Line | int | bool], AfterValidator(known_options)] = Field(
+        {}, description="any other option of sbatch"
+    )
+
+    def notes(self) -> Sequence[str]:
+        """Return a note for each option of sbatch that orch does not know."""
+        return note_on_unknown(self.sbatch)
+
+    def problems(self, job: Job) -> Sequence[Problem]:
+        """Return a problem if the job asks for GPUs that Slurm is not asked for; the job replaces `gpus_per_node`."""
+        asked = job.resources.gpus
+        if asked is None or self.gpus_per_node is not None:
+            return []
+        given = sum(int(count) for count in _GRES_GPUS.findall(self.gres or ""))
+        if given >= asked or (not given and self._asks_gpus()):
+            return []
+        what = f"only for {given} (gres: {self.gres})" if given else "for none"
+        message = (
+            f"asks for {asked} GPUs per node, but profile '{self.name}' asks Slurm {what}; "
+            f"add 'gpus_per_node: {asked}' to the profile"
+        )
+        return [Problem(("resources", "gpus"), message)]
+
+    def _asks_gpus(self) -> bool:
+        options = [self.gres or "", *(f"{key}={value}" for key, value in self.sbatch.items())]
+        return any("gpu" in option.lower() for option in options)
