@@ -62,10 +62,10 @@ def _submit(root: Path, prepared: Any, *, as_json: bool, follow: bool) -> int:
                  submit.note_on_profile(run), submit.note_on_queue(run)):  # fmt: skip
         if note:
             say(note)
-    job = submit.slurm_job(run)
-    submitted = f"submitted {run.run_id}{f' as Slurm job {job}' if job else ''}"
+    job = submit.job_of(run)
+    submitted = f"submitted {run.run_id}{f' as {run.record().scheduler} job {job}' if job else ''}"
     if as_json and not follow:
-        print_json({"run_id": run.run_id, "folder": str(run.path), **({"slurm_job": job} if job else {})})
+        print_json({"run_id": run.run_id, "folder": str(run.path), **({"job": job} if job else {})})
     elif follow:
         from orchestrator.cli.follow import follow as follow_run
 

@@ -39,7 +39,7 @@ def submit_points(
     from orchestrator.cli.render.escapes import one_line
     from orchestrator.operations.submission import delegate
     from orchestrator.operations.submission import sweep as sweeping
-    from orchestrator.operations.submission.submit import note_on_profile, slurm_job
+    from orchestrator.operations.submission.submit import job_of, note_on_profile
     from orchestrator.prepare import notes, prepare
     from orchestrator.runs.dependencies import was_queued
     from orchestrator.runs.run_id import sweep_of
@@ -84,8 +84,8 @@ def submit_points(
     if not sys.stdout.isatty():
         click.echo(sweep)  # alone on stdout, so that a script can take it
     by = "" if found.prepared[0].loaded.job.metric else "--metric NAME "
-    job = (slurm_job(runs[0]) or "").partition("_")[0]
-    array = f", Slurm job array {job}" if job else ""
+    job = (job_of(runs[0]) or "").partition("_")[0]
+    array = f", {runs[0].record().scheduler} job array {job}" if job else ""
     say(f"submitted {sweep}: {len(runs)} runs, {runs[0].run_id} to {runs[-1].run_id}{array}")
     say(f"  orch status {sweep}     all of them\n  orch best {by}{sweep}     ranked")
     return 0

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from orchestrator.errors import UsageError
 from orchestrator.operations.doctor import holdings
 from orchestrator.runs.shared_hosts import SharedRun, runs_on
+from orchestrator.specs.kinds import kind_named
 
 if TYPE_CHECKING:
     from orchestrator.specs.profiles import AnyProfile
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 def shared_runs(profile: AnyProfile) -> tuple[list[SharedRun], list[str]]:
     """Return the runs on an ssh profile's hosts, spares included, and what is in the way of asking some."""
     if profile.kind != "ssh":
-        hint = "squeue shows Slurm's queue" if profile.kind == "slurm" else "name an ssh profile"
+        hint = "the scheduler shows its own queue" if kind_named(profile.kind).scheduler else "name an ssh profile"
         raise UsageError(f"profiles of kind {profile.kind} have no queue of orch's", hint)
     found = holdings(profile)
     problems = [str(each["problem"]) for each in found if "problem" in each]

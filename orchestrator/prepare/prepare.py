@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from orchestrator.backends import backend_of, kind_of
+from orchestrator.backends import backend_of
 from orchestrator.errors import UsageError
 from orchestrator.protocol.task import Debug
 from orchestrator.runs import dependencies
@@ -273,7 +273,7 @@ def _checkpoint_of(root: Path, text: str) -> str:
 
 def is_here(prepared: Prepared) -> bool:
     """Tell whether the run can read the user's own code folder because it runs on this machine or shares its disks."""
-    return kind_of(dict(prepared.profile)) in ("local", "slurm") and prepared.profile.runtime == "none"
+    return not backend_of(prepared.profile).is_remote and prepared.profile.runtime == "none"
 
 
 def files_to_send(prepared: Prepared) -> tuple[str, ...] | None:
@@ -382,5 +382,5 @@ def _place(run: RunDir, profile: AnyProfile, interpreter: Interpreter | None) ->
 
 
 def check(prepared: Prepared, launch: LaunchPlan) -> CheckResult:
-    """Return what Slurm says to the plan's batch script, and what to do; UsageError without a Slurm."""
+    """Return whether the scheduler would take the plan's batch script. Raises UsageError without a scheduler."""
     return backend_of(prepared.profile).would_take(launch)

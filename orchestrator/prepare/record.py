@@ -20,6 +20,7 @@ from orchestrator.runs.marks import keep_secrets
 from orchestrator.runs.notifications.ledger import watch
 from orchestrator.runs.record import SweepPoint, notify_entries
 from orchestrator.runs.store import RunDir, create_run, remove_run
+from orchestrator.specs.kinds import kind_named
 
 if TYPE_CHECKING:  # what only looks at runs must not wait for pydantic
     from orchestrator.specs.plan import LaunchPlan
@@ -60,6 +61,7 @@ def _record(prepared: Prepared, launch: LaunchPlan) -> dict[str, Any]:
         "run_id": launch.run_id,
         "name": launch.name,
         "kind": kind_of(launch.profile),
+        "scheduler": kind_named(launch.profile["kind"]).scheduler,
         "profile_name": prepared.profile.name + (" (rehearsal)" if prepared.rehearsed else ""),
         "created": time.time(),
         "submitter": {"pid": os.getpid(), "started": me.started if me else 0, "host": os.uname().nodename},

@@ -123,7 +123,7 @@ _KINDS: Final[dict[str, tuple[type, ...]]] = {
     "name": (str,), "profile_name": (str,), "kind": (str,), "created": (int, float), "nnodes": (int,),
     "world_size": (int, _NONE), "grace": (int, float), "job": (dict,), "profile": (dict,), "job_file": (str, _NONE),
     "profile_file": (str, _NONE), "code_dir": (str, _NONE), "waits": (bool,), "repeats": (str, _NONE),
-    "orch": (str, _NONE), "python": (str, _NONE),
+    "orch": (str, _NONE), "python": (str, _NONE), "scheduler": (str,),
 }  # fmt: skip
 
 
@@ -154,6 +154,7 @@ class RunRecord:
     orch: str | None = None
     python: str | None = None
     is_lost: bool = False  # there is no run.json: all else is a default
+    scheduler: str = ""  # the name of the scheduler that chooses the nodes; "" if orch chooses them
 
     @property
     def retry(self) -> dict[str, int | None]:
@@ -181,7 +182,7 @@ class RunRecord:
     @property
     def is_elsewhere(self) -> bool:
         """Tell whether its nodes write elsewhere, and what is here of that are copies."""
-        return self.kind in ("ssh", "slurm-login")
+        return self.kind == "ssh" or self.login is not None
 
     @property
     def values(self) -> Mapping[str, str]:
@@ -196,6 +197,9 @@ class RunRecord:
         known = drop_invalid_fields(data, _KINDS)
         if not 0 <= known.get("nnodes", 0) <= MOST_NODES:
             del known["nnodes"]
+        kind = known.get("kind", LOCAL)
+        if "scheduler" not in known and kind not in (LOCAL, "ssh"):  # written by orch 0.1, or damaged
+            known["scheduler"] = kind.partition("-")[0].capitalize()
         return RunRecord(
             run_id,
             **known,

@@ -71,7 +71,7 @@ def reduce(run: RunRecord, events: Iterable[Event], alive: Mapping[int, bool | N
             by_node[event["node"]].append(event)
     nodes = tuple(_reduce_node(node, by_node[node], run, alive.get(node)) for node in sorted(by_node))
     may_live = {node for node, lives in alive.items() if lives is not False}
-    verdict = verdict_of(own, by_node, nodes, may_live, rank0_done, by_slurm="slurm" in run.kind)
+    verdict = verdict_of(own, by_node, nodes, may_live, rank0_done, scheduler=run.scheduler)
     verdict = verdict and replace(verdict, hint=verdict.hint or _how_to_resume(run, every, verdict))
     verdict = verdict and replace(verdict, hint=verdict.hint.replace("-p PROFILE", f"-p {run.profile_name}"))
     goes = [event for event in every if event["kind"] == EventKind.GO]
@@ -149,8 +149,7 @@ def _reduce_node(node: int, events: list[Event], run: RunRecord, alive: bool | N
     for event in events:
         kind = event["kind"]
         if kind == EventKind.AGENT_STARTED:
-            chosen_by_slurm = "slurm" in run.kind
-            planned = host not in ("", UNKNOWN, "localhost") and not chosen_by_slurm
+            planned = host not in ("", UNKNOWN, "localhost") and not run.scheduler
             state, host = NodeStatus.STARTING, host if planned else str(event.get("host"))
         elif kind == EventKind.REACHED_LEADER and state == NodeStatus.STARTING:
             state = NodeStatus.JOINED

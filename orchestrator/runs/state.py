@@ -261,7 +261,7 @@ class RunState:
     left: tuple[LeftOutputs, ...] = ()
     attempts: tuple[Attempt, ...] = ()
     recovery: Recovery | None = None
-    slurm_job: str | None = None  # its number; of a sweep's point, with the point's: 17_3
+    job: str | None = None  # the number of its scheduler's job; of a sweep's point, with the point's: 17_3
 
     @property
     def is_final(self) -> bool:

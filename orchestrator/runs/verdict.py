@@ -33,7 +33,7 @@ def verdict_of(
     alive: set[int],
     rank0_done: bool,
     *,
-    by_slurm: bool = False,
+    scheduler: str = "",
 ) -> Verdict | None:
     """Return the verdict once no agent is left that could change it, else None."""
     survivors = tuple(pid for event in _all(by_node, EventKind.AGENT_ENDED) for pid in items(event.get("survivors")))
@@ -60,7 +60,7 @@ def verdict_of(
         reason = str(in_vain[-1]["reason"])
         return Verdict(Outcome.FAILED, Cause.NO_PROGRESS, reason, hint=hint_for(reason, None, None))
     if ended:
-        verdict = _of_gang(ended[-1], by_node, nodes, rank0_done, survivors, by_slurm=by_slurm)
+        verdict = _of_gang(ended[-1], by_node, nodes, rank0_done, survivors, scheduler=scheduler)
         if verdict.outcome is Outcome.FAILED and verdict.rank is None:
             verdict = _with_better_word(verdict, by_node)
         return _with_lacking(verdict, own, by_node)
@@ -147,7 +147,7 @@ def _of_gang(
     rank0_done: bool,
     survivors: tuple[int, ...],
     *,
-    by_slurm: bool,
+    scheduler: str,
 ) -> Verdict:
     outcome, attempt = end["outcome"], end["attempt"]
     if outcome == Outcome.SUCCEEDED:
@@ -163,7 +163,7 @@ def _of_gang(
     if outcome == Outcome.FAILED and failures and end["cause"] in (failures[-1]["cause"], *known):
         return _blame(failures[-1]["culprit"], end, survivors)
     reason = end["reason"] or {
-        Cause.PREEMPTED: _who_stopped(by_node[0], by_slurm=by_slurm),
+        Cause.PREEMPTED: _who_stopped(by_node[0], scheduler=scheduler),
         Cause.TIMEOUT: "its time limit was reached",
     }.get(outcome, f"it {outcome}, and what was recorded of why can't be read")
     if outcome in (Cause.PREEMPTED, Cause.TIMEOUT):
@@ -191,14 +191,14 @@ def _of_all_with(failed: int, by_node: Mapping[int, list[Event]], nodes: tuple[N
     return f"{nodes_in_words(same)}: {told[failed]}" if len(same) > 1 else ""
 
 
-def _who_stopped(events: list[Event], *, by_slurm: bool) -> str:
+def _who_stopped(events: list[Event], *, scheduler: str) -> str:
     """Return which signal asked the run to stop, and whose that was as far as it can be told."""
     names = [str(event["signal"]) for event in events if event["kind"] == EventKind.STOPPING and event.get("signal")]
     if not names:
         return "its ranks stopped at a step boundary, and asked to be started again"
-    if not by_slurm:
+    if not scheduler:
         return f"stopped by {names[0]}, which orch has not sent"
-    return f"stopped by {names[0]} from Slurm" + (" (time limit near)" if names[0] == "SIGUSR2" else "")
+    return f"stopped by {names[0]} from {scheduler}" + (" (time limit near)" if names[0] == "SIGUSR2" else "")
 
 
 def _what_it_lacks(end: Event) -> str:

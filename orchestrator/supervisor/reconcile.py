@@ -53,9 +53,9 @@ def state_of(run: RunDir, known: FileCache | None = None) -> RunState:
     machine = backend(record.kind)
     if ending is not None:
         sight = machine.look(run, recorded=True)
-        return replace(_ended(with_hosts_now(record, sight), run, ending), slurm_job=sight.job)
+        return replace(_ended(with_hosts_now(record, sight), run, ending), job=sight.job)
     evidence = gather(run, record, known)
-    state = replace(_recovering(state_from(evidence), evidence, run, machine), slurm_job=evidence.job)
+    state = replace(_recovering(state_from(evidence), evidence, run, machine), job=evidence.job)
     run.check_is_there()  # after all was read: one removed meanwhile looks like one that has said nothing yet
     if machine.is_remote and state.verdict is not None:
         return replace(

@@ -67,7 +67,7 @@ class RunView:
     folder: str
     attempt: int
     master: str
-    slurm_job: str | None
+    job: str | None
     progress: Beat | None
     last_line: str
     detail: str
@@ -102,7 +102,7 @@ def run_view(
     )
     left = [f"not here: {each.host}:{each.folder}: {each.reason}" for each in state.left]
     return RunView(
-        row, folder, state.attempt, state.master, state.slurm_job, beats.get(0), last_line, state.detail,
+        row, folder, state.attempt, state.master, state.job, beats.get(0), last_line, state.detail,
         state.verdict, nodes, ranks, timeline_of(state, events, now), result, tuple(left),
     )  # fmt: skip
 

@@ -158,7 +158,7 @@ def test_a_job_that_waits_says_why_and_leaves_the_queue_when_cancelled(alice: Us
     assert state["state"] == "pending"
     assert re.fullmatch(r"Slurm job \d+ pending: eligible from 20[\d-]+ [\d:]+ \(BeginTime\)", state["detail"])
     assert "pending: eligible from 20" in alice.orch("status").out
-    assert state["slurm_job"] == run.job
+    assert state["job"] == run.job
     done = alice.orch("cancel", run.run_id)
     assert (done.code, done.err) == (0, f"{run.run_id} cancelled\n  nothing of it had been started\n")
     assert run.status()["state"] == "cancelled"
@@ -219,7 +219,7 @@ def test_a_requeued_job_goes_on_from_its_checkpoint(alice: User) -> None:
     assert "from step 0 " not in run.text("nodes/0/attempt_1/rank_0.log")
     assert [event["cause"] for event in run.events("starting_again")] == ["preempted"]
     assert run.text(f"slurm/agent.{run.job}.0.0.log") != run.text(f"slurm/agent.{run.job}.1.0.log")
-    assert state["slurm_job"] == run.job
+    assert state["job"] == run.job
     first, second = state["attempts"]
     assert first["ended"] <= second["began"] < second["ended"] <= state["ended"]
     assert (first["resumed_from"], second["resumed_from"][:16], second["end"]) == (

@@ -261,7 +261,7 @@ def test_a_sweep_is_one_array_there_and_nothing_of_it_stays(laptop: Laptop) -> N
     assert ended.code == 100, laptop.orch("why", sweep).out
     assert "4 runs: 3 succeeded, 1 failed" in ended.err
     points = laptop.orch("status", sweep, "--json").json["points"]
-    jobs = [point["slurm_job"].partition("_") for point in points]
+    jobs = [point["job"].partition("_") for point in points]
     assert len({array for array, _, _ in jobs}) == 1
     assert [task for *_, task in jobs] == ["0", "1", "2", "3"]
     for index, point in enumerate((3, 9, 7, 5)):
@@ -289,7 +289,7 @@ def test_a_point_of_an_array_there_is_requeued_alone(laptop: Laptop) -> None:
     points = [f"{done.out.strip()}.{index}" for index in range(2)]
     for point in points:
         laptop.wait_for(point, "begins at")
-    laptop.testbed.output("ctl", "scontrol", "requeue", laptop.status(points[1])["slurm_job"])
+    laptop.testbed.output("ctl", "scontrol", "requeue", laptop.status(points[1])["job"])
     laptop.wait_for(points[1], "begins at", "nodes/0/attempt_1/rank_0.log")
     done = laptop.orch("cancel", done.out.strip())
     assert (done.code, "cancelled 2 runs" in done.err) == (0, True), done.err

@@ -34,7 +34,7 @@ def test_a_sites_variables_and_its_own_sbatch_change_nothing_that_the_profile_sa
     done = alice.orch("submit", job, "-p", where, "--json", **shell)
     assert done.code == 0, done.err
     assert "the profile leaves open what the shell gives: wckey thesis by SBATCH_WCKEY" in done.err
-    number, run = done.json["slurm_job"], done.json["run_id"]
+    number, run = done.json["job"], done.json["run_id"]
     shown = alice.testbed.output("ctl", "scontrol", "show", "job", "-o", number)
     for words in (f"JobName={run} ", "Partition=main ", "TimeLimit=01:00:00 ", "Requeue=1 ", f"Comment=orch {run} "):
         assert words in f"{shown} "

@@ -95,7 +95,7 @@ def test_the_trials_of_a_search_are_jobs_of_their_own_and_a_bad_one_is_stopped(a
     done = alice.orch("wait", sweep)
     assert (done.code, done.err) == (0, f"{sweep} succeeded: 4 runs: 3 succeeded, 1 stopped early\n")
     points = alice.orch("status", sweep, "--json").json["points"]
-    assert len({point["slurm_job"] for point in points}) == 4
+    assert len({point["job"] for point in points}) == 4
     stopped = alice.orch("why", f"{sweep}.2").out
     assert "stopped by its search at step 1: with loss" in stopped
     best = alice.orch("best", sweep, "--json").json[0]

@@ -117,8 +117,10 @@ def _environment(asked: Mapping[str, Any] | None) -> str:
 
 
 def _commands(launch: LaunchPlan) -> list[str]:
-    if launch.profile["kind"] == "slurm":
-        return [*_batch_script(launch), *_ranks(launch)]
+    from orchestrator.backends import backend, kind_of
+
+    if script := backend(kind_of(launch.profile)).script(launch):
+        return [*_batch_script(launch, script), *_ranks(launch)]
     shown = 1 if _are_many(launch) else launch.nnodes
     lines = ["commands:"]
     for task, argv in zip(launch.tasks[:shown], launch.commands[:shown], strict=True):
@@ -128,11 +130,8 @@ def _commands(launch: LaunchPlan) -> list[str]:
     return [*lines, *_ranks(launch)]
 
 
-def _batch_script(launch: LaunchPlan) -> list[str]:
-    from orchestrator.backends import backend, kind_of
-
-    script = backend(kind_of(launch.profile)).script(launch).rstrip()
-    lines = ["the batch script, for sbatch:", *(f"  {line}".rstrip() for line in script.splitlines())]
+def _batch_script(launch: LaunchPlan, script: str) -> list[str]:
+    lines = ["the batch script, for sbatch:", *(f"  {line}".rstrip() for line in script.rstrip().splitlines())]
     return [*lines, "", "what its task on each node becomes:", f"  {shlex.join(launch.commands[0])}"]
 
 

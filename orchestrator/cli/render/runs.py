@@ -137,7 +137,7 @@ def status_page(
             duration((state.ended or now) - state.started) if state.started else ""
         ),
         "master": state.master,
-        "slurm job": _slurm_job(state),
+        "job": _job(state),
         "attempt": f"{state.attempt} ({state.restarts} restart{'s' * (state.restarts != 1)})" if state.restarts else "",
         "recovery": recovery_line(state.recovery, now) if state.recovery else "",
         "progress": "" if state.is_final else progress(heartbeat),
@@ -158,10 +158,10 @@ def status_page(
     return "\n".join([*lines, *left_lines(state), "", _nodes_table(state, width), *([""] if history else []), *history])
 
 
-def _slurm_job(state: RunState) -> str:
+def _job(state: RunState) -> str:
     """Return `17 on n[1-2]`; without the nodes while it has none."""
     hosts = [node.host for node in state.nodes if node.state != NodeStatus.WAITING]
-    return f"{state.slurm_job}{f' on {fold_hosts(hosts)}' if hosts else ''}" if state.slurm_job else ""
+    return f"{state.job}{f' on {fold_hosts(hosts)}' if hosts else ''}" if state.job else ""
 
 
 def attempt_lines(state: RunState, now: float, width: int | None = None) -> list[str]:

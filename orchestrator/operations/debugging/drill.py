@@ -53,7 +53,6 @@ ANSWER_SECONDS: Final = 60.0  # in which a node tells its targets
 UNATTENDED_SECONDS: Final = 2.0  # that the run goes on without a supervisor
 END_SECONDS: Final = 900.0  # after the fault, in which the run has to end
 LONG: Final = 2.0  # of limits.link: a freeze that is sure to be noticed
-WHERE: Final = {"local": Where.LOCAL, "ssh": Where.SSH, "slurm": Where.SLURM, "slurm-login": Where.SLURM}
 
 Tell = Callable[[str], None]
 
@@ -208,7 +207,8 @@ def _until_the_end(root: Path, run: RunDir, order: Order) -> RunState:
 @contextlib.contextmanager
 def _injected(root: Path, run: RunDir, state: RunState, order: Order) -> Iterator[tuple[Injection, Promise]]:
     """Do it, and yield what was done and what is promised for it; what still goes on of it is ended after that."""
-    launch, where = LaunchPlan.from_json(run.read("plan.json") or {}), WHERE[run.record().kind]
+    launch, record = LaunchPlan.from_json(run.read("plan.json") or {}), run.record()
+    where = Where.SCHEDULER if record.scheduler else Where(record.kind)
     if order.fault is Fault.SUPERVISOR:
         yield _kill_supervisor(root, run), promise_of(order.fault, where)
         return

@@ -26,7 +26,7 @@ class Where(StrEnum):
 
     LOCAL = "local"
     SSH = "ssh"
-    SLURM = "slurm"
+    SCHEDULER = "scheduler"
 
 
 class Freeze(StrEnum):
@@ -72,8 +72,8 @@ _ARTICLES: Final = {
     Fault.NODE: "all of the run's processes on a node",
     Fault.SUPERVISOR: "the supervisor",
 }
-_ALL: Final = (Where.LOCAL, Where.SSH, Where.SLURM)
-_AGAIN: Final = (Where.SSH, Where.SLURM)
+_ALL: Final = (Where.LOCAL, Where.SSH, Where.SCHEDULER)
+_AGAIN: Final = (Where.SSH, Where.SCHEDULER)
 _LOST: Final = r"node \d+ \(.+\) was lost: its agent closed the connection|vanished without a word"
 _SILENT: Final = r"(was lost|lost node 0): no heartbeat for \d+ s"
 
@@ -96,8 +96,8 @@ PROMISES: Final = (
     ),
     Promise(Fault.NODE, (Where.LOCAL,), Outcome.FAILED, 0, "the run ends", _LOST),
     Promise(Fault.NODE, _AGAIN, Outcome.SUCCEEDED, 1, "new agents go on from the newest checkpoint", _LOST),
-    Promise(Fault.AGENT, (Where.SLURM,), Outcome.FAILED, 0, _NOBODY_ASKS, _ENDED, alone=True),
-    Promise(Fault.NODE, (Where.SLURM,), Outcome.FAILED, 0, _NOBODY_ASKS, _ENDED, alone=True),
+    Promise(Fault.AGENT, (Where.SCHEDULER,), Outcome.FAILED, 0, _NOBODY_ASKS, _ENDED, alone=True),
+    Promise(Fault.NODE, (Where.SCHEDULER,), Outcome.FAILED, 0, _NOBODY_ASKS, _ENDED, alone=True),
     Promise(Fault.SUPERVISOR, _ALL, Outcome.SUCCEEDED, 0, "the run goes on; the next command starts another"),
     Promise(Fault.FREEZE, _ALL, Outcome.SUCCEEDED, 0, "the run goes on where it was", freeze=Freeze.SHORT),
     Promise(Fault.FREEZE, _ALL, Outcome.SUCCEEDED, 0, "the run goes on where it was", freeze=Freeze.ALL),

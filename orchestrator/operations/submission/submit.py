@@ -179,8 +179,8 @@ def _is_there(run: RunDir, profile: Mapping[str, Any]) -> bool:
     return is_same and not dependencies.is_queued(run)
 
 
-def slurm_job(run: RunDir) -> str | None:
-    """Return the number of the Slurm job that the run has become; None where it is none."""
+def job_of(run: RunDir) -> str | None:
+    """Return the number of the scheduler's job that the run has become; None without a scheduler."""
     return backend(run.record().kind).look(run, recorded=True).job
 
 

@@ -1,4 +1,4 @@
-"""orch submit --sweep and --search: a run for each point, recorded together, then queued or handed to Slurm.
+"""orch submit --sweep and --search: a run for each point, recorded together, then queued or handed to a scheduler.
 
 A sweep is one array there; the trials of a search have their values when they are started, and are jobs of their own.
 """
@@ -33,6 +33,7 @@ from orchestrator.runs.store import (
     write_durably,
 )
 from orchestrator.runs.sweeps import Point, make_sweep, share
+from orchestrator.specs.kinds import kind_named
 from orchestrator.specs.sweeps.sweep import Axis
 from orchestrator.supervisor import queue
 from orchestrator.supervisor.start import start_supervisor
@@ -44,7 +45,6 @@ if TYPE_CHECKING:  # what only looks at runs must not wait for pydantic
     from orchestrator.specs.plan import LaunchPlan
 
 AT_ONCE: Final = 16  # files are synced: several runs at a time share the disk's work
-PARALLEL: Final = {"local": 1, "ssh": 1, "slurm": 16}  # where nobody says it: a run of a machine's takes all of it
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def submit_sweep(root: Path, asked: Sweep) -> list[RunDir]:
     launches = _completed(machine, launches)
     queued = submit.as_queued(root, machine, launches[0], first.after)
     is_array = machine.takes_sweeps and queued is not None and asked.search is None
-    parallel = asked.parallel or (None if is_array else PARALLEL[first.profile.kind])
+    parallel = asked.parallel or (None if is_array else kind_named(first.profile.kind).parallel)
     if is_array:
         machine.check_alike(launches)
     folder, runs = _record(root, sweep, asked, launches, parallel)

@@ -86,7 +86,7 @@ function head(run, name) {
   const { row, progress } = run;
   const facts = [["Profile", row.profile], ["Ranks", row.world_size ?? "?"], ["Submitted", `${ago(row.created)} (${clock(row.created)})`],
     ["Took", took(row)], ["Restarts", row.restarts], ["Folder", run.folder]];
-  if (run.slurm_job) facts.push(["Slurm job", run.slurm_job]);
+  if (run.job) facts.push(["job", run.job]);
   if (run.repeats) facts.push(["Repeats", runLink(run.repeats)]);
   if (run.sweep) facts.push(["Sweep", make("a", { href: `#/sweep/${encodeURIComponent(run.sweep)}` }, run.sweep)]);
   for (const [key, value] of Object.entries(run.values)) facts.push([key, value]);

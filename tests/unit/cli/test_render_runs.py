@@ -112,7 +112,7 @@ RECOVERY = Recovery(("n2",), NOW - 12, "restarting on n1, spare n4 from step 300
 
 @pytest.mark.parametrize("width", [None, 80])
 def test_what_a_run_has_been_through(width: int | None) -> None:
-    went_on = replace(RUNNING, attempts=HISTORY, attempt=2, restarts=2, slurm_job="17")
+    went_on = replace(RUNNING, attempts=HISTORY, attempt=2, restarts=2, job="17")
     lost = replace(RUNNING, state=RunStatus.RESTARTING, recovery=RECOVERY, attempts=HISTORY[:1], detail="start 1")
     pages = [
         runs.status_page(went_on, None, None, RUN, NOW, last_line="\x1b[31mepoch 3 |###  |\x1b[0m", width=width),

@@ -39,8 +39,8 @@ def run(outcome: Outcome = Outcome.SUCCEEDED, reason: str = "") -> RunState:
 def test_each_fault_has_one_entry_for_each_kind_of_cluster() -> None:
     keys = [(each.fault, each.freeze, each.alone, where) for each in PROMISES for where in each.where]
     assert len(keys) == len(set(keys))
-    assert promise_of(Fault.AGENT, Where.SLURM).restarts == 1
-    assert promise_of(Fault.AGENT, Where.SLURM, alone=True).restarts == 0
+    assert promise_of(Fault.AGENT, Where.SCHEDULER).restarts == 1
+    assert promise_of(Fault.AGENT, Where.SCHEDULER, alone=True).restarts == 0
     assert promise_of(Fault.AGENT, Where.SSH, alone=True) == promise_of(Fault.AGENT, Where.SSH)
     for where in Where:
         for fault in KILLS:

@@ -66,7 +66,7 @@ def _facts(view: RunView, now: float) -> list[str]:
     took = f"  {verb} {duration((row.ended or now) - row.started)}" if row.started else ""
     tries = f"  attempt {view.attempt} ({row.restarts} restart{'s' * (row.restarts != 1)})" if row.restarts else ""
     nodes = f"{len(view.nodes)} node{'s' * (len(view.nodes) != 1)}"
-    job = f"  Slurm job {view.slurm_job}" if view.slurm_job else ""
+    job = f"  job {view.job}" if view.job else ""
     lines = [f"{row.profile}, {nodes}, {row.world_size or '?'} ranks{took}{tries}{job}"]
     said = render.shown_line(row.note) or ("" if row.is_final else render.progress(view.progress))
     lines += [said] if said else []
