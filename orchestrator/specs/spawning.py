@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-if TYPE_CHECKING:  # a submit of files that were read before must not wait for pydantic
+if TYPE_CHECKING:  # a submit of cached documents must not load pydantic
     from orchestrator.specs.profile import AnyProfile
 
 _SPAWNS: Final = ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes")
