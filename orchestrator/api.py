@@ -210,7 +210,7 @@ def submit(
     Raises SpecError (with file, line and column) or UsageError before anything is started, and BackendError if a
     machine or a scheduler refuses.
     """
-    from orchestrator.operations.submission.submit import submit as start  # noqa: PLC0415 (looking at runs needs none of it)
+    from orchestrator.operations.submission.submit import submit as start  # noqa: PLC0415 (only a submit needs it)
     from orchestrator.prepare.prepare import Request, prepare  # noqa: PLC0415 (as above)
     from orchestrator.specs.documents.loader import Document, document_of  # noqa: PLC0415 (as above)
 
@@ -275,7 +275,7 @@ def launch(
     raises (with its traceback), if the nodes' Python has another minor version (exit code 93), or if a rank returns
     anything but numbers, text, lists, dicts and tensors.
     """
-    from orchestrator.operations.submission.launch import results, write_job  # noqa: PLC0415 (looking at runs needs none of it)
+    from orchestrator.operations.submission.launch import results, write_job  # noqa: PLC0415 (only a submit needs it)
 
     with tempfile.TemporaryDirectory(prefix="orch-launch-") as folder:
         job = write_job(Path(folder), function, args)
@@ -310,7 +310,7 @@ def _yaml(field: str, value: Any) -> str:
 
 
 def _refuse_delegated(prepared: Prepared) -> None:
-    from orchestrator.operations.submission.delegate import is_elsewhere  # noqa: PLC0415 (only a submit asks)
+    from orchestrator.operations.submission.delegate import is_elsewhere  # noqa: PLC0415 (only a submit needs it)
 
     if is_elsewhere(prepared):
         host = getattr(prepared.profile, "supervisor", "another machine")

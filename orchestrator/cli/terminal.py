@@ -42,6 +42,6 @@ def become(argv: Sequence[str]) -> NoReturn:
     sys.stdout.flush()
     give_back_umask()
     try:
-        os.execvp(argv[0], list(argv))  # noqa: S606 (an argv list)
+        os.execvp(argv[0], list(argv))  # noqa: S606 (an argv list without a shell)
     except FileNotFoundError:
         raise OrchError(f"there is no {argv[0]} on this machine", f"install it, or put it on PATH: {argv[0]}") from None

@@ -39,7 +39,7 @@ def holdings(profile: AnyProfile) -> list[dict[str, Any]]:
 
 def holdings_of_all() -> list[tuple[str, list[dict[str, Any]] | OrchError]]:
     """List the holdings of each of the user's own ssh and slurm profiles by name, or the error for a profile."""
-    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 (only this)
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 (only this function needs it)
 
     from orchestrator.specs.documents.loader import load_profile  # noqa: PLC0415 (loads pydantic and ruamel)
     from orchestrator.specs.documents.lookup import own_profiles  # noqa: PLC0415 (as above)

@@ -1,4 +1,4 @@
-"""What a removal deletes: which runs are selected, their sizes, and which of their files have no copy."""
+"""Plans a removal: which runs are selected, their sizes, and which of their files have no copy."""
 
 from __future__ import annotations
 

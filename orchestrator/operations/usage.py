@@ -23,7 +23,7 @@ HOUR: Final = 3600.0
 
 @dataclass(frozen=True)
 class Used:
-    """What a run, or several runs together, have used. Rank and GPU hours count each rank and GPU."""
+    """The hours and energy that one run or several runs used. Rank and GPU hours count each rank and GPU."""
 
     runs: int = 0
     hours: float = 0.0  # from the start of the ranks to the end

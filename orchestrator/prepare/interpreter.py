@@ -127,7 +127,7 @@ def _answered(python: str) -> str:
 
 def _ask(python: str) -> dict[str, Any]:
     """Start an interpreter and return its answer; raises UsageError if it does not answer within PATIENCE."""
-    from orchestrator.node.system.interpreter import InterpreterError, ask_interpreter  # noqa: PLC0415 (few are asked)
+    from orchestrator.node.system.interpreter import InterpreterError, ask_interpreter  # noqa: PLC0415 (few interpreters are asked)
 
     try:
         return ask_interpreter(python, "-I", "-S", "-c", ASK, seconds=PATIENCE)

@@ -39,7 +39,7 @@ def notes_on_request(prepared: Prepared, profile: str) -> list[str]:
     if note := note_on_gpus(prepared):
         notes.append(note)
     if job.checkpoint.resume not in ("auto", "never"):
-        from orchestrator.prepare.resuming import note_on_resume  # noqa: PLC0415 (most jobs begin afresh)
+        from orchestrator.prepare.resuming import note_on_resume  # noqa: PLC0415 (few jobs resume another run)
 
         if note := note_on_resume(job, prepared.loaded.code_dir):
             notes.append(note)
@@ -76,7 +76,7 @@ def note_on_python(prepared: Prepared) -> str:
 
 
 def note_on_gpus(prepared: Prepared) -> str:
-    """Return a note if several nodes on this machine have fewer GPUs than ranks, but not none; empty otherwise."""
+    """Return a note if this machine has GPUs, but fewer than its several nodes have ranks; empty otherwise."""
     profile = prepared.profile
     if profile.kind != "local" or profile.nodes == 1 or not profile.leases or "nccl" in profile.backend:
         return ""

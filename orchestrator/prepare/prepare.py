@@ -38,7 +38,7 @@ NOTIFY_VARIABLE = "ORCH_NOTIFY_WEBHOOK"
 
 @dataclass(frozen=True)
 class Request:
-    """What the user wants to submit or plan."""
+    """A job to submit or plan, with the options that the user gave."""
 
     job: str | Document
     profile: str
@@ -82,7 +82,7 @@ def prepare(root: Path, request: Request) -> Prepared:
 
     Raises SpecError or UsageError for mistakes.
     """
-    from orchestrator.specs.environment import excess, parse_env_options, resolve  # noqa: PLC0415 (only a submit)
+    from orchestrator.specs.environment import excess, parse_env_options, resolve  # noqa: PLC0415 (only a submit needs it)
     from orchestrator.specs.plan import rehearsal  # noqa: PLC0415 (as above)
 
     flags = dict(request.flags)
@@ -107,7 +107,7 @@ def prepare(root: Path, request: Request) -> Prepared:
     if request.notify_on:
         loaded = replace(loaded, job=_notified_of(loaded.job, request.notify_on))
     if loaded.job.checkpoint.resume not in ("auto", "never"):
-        from orchestrator.prepare.resuming import check_format  # noqa: PLC0415 (most jobs begin afresh)
+        from orchestrator.prepare.resuming import check_format  # noqa: PLC0415 (few jobs resume another run)
 
         check_format(loaded.job, loaded.code_dir)
     environment = resolve(loaded.job, os.environ, parse_env_options(options, os.environ))
@@ -184,7 +184,7 @@ def _check_interpreter(root: Path, profile: AnyProfile, interpreter: Interpreter
     python = profile.python if interpreter is None else interpreter.path
     if python is None or profile.kind != "local" or profile.runtime != "none" or python == sys.executable:
         return
-    from orchestrator.prepare.interpreter import check_starts  # noqa: PLC0415 (only another interpreter is asked)
+    from orchestrator.prepare.interpreter import check_starts  # noqa: PLC0415 (only another interpreter needs it)
 
     check_starts(python, root / "cache" / "python")
 

@@ -1,4 +1,4 @@
-"""What the agents of a run agree on before they talk (ports), and their first message (Hello). Python 3.9, pure."""
+"""The ports of a run, which its agents know before they connect, and their first message (Hello). Python 3.9, pure."""
 
 from __future__ import annotations
 

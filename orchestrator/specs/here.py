@@ -48,7 +48,7 @@ def check_this_machine(job: Job, profile: AnyProfile) -> list[Problem]:
         return []
     there = 0
     if job.resources.gpus:
-        from orchestrator.node.system.gpus.devices import gpus  # noqa: PLC0415 (most jobs don't ask)
+        from orchestrator.node.system.gpus.devices import gpus  # noqa: PLC0415 (only for jobs with GPUs)
 
         there = gpus()
     lacks = lacking(dict(job.resources), Has(cores(), there, memory()))

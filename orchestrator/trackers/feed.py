@@ -34,7 +34,7 @@ class Tracker(Protocol):
 def tracker(name: str, run: RunDir, record: RunRecord, redact: Redaction) -> Tracker:
     """Load and return the tracker of this name, which redacts everything that it receives."""
     if name == TENSORBOARD:
-        from orchestrator.trackers.tensorboard import TensorBoard  # noqa: PLC0415 (what a run does not name)
+        from orchestrator.trackers.tensorboard import TensorBoard  # noqa: PLC0415 (few runs use this tracker)
 
         return TensorBoard(run, record, redact)
     if name == MLFLOW:

@@ -66,7 +66,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Places:
-    """Where a run reads and writes, from the ORCH_* variables. `resume` is auto, never or a path.
+    """The paths that a run reads and writes, from the ORCH_* variables. `resume` is auto, never or a path.
 
     `reports_metrics` tells whether the variable for the metrics' path is set; the user's own scripts write none by
     default.

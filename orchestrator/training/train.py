@@ -173,7 +173,7 @@ class Trainer:
         return batch
 
     def _resume(self, loaded: Loaded | None) -> None:
-        """Continue where the checkpoint was taken, if there is one."""
+        """Continue from the step of the checkpoint, if there is one."""
         if loaded is None:
             return
         # After its first backward pass DDP rebuilds its buckets, and with three or more ranks their layout decides the

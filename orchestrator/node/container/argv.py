@@ -40,7 +40,7 @@ SITE = (
     "SLURM_", "NCCL_", "GLOO_", "UCX_", "FI_", "MLX5_", "NVIDIA_", "CUDA_", "PYTORCH_", "TORCH_NCCL_", "TORCH_FR_",
 )  # fmt: skip
 NOT_OF_SITE = ("CUDA_HOME", "CUDA_PATH", "CUDA_ROOT", "CUDA_CACHE_PATH", VISIBLE)
-SCRATCH = "/tmp"  # noqa: S108 (the container's own: it goes with the container)
+SCRATCH = "/tmp"  # noqa: S108 (the container's own folder, deleted with the container)
 SHARES_TMP = ("apptainer",)  # runtimes whose /tmp is the node's, shared with all users, by default
 
 
@@ -103,10 +103,7 @@ def written_inside(task: NodeTask, attempt: int) -> list[str]:
 
 
 def mounts(task: NodeTask, attempt: int) -> list[Mount]:
-    """Return the mounts of the container. The rest of the run's folder stays hidden.
-
-    The hidden part has the agents' records and the archive that this node itself runs.
-    """
+    """Return the mounts of the container. The rest of the run's folder, with the agents' records, stays hidden."""
     assert task.container is not None
     read = [archive_file(task.run_dir), *([task.inputs_dir] if task.inputs else [])]
     if copies_checkpoints(task) and task.node_rank == 0:

@@ -30,7 +30,7 @@ def run_adapter() -> int:
     """
     order = parse_json(sys.stdin.readline())
     sys.path.append(order["path"])
-    from debugpy import adapter  # noqa: PLC0415 (it is the rank's own, found by the path)
+    from debugpy import adapter  # noqa: PLC0415 (the rank's own module, found on its path)
     from debugpy.adapter import clients, servers, sessions  # noqa: PLC0415
 
     users = (os.geteuid(), order["user"])

@@ -73,7 +73,7 @@ def read_groups(folder: str, rank: int) -> dict[str, Any] | None:
     try:
         dump = read_regular(f"{folder}/{STEM}{rank}", MOST_DUMP, folder.rsplit("/", 3)[0])  # RUN/nodes/0/attempt_0
         return groups_of(_Plain(io.BytesIO(dump)).load()) if dump.endswith(pickle.STOP) else None
-    except Exception:  # noqa: BLE001 (a dump is whatever the rank has written, perhaps half of it)
+    except Exception:  # noqa: BLE001 (the rank may have written anything, or only half of a dump)
         return None
 
 

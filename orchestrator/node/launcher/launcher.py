@@ -408,7 +408,7 @@ class Launcher:
             report["oom"] = True
             self.oom_kills = count  # this kill is used up, so another rank needs another kill to be blamed on memory
         if code > 0 and "No module named" in (words := _last_words(report)):
-            from orchestrator.node.launcher.rank.missing_module import missing_module  # noqa: PLC0415 (few ranks miss one)
+            from orchestrator.node.launcher.rank.missing_module import missing_module  # noqa: PLC0415 (few ranks lack a module)
 
             report["missing"] = missing_module(words)
         if process.log.lost:

@@ -39,7 +39,7 @@ def is_there(module: str) -> bool:
 
 def torch_version() -> str:
     """Return the version of this interpreter's torch without importing it; empty if it is not known."""
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 (only nodes with GPUs ask)
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 (only nodes with GPUs need it)
 
     try:
         return version("torch")

@@ -149,7 +149,7 @@ def listening_addresses(names: tuple[str, ...], interface: str | None) -> tuple[
 def lacks_tls() -> str:
     """Return what this Python lacks for TLS 1.3; empty if it lacks nothing."""
     try:
-        import ssl  # noqa: PLC0415 (that it may be missing is the question)
+        import ssl  # noqa: PLC0415 (it may be missing, which this checks)
     except ImportError:
         return "its Python has no ssl module"
     return "" if ssl.HAS_TLSv1_3 else f"its Python has {ssl.OPENSSL_VERSION}, without TLS 1.3"

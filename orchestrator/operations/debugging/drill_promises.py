@@ -1,4 +1,4 @@
-"""What is promised for a run to which a drill does something, and whether it held. One table; pure.
+"""The table of promises: how a run should end after each fault of a drill; and the comparison with its end. Pure.
 
 docs/failures.md has a row for each of its entries.
 """

@@ -168,7 +168,7 @@ def accept(root: Path, stream: IO[bytes]) -> str:
         )  # fmt: skip
         if head["format"] == FORMAT:
             return submit.submit(root, prepare.prepare(root, request)).run_id
-        from orchestrator.operations.submission import sweep  # noqa: PLC0415 (most runs are no points)
+        from orchestrator.operations.submission import sweep  # noqa: PLC0415 (most runs are not points of a sweep)
 
         return str(sweep_of(sweep.submit_sweep(root, sweep.prepare_asked(root, request, head["points"]))[0].run_id))
 

@@ -125,7 +125,7 @@ def _supervisor_to_start_it(
 
 def withdraw(root: Path, run: RunDir, error: OrchError) -> None:
     """End what was started of a refused run, and remove the run. If something is left of it, it is kept as failed."""
-    from orchestrator.operations.runs import have_it_told  # noqa: PLC0415 (what a submit that works does without)
+    from orchestrator.operations.runs import have_it_told  # noqa: PLC0415 (only a failed submit needs it)
     from orchestrator.supervisor.reconcile import reconcile  # noqa: PLC0415 (as above)
 
     run.append_event(EventKind.SUBMIT_FAILED, reason=error.message)

@@ -105,7 +105,7 @@ def best_of(folder: str | Path, names: Sequence[str], by: JobMetric | None) -> f
     for name in names:
         with contextlib.suppress(BadCheckpointError):
             manifest, _ = read_manifest(Path(folder, name))
-            if (value := manifest.metric.get(by.name)) is not None and value == value:  # noqa: PLR0124 (not NaN)
+            if (value := manifest.metric.get(by.name)) is not None and value == value:  # noqa: PLR0124 (False for NaN)
                 found[name] = (value if better_of(by.name, by) is Better.HIGHER else -value), manifest.run
     if not found:
         return frozenset()

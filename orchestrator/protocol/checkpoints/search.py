@@ -59,7 +59,7 @@ class Saved:
 
     @property
     def is_counted(self) -> bool:
-        """Tell whether its step is from a framework, because a number in another file's name may be a year."""
+        """Tell whether `step` is the step of a known framework. A number in any other file's name may be a year."""
         return self.step >= 0 and self.format is not Format.FILES
 
 

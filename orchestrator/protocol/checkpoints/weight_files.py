@@ -96,7 +96,7 @@ def global_step(path: str) -> int | None:
             name = next(each for each in archive.namelist() if each.rpartition("/")[2] == "data.pkl")
             with archive.open(name) as file:
                 return _int_after("global_step", file.read(FIRST_OPCODES))
-    except Exception:  # noqa: BLE001 (zipfile and pickletools raise whatever they find in what is no such file)
+    except Exception:  # noqa: BLE001 (zipfile and pickletools raise many types for a file of another format)
         return None
 
 

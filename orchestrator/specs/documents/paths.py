@@ -107,7 +107,7 @@ def shadowed_profile(ref: str, cwd: Path) -> Path | None:
 
 def _near(stem: str, files: list[Path], most: int) -> list[Path]:
     """Return at most `most` files with the most similar names; suffixes are ignored."""
-    import difflib  # noqa: PLC0415 (only for a name that is none)
+    import difflib  # noqa: PLC0415 (only for an unknown name)
 
     close = difflib.get_close_matches(stem, {p.stem for p in files}, n=most, cutoff=0.6)
     return [path for name in close for path in files if path.stem == name]

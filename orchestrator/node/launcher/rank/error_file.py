@@ -62,7 +62,7 @@ def gpu_memory() -> dict[str, int]:
             "reserved": int(torch.cuda.max_memory_reserved(device)),
             "total": int(torch.cuda.get_device_properties(device).total_memory),
         }
-    except Exception:  # noqa: BLE001 (a GPU that has failed; the error itself is what counts)
+    except Exception:  # noqa: BLE001 (the GPU may have failed; the rank's error matters more)
         return {}
 
 
@@ -77,6 +77,6 @@ def memory_snapshot() -> str:
             return ""
         name = f"memory_rank_{os.environ.get('RANK', '0')}.pickle"
         torch.cuda.memory._dump_snapshot(f"{folder}/{name}")
-    except Exception:  # noqa: BLE001 (a torch without it, a full disk; the error itself is what counts)
+    except Exception:  # noqa: BLE001 (torch may lack it, or the disk may be full; the rank's error matters more)
         return ""
     return name

@@ -131,7 +131,7 @@ def _run_program(start: RankStart) -> int:
         return _exit_code(stop)
     except KeyboardInterrupt:
         return 130
-    except BaseException as error:  # noqa: BLE001 (a rank's last words, whatever they are)
+    except BaseException as error:  # noqa: BLE001 (every error of the user's program is reported)
         _print_error(error)
         write_error(start.error_file, error, _own_frames(error))
         return 1
@@ -159,7 +159,7 @@ def _run_as_main(start: RankStart) -> None:
         vars(main)["__annotations__"] = {}
     sys.modules["__main__"] = main
     if start.kind == "module":
-        import runpy  # noqa: PLC0415 (only this branch)
+        import runpy  # noqa: PLC0415 (only this branch needs it)
 
         sys.path[0] = os.getcwd()
         sys.argv = ["-m", *start.args]

@@ -21,7 +21,7 @@ def set_up(setup: Mapping[str, Any]) -> None:
     tell_stores_apart()
     if setup["debugged"] is None:
         return
-    from orchestrator.node.launcher.rank.patience import stretch_timeouts  # noqa: PLC0415 (only where it is debugged)
+    from orchestrator.node.launcher.rank.patience import stretch_timeouts  # noqa: PLC0415 (only a debugged rank needs it)
 
     stretch_timeouts()
     if "announce" in setup["debugged"]:
