@@ -33,7 +33,7 @@ def asks(*, yes: bool) -> bool:
 
 
 def is_wanted(question: str, *, yes: bool) -> bool:
-    """Ask the user for confirmation. True if nobody is to be asked."""
+    """Ask the user for confirmation. True also if no confirmation is needed."""
     return not asks(yes=yes) or click.confirm(question, err=True)
 
 

@@ -90,7 +90,7 @@ def _is_live(root: Path, run_id: str) -> bool:
 
 
 def _runs_without_agents(root: Path, *, dry_run: bool) -> Iterator[Finding]:
-    """Give a verdict to runs whose agents are all gone and that have none yet."""
+    """Give a verdict to runs that lack one although all their agents are gone."""
     for run in live_runs(root):
         try:
             if dry_run:

@@ -42,7 +42,7 @@ METRICS_BYTES = 32 << 20  # a larger file is not read for the time that saving t
 
 
 def record_of(run: RunDir) -> dict[str, Any]:
-    """Return what the run was, and what it has used so far."""
+    """Return the run's whole record as JSON types, with the hours that it has used so far."""
     from orchestrator.runs.files.samples import newest_samples  # noqa: PLC0415 (a table of runs does without)
     from orchestrator.runs.summary import run_record  # noqa: PLC0415 (as above)
 
@@ -52,7 +52,7 @@ def record_of(run: RunDir) -> dict[str, Any]:
 
 
 def hours_of(run: RunDir, events: Iterable[Event]) -> dict[str, float | None]:
-    """Return what the run has used so far, without reading its metrics."""
+    """Return the hours and energy that the run has used so far, without reading its metrics."""
     from orchestrator.runs import summary  # noqa: PLC0415 (as above)
     from orchestrator.runs.files.samples import newest_samples  # noqa: PLC0415 (as above)
 

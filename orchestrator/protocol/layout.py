@@ -1,4 +1,4 @@
-"""The names in a run's folder that both sides know: docs/design.md, where truth lives. Python 3.9."""
+"""Paths in a run's folder that nodes and the submitting machine share. docs/design.md lists them. Python 3.9."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def debugger_file(attempt_dir: str, rank: int) -> str:
 def samples_file(node_dir: str) -> str:
     """Return the file to which a node's agent appends samples of the node's use.
 
-    Older samples are in this name with `.1`.
+    Older samples are in a second file, whose name ends in `.1`.
     """
     return f"{node_dir}/samples.jsonl"
 

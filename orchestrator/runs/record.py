@@ -106,7 +106,7 @@ class NotifyEntry:
 
     @staticmethod
     def from_json(data: object) -> NotifyEntry:
-        """Return the entry. A damaged entry is notified of nothing."""
+        """Return the entry that `data` describes. A damaged entry gets no notifications."""
         if not isinstance(data, Mapping):
             return NotifyEntry()
         known = drop_invalid_fields(data, dict.fromkeys(("webhook", "webhook_env", "apprise_env"), (str,)))

@@ -28,7 +28,7 @@ class SchedulerStatus:
     reason: str = ""
 
     def alive(self, nodes: int) -> dict[int, bool | None]:
-        """Return whether each node's agent is alive. All nodes are as the job is; empty without a job."""
+        """Return whether each node's agent is alive, which is the same for all nodes of a job; empty without a job."""
         if self.phase == "none":
             return {}
         return dict.fromkeys(range(nodes), {"active": True, "ended": False}.get(self.phase))

@@ -297,7 +297,7 @@ def rehearsal(profile: AnyProfile) -> LocalProfile:
 
 
 def differences(one: LaunchPlan, other: LaunchPlan) -> list[tuple[str, str, str]]:
-    """Return (what, in one, in other) for each difference between two plans of the same job."""
+    """Return (name, value in `one`, value in `other`) for each setting in which two plans of the same job differ."""
     pairs: dict[str, tuple[Any, Any]] = {
         "nodes": (one.nnodes, other.nnodes),
         "world size": (one.world_size or ON_THE_NODES, other.world_size or ON_THE_NODES),

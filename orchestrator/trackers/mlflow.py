@@ -61,7 +61,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 class _TlsConnection(http.client.HTTPSConnection, _Connection):
-    """The same with TLS: `connect` calls the method above, and then starts TLS."""
+    """A `_Connection` with TLS. Its `connect` calls `_Connection.connect`, and then starts TLS."""
 
 
 class _Deadline(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):

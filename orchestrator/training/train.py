@@ -75,7 +75,7 @@ def _chosen(options: Options, places: Places, ranks: Ranks) -> Choice | UserErro
 def _choose_algorithms(deterministic: bool, cudnn_benchmark: bool) -> None:
     """Let torch use only deterministic algorithms, and refuse operations without one; otherwise undo that setting.
 
-    Without it, cuDNN may compare its algorithms for each convolution, if the task says that it is worth the time.
+    Without `deterministic`, cuDNN may time its algorithms and choose the fastest if the task sets `cudnn_benchmark`.
     """
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads this variable at its first use
@@ -84,7 +84,7 @@ def _choose_algorithms(deterministic: bool, cudnn_benchmark: bool) -> None:
 
 
 def _train(options: Options, places: Places, ranks: Ranks, choice: Choice, task: Task) -> int:
-    """Train within the process group. A function of its own, so that no reference to DDP outlives it."""
+    """Train within the process group. This is a separate function, so that no reference to DDP outlives it."""
     trainer = Trainer(options, places, ranks, choice, task)
     try:
         return trainer.run()
@@ -155,7 +155,7 @@ class Trainer:
         self.has_schedule = options.schedule != "constant" or options.warmup > 0
 
     def _build(self) -> None:
-        """Build model and optimizer: weights depend on the seed only, then each rank gets its own random generator."""
+        """Build model and optimizer. Weights depend only on the seed; then each rank gets its own random generator."""
         random_state.seed_everything(self.options.seed)
         self.strategy = self.kind(self.setup, self.kind.make(self.setup))
         random_state.seed_everything(random_state.seed_for(self.options.seed, 0, self._chance()))
@@ -222,7 +222,7 @@ class Trainer:
         return 0
 
     def batches(self) -> Iterator[tuple[Tensors, Share]]:
-        """Yield for each remaining step of the epoch the tensors, and this rank's share as indices into them."""
+        """Yield (tensors, this rank's share as indices into them) for each remaining step of the epoch."""
         return self.train_samples.batches(self._shares(self.position.offset), self.position.epoch)
 
     def _shares(self, offset: int) -> Iterator[Share]:

@@ -1,4 +1,4 @@
-"""Characters for drawing: blocks and braille, or ASCII if the locale has no more. Pure."""
+"""Characters for drawing: blocks and braille, or ASCII if the locale has nothing else. Pure."""
 
 from __future__ import annotations
 

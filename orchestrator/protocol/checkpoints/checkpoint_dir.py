@@ -95,7 +95,7 @@ def surplus(names: Sequence[str], keep: int, best: Collection[str] = ()) -> Sequ
 
 
 def best_of(folder: str | Path, names: Sequence[str], by: JobMetric | None) -> frozenset[str]:
-    """Return the best of these checkpoints (oldest first) by a metric: of all, and of the run of the newest.
+    """Return the best checkpoint by a metric, and the best of the newest checkpoint's run. `names` are oldest first.
 
     Checkpoints without the metric and unreadable ones are ignored. Of equal values the newest counts.
     """

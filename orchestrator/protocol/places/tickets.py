@@ -30,12 +30,12 @@ class Ticket(NamedTuple):
 
     @property
     def is_fresh(self) -> bool:
-        """Tell whether its owner still waits. A renewal in the future was made while the clock was wrong."""
+        """Tell whether the ticket's owner still waits. A renewal in the future was made while the clock was wrong."""
         return -FRESH_SECONDS <= self.age <= FRESH_SECONDS
 
     @property
     def is_early(self) -> bool:
-        """Tell whether it claims to be older than it can be."""
+        """Tell whether the owner claims a time of drawing that is too long before the ticket's creation."""
         return self.number < self.made - EARLIER_SECONDS * _NANO
 
     @property
@@ -54,7 +54,10 @@ class HostQueue(NamedTuple):
 
 
 def in_order(tickets: Iterable[Ticket], total: int) -> list[Ticket]:
-    """Return the tickets that count, in order: renewed, needing no more than the host has, not too many of one user."""
+    """Return the valid tickets in order.
+
+    A ticket is valid if it was renewed, needs no more places than the host has, and its user has not too many tickets.
+    """
     found: list[Ticket] = []
     of_user: dict[int, int] = {}
     for ticket in sorted(tickets, key=lambda each: each.order):
@@ -70,7 +73,7 @@ def own(queue: HostQueue, run: str) -> list[Ticket]:
 
 
 def before(queue: HostQueue, run: str) -> list[Ticket]:
-    """Return the tickets that count and precede the run's ticket, or all if it has none yet."""
+    """Return the valid tickets before the run's ticket, or all valid tickets if the run has none yet."""
     mine = own(queue, run)
     return [each for each in in_order(queue.tickets, queue.total) if not mine or each.order < mine[0].order]
 

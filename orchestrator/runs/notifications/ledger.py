@@ -1,4 +1,4 @@
-"""Which notifications of a run are due, and which were sent: marks, the ledger, and the pure rule for what is due.
+"""Records which notifications of a run were sent, and decides by a pure rule which are due.
 
 The supervisor sends them (supervisor/notifications.py), so no terminal needs to be open.
 

@@ -70,7 +70,7 @@ def path_for_all(places: Places, report: Report) -> Path | None:
 
 
 def load_for_all(places: Places, report: Report) -> Loaded | None:
-    """Load the checkpoint to resume from on all ranks, or None to start afresh; collective."""
+    """Load the checkpoint to resume from on all ranks. Return None if there is none, to start afresh; collective."""
     path = path_for_all(places, report)
     if path is None:
         return None

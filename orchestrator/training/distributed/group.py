@@ -116,7 +116,7 @@ def _from_environ(name: str, default: int) -> int:
 
 
 def beside() -> dist.ProcessGroup | None:
-    """Create a gloo group of all ranks for background work; None without a process group; collective.
+    """Create a gloo group of all ranks for background work; collective. Return None without a process group.
 
     Two threads of a rank can't use one group at once, because their collectives would match those of other ranks in any
     order.

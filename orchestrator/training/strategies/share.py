@@ -1,4 +1,4 @@
-"""Which part of a batch a rank takes. Uses no collectives, because it is needed before the ranks join."""
+"""Computes which part of a batch a rank takes, without collectives, because ranks need it before they join."""
 
 from orchestrator.training.distributed.ranks import Ranks
 from orchestrator.training.options import Options

@@ -114,9 +114,10 @@ def last_lines(path: str, masked: Masker = _as_it_is) -> list[str]:
 
 
 def _lines_of(path: str, masked: Masker) -> list[str]:
-    """Return the lines at the end of a log. The log is read from further back, so that no secret is cut in half.
+    """Return the lines at the end of a log, masked.
 
-    A line whose beginning was not read is left out if others follow: masked text is shorter, and may all be returned.
+    Twice as much is read, so that no secret in the returned part is cut in half. A first line whose beginning was not
+    read is left out if others follow, because it may start in the middle of a secret.
     """
     try:
         data = read_part(path, -2 * TAIL_BYTES, 2 * TAIL_BYTES)
@@ -177,7 +178,7 @@ def _traceback_in(lines: list[str], *, killed: bool) -> dict[str, Any] | None:
     """Return the traceback at the end of a log, for programs that write no error file.
 
     torch and C++ may print a little more after a traceback. But if the program was killed, the traceback counts only if
-    nothing followed it. torchrun's own traceback at the end is skipped, because that of its rank before it says more.
+    nothing followed it. torchrun's own traceback at the end is skipped, because its rank's traceback says more.
     """
     lines = [_RANK_PREFIX.sub("", line) for line in lines]
     found = []
