@@ -50,7 +50,7 @@ def train(options: Options, places: Places) -> int:
     patience = (float(options.timeout), float(options.step_timeout))
     chosen, bound = _chosen(options, places, ranks), ""
     if isinstance(chosen, Choice) and not find(options.strategy).one_process:
-        # Before NCCL and the data loaders start threads, and before memory is pinned.
+        # This comes before NCCL and the data loaders start threads, and before memory is pinned.
         bound = stay_near(chosen.device, ranks)
     with group.joined(ranks, chosen, options.init_method, patience) as agreed:
         choice = replace(agreed, reason=f"{agreed.reason}; {bound}") if bound else agreed

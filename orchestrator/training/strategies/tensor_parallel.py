@@ -56,7 +56,7 @@ def part_of(whole: Tensor, own: DTensor) -> DTensor:
     # FSDP splits tensors that tensor parallelism has already split along the same dimension: parts of parts, in the
     # mesh's order.
     for number in reversed(range(mesh.ndim)):
-        along = getattr(own.placements[number], "dim", None)  # of Shard, and of FSDP's kind of it
+        along = getattr(own.placements[number], "dim", None)  # an attribute of Shard and of FSDP's own shards
         if along is not None:
             parts = local.tensor_split(_ends(local.shape[along], mesh.size(number)), along)
             local = parts[mesh.get_local_rank(number)]
