@@ -101,7 +101,7 @@ def is_own_file(path: str, *, here: bool) -> bool:
 
 
 def is_own_file_of_sweep(path: str) -> bool:
-    """Tell whether a file or folder is orch's own, by its path from the folder that the points of a sweep share."""
+    """Tell whether a file or folder in the shared folder of a sweep is orch's own, by its relative path."""
     return bool(re.fullmatch(_OWN_OF_SWEEP, path)) or is_own_file(path, here=True)
 
 

@@ -85,7 +85,7 @@ def _wait_at(root: Path, after: Dependency, _live: Signature | None, _second: in
 
 
 def wait_of(root: Path, after: Dependency | None) -> Wait | None:
-    """Return the wait that a run's `after` describes, or None if the run need not wait (any more).
+    """Return the wait that a run's `after` describes, or None if the run need not wait any more.
 
     A sweep has succeeded when all its runs have, and has failed when one of them has.
     """

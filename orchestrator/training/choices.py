@@ -8,7 +8,7 @@ SCHEDULES = ("constant", "linear", "cosine")
 
 
 def _only(*names: str) -> dict[str, str]:
-    """Map every other strategy to the sentence that only these strategies take an option."""
+    """Map every strategy except `names` to an error message: only these strategies take the option."""
     why = f"only {' and '.join(names)} {'takes' if len(names) == 1 else 'take'} it"
     return {name: why for name in STRATEGIES if name not in names}
 

@@ -39,7 +39,7 @@ def forward(model: nn.Module, inputs: Sequence[Tensor], precision: str) -> Tenso
 
 
 class Computed(nn.Module):
-    """A module that computes in a precision in every thread that calls it, because autocast is local to a thread."""
+    """Wraps a module so that it computes in a precision in each thread, because autocast is local to a thread."""
 
     def __init__(self, module: nn.Module, precision: str) -> None:
         super().__init__()

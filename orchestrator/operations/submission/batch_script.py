@@ -168,7 +168,7 @@ def _launch_line(line: str, script: _Script) -> str:
 
 
 def _without_array(line: str, options: list[str], notes: list[str]) -> str:
-    """Return a launch line without options whose value is the number of a job array's task."""
+    """Remove options with the value $SLURM_ARRAY_TASK_ID from a launch line, and add a note about each."""
     array = next(
         (
             re.fullmatch(r"(?:--array=|-a)?([0-9]+-[0-9]+|[0-9]+(?:,[0-9]+)*)(?:%\d+)?", word)

@@ -52,7 +52,7 @@ class Checkpoint:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether a run may resume from it, as far as it was checked."""
+        """Return whether a run may resume from the checkpoint. Without `hashed`, damaged bytes are not detected."""
         return self.verdict is CheckpointState.COMMITTED
 
     @property

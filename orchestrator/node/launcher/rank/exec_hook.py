@@ -1,7 +1,8 @@
 """Sets up an exec'd rank as soon as its interpreter starts, as a forked rank is set up in its own process.
 
-Python imports a module `sitecustomize` at its start. The launcher puts the folder of orch's own in front of PYTHONPATH,
-only for the rank's interpreter. It first restores the path, and finally imports the user's own sitecustomize.
+Python imports a module `sitecustomize` at its start. The launcher puts the folder of orch's own `sitecustomize` first
+in PYTHONPATH, only for the rank's interpreter. That module first restores the path, then sets up the rank, and finally
+imports the user's own `sitecustomize`.
 """
 
 from __future__ import annotations
