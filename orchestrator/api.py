@@ -1,4 +1,4 @@
-"""orch from Python: start runs, wait for them, read what they left; and call a function on every rank of a cluster.
+"""orch from Python: start runs, wait for them, read their results, and call a function on every rank of a cluster.
 
     import orchestrator as orch
 
@@ -7,10 +7,10 @@
         print(line)
     print(run.result())
 
-Everything blocks and nothing prints. No event loop and no signal handler is set up, so that it works in a notebook, in
-a thread, and in a coroutine (there by `asyncio.to_thread`, which keeps the loop going). What goes wrong is an
-`errors.OrchError`: a sentence with a hint. A run needs neither this process nor this machine's patience: it goes on
-when both are gone, and `find` has it again.
+All calls block, and none prints. The module starts no event loop and sets no signal handler, so it works in
+notebooks and threads, and in coroutines through `asyncio.to_thread`. Errors are `errors.OrchError`, each with a
+message and a hint. A run continues after this process has ended and while this machine is off; `find` returns it
+again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from orchestrator.runs.store import RunDir, find_run, newest_runs, state_root
 from orchestrator.supervisor.reconcile import state_of
 from orchestrator.supervisor.start import attend
 
-if TYPE_CHECKING:  # who only looks at runs waits neither for pydantic nor for what a submit needs
+if TYPE_CHECKING:  # reading runs must load neither pydantic nor what only a submit needs
     from orchestrator.backends.base import NodeProof
     from orchestrator.operations.pull import Pulled
     from orchestrator.prepare.prepare import Prepared
@@ -42,7 +42,10 @@ if TYPE_CHECKING:  # who only looks at runs waits neither for pydantic nor for w
 
 
 class RunFailedError(OrchError):
-    """A run did not succeed; `verdict` says how it ended and why, with the first failed rank's traceback in `error`."""
+    """A run did not succeed.
+
+    `verdict` has the outcome and the reason; its `error` has the traceback of the first rank that failed.
+    """
 
     exit_code = EXIT_RUN_FAILED
 
@@ -52,48 +55,48 @@ class RunFailedError(OrchError):
         super().__init__(": ".join(filter(None, [f"run {run_id} {how}", verdict.reason])), verdict.hint)
 
     def __str__(self) -> str:
-        """The sentence, the hint, and what the failed rank had to say."""
+        """Return the message, the hint, and the failed rank's traceback or last lines."""
         said = str((self.verdict.error or {}).get("traceback") or "\n".join(self.verdict.tail)).strip()
         return f"{super().__str__()}\n\n{said}" if said else super().__str__()
 
 
 class WaitTimeoutError(OrchError, TimeoutError):
-    """A run had not ended when the time was up; it goes on, and can be waited for again."""
+    """The run had not ended when the time was up. It continues, and can be waited for again."""
 
     exit_code = EXIT_NOT_FINISHED
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run that was submitted, by whomever; it holds nothing but its folder, and asks that each time."""
+    """A submitted run, started by any process. The object holds only the run's folder and reads it at each call."""
 
     folder: Path
 
     @property
     def id(self) -> str:
-        """The run's id: what `orch status` shows, and `find` takes."""
+        """The run's id, as `orch status` shows it and `find` takes it."""
         return self._dir.run_id
 
     @property
     def verdict(self) -> Verdict | None:
-        """How the run ended and why; None while it goes on."""
+        """How the run ended and why, or None while it has not ended."""
         return self.status().verdict
 
     def __repr__(self) -> str:
         return f"Run({self.id!r})"
 
     def status(self) -> RunState:
-        """The run as it is now: its `state`, nodes, attempt, restarts, verdict.
+        """Return the run's present `state`, nodes, attempt, restarts and verdict.
 
-        Raises StoreError when its folder can't be read.
+        Raises StoreError if the run's folder can't be read.
         """
         attend(self._root)
         return state_of(self._dir)
 
     def wait(self, timeout: float | None = None) -> Run:
-        """Wait until the run has ended, however it did, and return the run itself.
+        """Wait until the run has ended, with any outcome, and return the run itself.
 
-        Raises WaitTimeoutError (a TimeoutError) after `timeout` seconds; the run goes on.
+        Raises WaitTimeoutError (a TimeoutError) after `timeout` seconds; the run continues.
         """
         attend(self._root)
         state = operations.wait(self._dir, timeout=timeout)
@@ -104,17 +107,19 @@ class Run:
         return self
 
     def result(self, timeout: float | None = None) -> dict[str, Any] | None:
-        """Wait for the run's end and return what its program wrote as its result; None where it wrote none.
+        """Wait for the run's end and return the result that its program wrote, or None if it wrote none.
 
-        Raises RunFailedError, with the verdict, when the run failed or was cancelled; WaitTimeoutError as `wait` does.
+        Raises RunFailedError, with the verdict, if the run failed or was cancelled, and WaitTimeoutError as `wait`
+        does.
         """
         self._succeeded(timeout)
         return result_of(self._dir)
 
     def logs(self, rank: int = 0, *, follow: bool = True) -> Iterator[str]:
-        """The lines that a rank has printed, of all attempts, without their ends.
+        """Yield the lines that a rank printed in all attempts, without their line ends.
 
-        With `follow` they come as they are printed, until the run has ended; else those that are there now.
+        With `follow`, lines are yielded as they are printed, until the run has ended; otherwise only the lines printed
+        so far.
         """
         attend(self._root)
         selection = Selection(rank)
@@ -128,35 +133,36 @@ class Run:
                 yield line
 
     def cancel(self, *, now: bool = False) -> tuple[NodeProof, ...]:
-        """Stop the run at its next step boundary, with a checkpoint, or at once; wait until it has ended.
+        """Stop the run at its next step boundary, with a checkpoint, or at once with `now`. Wait until it has ended.
 
-        That wait is little more than limits.grace: a run whose submit still waits for a machine may go on. Returns what
-        a look at each node found afterwards: `survivors` that could not be ended, `is_unreachable` where the node could
-        not be looked at. Empty where the run had ended before.
+        The wait takes little more than limits.grace. A run whose submit still waits for a machine may continue.
+
+        Returns for each node what was left: `survivors` that could not be ended, and `is_unreachable` if the node could
+        not be checked. Returns nothing if the run had ended before.
         """
         attend(self._root)
         return operations.cancel(self._root, self._dir, now=now).proofs
 
     def checkpoints(self, *, verify: bool = False) -> list[Checkpoint]:
-        """The run's checkpoints that are here, oldest first, each with its verdict (`is_whole`).
+        """Return those of the run's checkpoints that are on this machine, oldest first, each with `is_whole`.
 
-        With `verify` every byte is read and held against its hash, else sizes must do.
+        With `verify` all bytes are read and compared with their hashes; otherwise only sizes are compared.
         """
         from orchestrator.runs.files.checkpoints import all_of  # noqa: PLC0415 (next to its only use)
 
         return all_of(self._dir, verify=verify)
 
     def outputs(self) -> list[Output]:
-        """The files that the run has written and that are here, by their paths."""
+        """Return those of the run's output files that are on this machine, sorted by path."""
         from orchestrator.runs.files.outputs import outputs_of  # noqa: PLC0415 (next to its only use)
 
         return list(outputs_of(self._dir))
 
     def pull(self, to: str | os.PathLike[str], *, checkpoint: str | int = "latest") -> Pulled:
-        """Copy the logs, metrics, result and a checkpoint to a folder, verified; again, it copies only what is new.
+        """Copy and verify the logs, metrics, result and a checkpoint to a folder.
 
-        `checkpoint` is latest, best, none or a step. Returns what was copied. Raises UsageError where the folder holds
-        something else, or the run has no such checkpoint.
+        A repeated call copies only what is new. `checkpoint` is latest, best, none or a step. Returns what was copied.
+        Raises UsageError if the folder holds something else, or if the run has no such checkpoint.
         """
         from orchestrator.operations.pull import pull  # noqa: PLC0415 (next to its only use)
 
@@ -171,7 +177,7 @@ class Run:
         return self.folder.parent.parent
 
     def _succeeded(self, timeout: float | None = None) -> RunState:
-        """The state of the run once it has succeeded; RunFailedError where it has not."""
+        """Wait for the run, and return its state if it succeeded. Raises RunFailedError otherwise."""
         state = self.wait(timeout).status()
         assert state.verdict is not None
         if state.state != "succeeded":
@@ -193,18 +199,18 @@ def submit(
     rehearse: bool = False,
     no_wait: bool = False,
 ) -> Run:
-    """Start a run, as `orch submit` does, and return it when its agents are on their way.
+    """Start a run, as `orch submit` does, and return it as soon as its agents are being started.
 
-    `job` is a YAML file, a shipped job's name, or the fields of a job (its code is then the current folder), `profile`
-    a name or a file. `sets` lays values over fields of either (`{"job.training.lr": 0.1}`), `env` gives variables
-    (None: this process's own value). `resume` is a run from whose newest checkpoint this one starts, `after` one that
-    has to succeed first ("RUN:any": to end). Where others hold the GPUs of its hosts, the run waits in the queue for
-    them; with `no_wait` it is refused.
+    `job` is a YAML file, a shipped job's name, or a mapping of a job's fields; the code of a mapping is the current
+    folder. `profile` is a name or a file. `sets` overrides fields of either (`{"job.training.lr": 0.1}`). `env` sets
+    variables; None takes this process's own value. `resume` is a run from whose newest checkpoint this run starts.
+    `after` is a run that has to succeed first; "RUN:any" only has to end. If other runs hold the GPUs of the hosts, the
+    run waits in their queue, or is refused with `no_wait`.
 
-    Raises SpecError (file, line and column) or UsageError before anything is started, BackendError when a machine or a
-    scheduler refuses.
+    Raises SpecError (with file, line and column) or UsageError before anything is started, and BackendError if a
+    machine or a scheduler refuses.
     """
-    from orchestrator.operations.submission.submit import submit as start  # noqa: PLC0415 (looking at runs needs none of it)
+    from orchestrator.operations.submission.submit import submit as start  # noqa: PLC0415 (only a submit needs it)
     from orchestrator.prepare.prepare import Request, prepare  # noqa: PLC0415 (as above)
     from orchestrator.specs.documents.loader import Document, document_of  # noqa: PLC0415 (as above)
 
@@ -230,12 +236,15 @@ def submit(
 
 
 def find(ref: str) -> Run:
-    """The run with this id, a unique prefix of it, or "last"; RunNotFoundError where there is none, or several."""
+    """Return the run with this id or unique prefix, or "last".
+
+    Raises RunNotFoundError if no run or several runs match.
+    """
     return Run(find_run(state_root(), ref).path)
 
 
 def list_runs(limit: int | None = 20) -> list[Run]:
-    """The newest runs, newest first, the runs of sweeps among them; all of them where `limit` is None."""
+    """Return the newest runs, newest first, including runs of sweeps. `limit` None returns all runs."""
     return [Run(run.path) for run in newest_runs(state_root(), limit)]
 
 
@@ -250,22 +259,23 @@ def launch(
     name: str | None = None,
     log: Callable[[str], object] | None = None,
 ) -> list[Any]:
-    """Call `function(*args)` on every rank of a profile, as a run, and return what the ranks returned, by rank.
+    """Call `function(*args)` on every rank of a profile, as a run, and return the ranks' results in the order of ranks.
 
-    Each rank has torchrun's variables, so that the function can call `init_process_group()`. It may have been typed
-    into a notebook: it is pickled by cloudpickle with its arguments and with all that it uses of your own modules;
-    what is installed here must be installed there. Keyword arguments go in by `functools.partial`. The pickled file
-    travels with the run's code, over the same authenticated connection and into the same private folder: a rank that
-    loads it runs your own program, which is what it was started for. The other way nothing is unpickled: a result is
-    JSON (tuples come back as lists), or where there are tensors in it a file of torch's, read with `weights_only`.
+    Each rank has torchrun's variables, so the function can call `init_process_group()`. The function may be defined in
+    a notebook. cloudpickle pickles it with its arguments and with everything that it uses of your own modules;
+    installed packages must be installed on the nodes too. Pass keyword arguments by `functools.partial`.
+
+    The pickled file is sent with the run's code, over the same authenticated connection and into the same private
+    folder, so a rank that loads it runs only your own program. Results are never unpickled: a result is JSON (tuples
+    become lists) or, if it has tensors, a file of torch that is read with `weights_only`.
 
     `log` is called with each line that rank 0 prints. Ctrl-C cancels the run.
 
-    Raises UsageError, before anything is started, for what can't be pickled. Raises RunFailedError when a rank raises,
-    with its traceback; when the nodes' Python is of another minor version (exit code 93); and when a rank returns
-    something else than numbers, text, lists, dicts and tensors.
+    Raises UsageError, before anything is started, if the function can't be pickled. Raises RunFailedError if a rank
+    raises (with its traceback), if the nodes' Python has another minor version (exit code 93), or if a rank returns
+    anything but numbers, text, lists, dicts and tensors.
     """
-    from orchestrator.operations.submission.launch import results, write_job  # noqa: PLC0415 (looking at runs needs none of it)
+    from orchestrator.operations.submission.launch import results, write_job  # noqa: PLC0415 (only a submit needs it)
 
     with tempfile.TemporaryDirectory(prefix="orch-launch-") as folder:
         job = write_job(Path(folder), function, args)
@@ -278,7 +288,7 @@ def launch(
     except RunFailedError:
         raise
     except BaseException:
-        with contextlib.suppress(OrchError):  # what stopped the waiting is what has to be told
+        with contextlib.suppress(OrchError):  # report the error that ended the wait, and not an error of the cancel
             run.cancel(now=True)
         raise
     return results(RunDir(run.folder), state)
@@ -289,7 +299,7 @@ def _id(run: str | Run | None) -> str | None:
 
 
 def _yaml(field: str, value: Any) -> str:
-    """The value as `--set` takes it: JSON is YAML."""
+    """Return the value in the form that `--set` takes: JSON, which is YAML too."""
     try:
         return json.dumps(value, ensure_ascii=False, default=os.fspath)
     except TypeError as error:
@@ -300,7 +310,7 @@ def _yaml(field: str, value: Any) -> str:
 
 
 def _refuse_delegated(prepared: Prepared) -> None:
-    from orchestrator.operations.submission.delegate import is_elsewhere  # noqa: PLC0415 (only a submit asks)
+    from orchestrator.operations.submission.delegate import is_elsewhere  # noqa: PLC0415 (only a submit needs it)
 
     if is_elsewhere(prepared):
         host = getattr(prepared.profile, "supervisor", "another machine")

@@ -1,15 +1,15 @@
-"""The error tree. Every error is a sentence, a hint, and the exit code that the command line ends with.
+"""The error tree. Every error has a message, a hint, and an exit code for the command line.
 
-OrchError                 1    orch itself failed (a bug, a full disk, a lost machine)
-├── UsageError            2    what was asked for can't be done as written; nothing was started
-│   └── SpecError         2    a job or profile file is wrong, with file:line:column
-├── RunNotFoundError    102    no run has this id, or several do
-├── BackendError          1    a machine or a scheduler refused; `transient` tells whether a retry can help
-│   ├── PythonMissingError 1   the machine's python3 can't run orch's server
-│   └── PlacesTakenError  1    other runs hold what it needs; it has its place in the queue by now
-└── StoreError            1    the run directory can't be read or written
+OrchError                     1    orch itself failed (a bug, a full disk, a lost machine)
+├── UsageError                2    the request can't be carried out as written; nothing was started
+│   └── SpecError             2    a job or profile file has a mistake, with file:line:column
+├── RunNotFoundError        102    no run has this id, or several runs match it
+├── BackendError              1    a machine or a scheduler refused; `transient` tells whether a retry can help
+│   ├── PythonMissingError    1    the machine's python3 can't run orch's server
+│   └── PlacesTakenError      1    other runs hold the GPUs or slots; the run is in their queue
+└── StoreError                1    the run directory can't be read or written
 
-Only cli.py turns an error into text on a screen and an exit code.
+Only the package cli prints an error and exits with its code.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ EXIT_INTERRUPTED = 130
 
 
 def printable(text: str, keep: str = "\n\t") -> str:
-    """The text with whatever a terminal might obey, or could not print, written as its escape, all but `keep`."""
+    """Return the text with control and unprintable characters escaped, except those in `keep`."""
     return "".join(char if char.isprintable() or char in keep else ascii(char)[1:-1] for char in text)
 
 
 class OrchError(Exception):
-    """What happened, where, and (in `hint`) what to do about it."""
+    """An error with a message (what happened and where) and a `hint` (what to do about it)."""
 
     exit_code = EXIT_ORCH_FAILED
     transient = False
@@ -51,7 +51,7 @@ class UsageError(OrchError):
 
 
 class SpecError(UsageError):
-    """A job or profile file is wrong; `where` is file:line:column, as exact as it is known."""
+    """A job or profile file has a mistake; `where` is file:line:column, as precisely as known."""
 
     def __init__(self, where: str, message: str, hint: str = "") -> None:
         super().__init__(f"{where}: {message}" if where else message, hint)
@@ -65,7 +65,7 @@ class RunNotFoundError(OrchError):
 
 
 class BackendError(OrchError):
-    """A machine or a scheduler refused; `transient` tells whether the same request may pass later."""
+    """A machine or a scheduler refused; `transient` tells whether the same request may succeed later."""
 
     def __init__(self, message: str, hint: str = "", *, transient: bool = False) -> None:
         super().__init__(message, hint)
@@ -77,7 +77,7 @@ class PythonMissingError(BackendError):
 
 
 class PlacesTakenError(BackendError):
-    """Other runs hold the GPUs or slots that the run needs; it is in the queue for them by now."""
+    """Other runs hold the GPUs or slots that the run needs; the run is now in their queue."""
 
 
 class StoreError(OrchError):

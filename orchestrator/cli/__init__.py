@@ -1,4 +1,4 @@
-"""The command line: parse, call an operation, choose a renderer. Nothing else prints or exits."""
+"""The command line: parses, calls an operation, and chooses a renderer. No other package prints or exits."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from orchestrator.node.system.private import hold_umask
 
 __all__ = ["main", "orch"]
 
-# Objects between two looks for garbage: what a command imports stays, and to look through it takes a tenth of its time.
+# Number of new objects between two garbage collections. A command keeps what it imports, and collecting takes a tenth
+# of its time.
 GARBAGE = 50_000
 ROOM = "make room there: df -h shows the space, df -i the files that may still be made"
-# Errors that are caused by this machine and not by a bug in orch, each with the advice for it.
+# Errors that this machine causes and not a bug in orch, each with advice.
 OF_THE_MACHINE = {
     errno.ENOSPC: ROOM,
     errno.EDQUOT: ROOM,
@@ -31,7 +32,7 @@ OF_THE_MACHINE = {
 
 
 def main() -> NoReturn:
-    """Run the command line and exit with the code of docs/cli.md."""
+    """Run the command line and exit with a code of docs/cli.md."""
     gc.set_threshold(GARBAGE)
     open_closed_streams()
     hold_umask()
@@ -50,7 +51,7 @@ def main() -> NoReturn:
         from orchestrator.cli.usage import refused
 
         code = _say_error(refused(error))
-    except BrokenPipeError:  # `orch logs RUN | head`: whoever read has read enough
+    except BrokenPipeError:  # `orch logs RUN | head`: the reader has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = 0
     except OSError as error:
@@ -61,7 +62,7 @@ def main() -> NoReturn:
             code = _say_error(OrchError(f"{where}{error.strerror}", OF_THE_MACHINE[error.errno]))
     except Exception as error:  # noqa: BLE001 (any bug in orch is reported in one sentence)
         code = _say_bug(error)
-    gc.freeze()  # the system takes all of it back; Python's exit would look through it once more first
+    gc.freeze()  # the system frees all memory; Python's exit would collect garbage first
     sys.exit(code)
 
 
@@ -90,7 +91,7 @@ def _say_bug(error: Exception) -> int:
 
 
 def _say_error(error: OrchError) -> int:
-    """Print an error's sentence and its hint; return its exit code."""
+    """Print an error's message and hint, and return its exit code."""
     drop_held()
     say(f"orch: {error.message}")
     for line in error.hint.splitlines():

@@ -1,4 +1,4 @@
-"""`python -m orchestrator.cli` is the command orch."""
+"""Makes `python -m orchestrator.cli` the command orch."""
 
 from orchestrator.cli import main
 

@@ -1,4 +1,4 @@
-"""A word at the terminal while machines do not answer."""
+"""Prints which machines have not answered yet, while a command waits for them."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ PATIENCE: Final = 1.0
 
 
 class Elsewhere:
-    """Whom another process awaits, as it said last."""
+    """The machines that another process waits for, as it last reported."""
 
     def __init__(self) -> None:
         self.awaited: frozenset[str] = frozenset()
 
     def hear(self, names: Iterable[str]) -> None:
-        """Take over whom it awaits now."""
+        """Replace the machines by those that the process waits for now."""
         self.awaited = frozenset(names)
 
 
 @contextlib.contextmanager
 def naming_who_is_awaited(kind: str) -> Iterator[Elsewhere]:
-    """While it lasts, say at the terminal which machines of a kind of backend have not answered for a second.
+    """While the context lasts, print which machines of a kind of backend have not answered for a second.
 
-    By this process, and by the one that the value yielded hears of.
+    The machines are those that this process waits for, and those that another process reports to the yielded value.
     """
     elsewhere = Elsewhere()
     if not sys.stderr.isatty():
@@ -45,7 +45,7 @@ def naming_who_is_awaited(kind: str) -> Iterator[Elsewhere]:
 
 
 def _watch(kind: str, elsewhere: Elsewhere, over: threading.Event) -> None:
-    """Name those who have been awaited for two looks in a row, each once."""
+    """Print each machine once that was awaited at two successive looks."""
     from orchestrator.backends import backend
     from orchestrator.protocol.hostlist import in_words
 

@@ -1,4 +1,4 @@
-"""What the newest samples of a run say, for the commands that tell of it."""
+"""Findings in the newest samples of a run, for the commands that print them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def found_in(folder: RunDir) -> tuple[Finding, ...]:
-    """Return what is worth a word in the newest samples of each node."""
+    """Return the findings in the newest samples of each node."""
     from orchestrator.runs.files.samples import newest_samples
     from orchestrator.runs.findings import findings
 
@@ -20,7 +20,7 @@ def found_in(folder: RunDir) -> tuple[Finding, ...]:
 
 
 def findings_of(folder: RunDir, state: RunState) -> list[str]:
-    """Return a line for each thing that is worth a word now, or was before the end; none where all went well."""
+    """Return a line for each finding, now or before the run's end; empty if the run succeeded."""
     if state.state == RunStatus.SUCCEEDED:
         return []
     from orchestrator.runs.findings import in_words

@@ -1,4 +1,4 @@
-"""What a shell completes beside commands and options: runs, sweeps, profiles and jobs. Reads names alone, no run."""
+"""Shell completion of runs, sweeps, profiles and jobs. Only names are read, not the runs themselves."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 class Complete(Protocol):
-    """click's hook: it is given what has been typed of a word, and returns what the word may become."""
+    """click's hook: takes the beginning of a word and returns the possible words."""
 
     def __call__(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]: ...
 
 
 def _completes(names: Callable[[str], Iterable[str]], *, or_a_file: bool = False) -> Complete:
-    """Return the hook for the names; where none fits, the shell completes files.
+    """Return the hook for these names. If none fits and `or_a_file` is set, the shell completes files.
 
-    What can't be read completes nothing, for a prompt takes no errors.
+    Errors of reading are ignored, because a prompt can't show them.
     """
 
     @functools.wraps(names)
@@ -45,7 +45,7 @@ _completes_or_a_file = functools.partial(_completes, or_a_file=True)
 
 @_completes
 def runs(_typed: str) -> Iterable[str]:
-    """Complete a run: `last`, then the newest first."""
+    """Complete a run: `last`, then all runs, the newest first."""
     from orchestrator.runs.store import newest_runs, state_root
 
     return ["last", *(run.run_id for run in newest_runs(state_root())), *_delegated()]
@@ -53,7 +53,10 @@ def runs(_typed: str) -> Iterable[str]:
 
 @_completes
 def runs_and_sweeps(typed: str) -> Iterable[str]:
-    """Complete a run or a sweep; a sweep's points only once its whole id is there, for there may be a thousand."""
+    """Complete a run or a sweep.
+
+    Points of a sweep are listed only after its whole id, because there may be a thousand.
+    """
     from orchestrator.runs.run_id import sweep_of
     from orchestrator.runs.store import newest_runs, state_root
 
@@ -75,7 +78,7 @@ def sweeps(_typed: str) -> Iterable[str]:
 
 @_completes_or_a_file
 def profiles(_typed: str) -> Iterable[str]:
-    """Complete a profile's name, or a file's."""
+    """Complete a profile's name, or the name of a file."""
     from orchestrator.specs.documents.lookup import known_profiles
 
     return dict.fromkeys(name for name, _, _ in known_profiles(Path.cwd()))
@@ -83,7 +86,7 @@ def profiles(_typed: str) -> Iterable[str]:
 
 @_completes_or_a_file
 def jobs(_typed: str) -> Iterable[str]:
-    """Complete a job: a file of this folder, or a name in ./jobs or among the shipped ones."""
+    """Complete a job: a file of this folder, or a name in ./jobs or among the shipped jobs."""
     from orchestrator.specs.documents.lookup import documents, known_jobs
 
     here = [path.name for path in documents(Path.cwd())]
@@ -91,7 +94,7 @@ def jobs(_typed: str) -> Iterable[str]:
 
 
 def _delegated() -> list[str]:
-    """Return the runs that other machines look after, the newest first."""
+    """Return the runs that supervisors on other machines look after, the newest first."""
     from orchestrator.runs.store import state_root
 
     if not (state_root() / "elsewhere").is_dir():

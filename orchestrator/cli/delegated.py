@@ -1,4 +1,4 @@
-"""Commands about a delegated run, which another machine's supervisor looks after: they are run over there."""
+"""Passes commands about a delegated run on to the machine whose supervisor looks after the run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def delegated(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def passed_on(run: str, words: list[str]) -> int | None:
-    """Run these words of a command line on the machine that looks after the run; None where it is this one."""
+    """Run this command line on the machine that looks after the run. None if that is this machine."""
     from orchestrator.runs.store import state_root
 
     root = state_root()

@@ -1,4 +1,4 @@
-"""Following a run: its log lines as they come, and how it ended."""
+"""Follows a run: prints its log lines as they come, and how it ended."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def follow(
     run: Any, *, as_json: bool = False, selection: Any = None, tail: int | None = None, raw: bool = False,
     wanted: Any = None,
 ) -> int:  # fmt: skip
-    """Print log lines until the run has ended, then how; return the outcome's exit code."""
+    """Print log lines until the run has ended, then its outcome. Return the outcome's exit code."""
     from orchestrator.cli.render import runs as render
     from orchestrator.cli.render import tables
     from orchestrator.operations import runs
@@ -69,14 +69,17 @@ def follow(
 
 
 def _say_where_outputs_go(run: Any) -> None:
-    """Print the command that copies the outputs to where a run by hand would have put them; nothing without outputs."""
+    """Print the command that copies the outputs into the code folder, as if the program had run there.
+
+    Print nothing without outputs.
+    """
     from orchestrator.cli.render import escapes
     from orchestrator.errors import OrchError
     from orchestrator.runs.files.outputs import outputs_of
 
     try:
         count = len(outputs_of(run))
-    except (OSError, OrchError):  # the run, or one of its files, was removed meanwhile
+    except (OSError, OrchError):  # the run or one of its files was removed meanwhile
         return
     if count:
         from orchestrator.operations.placing import place_of

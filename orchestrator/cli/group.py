@@ -1,4 +1,4 @@
-"""The command group, and how all commands print."""
+"""The command group, and the functions by which all commands print."""
 
 from __future__ import annotations
 
@@ -28,33 +28,33 @@ ROOMS: Final = {
     "machines": ("Machines", ("doctor", "nodes", "queue", "usage", "gc")),
     "setup": ("Setup", ("init", "profiles", "schema", "completion")),
 }
-"""The packages of commands, what the help calls them, and the commands in the order in which one meets them."""
+"""The packages of commands, their titles in the help, and their commands in the usual order of use."""
 
 ALIASES: Final = {"ls": "status", "ps": "status", "describe": "status"}
-"""Other tools' names of commands."""
+"""Other tools' names for commands."""
 
 
 class Orch(click.Group):
-    """Lists the commands by what they are for; each is a file of its name, loaded when asked for."""
+    """Lists the commands by their purpose. Each command is in a file of its name, which is imported when it is used."""
 
     unlisted = {"accept": "submission"}  # noqa: RUF012 (click's classes are not frozen)
     rooms = {name: room for room, (_, names) in ROOMS.items() for name in names}  # noqa: RUF012 (as above)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all that the help shows."""
+        """Return the names of all commands that the help shows."""
         return list(self.rooms)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command of this name; None where there is none."""
+        """Return the command of this name, or None if there is none."""
         cmd_name = ALIASES.get(cmd_name, cmd_name)
         if room := self.rooms.get(cmd_name) or self.unlisted.get(cmd_name):
-            import_module(f"orchestrator.cli.commands.{room}.{cmd_name}")  # registers it
+            import_module(f"orchestrator.cli.commands.{room}.{cmd_name}")  # importing the file registers the command
         return super().get_command(ctx, cmd_name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that the first word names, also by another tool's name for it; raise UsageError."""
+        """Return the command that the first word names, directly or by an alias. Raises UsageError if there is none."""
         name = ALIASES.get(args[0], args[0])
         if not name.startswith("-") and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
             from orchestrator.cli.usage import no_command
@@ -63,7 +63,7 @@ class Orch(click.Group):
         return super().resolve_command(ctx, [name, *args[1:]])
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write a section for each kind of command."""
+        """Write a section for each group of commands."""
         width = formatter.width - 6 - max(map(len, self.rooms))
         for title, names in ROOMS.values():
             found = [(name, self.get_command(ctx, name)) for name in names]
@@ -73,7 +73,7 @@ class Orch(click.Group):
 
 
 def _dashes(name: str) -> str:
-    return name.replace("_", "-")  # click has taken the dashes in front off
+    return name.replace("_", "-")  # click has removed the dashes in front
 
 
 @click.group(
@@ -89,22 +89,22 @@ def orch() -> None:
 
 
 def style(text: str, colour: str) -> str:
-    """Return the text in a colour, where the terminal takes colours."""
+    """Return the text in a colour if the terminal shows colours."""
     return click.style(text, fg=colour) if colour and colour_is_wanted() else text
 
 
 def colour_is_wanted() -> bool:
-    """Is stdout a terminal that takes colours, and is the user content with that?"""
+    """Tell whether stdout is a terminal that shows colours, and the user has not turned them off."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def width_of(stream: Any) -> int | None:
-    """Return the columns of the terminal that a stream goes to; None where it goes to a file or a pipe."""
+    """Return the columns of the terminal behind a stream, or None if it is a file or a pipe."""
     if not stream.isatty():
         return None
     try:
-        return os.get_terminal_size(stream.fileno()).columns or 80  # 0: a terminal that was never told its size
-    except (OSError, ValueError):  # a stream of no file, as tests have
+        return os.get_terminal_size(stream.fileno()).columns or 80  # 0: the terminal does not know its size
+    except (OSError, ValueError):  # the stream has no descriptor, as in tests
         return 80
 
 
@@ -112,22 +112,22 @@ _HELD: Final[list[str]] = []
 
 
 def say(text: str) -> None:
-    """Print orch's own words to stderr, so that stdout is what was asked for."""
+    """Print a message of orch to stderr, so that stdout has only the command's result."""
     show(text, err=True)
 
 
 def say_unless_refused(text: str) -> None:
-    """Print a line before the next output of the command; `drop_held` drops it if the command is refused first."""
+    """Print a line before the next output of the command. `drop_held` drops it if the command is refused first."""
     _HELD.append(text)
 
 
 def drop_held() -> None:
-    """Discard the lines that wait for the next output."""
+    """Discard the lines that `say_unless_refused` holds back."""
     _HELD.clear()
 
 
 def release_held() -> None:
-    """Print the lines that wait for the next output."""
+    """Print the lines that `say_unless_refused` holds back."""
     held = list(_HELD)
     _HELD.clear()
     for line in held:
@@ -135,7 +135,7 @@ def release_held() -> None:
 
 
 def show(text: str, *, err: bool = False) -> None:
-    """Print a page for people; what a program or a host has put into it can't command the terminal."""
+    """Print text for people. Control characters in it are escaped, so that they can't control the terminal."""
     release_held()
     click.echo(escapes.page(text) if colour_is_wanted() else printable(text), err=err)
 

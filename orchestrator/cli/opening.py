@@ -1,4 +1,4 @@
-"""Opening the page of `orch ui`: its server in the background, the browser, and the words that say how else."""
+"""Opens the page of `orch ui`: starts its server and the browser, and describes other ways to open it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ PROGRAM = "orchestrator.cli.ui_process"
 
 
 def check_packages() -> None:
-    """Raise OrchError where the packages of the page are not installed."""
+    """Raise OrchError if the packages of the page are not installed."""
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
         raise OrchError("the page needs packages that are not installed", "pip install 'orchrun[ui]'")
 
 
 def detached_server(root: Path) -> tuple[Server, str]:
-    """Return the page's server, started in the background where there is none, and a code that opens one session."""
+    """Return the page's server, started in the background if it is not running, and a code that opens one session."""
     check_packages()
     from orchestrator.web import files
     from orchestrator.web.server import listen_all, new_code, serve_detached
@@ -39,7 +39,10 @@ def detached_server(root: Path) -> tuple[Server, str]:
 
 
 def open_page(root: Path, server: Server, code: str, place: str = "", *, opens: bool = True) -> list[str]:
-    """Have a browser open the page, and return what else opens it; the code is told to a terminal alone."""
+    """Open the page in a browser, and return lines that say how else to open it.
+
+    The code is shown on a terminal only.
+    """
     from orchestrator.web import files
 
     address = files.address_of(server, code, place)
@@ -60,7 +63,7 @@ def open_page(root: Path, server: Server, code: str, place: str = "", *, opens: 
 
 
 def _start_browser(path: Path) -> None:
-    """Start the user's browser with the file, whose name tells nothing; it takes its time, and writes nowhere."""
+    """Start the user's browser with a file that opens the page, because other users can see a command's arguments."""
     import subprocess
 
     devnull = subprocess.DEVNULL
@@ -69,4 +72,4 @@ def _start_browser(path: Path) -> None:
         child = subprocess.Popen(argv, stdin=devnull, stdout=devnull, stderr=devnull, start_new_session=True)
     except OSError as error:
         raise OrchError(f"no browser could be started: {error.strerror}", f"open {path}") from error
-    child.returncode = 0  # nobody waits for it here
+    child.returncode = 0  # nobody waits for this process

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def plan_json(launch: Any) -> dict[str, Any]:
-    """Return the plan as JSON types, and its ranks: rank 0 whole, and of the others what is not the same."""
+    """Return the plan as JSON types. Its ranks are rank 0 in full, and the variables in which other ranks differ."""
     from orchestrator.specs.plan import bindings_of, own_variables, ranks_of
 
     first = next(ranks_of(launch), None)
@@ -40,7 +40,7 @@ def plan_json(launch: Any) -> dict[str, Any]:
 def show_plan(
     launch: Any, as_json: bool, environment: Environment, ships: Shipment, check: CheckResult | None = None
 ) -> None:
-    """Print the plan, with secrets masked, what is shipped, and what Slurm said to it."""
+    """Print the plan with secrets masked, what is shipped, and what Slurm reports about it."""
     from orchestrator.cli.render import plans
 
     if as_json:
@@ -53,7 +53,10 @@ def show_plan(
 
 
 def say_unknown_secrets(runs: Sequence[RunDir], verb: str, where: str) -> list[str]:
-    """Print which secrets of these runs can't be removed from the written file, and return their names."""
+    """Print the secrets of these runs whose values are unknown here, so that they can't be masked.
+
+    Return their names.
+    """
     from orchestrator.runs.leaving import unknown_secrets
 
     if unknown := unknown_secrets(*runs):
@@ -75,7 +78,7 @@ def print_logs(
 
 
 def lines_on_proofs(proofs: Sequence[NodeProof]) -> list[str]:
-    """Return what a cancel has left on each machine of a run, in lines; machines that it never had are none."""
+    """Return lines on what is left on each machine of a cancelled run. Machines that the run never had are left out."""
     known = [each for each in proofs if each.host != UNKNOWN or each.survivors or each.is_unreachable]
     if proofs and not known:
         return ["nothing of it had been started"]
@@ -83,7 +86,7 @@ def lines_on_proofs(proofs: Sequence[NodeProof]) -> list[str]:
 
 
 def what_is_left(proof: NodeProof) -> str:
-    """Return what a cancel has left of a run on one node, in words."""
+    """Describe what is left of a cancelled run on one node."""
     if proof.is_unreachable and proof.why:
         return f"not known: {proof.why}"
     if proof.is_unreachable:

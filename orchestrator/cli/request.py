@@ -1,4 +1,4 @@
-"""The options that submit, run and plan share, and what they ask for."""
+"""The options that submit, run and plan share, and the request that they describe."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class TakesArguments(click.Command):
     """A command whose words after `--` are arguments of the job's program."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse what stands before `--`, and keep the rest for `request`."""
+        """Parse the words before `--`, and keep the rest for `request`."""
         at = args.index("--") if "--" in args else len(args)
         ctx.meta[_ARGUMENTS] = tuple(args[at + 1 :])
         return super().parse_args(ctx, args[:at])
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        """Return what the usage line shows."""
+        """Return the parts of the usage line."""
         return [*super().collect_usage_pieces(ctx), "[-- ARGUMENTS]"]
 
 
@@ -40,7 +40,7 @@ profile_option = click.option(
 
 
 def profile_or_default(given: str | None, job: str = "") -> str:
-    """Return the profile that is named, else the default one for a job (a name or a file), and say which that is."""
+    """Return the given profile, else the default profile for a job (a name or a file), which is then printed."""
     if given is not None:
         return given
     choice = default_choice(job)
@@ -60,7 +60,7 @@ def default_choice(job: str = "") -> Choice:
 
 
 def request_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options that submit, run and plan share."""
+    """Add the options that submit, run and plan share to a command."""
     options = [
         click.option("--set", "sets", multiple=True, metavar="job.A.B=V", help="Override a field of job or profile."),
         click.option(
@@ -100,7 +100,10 @@ def request(
     after: str | None = None,
     program: str = "",
 ) -> Any:
-    """Return the request of the options that submit, run and plan share; `program` starts Python in a typed line."""
+    """Build a request from the options that submit, run and plan share.
+
+    `program` is the word that starts Python in a typed line.
+    """
     from orchestrator.prepare.prepare import Request
 
     nproc = shared["nproc_per_node"]

@@ -1,4 +1,4 @@
-"""Everybody's runs on the hosts of a profile, as `orch queue` and `orch status --all-users` print them."""
+"""Prints all users' runs on the hosts of a profile, for `orch queue` and `orch status --all-users`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from orchestrator.errors import EXIT_ORCH_FAILED
 
 
 def show_shared_runs(profile: str, *, as_json: bool) -> int:
-    """Print them; return the exit code."""
+    """Print the runs, and return the exit code."""
     from orchestrator.cli.render.shared_hosts import shared_runs_page
     from orchestrator.cli.render.tables import clock
     from orchestrator.operations.shared_hosts import shared_runs

@@ -1,4 +1,4 @@
-"""Starting what was asked for, and saying so: what submit and run share."""
+"""Starts a request and reports it, for submit and run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _say_all(*lines: str) -> None:
 
 
 def _submit(root: Path, prepared: Any, *, as_json: bool, follow: bool) -> int:
-    """Have a prepared request started here, or by the machine that is to look after it."""
+    """Start a prepared request from this machine, or hand it to the machine that is to look after it."""
     from orchestrator.backends import kind_of
     from orchestrator.cli.render import runs as render
     from orchestrator.cli.render.escapes import one_line
@@ -73,13 +73,13 @@ def _submit(root: Path, prepared: Any, *, as_json: bool, follow: bool) -> int:
         return follow_run(run, as_json=as_json)
     else:
         if not sys.stdout.isatty():
-            click.echo(run.run_id)  # alone on stdout, so that a script can take it
+            click.echo(run.run_id)  # stdout has only the id, so that a script can read it
         say(f"{submitted}{f': {wait}' if wait else ''}\n{render.next_commands(run.run_id)}")
     return 0
 
 
 def _show_dry_run(root: Path, prepared: Any, *, as_json: bool, check: bool) -> int:
-    """Print the plan, and with `check` what Slurm says to it; return the exit code."""
+    """Print the plan, and with `check` what sbatch reports about it. Return the exit code."""
     from orchestrator.cli.output import show_plan
     from orchestrator.prepare import prepare
 
@@ -90,7 +90,7 @@ def _show_dry_run(root: Path, prepared: Any, *, as_json: bool, check: bool) -> i
 
 
 def _delegate(root: Path, prepared: Any, *, as_json: bool, follow: bool) -> int:
-    """Have another machine submit and look after the run."""
+    """Let another machine submit the run and look after it."""
     from orchestrator.cli.render import runs as render
     from orchestrator.operations.submission import delegate
 

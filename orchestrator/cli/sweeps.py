@@ -1,4 +1,4 @@
-"""Sweeps: their submit, `best`, and what status, logs, cancel and wait do for all runs of one."""
+"""Commands for sweeps: submit, best, and status, logs, cancel and wait for all runs of a sweep."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def submit_points(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Submit the points of --sweep, or the trials of --search, or print what they would be."""
+    """Submit the points of --sweep or the trials of --search; with `dry_run`, print them only."""
     from orchestrator.cli.output import show_plan
     from orchestrator.cli.render import searches, sweeps
     from orchestrator.cli.render.escapes import one_line
@@ -82,7 +82,7 @@ def submit_points(
         print_json({"sweep": sweep, "runs": [run.run_id for run in runs], "folder": str(root / "sweeps" / sweep)})
         return 0
     if not sys.stdout.isatty():
-        click.echo(sweep)  # alone on stdout, so that a script can take it
+        click.echo(sweep)  # stdout has only the id, so that a script can read it
     by = "" if found.prepared[0].loaded.job.metric else "--metric NAME "
     job = (job_of(runs[0]) or "").partition("_")[0]
     array = f", {runs[0].record().scheduler} job array {job}" if job else ""
@@ -92,7 +92,7 @@ def submit_points(
 
 
 def _say_fields(found: Sweep) -> None:
-    """Print which field each short word of the sweep or search means."""
+    """Print the field that each short word of the sweep or search means."""
     what = "sweep" if found.search is None else "search"
     for axis in found.axes:
         if axis.is_argument:
@@ -102,7 +102,7 @@ def _say_fields(found: Sweep) -> None:
 
 
 def _delegate(root: Path, found: Sweep, *, as_json: bool) -> int:
-    """Have another machine submit and look after the points."""
+    """Let another machine submit the points and look after them."""
     from orchestrator.operations.submission import delegate
 
     pointer = delegate.hand_over(root, found.plain, found.to_json(), say)
@@ -144,7 +144,7 @@ def status_of(root: Path, sweep: str, *, as_json: bool) -> str:
 def logs_of(
     runs: list[RunDir], selection: Selection, tail: int | None, *, raw: bool, wanted: LineFilter | None = None
 ) -> int:
-    """Print the chosen logs of each run that has one, under its name and values."""
+    """Print the selected logs of each run that has some, below its name and values."""
     from orchestrator.cli.output import print_logs
     from orchestrator.cli.render import escapes
     from orchestrator.runs.files.logs import log_files
@@ -159,7 +159,7 @@ def logs_of(
 
 
 def cancel_all(root: Path, runs: list[RunDir], *, now: bool, as_json: bool) -> int:
-    """Cancel all runs of a sweep that have not ended."""
+    """Cancel all runs of a sweep that have not ended, and print what is left of them."""
     from orchestrator.cli.output import what_is_left
     from orchestrator.operations import points
     from orchestrator.protocol.hostlist import by_words
@@ -182,14 +182,14 @@ def cancel_all(root: Path, runs: list[RunDir], *, now: bool, as_json: bool) -> i
 
 
 def _cancelled_words(runs: int, asked: Sequence[RunState], going: int) -> str:
-    """Return how many runs were cancelled, and how many had ended before the cancel reached them."""
+    """Return how many runs were cancelled, and how many ended before the cancel."""
     ended = sum(state.state == "cancelled" for state in asked)
     finished = runs - ended - going
     return f"cancelled {ended} run{'s' * (ended != 1)}{f', {finished} had already finished' if finished else ''}"
 
 
 def wait_all(runs: list[RunDir], sweep: str, timeout: float | None, *, as_json: bool) -> int:
-    """Wait for all runs of a sweep; return the exit code of the worst."""
+    """Wait for all runs of a sweep, and return the exit code of the worst."""
     from orchestrator.cli.render import sweeps
     from orchestrator.operations import points
 

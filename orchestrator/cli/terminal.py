@@ -1,4 +1,4 @@
-"""The commands that take over this terminal: a shell on a node of a run, and one of its ranks once more."""
+"""Functions for commands that take over this terminal, such as a shell on a node."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from orchestrator.node.system.private import give_back_umask
 
 
 def has_terminal() -> bool:
-    """Is a person at both ends of this process?"""
+    """Tell whether stdin and stdout are a terminal."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def speaks_utf8() -> bool:
-    """Does this person's locale have more than ASCII? Python itself speaks UTF-8 also in the locale C."""
+    """Tell whether the user's locale has more than ASCII. Python itself uses UTF-8 also in the locale C."""
     said = {name: os.environ.get(name, "") for name in ("LC_ALL", "LC_CTYPE", "LANG")}
-    if sys.flags.utf8_mode and said["LC_CTYPE"] == "C.UTF-8":  # that was Python's doing
+    if sys.flags.utf8_mode and said["LC_CTYPE"] == "C.UTF-8":  # Python has set this variable itself
         said["LC_CTYPE"] = ""
     name = next(filter(None, said.values()), "").lower()
     return name.partition("@")[0].endswith(("utf-8", "utf8"))
 
 
 def asks(*, yes: bool) -> bool:
-    """Is a person to be asked first: is one there, who has not answered already (`yes`)?"""
+    """Tell whether to ask for confirmation: at a terminal, unless the user has confirmed already (`yes`)."""
     return not yes and sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def is_wanted(question: str, *, yes: bool) -> bool:
-    """Ask the person at the terminal; true where nobody is to be asked."""
+    """Ask the user for confirmation. True also if no confirmation is needed."""
     return not asks(yes=yes) or click.confirm(question, err=True)
 
 
 def become(argv: Sequence[str]) -> NoReturn:
-    """Let the program take this process's place, so that its signals and its exit code are its own."""
+    """Replace this process by the program, so that signals and the exit code are the program's own."""
     sys.stdout.flush()
     give_back_umask()
     try:
-        os.execvp(argv[0], list(argv))  # noqa: S606 (an argv list)
+        os.execvp(argv[0], list(argv))  # noqa: S606 (an argv list without a shell)
     except FileNotFoundError:
         raise OrchError(f"there is no {argv[0]} on this machine", f"install it, or put it on PATH: {argv[0]}") from None

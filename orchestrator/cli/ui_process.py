@@ -1,4 +1,4 @@
-"""The background process of `orch ui --detach`, told over stdin what to serve."""
+"""The background process of `orch ui --detach`; it reads its settings from stdin."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orchestrator.web.server import BoundedLog, Detached, serve
 
 
 def main() -> int:
-    """Serve the page until a signal ends this process; say `ready` on stdout as soon as it is answered."""
+    """Serve the page until a signal ends this process. Write `ready` to stdout when the server accepts connections."""
     hold_umask()
     told = Detached(**parse_json(sys.stdin.read()))
     logging.getLogger().addHandler(BoundedLog())

@@ -1,4 +1,4 @@
-"""What click refuses, as orch's errors are: a sentence, and a hint with what was probably meant."""
+"""Turns click's usage errors into orch's errors: a message, and a hint with what was probably meant."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ANSWERS: Final = {
     "sweep": "orch submit JOB --sweep lr=0.1,0.01 submits a sweep, orch status SWEEP shows it",
     "resume": "orch submit JOB --resume RUN starts from a run's newest checkpoint",
 }
-"""What people type that is no command, and the commands that do it."""
+"""Words that people type instead of a command, and the right commands."""
 OPTIONS: Final = {
     "--gpus": "--nproc-per-node",
     "--ranks": "--nproc-per-node",
@@ -29,20 +29,20 @@ OPTIONS: Final = {
     "--override": "--set",
     "--limit": "--number",
 }
-"""Other tools' names of options."""
+"""Other tools' names for options."""
 
 
 def no_command(typed: str, names: Iterable[str]) -> UsageError:
-    """Return the error for a command that there is not."""
+    """Return the error for an unknown command."""
     close = get_close_matches(typed, [*names, *ALIASES], n=1)
     hint = ANSWERS.get(typed) or (f"did you mean orch {close[0]}?" if close else "orch --help lists all commands")
     return UsageError(f"there is no command '{typed}'", hint)
 
 
 def refused(error: click.ClickException) -> UsageError:
-    """Return what click has refused as an error of orch's."""
+    """Return click's usage error as an error of orch."""
     context = getattr(error, "ctx", None)
-    if context is None or context.parent is None:  # of orch itself
+    if context is None or context.parent is None:  # orch itself and not one of its commands
         return UsageError(_sentence(error), "orch --help lists the commands, orch COMMAND --help the options of one")
     if isinstance(error, click.NoSuchOption):
         return _no_option(error.option_name, context)
@@ -70,7 +70,7 @@ def _no_option(typed: str, context: click.Context) -> UsageError:
 
 
 def _too_much(words: str, context: click.Context) -> UsageError:
-    """Return the error for words that no argument takes: a profile's name, or what the job's own program takes."""
+    """Return the error for unexpected arguments, such as a profile without -p or arguments of the job's program."""
     params = context.command.params
     given = [context.params.get(param.name or "") for param in params if isinstance(param, click.Argument)]
     typed = " ".join([context.command_path, *filter(None, given)])
@@ -102,5 +102,5 @@ def _usage(context: click.Context) -> str:
 
 def _sentence(error: click.ClickException) -> str:
     text = error.format_message().rstrip(".").replace("is not a valid integer range", "is not a whole number")
-    text = re.sub(r"'(--[\w-]+)' / '-\w'", r"'\1'", text)  # drops the short form
+    text = re.sub(r"'(--[\w-]+)' / '-\w'", r"'\1'", text)  # remove the short form of an option
     return text[:1].lower() + text[1:]

@@ -1,1 +1,1 @@
-"""A job's Python environment on the controlling side: its lock read, wheels chosen for an interpreter and kept."""
+"""A job's Python environment on the submitting machine: reads the lock, and chooses, fetches and stores wheels."""

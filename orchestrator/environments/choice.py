@@ -1,4 +1,7 @@
-"""Which file of each package a node's interpreter is given; pure. What it can't be given is named."""
+"""Chooses which file of each package is installed for a node's interpreter. Pure.
+
+Packages without a file are reported.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,12 @@ MOST_NAMED: Final = 5
 
 
 class NoChoiceError(Exception):
-    """The lock has nothing for this interpreter; the message names the packages."""
+    """The lock has no usable file for this interpreter; the message names the packages."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A package, and the one file of it that is installed; a built one has no address any more."""
+    """A package and the one file of it that is installed. A wheel that was built here has no URL."""
 
     name: str
     version: str
@@ -34,21 +37,21 @@ class Choice:
 
     @property
     def requirement(self) -> str:
-        """Return its line of a requirements file."""
+        """Return the package's line in a requirements file."""
         return f"{self.name}=={self.version} --hash=sha256:{self.sha256}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON types."""
+        """Return the choice as JSON types."""
         return asdict(self)
 
 
 def choose(
     lock: Lock, pylock: str, interpreter: Interpreter, allowed: Mapping[str, frozenset[str]]
 ) -> tuple[Choice, ...]:
-    """Return what is to be installed for the interpreter, by name; NoChoiceError.
+    """Return the files to install for the interpreter, sorted by package. Raises NoChoiceError if a package has none.
 
-    `allowed` are the sha256s that a requirements file has for its packages; none where it has none.
-    Of packages that stay visible, those that are of the lock's version already are left out.
+    `allowed` maps each package to the sha256s that a requirements file lists, or to an empty set if it lists none.
+    Packages that stay visible are left out if they have the lock's version.
     """
     from packaging.pylock import Pylock, PylockSelectError, PylockValidationError  # noqa: PLC0415 (only a lock needs it)
 
@@ -71,7 +74,7 @@ def choose(
 
 
 def _beside(document: Pylock, interpreter: Interpreter) -> Pylock:
-    """Return the document without the packages that stay visible, and are of its version already."""
+    """Return the document without packages that stay visible and already have the lock's version."""
     from packaging.utils import canonicalize_name  # noqa: PLC0415 (only a lock needs it)
 
     there = {canonicalize_name(name): _release(version) for name, version in interpreter.packages}
@@ -80,7 +83,7 @@ def _beside(document: Pylock, interpreter: Interpreter) -> Pylock:
 
 
 def _release(version: object) -> str:
-    """Return a version without what a builder has added to it: a cluster's 2.5.0+cu124.site is 2.5.0."""
+    """Return a version without a local suffix: a cluster's 2.5.0+cu124.site is 2.5.0."""
     from packaging.version import InvalidVersion, Version  # noqa: PLC0415 (only a lock needs it)
 
     try:
@@ -90,7 +93,10 @@ def _release(version: object) -> str:
 
 
 def _restricted(document: Pylock, allowed: Mapping[str, frozenset[str]]) -> Pylock:
-    """Return the document with no other files than the hashes allow: uv holds its own result against none of them."""
+    """Return the document with only the files whose hashes are allowed, because uv does not check its own result.
+
+    Raises NoChoiceError if a package has no allowed file.
+    """
     if not any(allowed.values()):
         return document
     packages = []
@@ -108,7 +114,7 @@ def _restricted(document: Pylock, allowed: Mapping[str, frozenset[str]]) -> Pylo
 
 
 def _without_file(document: Pylock, interpreter: Interpreter, lock: Lock) -> Iterator[str]:
-    """Yield for each package of which the lock has no file that this interpreter takes what it has."""
+    """Yield a sentence for each needed package that has no file for this interpreter, with the files that it has."""
     tags = set(interpreter.tags())
     wants: dict[str, str | frozenset[str]] = {
         **interpreter.markers,

@@ -1,4 +1,4 @@
-"""A node's interpreter, as it has told of itself: which wheels it takes, and what people call it. Pure."""
+"""A node's interpreter as the node described it: the wheels that it accepts, and its name for people. Pure."""
 
 from __future__ import annotations
 
@@ -14,29 +14,30 @@ if TYPE_CHECKING:
     from packaging.tags import Tag
 
 _LEGACY: Final = {(2, 17): "manylinux2014", (2, 12): "manylinux2010", (2, 5): "manylinux1"}
-OLDEST_GLIBC: Final = 5  # of glibc 2
+OLDEST_GLIBC: Final = 5  # the minor version of glibc 2
 _LIBC: Final = re.compile(r"(glibc|musl) (\d)\.(\d{1,3})\b")
 _VERSION: Final = re.compile(r"3\.\d{1,2}\.\d{1,2}[+a-z0-9]{0,12}")
 _MARKERS: Final = ("implementation_name", "os_name", "platform_machine", "python_full_version", "sys_platform")
-_MOVING: Final = ("platform_release", "platform_version")  # the kernel's: no other wheels after an update
+# they belong to the kernel; its updates must not change the choice of wheels
+_MOVING: Final = ("platform_release", "platform_version")
 
 
 @dataclass(frozen=True)
 class Interpreter:
     """The interpreter that an environment is installed for."""
 
-    base: str  # absolute, and no shim
+    base: str  # absolute path of the real interpreter, not of a shim
     version: str
-    platform: str  # as sysconfig calls it: linux-x86_64
+    platform: str  # as sysconfig names it: linux-x86_64
     libc: str  # "glibc 2.36", "musl 1.2.4"
     free_threaded: bool
     markers: Mapping[str, str]
-    paths: tuple[str, ...] = ()  # of the packages that stay visible
-    packages: tuple[tuple[str, str], ...] = ()  # and what these are
+    paths: tuple[str, ...] = ()  # folders of the packages that stay visible
+    packages: tuple[tuple[str, str], ...] = ()  # (name, version) of those packages
 
     @staticmethod
     def of(found: Mapping[str, Any]) -> Interpreter:
-        """Return the interpreter of a node's answer; ValueError for one that is none."""
+        """Return the interpreter that a node's answer describes. Raises ValueError if the answer is not valid."""
         if not _VERSION.fullmatch(found["version"]) or not set(_MARKERS) <= set(found["markers"]):
             raise ValueError(f"{found['version'][:40]!r} is no Python")
         names = ("base", "version", "platform", "libc", "free_threaded", "markers")
@@ -47,30 +48,30 @@ class Interpreter:
 
     @property
     def key(self) -> str:
-        """Return what tells it from others for which other wheels may be chosen."""
+        """Return a hash of everything on which the choice of wheels depends."""
         markers = {name: value for name, value in self.markers.items() if name not in _MOVING}
         parts = [self.version, self.platform, self.libc, self.free_threaded, markers, self.packages]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     @property
     def words(self) -> str:
-        """Return what people call it."""
+        """Describe the interpreter for people."""
         return f"Python {self.version}, {self.platform}, {self.libc or 'its libc unknown'}"
 
     @property
     def minor(self) -> tuple[int, int]:
-        """Return its version in two numbers."""
+        """Return the version as (major, minor)."""
         first, second = self.version.split(".")[:2]
         return int(first), int(second)
 
     def environment(self) -> Environment:
-        """Return what markers are held against."""
+        """Return the values with which markers are evaluated."""
         from typing import cast  # noqa: PLC0415 (next to its only use)
 
         return cast("Environment", dict(self.markers))
 
     def tags(self) -> tuple[Tag, ...]:
-        """Return the tags of the wheels that it takes, the best first."""
+        """Return the tags of the wheels that the interpreter accepts, the best first."""
         from packaging import tags  # noqa: PLC0415 (only a lock needs it)
 
         platforms = list(_platforms(self.platform, self.libc))
@@ -83,7 +84,7 @@ class Interpreter:
 
 
 def _platforms(platform: str, libc: str) -> Iterator[str]:
-    """Yield a machine's platform tags, from those that ask most of it to those that ask least."""
+    """Yield a machine's platform tags, from the most to the least demanding."""
     plain = re.sub(r"[^A-Za-z0-9]", "_", platform)
     arch = plain.removeprefix("linux_")
     found = libc_of(libc)
@@ -98,6 +99,6 @@ def _platforms(platform: str, libc: str) -> Iterator[str]:
 
 
 def libc_of(words: str) -> tuple[str, tuple[int, int]] | None:
-    """Return a libc's kind and version, of its words; None where they are none."""
+    """Parse a libc's kind and version, as in "glibc 2.36". None if the text is something else."""
     found = _LIBC.match(words)
     return (found[1], (int(found[2]), int(found[3]))) if found is not None else None

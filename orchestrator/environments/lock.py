@@ -1,4 +1,4 @@
-"""The lock file of a job, as its run records it: read, checked as far as no node has to be asked."""
+"""Reads the lock file of a job into the form that its run records, and checks it as far as possible without a node."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from orchestrator.environments.uv import UvError, run_uv
 from orchestrator.errors import UsageError
 
-if TYPE_CHECKING:  # what only looks at runs must not wait for pydantic
+if TYPE_CHECKING:  # commands that only read runs must not load pydantic
     from orchestrator.specs.python_environment import PythonEnvironment
 
 MOST_BYTES: Final = 64 << 20
@@ -23,16 +23,16 @@ _INCLUDES: Final = ("-r", "--requirement", "-c", "--constraint", "-e", "--editab
 
 @dataclass(frozen=True)
 class Lock:
-    """A lock, and what the job wants of it: `pylock` is its text as pylock.toml, "" of a requirements file."""
+    """A lock and the job's choices from it. `pylock` is its text as pylock.toml, or "" for a requirements file."""
 
     name: str
     text: str
     pylock: str
-    folder: str  # that its paths are relative to
+    folder: str  # the folder to which its paths are relative
     python: str | None = None
     system_packages: str | None = None
     extras: tuple[str, ...] = ()
-    groups: tuple[str, ...] | None = None  # None: those that a pylock.toml has by default
+    groups: tuple[str, ...] | None = None  # None: the default groups of a pylock.toml
 
     def to_json(self) -> dict[str, Any]:
         """Return the lock as JSON types."""
@@ -40,13 +40,13 @@ class Lock:
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Lock:
-        """Return the lock that `to_json` gave."""
+        """Return the lock that `to_json` wrote."""
         groups = data["groups"]
         return Lock(**{**data, "extras": tuple(data["extras"]), "groups": None if groups is None else tuple(groups)})
 
 
 def read_lock(asked: PythonEnvironment, code_dir: Path) -> Lock:
-    """Return the lock of a job; UsageError where it can't be read, or is none."""
+    """Return the lock of a job. Raises UsageError if it can't be read or is not a lock."""
     path = code_dir / asked.lock
     if not path.resolve().is_relative_to(code_dir.resolve()):
         raise UsageError(
@@ -77,7 +77,7 @@ def read_lock(asked: PythonEnvironment, code_dir: Path) -> Lock:
 
 
 def _exported(asked: PythonEnvironment, path: Path) -> str:
-    """Return a uv.lock as pylock.toml, without the project itself: its code travels anyway."""
+    """Convert a uv.lock to pylock.toml, without the project itself, because its code is shipped anyway."""
     wants = [word for name in asked.extras for word in ("--extra", name)]
     wants += [word for name in asked.groups for word in ("--group", name)]
     try:
@@ -101,9 +101,9 @@ def _check_toml(text: str, path: Path) -> None:
 
 
 def hashes_of(lock: Lock, path: str) -> dict[str, frozenset[str]]:
-    """Return the sha256s that a requirements file allows for each of its packages; none where it has no hashes.
+    """Return the sha256s that a requirements file lists for each package; an empty set for a package without hashes.
 
-    UsageError for a line that pins nothing: the file would be no lock.
+    Raises UsageError for a line that does not pin a version, because such a file is not a lock.
     """
     from packaging.requirements import InvalidRequirement, Requirement  # noqa: PLC0415 (only a lock needs it)
     from packaging.utils import canonicalize_name  # noqa: PLC0415 (as above)
@@ -130,7 +130,10 @@ def hashes_of(lock: Lock, path: str) -> dict[str, frozenset[str]]:
 
 
 def _lines(text: str) -> list[tuple[int, str]]:
-    """Return the file's lines by their numbers, those that go on joined and comments left out."""
+    """Return the logical lines of a requirements file with their numbers.
+
+    Continued lines are joined and comments removed.
+    """
     found, begun, held = [], 0, ""
     for number, line in enumerate(text.splitlines(), 1):
         bare = re.sub(r"(^|\s)#.*", "", line).strip()

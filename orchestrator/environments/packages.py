@@ -1,4 +1,4 @@
-"""What is installed for a node: the lock's wheels for its interpreter, chosen once a run and recorded with it."""
+"""The packages that are installed for a node: wheels for its interpreter, chosen once a run and recorded with it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from orchestrator.protocol.files import write_json
 from orchestrator.protocol.reading import MOST_RECORD, read_json
 from orchestrator.runs.store import RunDir
 
-ENVIRONMENT: Final = "environment.json"  # the lock, by the submit
-PACKAGES: Final = "packages.json"  # by the interpreters' keys
+ENVIRONMENT: Final = "environment.json"  # the lock, written by the submit
+PACKAGES: Final = "packages.json"  # the chosen wheels, by the interpreters' keys
 
 
 class LockError(OrchError):
@@ -37,32 +37,32 @@ class Packages:
 
     @property
     def requirements(self) -> str:
-        """Return them as a requirements file, each with the hash of the one file that was chosen."""
+        """Return the wheels as a requirements file, each with the hash of the chosen file."""
         return "".join(f"{each.requirement}\n" for each in self.choices)
 
     def key(self, interpreter: Interpreter) -> str:
-        """Return the name of the environment: what is in it, and what it is over."""
+        """Return the name of the environment: a hash of its packages and of the interpreter and packages below it."""
         parts = ["1", self.requirements, interpreter.key, interpreter.base, interpreter.paths]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def record_lock(run: RunDir, lock: Lock, repeats: RunDir | None = None) -> None:
-    """Record a run's lock, and, where it repeats a run with the same one, the packages that this had."""
+    """Record a run's lock. If it repeats a run with the same lock, also record that run's packages."""
     run.write(ENVIRONMENT, lock.to_json(), private=True)
     if repeats is not None and recorded_lock(repeats) == lock and (before := repeats.read(PACKAGES)) is not None:
         run.write(PACKAGES, before, private=True)
 
 
 def recorded_lock(run: RunDir) -> Lock | None:
-    """Return the run's lock; None where its job has none."""
+    """Return the run's lock, or None if its job has none."""
     data = run.read(ENVIRONMENT)
     return Lock.from_json(data) if data is not None else None
 
 
 def packages_for(run: RunDir, lock: Lock, interpreter: Interpreter) -> Packages:
-    """Return what is installed for an interpreter; LockError or WheelError.
+    """Return the packages to install for an interpreter. Raises LockError or WheelError if one can't be had.
 
-    What has been chosen for the run stays, and so does what was chosen here before for the same lock.
+    A choice that was recorded for the run, or made on this machine for the same lock, is reused.
     """
     store = WheelStore(run.path.parent.parent)
     known = run.read(PACKAGES) or {}
@@ -73,16 +73,16 @@ def packages_for(run: RunDir, lock: Lock, interpreter: Interpreter) -> Packages:
 
 
 def chosen(store: WheelStore, lock: Lock, interpreter: Interpreter) -> tuple[Choice, ...]:
-    """Return the wheels of a lock, by what was chosen here before where the same was: LockError, WheelError.
+    """Return the wheels of a lock; an earlier choice on this machine is reused. Raises LockError or WheelError.
 
-    So a requirements file without hashes stays what it was resolved to first.
+    So a requirements file without hashes keeps the versions of its first resolution.
     """
     settings = {name: text for name, text in os.environ.items() if name.startswith("UV_")}
     where = None if lock.pylock else [lock.folder, settings]
     parts = [lock.text, lock.pylock, where, lock.extras, lock.groups, interpreter.key]
     name = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
     place = store.folder.parent / "chosen" / f"{name}.json"
-    with contextlib.suppress(OSError, ValueError, TypeError):  # never chosen, or damaged
+    with contextlib.suppress(OSError, ValueError, TypeError):  # there is no earlier choice, or its file is damaged
         before = tuple(Choice(**each) for each in _rows(read_json(place, MOST_RECORD)))
         if all(each.url or store.is_whole(each.sha256) for each in before):
             return before
@@ -104,7 +104,10 @@ def _rows(value: Any) -> list[dict[str, Any]]:
 
 
 def _compiled(lock: Lock, interpreter: Interpreter) -> str:
-    """Return a requirements file as pylock.toml; over packages that stay, nothing is added to its own lines."""
+    """Resolve a requirements file to pylock.toml.
+
+    If packages stay visible, no dependencies are added to the file's lines.
+    """
     folder, version = Path(lock.folder or NOBODYS), ".".join(map(str, interpreter.minor))
     alone = ["--no-deps"] if interpreter.paths else []
     try:

@@ -1,4 +1,4 @@
-"""The uv that a node runs: this machine's own where it runs there too, else the one of the index for that platform."""
+"""Provides the uv that a node runs: this machine's own if it runs there, else the wheel from the package index."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from orchestrator.environments.packages import chosen
 from orchestrator.environments.uv import find_uv, run_uv
 from orchestrator.environments.wheels import WheelStore
 
-OLDEST_GLIBC: Final = (2, 17)  # of uv's own wheels
+OLDEST_GLIBC: Final = (2, 17)  # the glibc that uv's own wheels need
 
 
 def uv_for(store: WheelStore, interpreter: Interpreter) -> str:
-    """Return the sha256 of a uv that runs beside this interpreter, and is among the wheels here by then.
+    """Return the sha256 of a uv that runs on the node of this interpreter, after storing it among the wheels.
 
-    LockError or WheelError where it can't be had.
+    Raises LockError or WheelError if no uv can be had.
     """
     if _runs_there(interpreter):
         return store.keep(find_uv())

@@ -1,4 +1,4 @@
-"""uv on this machine: what turns locks into wheels here, and what installs them on the nodes."""
+"""Runs uv on this machine. It turns locks into wheels here, and installs the wheels on the nodes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _CREDENTIALS: Final = re.compile(r"(?<=://)[^/\s@]+@")
 
 
 class UvError(Exception):
-    """uv failed; the message is its last lines."""
+    """uv failed; the message has its last lines."""
 
 
 @cache
 def find_uv() -> Path:
-    """Return the program; UsageError where there is none."""
+    """Return the path of uv. Raises UsageError if uv is not installed."""
     beside = Path(sys.executable).absolute().parent / "uv"
     if os.access(beside, os.X_OK):
         return beside
@@ -50,5 +50,5 @@ def run_uv(*args: str, cwd: Path = NOBODYS, given: str = "") -> str:
 
 
 def last_lines(said: str) -> str:
-    """Return the end of what a program said, without what opens a door."""
+    """Return the last lines of a program's output, without credentials."""
     return _CREDENTIALS.sub("", "\n".join(said.strip().splitlines()[-LAST_LINES:]))

@@ -1,4 +1,4 @@
-"""The wheels that are kept here, each under its sha256: fetched once by the lock's own addresses, or built once."""
+"""The store of wheels, each named by its sha256. A wheel is fetched once from the lock's addresses, or built once."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ SILENCE_SECONDS: Final = 60
 
 
 class WheelError(OrchError):
-    """A wheel can't be had; the message names the package."""
+    """A wheel can't be fetched or built; the message names the package."""
 
 
 class WheelStore:
-    """The wheels of this machine, in the cache of a state folder."""
+    """The wheels on this machine, in the cache of a state folder."""
 
     def __init__(self, root: Path) -> None:
         self.folder = Path(wheels_folder(str(root / "cache")))
         make_private(str(self.folder), exist_ok=True)
 
     def path(self, sha256: str) -> Path:
-        """Return where a content is, or belongs."""
+        """Return the path for a content, whether it exists or not."""
         return self.folder / sha256
 
     def is_whole(self, sha256: str) -> bool:
-        """Return whether a content is here and is what its name says; it counts as used now."""
+        """Tell whether a content is stored and matches its hash. This also marks it as used now."""
         try:
             with self.path(sha256).open("rb") as file:
                 found = digest_of(file) == sha256
@@ -55,7 +55,7 @@ class WheelStore:
         return found
 
     def keep(self, source: Path) -> str:
-        """Keep a copy of a file; return its sha256."""
+        """Store a copy of a file, and return its sha256."""
         with source.open("rb") as file:
             sha256 = digest_of(file)
         if not self.is_whole(sha256):
@@ -64,7 +64,7 @@ class WheelStore:
         return sha256
 
     def have(self, choices: Iterable[Choice]) -> None:
-        """Fetch what is missing of these files, several at a time; WheelError for the first that can't be had."""
+        """Fetch those of these files that are missing, several at a time. Raises WheelError for the first failure."""
         with ThreadPoolExecutor(AT_ONCE) as pool:
             for done in [pool.submit(self._have, each) for each in choices]:
                 done.result()
@@ -87,12 +87,15 @@ class WheelStore:
                         f"{choice.name} {choice.version}: {choice.file} from {where.hostname or where.path} "
                         f"has the sha256 {found}, the lock says {choice.sha256}"
                     )
-        except (OSError, ValueError) as error:  # of http.client too: its errors are OSErrors or ValueErrors by then
+        except (OSError, ValueError) as error:  # errors of http.client have become OSError or ValueError here
             said = f"{choice.name} {choice.version}: {choice.file} can't be fetched from {where.hostname or where.path}"
             raise WheelError(f"{said}: {error}", "the lock's addresses have to be reached from this machine") from None
 
     def built(self, choice: Choice, interpreter: Interpreter) -> Choice:
-        """Return the wheel of a source distribution, which is built here once for such interpreters; WheelError."""
+        """Return the wheel of a source distribution, built once for each kind of interpreter.
+
+        Raises WheelError if that fails.
+        """
         key = f"{choice.sha256}-{'.'.join(map(str, interpreter.minor))}-{interpreter.platform}.json"
         record = self.folder.parent / "built" / key
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
@@ -120,7 +123,7 @@ class WheelStore:
 
 
 def _open(url: str) -> IO[bytes]:
-    """Open an address; OSError or ValueError where that fails. Credentials are the address's own, or of ~/.netrc."""
+    """Open a URL with the credentials in it or in ~/.netrc. Raises OSError or ValueError if that fails."""
     import netrc  # noqa: PLC0415 (only for a wheel that has to be fetched)
     import urllib.request  # noqa: PLC0415 (as above)
     from http.client import HTTPException  # noqa: PLC0415 (as above)

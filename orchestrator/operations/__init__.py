@@ -1,1 +1,1 @@
-"""What the commands do; nothing here prints or exits."""
+"""The operations behind the commands. Nothing here prints or exits."""

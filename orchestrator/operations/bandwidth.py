@@ -1,4 +1,4 @@
-"""orch doctor --bench: a run of its own all-reduces on a profile's nodes; its figures are held against the last."""
+"""orch doctor --bench: measures all-reduce on a profile's nodes by a run, and compares with the last figures."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from orchestrator.runs.state import RunStatus
 from orchestrator.runs.store import write_durably
 from orchestrator.specs.documents.loader import document_of
 
-FOLDER: Final = "bandwidth"  # of the state folder: the last figures of each profile
+FOLDER: Final = "bandwidth"  # in the state folder: the last figures of each profile
 JOB: Final = {"name": "bandwidth", "module": "orchestrator.training.bandwidth"}
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One bandwidth in bytes a second: inside a node, or between the nodes."""
+    """One bandwidth in bytes per second: inside a node, or between the nodes."""
 
     where: str
     now: float
-    line: float | None = None  # of the slowest node's network
-    before: float | None = None  # when it was measured last
+    line: float | None = None  # rate of the slowest node's network
+    before: float | None = None  # from the last measurement
 
 
 def measure(root: Path, profile: str, tell: Callable[[str], None], sets: tuple[str, ...] = ()) -> list[Figure]:
-    """Measure by a run that waits for its turn as all do, and keep the figures; BackendError where it fails.
+    """Measure with a run that waits for its turn as other runs do, and store the figures.
 
-    Nothing of the run stays, unless it has failed.
+    The run is removed unless it failed. Raises BackendError if it failed.
     """
     with tempfile.TemporaryDirectory() as empty:
         job = document_of(JOB, Path(empty), "the job of --bench")
@@ -60,7 +60,7 @@ def measure(root: Path, profile: str, tell: Callable[[str], None], sets: tuple[s
 
 
 def figures_of(result: Mapping[str, Any], before: Mapping[str, float]) -> list[Figure]:
-    """Return what a run has measured, beside the last figures; pure."""
+    """Return the figures in a run's result, beside the last figures; pure."""
     found = []
     for each in result["nodes"]:
         name = f"node {each['node']}"
@@ -74,7 +74,7 @@ def figures_of(result: Mapping[str, Any], before: Mapping[str, float]) -> list[F
 
 
 def last(root: Path, profile: str) -> dict[str, float]:
-    """Return the figures that were kept of a profile; none where they can't be read."""
+    """Return the stored figures of a profile; empty if they can't be read."""
     with contextlib.suppress(OSError, ValueError):
         kept = parse_json(_file(root, profile).read_text())
         return {name: float(value) for name, value in kept.items() if isinstance(value, int | float)}
@@ -82,7 +82,7 @@ def last(root: Path, profile: str) -> dict[str, float]:
 
 
 def keep(root: Path, profile: str, figures: list[Figure]) -> None:
-    """Keep the figures of a profile for the next time."""
+    """Store the figures of a profile for the next comparison. Raises StoreError if that fails."""
     path = _file(root, profile)
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -97,7 +97,7 @@ def _file(root: Path, profile: str) -> Path:
 
 
 def in_words(figure: Figure) -> str:
-    """Return one figure as a line."""
+    """Return one figure as a line of text."""
     rate = f" of {figure.line / 1e9:.2f} GB/s that the network gives" if figure.line else ""
     before = f"; last time {figure.before / 1e9:.2f}" if figure.before else ""
     return f"all-reduce, {figure.where}: {figure.now / 1e9:.2f} GB/s{rate}{before}"

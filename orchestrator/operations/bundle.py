@@ -1,7 +1,7 @@
-"""One archive for a bug report: the records, the events, the ends of the logs; without secrets, code or checkpoints.
+"""Writes an archive for a bug report: records, events and ends of logs, without secrets, code or checkpoints.
 
-What a program itself prints is in its log: only values that are known, and what stands behind a telling name, can be
-taken out of that.
+Logs contain whatever a program prints. Only known values, and values behind names that look secret, can be removed from
+them.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from orchestrator.runs.store import RunDir, write_durably
 from orchestrator.version import __version__
 
 LAST_LINES: Final = 200
-MAX_BYTES: Final = 4 << 20  # of each file; its end counts
-# What may be in an archive is listed, so that a file that somebody adds to the run directory tomorrow is not.
+MAX_BYTES: Final = 4 << 20  # of each file, counted from its end
+# An archive may have only the listed files, so that files that are added to the run directory later stay out.
 RECORDS: Final = ("run.json", "plan.json", "verdict.json", "handle.json", "cancel.json", "code.json", "result.json")
 LINES: Final = ("events.jsonl", "nodes/*/events.jsonl")
 TEXTS: Final = (
@@ -39,7 +39,7 @@ TEXTS: Final = (
 
 
 def bundle(run: RunDir, output: Path) -> list[tuple[str, int]]:
-    """Write the archive; return (name, size) of its members. UsageError when the file is there already."""
+    """Write the archive and return (name, size) of its members. Raises UsageError if the file exists."""
     if output.exists():
         raise UsageError(f"{output} exists already", "give another name: --output FILE")
     redact = redaction_of(run)
@@ -48,7 +48,8 @@ def bundle(run: RunDir, output: Path) -> list[tuple[str, int]]:
     with gzip.GzipFile("", "wb", fileobj=buffer, mtime=0) as zipped, tarfile.open(fileobj=zipped, mode="w") as archive:
         for name, text in _members(run, redact):
             content = text.encode("utf-8", "replace")
-            entry = tarfile.TarInfo(f"{redact.text(run.run_id)}/{name}")  # owner and times stay out: they name the user
+            # owner and times are left out, because they identify the user
+            entry = tarfile.TarInfo(f"{redact.text(run.run_id)}/{name}")
             entry.size, entry.mtime, entry.mode = len(content), 0, 0o644
             archive.addfile(entry, io.BytesIO(content))
             members.append((name, len(content)))
@@ -91,7 +92,7 @@ def _json(path: Path, redact: Redaction) -> str:
     text = read_part(path, -MAX_BYTES, MAX_BYTES, path.parent).decode("utf-8", "replace")
     try:
         return json.dumps(redact.json(parse_json(text)), indent=1)
-    except ValueError:  # damaged: that is what the report may be about
+    except ValueError:  # the file is damaged, which may be the subject of the report
         return redact.text(text)
 
 
@@ -110,7 +111,7 @@ def _files(run: RunDir, pattern: str, clean: Callable[[str], str]) -> Iterator[t
 
 
 def _whole_lines(data: bytes) -> str:
-    """Return the text of a file's end without a first line that was cut: it may hold half of a secret."""
+    """Return the text of a file's end. A first line that was cut is left out, because it may have half of a secret."""
     if len(data) == MAX_BYTES:
         data = data.partition(b"\n")[2] or data
     return data.decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""What changed between two runs: documents, code, variables, versions, hosts, outcome. Reads, never writes."""
+"""Compares two runs: documents, code, variables, versions, hosts, outcome. Read-only."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from orchestrator.runs.store import RunDir
 from orchestrator.runs.summary import run_record
 from orchestrator.runs.verdict import items
 
-DIFF_LINES: Final = 40  # of each file
+DIFF_LINES: Final = 40  # for each file
 TEXT_BYTES: Final = 256 << 10
 NOTHING: Final = "-"
 
 
 @dataclass(frozen=True)
 class Row:
-    """One thing that differs, as words."""
+    """A difference, as text."""
 
     section: str  # job | profile | env | code | versions | hosts | result
     what: str
@@ -36,7 +36,7 @@ class Row:
 
 @dataclass(frozen=True)
 class FileChange:
-    """One file of the code that differs; `diff` is a short unified diff of a text file."""
+    """A code file that differs; `diff` is a short unified diff if it is a text file."""
 
     path: str
     change: str  # added | removed | changed
@@ -45,7 +45,7 @@ class FileChange:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Everything that differs from the first run to the second."""
+    """All differences between two runs."""
 
     one: str
     other: str
@@ -58,14 +58,17 @@ class Comparison:
 
 
 def compare(one: RunDir, other: RunDir, states: tuple[RunState, RunState]) -> Comparison:
-    """Compare two runs by what was recorded of them."""
+    """Compare the records of two runs."""
     rows = [row for row in _rows(_facts(one, states[0]), _facts(other, states[1])) if row.one != row.other]
     found = Comparison(one.run_id, other.run_id, tuple(rows), tuple(_files(one, other)))
     return _redacted(found, redaction_of_message(one, other))
 
 
 def _redacted(found: Comparison, redact: Redaction) -> Comparison:
-    """Return the comparison without secrets. A name alone masks no line of code: `key = 1` differs from `key = 2`."""
+    """Return the comparison without secrets.
+
+    A name alone masks no line of code, so `key = 1` differs from `key = 2`.
+    """
     rows = (replace(row, one=_shown(redact, row, row.one), other=_shown(redact, row, row.other)) for row in found.rows)
     files = (replace(file, diff=tuple(map(redact.known, file.diff))) for file in found.files)
     return replace(found, rows=tuple(rows), files=tuple(files))
@@ -88,7 +91,7 @@ def _rows(one: dict[str, dict[str, Any]], other: dict[str, dict[str, Any]]) -> I
 
 
 def _values_apart(one: str | None, other: str | None) -> tuple[str, str]:
-    """Return only that a value is there, or that the two differ: values are not shown."""
+    """Return only whether each value is set and whether they differ, because the values must not be shown."""
     if one is not None and other is not None:
         return "set", "set" if one == other else "another value"
     return ("set", NOTHING) if other is None else (NOTHING, "set")
@@ -104,7 +107,8 @@ def _facts(run: RunDir, state: RunState) -> dict[str, dict[str, Any]]:
     record = run.record()
     events = run.events()
     whole = run_record(record, events)
-    job = {name: value for name, value in record.job.items() if name != "env"}  # with values from elsewhere, below
+    # without variables, which are compared below
+    job = {name: value for name, value in record.job.items() if name != "env"}
     code: Mapping[str, Any] = {} if whole["code"] is None else whole["code"]
     nodes = whole["versions"].pop("nodes")
     versions = {"orch": whole["versions"]["orch"], "python of orch": whole["versions"]["python"]}
@@ -152,7 +156,7 @@ def _flat(values: Mapping[str, Any] | None, prefix: str = "") -> dict[str, Any]:
 def _files(one: RunDir, other: RunDir) -> Iterator[FileChange]:
     mine, theirs = one.code_files(), other.code_files()
     if not mine or not theirs:
-        return  # the snapshot of one is not known: its hash must do
+        return  # the snapshot of one run is not known, so only its hash is compared
     for path in sorted({*mine, *theirs}):
         if mine.get(path) == theirs.get(path):
             continue
@@ -166,12 +170,12 @@ def _files(one: RunDir, other: RunDir) -> Iterator[FileChange]:
 
 
 def _text(run: RunDir, path: str, entry: list[str]) -> list[str] | None:
-    """Return the lines of a file as it was sent; None for what is no text, or was changed by the run itself."""
+    """Return the lines of a file as it was sent. None if it is not text, or the run has changed it."""
     file = Path(run.path / "code" / path)
     try:
         if entry[0] not in "fx":
             return None
-        content = read_regular(file, TEXT_BYTES, run.path / "code")  # a sweep's runs have a link there
+        content = read_regular(file, TEXT_BYTES, run.path / "code")  # the runs of a sweep have a link there
         return content.decode().splitlines() if hashlib.sha256(content).hexdigest() == entry[1] else None
     except (OSError, ValueError):
         return None

@@ -1,4 +1,4 @@
-"""orch doctor and orch nodes: are a profile's machines fit to train, and who holds what on them?"""
+"""orch doctor and orch nodes: checks a profile's machines, and lists who uses them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from orchestrator.specs.profiles import AnyProfile
 
 
-AT_ONCE: Final = 8  # profiles
+AT_ONCE: Final = 8  # number of profiles
 
 
 def examine(profile: AnyProfile, *, on_node: bool = False) -> list[Check]:
     """Check every node of an ssh profile, this machine for a local profile, or Slurm.
 
-    on_node: also run a short Slurm job that checks a node.
+    `on_node`: also run a short Slurm job that checks a node.
     """
     if profile.kind == "local" and profile.python is None:
         from orchestrator.prepare.interpreter import of_shell  # noqa: PLC0415 (only a local profile needs it)
@@ -30,13 +30,16 @@ def examine(profile: AnyProfile, *, on_node: bool = False) -> list[Check]:
 
 
 def holdings(profile: AnyProfile) -> list[dict[str, Any]]:
-    """List the hosts of an ssh profile and who holds what there, or Slurm's partitions; UsageError for another kind."""
+    """List the hosts of an ssh profile with their users, or Slurm's partitions.
+
+    Raises UsageError for a local profile.
+    """
     return backend_of(profile).holdings(profile)
 
 
 def holdings_of_all() -> list[tuple[str, list[dict[str, Any]] | OrchError]]:
-    """List the same of each ssh and slurm profile of one's own, by its name, or why it can't be had."""
-    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 (only this)
+    """List the holdings of each of the user's own ssh and slurm profiles by name, or the error for a profile."""
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 (only this function needs it)
 
     from orchestrator.specs.documents.loader import load_profile  # noqa: PLC0415 (loads pydantic and ruamel)
     from orchestrator.specs.documents.lookup import own_profiles  # noqa: PLC0415 (as above)

@@ -1,4 +1,4 @@
-"""A run for other tools: the same ranks by torchrun or accelerate by hand, and its weights as a safetensors file."""
+"""Exports a run to other tools: commands for torchrun, a config for accelerate, weights as a safetensors file."""
 
 from __future__ import annotations
 
@@ -29,11 +29,14 @@ from orchestrator.specs.plan import LaunchPlan, bindings_of
 from orchestrator.supervisor.reconcile import state_of
 from orchestrator.transport.node_archive import node_archive
 
-_PRECISIONS = {"bf16", "fp16", "fp8"}  # which accelerate knows as mixed ones
+_PRECISIONS = {"bf16", "fp16", "fp8"}  # the formats that accelerate calls mixed precision
 
 
 def torchrun_commands(run: RunDir, port: int) -> str:
-    """Return what to type on each node to start the run's ranks by torchrun; UsageError where they aren't known."""
+    """Return the commands that start the run's ranks with torchrun on each node.
+
+    Raises UsageError if the ranks are not known.
+    """
     launch, bindings, address = _launch(run)
     blocks = []
     for recorded, binding in zip(launch.tasks, bindings, strict=True):
@@ -44,7 +47,10 @@ def torchrun_commands(run: RunDir, port: int) -> str:
 
 
 def accelerate_config(run: RunDir, node: int, port: int) -> str:
-    """Return the file for `accelerate launch --config_file` on a node; UsageError where it can't start such ranks."""
+    """Return the config file for `accelerate launch` on a node.
+
+    Raises UsageError if accelerate can't start these ranks.
+    """
     launch, bindings, address = _launch(run)
     if not 0 <= node < len(bindings):
         raise UsageError(f"run {run.run_id} has no node {node}", f"its nodes are 0 to {len(bindings) - 1}: --node N")
@@ -68,7 +74,7 @@ def accelerate_config(run: RunDir, node: int, port: int) -> str:
             f"#   {line}"
             for line in by_hand(task, start, {"ACCELERATE_USE_CPU": "true"} if on_cpu else {}).splitlines()
         ),
-        # One process a rank, also without GPUs: MULTI_CPU, or use_cpu, would start a single one.
+        # One process per rank, also without GPUs. MULTI_CPU or use_cpu would start a single process.
         *(
             ["# CPU: no node has a GPU, and ACCELERATE_USE_CPU says so; MULTI_GPU only means several ranks"]
             if on_cpu
@@ -89,20 +95,20 @@ def accelerate_config(run: RunDir, node: int, port: int) -> str:
 
 
 def _mixed_precision(training: Mapping[str, str] | None) -> str:
-    """Return accelerate's word for it; one that is chosen on the nodes, or none, is a script's own business."""
+    """Return accelerate's name for the precision. If the nodes or the script choose it, the name is "no"."""
     precision = training.get("precision", "") if training is not None else ""
     return precision if precision in _PRECISIONS else "no"
 
 
 def safetensors(run: RunDir, which: str, target: Path | None) -> tuple[Path, str]:
-    """Write a checkpoint's weights as a safetensors file; return (the file, which checkpoint and why)."""
+    """Write a checkpoint's weights as a safetensors file. Return (the file, which checkpoint and why)."""
     folder = checkpoint_folder(run)
     chosen, why = choose(listing(folder, verify=False), which, folder, metric_of_checkpoints(run.read("run.json")))
     if chosen is None:
         raise UsageError(why, "a run that is going on saves one in time; orch checkpoints lists them")
     path = target or Path(f"{run.run_id}-step{chosen.step}.safetensors")
-    # Torch is not for this process: it reads the checkpoint in one of its own, which imports
-    # nothing from the folder that the user happens to be in.
+    # This process must not load torch. A process of its own reads the checkpoint, and imports nothing from the user's
+    # current folder.
     argv = [sys.executable, "-P", "-m", "orchestrator.training.checkpoint.export", str(chosen.path), str(path)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     if done.returncode:
@@ -112,7 +118,7 @@ def safetensors(run: RunDir, which: str, target: Path | None) -> tuple[Path, str
 
 
 def _launch(run: RunDir) -> tuple[LaunchPlan, list[Binding], str]:
-    """Return what `launch_of` does; UsageError also for a run of commands, which no launcher of ranks can start."""
+    """Return the result of `launch_of`. Raises UsageError also for a run of commands, which launchers can't start."""
     launch, bindings, address = launch_of(run)
     if launch.tasks[0].program.kind == "command":
         raise UsageError(f"{run.run_id} runs a command, and this takes a module or a script")
@@ -120,7 +126,7 @@ def _launch(run: RunDir) -> tuple[LaunchPlan, list[Binding], str]:
 
 
 def plan_of(run: RunDir) -> LaunchPlan:
-    """Return the plan as it was recorded; UsageError where it can't be read."""
+    """Return the recorded plan. Raises UsageError if it can't be read."""
     record = run.read("plan.json")
     if record is None:
         raise UsageError(f"run {run.run_id} has no plan", "it was recorded by another version of orch")
@@ -131,9 +137,9 @@ def plan_of(run: RunDir) -> LaunchPlan:
 
 
 def launch_of(run: RunDir) -> tuple[LaunchPlan, list[Binding], str]:
-    """Return the plan, each node's ranks and node 0's address: as planned, or as the run's nodes have found them.
+    """Return the plan, each node's ranks and node 0's address, as planned or as the run's nodes have decided.
 
-    UsageError where the plan can't be read, or the nodes have not decided yet.
+    Raises UsageError if the plan can't be read or the nodes have not decided yet.
     """
     launch = plan_of(run)
     events = run.events()
@@ -161,7 +167,7 @@ def _notes(launch: LaunchPlan, port: int) -> list[str]:
 
 
 def notes_on_secrets(launch: LaunchPlan) -> list[str]:
-    """Return a comment that names the variables that the user has to set first; empty if there are none."""
+    """Return a comment that names the variables that the user must set first; empty if there are none."""
     likely = (name for task in launch.tasks for name, _ in secret_values({}, task.env))
     names = dict.fromkeys([*launch.secret_names, *likely])
     return [f"# export these before, they hold secrets and are not written here: {', '.join(names)}"] if names else []
@@ -174,9 +180,9 @@ def redacted(run: RunDir, text: str) -> str:
 
 
 def where_its_code_is(run: RunDir, task: NodeTask) -> tuple[NodeTask, list[str]]:
-    """Return the task as it can be started by hand, and lines to be run here before.
+    """Return the task in a form that can be started by hand, and lines to run on this machine first.
 
-    Once a run has ended, its folders on other machines are gone: its code is sent from the record into a new one.
+    After a run has ended, its folders on other machines are gone, so its code is sent from the record to a new folder.
     """
     machine = backend(run.record().kind)
     if not machine.is_remote or not state_of(run).is_final:
@@ -185,14 +191,14 @@ def where_its_code_is(run: RunDir, task: NodeTask) -> tuple[NodeTask, list[str]]
     moved = dataclasses.replace(
         task, run_dir=folder, code_dir=f"{folder}/code", checkpoint_dir=f"{folder}/checkpoints", resume="never"
     )
-    with contextlib.suppress(OrchError):  # another user's, or a full disk: it has what was written before
+    with contextlib.suppress(OrchError):  # another user's run or a full disk: the run has what was written before
         check_own(run.path.parent.parent, run)
         write_durably(run.path / "node.pyz", node_archive())
     own = f"{run.run_id}/{attempt_folder(f'nodes/{task.node_rank}', task.attempt)}"
     source, unpack = shlex.quote(str(run.path)), f"mkdir -p {own} && tar -C {run.run_id} -xf -"
     try:
         there = shlex.join(machine.reach(run, task.node_rank, ["sh", "-c", unpack], terminal=False))
-    except BackendError:  # a node that was Slurm's is the run's no more
+    except BackendError:  # Slurm's node does not belong to the run any more
         there = f"ssh {shlex.quote(task.host)} {shlex.quote(unpack)}"
     return moved, [
         f"# its folder on {task.host} is gone; from this machine:",
@@ -201,7 +207,7 @@ def where_its_code_is(run: RunDir, task: NodeTask) -> tuple[NodeTask, list[str]]
 
 
 def _has_no_gpus(run: RunDir) -> bool:
-    """Tell whether all nodes of the run said that they have no GPU."""
+    """Tell whether all nodes of the run reported that they have no GPU."""
     said = [event.get("gpus") for event in run.events() if event["kind"] == EventKind.AGENT_STARTED]
     return bool(said) and not any(said)
 
@@ -215,7 +221,7 @@ def by_hand(task: NodeTask, argv: list[str], more: Mapping[str, str] = MappingPr
     variables = {**task.env, "PYTHONPATH": path, **more}
     if task.backend != "auto":
         variables["ORCH_BACKEND"] = task.backend
-    # The job's own values are no paths of orch's.
+    # The job's own values are not paths of orch.
     literal = set(task.env) - {"PYTHONPATH"}
     left_out = {name for name, _ in secret_values({}, task.env)}
     assigned = [
@@ -228,7 +234,7 @@ def by_hand(task: NodeTask, argv: list[str], more: Mapping[str, str] = MappingPr
 
 
 def _at_home(text: str) -> str:
-    """Return a path, or several with `:` between them, as a word of the shell that still finds the home folder."""
+    """Return a path, or several joined by `:`, as a shell word in which `~` still means the home folder."""
     parts = [('"$HOME"' + shlex.quote(part[1:])) if part.startswith("~/") else part and shlex.quote(part)
              for part in text.split(":")]  # fmt: skip
     return ":".join(parts) if "~/" in text else shlex.quote(text)

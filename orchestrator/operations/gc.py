@@ -1,8 +1,8 @@
-"""What ended and crashed runs left behind: found by marks, labels, records and age, never by a name; then removed.
+"""Finds what ended and crashed runs left behind, by marks, labels, records and age, never by a name, and removes it.
 
-Nothing of a live run is touched, nothing of another user, and no process without a run's mark. A run that this state
-folder does not know may be alive in another one: what is left of it is only listed, unless asked for, and even then it
-stays while one of its agents lives.
+It never touches a live run, another user's processes, or a process without a run's mark. A run that this state folder
+does not know may be alive in another one. Its leftovers are only listed; on request they are removed, unless one of its
+agents runs.
 """
 
 from __future__ import annotations
@@ -28,18 +28,21 @@ if TYPE_CHECKING:
 
 
 def collect_garbage(root: Path, *, dry_run: bool, unknown: bool) -> list[Finding]:
-    """Find and remove everything that crashed runs have left here; with `dry_run`, only find it."""
+    """Find and remove everything that crashed runs have left here; with `dry_run`, only list it."""
     if not dry_run:
         check_own(root)
     found = [*_runs_without_agents(root, dry_run=dry_run), *_leftovers(root, dry_run=dry_run, unknown=unknown)]
     found += collect_files(root, dry_run=dry_run)
     if not dry_run and (live_runs(root) or is_any_to_tell(root)):
-        start_supervisor(root)  # should it have been killed too
+        start_supervisor(root)  # in case the supervisor was killed too
     return found
 
 
 def collect_on_machines(root: Path, profile: AnyProfile, *, dry_run: bool, unknown: bool) -> list[Finding]:
-    """Find and remove what ended runs have left on a profile's machines; UsageError where it has none of its own."""
+    """Find and remove what ended runs left on a profile's machines.
+
+    Raises UsageError if it has no machines of its own.
+    """
     if not dry_run:
         check_own(root)
     return backend_of(profile).collect_garbage(profile, judge(root, unknown=unknown), dry_run=dry_run)
@@ -49,7 +52,10 @@ def collect_on_machines(root: Path, profile: AnyProfile, *, dry_run: bool, unkno
 
 
 def judge(root: Path, *, unknown: bool) -> Judge:
-    """Return what rules on a run by what this state folder knows of it; `unknown`: end those that it doesn't know."""
+    """Return a function that judges a run by what this state folder knows.
+
+    `unknown`: also end runs that it doesn't know.
+    """
 
     def rule(run_id: str, has_agent: bool) -> Ruling | None:
         if _is_live(root, run_id):
@@ -67,21 +73,24 @@ def judge(root: Path, *, unknown: bool) -> Judge:
 
 
 def _is_live(root: Path, run_id: str) -> bool:
-    """May this run of ours be going on? One whose record can't be read counts as live: who can't tell must not kill."""
+    """Tell whether a run of this state folder may be live.
+
+    A run with an unreadable record counts as live and is not killed.
+    """
     if not is_run_id(run_id):
         return True
     run = RunDir(root / "runs" / run_id)
     if (run.path / "verdict.json").exists():
         return False
     try:
-        # What this very look has just given its verdict is no longer live; what is being submitted still is.
+        # A run that has just received its verdict is no longer live; a run that is being submitted is.
         return (run.path / "run.json").exists() and ((root / "live" / run_id).exists() or not state_of(run).is_final)
     except OrchError:
         return True
 
 
 def _runs_without_agents(root: Path, *, dry_run: bool) -> Iterator[Finding]:
-    """Give their verdict to runs that nobody gave one to, though all their agents are gone."""
+    """Give a verdict to runs that lack one although all their agents are gone."""
     for run in live_runs(root):
         try:
             if dry_run:
@@ -93,11 +102,11 @@ def _runs_without_agents(root: Path, *, dry_run: bool) -> Iterator[Finding]:
             yield Finding("run", run.run_id, "kept", f"its record can't be read: {error}".splitlines()[0])
 
 
-# -- what is left of them here
+# -- their leftovers on this machine
 
 
 def _leftovers(root: Path, *, dry_run: bool, unknown: bool) -> Iterator[Finding]:
-    """End the processes and containers of runs that are over."""
+    """End the processes and containers of runs that have ended."""
     rule = judge(root, unknown=unknown)
     for run_id, left in sorted(find_leftovers(map(str, root.glob("runs/*/nodes/*"))).items()):
         ruling = rule(run_id, left.has_agent)
@@ -106,7 +115,7 @@ def _leftovers(root: Path, *, dry_run: bool, unknown: bool) -> Iterator[Finding]
 
 
 def _end(root: Path, run_id: str, left: Leftovers, ruling: Ruling, *, dry_run: bool) -> Iterator[Finding]:
-    """End what is left of one run, where that is its ruling; tell of each process and container what became of it."""
+    """End the leftovers of one run if the ruling says so, and report each process and container."""
     ends = ruling.ends and not dry_run
     node_dirs = [str(path) for path in (root / "runs" / run_id).glob("nodes/*")]
     stuck = end_run(run_id, [], node_dirs, anywhere=True)[1] if ends else []

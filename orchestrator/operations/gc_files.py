@@ -1,4 +1,4 @@
-"""What writers that were killed have left in the state folder: found by their names and age, and removed."""
+"""Finds what killed writers left in the state folder, by names and age, and removes it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from orchestrator.protocol.files import has_lost_its_writer, is_being_written, l
 from orchestrator.protocol.reading import MOST_RECORD, read_json
 from orchestrator.runs.store import REMOVED_PREFIX, delete_folder
 
-SETTLED_SECONDS: Final = 60.0  # younger files may be a submit's that is still at work
+SETTLED_SECONDS: Final = 60.0  # younger files may belong to a submit in progress
 
 
 def collect_files(root: Path, *, dry_run: bool) -> Iterator[Finding]:
-    """Find the files and folders that killed writers have left, and remove them; with `dry_run`, only find them."""
+    """Find and remove the files and folders that killed writers left; with `dry_run`, only list them."""
     done = "would be removed" if dry_run else "removed"
     for kind, path, why in _leftovers(root):
         try:
@@ -34,7 +34,7 @@ def collect_files(root: Path, *, dry_run: bool) -> Iterator[Finding]:
 
 
 def _remove(root: Path, path: Path) -> None:
-    """Remove a file, link or folder. The run's own folder may be a link that the user made, and that link is followed.
+    """Remove a file, link or folder. A run's own folder may be a link that the user made; that link is followed.
 
     Other links are not followed, because a run's program may have made them to folders that are not orch's.
     """
@@ -70,7 +70,7 @@ def _leftovers(root: Path) -> Iterator[tuple[str, Path, str]]:
 
 
 def _is_bare(folder: Path) -> bool:
-    """Is there nothing in it that anybody could miss?"""
+    """Tell whether a folder has nothing that anybody could miss."""
     return all(
         path.name == "nodes" or (path.name.startswith(".") and path.name.endswith(".tmp"))
         for path in folder.rglob("*")
@@ -86,7 +86,7 @@ def _folders_without_record(root: Path) -> Iterator[Finding]:
 
 
 def _partial_inputs(root: Path, *, dry_run: bool) -> Iterator[Finding]:
-    """Inputs whose fetching was cut off; one that is being fetched holds its lock."""
+    """Yield inputs whose download was interrupted. A download in progress holds a lock."""
     for path in sorted((root / "inputs").glob("*.partial")):
         with contextlib.suppress(OSError), locked_if_free(path.with_suffix(".lock")) as is_free:
             if not is_free:
@@ -97,7 +97,7 @@ def _partial_inputs(root: Path, *, dry_run: bool) -> Iterator[Finding]:
 
 
 def _cache(root: Path, *, dry_run: bool) -> Iterator[Finding]:
-    """Environments and wheels that nothing has used for long; a wheel that a known run was given stays for another."""
+    """Remove environments and wheels that were not used for long. Wheels of known runs are kept for repeats."""
     oldest, why = time.time() - CACHE_DAYS * 86_400, f"unused for {CACHE_DAYS} days"
     for old in find_old(str(root / "cache"), oldest, _wheels_of_runs(root)):
         try:
@@ -126,12 +126,12 @@ def _children(folder: Path) -> list[Path]:
 
 
 def _is_abandoned(path: Path) -> bool:
-    """Is it temporary and its writer gone: known by the name that it gave it, else by its age?"""
+    """Tell whether a temporary file's writer is gone, by its name or else by its age."""
     return has_lost_its_writer(path) or (_is_settled(path) and not is_being_written(path))
 
 
 def _is_settled(path: Path) -> bool:
-    """Is it too old to be somebody's who is still at work?"""
+    """Tell whether a file is too old to belong to a writer in progress."""
     try:
         return time.time() - path.stat().st_mtime > SETTLED_SECONDS
     except OSError:

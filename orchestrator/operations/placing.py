@@ -1,4 +1,4 @@
-"""Copies a run's outputs to where the script would have written them if it had been started by hand."""
+"""Copies a run's outputs to the places where the script would have written them if it had been started by hand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LEVELS: Final = {BESIDE: "..", ABOVE: "../.."}
 
 @dataclass(frozen=True)
 class Placed:
-    """The files that a pull into the code folder has copied, and those that it has left out, with the reason."""
+    """The files that a pull into the code folder copied, and those that it left out, with reasons."""
 
     run_id: str
     folder: str
@@ -28,18 +28,18 @@ class Placed:
     left_out: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the answer as JSON types."""
+        """Return the result as JSON types."""
         return asdict(self)
 
 
 def place_of(run: RunDir) -> Path | None:
-    """Return the folder that the run's code came from; None if it is not on this machine any more."""
+    """Return the folder from which the run's code came, or None if it is no longer on this machine."""
     code_dir = run.record().code_dir
     return Path(code_dir) if code_dir and os.path.isdir(code_dir) else None
 
 
 def place(run: RunDir, *, force: bool = False) -> Placed:
-    """Copy the run's outputs into its code folder; outputs that the script wrote beside it go beside the code folder.
+    """Copy the run's outputs into its code folder. Outputs that the script wrote beside it go beside the code folder.
 
     An existing file with other content is kept, unless the new file begins with that content or `force` is given.
     Raises UsageError if the code folder is not on this machine.
@@ -67,13 +67,14 @@ def place(run: RunDir, *, force: bool = False) -> Placed:
 
 
 def _targets(run: RunDir, folder: Path) -> Iterator[tuple[Output, Path | None, str]]:
-    """Yield each output with its place by hand, or with the reason why it has none."""
+    """Yield each output with its target, or with the reason why it has none."""
     for output in outputs_of(run):
         first, _, rest = output.path.partition("/")
         if output.node or first == ASIDE:
             yield output, None, "by hand, another file has this name"
         elif first in _LEVELS and rest:
-            hidden = any(part.startswith(".") for part in rest.split("/"))  # a machine must not write ~/.ssh here
+            # another machine must not be able to write ~/.ssh here
+            hidden = any(part.startswith(".") for part in rest.split("/"))
             target = Path(os.path.normpath(folder / _LEVELS[first] / rest))
             yield output, None if hidden else target, "hidden files outside of the code folder are not written"
         elif ".git" in output.path.split("/"):
@@ -83,7 +84,7 @@ def _targets(run: RunDir, folder: Path) -> Iterator[tuple[Output, Path | None, s
 
 
 def _differs(source: Path, target: Path) -> bool:
-    """Tell whether the target has content that a copy would lose."""
+    """Tell whether a copy would lose content of the target."""
     try:
         if not os.path.lexists(target):
             return False

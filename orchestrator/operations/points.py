@@ -1,4 +1,4 @@
-"""What is done with all runs of a sweep at once: look at them, wait for them, cancel them."""
+"""Operations on all runs of a sweep: read their states, wait for them, cancel them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from orchestrator.runs.store import RunDir, check_own, live_runs, newest_groups
 from orchestrator.runs.sweeps import points_in
 from orchestrator.supervisor.reconcile import state_of
 
-AT_ONCE: Final = 16  # cancelled at a time
+AT_ONCE: Final = 16  # number of runs that are cancelled at a time
 
 
 def grouped(root: Path, *, everything: bool, limit: int) -> list[list[tuple[RunDir, RunState]]]:
@@ -33,12 +33,12 @@ def grouped(root: Path, *, everything: bool, limit: int) -> list[list[tuple[RunD
         if run.run_id not in seen and (sweep or run.run_id) not in rest:
             rest[sweep or run.run_id] = points_in(root, sweep) if sweep else [run]
     looked = [[(run, operations.state_or_why_not(run)) for run in group] for group in [*groups, *rest.values()]]
-    there = [[each for each in group if each[0].path.exists()] for group in looked]  # some were removed meanwhile
+    there = [[each for each in group if each[0].path.exists()] for group in looked]  # some runs were removed meanwhile
     return [group for group in there if group]
 
 
 def wait_all(runs: Sequence[RunDir], timeout: float | None = None) -> list[RunState]:
-    """The states of the runs once all have ended, or after `timeout` seconds."""
+    """Return the states of the runs when all have ended, or after `timeout` seconds."""
     end = None if timeout is None else time.monotonic() + timeout
     known: dict[str, RunState] = {}
     while True:
@@ -47,18 +47,18 @@ def wait_all(runs: Sequence[RunDir], timeout: float | None = None) -> list[RunSt
                 known[run.run_id] = state_of(run)
         if all(state.is_final for state in known.values()) or (end is not None and time.monotonic() >= end):
             return [known[run.run_id] for run in runs]
-        time.sleep(max(POLL_SECONDS, len(runs) / 100))  # files on a network file system send no events
+        time.sleep(max(POLL_SECONDS, len(runs) / 100))  # a network file system may send no events
 
 
 def exit_code(states: Sequence[RunState]) -> int:
-    """The exit code of `wait` for a sweep: of the worst of its runs."""
+    """Return the exit code of `wait` for a sweep: that of its worst run."""
     codes = {operations.exit_code(state) for state in states if not state.is_stopped_early}
     order = (EXIT_NOT_FINISHED, EXIT_RUN_FAILED, EXIT_CANCELLED)
     return next((code for code in order if code in codes), 0)
 
 
 def cancel_all(root: Path, runs: Sequence[RunDir], *, now: bool) -> list[Cancelled]:
-    """Stop the runs, those first that wait; return how it went for each that had not ended before."""
+    """Stop the runs, waiting ones first. Return the result for each run that had not ended before."""
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 (a table of runs does without)
 
     from orchestrator.supervisor import queue  # noqa: PLC0415 (as above)

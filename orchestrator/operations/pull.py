@@ -1,7 +1,7 @@
-"""Bring results back: rank 0's logs, the metrics, the result and one checkpoint; resumable, verified after the copy.
+"""Copies results to a folder: rank 0's logs, metrics, the result and a checkpoint. Copies are resumable and verified.
 
-What is there with the same content is left alone. A file that only grows is continued where it ended. A checkpoint's
-COMMIT is copied last, so that an interrupted copy is never taken for a checkpoint.
+Files with the same content are left alone, and growing files are continued. A checkpoint's COMMIT is copied last, so
+that an interrupted copy is never taken for a checkpoint.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from orchestrator.runs.reducer import left_outputs
 from orchestrator.runs.store import RunDir, check_own, write_durably
 
 RECEIPT: Final = "pull.json"
-PULLED: Final = "pulled.json"  # in the run's folder: where it was pulled to
-TRIES: Final = 5  # a run that goes on may delete or replace the checkpoint while it is copied
+PULLED: Final = "pulled.json"  # in the run's folder: the folders to which it was pulled
+TRIES: Final = 5  # a live run may delete or replace the checkpoint during the copy
 
 
 @dataclass(frozen=True)
 class Copied:
-    """One file of the target folder: `how` is copied, continued or kept."""
+    """A file in the target folder; `how` is copied, continued or kept."""
 
     path: str
     bytes: int
@@ -51,39 +51,39 @@ class Copied:
     how: str
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON types, the checksum under what it was made with, as in a manifest."""
+        """Return the file as JSON types. The checksum is under its algorithm's name, as in a manifest."""
         checksum = {str(self.checksum.algorithm): self.checksum.hex}
         return {"path": self.path, "bytes": self.bytes, **checksum, "how": self.how}
 
 
 @dataclass(frozen=True)
 class Pulled:
-    """What a pull has brought into `folder`; `choice` says why this checkpoint, or why none."""
+    """The result of a pull into `folder`. `choice` says why this checkpoint, or none, was chosen."""
 
     run_id: str
     folder: str
     files: tuple[Copied, ...]
     step: int | None = None
     choice: str = ""
-    skipped: tuple[str, ...] = ()  # checkpoints that were passed over, with the reason
+    skipped: tuple[str, ...] = ()  # checkpoints that were skipped, with reasons
 
     def to_json(self) -> dict[str, Any]:
-        """Return the receipt as JSON types."""
+        """Return the result as JSON types."""
         return {**asdict(self), "files": [file.to_json() for file in self.files], "skipped": list(self.skipped)}
 
 
 class _ChangedError(Exception):
-    """The checkpoint went away or became another one while it was copied."""
+    """The checkpoint was removed or replaced during the copy."""
 
 
 def pull(run: RunDir, target: Path, which: str = "latest", tell: Callable[[str], None] = lambda _: None) -> Pulled:
-    """Copy a run's results into `target`, also while it goes on; `which` is best, latest, none or a step."""
+    """Copy a run's results into `target`, also of a live run. `which` is best, latest, none or a step."""
     if which not in ("best", "latest", "none") and not which.isdigit():
         raise UsageError(f"--checkpoint {which} is not a checkpoint", "write best, latest, none or a step's number")
     _take_folder(run, target)
     files = [_grown(run.path / name, target / name, name, run.path) for name in ("metrics.jsonl", "result.json")]
     for log in log_files(run, Selection()):
-        for path in (log.path.with_name(f"{log.path.name}.1"), log.path):  # what was rotated away, if anything
+        for path in (log.path.with_name(f"{log.path.name}.1"), log.path):  # also the older part of a rotated log
             name = f"logs/attempt_{log.attempt}/{path.name}"
             files.append(_grown(path, target / name, name, run.path))
     pulled = Pulled(run.run_id, str(target), tuple(file for file in files if file is not None))
@@ -97,15 +97,15 @@ def pull(run: RunDir, target: Path, which: str = "latest", tell: Callable[[str],
 
 
 def _note_folder(run: RunDir, target: Path) -> None:
-    """Note in the run where it was pulled to, so that its removal knows of what there is a copy."""
-    with contextlib.suppress(StoreError, RunNotFoundError):  # another's run, or one that is removed meanwhile
+    """Record in the run the folder to which it was pulled, so that its removal knows which copies exist."""
+    with contextlib.suppress(StoreError, RunNotFoundError):  # another user's run, or a run that is removed meanwhile
         check_own(run.root, run)
         folders = [*map(str, folders_pulled_to(run)), str(target.resolve())]
         run.write(PULLED, {"folders": list(dict.fromkeys(folders))})
 
 
 def folders_pulled_to(run: RunDir) -> list[Path]:
-    """Return the folders that hold copies of the run's results, as far as they are still there."""
+    """Return the folders that still have copies of the run's results."""
     try:
         said = (run.read(PULLED) or {}).get("folders")
         folders = [Path(each) for each in said if isinstance(each, str)] if isinstance(said, list) else []
@@ -122,7 +122,7 @@ def _receipt(folder: Path) -> dict[str, Any]:
 
 
 def _take_folder(run: RunDir, target: Path) -> None:
-    """Make the folder, unless it belongs to something else."""
+    """Create the target folder. Raises UsageError if it belongs to something else."""
     if target.resolve().is_relative_to(run.path.resolve()):
         raise UsageError(f"{target} is inside the run's own folder", "name another one: --to DIR")
     try:
@@ -135,15 +135,15 @@ def _take_folder(run: RunDir, target: Path) -> None:
         target.mkdir(parents=True, exist_ok=True)
         if receipt is None and any(target.iterdir()):
             raise UsageError(f"{target} holds other files", "name a new or empty folder: --to DIR")
-        RunDir(target).write(RECEIPT, receipt or {"run_id": run.run_id})  # an interrupted pull can go on from here
+        RunDir(target).write(RECEIPT, receipt or {"run_id": run.run_id})  # an interrupted pull can continue from here
     except OSError as error:
         raise UsageError(f"{target} can't be used: {error.strerror}", "name another folder: --to DIR") from error
 
 
 def bring_outputs(run: RunDir) -> None:
-    """Bring what the run's nodes have kept, whatever its size; of a run that has ended, remove their folders then.
+    """Copy what the run's nodes have kept, of any size. After the end of the run, remove the nodes' folders.
 
-    BackendError where something of it stays there, saying what.
+    Raises BackendError, with the list, if something can't be copied.
     """
     check_own(run.root, run)
     backend(run.record().kind).bring_outputs(run)
@@ -153,26 +153,26 @@ def bring_outputs(run: RunDir) -> None:
 
 
 def _output(run: RunDir, output: Output, target: Path) -> Copied | None:
-    """Copy one output into the folder of a pull; None if the program has deleted it meanwhile."""
+    """Copy one output into the target folder. None if the program has deleted it meanwhile."""
     return copy_output(run, output, target / "outputs" / output.path, f"outputs/{output.path}")
 
 
 def copy_output(run: RunDir, output: Output, place: Path, name: str) -> Copied | None:
-    """Copy one output to `place` with its executable bits; None if the program has deleted the output meanwhile."""
-    below = run.path if run.record().is_elsewhere else None  # a local run's outputs may be outside of its folder
+    """Copy one output to `place` with its executable bits. None if the program has deleted it meanwhile."""
+    below = run.path if run.record().is_elsewhere else None  # outputs of a local run may be outside of its folder
     copied = _grown(output.file, place, name, below)
     if copied is not None and os.access(output.file, os.X_OK):
         place.chmod(place.stat().st_mode | (place.stat().st_mode & 0o444) >> 2)
     return copied
 
 
-# -- files that grow
+# -- growing files
 
 
 def _grown(source: Path, target: Path, name: str, below: Path | None = None) -> Copied | None:
-    """Copy the present content of the source, or only the rest if the target already holds its beginning.
+    """Copy the present content of the source, or only the rest if the target already has its beginning.
 
-    Return None if there is no source, or if a program has put a link or a pipe in its place.
+    None if there is no source, or if a program has put a link or a pipe in its place.
     """
     try:
         with opened(source, below) as reading:
@@ -202,7 +202,7 @@ def _digest(path: Path, count: int) -> str:
 
 
 def _feed(file: Any, digest: Hasher, count: int) -> str:
-    """Hash the next `count` bytes; return the hexadecimal digest up to there."""
+    """Hash the next `count` bytes and return the digest of all bytes so far."""
     while count > 0 and (block := file.read(min(BLOCK_BYTES, count))):
         digest.update(block)
         count -= len(block)
@@ -244,16 +244,17 @@ def _pull_checkpoint(run: RunDir, target: Path, which: str, pulled: Pulled, tell
         chosen, choice = choose(found, which, checkpoint_folder(run), metric)
         if chosen is None:
             if before != checkpoint_dir.step_folders(checkpoint_folder(run)):
-                continue  # the one that was there has been pruned for a newer one
+                continue  # the checkpoint was deleted because of a newer one
             return replace(pulled, choice=choice, skipped=notes)
-        if chosen.path.parent != checkpoint_folder(run):  # one of the outputs
+        if chosen.path.parent != checkpoint_folder(run):  # it is an output
             place = _complete_output(run, target, chosen.path)
             return replace(pulled, choice=f"{chosen.format} {place} ({choice})", step=chosen.step, skipped=notes)
         tell(f"checkpoint step {chosen.step} ({choice})")
         try:
             files = _copy_checkpoint(chosen, target / "checkpoints" / chosen.path.name)
         except _ChangedError as error:
-            if check(chosen.path, verify=False).files == chosen.files:  # it is not another one by now: it is corrupt
+            # it was not replaced meanwhile, so it is corrupt
+            if check(chosen.path, verify=False).files == chosen.files:
                 skipped[chosen.path] = replace(chosen, verdict=CheckpointState.CORRUPT, reason=str(error))
             continue
         _drop_unfinished(target / "checkpoints")
@@ -262,7 +263,7 @@ def _pull_checkpoint(run: RunDir, target: Path, which: str, pulled: Pulled, tell
 
 
 def _complete_output(run: RunDir, target: Path, checkpoint: Path) -> str:
-    """Copy once more what has been written of a checkpoint since it was copied; return where it is."""
+    """Copy again what was written to a checkpoint since it was copied, and return its place."""
     place = checkpoint
     for output in outputs_of(run):
         if output.file.is_relative_to(checkpoint):
@@ -273,12 +274,12 @@ def _complete_output(run: RunDir, target: Path, checkpoint: Path) -> str:
 
 
 def _is_of(run: RunDir, checkpoint: Checkpoint) -> bool:
-    """Is the checkpoint this run's? A folder that several runs share holds others' too."""
+    """Tell whether the checkpoint is this run's. A shared folder also has those of other runs."""
     return checkpoint.run in ("", run.run_id)
 
 
 def _drop_unfinished(folder: Path) -> None:
-    """Remove what interrupted pulls of other checkpoints have left in the target."""
+    """Remove unfinished copies of other checkpoints from the target."""
     for name in checkpoint_dir.step_folders(folder):
         if not checkpoint_dir.is_committed(folder / name):
             shutil.rmtree(folder / name, ignore_errors=True)
@@ -289,7 +290,7 @@ def _drop_unfinished(folder: Path) -> None:
 def choose(
     found: list[Checkpoint], which: str, folder: Path, metric: JobMetric | None = None
 ) -> tuple[Checkpoint | None, str]:
-    """Return (the checkpoint that best, latest or a step names, why); (None, why) where there is none at all."""
+    """Return (the checkpoint for best, latest or a step, why), or (None, why) if there is none at all."""
     usable = [each for each in found if each.is_whole]
     if which.isdigit():
         asked = [each for each in found if each.step == int(which)]
@@ -307,17 +308,17 @@ def choose(
 
 
 def _copy_checkpoint(source: Checkpoint, target: Path) -> list[Copied]:
-    """Copy one checkpoint's files and verify them, COMMIT last; _ChangedError when the source did not hold still."""
+    """Copy and verify one checkpoint's files, COMMIT last. Raises _ChangedError if the source changed."""
     try:
         for checksum in source.files.values():
-            hasher(checksum.algorithm)  # before anything is copied
+            hasher(checksum.algorithm)  # raises before anything is copied if the algorithm is missing
         manifest = read_regular(source.path / MANIFEST, MOST_RECORD, source.path.parent)
         target.mkdir(parents=True, exist_ok=True)
         if hashlib.sha256(manifest).hexdigest() != source.files[MANIFEST].hex:
             raise _ChangedError("its manifest changed while it was copied")
         committed = source.files[MANIFEST].hex.encode()
         if (target / COMMIT).exists() and _content(target / COMMIT).strip() != committed:
-            (target / COMMIT).unlink()  # another save of the same step: what is there is about to be mixed
+            (target / COMMIT).unlink()  # another save of the same step: the present copy is about to be overwritten
         copied = [
             _verified(source.path / name, target / name, checksum)
             for name, checksum in source.files.items()
@@ -340,7 +341,7 @@ def _copy_checkpoint(source: Checkpoint, target: Path) -> list[Copied]:
 
 
 def _verified(source: Path, target: Path, checksum: Checksum) -> Copied:
-    """Copy a file whose checksum is known; a partial copy of an interrupted pull is continued."""
+    """Copy a file with a known checksum. A partial copy of an interrupted pull is continued."""
     if target.exists() and checksum.is_of(target.resolve()):
         return _copied(target, checksum, "kept")
     partial = target.with_name(f".{target.name}.{checksum.hex[:16]}.partial")
@@ -362,7 +363,7 @@ def _verified(source: Path, target: Path, checksum: Checksum) -> Copied:
 
 
 def _content(path: Path) -> bytes:
-    """Return the contents of a small file in the folder that the user named."""
+    """Return the content of a small file in the folder that the user named."""
     return read_regular(path.resolve(), MOST_RECORD)
 
 

@@ -1,4 +1,4 @@
-"""Runs compared by a metric: which ones are meant, which is the best, and what sets them apart."""
+"""Compares runs by a metric: which runs are meant, which is best, and how their settings differ."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from orchestrator.runs.run_id import sweep_of
 from orchestrator.runs.store import RunDir, newest_runs
 from orchestrator.runs.sweeps import find_runs, newest_sweep, points_in
 
-MOST_COLUMNS: Final = 4  # of what sets runs apart
+MOST_COLUMNS: Final = 4  # of settings that differ
 _NO_SETTING: Final = ("version", "name", "code", "env", "secrets", "notify", "track", "pass_env")
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """Runs by a metric, the best first; those without it come last."""
+    """Runs by a metric, the best first; runs without the metric come last."""
 
     title: str
     metric: str
@@ -33,9 +33,9 @@ class Ranking:
 
 
 def runs_meant(root: Path, references: Sequence[str], name: str | None = None) -> tuple[str, list[RunDir]]:
-    """Return (what they are called, the runs and points of sweeps that are named, or all whose name this is).
+    """Return (title, runs): the named runs and points of sweeps, or all runs called `name`.
 
-    The newest sweep where nothing is named; RunNotFoundError for none.
+    Without names, these are the points of the newest sweep. Raises RunNotFoundError if there are none.
     """
     if not references and name is None:
         sweep = newest_sweep(root)
@@ -53,7 +53,7 @@ def runs_meant(root: Path, references: Sequence[str], name: str | None = None) -
 
 
 def rank(title: str, runs: Sequence[RunDir], metric: str | None, order: Better | None) -> Ranking:
-    """Rank the runs by a metric, else by the first one that any of their jobs names; UsageError where none has it."""
+    """Rank the runs by a metric, by default by the first that a job names. Raises UsageError if no run has it."""
     found = [metrics.metrics_of(run) for run in runs]
     of_job = next(filter(None, (metrics.metric_of_job(run.read("run.json")) for run in runs)), None)
     if metric is None and of_job is None:
@@ -70,7 +70,7 @@ def rank(title: str, runs: Sequence[RunDir], metric: str | None, order: Better |
 
 
 def settings_apart(runs: Sequence[RunDir]) -> list[dict[str, str]]:
-    """Return what sets each of the runs apart: its point's values in one sweep, else the job's fields that differ."""
+    """Return each run's distinguishing settings: its point's values in one sweep, else the job's fields that differ."""
     records = [run.record() for run in runs]
     sweeps = {sweep_of(run.run_id) for run in runs}
     if len(sweeps) == 1 and None not in sweeps:
@@ -96,6 +96,6 @@ def _fields(job: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def _short(name: str, names: Sequence[str]) -> str:
-    """Return the last part of a field's name, where no other one ends so."""
+    """Return the last part of a field's name, unless another name ends alike."""
     last = name.rpartition(".")[2]
     return last if sum(each.rpartition(".")[2] == last for each in names) == 1 else name

@@ -1,4 +1,4 @@
-"""What a removal of runs takes with it: which runs are meant, how large they are, and what of them is nowhere else."""
+"""Plans a removal: which runs are selected, their sizes, and which of their files have no copy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from orchestrator.runs.store import RunDir
 
 @dataclass(frozen=True)
 class Removal:
-    """One run's: how many bytes go, and what of its checkpoints and outputs no pull has copied."""
+    """The removal of one run: its bytes, and its checkpoints and outputs that no pull has copied."""
 
     run: RunDir
     state: RunState
@@ -32,16 +32,16 @@ class Removal:
     output_bytes: int = 0
     only_outputs: int = 0
     only_checkpoints: int = 0
-    left: tuple[LeftOutputs, ...] = ()  # on machines that nothing here knows of after it
+    left: tuple[LeftOutputs, ...] = ()  # on machines that nothing here knows of after the removal
 
 
 def select(
     runs: Iterable[RunDir], *, states: Collection[RunStatus], before: float | None, keep: int
 ) -> tuple[list[RunDir], list[RunDir]]:
-    """Return (of these runs, the newest first, those that are meant, those that would be but for what is elsewhere).
+    """Return (runs to remove, runs kept because outputs are still on other machines).
 
-    Meant is what has ended in one of the `states` (any where there are none) before the time `before`, but for the
-    newest `keep`. One whose machines hold outputs that are not here stays: nobody would know of them any more.
+    `runs` are sorted newest first. Selected are runs that ended in one of the `states` (any state if empty) before the
+    time `before`, except the newest `keep`.
     """
     found = []
     for run in runs:
@@ -54,7 +54,7 @@ def select(
 
 
 def removal_of(run: RunDir) -> Removal:
-    """Return what goes with a run; UsageError for one that is still going on, no details of one that is damaged."""
+    """Return what a removal of the run deletes; a damaged run has no details. Raises UsageError for a live run."""
     state = state_or_why_not(run)
     if not state.is_final and state.state is not RunStatus.UNREADABLE:
         raise UsageError(f"run {run.run_id} is {state.state}", f"cancel it first: orch cancel {run.run_id}")

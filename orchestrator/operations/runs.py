@@ -1,4 +1,4 @@
-"""The verbs, joined up: submit, status, cancel, wait, remove. Nothing here prints or exits."""
+"""Operations on runs: state, wait, cancel, remove. Nothing here prints or exits."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from orchestrator.runs.store import RunDir, check_own, read_lines, remove_run
 from orchestrator.supervisor.reconcile import reconcile, state_of
 from orchestrator.supervisor.start import start_supervisor
 
-if TYPE_CHECKING:  # what only looks at runs must not wait for pydantic
+if TYPE_CHECKING:  # commands that only read runs must not load pydantic
     from orchestrator.runs.files.file_cache import FileCache
     from orchestrator.runs.files.logs import Selection
-POLL_SECONDS = 0.1  # files on a network file system send no events, so followers look
+POLL_SECONDS = 0.1  # a network file system may send no events, so followers poll
 CANCEL_MARGIN = 10.0
-METRICS_BYTES = 32 << 20  # a larger file is not read through for the seconds that saving took
+METRICS_BYTES = 32 << 20  # a larger file is not read for the time that saving took
 
 
-# -- looking
+# -- reading
 
 
 def record_of(run: RunDir) -> dict[str, Any]:
-    """What the run was and what it cost so far."""
+    """Return the run's whole record as JSON types, with the hours that it has used so far."""
     from orchestrator.runs.files.samples import newest_samples  # noqa: PLC0415 (a table of runs does without)
     from orchestrator.runs.summary import run_record  # noqa: PLC0415 (as above)
 
@@ -52,7 +52,7 @@ def record_of(run: RunDir) -> dict[str, Any]:
 
 
 def hours_of(run: RunDir, events: Iterable[Event]) -> dict[str, float | None]:
-    """What the run cost so far; the rest of its record would have its metrics read."""
+    """Return the hours and energy that the run has used so far, without reading its metrics."""
     from orchestrator.runs import summary  # noqa: PLC0415 (as above)
     from orchestrator.runs.files.samples import newest_samples  # noqa: PLC0415 (as above)
 
@@ -60,23 +60,23 @@ def hours_of(run: RunDir, events: Iterable[Event]) -> dict[str, float | None]:
 
 
 def bringing_logs(run: RunDir, selection: Selection) -> contextlib.AbstractContextManager[None]:
-    """While it lasts, the chosen logs grow here as they do on their nodes."""
+    """Return a context in which the selected logs are copied here as they grow on their nodes."""
     if come_anyway(run, selection):
         return contextlib.nullcontext()
     try:
         check_own(run.path.parent.parent, run)
-    except StoreError:  # another's: what is here can be read, and no machine is asked in his name
+    except StoreError:  # another user's run: local copies can be read, but no machine is contacted in that user's name
         return contextlib.nullcontext()
     return backend(run.record().kind).bringing_logs(run, selection)
 
 
 def come_anyway(run: RunDir, selection: Selection) -> bool:
-    """Tell whether nobody need bring the chosen logs: rank 0's grow here anyway, and all are here at the end."""
+    """Tell whether the selected logs are copied here anyway: rank 0's always are, and all are after the end."""
     return (run.path / "verdict.json").exists() or (selection.rank in (None, 0) and not selection.takes_several)
 
 
 def state_or_why_not(run: RunDir, known: FileCache | None = None) -> RunState:
-    """One run that can't be read must not hide the others."""
+    """Return the run's state, or the state UNREADABLE with the reason, so that it does not hide other runs."""
     try:
         return state_of(run, known=known)
     except (StoreError, RunNotFoundError) as error:
@@ -84,7 +84,7 @@ def state_or_why_not(run: RunDir, known: FileCache | None = None) -> RunState:
 
 
 def wait(run: RunDir, on_look: Callable[[RunState], None] | None = None, timeout: float | None = None) -> RunState:
-    """The state of the run once it has ended, or after `timeout` seconds; `on_look` sees every state on the way."""
+    """Wait for the run's end or `timeout` seconds, and return its state. `on_look` receives every state on the way."""
     for state in states(run, timeout):
         if on_look is not None:
             on_look(state)
@@ -92,18 +92,18 @@ def wait(run: RunDir, on_look: Callable[[RunState], None] | None = None, timeout
 
 
 def states(run: RunDir, timeout: float | None = None) -> Iterator[RunState]:
-    """The state of the run, again and again until it has ended or `timeout` seconds are over; always one at least."""
+    """Yield the run's state until it has ended or `timeout` seconds have passed, at least once."""
     end = None if timeout is None else time.monotonic() + timeout
     while True:
         state = state_of(run)
         yield state
         if state.is_final or (end is not None and time.monotonic() >= end):
             return
-        time.sleep(POLL_SECONDS)  # files on a network file system send no events
+        time.sleep(POLL_SECONDS)  # a network file system may send no events
 
 
 def exit_code(state: RunState) -> int:
-    """The exit code of `wait` and `submit --follow` for a run in this state."""
+    """Return the exit code of `wait` and `submit --follow` for a run in this state."""
     return {
         RunStatus.SUCCEEDED: EXIT_SUCCEEDED,
         RunStatus.FAILED: EXIT_RUN_FAILED,
@@ -116,15 +116,15 @@ def exit_code(state: RunState) -> int:
 
 @dataclass(frozen=True)
 class Cancelled:
-    """How a cancel went: the run's state after it, and what a look at each of its nodes found."""
+    """The result of a cancel: the run's state after it, and a check of each node."""
 
     state: RunState
-    proofs: tuple[NodeProof, ...] = ()  # none where nothing of the run was ever on a machine of this process
-    had_ended: bool = False  # before the cancel, which has done nothing then
+    proofs: tuple[NodeProof, ...] = ()  # empty if nothing of the run was ever on a machine of this process
+    had_ended: bool = False  # before the cancel, which then did nothing
 
     @property
     def said(self) -> str:
-        """The state, in words."""
+        """Describe the result."""
         run_id, state = self.state.run_id, self.state.state
         if self.had_ended:
             return f"{run_id} already finished ({state})"
@@ -137,16 +137,16 @@ class Cancelled:
 
     @property
     def is_proven(self) -> bool:
-        """Has the run ended, and is nothing of it left?"""
+        """Tell whether the run has ended and nothing of it is left."""
         return self.state.is_final and all(proof.is_clean for proof in self.proofs)
 
 
 def cancel(root: Path, run: RunDir, *, now: bool) -> Cancelled:
-    """Stop a run: at the next step boundary with a checkpoint, or at once; then prove for each node that it is gone.
+    """Stop a run at its next step boundary, with a checkpoint, or at once with `now`. Then verify that nothing is left.
 
-    The cancel is recorded before any signal, so that a request to be started again is not obeyed after it. A run
-    that had ended before is left as it was. Where a full disk takes no record, the run is ended all the same, and
-    recorded with the room that this gives; StoreError where that is not enough either.
+    The cancel is recorded before any signal, so that a later request for a restart is not obeyed. A run that had ended
+    is left unchanged. If a full disk has no room for the record, the run is ended first, which frees space. Raises
+    StoreError if that is not enough.
     """
     from orchestrator.supervisor import queue  # noqa: PLC0415 (a table of runs does without)
 
@@ -179,17 +179,17 @@ def cancel(root: Path, run: RunDir, *, now: bool) -> Cancelled:
 
 
 def _wait_for_verdict_of(host: str, run: RunDir) -> None:
-    """Return when the supervisor of another machine has ended the run there; BackendError where none does."""
+    """Wait until a supervisor on another machine has ended the run. Raises BackendError if none does."""
     end = time.monotonic() + CANCEL_MARGIN
     while run.ending() is None:
         if time.monotonic() > end:
             said = f"run {run.run_id} was started on {host}, where nobody has taken up the cancel yet"
             raise BackendError(said, f"cancel it there: ssh {host} orch cancel {run.run_id}")
-        time.sleep(POLL_SECONDS)  # the verdict is a file that another machine writes: it sends no events here
+        time.sleep(POLL_SECONDS)  # another machine writes the verdict, which sends no events here
 
 
 def _record_cancel(run: RunDir, *, now: bool) -> StoreError | None:
-    """Record that the run is to be cancelled; return the error if the disk has no room for the whole record."""
+    """Record the cancel of a run. Return the error if the disk has no room for the whole record."""
     try:
         run.record_cancel(now=now)
         run.append_event(EventKind.CANCEL, now=now)
@@ -200,19 +200,19 @@ def _record_cancel(run: RunDir, *, now: bool) -> StoreError | None:
 
 
 def have_it_told(root: Path) -> None:
-    """A run has its verdict from here: the supervisor, who tells people and trackers, may have died."""
+    """Start the supervisor, which sends notifications and feeds trackers, if there are any to send."""
     if is_any_to_tell(root):
         start_supervisor(root)
 
 
 def remove(root: Path, run: RunDir) -> None:
-    """Delete a run that has ended, or that can't be read; UsageError for one that is still going on."""
+    """Delete a run that has ended or can't be read. Raises UsageError for a live run."""
     check_own(root, run)
     try:
         state = state_of(run)
     except StoreError:
         with contextlib.suppress(StoreError):
-            backend("local").clean_up(run)  # all that can be done: it is not known where it ran
+            backend("local").clean_up(run)  # nothing else can be done, because it is not known where the run was
         remove_run(root, run)
         return
     if not state.is_final:

@@ -1,4 +1,4 @@
-"""orch queue: everybody's runs on the hosts of a profile, those that run and those that wait."""
+"""orch queue: all users' runs on the hosts of a profile, running or waiting."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def shared_runs(profile: AnyProfile) -> tuple[list[SharedRun], list[str]]:
-    """Return the runs on an ssh profile's hosts, spares included, and what is in the way of asking some."""
+    """Return the runs on an ssh profile's hosts, including spares, and the hosts' error messages."""
     if profile.kind != "ssh":
         hint = "the scheduler shows its own queue" if kind_named(profile.kind).scheduler else "name an ssh profile"
         raise UsageError(f"profiles of kind {profile.kind} have no queue of orch's", hint)

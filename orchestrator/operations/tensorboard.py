@@ -1,4 +1,4 @@
-"""orch tensorboard: a folder in which each run is a link to its event file, and the program that shows it."""
+"""orch tensorboard: a folder with links to the runs' event files, and the command that shows it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from orchestrator.trackers.ledger import FOLDER, TENSORBOARD, Progress
 
 
 def program() -> list[str]:
-    """Return what starts TensorBoard: orch's own interpreter's, else that of PATH; UsageError where there is none."""
+    """Return the command for TensorBoard: orch's own interpreter's or that of PATH.
+
+    Raises UsageError if there is none.
+    """
     if find_spec("tensorboard") is not None:
         return [sys.executable, "-m", "tensorboard.main"]
     if (found := shutil.which("tensorboard")) is not None:
@@ -30,9 +33,9 @@ def program() -> list[str]:
 
 
 def lay_out(runs: Sequence[RunDir], folder: Path) -> list[RunDir]:
-    """Put each run into a folder by its id; return those whose curves stay as they are now.
+    """Add each run to the folder under its id. Return the runs whose curves will not be updated.
 
-    Of a run that TensorBoard is not told of, the event file is written there, of what its metrics are now.
+    These are runs without the tracker. Their event files are written here, from their present metrics.
     """
     still = []
     for run in runs:

@@ -1,4 +1,4 @@
-"""What runs have used, summed by who submitted them, by profile or by job."""
+"""Sums what runs have used, by user, profile or job."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ HOUR: Final = 3600.0
 
 @dataclass(frozen=True)
 class Used:
-    """What one run has used, or several together; hours of ranks and GPUs count each of them."""
+    """The hours and energy that one run or several runs used. Rank and GPU hours count each rank and GPU."""
 
     runs: int = 0
     hours: float = 0.0  # from the start of the ranks to the end
     rank_hours: float = 0.0
-    gpu_hours: float = 0.0  # of the GPUs of the nodes, while the run had these
-    gpu_watt_hours: float | None = None  # None where no GPU has told
+    gpu_hours: float = 0.0  # of the nodes' GPUs, while the run had them
+    gpu_watt_hours: float | None = None  # None if no GPU reports it
 
     def plus(self, other: Used) -> Used:
-        """Return both together."""
+        """Return the sum of both."""
         watts = [each for each in (self.gpu_watt_hours, other.gpu_watt_hours) if each is not None]
         return Used(
             self.runs + other.runs, self.hours + other.hours, self.rank_hours + other.rank_hours,
@@ -44,7 +44,7 @@ class Used:
 
 
 def owner_of(run: RunDir) -> str:
-    """Return who has submitted the run: the owner of its folder."""
+    """Return the user who submitted the run: the owner of its folder."""
     number = os.stat(run.path).st_uid
     try:
         return pwd.getpwuid(number).pw_name
@@ -57,11 +57,11 @@ KEYS: Final[dict[str, Callable[[RunDir], str]]] = {
     "profile": lambda run: run.record().profile_name,
     "job": lambda run: run.record().name,
 }
-"""What runs are summed by."""
+"""The keys by which runs can be summed."""
 
 
 def usage(root: Path, by: str, since: float | None) -> tuple[dict[str, Used], list[str]]:
-    """Return what the runs submitted within the last `since` seconds have used, and the runs that can't be read."""
+    """Return the use of runs submitted within the last `since` seconds, by key, and the ids of unreadable runs."""
     found: dict[str, Used] = {}
     unreadable = []
     now = time.time()
@@ -78,13 +78,13 @@ def usage(root: Path, by: str, since: float | None) -> tuple[dict[str, Used], li
 
 
 def usage_of(runs: Iterable[RunDir]) -> dict[str, Used]:
-    """Return what each of these runs has used."""
+    """Return the use of each of these runs, by id."""
     now = time.time()
     return {run.run_id: used_by(run, now) for run in runs}
 
 
 def job_use(run: RunDir) -> JobUse | None:
-    """Return what the scheduler has measured of a run's job; None where it has none. BackendError."""
+    """Return the scheduler's measurements of a run's job, or None if there are none. Raises BackendError."""
     return backend(run.record().kind).used(run)
 
 
@@ -96,7 +96,7 @@ def used_by(run: RunDir, now: float) -> Used:
 
 
 def total(rows: Iterable[Used]) -> Used:
-    """Return all rows together."""
+    """Return the sum of all rows."""
     whole = Used()
     for row in rows:
         whole = whole.plus(row)

@@ -1,4 +1,4 @@
-"""The logs of ranks that somebody looks at, brought here from their nodes for as long as they are asked for."""
+"""Copies logs of ranks from their nodes while somebody looks at them."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from orchestrator.operations.runs import bringing_logs, come_anyway
 from orchestrator.runs.files.logs import Selection
 from orchestrator.runs.store import RunDir
 
-LEASE_SECONDS: Final = 60.0  # that a log is brought after somebody has asked for it
-MOST: Final = 16  # logs at once: each has threads, and a connection to its node
+LEASE_SECONDS: Final = 60.0  # how long a log is copied after the last request
+MOST: Final = 16  # logs at once, because each needs threads and a connection to its node
 
 
 class WatchedLogs:
-    """Has logs of runs that go on grow here; may be asked from any thread."""
+    """Copies logs of live runs while they are requested. Thread-safe."""
 
     def __init__(self, seconds: float = LEASE_SECONDS) -> None:
         self._seconds, self._lock = seconds, threading.Lock()
         self._asked: dict[tuple[str, int], threading.Event] = {}
 
     def ask(self, run: RunDir, rank: int) -> None:
-        """Have one rank's log brought from now on, until nobody has asked for a minute; of too many, not this one."""
+        """Copy one rank's log from now on, until a minute after the last request. Ignored if there are too many."""
         if come_anyway(run, Selection(rank)):
             return
         with self._lock:
@@ -36,7 +36,7 @@ class WatchedLogs:
 
     def _bring(self, run: RunDir, rank: int, asked: threading.Event) -> None:
         try:
-            # A record that can't be read, a machine out of reach: the state of the run says so.
+            # If the record can't be read or the machine can't be reached, the run's state says so.
             with contextlib.suppress(OrchError, OSError), bringing_logs(run, Selection(rank)):
                 while asked.wait(self._seconds):
                     asked.clear()

@@ -1,1 +1,4 @@
-"""A request, validated and planned, and recorded as a run: below the supervisor, which starts runs too."""
+"""Validates and plans a request, and records it as a run.
+
+This package is below the supervisor, which also starts runs.
+"""

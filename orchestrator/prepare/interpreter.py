@@ -25,7 +25,8 @@ MOST_LISTED: Final = 1 << 16
 ASK: Final = "import json, sys; print(json.dumps({'python': sys.executable}))"
 OPTION: Final = "name another interpreter: --set profile.python=PATH, or python: in the profile"
 _PYTHON: Final = re.compile(r"(python|pypy)[0-9.]*")
-_EXEC: Final = re.compile(rb"^'''exec' (.+?) \"\$0\" \"\$@\"$", re.MULTILINE)  # pip's line for long paths
+# the line that pip writes into scripts with long paths
+_EXEC: Final = re.compile(rb"^'''exec' (.+?) \"\$0\" \"\$@\"$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def _of_program(path: str, environ: Mapping[str, str]) -> str:
     is_python = _PYTHON.fullmatch(os.path.basename(path)) is not None
     if is_python and not head.startswith(b"#!"):
         return path
-    # The kernel splits this line at blanks, and knows no quotes.
+    # The kernel splits this line at blanks and knows no quotes.
     words = head[2:].partition(b"\n")[0].decode("utf-8", "replace").split() if head.startswith(b"#!") else []
     name = os.path.basename(words[0]) if words else ""
     if name == "env" and len(words) > 1 and _PYTHON.fullmatch(words[-1]):
@@ -126,7 +127,7 @@ def _answered(python: str) -> str:
 
 def _ask(python: str) -> dict[str, Any]:
     """Start an interpreter and return its answer; raises UsageError if it does not answer within PATIENCE."""
-    from orchestrator.node.system.interpreter import InterpreterError, ask_interpreter  # noqa: PLC0415 (few are asked)
+    from orchestrator.node.system.interpreter import InterpreterError, ask_interpreter  # noqa: PLC0415 (few interpreters are asked)
 
     try:
         return ask_interpreter(python, "-I", "-S", "-c", ASK, seconds=PATIENCE)

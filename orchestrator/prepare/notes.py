@@ -1,4 +1,4 @@
-"""What the user may not expect of a request, in lines to be said before it is submitted."""
+"""Notes about a request that may surprise the user, printed before it is submitted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orchestrator.specs.documents.paths import shadowed_profile
 
 
 def notes_on_request(prepared: Prepared, profile: str) -> list[str]:
-    """Return what the user may not expect of a request, a line each; `profile` is what it was asked for by."""
+    """Return notes about a request that may surprise the user, one a line. `profile` is the name that the user gave."""
     job = prepared.loaded.job
     notes = [f"note: {each}" for each in prepared.loaded.notes]
     if (own := shadowed_profile(profile, Path.cwd())) is not None:
@@ -39,7 +39,7 @@ def notes_on_request(prepared: Prepared, profile: str) -> list[str]:
     if note := note_on_gpus(prepared):
         notes.append(note)
     if job.checkpoint.resume not in ("auto", "never"):
-        from orchestrator.prepare.resuming import note_on_resume  # noqa: PLC0415 (most jobs begin afresh)
+        from orchestrator.prepare.resuming import note_on_resume  # noqa: PLC0415 (few jobs resume another run)
 
         if note := note_on_resume(job, prepared.loaded.code_dir):
             notes.append(note)
@@ -76,7 +76,7 @@ def note_on_python(prepared: Prepared) -> str:
 
 
 def note_on_gpus(prepared: Prepared) -> str:
-    """Say that several nodes here find too few GPUs, in one line; empty where each rank has one, or there are none."""
+    """Return a note if this machine has GPUs, but fewer than its several nodes have ranks; empty otherwise."""
     profile = prepared.profile
     if profile.kind != "local" or profile.nodes == 1 or not profile.leases or "nccl" in profile.backend:
         return ""
@@ -92,14 +92,14 @@ def note_on_gpus(prepared: Prepared) -> str:
 
 
 def note_on_wait() -> str:
-    """What keeps the place of a run that waits for its turn on shared hosts, in one line."""
+    """Return a note that this machine has to stay on while the run waits for its turn on shared hosts."""
     return "note: this machine keeps the run's place in the queue and starts it: leave it on until then"
 
 
 def note_on_supervisor(prepared: Prepared, *, starts_later: bool = False) -> str:
-    """What waits while this machine is off, in one line; empty where nothing does.
+    """Return a note on what waits while this machine is off; empty if nothing waits.
 
-    `starts_later`: this machine has runs to start, those of a sweep or one after another.
+    `starts_later`: this machine starts further runs later, of a sweep or one after another.
     """
     if starts_later and prepared.profile.kind != "local":
         return "note: this machine starts what waits: while it is off, nothing new begins; what runs goes on"

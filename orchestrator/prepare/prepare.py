@@ -1,4 +1,4 @@
-"""A request to submit becomes a Prepared: all that can be read and checked before anything is written or started."""
+"""Turns a request into a Prepared: everything that can be read and checked before anything is written or started."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from orchestrator.runs.store import RunDir, find_run
 from orchestrator.runs.sweeps import find_sweep
 from orchestrator.transport.address import gateway_of
 
-if TYPE_CHECKING:  # what only looks at runs must not wait for pydantic
+if TYPE_CHECKING:  # commands that only read runs must not load pydantic
     from orchestrator.backends.base import CheckResult
     from orchestrator.environments.lock import Lock
     from orchestrator.prepare.interpreter import Interpreter
@@ -38,7 +38,7 @@ NOTIFY_VARIABLE = "ORCH_NOTIFY_WEBHOOK"
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked to submit or to plan."""
+    """A job to submit or plan, with the options that the user gave."""
 
     job: str | Document
     profile: str
@@ -47,39 +47,42 @@ class Request:
     env: tuple[str, ...] = ()
     resume: str | None = None
     rehearse: bool = False
-    waits: bool = False  # for GPUs that others hold
-    again: str | None = None  # the run to repeat; `job` is then empty, and `profile` where it stays the same
+    waits: bool = False  # whether to wait for GPUs that other runs hold
+    again: str | None = None  # the run to repeat; `job` is then empty, and `profile` is empty if it stays the same
     after: str | None = None  # RUN[:ok|:any], or SWEEP
-    allow_code_dir: bool = False  # one that is not the job's own
-    args: tuple[str, ...] = ()  # of the program, after the job's own
-    debug_rank: int | None = None  # waits for a debugger
-    notify_on: tuple[str, ...] = ()  # instead of the events that the job names
+    allow_code_dir: bool = False  # allow a code folder that is not the job's own
+    args: tuple[str, ...] = ()  # arguments of the program, after the job's own
+    debug_rank: int | None = None  # the rank that waits for a debugger
+    notify_on: tuple[str, ...] = ()  # events to notify of, instead of those that the job names
     program: str | None = None  # starts Python in the typed line; empty: no program does; None: no line was typed
     keeps_ranks: bool = False  # keep the profile's number of ranks, even if the program starts its own ranks
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A request that has been read and checked: nothing is written or started yet."""
+    """A request that has been read and checked. Nothing has been written or started yet."""
 
     loaded: Loaded
     profile: AnyProfile
     environment: Environment
     rehearsed: bool
     waits: bool = False
-    given: tuple[str, ...] = ()  # the names of --env: `A=` had a value, `A` took the shell's
+    given: tuple[str, ...] = ()  # the options --env: `A=` had a value, `A` took the shell's
     repeats: RunDir | None = None
-    hidden: dict[str, str] = field(default_factory=dict, repr=False)  # of notify and track: what must not be shown
+    hidden: dict[str, str] = field(default_factory=dict, repr=False)  # secret values of `notify` and `track`
     after: Dependency | None = None
-    lock: Lock | None = None  # of its Python environment
+    lock: Lock | None = None  # of the job's Python environment
     debug_rank: int | None = None
     interpreter: Interpreter | None = None  # on this machine, if the profile names none
     spawning: Spawning | None = None  # how the program starts its ranks by itself
 
 
 def prepare(root: Path, request: Request) -> Prepared:
-    """Read and check everything that can be checked before anything is written; SpecError or UsageError otherwise."""
-    from orchestrator.specs.environment import excess, parse_env_options, resolve  # noqa: PLC0415 (only a submit)
+    """Read and check everything that can be checked before anything is written.
+
+    Raises SpecError or UsageError for mistakes.
+    """
+    from orchestrator.specs.environment import excess, parse_env_options, resolve  # noqa: PLC0415 (only a submit needs it)
     from orchestrator.specs.plan import rehearsal  # noqa: PLC0415 (as above)
 
     flags = dict(request.flags)
@@ -104,7 +107,7 @@ def prepare(root: Path, request: Request) -> Prepared:
     if request.notify_on:
         loaded = replace(loaded, job=_notified_of(loaded.job, request.notify_on))
     if loaded.job.checkpoint.resume not in ("auto", "never"):
-        from orchestrator.prepare.resuming import check_format  # noqa: PLC0415 (most jobs begin afresh)
+        from orchestrator.prepare.resuming import check_format  # noqa: PLC0415 (few jobs resume another run)
 
         check_format(loaded.job, loaded.code_dir)
     environment = resolve(loaded.job, os.environ, parse_env_options(options, os.environ))
@@ -133,9 +136,10 @@ def prepare(root: Path, request: Request) -> Prepared:
 
 
 def _started_once(request: Request, loaded: Loaded, repeats: RunDir | None) -> tuple[Loaded, Spawning | None]:
-    """Return the documents and how the program starts its own ranks, if it does. Such a program gets one rank a node.
+    """Return the documents and, if the program starts its own ranks, how it does so.
 
-    The user's own numbers (--nodes, --nproc-per-node, --set profile...) and those of a repeated run are kept.
+    Such a program gets one rank a node. Numbers that the user gave (--nodes, --nproc-per-node, --set profile...) and
+    those of a repeated run are kept.
     """
     if request.keeps_ranks or repeats is not None or _is_given(request, "nproc_per_node"):
         return loaded, None
@@ -180,25 +184,28 @@ def _check_interpreter(root: Path, profile: AnyProfile, interpreter: Interpreter
     python = profile.python if interpreter is None else interpreter.path
     if python is None or profile.kind != "local" or profile.runtime != "none" or python == sys.executable:
         return
-    from orchestrator.prepare.interpreter import check_starts  # noqa: PLC0415 (only another interpreter is asked)
+    from orchestrator.prepare.interpreter import check_starts  # noqa: PLC0415 (only another interpreter needs it)
 
     check_starts(python, root / "cache" / "python")
 
 
 def _documents(root: Path, request: Request, flags: dict[str, Any]) -> Loaded:
-    """The job and the profile, from what is kept of them where that saves anything."""
+    """Load job and profile, from the cache unless pydantic is loaded anyway."""
     sets, allowed = request.sets, request.allow_code_dir
-    if "pydantic" in sys.modules:  # as of a sweep's points
+    if "pydantic" in sys.modules:  # as it is for the points of a sweep
         from orchestrator.specs.documents.loader import load  # noqa: PLC0415 (loads pydantic and ruamel)
 
         return load(request.job, request.profile, sets=sets, flags=flags, allow_code_dir=allowed)
-    from orchestrator.specs.documents import kept_documents  # noqa: PLC0415 (what only looks at runs does without)
+    from orchestrator.specs.documents import kept_documents  # noqa: PLC0415 (commands that only read runs do not need it)
 
     return kept_documents.load(root, request.job, request.profile, sets=sets, flags=flags, allow_code_dir=allowed)
 
 
 def _notified_of(job: Job, events: tuple[str, ...]) -> Job:
-    """The job with these events for its `notify`, which is a web address in the shell where it names no way."""
+    """Return the job with these events for its `notify` entries.
+
+    If it has none, NOTIFY_VARIABLE in the shell names the address.
+    """
     if not (entries := job.notify):
         from orchestrator.specs.job import Notify  # noqa: PLC0415 (loads pydantic)
 
@@ -207,7 +214,10 @@ def _notified_of(job: Job, events: tuple[str, ...]) -> Job:
 
 
 def _lock(loaded: Loaded, repeats: RunDir | None) -> Lock | None:
-    """The lock of the job's environment, of a repeated run the one that it had; UsageError where it can't be read."""
+    """Return the lock of the job's environment; a repeated run keeps its lock.
+
+    Raises UsageError if it can't be read.
+    """
     asked = loaded.job.environment
     if asked is None:
         return None
@@ -223,7 +233,10 @@ def _lock(loaded: Loaded, repeats: RunDir | None) -> Lock | None:
 
 
 def _after(root: Path, text: str) -> Dependency | None:
-    """What `--after NAME[:ok|:any]` asks for; None where it has come already, UsageError where it can't come."""
+    """Return the dependency of `--after NAME[:ok|:any]`, or None if it is satisfied already.
+
+    Raises UsageError if it can't be satisfied any more.
+    """
     name, colon, wants = text.rpartition(":")
     if not colon:
         name, wants = text, "ok"
@@ -238,7 +251,10 @@ def _after(root: Path, text: str) -> Dependency | None:
 
 
 def _checkpoint_of(root: Path, text: str) -> str:
-    """What `--resume RUN[:STEP|:best]` names: the folder of its checkpoints, or one of them; UsageError for none."""
+    """Return the checkpoint of `--resume RUN[:STEP|:best]`, or the folder of the run's checkpoints.
+
+    Raises UsageError if there is none.
+    """
     from orchestrator.protocol.checkpoints.checkpoint_dir import newest  # noqa: PLC0415 (only a submit needs it)
     from orchestrator.runs.files.checkpoints import all_of, best, checkpoint_folder  # noqa: PLC0415 (as above)
     from orchestrator.runs.files.metrics import metric_of_checkpoints  # noqa: PLC0415 (as above)
@@ -247,7 +263,7 @@ def _checkpoint_of(root: Path, text: str) -> str:
     run = find_run(root, name if colon else text)
     folder = checkpoint_folder(run)
     if not colon and newest(folder) is not None:
-        return str(folder)  # of which the newest that verifies is taken
+        return str(folder)  # the run will load the newest checkpoint of this folder that verifies
     found = [each for each in all_of(run) if each.is_whole]
     chosen = [each for each in found if not colon or str(each.step) == step]
     if colon and step == "best":
@@ -291,7 +307,7 @@ def files_to_send(prepared: Prepared) -> tuple[str, ...] | None:
 
 @dataclass(frozen=True)
 class Shipment:
-    """What a submit would send of this machine, and what it would run here beside orch itself."""
+    """The files that a submit would ship, and the commands that it would run on this machine."""
 
     folder: str
     files: int
@@ -301,7 +317,10 @@ class Shipment:
 
 
 def shipment(prepared: Prepared) -> Shipment:
-    """Return what would be shipped, and the commands of `notify` and `supervisor`; UsageError where it can't be."""
+    """Return what would be shipped, and the commands of `notify` and `supervisor`.
+
+    Raises UsageError if a file can't be shipped.
+    """
     from orchestrator.runs.files.code_snapshot import left_out, measure  # noqa: PLC0415 (only a submit needs it)
     from orchestrator.runs.files.ignore_rules import left_out_words  # noqa: PLC0415 (as above)
 
@@ -334,7 +353,10 @@ def shipment(prepared: Prepared) -> Shipment:
 
 
 def _how(notify: Notify) -> str:
-    """Return how a notification is sent, in words; of an address, which may be a secret, no more than its host."""
+    """Describe how a notification is sent.
+
+    Only the host of an address is shown, because the address may be a secret.
+    """
     on = f"on {', '.join(notify.on)}"
     if notify.command is not None:
         return f"{on}: {shlex.join(notify.command)}"
@@ -345,8 +367,11 @@ def _how(notify: Notify) -> str:
 
 
 def plan_for(root: Path, prepared: Prepared, run_id: str | None = None) -> LaunchPlan:
-    """The launch plan of a request; for a dry run under an id that no run ever has."""
-    from orchestrator.specs.plan import plan  # noqa: PLC0415 (what only looks at runs does without)
+    """Return the launch plan of a request.
+
+    Without a run id, the plan gets the id of a dry run, which no run ever has.
+    """
+    from orchestrator.specs.plan import plan  # noqa: PLC0415 (commands that only read runs do not need it)
 
     run_id = run_id or f"{prepared.loaded.job.name}-{DRY_RUN_ID}"
     place = _place(RunDir(root / "runs" / run_id), prepared.profile, prepared.interpreter)
@@ -366,7 +391,7 @@ def _spawned_before(prepared: Prepared, launch: LaunchPlan) -> bool:
 
 
 def shown_plan(root: Path, prepared: Prepared, *, asks: bool = False) -> LaunchPlan:
-    """The plan as a submit would start it. No other machine is asked for what this one lacks, unless `asks`."""
+    """Return the plan as a submit would start it. The login node is contacted only with `asks`."""
     launch = plan_for(root, prepared)
     reaches_out = bool(launch.profile.get("login")) and not asks
     if reaches_out:
@@ -375,8 +400,9 @@ def shown_plan(root: Path, prepared: Prepared, *, asks: bool = False) -> LaunchP
 
 
 def _place(run: RunDir, profile: AnyProfile, interpreter: Interpreter | None) -> Place:
-    """Where the run will live; asks no other machine, so that a dry run needs none."""
-    python = profile.python if profile.runtime == "none" else None  # a container's is not the machine's
+    """Return the paths of the run on its machine, without contacting that machine, so that a dry run works offline."""
+    # a container does not have the machine's interpreter
+    python = profile.python if profile.runtime == "none" else None
     python = interpreter.path if interpreter is not None else python
     return backend_of(profile).place(run, profile.workdir, python)
 

@@ -1,4 +1,4 @@
-"""A prepared request becomes a recorded run: its folder, its plan and the copy of its code."""
+"""Records a prepared request as a run: its folder, its plan and the copy of its code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from orchestrator.runs.record import SweepPoint, notify_entries
 from orchestrator.runs.store import RunDir, create_run, remove_run
 from orchestrator.specs.kinds import kind_named
 
-if TYPE_CHECKING:  # what only looks at runs must not wait for pydantic
+if TYPE_CHECKING:  # commands that only read runs must not load pydantic
     from orchestrator.specs.plan import LaunchPlan
 
 RECORD_VERSION = 1
@@ -31,7 +31,7 @@ RECORD_VERSION = 1
 def record_run(
     root: Path, prepared: Prepared, launch: LaunchPlan, point: SweepPoint | None = None, *, indexed: bool = True
 ) -> RunDir:
-    """Make the run known, with its plan and its place in a sweep. One that can't be leaves no trace."""
+    """Record the run, with its plan and its place in a sweep. If this fails, no trace of the run is left."""
     place = {"sweep": point.to_json()} if point is not None else {}
     folder = None if backend(kind_of(launch.profile)).is_remote else launch.tasks[0].run_dir
     run = create_run(root, launch.run_id, {**_record(prepared, launch), **place}, folder, indexed=indexed)
@@ -45,7 +45,7 @@ def record_run(
         run.write("plan.json", launch.to_json())
         keep_room_for_cancel(run.path)
         _record_environment(prepared, run)
-    except BaseException:  # an interrupt too: nothing was started
+    except BaseException:  # also for an interrupt, because nothing was started
         remove_run(root, run)
         raise
     return run
@@ -83,14 +83,14 @@ def _record(prepared: Prepared, launch: LaunchPlan) -> dict[str, Any]:
 
 
 def snapshot_code(prepared: Prepared, run: RunDir) -> None:
-    """Copy the code for the run, and record what was copied."""
+    """Copy the code for the run, and record the list of its files."""
     facts = copy_code(prepared, run)
     run.write("code.json", {"files": facts.pop("listing")})
     run.append_event(EventKind.SNAPSHOT, **facts)
 
 
 def _record_environment(prepared: Prepared, run: RunDir) -> None:
-    """Record the lock, and, for a repeated run, which packages that run had."""
+    """Record the lock and, for a repeated run, the packages of the earlier run."""
     if prepared.lock is None:
         return
     from orchestrator.environments.packages import record_lock  # noqa: PLC0415 (most jobs have no lock)
@@ -99,16 +99,19 @@ def _record_environment(prepared: Prepared, run: RunDir) -> None:
 
 
 def copy_code(prepared: Prepared, run: RunDir) -> dict[str, Any]:
-    """Copy the code: the folder as it is now, or, for a repeated run, what that run was sent; the copy's facts."""
+    """Copy the code folder, or the code of the run that is repeated.
+
+    Return facts about the copy, such as its listing.
+    """
     from orchestrator.node.server.outputs import baseline  # noqa: PLC0415 (only a submit needs it)
 
     facts = _copied(prepared, run)
-    ignored = facts.pop("ignored", None)  # unknown for a repeated run
+    ignored = facts.pop("ignored", None)  # not known for a repeated run
     if is_here(prepared):
         facts["linked"] = _lay_ignored(prepared, run.path / "code", ignored)
     facts = {name: value for name, value in facts.items() if name not in ("left_out", "linked") or _says(value)}
     code_dir = str(run.path / "code")
-    write_baseline(code_dir, baseline(code_dir))  # what differs from it later, the ranks have written
+    write_baseline(code_dir, baseline(code_dir))  # files that differ from it later were written by the ranks
     return facts
 
 
@@ -117,7 +120,10 @@ def _says(value: Any) -> bool:
 
 
 def _lay_ignored(prepared: Prepared, copy: Path, ignored: Sequence[str] | None) -> tuple[str, ...]:
-    """Add the ignored files of the code folder to its copy; return the checkpoints that are only linked."""
+    """Add the ignored files of the code folder to its copy.
+
+    Return the checkpoints that are linked instead of copied.
+    """
     code, folder = prepared.loaded.job.code, prepared.loaded.code_dir
     if ignored is None:
         from orchestrator.runs.files.code_snapshot import ignored_paths  # noqa: PLC0415 (few runs are repeated)

@@ -1,4 +1,7 @@
-"""A run once more: its own job, profile and code, from the run directory; the shell's values from the shell again."""
+"""Repeats a run with its own job, profile and code.
+
+Variables that came from the shell are taken from the shell again.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from orchestrator.specs.job import Code
 
 
 def check_has_values(run: RunDir) -> None:
-    """Raise UsageError for the trial of a search that has not been given its values."""
+    """Raise UsageError for a trial of a search that has no values yet."""
     point = run.record().point
     if point is not None and point.is_trial and not point.values:
         hint = "repeat one that has begun, or give its values: --set, or -- ARGUMENTS"
@@ -27,7 +30,10 @@ def check_has_values(run: RunDir) -> None:
 
 
 def load_again(run: RunDir, profile: str, sets: Iterable[str], flags: Mapping[str, Any]) -> Loaded:
-    """The run's job under its own profile, or under another; SpecError or UsageError when they can't be used."""
+    """Load the run's job under its own profile or under another.
+
+    Raises SpecError or UsageError if that is not possible.
+    """
     record = _submitted(run)
     code = run.path / "code"
     if not code.is_dir() or run.read("code.json") is None:
@@ -43,13 +49,13 @@ def load_again(run: RunDir, profile: str, sets: Iterable[str], flags: Mapping[st
     profile_path = loaded.profile_path if profile else Path(record.profile_file)
     return replace(
         loaded, job=restored, job_path=Path(record.job_file), profile_path=profile_path,
-        code_dir=Path(record.code_dir), notes=(),  # a record has its times in seconds
+        code_dir=Path(record.code_dir), notes=(),  # the record has times in seconds, so notes on units would be wrong
     )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class _Submitted:
-    """What a run has to have kept of its submit to be repeated."""
+    """The parts of a run's record that are needed to repeat it."""
 
     job: Mapping[str, Any]
     profile: Mapping[str, Any]
@@ -59,7 +65,7 @@ class _Submitted:
 
 
 def _submitted(run: RunDir) -> _Submitted:
-    """Return what was submitted; UsageError where any of it is lost."""
+    """Return what the run's submit recorded. Raises UsageError if any part is lost."""
     record = run.record()
     files = (record.job_file, record.profile_file, record.code_dir)
     if not record.job or not isinstance(record.job.get("code"), Mapping) or not record.profile or None in files:
@@ -68,25 +74,25 @@ def _submitted(run: RunDir) -> _Submitted:
 
 
 def was_rehearsal(run: RunDir) -> bool:
-    """Was it another profile's nodes and ranks on this machine?"""
+    """Tell whether the run was a rehearsal: another profile's nodes and ranks on this machine."""
     return run.record().profile_name.endswith("(rehearsal)")
 
 
 def env_options(run: RunDir) -> tuple[str, ...]:
-    """The --env options of the run's own submit: with their values where it gave values, else from the shell again."""
+    """Return the --env options of the run's submit: with the value if the user gave one, else with the name alone."""
     values = run.plan().first.env
     options = []
     for option in run.record().given:
         name, equals, _ = option.partition("=")
         if not equals:
             options.append(name)
-        elif name in values:  # a secret's value is not kept: the shell must have it
+        elif name in values:  # a secret's value is not stored, so the shell must have it
             options.append(f"{name}={values[name]}")
     return tuple(options)
 
 
 def copy_code(source: RunDir, target: RunDir) -> dict[str, Any]:
-    """Copy what the earlier run was sent; the facts of its snapshot, which are the copy's too."""
+    """Copy the code of an earlier run. Return the facts of its snapshot, which hold for the copy too."""
     listing = source.code_files()
     facts: dict[str, Any] = next((event for event in source.events() if event["kind"] == EventKind.SNAPSHOT), {})
     retake(source.path / "code", target.path / "code", listing)

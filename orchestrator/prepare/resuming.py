@@ -1,4 +1,4 @@
-"""The checkpoint that `--resume` or `checkpoint.resume` gives to a run: its format is checked at submit."""
+"""Finds the checkpoint that `--resume` or `checkpoint.resume` names, and checks its format at submit."""
 
 from __future__ import annotations
 
@@ -25,12 +25,15 @@ _NAMES = {
 
 
 def given_to(job: Job, code_dir: Path) -> Saved | None:
-    """Return the checkpoint that the job is given; None if there is none, or if it is on other machines only."""
+    """Return the checkpoint from which the job starts.
+
+    None if there is none, or if it exists only on other machines.
+    """
     resume = job.checkpoint.resume
     if resume in ("auto", "never"):
         return None
     path = os.path.join(code_dir, os.path.expanduser(resume))
-    own = newest(path) if job.training is not None else None  # the folder may have other formats too
+    own = newest(path) if job.training is not None else None  # the folder may have checkpoints of other formats too
     return at(path if own is None else f"{path}/{own}")
 
 
@@ -52,7 +55,7 @@ def check_format(job: Job, code_dir: Path) -> None:
 
 
 def note_on_resume(job: Job, code_dir: Path) -> str:
-    """Return one line about the checkpoint that is given from here, and who loads it; empty if there is none."""
+    """Return a note about the checkpoint and about who loads it; empty if there is none."""
     if (given := given_to(job, code_dir)) is None:
         return ""
     step = f" of step {given.step}" if given.is_counted else ""

@@ -1,4 +1,4 @@
-"""Does a program that is under a time limit save anything to go on from? Its source tells, where it is a script."""
+"""Warns if a program with a time limit saves nothing to resume from, as far as a script's source shows."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-if TYPE_CHECKING:  # a submit of files that were read before must not wait for pydantic
+if TYPE_CHECKING:  # a submit of cached documents must not load pydantic
     from orchestrator.specs.job import Job
     from orchestrator.specs.profiles import AnyProfile
 
-MOST_FILES: Final = 200  # of code that is larger, nothing is said
+MOST_FILES: Final = 200  # in larger code folders nothing is checked
 MOST_BYTES: Final = 1 << 20
-# Any of these may write what another start goes on from; only a program without all of them is known to write nothing.
+# Any of these may write a checkpoint. Only a program without all of them is known to write none.
 _WRITES: Final = re.compile(
     rb"save|checkpoint|ckpt|dump|open\(|write_|to_csv|to_parquet|orchestrator\.training|trainer|lightning|\.fit\(", re.I
 )
@@ -23,7 +23,7 @@ _NOT_READ: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
 
 
 def note_on_time_limit(job: Job, profile: AnyProfile, code_dir: Path) -> str:
-    """Return what a time limit will cost a script that saves nothing, in one line; empty where it may save."""
+    """Return a note that a script without checkpoints loses its work at the time limit; empty if it may save any."""
     limit = job.resources.time or getattr(profile, "time", None)
     if limit is None or job.script is None or _may_save(code_dir / job.script, code_dir):
         return ""

@@ -1,1 +1,1 @@
-"""What crosses machines, or is read on both sides: standard library, Python 3.9, part of node.pyz."""
+"""Code for data that crosses machines or is read on both sides. Standard library only, Python 3.9, part of node.pyz."""

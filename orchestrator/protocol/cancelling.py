@@ -36,7 +36,8 @@ def record_cancel(run_dir: str | Path, cancel: Any, *, durable: bool = True) -> 
 def _written_into(reserve: str, cancel: Any, path: str) -> bool:
     """Overwrite an existing file and rename it to `path`. Return False if that fails."""
     try:
-        if os.stat(reserve).st_size != ROOM:  # an earlier cancel.json without a reserve; another try may have room
+        # this is an earlier cancel.json without a reserve; another file may have room
+        if os.stat(reserve).st_size != ROOM:
             return False
         overwrite_line(reserve, cancel, ROOM)
         os.replace(reserve, path)

@@ -10,7 +10,7 @@ def _table() -> tuple[int, ...]:
     rows = []
     for value in range(256):
         for _ in range(8):
-            value = value >> 1 ^ (_POLYNOMIAL if value & 1 else 0)  # noqa: PLW2901 (a register that is shifted)
+            value = value >> 1 ^ (_POLYNOMIAL if value & 1 else 0)  # noqa: PLW2901 (the value is shifted)
         rows.append(value)
     return tuple(rows)
 

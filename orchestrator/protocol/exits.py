@@ -11,15 +11,16 @@ Event = Mapping[str, Any]
 
 
 def exited_well(report: Event) -> bool:
-    """Tell whether a rank has exited with 0 without being stopped by orch, and has saved its last checkpoint."""
+    """Tell whether a rank has exited with 0, was not stopped by orch, and has saved its last checkpoint."""
     return report.get("code") == 0 and not any(report.get(name) for name in ("signal", "stopped", "unsaved"))
 
 
 def successful_attempt(by_node: Mapping[int, Iterable[Event]], *, rank0_done: bool) -> int | None:
     """Return the newest attempt if every rank of it has exited well, else None.
 
-    by_node: the events of every node of the run. rank0_done: whether rank 0's marker of that attempt exists.
-    The leader's `gang_ended` is not needed. The death of an agent after the last exit does not change the success.
+    `by_node` has the events of every node of the run. `rank0_done` tells whether rank 0's marker of that attempt
+    exists. The leader's `gang_ended` is not needed. The death of an agent after the last exit does not change the
+    success.
     """
     goes = [event for event in by_node.get(0, ()) if event.get("kind") == EventKind.GO]
     attempt = goes[-1].get("attempt") if goes else None
@@ -30,7 +31,7 @@ def successful_attempt(by_node: Mapping[int, Iterable[Event]], *, rank0_done: bo
 
 
 def _all_exited_well(node: int, events: Iterable[Event], attempt: int) -> bool:
-    """Tell whether all processes that the node's launcher has started for the attempt have exited well.
+    """Tell whether all processes that the node's launcher started for the attempt have exited well.
 
     Slurm sends TERM to the ranks and to their agent alike, so an exit counts only before the agent's first signal.
     """
@@ -52,7 +53,7 @@ def _all_exited_well(node: int, events: Iterable[Event], attempt: int) -> bool:
 
 
 def _processes(started: Event) -> range | None:
-    """Return the ranks that have a process of their own: torchrun has one process for all ranks of its node.
+    """Return the ranks that have a process of their own, because torchrun has one process for all ranks of its node.
 
     None if the event is damaged.
     """

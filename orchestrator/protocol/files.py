@@ -1,6 +1,6 @@
-"""Files as all sides write them: whole or not at all, a line at a time, or under a lock. Python 3.9.
+"""Writes files as all sides do: atomically, a line at a time, or under a lock. Python 3.9.
 
-What fails raises OSError; each package says it in its own words.
+Failures raise OSError, and each package adds its own message.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from orchestrator.protocol.reading import open_in_own_folder
 
 PRIVATE = 0o600
 READABLE = 0o644
-WRITING_SECONDS = 60.0  # that a file may take to be written on another machine
-REMOVAL_PASSES = 8  # through a folder that others still finish a file in
-_SHARED = os.O_RDWR | os.O_CREAT | os.O_APPEND  # of what several processes write, or lock
+WRITING_SECONDS = 60.0  # how long a write on another machine may take
+REMOVAL_PASSES = 8  # passes through a folder in which others may still finish writing a file
+_SHARED = os.O_RDWR | os.O_CREAT | os.O_APPEND  # flags for files that several processes write or lock
 
 
 def write_atomic(path: str | Path, data: bytes, *, mode: int = READABLE, durable: bool = True) -> None:
-    """Write a file so that a reader, or a crash, finds all of it or the one before; `durable`: on the disk by then.
+    """Write a file atomically; with `durable` it is on the disk when this returns.
 
-    Without `durable` a power cut may cost the file, for what is written often and can be told again.
+    Without `durable` a power cut may lose the file. This is for files that are written often and can be written again.
     """
     with replacing(path, durable=durable) as partial:
-        # Made anew under a name that nobody can guess, so that no link laid there beforehand is followed.
+        # Created under a random name, so that no link can have been placed there beforehand.
         descriptor = open_own(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with open(descriptor, "wb") as file:
             file.write(data)
@@ -40,14 +40,15 @@ def write_atomic(path: str | Path, data: bytes, *, mode: int = READABLE, durable
 def open_own(path: str | Path, flags: int, mode: int = READABLE) -> int:
     """Open a file of orch's own and return its descriptor.
 
-    Raises OSError if a link or a pipe is in its place: a link may lead anywhere, and a pipe may have no reader.
+    Raises OSError if a link or a pipe is in its place, because a link may point anywhere, and a pipe may have no
+    reader.
     """
     return open_in_own_folder(path, flags, mode)
 
 
 @contextlib.contextmanager
 def replacing(path: str | Path, *, durable: bool = True) -> Iterator[str]:
-    """Yield a hidden name beside `path`; what was written there takes the place of `path`, on an error nothing does."""
+    """Yield a hidden name beside `path`, and rename that file to `path` at the end of the block, unless it raised."""
     partial = temporary_name(path)
     try:
         yield partial
@@ -68,9 +69,9 @@ def write_json(path: str | Path, value: Any, *, mode: int = READABLE, durable: b
 
 
 def overwrite_line(path: str | Path, value: Any, size: int) -> None:
-    """Write a value as one JSON line of exactly `size` bytes over the last one, which also a full disk has room for.
+    """Overwrite a file with one JSON line of exactly `size` bytes, which works on a full disk too.
 
-    A reader may see a line that is half the last one, and reads again. ValueError for a value that is too long.
+    A reader may see a mixture of two lines, and then reads again. Raises ValueError for a value that is too long.
     """
     line = json.dumps(value).encode().ljust(size - 1) + b"\n"
     if len(line) > size:
@@ -83,15 +84,15 @@ def overwrite_line(path: str | Path, value: Any, size: int) -> None:
 
 
 def temporary_name(path: str | Path) -> str:
-    """Return a hidden name beside `path`, which says to `is_being_written` whose it is."""
+    """Return a hidden name beside `path`, from which `is_being_written` can tell its writer."""
     folder, name = os.path.split(path)
     return os.path.join(folder, f".{name}.{os.urandom(4).hex()}.{_this_machine()}.{os.getpid()}.tmp")
 
 
 def is_being_written(path: str | Path) -> bool:
-    """Tell whether the writer of a temporary file may still be at it.
+    """Tell whether the writer of a temporary file may still be writing.
 
-    It lives on this machine; or it is on another one that shares the folder, and the file is young.
+    The writer is running on this machine, or it is on another machine that shares the folder and the file is young.
     """
     machine, process = _writer(path)
     if machine == _this_machine():
@@ -105,13 +106,13 @@ def is_being_written(path: str | Path) -> bool:
 
 
 def has_lost_its_writer(path: str | Path) -> bool:
-    """Tell whether a temporary file was begun by a process of this machine that is gone: no age need prove it."""
+    """Tell whether a temporary file's writer was a process of this machine that is gone, whatever the file's age."""
     machine, process = _writer(path)
     return machine == _this_machine() and not os.path.exists(f"/proc/{process}")
 
 
 def _writer(path: str | Path) -> tuple[str, str]:
-    """Return (machine, process number) that `temporary_name` has put into a name; empty ones where it did not."""
+    """Return (machine, pid) from a name by `temporary_name`, or empty texts for another name."""
     parts = os.path.basename(path).split(".")
     if parts[-1] != "tmp" or len(parts) < 5 or not parts[-2].isdecimal():
         return "", ""
@@ -123,7 +124,7 @@ def _this_machine() -> str:
 
 
 def folder_size(folder: str | Path) -> int:
-    """Return how many bytes the files below a folder have; what is gone meanwhile has none, links are not followed."""
+    """Return the bytes of all files below a folder. Files that vanish count as 0, and links are not followed."""
     total = 0
     for above, _, names in os.walk(folder):
         for name in names:
@@ -133,10 +134,10 @@ def folder_size(folder: str | Path) -> int:
 
 
 def remove_tree(folder: str | Path) -> None:
-    """Delete a folder and all in it; several processes may do so at once, and one that is gone is no error.
+    """Delete a folder with its content. Several processes may do so at once, and a missing folder is no error.
 
-    A writer that had found the folder before, if by another name, may still finish the call it is in: a file that
-    was listed has got its last name by then, and what is there after all that was another pass deletes.
+    A writer may still finish the call that it is in, and create a file under its final name after the listing. Such
+    files are deleted in another pass.
     """
     import shutil  # noqa: PLC0415 (every command waits for this module, and few remove anything)
 
@@ -168,7 +169,7 @@ def _sync(path: str | Path, flags: int) -> None:
 
 
 def sync_filesystem(folder: str | Path) -> None:
-    """Force what was written to the file system of a folder to its disk; of many files faster than one by one."""
+    """Force all writes of a folder's file system to the disk, which is faster for many files than one by one."""
     import ctypes  # noqa: PLC0415 (every command waits for this module)
 
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -180,19 +181,19 @@ def sync_filesystem(folder: str | Path) -> None:
 
 
 def append_lines(path: str | Path, lines: Iterable[str]) -> None:
-    """Append lines, all at once, to a file that several processes may append to."""
+    """Append lines in one write to a file to which several processes may append."""
     with open(open_own(path, _SHARED), "a+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         whole = file.seek(0, os.SEEK_END) == 0 or os.pread(file.fileno(), 1, file.tell() - 1) == b"\n"
-        # What a full disk or a crash has cut off must not take this line with it.
+        # A line that a full disk or a crash cut off must not damage this one.
         file.write((b"" if whole else b"\n") + "".join(f"{line}\n" for line in lines).encode())
 
 
 @contextlib.contextmanager
 def locked(path: str | Path, *, create: bool = True) -> Iterator[None]:
-    """Hold the kernel's lock of a file: of two processes one waits, and a kill frees it.
+    """Hold the kernel's lock of a file within the block; other processes wait, and a kill frees the lock.
 
-    Raises FileNotFoundError where the file is missing and is not to be made.
+    Raises FileNotFoundError if the file is missing and `create` is False.
     """
     with open(open_own(path, _SHARED if create else os.O_RDWR), "a+b" if create else "r+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -201,7 +202,7 @@ def locked(path: str | Path, *, create: bool = True) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked_if_free(path: str | Path) -> Iterator[bool]:
-    """Hold the kernel's lock of a file where nobody else does; yields whether it is held now."""
+    """Try to hold the kernel's lock of a file within the block. Yields whether it is held."""
     with open(open_own(path, _SHARED), "a+b") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,6 +1,7 @@
-"""What CUDA's and NCCL's words mean: whether a machine or the network is to blame, and what helps. Pure, Python 3.9.
+"""Classifies error messages of CUDA and NCCL: whether the machine or the network is to blame, and what helps.
 
-One table, read by the leader (which budget a failure draws on, which host is avoided) and by the verdict (its hint).
+Pure, Python 3.9. The leader uses this table for the budget of a failure and for hosts to avoid, and the verdict uses it
+for its hint.
 """
 
 from __future__ import annotations
@@ -13,26 +14,26 @@ from orchestrator.protocol.str_enum import StrEnum
 
 
 class Blame(StrEnum):
-    """What has failed."""
+    """The party to blame for a failure."""
 
     PROGRAM = "program"
-    """The program, its settings, or what is installed: another start would end in the same way."""
+    """The program, its settings or its packages. Another start would end in the same way."""
     NETWORK = "network"
-    """The network, or a peer: another start may go well, on the same hosts."""
+    """The network or a peer. Another start on the same hosts may succeed."""
     MACHINE = "machine"
-    """That host's GPU or driver: another start is better made elsewhere."""
+    """The host's GPU or driver. Another start should use other hosts."""
 
 
 class GpuError(NamedTuple):
-    """A kind of failure, known by its words."""
+    """A kind of failure, recognized by its message."""
 
     pattern: str
     blame: Blame
     hint: str
 
 
-# NCCL first: its errors quote those of the system, which mean something else by themselves. Words are as exact as their
-# sources have them, for where a rank left no error its last lines are looked through, which are the program's own.
+# NCCL comes first, because its messages quote those of the system, which alone mean something else. Patterns are as
+# exact as the sources, because without an error the last lines of a rank are searched, and these are the program's own.
 _ERRORS = (
     GpuError(
         r"Error while (creating|attaching to) shared memory segment|/dev/shm/nccl",
@@ -175,18 +176,18 @@ _QUOTES_NCCL = re.compile(r"(torch\.distributed\.)?Dist\w*Error")
 
 
 def gpu_error_in(text: str) -> GpuError | None:
-    """Return the kind of failure that these words are of; None for one that is neither CUDA's nor NCCL's."""
+    """Return the kind of failure for this text, or None if it is neither CUDA's nor NCCL's."""
     return next((each for each in _ERRORS if re.search(each.pattern, text, re.DOTALL)), None)
 
 
 def gpu_error_of(exit_report: Mapping[str, Any]) -> GpuError | None:
-    """Return the kind of failure that ended a rank, by its error; by its last lines where those belong to it."""
+    """Return the kind of failure that ended a rank, from its error, and from its last lines if they belong to it."""
     error = exit_report.get("error")
     error = error if isinstance(error, Mapping) else {}
     if error.get("type") in ("Hang", "LauncherLost"):
         return None
     words = f"{error.get('type')}: {error.get('message')}" if error else ""
-    if not error or _QUOTES_NCCL.fullmatch(str(error.get("type"))):  # which says why in lines of its own
+    if not error or _QUOTES_NCCL.fullmatch(str(error.get("type"))):  # NCCL explains itself in lines of their own
         words = "\n".join([words, *map(str, _lines(exit_report.get("tail")))])
     return gpu_error_in(words)
 

@@ -1,7 +1,6 @@
-"""Lists of hosts as people and Slurm write them: `n[1-3,5],b[07-09]`.
+"""Lists of hosts in the form of Slurm: `n[1-3,5],b[07-09]`.
 
-Slurm hands a job its nodes so, profiles name theirs so, and where people are shown more than a few hosts they are
-shown so.
+Slurm gives a job its nodes in this form, profiles name theirs in it, and messages use it for more than a few hosts.
 """
 
 from __future__ import annotations
@@ -11,17 +10,18 @@ from collections.abc import Iterable, Sequence
 from itertools import product
 
 MAX_HOSTS = 100_000
-FOLD_FROM = 4  # fewer names are shown one by one
-_GROUP = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")  # a name, or a range of names: no comma outside of brackets
+FOLD_FROM = 4  # fewer names are listed one by one
+_GROUP = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")  # a name or a range of names: commas count only inside brackets
 _RANGE = re.compile(r"\[([^\[\]]*)\]")
 _PART = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?", re.ASCII)
 _NUMBER = re.compile(r"(\d{1,18})", re.ASCII)
 
 
 def expand(text: str) -> list[str]:
-    """Return the host names of a list such as `n[1-3,5],b[07-09]`, zero padding kept.
+    """Return the host names of a list such as `n[1-3,5],b[07-09]`, with zero padding kept.
 
-    Raises ValueError for one that can't be read, which must not silently become one host, or names over MAX_HOSTS.
+    Raises ValueError for a list that can't be parsed, which must not silently become one host, or for more names than
+    MAX_HOSTS.
     """
     names: list[str] = []
     for group in _groups(text):
@@ -79,13 +79,13 @@ def _short(text: str) -> str:
 
 
 def fold(names: Iterable[str]) -> str:
-    """Return the names as one list, from which `expand` makes the same names in the same order."""
+    """Return the names as one list, which `expand` turns back into the same names in the same order."""
     return ",".join(folded(names))
 
 
 def folded(names: Iterable[str]) -> list[str]:
-    """Return the names in their order, neighbours that differ in one number as one range: [`n[1-62]`, `login`]."""
-    groups: list[list[list[str]]] = []  # of names, each cut into texts and numbers by turns
+    """Return the names in order, with neighbours that differ in one number joined to a range: [`n[1-62]`, `login`]."""
+    groups: list[list[list[str]]] = []  # groups of names, each split into alternating texts and numbers
     for name in names:
         pieces = _NUMBER.split(name)
         group = groups[-1] if groups else []
@@ -98,7 +98,7 @@ def folded(names: Iterable[str]) -> list[str]:
 
 
 def in_words(names: Iterable[str]) -> str:
-    """Return the names for people: a few as they are, more of them sorted and folded, `n[1-62], login`."""
+    """Return the names for people: a few names unchanged, more names sorted and folded, `n[1-62], login`."""
     listed = list(names)
     return ", ".join(listed if len(listed) < FOLD_FROM else folded(sorted(listed, key=_by_number)))
 
@@ -118,7 +118,7 @@ def numbers_in_words(numbers: Sequence[int]) -> str:
 
 
 def by_words(told: Iterable[tuple[str, str]]) -> list[str]:
-    """Return `host: words` lines; where the same is said of many hosts, one line, without addresses in brackets."""
+    """Return lines `host: words`. Many hosts with the same words share a line, without addresses in brackets."""
     hosts: dict[str, list[str]] = {}
     for host, words in told:
         hosts.setdefault(words, []).append(host)
@@ -135,7 +135,7 @@ def _by_number(name: str) -> list[tuple[bool, int, str]]:
 
 
 def _place_of_change(one: Sequence[str], other: Sequence[str]) -> int | None:
-    """Return the place of the only number in which two names differ; None where they differ otherwise."""
+    """Return the index of the only number in which two names differ, or None if they differ otherwise."""
     places = [place for place, (mine, theirs) in enumerate(zip(one, other)) if mine != theirs]
     is_one = len(one) == len(other) and len(places) == 1 and places[0] % 2 == 1
     return places[0] if is_one else None
@@ -151,7 +151,7 @@ def _as_range(group: Sequence[Sequence[str]]) -> str:
 
 
 def _ranges(numbers: Sequence[str]) -> list[str]:
-    """Return numbers in their order, those that follow one another (with the same padding) as `first-last`."""
+    """Return numbers in order, with consecutive ones of equal padding joined as `first-last`."""
     parts: list[list[str]] = []
     for number in numbers:
         if parts and number == str(int(parts[-1][1]) + 1).zfill(len(parts[-1][0])):

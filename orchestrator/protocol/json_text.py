@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-MOST_LEVELS = 100  # of nested lists and objects, so that recursive code does not overflow the stack
+MOST_LEVELS = 100  # limit on nested lists and objects, so that recursive code does not overflow the stack
 
 
 def parse_json(text: str | bytes) -> Any:

@@ -1,4 +1,4 @@
-"""Names in a run's folder that are known on both sides: docs/design.md, where truth lives. Python 3.9."""
+"""Paths in a run's folder that nodes and the submitting machine share. docs/design.md lists them. Python 3.9."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _WRITTEN_ATOMICALLY = r"\.[^/]*\.[0-9a-f]{8}\.[0-9a-f]{8}\.\d+\.tmp"  # a name b
 _OWN_OF_SWEEP = r"sweep\.json|search\.jsonl?|code|slurm"  # in the folder that the points of a sweep share
 _RUN = r"\..*|.*-[abcdefghjkmnpqrstuvwxyz2-9]{6}(\.\d+)?(\.replay-[0-9a-f]{6})?"
 
-GIVEN = "given"  # the folder, and the first part of the name, of a checkpoint that a run was given to start from
+GIVEN = "given"  # folder of the checkpoint from which a run starts, and the first part of that checkpoint's name
 
 
 def node_folder(run_dir: str, node_rank: int) -> str:
-    """Return the folder that only this node's agent, launcher and ranks write."""
+    """Return the folder that only this node's agent, launcher and ranks write to."""
     return f"{run_dir}/nodes/{node_rank}"
 
 
@@ -37,7 +37,7 @@ def attempt_folder(node_dir: str, attempt: int) -> str:
 
 
 def newest_attempt(node_dir: str) -> str:
-    """Return the folder of the newest attempt of a node; of the first one where there is none yet."""
+    """Return the folder of a node's newest attempt, or of attempt 0 if there is none yet."""
     numbers = [int(name[8:]) for name in _names(node_dir) if name.startswith("attempt_") and name[8:].isdigit()]
     return attempt_folder(node_dir, max(numbers, default=0))
 
@@ -50,27 +50,30 @@ def _names(folder: str) -> list[str]:
 
 
 def debugger_file(attempt_dir: str, rank: int) -> str:
-    """Return where a rank that waits for a debugger says how it is reached."""
+    """Return the file in which a rank that waits for a debugger announces its address."""
     return f"{attempt_dir}/debugger_{rank}.json"
 
 
 def samples_file(node_dir: str) -> str:
-    """Return where a node's agent appends how busy the node is; what is older is in the file of this name and `.1`."""
+    """Return the file to which a node's agent appends samples of the node's use.
+
+    Older samples are in a second file, whose name ends in `.1`.
+    """
     return f"{node_dir}/samples.jsonl"
 
 
 def metrics_file(run_dir: str) -> str:
-    """Return where rank 0 appends its metrics."""
+    """Return the file to which rank 0 appends its metrics."""
     return f"{run_dir}/metrics.jsonl"
 
 
 def read_metrics_file(node_dir: str) -> str:
-    """Return where node 0's agent appends the metrics that it reads from the program's own files."""
+    """Return the file to which node 0's agent appends metrics that it reads from the program's own files."""
     return f"{node_dir}/metrics.jsonl"
 
 
 def result_file(folder: str) -> str:
-    """Return where rank 0 leaves the run's result: in the run's folder, in a container in its attempt's."""
+    """Return the file to which rank 0 writes the result. It is in the run's folder, or the attempt's in a container."""
     return f"{folder}/result.json"
 
 
@@ -80,12 +83,12 @@ def archive_file(run_dir: str) -> str:
 
 
 def output_folder(run_dir: str) -> str:
-    """Return $ORCH_OUTPUT_DIR: what the ranks write there is kept with the run."""
+    """Return $ORCH_OUTPUT_DIR, whose files are kept with the run."""
     return f"{run_dir}/outputs"
 
 
 def is_own_file(path: str, *, here: bool) -> bool:
-    """Tell whether a file or folder of a run's folder is orch's own, by its path from there.
+    """Tell whether a file or folder in a run's folder is orch's own, by its relative path.
 
     `here` tells whether this is the submitting machine, which keeps the run's records in the same folder.
     """
@@ -98,17 +101,17 @@ def is_own_file(path: str, *, here: bool) -> bool:
 
 
 def is_own_file_of_sweep(path: str) -> bool:
-    """Tell whether a file or folder is orch's own, by its path from the folder that the points of a sweep share."""
+    """Tell whether a file or folder in the shared folder of a sweep is orch's own, by its relative path."""
     return bool(re.fullmatch(_OWN_OF_SWEEP, path)) or is_own_file(path, here=True)
 
 
 def is_run_folder(name: str) -> bool:
-    """Tell whether a name beside a run's folder is another run's folder, or a hidden file of orch's."""
+    """Tell whether a name beside a run's folder is another run's folder or a hidden file of orch."""
     return re.fullmatch(_RUN, name, re.DOTALL) is not None
 
 
 def container_view(run_dir: str) -> str:
-    """Return the folder that a container sees in place of the folder that holds the run's folder.
+    """Return the folder that a container sees in place of the parent of the run's folder.
 
     Files that ranks write beside or above their working folder are kept there. The container can't see orch's records.
     """
@@ -116,18 +119,18 @@ def container_view(run_dir: str) -> str:
 
 
 def given_folder(run_dir: str) -> str:
-    """Return where on another machine the checkpoint is that a run starts from."""
+    """Return the folder on another machine for the checkpoint from which a run starts."""
     return f"{run_dir}/{GIVEN}"
 
 
 def baseline_file(code_dir: str) -> str:
-    """Return where the sizes and times of the code are, as they were before any rank could change it."""
+    """Return the file with the sizes and times of the code before any rank could change it."""
     return f"{code_dir}.baseline.json"
 
 
 def second_copy_file(run_dir: str) -> str:
-    """Return where node 0's agent says which checkpoint node 1 has; rank 0 waits for it before its next save.
+    """Return the file in which node 0's agent records the checkpoint that node 1 has.
 
-    It has a folder of its own, which a container sees.
+    Rank 0 waits for it before a save. The file has its own folder, which a container can see.
     """
     return f"{node_folder(run_dir, 0)}/second_copy/newest.json"

@@ -1,4 +1,4 @@
-"""Which way a metric is better: the one rule by which runs are ranked, and checkpoints kept. Python 3.9, pure."""
+"""Decides whether a metric is better lower or higher, for ranking runs and keeping checkpoints. Python 3.9, pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from orchestrator.protocol.str_enum import StrEnum
 
 
 class Better(StrEnum):
-    """Which of two values of a metric is the better one."""
+    """Which of two values of a metric is better."""
 
     LOWER = "lower"
     HIGHER = "higher"
@@ -18,7 +18,7 @@ class Better(StrEnum):
 
 @dataclass(frozen=True)
 class JobMetric:
-    """The metric by which a job's runs are judged; without `better`, the words of its name decide."""
+    """The metric by which a job's runs are judged. Without `better`, the words in its name decide."""
 
     name: str
     better: Better | None = None
@@ -31,7 +31,8 @@ _LOWER: Final = frozenset((
     "ece", "fid", "kid", "fvd", "lpips", "bpb", "bpc", "bpd", "bits", "fpr", "fnr", "false", "time", "duration",
     "latency", "seconds", "ms", "memory",
 ))  # fmt: skip
-# A name without a known word is better higher: these are for names that hold one of the others too (`wer_confidence`).
+# Metrics without a known word are better higher. These words are for names that also have one of the others
+# (`wer_confidence`).
 _HIGHER: Final = frozenset((
     "accuracy", "acc", "confidence", "certainty", "power", "f1", "auc", "auroc", "bleu", "rouge", "map", "ap",
     "miou", "iou", "dice", "precision", "recall", "score", "reward", "likelihood", "psnr", "ssim", "r2",
@@ -39,14 +40,14 @@ _HIGHER: Final = frozenset((
 ))  # fmt: skip
 _NEGATED: Final = ("neg", "negative")
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])[0-9]*|[A-Z]?[a-z]+[0-9]*|[0-9]+")
-_JOINED: Final = re.compile(r".+(loss|error|perplexity|entropy)")  # valloss, logloss
+_JOINED: Final = re.compile(r".+(loss|error|perplexity|entropy)")  # such as valloss, logloss
 
 
 def better_of(metric: str, of_job: JobMetric | None = None) -> Better:
-    """Return which way a metric is better: as the job says of this very name, else by the name's words.
+    """Return which direction is better for a metric: as the job says for this name, else by the words in the name.
 
-    Words are parted by `_`, `-`, `.`, `/` and a change of case, and the last one that is known decides; what follows
-    `per` is a unit, and `neg` or `negative` in front turns the meaning round. Without a known word, higher is better.
+    Words are separated by `_`, `-`, `.`, `/` and changes of case, and the last known word decides. A word after `per`
+    is a unit, and `neg` or `negative` before a word reverses its meaning. Without a known word, higher is better.
     """
     if of_job is not None and of_job.better is not None and of_job.name == metric:
         return of_job.better
@@ -70,7 +71,10 @@ def _meaning(word: str) -> Better | None:
 
 
 def kept_by(name: str, better: str) -> JobMetric | None:
-    """Return the metric whose best checkpoint is kept, from the words that a task or a rank is told; None for none."""
+    """Return the metric by which the best checkpoint is kept, from its name and direction.
+
+    None if the name is empty.
+    """
     if not name:
         return None
     return JobMetric(name, Better(better) if better in tuple(Better) else None)

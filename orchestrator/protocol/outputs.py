@@ -1,8 +1,8 @@
-"""Which files that a program has written are its run's outputs, and what they are called at home. Python 3.9, pure.
+"""Decides which files of a program are its run's outputs, and their names when they are copied back. Python 3.9, pure.
 
-Patterns are those of .gitignore: without a slash they match a name in any folder, with one a path from the top;
-a slash at the end matches folders only, `**` any folders, and of several patterns that match the last one counts,
-`!` in front lifts what an earlier one has left out. A folder that is left out is not looked into.
+Patterns are those of .gitignore. A pattern without a slash matches a name in any folder, and a pattern with a slash
+matches a path from the top. A slash at the end matches only folders, and `**` any folders. The last matching pattern
+counts, and `!` at its start includes a file again. An excluded folder is not searched.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 MAX_SIZE = 10 << 30
-# Before a job's own `exclude`: what is made anew by whoever needs it. Data sets are downloaded to `/data/`.
+# Excluded before a job's own `exclude`, because tools create these again. Data sets are downloaded to `/data/`.
 LEFT_OUT = (
     ".git/", "__pycache__/", "*.pyc", ".cache/", ".mypy_cache/", ".pytest_cache/", ".ruff_cache/", ".hypothesis/",
     ".ipynb_checkpoints/", ".venv/", "venv/", "node_modules/", "/data/",
 )  # fmt: skip
-CODE, OUTPUTS, CHECKPOINTS = "code", "outputs", "checkpoints"  # the folders in which outputs are looked for
+CODE, OUTPUTS, CHECKPOINTS = "code", "outputs", "checkpoints"  # the folders that are searched for outputs
 # A script's `..` is the run's folder, and `../..` is the folder that holds the run's folder. A container sees other
-# # folders at both places. The points of a sweep share one working folder, and therefore one `..`.
+# folders at both places. The points of a sweep share one working folder, and therefore one `..`.
 BESIDE, ABOVE, IN_CONTAINER, ABOVE_IN_CONTAINER, BESIDE_ALL = (
     "beside", "above", "beside_in_container", "above_in_container", "beside_all_points"
 )  # fmt: skip
@@ -29,15 +29,15 @@ _FOLDERS_HERE = {
     BESIDE_ALL: "beside/", ABOVE: "above/", ABOVE_IN_CONTAINER: "above/",
 }  # fmt: skip
 ROOTS = frozenset(_FOLDERS_HERE)
-ASIDE = "renamed"  # of files whose own name is taken at home
-# Compiled when they are first used: every command waits for this module.
+ASIDE = "renamed"  # folder of files whose own name is taken
+# Compiled at the first use, because every command loads this module.
 _RESERVED = rf"(node_\d+|{ASIDE})(/|$)"
 _CHECKPOINT = r"(?s:checkpoint[-_.=]?\d.*|.*\.ckpt|epoch[-_=]?\d.*|(global[-_]?)?step[-_=]?\d.*)"
 
 
 @dataclass(frozen=True)
 class OutputRules:
-    """What a job says of its outputs: which files of the working folder, and how many bytes come home unasked."""
+    """A job's rules for outputs: the files of the working folder, and how many bytes are copied back by default."""
 
     include: tuple[str, ...] = ()  # empty: all
     exclude: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class OutputRules:
 
     @staticmethod
     def from_json(data: Any) -> OutputRules:
-        """Return the rules that `to_json` gave, or a job's document has; what is damaged counts as not said."""
+        """Return the rules that `to_json` or a job's document wrote. Damaged fields get their defaults."""
         if not isinstance(data, Mapping):
             return OutputRules()
         size = data.get("max_size")
@@ -63,7 +63,7 @@ def _patterns(value: Any) -> tuple[str, ...]:
 
 
 class Entry(NamedTuple):
-    """One file as it was found: in which of the folders, its path there, and what tells that it has changed."""
+    """A file: its folder, its path there, and what shows whether it has changed."""
 
     root: str
     path: str
@@ -82,7 +82,7 @@ class _Pattern(NamedTuple):
 
 
 def problem_of(pattern: str) -> str | None:
-    """Return what is wrong with a pattern, in words; None where it can be used."""
+    """Return what is wrong with a pattern, or None if it is valid."""
     if not pattern.strip("!/ "):
         return "names nothing"
     try:
@@ -110,7 +110,7 @@ def _compiled(pattern: str) -> _Pattern:
 
 
 def _name(part: str) -> str:
-    """Return the regular expression of a pattern within one name."""
+    """Return the regular expression for a pattern within one name."""
     text, at = "", 0
     while at < len(part):
         char, at = part[at], at + 1
@@ -136,18 +136,18 @@ def _escaped(inside: str) -> str:
 
 
 class Matcher:
-    """Tells of each path of a folder whether it is an output; with `built_in`, what is usually none is left out."""
+    """Tells whether paths of a folder are outputs. With `built_in`, LEFT_OUT is excluded too."""
 
     def __init__(self, rules: OutputRules, *, built_in: bool = True) -> None:
         self.include = [_compiled(each) for each in rules.include]
         self.exclude = [_compiled(each) for each in (*(LEFT_OUT if built_in else ()), *rules.exclude)]
 
     def enters(self, folder: str) -> bool:
-        """Tell whether there may be outputs in a folder, all above which were entered."""
+        """Tell whether a folder may contain outputs. All folders above it must have been entered."""
         return not _last(self.exclude, folder, is_folder=True)
 
     def takes(self, path: str) -> bool:
-        """Tell whether a file, all folders above which were entered, is an output."""
+        """Tell whether a file is an output. All folders above it must have been entered."""
         if _last(self.exclude, path, is_folder=False):
             return False
         if not self.include:
@@ -158,18 +158,18 @@ class Matcher:
 
 
 def _last(patterns: Sequence[_Pattern], path: str, *, is_folder: bool) -> bool:
-    """Tell whether the last of the patterns that match the path takes it; False where none does."""
+    """Tell whether the last matching pattern includes the path; False if none matches."""
     for each in reversed(patterns):
         if (is_folder or not each.only_folders) and each.regex.fullmatch(path):
             return not each.lifts
     return False
 
 
-# -- at home
+# -- names of copied files
 
 
 def home_names(entries: Iterable[Entry], node: int = 0) -> dict[str, Entry]:
-    """Return each file by its path in the run's folder of outputs here; each node but node 0 has a folder of its own.
+    """Return each file by its path in the run's local outputs folder; nodes other than 0 have a folder of their own.
 
     A file of $ORCH_OUTPUT_DIR keeps its path. Another file with the same path goes to a folder of renamed files.
     """
@@ -192,12 +192,12 @@ def _above(path: str) -> list[str]:
 
 
 def leads_out(name: str) -> bool:
-    """Tell whether a path that another machine names is no plain path below a folder here."""
+    """Tell whether a path from another machine is not a plain path below a folder here."""
     return "\0" in name or any(part in ("", ".", "..") for part in name.split("/"))
 
 
 def chosen(files: Mapping[str, Entry], max_size: int) -> set[str]:
-    """Return which files come home where not all of them may: the newest checkpoint, then the smallest first."""
+    """Return the files to copy back if not all fit: the newest checkpoint first, then the smallest files."""
     if sum(entry.size for entry in files.values()) <= max_size:
         return set(files)
     newest: dict[str, int] = {}
@@ -216,7 +216,7 @@ def chosen(files: Mapping[str, Entry], max_size: int) -> set[str]:
 
 
 def checkpoint_of(path: str) -> str | None:
-    """Return the file or folder of a checkpoint that a path is in, by its name; None where none has such a name."""
+    """Return the checkpoint file or folder that contains a path, judged by names, or None."""
     for above in (*_above(path), path):
         if re.fullmatch(_CHECKPOINT, above.rpartition("/")[2]):
             return above

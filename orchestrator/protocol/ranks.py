@@ -1,4 +1,4 @@
-"""The ranks of a run: which node has which, the argv and variables of one, its exit codes. Python 3.9, pure."""
+"""The ranks of a run: how nodes share them, the argv and variables of each, and its exit codes. Python 3.9, pure."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from orchestrator.protocol.layout import (
 from orchestrator.protocol.places.devices import GIVEN, ORDER, VISIBLE, words_of
 from orchestrator.protocol.task import NodeTask, Program, copies_checkpoints
 
-EXIT_NO_RETRY = 93  # a rank's way to say: starting me again will not help
-EXIT_REQUEUE = 95  # stopped at a step boundary with a checkpoint; start me again from there
+EXIT_NO_RETRY = 93  # a rank exits with it if another start will not help
+EXIT_REQUEUE = 95  # stopped at a step boundary with a checkpoint, from which the run can start again
 
-# What a job, a profile's set-up lines or a node's own shell may set otherwise. 3: the process ends after an error of
-# NCCL without aborting the communicators first, which may hang, and would come before the flight recorder's dump.
+# A job, a profile's set-up lines or a node's own shell may override these. 3: after an NCCL error the process ends
+# without aborting the communicators first, which may hang and would come before the flight recorder's dump.
 DEFAULTS = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3", **ORDER}
 
-# torchrun's names; whatever the shell holds of them belongs to another launcher.
+# torchrun's names. Values from the shell belong to another launcher.
 RANK_VARIABLES = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
     "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT",
     "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS",
     "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_USE_AGENT_STORE",
     "TORCHELASTIC_SIGNALS_TO_HANDLE",
-    "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE",  # another run's folder, in a shell of its rank
+    # in a shell of another run's rank, they point to that run's folder
+    "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE",
 )  # fmt: skip
 
 
@@ -46,7 +47,7 @@ class Binding:
 
 
 def bind(nproc_by_node: list[int]) -> list[Binding]:
-    """Return the binding of every node: its ranks follow those of the nodes before it, whatever each one's nproc."""
+    """Return the binding of every node. Its ranks follow those of the nodes before it, with any nproc for each."""
     world_size, nnodes = sum(nproc_by_node), len(nproc_by_node)
     bindings, offset = [], 0
     for node_rank, nproc in enumerate(nproc_by_node):
@@ -67,10 +68,10 @@ def rank_environment(
     resume_from: str = "",
     checksum: str = "",
 ) -> dict[str, str]:
-    """Return the variables of one rank: torchrun's own, name by name, and orch's.
+    """Return the variables of one rank: torchrun's, and orch's own.
 
-    resume_from: the path of the checkpoint that the attempt goes on from; there is none where it begins.
-    checksum: what all agents and ranks can verify checkpoints by; empty: sha256.
+    `resume_from` is the path of the checkpoint from which the attempt continues; empty if it starts afresh. `checksum`
+    is an algorithm that all agents and ranks can verify; empty means sha256.
     """
     rank = binding.rank_offset + local_rank
     folder = attempt_folder(node_folder(task.run_dir, task.node_rank), attempt)
@@ -115,7 +116,7 @@ def rank_environment(
 
 
 def _own_instance(task: NodeTask, local_rank: int) -> dict[str, str]:
-    """Return the rank's own instance of MIG: of several, CUDA shows a process the first alone."""
+    """Return the rank's own MIG instance, because CUDA shows a process only the first of several."""
     words = words_of(task.env.get(GIVEN, task.env.get(VISIBLE, "")))
     if local_rank < len(words) > 1 and task.nproc != 1 and all(word.startswith("MIG-") for word in words):
         return {VISIBLE: words[local_rank]}
@@ -129,7 +130,7 @@ def _keep_best(task: NodeTask) -> dict[str, str]:
 
 
 def rank_argv(task: NodeTask, local_rank: int) -> list[str]:
-    """Return the argv by which an exec'd rank starts; a forked one runs the same program in the same way."""
+    """Return the argv of an exec'd rank. A forked rank runs the same program in the same way."""
     program, args = task.program, rank_args(task.program, local_rank)
     if program.kind == "module":
         return [task.python, "-m", program.target, *args]

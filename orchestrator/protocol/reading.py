@@ -74,7 +74,7 @@ def open_in_own_folder(path: _Path, flags: int, mode: int = 0o600) -> int:
     try:
         descriptor = os.open(path, flags | _OPEN | os.O_NOFOLLOW, mode)
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link or a socket
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # it is a link or a socket
             _check_regular(os.lstat(path).st_mode, path)
         raise
     try:
@@ -138,7 +138,7 @@ def _contents(descriptor: int, most: int) -> bytes:
     try:
         size = os.fstat(descriptor).st_size
         data = os.read(descriptor, size + 1) if size <= most else b""
-        # It has grown meanwhile, or a call returned a part of it: the kernel returns less than 2 GiB at a time.
+        # The file has grown, or a read returned only a part: the kernel returns less than 2 GiB at a time.
         while 0 < len(data) != size and len(data) <= most and (more := os.read(descriptor, most + 1 - len(data))):
             data += more
     finally:
@@ -162,7 +162,7 @@ def read_json(path: _Path, most: int, below: _Path | None = None) -> Any:
 
 
 def _seen(path: str, top: str) -> int:
-    """Return a descriptor that only names the file at the path. No link after `top` is followed."""
+    """Return a descriptor that only names the file at the path. No link below `top` is followed."""
     if top == "." and not path.startswith("/"):
         path = f"./{path}"  # pathlib leaves out the dot
     names = [each for each in path[len(top) :].split("/") if each] if path.startswith(f"{top}/") else []

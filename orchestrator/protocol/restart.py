@@ -1,8 +1,8 @@
-"""The restart policy: which ends are followed by another start, by whom, how often, and when it has no point. Pure.
+"""The restart policy: which ends are followed by another start, by whom, how often, and when no more. Pure.
 
-Three start ranks again: the leader the gang's next attempt, where all nodes are still there; the supervisor the agents
-over SSH, after a lost node or a preemption; Slurm the job, by a requeue. They draw on the same budgets of the job,
-`retry`, by the cause of the end, and all stop where checkpoints stop coming.
+Three parties start ranks again. The leader starts the gang's next attempt if all nodes are still there. The supervisor
+starts the agents over SSH after a lost node or a preemption. Slurm requeues the job. All use the job's budgets
+(`retry`), by the cause of the end, and all stop when no new checkpoints are written.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.str_enum import StrEnum
 
 Event = Mapping[str, Any]
-Budgets = Mapping[str, Optional[int]]  # by cause; None: as often as it takes
+Budgets = Mapping[str, Optional[int]]  # by cause; None: unlimited
 
 WITHOUT_PROGRESS = 3
-"""So many attempts, or starts, in a row without a new checkpoint are the last."""
+"""After this many attempts or starts in a row without a new checkpoint there are no more."""
 AT_TIME_LIMIT = 1
-"""As many of those that end at the time limit: the next one would have no more time."""
+"""The same for starts that end at the time limit, because the next would have no more time."""
 
 
 class Progress(NamedTuple):
-    """How far a run has come: its newest checkpoint's step; without one, its heartbeats' and when it last wrote a file.
+    """How far a run has come: the newest checkpoint's step or, without one, the heartbeats' step and the last write.
 
-    The later of two is the greater one: any checkpoint's step counts for more than the signs of a run without one.
+    A later state compares as greater. Any checkpoint's step counts for more than the signs of a run without
+    checkpoints.
     """
 
     step: int = -1
@@ -34,56 +35,58 @@ class Progress(NamedTuple):
 
     @property
     def known_step(self) -> int | None:
-        """Return the step; None where there is none."""
+        """Return the checkpoint's step, or None if there is none."""
         return None if self.step < 0 else self.step
 
     def to_event(self) -> dict[str, Any]:
-        """Return the fields by which an event tells it."""
+        """Return the fields that describe the progress in an event."""
         signs = {} if self.step >= 0 else {"beat": self.beat if self.beat >= 0 else None, "saved": self.saved or None}
         return {"step": self.known_step, **{name: value for name, value in signs.items() if value is not None}}
 
 
 def progress_of(event: Event) -> Progress:
-    """Return what an event tells of it."""
+    """Return the progress that an event describes."""
     step, beat = (each if type(each := event.get(name)) is int else -1 for name in ("step", "beat"))
     saved = event.get("saved")
     return Progress(step, beat, saved if isinstance(saved, float) else 0.0)
 
 
 class Restarter(StrEnum):
-    """Who would start the ranks again."""
+    """The party that would start the ranks again."""
 
     LEADER = "leader"
-    """The gang's leader: another attempt by the same agents."""
+    """The gang's leader, by another attempt of the same agents."""
     SUPERVISOR = "supervisor"
-    """The controlling side: other agents, after these could not go on."""
+    """The supervisor, by new agents after the old ones could not continue."""
     SLURM = "slurm"
-    """The job's own batch script: a requeue."""
+    """The job's own batch script, by a requeue."""
 
 
 MENDS: Mapping[Restarter, Sequence[str]] = {
     Restarter.LEADER: ("user_error", "infra"),
     Restarter.SUPERVISOR: ("infra", "preempted"),  # a time limit is meant to end a run
-    Restarter.SLURM: ("infra", "preempted", "timeout"),  # the partition's limit, which the job outlives by a requeue
+    # the partition's limit, after which a requeue can continue the job
+    Restarter.SLURM: ("infra", "preempted", "timeout"),
 }
-"""The causes of an end that another start by each of them may mend."""
+"""For each party, the causes that another start by it may cure."""
 
 
 class Refusal(StrEnum):
-    """Why there is no further start."""
+    """The reason against another start."""
 
     NOT_MENDED = "not_mended"
     """Another start would end in the same way."""
     BUDGET_SPENT = "budget_spent"
     """The job's `retry` allows no more for this cause."""
     NO_PROGRESS = "no_progress"
-    """The last ones have brought no new checkpoint."""
+    """The last starts have brought no new checkpoint."""
 
 
 def refusal(by: Restarter, cause: str, retry: Budgets, used: int, stalled: int = 0) -> Refusal | None:
-    """Return why an end with this cause is not followed by another start; None where it is.
+    """Return why an end with this cause is not followed by another start, or None if it is.
 
-    used: how often the run was started again for this cause; stalled: how many starts in a row brought no checkpoint.
+    `used` is how often the run was started again for this cause. `stalled` is how many starts in a row brought no
+    checkpoint.
     """
     if cause not in MENDS[by]:
         return Refusal.NOT_MENDED
@@ -95,14 +98,14 @@ def refusal(by: Restarter, cause: str, retry: Budgets, used: int, stalled: int =
 
 
 def times_used(events: Iterable[Event], cause: str) -> int:
-    """Return how often the run was started again for this cause, whoever did it."""
+    """Return how often the run was started again for this cause, by any party."""
     return sum(
         event.get("kind") in (EventKind.RELAUNCH, EventKind.RESTART) and event.get("cause") == cause for event in events
     )
 
 
 def budget_left(retry: Budgets, events: Iterable[Event]) -> dict[str, int | None]:
-    """Return the budgets that the next leader gets: what was used before is gone."""
+    """Return the remaining budgets for the next leader."""
     events = list(events)
     return {
         cause: None if budget is None else max(0, budget - times_used(events, cause)) for cause, budget in retry.items()
@@ -110,9 +113,9 @@ def budget_left(retry: Budgets, events: Iterable[Event]) -> dict[str, int | None
 
 
 def stalled(begun_at: Sequence[Progress], now: Progress) -> int:
-    """Return how many of the starts that began there, the last ones in a row, ended without a newer checkpoint.
+    """Return how many of the last starts in a row ended without a newer checkpoint.
 
-    Each ended where the next one began, and the last at `now`.
+    Each start ended with the progress at which the next began, and the last ended at `now`.
     """
     count = 0
     for begun, ended in zip(reversed(begun_at), [now, *reversed(begun_at)]):
@@ -123,5 +126,5 @@ def stalled(begun_at: Sequence[Progress], now: Progress) -> int:
 
 
 def progress_of_starts(events: Iterable[Event]) -> list[Progress]:
-    """Return what had been saved when the run's agents were started again, in order."""
+    """Return the progress at each relaunch of the run's agents, in order."""
     return [progress_of(event) for event in events if event.get("kind") == EventKind.RELAUNCH]

@@ -1,7 +1,7 @@
-"""How busy a node is: one Sample is a line of nodes/N/samples.jsonl. Python 3.9, pure.
+"""The use of a node: a Sample is one line of nodes/N/samples.jsonl. Python 3.9, pure.
 
-Rates are means over the sample's seconds, what is a level (memory, temperature) is its highest value, and a count
-(steps, errors) its last one; None stands for what the machine does not tell.
+Rates are means over the sample's seconds. Levels (memory, temperature) are maxima, and counts (steps, errors) are the
+last values. None means that the machine does not report the value.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Callable, TypeVar
 
-MOST_CHARS = 80  # of a text
+MOST_CHARS = 80  # characters of a text
 MOST_NUMBER = 1e18
 FINE_SECONDS, MIDDLE_SECONDS, COARSE_SECONDS = 2.0, 10.0, 60.0
 FINE_UNTIL, MIDDLE_UNTIL = 300.0, 3600.0
 
 
 def seconds_per_line(age: float) -> float:
-    """Return how many seconds one line covers, `age` seconds after the first: short runs are seen closely."""
+    """Return how many seconds one line covers, `age` seconds after the first line; short runs get fine lines."""
     return FINE_SECONDS if age < FINE_UNTIL else MIDDLE_SECONDS if age < MIDDLE_UNTIL else COARSE_SECONDS
 
 
 def lasting(seconds: float) -> str:
-    """Return how long something has lasted, as sentences say it: `45 s`, `20 min`, `3 h`."""
+    """Return a duration for use in a sentence: `45 s`, `20 min`, `3 h`."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
@@ -31,22 +31,22 @@ def lasting(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class RankSample:
-    """One rank: the process that runs it, and all below."""
+    """The use by one rank: its process and all descendants."""
 
     rank: int = 0
     cpu: float = 0.0  # cores
-    memory: float = 0.0  # bytes in memory that are no file's
-    read: float = 0.0  # bytes a second from disks
+    memory: float = 0.0  # bytes of memory without the page cache
+    read: float = 0.0  # bytes per second from disks
     written: float = 0.0
-    phase: str = ""  # of its last heartbeat
+    phase: str = ""  # from its last heartbeat
     step: int = -1
-    waited: float | None = None  # the share of the time in which it waited for its data
-    step_seconds: float | None = None  # that a step took, of those that its heartbeats have told of since the last look
+    waited: float | None = None  # share of the time in which it waited for its data
+    step_seconds: float | None = None  # mean time of the steps in its heartbeats since the last sample
 
 
 @dataclass(frozen=True)
 class GpuSample:
-    """One GPU, as its driver tells."""
+    """The use of one GPU, as its driver reports it."""
 
     index: int = 0
     use: float | None = None  # percent of the time in which it computed
@@ -55,39 +55,39 @@ class GpuSample:
     power: float | None = None  # watts
     temperature: float | None = None  # degrees Celsius
     clock: float | None = None  # MHz
-    throttled: str = ""  # why its clock is held back, beside the limits that are set
-    ecc: int | None = None  # memory errors that could not be corrected
+    throttled: str = ""  # why its clock is reduced, other than configured limits
+    ecc: int | None = None  # uncorrectable memory errors
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One node over `seconds` that end at `time` by its wall clock."""
+    """The use of one node over `seconds` that end at `time`, a wall-clock time."""
 
     time: float = 0.0
     seconds: float = 0.0
-    start: int = 0  # of the run's agents
+    start: int = 0  # number of the start of the run's agents
     attempt: int = 0
-    cpu: float = 0.0  # cores that were busy, with whatever
+    cpu: float = 0.0  # busy cores, by any process
     cores: int = 0
-    memory: float = 0.0  # bytes that can't be had any more
+    memory: float = 0.0  # bytes in use that can't be freed
     memory_total: float = 0.0
-    read: float = 0.0  # bytes a second: of the disks
+    read: float = 0.0  # bytes per second from disks
     written: float = 0.0
-    received: float = 0.0  # of the network
+    received: float = 0.0  # bytes per second from the network
     sent: float = 0.0
-    joules: float | None = None  # that its GPUs have taken since this start of the agent
+    joules: float | None = None  # energy of its GPUs since this start of the agent
     ranks: tuple[RankSample, ...] = ()
     gpus: tuple[GpuSample, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the sample as JSON types, without what it says nothing of."""
+        """Return the sample as JSON types, without unknown values."""
         parts = {name: [_to_json(each) for each in getattr(self, name)] for name in ("ranks", "gpus")}
         whole = _to_json(dataclasses.replace(self, ranks=(), gpus=()))
         return {**whole, "time": round(self.time, 3), **{name: found for name, found in parts.items() if found}}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Sample:
-        """Return what `to_json` gave; a field that can't be what was written counts as not said."""
+        """Return the sample that `to_json` wrote. Damaged fields count as unknown."""
         ranks = tuple(RankSample(**_known(RankSample, each)) for each in _mappings(data.get("ranks")))
         gpus = tuple(GpuSample(**_known(GpuSample, each)) for each in _mappings(data.get("gpus")))
         return Sample(**_known(Sample, data), ranks=ranks, gpus=gpus)
@@ -109,11 +109,11 @@ def _mappings(value: Any) -> list[Mapping[str, Any]]:
 
 
 def _known(kind: Any, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the numbers and texts of `data` that are fields of this kind."""
+    """Return the numbers and texts in `data` that are valid fields of this class."""
     found: dict[str, Any] = {}
     for field in dataclasses.fields(kind):
         value, default = data.get(field.name), field.default
-        if default == ():  # its parts are read by themselves
+        if default == ():  # parts are read separately
             continue
         if isinstance(default, str):
             if isinstance(value, str):
@@ -126,13 +126,13 @@ def _known(kind: Any, data: Mapping[str, Any]) -> dict[str, Any]:
 _WHOLE = ("int", "int | None")
 _NAMES = ("rank", "index")
 
-# -- thinning
+# -- merging
 
 Part = TypeVar("Part", RankSample, GpuSample)
 
 
 def merged(samples: Sequence[Sample]) -> Sample:
-    """Return samples that follow one another as one: no CPU time, no byte and no step is lost by that."""
+    """Merge consecutive samples into one, without losing CPU time, bytes or steps."""
     last, seconds = samples[-1], sum(each.seconds for each in samples)
     if len(samples) == 1:
         return last
@@ -187,7 +187,7 @@ def _merged_gpu(parts: list[tuple[GpuSample, float]], _: float) -> GpuSample:
 
 
 def _mean(values: list[tuple[float | None, float]], seconds: float | None = None) -> float | None:
-    """Return the mean by weight, over `seconds` where given; None where there is no value."""
+    """Return the weighted mean, over `seconds` if given, or None if there are no values."""
     known = [(value, weight) for value, weight in values if value is not None]
     whole = sum(weight for _, weight in known) if seconds is None else seconds
     if not known:

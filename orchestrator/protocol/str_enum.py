@@ -1,4 +1,4 @@
-"""enum.StrEnum, which Python 3.9 lacks: a member is its text, in comparisons, in JSON and in sentences."""
+"""enum.StrEnum for Python 3.9: a member equals its text, in comparisons, in JSON and in messages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 
 class StrEnum(str, enum.Enum):
-    """The base of a set of named states."""
+    """Base class for enums whose members are texts."""
 
     def __str__(self) -> str:
         """Return the member's text."""

@@ -1,4 +1,4 @@
-"""What one agent is told: NodeTask and its parts. Standard library, Python 3.9 syntax, pure."""
+"""NodeTask and its parts: everything that is sent to one agent. Standard library, Python 3.9 syntax, pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WIRE_VERSION = 2
 
 @dataclass(frozen=True)
 class Program:
-    """What every rank runs; `kind` is module, script or command."""
+    """The program of every rank; `kind` is module, script or command."""
 
     kind: str
     target: str
@@ -25,7 +25,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Input:
-    """A file that is on the node before its ranks start."""
+    """A file that must be on the node before its ranks start."""
 
     name: str
     source: str
@@ -34,7 +34,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Mount:
-    """A folder of the node that its container sees."""
+    """A folder of the node that is mounted into the container."""
 
     source: str
     target: str
@@ -43,7 +43,7 @@ class Mount:
 
 @dataclass(frozen=True)
 class Container:
-    """What the launcher and its ranks run in; what only the node knows is added there."""
+    """The container of the launcher and its ranks. The node adds settings that only it knows."""
 
     runtime: str  # docker | podman | apptainer | pyxis
     image: str
@@ -62,17 +62,17 @@ class Debug:
     """The rank that waits for a debugger."""
 
     rank: int
-    user: int = -1  # the agent's own, from whom the rank takes a debugger; known on the node
+    user: int = -1  # the agent's uid, from which the rank accepts a debugger; filled in on the node
 
 
 @dataclass(frozen=True)
 class NodeTask:
-    """Everything one agent is told. The plan holds it without `credentials` and `secrets`."""
+    """Everything that is sent to one agent. The plan has it without `credentials` and `secrets`."""
 
     run_id: str
     node_rank: int
     nnodes: int
-    hosts: tuple[str, ...]  # what the plan calls the nodes; see task_json
+    hosts: tuple[str, ...]  # the nodes' names in the plan; see task_json
     nproc: int | None  # None: decided on the node
     run_dir: str
     code_dir: str
@@ -82,7 +82,7 @@ class NodeTask:
     python: str
     leader_addrs: tuple[str, ...]
     port_range: tuple[int, int]  # the first and the last port that the gang may use
-    attempt: int = 0  # the first one of this start
+    attempt: int = 0  # the first attempt of this start
     start: int = 0  # how many times the run's agents were started before
     env: dict[str, str] = field(default_factory=dict)
     container: Container | None = None
@@ -93,48 +93,48 @@ class NodeTask:
     inputs_dir: str = ""
     checkpoint_dir: str = ""
     checkpoint_keep: int = 3
-    checkpoint_best: str = ""  # the metric whose best checkpoint stays too; none: only the newest stay
+    checkpoint_best: str = ""  # the metric whose best checkpoint is kept too; empty: only the newest are kept
     checkpoint_better: str = ""  # lower | higher
     checkpoint_format: str = "auto"  # auto | orch | hf | lightning | dcp | deepspeed | files
     checkpoint_glob: str = ""  # which paths count; empty: all
-    second_copy: bool = False  # does node 1 keep a copy of each checkpoint?
-    environment: str = ""  # folder of the Python environment that the ranks run in; none: the interpreter as it is
+    second_copy: bool = False  # whether node 1 keeps a copy of each checkpoint
+    environment: str = ""  # folder of the ranks' Python environment; empty: the interpreter without an environment
     resume: str = "auto"
-    uses_gpus: bool = True  # do the ranks compute on GPUs where there are any?
-    gpus: int | None = None  # which the ranks of a node share; None: one each
-    all_gpus: bool = False  # and without a number: all that they may use
+    uses_gpus: bool = True  # whether the ranks compute on GPUs if there are any
+    gpus: int | None = None  # number that the ranks of a node share; None: one each
+    all_gpus: bool = False  # without a number: all that they may use
     retry: dict[str, int | None] = field(default_factory=dict)
-    has_spares: bool = False  # is there a host to take the place of one whose GPU fails?
+    has_spares: bool = False  # whether there is a host to replace one whose GPU fails
     time_limit: int | None = None
     hang: dict[str, Any] = field(default_factory=dict)  # action, train, medians, other
-    idle: dict[str, Any] = field(default_factory=dict)  # gpu, cpu (percent), after, do; empty: nothing is done about it
-    sampling: bool = True  # does the agent look how busy the node is?
+    idle: dict[str, Any] = field(default_factory=dict)  # gpu, cpu (percent), after, do; empty: idleness is ignored
+    sampling: bool = True  # whether the agent measures the use of the node
     join_timeout: float = 300.0
     link_timeout: float = 10.0  # seconds of silence after which a node counts as lost
     grace: float = 30.0
     log_limit: int = 1 << 30
     debug: Debug | None = None
-    credentials: str = ""  # of this start: certificate and private key (PEM); none where there is one node
+    credentials: str = ""  # of this start: certificate and private key (PEM); empty for a single node
     secrets: dict[str, str] = field(default_factory=dict)
     version: int = WIRE_VERSION
 
     @property
     def host(self) -> str:
-        """Return what the plan calls this node."""
+        """Return this node's name in the plan."""
         return self.hosts[self.node_rank] if len(self.hosts) == self.nnodes else self.hosts[-1]
 
     @property
     def only_loopback(self) -> bool:
-        """Return whether the whole gang is on this machine, so that nothing needs to listen to the network."""
+        """Return whether the whole gang is on this machine, so that nothing needs to listen on the network."""
         return bool(self.leader_addrs) and all(addr.startswith("127.") for addr in self.leader_addrs)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the task as JSON types, the hosts folded."""
+        """Return the task as JSON types, with the hosts folded."""
         return {**dataclasses.asdict(dataclasses.replace(self, hosts=())), "hosts": _folded(self.hosts)}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> NodeTask:
-        """Return the task that `to_json` gave; ValueError when another version of orch wrote it."""
+        """Return the task that `to_json` wrote. Raises ValueError if its format is unknown to this version of orch."""
         if data.get("version") != WIRE_VERSION:
             raise ValueError(f"this task has format {data.get('version')}, this agent reads {WIRE_VERSION}")
         values = {**data, "program": Program(**{**data["program"], "args": tuple(data["program"]["args"])})}
@@ -152,17 +152,20 @@ class NodeTask:
 
 
 def task_json(task: NodeTask) -> bytes:
-    """Return the task as its node is sent it.
+    """Return the task as it is sent to its node.
 
-    Of the nodes' names only node 0, which leads, has all. The others have its and their own: else what a run sends
-    would grow with the square of its nodes.
+    Only node 0, which leads, gets the names of all nodes. Other nodes get node 0's name and their own, because the
+    total size would otherwise grow with the square of the nodes.
     """
     told = task if task.node_rank == 0 else dataclasses.replace(task, hosts=(task.hosts[0], task.host))
     return json.dumps(told.to_json()).encode()
 
 
 def in_common(tasks: Sequence[NodeTask]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return, as JSON types, what all tasks have in common, and of each what is its own: together linear in nodes."""
+    """Return (values that all tasks share, other values of each task) as JSON types.
+
+    The size is linear in the nodes.
+    """
     first = tasks[0].to_json()
     own = [name for name in first if name != "hosts" and not _are_alike([getattr(task, name) for task in tasks])]
     shared = {name: value for name, value in first.items() if name not in own}
@@ -170,7 +173,7 @@ def in_common(tasks: Sequence[NodeTask]) -> tuple[dict[str, Any], list[dict[str,
 
 
 def apart(shared: Mapping[str, Any], own: Sequence[Mapping[str, Any]]) -> tuple[NodeTask, ...]:
-    """Return the tasks that `in_common` was given; ValueError when another version of orch wrote them."""
+    """Rebuild the tasks from the result of `in_common`. Raises ValueError if their format is unknown."""
     if not own:
         return ()
     hosts = NodeTask.from_json({**shared, **own[0]}).hosts
@@ -187,7 +190,7 @@ def _as_json(task: NodeTask, name: str) -> Any:
 
 
 def _folded(hosts: tuple[str, ...]) -> str | list[str]:
-    """Return the names as one list of hosts; each by itself where that would not be read as the same ones."""
+    """Return the names as one folded list, or unfolded if the folded list would be read differently."""
     text = fold(hosts)
     try:
         return text if expand(text) == list(hosts) else list(hosts)
@@ -214,5 +217,5 @@ def at_home(task: NodeTask, home: str) -> NodeTask:
 
 
 def copies_checkpoints(task: NodeTask) -> bool:
-    """Return whether there is to be a second copy of each checkpoint, and a node to keep it."""
+    """Return whether each checkpoint is copied to a second node, and there is such a node."""
     return task.second_copy and task.nnodes > 1

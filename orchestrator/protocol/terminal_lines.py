@@ -1,7 +1,7 @@
-"""What a program prints becomes the lines that a terminal would be left with: a progress bar is its last state. Pure.
+"""Turns a program's output into the lines that a terminal would show: only the last state of a progress bar. Pure.
 
-A carriage return lets the next text replace the line, a backspace its last characters; tqdm's nested bars go down
-a line and up again. What follows a return replaces all that stood there, so that a bar that shrinks leaves nothing.
+A carriage return lets the next text replace the line, and a backspace its last characters. tqdm's nested bars move a
+line down and up again. Text after a return replaces the whole line, so that nothing of a longer bar is left.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-MAX_LINE = 1 << 16  # a longer line is given in pieces
-MOST_HELD = 8  # bars above the cursor: more of them have scrolled away
+MAX_LINE = 1 << 16  # a longer line is returned in pieces
+MOST_HELD = 8  # bars above the cursor; further ones have scrolled away
 MOST_DIGITS = 6  # in a sequence that moves the cursor; a longer number is text
 _SEQUENCE = rf"\x1b\[[0-9]{{0,{MOST_DIGITS}}}[AK]"
 _MOVES = re.compile(_SEQUENCE)
@@ -23,7 +23,7 @@ _CONTROLS = re.compile(r"[\r\b\x1b]")
 @dataclass
 class _Row:
     text: str = ""
-    is_bar: bool = False  # its text was replaced, or may be
+    is_bar: bool = False  # whether its text was replaced, or may be
 
 
 def lines_of(text: str) -> list[str]:
@@ -33,19 +33,19 @@ def lines_of(text: str) -> list[str]:
 
 
 class TerminalLines:
-    """Takes text as it comes, and gives lines once nothing can change them any more.
+    """Takes text in pieces, and returns lines that can't change any more.
 
-    A bar that has ended its line may still be gone up to; it is given when a line of another kind follows.
+    A finished bar may still be updated. It is returned when a line of another kind follows.
     """
 
     def __init__(self) -> None:
-        self._rows = [_Row()]  # those that may change; the last one has no end yet
-        self._at = 0  # the row that is written to
-        self._keep: int | None = None  # so much of it stays when text comes; None: all
+        self._rows = [_Row()]  # lines that may still change; the last has no end yet
+        self._at = 0  # index of the row that is being written
+        self._keep: int | None = None  # characters of it that stay when text comes; None: all
         self._pending = ""  # the beginning of a sequence
 
     def feed(self, text: str) -> list[str]:
-        """Return the lines that are finished by this text, without their ends."""
+        """Return the lines that are finished by this text, without line ends."""
         text = self._pending + text
         begun = _UNFINISHED.search(text, max(0, len(text) - _LONGEST_UNFINISHED))
         self._pending = begun[0] if begun else ""
@@ -64,7 +64,7 @@ class TerminalLines:
         return lines
 
     def end(self) -> list[str]:
-        """Return what is still on the screen, as nothing follows."""
+        """Return the remaining lines, because no more text follows."""
         lines: list[str] = []
         if self._pending:
             self._write(self._pending, lines)
@@ -76,7 +76,7 @@ class TerminalLines:
 
     @property
     def open_line(self) -> str:
-        """Return the line that is being written now, or else the last bar that may still change; "" for none."""
+        """Return the line that is being written, or else the last bar that may change; "" if there is none."""
         written = [self._rows[self._at], *reversed(self._rows)]
         return next((row.text.rstrip() for row in written if row.text.strip()), "")
 
@@ -99,7 +99,7 @@ class TerminalLines:
     def _write(self, text: str, lines: list[str]) -> None:
         row = self._rows[self._at]
         if text and self._keep is not None:
-            is_cleared = bool(row.text) and not row.text.strip()  # with spaces, for a line of another kind
+            is_cleared = bool(row.text) and not row.text.strip()  # cleared with spaces for a line of another kind
             row.text, row.is_bar = row.text[: self._keep], not is_cleared
             self._keep = None
         row.text += text
@@ -120,5 +120,5 @@ class TerminalLines:
 
 
 def _given(rows: list[_Row]) -> list[str]:
-    """Return the lines of rows that can't change any more: a bar that was taken away leaves none."""
+    """Return the lines of rows that can't change any more. A bar that was cleared leaves no line."""
     return [row.text.rstrip() if row.is_bar else row.text for row in rows if row.text.strip() or not row.is_bar]

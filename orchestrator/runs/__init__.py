@@ -1,1 +1,1 @@
-"""What is known of a run, from the files in its folder."""
+"""Data about a run, from the files in its folder."""

@@ -1,4 +1,4 @@
-"""What a queued run waits for: another run's end, or its turn among a sweep's points."""
+"""The reasons for which a queued run waits: another run's end, or its turn among a sweep's points."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from orchestrator.runs.store import RunDir
 from orchestrator.runs.sweeps import runs_named
 
 QUEUED: Final = "held.json"
-QUEUE: Final = "queue.json"  # of a run that waits for places: what it needs, and what the last look has shown
+QUEUE: Final = "queue.json"  # of a run that waits for places: its needs, and the result of the last look
 CANCELLED: Final = "it was cancelled before it was started"
 REMOVED: Final = "removed"
 
 
 @dataclass(frozen=True)
 class Wait:
-    """What a queued run waits for, as far as other runs go; `is_unsatisfiable` when that can't come any more."""
+    """The other runs for which a queued run waits. `is_unsatisfiable` if the wait can't succeed any more."""
 
     reason: str
     is_unsatisfiable: bool = False
@@ -39,23 +39,26 @@ def is_queued(run: RunDir) -> bool:
 
 
 def queue_place(run: RunDir) -> Mapping[str, Any] | None:
-    """Return what is recorded of a run that waits for places; None for one that doesn't, or where it is damaged."""
+    """Return the queue record of a run that waits for places.
+
+    None if it does not wait for any, or the record is damaged.
+    """
     try:
         return run.read(QUEUE)
-    except StoreError:  # the next look writes it anew
+    except StoreError:  # the next look writes it again
         return None
 
 
 def was_queued(run: RunDir) -> bool:
-    """Tell whether its submit has left its start to somebody else, who may have begun with it."""
+    """Tell whether the submit left the start to the supervisor, which may have begun with it."""
     return any(event["kind"] == EventKind.QUEUED for event in run.events())
 
 
-# -- whose time has come
+# -- runs that can start
 
 
 def why_it_waits(root: Path, run: RunDir, record: RunRecord) -> str:
-    """Return what a run that has not begun waits for, as far as orch knows; empty where that is nothing of ours."""
+    """Return the reason for which a run that has not begun waits, as far as orch knows it; empty if orch knows none."""
     if (wait := recent_wait_of(root, record.after)) is not None:
         return wait.reason
     sweep = sweep_of(run.run_id)
@@ -69,9 +72,9 @@ def why_it_waits(root: Path, run: RunDir, record: RunRecord) -> str:
 
 
 def recent_wait_of(root: Path, after: Dependency | None) -> Wait | None:
-    """Return what a run waits for, as it was at most a second ago: the points of a sweep wait for the same.
+    """Return the wait of a run as it was at most a second ago, because all points of a sweep wait for the same.
 
-    Where that is a sweep too, to look at all its runs for each of them would take the square.
+    If they wait for a sweep, reading all its runs for each point would take quadratic time.
     """
     return _wait_at(root, after, signature_of(f"{root}/live"), int(time.monotonic())) if after is not None else None
 
@@ -82,9 +85,9 @@ def _wait_at(root: Path, after: Dependency, _live: Signature | None, _second: in
 
 
 def wait_of(root: Path, after: Dependency | None) -> Wait | None:
-    """Return what a run waits for by its record's `after`; None where it waits for no other run, or no longer.
+    """Return the wait that a run's `after` describes, or None if the run need not wait any more.
 
-    A sweep has succeeded when all its runs have, and has failed with the first of them.
+    A sweep has succeeded when all its runs have, and has failed when one of them has.
     """
     if after is None:
         return None
@@ -101,7 +104,7 @@ def wait_of(root: Path, after: Dependency | None) -> Wait | None:
 
 
 def _end_of(run: RunDir) -> str:
-    """Return a run's outcome, or `removed`; empty while it has none."""
+    """Return a run's outcome, or `removed`; empty if it has none yet."""
     if (ending := run.ending()) is not None:
         return Outcome.SUCCEEDED if ending.verdict.is_stopped_early else ending.verdict.outcome
     return "" if run.path.exists() else REMOVED

@@ -1,4 +1,4 @@
-"""What a person would say who looks at a run's samples: who idles and why, who is slow, what runs out. Pure rules."""
+"""Detects notable facts in a run's samples: idle GPUs and why, slow ranks, exhausted resources. Pure rules."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from orchestrator.runs.files.samples import NodeSamples
 IDLE_PERCENT: Final = 5.0
 IDLE_SECONDS: Final = 300.0
 WAITING_SHARE: Final = 0.5
-LASTING_SECONDS: Final = 60.0  # of what is worth a word once it has lasted for so long
+LASTING_SECONDS: Final = 60.0  # how long a condition must last to be reported
 FULL_SHARE: Final = 0.95
-SLOW_TIMES: Final = 1.5  # the median of the others
+SLOW_TIMES: Final = 1.5  # times the median of the others
 PACE_SECONDS: Final = 120.0  # over which the time of a step is measured
-READS_MUCH: Final = 20e6  # bytes a second
+READS_MUCH: Final = 20e6  # bytes per second
 WORKS: Final = 0.8  # cores
-USUAL: Final = "power cap"  # what holds back a GPU that is as busy as it may be
-AT_WORK: Final = ("train", "eval", "output", "")  # phases of a heartbeat; none: the program sends no heartbeats
+USUAL: Final = "power cap"  # the reduction of a GPU that is as busy as it can be
+AT_WORK: Final = ("train", "eval", "output", "")  # phases of a heartbeat; "": the program sends no heartbeats
 MOST_LINES: Final = 5
 
 
 class FindingKind(StrEnum):
-    """What was found, the worst first."""
+    """The kinds of findings, the worst first."""
 
     MEMORY = "memory"
     ECC = "ecc"
@@ -40,12 +40,12 @@ class FindingKind(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that a person would say: of a rank, or of a node (`rank` is None)."""
+    """One finding about a rank, or about a node if `rank` is None."""
 
     kind: FindingKind
     node: int
     rank: int | None
-    seconds: float  # that it has lasted, as far as is known
+    seconds: float  # how long it has lasted, as far as known
     value: float  # in the unit of its kind: percent, times, errors, degrees
     why: str = ""
 
@@ -55,7 +55,7 @@ class Finding:
 
 
 def findings(nodes: Sequence[NodeSamples]) -> tuple[Finding, ...]:
-    """Return all that is worth a word in the samples that are given, of which the newest count; the worst first."""
+    """Return all findings in these samples, the worst first. The newest samples decide."""
     found = [each for node in nodes for each in _of_node(node)]
     scores = straggler_scores(nodes)
     by_rank = {rank.rank: node for node in nodes for rank in node.samples[-1].ranks}
@@ -115,7 +115,7 @@ def _of_rank(node: NodeSamples, rank: RankSample, gpu: int | None) -> Iterator[F
 
 
 def gpus_of_ranks(sample: Sample) -> dict[int, int]:
-    """Return which GPU each rank of a node has, by their order; nothing where they are not as many as the ranks."""
+    """Return each rank's GPU on a node, by their order; empty if their numbers differ."""
     if len(sample.gpus) != len(sample.ranks):
         return {}
     return {rank.rank: gpu.index for rank, gpu in zip(sample.ranks, sample.gpus, strict=True)}
@@ -140,7 +140,7 @@ def _why_idle(rank: RankSample) -> str:
 
 
 def _lasted(node: NodeSamples, test: Callable[[Sample], bool]) -> float:
-    """Return for how long all samples up to the newest have passed the test, within the newest attempt."""
+    """Return for how many seconds all samples up to the newest passed the test, within the newest attempt."""
     seconds, last = 0.0, node.samples[-1]
     for sample in reversed(node.samples):
         if (sample.start, sample.attempt) != (last.start, last.attempt) or not test(sample):
@@ -153,9 +153,9 @@ def _lasted(node: NodeSamples, test: Callable[[Sample], bool]) -> float:
 
 
 def straggler_scores(nodes: Iterable[NodeSamples]) -> dict[int, float]:
-    """Return of each rank how long its steps take, as a multiple of the median of the others; 1 is as fast as they.
+    """Return each rank's time per step as a multiple of the median of the others.
 
-    Ranks that exchange gradients after each step go at the pace of the slowest: then all have 1.
+    Ranks that exchange gradients after each step run at the pace of the slowest, so all of them have 1.
     """
     seconds = {rank: each for node in nodes for rank, each in step_seconds(node).items()}
     order, scores = sorted(seconds.values()), {}
@@ -166,14 +166,14 @@ def straggler_scores(nodes: Iterable[NodeSamples]) -> dict[int, float]:
 
 
 def _median_of_others(order: Sequence[float], own: float) -> float:
-    """Return the median of values in their order without one of them; 0 where there are no others."""
+    """Return the median of sorted values without one of them, or 0 if there are no others."""
     place, others = bisect_left(order, own), len(order) - 1
     below, above = (middle + (middle >= place) for middle in ((others - 1) // 2, others // 2))
     return (order[below] + order[above]) / 2 if others else 0.0
 
 
 def step_seconds(node: NodeSamples, within: float = PACE_SECONDS) -> dict[int, float]:
-    """Return how long a step has taken each rank of a node lately, where it trains and has made one."""
+    """Return the recent time per step of each rank of a node that trains and has made a step."""
     last = node.samples[-1]
     first: dict[int, tuple[int, float]] = {}
     after = 0.0
@@ -193,9 +193,9 @@ def step_seconds(node: NodeSamples, within: float = PACE_SECONDS) -> dict[int, f
 
 
 def in_words(found: Sequence[Finding], hosts: Mapping[int, str], most: int | None = MOST_LINES) -> list[str]:
-    """Return a line for each finding, the worst first, at most so many; ranks share one where the same is said of them.
+    """Return a line for each finding, the worst first, at most `most`. Ranks with the same finding share a line.
 
-    What has no room is counted.
+    Further findings are counted in a last line.
     """
     groups: dict[tuple[FindingKind, str], list[Finding]] = {}
     for each in found:

@@ -22,7 +22,7 @@ from orchestrator.runs.store import RunDir
 
 
 def redaction_of(*runs: RunDir) -> Redaction:
-    """Return the redaction of a document about these runs, with the secrets of all of them."""
+    """Return the redaction for a document about these runs, with the secrets of all of them."""
     plans = [_plan(run) for run in runs]
     names = {name for plan in plans for name in plan.secret_names}
     kept = [_texts(run, MASKED_SECRETS) for run in runs]
@@ -35,15 +35,18 @@ def redaction_of(*runs: RunDir) -> Redaction:
 
 
 def redaction_of_message(*runs: RunDir) -> Redaction:
-    """Return the redaction of a text for the user, or for a receiver that the user chose. It removes only secrets.
+    """Return the redaction for a text to the user, or to a receiver that the user chose. It removes only secrets.
 
-    The user's name and the home folder stay, because commands and paths in such a text have to work.
+    The user's name and the home folder are kept, because commands and paths in such a text have to work.
     """
     return replace(redaction_of(*runs), home="", user="")
 
 
 def unknown_secrets(*runs: RunDir) -> list[str]:
-    """Return the runs' secrets that can't be found in texts, since their values are neither here nor in a file."""
+    """Return the names of the runs' secrets that can't be masked.
+
+    Their values are neither in this shell nor in a file.
+    """
     asked = [(name, _texts(run, MASKED_SECRETS)) for run in runs for name in _plan(run).secret_names]
     return list(dict.fromkeys(name for name, kept in asked if not os.environ.get(name) and name not in kept))
 
@@ -56,7 +59,7 @@ def _plan(run: RunDir) -> PlanRecord:
 
 
 def _texts(run: RunDir, name: str) -> dict[str, str]:
-    """Return a private file's texts by their names; empty if the file is missing or damaged."""
+    """Return the texts in a private file by name; empty if the file is missing or damaged."""
     try:
         found: Mapping[str, Any] = run.read(name) or {}
     except StoreError:

@@ -1,4 +1,4 @@
-"""Marks of runs of which something may still have to be told: an empty file of the run's name in a folder of ROOT."""
+"""Marks of runs about which something may have to be sent. A mark is an empty file with the run's name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MASKED_SECRETS: Final = "masked_secrets.json"  # in the run's folder: values to 
 
 
 def mark(root: Path, folder: str, run: RunDir) -> None:
-    """Have the supervisor watch this run; StoreError where it can't be marked."""
+    """Mark the run, so that the supervisor watches it. Raises StoreError if that fails."""
     try:
         (root / folder).mkdir(mode=0o700, exist_ok=True)
         (root / folder / run.run_id).touch()
@@ -25,7 +25,7 @@ def mark(root: Path, folder: str, run: RunDir) -> None:
 
 
 def marked(root: Path, folder: str) -> list[RunDir]:
-    """Return the runs that are marked, by name; a mark whose run was removed, or never recorded, is taken away."""
+    """Return the marked runs, sorted by name. Marks of runs that were removed or never recorded are deleted."""
     try:
         names = [entry.name for entry in os.scandir(root / folder)]
     except FileNotFoundError:
@@ -47,11 +47,11 @@ def unmark(root: Path, folder: str, run: RunDir) -> None:
 
 
 def keep_secrets(root: Path, run: RunDir, secrets: Mapping[str, str]) -> None:
-    """Keep a run's secrets until its last mark is removed, so that messages about it can be masked."""
+    """Store a run's secrets until its last mark is removed, so that messages about it can be masked."""
     if secrets and any((root / each / run.run_id).exists() for each in (NOTIFY, TRACK)):
         run.write(MASKED_SECRETS, dict(secrets), private=True)
 
 
 def is_any_to_tell(root: Path) -> bool:
-    """Tell whether a supervisor has anything to tell of any run."""
+    """Tell whether the supervisor has anything to send about any run."""
     return any(marked(root, folder) for folder in (NOTIFY, TRACK))

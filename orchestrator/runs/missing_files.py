@@ -21,7 +21,7 @@ LAST_LINES: Final = 5
 
 
 def with_missing_file(run: RunDir, verdict: Verdict) -> Verdict:
-    """Return the verdict. If its error names a file that is here and was not sent, the rule becomes its hint."""
+    """Return the verdict with a hint if its error names a file that is here and was not sent."""
     if verdict.outcome is not Outcome.FAILED or verdict.rank is None:
         return verdict
     error = verdict.error or {}
@@ -36,7 +36,7 @@ def with_missing_file(run: RunDir, verdict: Verdict) -> Verdict:
 
 
 def _why_not_there(run: RunDir, words: str) -> str:
-    from orchestrator.runs.files.ignore_rules import Rules  # noqa: PLC0415 (few runs miss a file)
+    from orchestrator.runs.files.ignore_rules import Rules  # noqa: PLC0415 (few runs lack a file)
 
     record, sent = run.record(), run.code_files()
     if not record.code_dir or not isinstance(code := record.job.get("code"), dict):
@@ -59,7 +59,7 @@ def _why_not_there(run: RunDir, words: str) -> str:
 
 
 def _paths(words: str, folders: list[str]) -> list[str]:
-    """Return the paths below the code folder that an error may mean; `folders` are the names of the code folder."""
+    """Return the paths below the code folder that an error may mean. `folders` are names of the code folder."""
     found = []
     for match in list(_PATH.finditer(words))[:MOST_LOOKED_AT]:
         text = next(filter(None, match.groups()))

@@ -19,7 +19,7 @@ _UP = re.compile(r"(['\"])((?:\./)?(?:\.\./)+[^'\"\n]+)\1")
 
 
 def with_nearby_file(verdict: Verdict, code_dir: str | None) -> Verdict:
-    """Return the verdict. If its error has a path with `..` that exists on this machine, a hint names the place."""
+    """Return the verdict with a hint if its error has a path with `..` that exists on this machine."""
     error = verdict.error or {}
     # A traceback names `download=True` also if another line failed.
     what = f"{error.get('type')}: {error.get('message')}" if error else "\n".join(verdict.tail[-LAST_LINES:])

@@ -14,7 +14,7 @@ LAST_LINES = 3
 
 
 def with_nearby_module(verdict: Verdict, code_dir: str | None) -> Verdict:
-    """Return the verdict. If a missing module is above the code folder, a hint says where."""
+    """Return the verdict with a hint if a missing module is in a folder above the code folder."""
     error = verdict.error or {}
     # `python -m pkg.train` writes no error file, but its last line names the module.
     words = "\n".join(verdict.tail[-LAST_LINES:]) if not error else str(error.get("message"))

@@ -1,7 +1,7 @@
-"""What a submit recorded of a run, with types: run.json as a RunRecord, and of plan.json what a look at a run needs.
+"""A submit's records of a run, with types: run.json as a RunRecord, and the parts of plan.json that readers need.
 
-A field that can't be what was written has been damaged: it counts as lost, and its default holds. That is decided here
-alone. The job and the profile stay documents, as their own packages wrote them; what is read of them has a name here.
+A field with an impossible value is damaged: it counts as lost and gets its default. Only this module decides that. The
+job and the profile stay documents; the fields of them that are read have names here.
 """
 
 from __future__ import annotations
@@ -31,53 +31,54 @@ class Submitter:
 
     @staticmethod
     def from_json(data: object) -> Submitter:
-        """Return what was recorded of it."""
+        """Return the recorded submitter."""
         return Submitter(**drop_invalid_fields(data, {"host": (str,), "pid": (int,), "started": (int,)}))
 
 
 @dataclass(frozen=True)
 class Dependency:
-    """The run or sweep that has to end before this one is started: well, or in any way."""
+    """The run or sweep that must end, or succeed, before this run is started."""
 
     run: str
     succeeds: bool
 
     def to_json(self) -> dict[str, str]:
-        """Return the dependency as run.json holds it."""
+        """Return the dependency in the form of run.json."""
         return {"run": self.run, "if": "ok" if self.succeeds else "any"}
 
     @staticmethod
     def from_json(data: object) -> Dependency | None:
-        """Return what `to_json` gave; None for a run that waits for no other."""
+        """Return the dependency that `to_json` wrote, or None if the run waits for no other."""
         if not isinstance(data, Mapping):
             return None
-        known = drop_invalid_fields(data, {"run": (str,), "if": (str,)})  # a lost name reads as that of a removed run
+        # a lost name is treated as that of a removed run
+        known = drop_invalid_fields(data, {"run": (str,), "if": (str,)})
         return Dependency(known.get("run") or UNKNOWN, known.get("if") == "ok")
 
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """A run's place in a sweep: its number, the value of each key, and how many points may go at a time."""
+    """A run's place in a sweep: its number, the value of each key, and how many points may run at a time."""
 
     sweep: str = ""
     index: int = 0
     values: Mapping[str, str] = field(default_factory=dict)
     parallel: int | None = None
-    is_trial: bool = False  # of a search, which gives it its values when it is started
+    is_trial: bool = False  # a trial of a search, which gives it its values when it is started
 
     @property
     def at_a_time(self) -> int:
-        """Return how many points orch itself may have going."""
+        """Return how many points orch itself may run at a time."""
         return self.parallel or 1
 
     def to_json(self) -> dict[str, Any]:
-        """Return the point as run.json holds it."""
+        """Return the point in the form of run.json."""
         kept = {"id": self.sweep, "index": self.index, "values": dict(self.values), "parallel": self.parallel}
         return {**kept, "is_trial": True} if self.is_trial else kept
 
     @staticmethod
     def from_json(data: object) -> SweepPoint | None:
-        """Return what `to_json` gave; None for a run that is no point."""
+        """Return the point that `to_json` wrote, or None if the run is not a point."""
         if not isinstance(data, Mapping):
             return None
         kinds = {"id": (str,), "index": (int,), "values": (dict,), "parallel": (int, _NONE), "is_trial": (bool,)}
@@ -90,22 +91,22 @@ class SweepPoint:
 
 @dataclass(frozen=True)
 class NotifyEntry:
-    """One of the job's `notify` entries: of which events it is told, and by what."""
+    """One of the job's `notify` entries: the events, and the receiver."""
 
     on: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     webhook: str = ""
-    webhook_env: str = ""  # the variable of the submitting shell that holds the address
-    apprise_env: str = ""  # the same of apprise's URLs
+    webhook_env: str = ""  # the variable of the submitting shell with the address
+    apprise_env: str = ""  # the same for apprise's URLs
 
     @property
     def variable(self) -> str:
-        """Return the variable of the submitting shell that says where it goes; "" where none does."""
+        """Return the variable of the submitting shell with the receiver, or ""."""
         return self.webhook_env or self.apprise_env
 
     @staticmethod
     def from_json(data: object) -> NotifyEntry:
-        """Return the entry; a damaged one is told of nothing."""
+        """Return the entry that `data` describes. A damaged entry gets no notifications."""
         if not isinstance(data, Mapping):
             return NotifyEntry()
         known = drop_invalid_fields(data, dict.fromkeys(("webhook", "webhook_env", "apprise_env"), (str,)))
@@ -118,7 +119,7 @@ def notify_entries(job: Mapping[str, Any]) -> tuple[NotifyEntry, ...]:
     return tuple(map(NotifyEntry.from_json, entries)) if isinstance(entries, list | tuple) else ()
 
 
-# The fields of run.json that are taken as they are.
+# The fields of run.json that need no conversion.
 _KINDS: Final[dict[str, tuple[type, ...]]] = {
     "name": (str,), "profile_name": (str,), "kind": (str,), "created": (int, float), "nnodes": (int,),
     "world_size": (int, _NONE), "grace": (int, float), "job": (dict,), "profile": (dict,), "job_file": (str, _NONE),
@@ -129,15 +130,15 @@ _KINDS: Final[dict[str, tuple[type, ...]]] = {
 
 @dataclass(frozen=True)
 class RunRecord:
-    """All that a submit recorded of a run in run.json."""
+    """Everything that a submit recorded about a run in run.json."""
 
     run_id: str
     name: str = UNKNOWN
     profile_name: str = UNKNOWN
-    kind: str = LOCAL  # of its backend; one that this version doesn't know is kept, and refused where it is looked up
+    kind: str = LOCAL  # the kind of its backend; an unknown kind is kept, and refused when the backend is needed
     created: float = 0.0
     nnodes: int = 0
-    hosts: tuple[str, ...] = ()  # as the plan calls the nodes
+    hosts: tuple[str, ...] = ()  # the nodes' names in the plan
     world_size: int | None = None
     grace: float = 30.0
     submitter: Submitter = Submitter()
@@ -145,12 +146,12 @@ class RunRecord:
     profile: Mapping[str, Any] = field(default_factory=dict)
     job_file: str | None = None
     profile_file: str | None = None
-    code_dir: str | None = None  # where the code came from
-    given: tuple[str, ...] = ()  # the names of --env: `A=` had a value, `A` took the shell's
-    waits: bool = False  # for GPUs that others hold
+    code_dir: str | None = None  # the folder from which the code came
+    given: tuple[str, ...] = ()  # the options --env: `A=` had a value, `A` took the shell's
+    waits: bool = False  # whether it waits for GPUs that other runs hold
     after: Dependency | None = None
     point: SweepPoint | None = None
-    repeats: str | None = None  # the run whose job, profile and code it has
+    repeats: str | None = None  # the run whose job, profile and code it repeats
     orch: str | None = None
     python: str | None = None
     is_lost: bool = False  # there is no run.json: all else is a default
@@ -158,7 +159,7 @@ class RunRecord:
 
     @property
     def retry(self) -> dict[str, int | None]:
-        """Return the budgets of relaunches by cause; None is without end."""
+        """Return the budgets of relaunches by cause; None is unlimited."""
         budgets = self.job.get("retry")
         known = budgets if isinstance(budgets, Mapping) else {}
         return {str(cause): left for cause, left in known.items() if left is None or type(left) is int}
@@ -170,28 +171,28 @@ class RunRecord:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Return the names of the variables that the job calls secret."""
+        """Return the names of the job's secret variables."""
         return _words(self.job.get("secrets"))
 
     @property
     def login(self) -> str | None:
-        """Return the login node that the profile goes through; None where it goes through none."""
+        """Return the profile's login node, or None."""
         login = self.profile.get("login")
         return login if isinstance(login, str) and login else None
 
     @property
     def is_elsewhere(self) -> bool:
-        """Tell whether its nodes write elsewhere, and what is here of that are copies."""
+        """Tell whether its nodes write to other machines, so that only copies are here."""
         return self.kind == "ssh" or self.login is not None
 
     @property
     def values(self) -> Mapping[str, str]:
-        """Return the values of a sweep's point by their keys; empty for a run that is no point."""
+        """Return the values of a sweep's point by key; empty for a run that is not a point."""
         return self.point.values if self.point is not None else {}
 
     @staticmethod
     def from_json(run_id: str, data: Mapping[str, Any] | None) -> RunRecord:
-        """Return what run.json says of the run; without the file, a record that is lost."""
+        """Return the record in run.json, or a lost record without the file."""
         if data is None:
             return RunRecord(run_id, is_lost=True)
         known = drop_invalid_fields(data, _KINDS)
@@ -220,7 +221,7 @@ _TASK_KINDS: Final[dict[str, tuple[type, ...]]] = {
 
 @dataclass(frozen=True)
 class PlannedTask:
-    """What is read of one node's task in plan.json by those that start none."""
+    """The fields of a node's task in plan.json that readers need without starting anything."""
 
     code_dir: str = ""
     checkpoint_dir: str = ""
@@ -236,7 +237,7 @@ class PlannedTask:
 
     @staticmethod
     def from_json(data: object) -> PlannedTask:
-        """Return what is known of the task."""
+        """Return the task's known fields."""
         known = drop_invalid_fields(data, _TASK_KINDS)
         env = {str(name): str(value) for name, value in known.pop("env", {}).items()}
         return PlannedTask(**known, env=env)
@@ -244,7 +245,7 @@ class PlannedTask:
 
 @dataclass(frozen=True)
 class PlanRecord:
-    """What is read of plan.json by those that start nothing: who starts something reads a LaunchPlan from it."""
+    """The parts of plan.json that readers need. Code that starts something reads a LaunchPlan."""
 
     document: Mapping[str, Any] = field(default_factory=dict)
     tasks: tuple[PlannedTask, ...] = ()
@@ -252,12 +253,12 @@ class PlanRecord:
 
     @property
     def first(self) -> PlannedTask:
-        """Return node 0's task; what it says of folders and checkpoints holds for all nodes."""
+        """Return node 0's task. Its folders and checkpoint settings are valid for all nodes."""
         return self.tasks[0] if self.tasks else PlannedTask()
 
     @property
     def outputs(self) -> OutputRules:
-        """Return what the job says of its outputs."""
+        """Return the job's rules for outputs."""
         from orchestrator.protocol.outputs import OutputRules  # noqa: PLC0415 (a table of runs does without)
 
         job = self.document.get("job")
@@ -265,7 +266,7 @@ class PlanRecord:
 
     @staticmethod
     def from_json(data: Mapping[str, Any] | None) -> PlanRecord:
-        """Return what plan.json says; an empty plan without the file."""
+        """Return the plan in plan.json, or an empty plan without the file."""
         document = data if data is not None else {}
         shared, tasks = document.get("shared"), document.get("tasks")
         alike = shared if isinstance(shared, Mapping) else {}
@@ -275,5 +276,5 @@ class PlanRecord:
 
 
 def _words(value: object) -> tuple[str, ...]:
-    """Return a list's items as words; none for what is no list."""
+    """Return a list's items as texts; empty if the value is not a list."""
     return tuple(map(str, value)) if isinstance(value, list | tuple) else ()

@@ -1,4 +1,7 @@
-"""Removes from texts all that must not leave this machine: secrets, credentials, the user's name and home. Pure."""
+"""Removes from texts everything that must not leave this machine: secrets, credentials, the user's name and home.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from typing import Any, Final
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.masking import LONG, MASKED, looks_secret, masker, secret_values
 
-# name=value, name: value, --name value, --name=value, and "--name", "value" as a list is printed. The lookbehinds keep
+# name=value, name: value, --name value, --name=value, and "--name", "value" as in a printed list. The lookbehinds keep
 # a line of 10 MB from taking forever.
 _ASSIGNED = (
     re.compile(r"(?<![\w.-])(?P<name>[A-Za-z_][\w.-]{0,99}+)[\"']?[ \t]*[=:][ \t]*"),
@@ -21,7 +24,7 @@ _ASSIGNED = (
 _VALUE = re.compile(r"\"[^\"\n]*\"|'[^'\n]*'|[^\s\"',;&]+")
 _BEARER = re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{8,}")
 _USERINFO = re.compile(r"(?<=://)[^/\s@]+(?=@)")
-# Tokens that tell by their form what they are, under whatever name they stand. Every repetition has an end.
+# Tokens that are recognized by their form, with any name. Every repetition is bounded.
 _TOKEN = re.compile(
     r"(?<![A-Za-z0-9_])("
     r"gh[pousr]_[A-Za-z0-9]{16,255}|github_pat_[A-Za-z0-9_]{20,255}|glpat-[\w-]{16,255}|hf_[A-Za-z0-9]{16,255}"
@@ -43,7 +46,7 @@ _NAMES_ONLY: Final = ("secrets", "secret_names")
 
 @dataclass(frozen=True)
 class Redaction:
-    """Names and values to remove, the home folder and the user's name."""
+    """The names and values to remove, the home folder, and the user's name."""
 
     values: frozenset[tuple[str, str]] = field(default_factory=frozenset, repr=False)
     home: str = ""
@@ -52,7 +55,7 @@ class Redaction:
     def known(self, text: str) -> str:
         """Return the text without known values and without credentials that are recognized by their form.
 
-        A telling name alone masks nothing, so commands and code are unchanged.
+        A name alone masks nothing, so commands and code are unchanged.
         """
         text = self._without_values(text)
         text = _PRIVATE_KEY.sub(lambda match: MASKED + "\n" * match[0].count("\n"), text)  # keeps the number of lines
@@ -65,13 +68,13 @@ class Redaction:
         return masker(self.values)
 
     def text(self, text: str) -> str:
-        """Return the text also without values behind telling names, the home folder and the user's name."""
+        """Return the text also without values behind names that look secret, the home folder and the user's name."""
         text = self.known(text)
         for pattern in _ASSIGNED:
             text = _without_assigned(text, pattern)
         if len(self.home) > 1:
             text = re.sub(rf"{re.escape(self.home)}(?![\w.-])", "~", text)
-        if len(self.user) > 1 and self.user != "root":  # "root" names nobody, and many paths contain it
+        if len(self.user) > 1 and self.user != "root":  # "root" identifies nobody, and many paths contain it
             text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(self.user)}(?![A-Za-z0-9])", "USER", text)
         return text
 
@@ -86,7 +89,7 @@ class Redaction:
         return value
 
     def _list(self, value: list[Any], name: str) -> list[Any]:
-        """Return a redacted list. Its texts, or the `text` of its items, may be lines that form a key only together."""
+        """Return a redacted list. Its texts, or the `text` of its items, may be lines of one key."""
         shown = [self.json(item, name) for item in value]
         found = (item.get("text") if isinstance(item, dict) else item for item in value)
         texts = [text for text in found if isinstance(text, str) and "\n" not in text]
@@ -116,7 +119,7 @@ def _is_secret_option(word: object) -> bool:
 
 
 def _without_assigned(text: str, assigned: re.Pattern[str]) -> str:
-    """Return the text with each value behind a telling name masked."""
+    """Return the text with each value masked that follows a name that looks secret."""
     parts, position = [], 0
     while match := assigned.search(text, position):
         parts.append(text[position : match.end()])

@@ -1,4 +1,4 @@
-"""A run's events become its RunState: a pure reduction, to which nothing matters but what was recorded."""
+"""Reduces a run's events to its RunState. Pure: only recorded events matter."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from orchestrator.runs.state import (
 )
 from orchestrator.runs.verdict import culprit_in_words, items, verdict_of, without
 
-MOST_LATE = 3  # at most so many nodes are named with the reason why they have not joined
+MOST_LATE = 3  # how many nodes are named with the reason why they have not joined
 ENDS = (EventKind.AGENT_ENDED, EventKind.GAVE_UP, EventKind.FOUND_LOST, EventKind.DROPPED)
 
-# How far a run is after node 0 has recorded an event of these kinds.
+# The status of a run after node 0 has recorded an event of these kinds.
 _STATUS_AFTER = {
     EventKind.GO: RunStatus.RUNNING,
     EventKind.RESTART: RunStatus.RESTARTING,
@@ -35,7 +35,7 @@ _STATUS_AFTER = {
     EventKind.GANG_ENDED: RunStatus.FINISHING,
 }
 
-# What the reducer reads of each kind of event. One that lacks it (a disk was full, a bit has flipped) did not happen.
+# The fields that the reducer needs of each kind of event. An event that lacks one (full disk, flipped bit) is ignored.
 _NEEDED: dict[str, dict[str, type]] = {
     EventKind.STARTED: {"ranks": list},
     EventKind.RANK_EXIT: {"rank": int},
@@ -58,9 +58,9 @@ _NEEDED: dict[str, dict[str, type]] = {
 
 
 def reduce(run: RunRecord, events: Iterable[Event], alive: Mapping[int, bool | None], *, rank0_done: bool) -> RunState:
-    """Return the run's state from its record, its events, and which agents are alive (None: can't be told).
+    """Return the run's state from its record, its events, and which agents are alive (None: unknown).
 
-    Events of one node are in order; nothing is read from clocks of different hosts.
+    Events of one node are in order. Clocks of different hosts are never compared.
     """
     every = whole(events)
     events = newest_start(every)
@@ -81,7 +81,7 @@ def reduce(run: RunRecord, events: Iterable[Event], alive: Mapping[int, bool | N
     if verdict is not None and not ends and verdict.outcome is Outcome.SUCCEEDED:  # all agents died before they left
         ends = [event.get("time", 0.0) for event in events if event["kind"] == EventKind.RANK_EXIT]
     attempt = max([event["attempt"] for event in (*goes, *restarts)], default=0)
-    if verdict is not None:  # a start that was given up before its attempt has no number of its own
+    if verdict is not None:  # a start that was given up before its attempt has no attempt number
         verdict = replace(verdict, attempt=max(verdict.attempt, attempt))
     return RunState(
         run_id=run.run_id,
@@ -104,7 +104,7 @@ def reduce(run: RunRecord, events: Iterable[Event], alive: Mapping[int, bool | N
 
 
 def left_outputs(events: Iterable[Event]) -> tuple[LeftOutputs, ...]:
-    """Return what is on machines of the run and not here, as it was recorded last of each node."""
+    """Return the outputs that are on the run's machines and not here, from each node's last record."""
     found: dict[int, LeftOutputs] = {}
     for event in events:
         node, kind = event.get("left"), event.get("kind")
@@ -120,14 +120,14 @@ def left_outputs(events: Iterable[Event]) -> tuple[LeftOutputs, ...]:
 
 
 def _how_to_resume(run: RunRecord, events: list[Event], verdict: Verdict) -> str:
-    """Return the command that goes on with a run which was stopped and has a checkpoint; else nothing."""
+    """Return the command that resumes a run which was stopped and has a checkpoint; else ""."""
     if verdict.cause not in (Cause.PREEMPTED, Cause.TIMEOUT) or newest_saved(events).known_step is None:
         return ""
     return f"resume it from step {newest_saved(events).step}: orch submit --from {run.run_id} --resume {run.run_id}"
 
 
 def whole(events: Iterable[Event]) -> list[Event]:
-    """Return the events that have all that is read of their kind."""
+    """Return the events that have all fields needed for their kind."""
     return [event for event in events if _is_whole(event)]
 
 
@@ -159,7 +159,7 @@ def _reduce_node(node: int, events: list[Event], run: RunRecord, alive: bool | N
             exits[event["rank"]] = how_it_ended(event.get("code"), event.get("signal"))
         elif kind in (EventKind.AGENT_ENDED, EventKind.GAVE_UP):
             state = NodeStatus.ENDED
-    if alive is False and state != NodeStatus.ENDED:  # also one that never said a word: it was started, and is gone
+    if alive is False and state != NodeStatus.ENDED:  # also an agent without any event: it was started, and is gone
         state = NodeStatus.LOST
     return NodeState(node, host, state, ranks, exits)
 
@@ -170,7 +170,7 @@ def _live_state(own: list[Event], by_node: Mapping[int, list[Event]], nodes: tup
         return RunStatus.STOPPING
     said = [kind for kind in kinds if kind in _STATUS_AFTER]
     if said[-1:] == [EventKind.GANG_ENDED] and EventKind.STOPPING in said[-2:]:
-        return RunStatus.STOPPING  # they have ended because they were asked to
+        return RunStatus.STOPPING  # the ranks ended because they were stopped
     if said:
         return _STATUS_AFTER[said[-1]]
     if any(event["kind"] == EventKind.RELAUNCH for event in own):
@@ -182,7 +182,7 @@ def _live_state(own: list[Event], by_node: Mapping[int, list[Event]], nodes: tup
 
 
 def _detail(own: list[Event], by_node: Mapping[int, list[Event]], nodes: tuple[NodeState, ...]) -> str:
-    """The latest thing worth a sentence: who is missing, what is restarted."""
+    """Return the most important present fact in a sentence, such as which nodes are missing; else ""."""
     waits = [event for event in own if event["kind"] in (EventKind.WAITING_FOR_HOSTS, EventKind.RELAUNCH)][-1:]
     if waits and not any(event["kind"] == EventKind.AGENT_STARTED for event in by_node[0]):
         if waits[0]["kind"] == EventKind.RELAUNCH:
@@ -235,7 +235,7 @@ def _why_late(events: list[Event]) -> str:
 
 
 def _hung(events: list[Event]) -> Event | None:
-    """Return the newest stall that counts as a hang; None if the ranks have moved on, started or ended since."""
+    """Return the newest stall that counts as a hang. None if the ranks have continued, started or ended since."""
     hung: dict[int, Event] = {}
     for event in events:
         if event["kind"] == EventKind.STALL and event["full"]:

@@ -1,4 +1,4 @@
-"""Run ids: a name and six random characters; of a sweep's point, with its number."""
+"""Run ids: a name and six random characters, plus a number for a sweep's point."""
 
 from __future__ import annotations
 
@@ -7,20 +7,23 @@ from typing import Final
 
 from orchestrator.errors import BackendError
 
-ALPHABET: Final = "abcdefghjkmnpqrstuvwxyz23456789"  # without those that look alike
+ALPHABET: Final = "abcdefghjkmnpqrstuvwxyz23456789"  # without characters that look alike
 CHARACTERS: Final = 6
-_POINT: Final = re.compile(r"(.+-[a-z2-9]{6})\.(\d+)")  # what ends in a run's six characters, and a number
+_POINT: Final = re.compile(r"(.+-[a-z2-9]{6})\.(\d+)")  # an id that ends in a run's six characters, and a number
 
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
 def is_run_id(text: object) -> bool:
-    """Return whether this can be a run's id: one part of a path that leads nowhere else, and no option."""
+    """Return whether this can be a run's id: a single path component that leads nowhere else and is not an option."""
     return isinstance(text, str) and _RUN_ID.fullmatch(text) is not None
 
 
 def run_id_from(text: object, source: str) -> str:
-    """Return a run id that another machine or program has told; BackendError, which names the source, for no run id."""
+    """Return a run id that another machine or program sent.
+
+    Raises BackendError, which names the source, for anything else.
+    """
     if not is_run_id(text):
         raise BackendError(f"{source} speaks of a run {str(text)[:80]!r}, and no run is called that")
     return str(text)
@@ -32,19 +35,19 @@ def point_id(sweep: str, index: int) -> str:
 
 
 def sweep_of(run_id: str) -> str | None:
-    """Return the sweep that a run is a point of, by its id; None where it is a run of its own."""
+    """Return the sweep in a point's run id, or None for a run that is not a point."""
     match = _POINT.fullmatch(run_id)
     return match[1] if match else None
 
 
 def name_of(run_id: str) -> str:
-    """Return what a run, or the sweep that it is a point of, is called without its six characters."""
+    """Return the name of a run, or of its sweep, without the six characters."""
     name, _, characters = (sweep_of(run_id) or run_id).rpartition("-")
     return name if len(characters) == CHARACTERS and set(characters) <= set(ALPHABET) else ""
 
 
 def new_run_id(name: str) -> str:
-    """Return `name` and six random characters: short to type by its prefix, and unlike every other run's."""
+    """Return `name` with six random characters: easy to type by its prefix, and unique."""
     import secrets  # noqa: PLC0415 (4 ms that only a submit needs)
 
     return f"{name}-{''.join(secrets.choice(ALPHABET) for _ in range(CHARACTERS))}"

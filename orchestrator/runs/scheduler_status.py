@@ -1,7 +1,7 @@
-"""What a scheduler says of a run, and how that joins what the run's own files say. Pure.
+"""A scheduler's status of a run, and its combination with the run's own files. Pure.
 
-The files tell how far the agents got and whose fault an end was. The scheduler tells what they can't: that the job
-still waits and why, that it will start again, that a time limit or a lost node ended it before anybody could say so.
+The files show how far the agents got and who caused an end. Only the scheduler knows that the job still waits and why,
+that it will start again, or that a time limit or a lost node ended it before an agent could report it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 from orchestrator.runs.state import Cause, NodeStatus, Outcome, RunState, RunStatus, Verdict, member_of
 
-# Ends after which the scheduler may start the job again.
+# Causes after which the scheduler may start the job again.
 MAY_GO_ON: Final = (Cause.PREEMPTED, Cause.TIMEOUT, Cause.INFRA)
 
 
@@ -20,22 +20,22 @@ class SchedulerStatus:
     """One scheduler's view of a run's job at one moment."""
 
     phase: str  # none (it knows no job) | waiting | active | ended | unknown (it can't be asked now)
-    detail: str = ""  # while it is not ended: a sentence for people
-    is_stuck: bool = False  # it waits for what may never come
+    detail: str = ""  # before the end: a sentence for people
+    is_stuck: bool = False  # it waits for something that may never happen
     is_suspended: bool = False
-    outcome: str = ""  # once it has: failed or cancelled, where that was the scheduler's doing
+    outcome: str = ""  # after the end: failed or cancelled, if the scheduler caused it
     cause: str = ""
     reason: str = ""
 
     def alive(self, nodes: int) -> dict[int, bool | None]:
-        """Tell of each of so many nodes whether its agent lives: all alike, as the job does; none without a job."""
+        """Return whether each node's agent is alive, which is the same for all nodes of a job; empty without a job."""
         if self.phase == "none":
             return {}
         return dict.fromkeys(range(nodes), {"active": True, "ended": False}.get(self.phase))
 
 
 def joined(state: RunState, status: SchedulerStatus) -> RunState:
-    """Return the state by both: a verdict waits while the job may go on, and names the scheduler's reason."""
+    """Combine both: a verdict is held back while the job may continue, and gets the scheduler's reason."""
     if status.phase == "ended":
         return _with_reason(state, status)
     if status.phase == "none" or (state.verdict is not None and not _may_go_on(state.verdict)):
@@ -45,13 +45,13 @@ def joined(state: RunState, status: SchedulerStatus) -> RunState:
         return replace(resumed, detail="; ".join(filter(None, [status.detail, state.verdict.reason])))
     if status.phase == "waiting" and state.state in (RunStatus.SUBMITTING, RunStatus.PENDING, RunStatus.STARTING):
         return replace(state, state=RunStatus.PENDING, detail=status.detail)
-    if status.phase == "waiting" and state.state == RunStatus.RUNNING:  # its nodes have been taken from it
+    if status.phase == "waiting" and state.state == RunStatus.RUNNING:  # its nodes were taken away
         return replace(state, state=RunStatus.RESTARTING, detail=status.detail)
     if status.phase in ("waiting", "unknown"):
         return replace(state, detail=status.detail or state.detail)
     if state.state in (RunStatus.SUBMITTING, RunStatus.PENDING):
         return replace(state, state=RunStatus.STARTING, detail=status.detail)
-    if status.is_suspended:  # its processes are stopped, and say nothing of it
+    if status.is_suspended:  # its processes are stopped and can't report it
         return replace(state, detail=status.detail)
     return state
 
@@ -61,7 +61,7 @@ def _may_go_on(verdict: Verdict) -> bool:
 
 
 def _with_reason(state: RunState, status: SchedulerStatus) -> RunState:
-    """The verdict of a run whose job is over: the files' own, with what only the scheduler can tell."""
+    """Return the state with the verdict of a job that has ended: the files' own, with the scheduler's facts added."""
     own, outcome = state.verdict, member_of(Outcome, status.outcome)
     if outcome is None or (own is not None and not _may_go_on(own)):
         return state

@@ -1,10 +1,10 @@
-"""What a search asks for, and its journal: which values each trial was given, what it has said, how it ended.
+"""A search and its journal: the values of each trial, its intermediate results, and how it ended.
 
-    ROOT/sweeps/SWEEP/search.json      the space, the sampler, how many trials
-    ROOT/sweeps/SWEEP/search.jsonl     the journal: a line when a trial gets its values, says one, or is over
+    ROOT/sweeps/SWEEP/search.json      the space, the sampler, the number of trials
+    ROOT/sweeps/SWEEP/search.jsonl     the journal: a line when a trial gets its values, reports a value, or ends
 
-All that a search does next follows from these two files, whoever reads them: a supervisor that was killed has forgotten
-nothing. A line that was cut off did not happen.
+These two files decide everything that a search does next, so a supervisor that was killed loses nothing. An
+incomplete line is ignored.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ from orchestrator.runs.store import RunDir, append_line, write_durably
 
 SEARCH: Final = "search.json"
 JOURNAL: Final = "search.jsonl"
-GROWTH: Final = 1.1  # of the step, between two values that the journal takes: rungs are a factor of 4 apart
+GROWTH: Final = 1.1  # factor between the steps of two recorded values; rungs are a factor of 4 apart
 Value = float | int | str
 
 
 class Sampler(StrEnum):
-    """Says how the values of the next trial are chosen."""
+    """How the values of the next trial are chosen."""
 
     TPE = "tpe"
     RANDOM = "random"
 
 
 class Stop(StrEnum):
-    """Says by which rule trials are stopped early."""
+    """The rule by which trials are stopped early."""
 
     ASHA = "asha"
 
 
 class End(StrEnum):
-    """Says how a trial ended."""
+    """How a trial ended."""
 
     COMPLETE = "complete"
     STOPPED = "stopped"  # by the search
-    FAILED = "failed"  # or was cancelled, or has left no value of the metric
+    FAILED = "failed"  # or was cancelled, or has no value of the metric
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,13 @@ class Dimension:
     choices: tuple[str, ...] = ()
 
     def rounded(self, value: Value) -> Value:
-        """Return the value with as many digits as people read, still within its range."""
+        """Return the value rounded to readable precision, still within its range."""
         if self.low is None or self.high is None:
             return str(value)
         return int(value) if self.is_whole else min(max(float(f"{float(value):.6g}"), self.low), self.high)
 
     def text(self, value: Value) -> str:
-        """Return the value as `--set` takes it."""
+        """Return the value in the form of `--set`."""
         return value if isinstance(value, str) else repr(value)
 
     def has(self, value: object) -> bool:
@@ -83,13 +83,13 @@ class Dimension:
         return type(value) in kinds and self.low <= value <= self.high  # type: ignore[operator]
 
     def extremes(self) -> tuple[str, ...]:
-        """Return the values, as texts, that show whether a job takes them all."""
+        """Return the extreme values as texts, to test whether a job accepts them."""
         if self.low is None or self.high is None:
             return self.choices
         return tuple(self.text(int(end) if self.is_whole else float(end)) for end in (self.low, self.high))
 
     def words(self) -> str:
-        """Return `0.0001 to 0.1, log`."""
+        """Describe the dimension: `0.0001 to 0.1, log`."""
         if self.low is None:
             return ", ".join(self.choices)
         low, high = self.extremes()
@@ -97,7 +97,7 @@ class Dimension:
 
     @staticmethod
     def from_json(data: object) -> Dimension:
-        """Return what was recorded; ValueError for what can't be a dimension."""
+        """Return the recorded dimension. Raises ValueError if it is damaged."""
         kinds: dict[str, tuple[type, ...]] = {"word": (str,), "field": (str,), "is_log": (bool,), "is_whole": (bool,)}
         known = drop_invalid_fields(data, kinds)
         choices = data.get("choices") if isinstance(data, Mapping) else None
@@ -109,7 +109,7 @@ class Dimension:
 
 @dataclass(frozen=True)
 class Search:
-    """What is searched: the space, how, and by which metric."""
+    """A search: the space, the method, and the metric."""
 
     sampler: Sampler
     trials: int
@@ -120,12 +120,12 @@ class Search:
     seed: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Return the search as search.json holds it."""
+        """Return the search in the form of search.json."""
         return asdict(self)
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Search:
-        """Return what `to_json` gave; ValueError where it was damaged."""
+        """Return the search that `to_json` wrote. Raises ValueError if it is damaged."""
         known = drop_invalid_fields(data, {"trials": (int,), "metric": (str,), "seed": (int,)})
         sampler, better = member_of(Sampler, data.get("sampler")), data.get("better")
         space = data.get("space")
@@ -141,7 +141,7 @@ def write_search(folder: Path, search: Search) -> None:
 
 
 def read_search(folder: Path) -> Search:
-    """Return the search of a sweep's folder; StoreError where it can't be read."""
+    """Return the search in a sweep's folder. Raises StoreError if it can't be read."""
     kept = RunDir(folder).read(SEARCH)
     try:
         return Search.from_json(kept or {})
@@ -154,7 +154,7 @@ def read_search(folder: Path) -> Search:
 
 @dataclass(frozen=True)
 class Asked:
-    """A trial was given its values."""
+    """A trial got its values."""
 
     trial: int
     values: Mapping[str, Value]
@@ -162,7 +162,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Seen:
-    """A trial has said a value of the metric at a step."""
+    """A trial reported a value of the metric at a step."""
 
     trial: int
     step: int
@@ -171,7 +171,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Told:
-    """A trial is over; a complete one has left a value."""
+    """A trial has ended; a complete one has a value."""
 
     trial: int
     end: End
@@ -187,7 +187,7 @@ def line_of(entry: Entry) -> str:
 
 
 def entry_of(search: Search, data: Mapping[str, Any]) -> Entry | None:
-    """Return the entry of a line's object; None for what was damaged, or can't be of this search."""
+    """Return the entry in a line's object, or None if it is damaged or does not fit this search."""
     kind, trial, value = data.get("kind"), data.get("trial"), data.get("value")
     if type(trial) is not int or not 0 <= trial < search.trials:
         return None
@@ -210,7 +210,7 @@ def append(folder: Path, entry: Entry) -> None:
 
 
 def entries_from(folder: Path, search: Search, offset: int) -> tuple[list[Entry], int]:
-    """Return the entries of a sweep's journal from an offset on, in order, and the offset behind them."""
+    """Return the entries of a sweep's journal from an offset, in order, and the offset behind them."""
     try:
         data = read_part(folder / JOURNAL, offset, MOST_LINES)
     except FileNotFoundError:
@@ -237,7 +237,7 @@ def journal(folder: Path, search: Search) -> list[Entry]:
 
 @dataclass(frozen=True)
 class Trial:
-    """A trial as the journal tells it; one without an end is going on."""
+    """A trial as the journal shows it. Without an end it is running."""
 
     number: int
     values: Mapping[str, Value]
@@ -247,7 +247,7 @@ class Trial:
 
 
 def trials_of(entries: Iterable[Entry]) -> list[Trial]:
-    """Return the trials in the order in which they were asked for; of what is said twice, the first holds."""
+    """Return the trials in the order of their start. Of repeated entries, the first counts."""
     found: dict[int, Trial] = {}
     for entry in entries:
         trial = found.get(entry.trial)
@@ -263,7 +263,7 @@ def trials_of(entries: Iterable[Entry]) -> list[Trial]:
 
 
 def search_in(root: Path, sweep: str) -> tuple[Search, list[Trial]] | None:
-    """Return the search that a sweep is, with its trials as they are now; None for other sweeps, or a damaged one."""
+    """Return the search of a sweep and its present trials, or None for other or damaged sweeps."""
     folder = root / "sweeps" / sweep
     try:
         search = read_search(folder) if (folder / SEARCH).exists() else None
@@ -277,18 +277,18 @@ def search_in(root: Path, sweep: str) -> tuple[Search, list[Trial]] | None:
 
 
 def _never_started(root: Path, sweep: str, search: Search, trials: Iterable[Trial]) -> Iterator[Trial]:
-    """Yield the trials that have ended without values: they were cancelled while they waited, or could not start."""
+    """Yield the trials that have ended without values, because they were cancelled while waiting or could not start."""
     for number in sorted(set(range(search.trials)) - {trial.number for trial in trials}):
         run = RunDir(root / "runs" / point_id(sweep, number))
         if run.ending() is not None or not run.path.exists():
             yield Trial(number, {}, end=End.FAILED)
 
 
-# -- what the journal has not been told yet
+# -- entries that the journal lacks
 
 
 def news_of(root: Path, sweep: str, search: Search, trials: Iterable[Trial]) -> list[Entry]:
-    """Return what the journal is to be told of those trials that have ended since."""
+    """Return the journal entries for trials that have ended since the last entries."""
     found: list[Entry] = []
     for trial in trials:
         if trial.end is None:
@@ -299,7 +299,7 @@ def news_of(root: Path, sweep: str, search: Search, trials: Iterable[Trial]) -> 
 def _end_of(run: RunDir, search: Search, trial: Trial) -> list[Entry]:
     ending, number = run.ending(), trial.number
     if ending is None:
-        return [] if run.path.exists() else [Told(number, End.FAILED)]  # one that was removed
+        return [] if run.path.exists() else [Told(number, End.FAILED)]  # the run was removed
     said = new_values(Series(run), search, number, max(trial.seen, default=-1))
     if ending.verdict.is_stopped_early:
         return [*said, Told(number, End.STOPPED)]
@@ -308,9 +308,9 @@ def _end_of(run: RunDir, search: Search, trial: Trial) -> list[Entry]:
 
 
 def new_values(series: Series, search: Search, number: int, after: int) -> list[Seen]:
-    """Return what a trial has said of the metric since a step; of many, each a tenth further than the one before.
+    """Return a trial's values of the metric after a step; of many, each at a step a tenth greater than the one before.
 
-    A rung compares what trials said at the same step, so it is not enough to know what they have said last.
+    A rung compares trials at the same step, so the last values are not enough.
     """
     series.look()
     found: list[Seen] = []

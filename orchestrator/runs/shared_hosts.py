@@ -1,4 +1,4 @@
-"""Everybody's runs on hosts that users share: who holds what, who waits, in which order, as the hosts say it. Pure."""
+"""All users' runs on shared hosts: who holds what, who waits, and in which order, as the hosts report. Pure."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from typing import Any
 from orchestrator.protocol.hostlist import in_words
 from orchestrator.protocol.places.tickets import HostQueue, Ticket, before, in_order
 
-Answer = Mapping[str, Any]  # of a host's server to look_at_queue
+Answer = Mapping[str, Any]  # the answer of a host's server to look_at_queue
 
 
 @dataclass
 class SharedRun:
-    """One run on some of the hosts, or waiting for them; the user is the kernel's word, the rest that user's."""
+    """A run on some of the hosts, or waiting for them. The kernel reports the user, and the user reports the rest."""
 
     user: str
-    run: str  # empty where its user says nothing
+    run: str  # empty if its user reports none
     waits: bool
-    hosts: dict[str, int] = field(default_factory=dict)  # how many places it has, or asks for, on each
+    hosts: dict[str, int] = field(default_factory=dict)  # number of places that it holds or needs on each host
     since: float | None = None
-    position: int | None = None  # in the queue; None for one that runs, or is passed over
+    position: int | None = None  # in the queue; None for a run that runs or is skipped
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON types."""
+        """Return the run as JSON types."""
         state = "running" if not self.waits else "waiting" if self.position else "passed over"
         return {"user": self.user, "run": self.run or None, "state": state, "position": self.position,
                 "hosts": self.hosts, "since": self.since}  # fmt: skip
 
 
 def host_queue(answer: Answer, run: str) -> HostQueue:
-    """Return a host as this run sees it: what its own agent holds there counts as free."""
+    """Return a host as this run sees it. Places that its own agent holds count as free."""
     places, uid = answer["places"], answer["uid"]
     theirs = [each for each in places.values() if each and (each["uid"], each["run"]) != (uid, run)]
     return HostQueue(len(places), len(places) - len(theirs), tuple(map(_ticket, answer["tickets"])), uid)
@@ -43,7 +43,7 @@ def _ticket(data: Answer) -> Ticket:
 
 
 def runs_on(hosts: Mapping[str, Answer]) -> list[SharedRun]:
-    """Return the runs that hold places of these hosts, then those that wait, in the order of the queue."""
+    """Return the runs that hold places of these hosts, then the waiting runs in the order of the queue."""
     running: dict[tuple[str, str], SharedRun] = {}
     waiting: dict[tuple[str, str], SharedRun] = {}
     counted: dict[tuple[str, str], tuple[int, str, int]] = {}
@@ -71,7 +71,7 @@ def _user(data: Answer) -> str:
 
 
 def queue_record(run: str, hosts: Mapping[str, Answer]) -> dict[str, Any]:
-    """Return what is told of a run that waits for places of these hosts: its position, who is before it, who holds."""
+    """Return the queue record of a run that waits for these hosts: its position, earlier runs, and holders."""
     ahead = {(each.uid, each.run) for answer in hosts.values() for each in before(host_queue(answer, run), run)}
     shown, named = runs_on(hosts), _named(ahead, hosts)
     first = [each for each in shown if each.position and (each.user, each.run) in named]

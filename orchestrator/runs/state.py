@@ -1,4 +1,4 @@
-"""What is known of a run at one moment: its RunState, its nodes' states, and its Verdict."""
+"""The state of a run at one moment: its RunState, its nodes' states, and its Verdict."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ Event = Mapping[str, Any]
 
 
 class RunStatus(StrEnum):
-    """Says how far a run is; what `orch status` shows, and what files and JSON hold."""
+    """The status of a run, as `orch status`, files and JSON show it."""
 
-    SUBMITTING = "submitting"  # recorded; whoever submits it is at work, or was killed at it
-    PENDING = "pending"  # handed over: it waits in a queue, or for its agents' first words
-    STARTING = "starting"  # an agent has spoken; the ranks have not been told to start
+    SUBMITTING = "submitting"  # recorded; the submit is in progress, or was killed
+    PENDING = "pending"  # handed over: it waits in a queue, or for its agents' first events
+    STARTING = "starting"  # an agent has reported; the ranks have not been told to start
     RUNNING = "running"  # the ranks of an attempt were told to start
     RESTARTING = "restarting"  # an attempt or a start of the agents has failed, and another follows
     STOPPING = "stopping"  # it was asked to stop
-    FINISHING = "finishing"  # its ranks have ended by themselves; logs, outputs and checkpoints are being copied
+    FINISHING = "finishing"  # all ranks have ended; logs, outputs and checkpoints are being copied
     SUCCEEDED = "succeeded"  # every rank ended well
-    FAILED = "failed"  # its verdict says why
-    CANCELLED = "cancelled"  # somebody asked for its end
-    UNREADABLE = "unreadable"  # its record can't be read: nothing is known of it
+    FAILED = "failed"  # the verdict has the reason
+    CANCELLED = "cancelled"  # a user or its search cancelled it
+    UNREADABLE = "unreadable"  # its record can't be read, so nothing is known of it
 
     @property
     def final(self) -> bool:
@@ -35,35 +35,35 @@ FINAL: Final = tuple(status for status in RunStatus if status.final)
 
 
 class NodeStatus(StrEnum):
-    """Says how far one node of a run is."""
+    """The status of one node of a run."""
 
-    WAITING = "waiting"  # its agent has not spoken yet
-    STARTING = "starting"  # its agent has spoken
+    WAITING = "waiting"  # its agent has not reported yet
+    STARTING = "starting"  # its agent has reported
     JOINED = "joined"  # its agent has joined node 0's gang
     RUNNING = "running"  # its ranks were started
-    ENDED = "ended"  # its agent has said its last words
-    LOST = "lost"  # its agent is gone without them
+    ENDED = "ended"  # its agent has written its last event
+    LOST = "lost"  # its agent is gone without a last event
 
     @property
     def final(self) -> bool:
-        """Tell whether nothing more will come from the node."""
+        """Tell whether the node will send nothing more."""
         return self in (NodeStatus.ENDED, NodeStatus.LOST)
 
 
 class HandleStatus(StrEnum):
-    """Says how far a submit got, in handle.json: written before anything is started, and after all of it is."""
+    """The progress of a submit in handle.json, which is written before anything is started and after everything is."""
 
     INTENT = "intent"  # something may have been started
-    SUBMITTED = "submitted"  # everything was
+    SUBMITTED = "submitted"  # everything was started
 
     @property
     def final(self) -> bool:
-        """Tell whether the submit got through."""
+        """Tell whether the submit completed."""
         return self is HandleStatus.SUBMITTED
 
 
 class Outcome(StrEnum):
-    """Says how a run ended."""
+    """How a run ended."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -71,30 +71,30 @@ class Outcome(StrEnum):
 
     @property
     def status(self) -> RunStatus:
-        """Give the status of a run that ended so."""
+        """Return the status of a run that ended this way."""
         return RunStatus(self.value)
 
 
 class Cause(StrEnum):
-    """Says whose fault a failure was, and so whether another start may mend it."""
+    """The party to blame for a failure, which decides whether another start may help."""
 
-    NONE = ""  # a run that did not fail, or of which it isn't known
-    USER_ERROR = "user_error"  # the program, the job or the image: the same start fails the same way
+    NONE = ""  # the run did not fail, or the cause is unknown
+    USER_ERROR = "user_error"  # the program, the job or the image: another start fails the same way
     INFRA = "infra"  # a machine, the network, the scheduler, a signal, a hang
-    PREEMPTED = "preempted"  # the scheduler or somebody else asked it to stop
+    PREEMPTED = "preempted"  # the scheduler or somebody else requested a stop
     TIMEOUT = "timeout"  # a time limit was reached
-    CANCELLED = "cancelled"  # an agent was told of a cancel that nobody has recorded here
-    NO_PROGRESS = "no_progress"  # so many starts in a row made no new checkpoint
-    CHECKPOINT = "checkpoint"  # training is done, and its final weights are on no disk
-    NO_RETRY = "no_retry"  # a rank said so by its exit code
-    STOPPED_EARLY = "stopped_early"  # its search has cancelled it: others were better by then
+    CANCELLED = "cancelled"  # an agent received a cancel that is not recorded here
+    NO_PROGRESS = "no_progress"  # several starts in a row made no new checkpoint
+    CHECKPOINT = "checkpoint"  # training is done, but its final weights were not saved
+    NO_RETRY = "no_retry"  # a rank requested it by its exit code
+    STOPPED_EARLY = "stopped_early"  # its search cancelled it, because other trials were better at that point
 
 
 _Member = TypeVar("_Member", bound=StrEnum)
 
 
 def member_of(kind: type[_Member], value: object) -> _Member | None:
-    """Return the member with this value; None for what was damaged, or is of another version."""
+    """Return the member with this value, or None if the value is damaged or from another version."""
     try:
         return kind(value) if isinstance(value, str) else None
     except ValueError:
@@ -102,9 +102,9 @@ def member_of(kind: type[_Member], value: object) -> _Member | None:
 
 
 def drop_invalid_fields(data: object, kinds: Mapping[str, tuple[type, ...]]) -> dict[str, Any]:
-    """Return those fields of a JSON object that are of the kind that was written; the others count as lost.
+    """Return the fields of a JSON object whose types are those that were written. Others count as lost.
 
-    A field that is not there counts as null. Empty for what is no object.
+    A missing field counts as null. Empty if `data` is not an object.
     """
     if not isinstance(data, Mapping):
         return {}
@@ -121,7 +121,7 @@ _VERDICT: Final[dict[str, tuple[type, ...]]] = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a run ended and why; the culprit's fields are empty when no rank is to blame."""
+    """How a run ended and why. The culprit's fields are empty if no rank is to blame."""
 
     outcome: Outcome
     cause: Cause = Cause.NONE
@@ -139,7 +139,7 @@ class Verdict:
 
     @property
     def is_stopped_early(self) -> bool:
-        """Tell whether the run's search has ended it, as it is meant to."""
+        """Tell whether the run's search ended it, as intended."""
         return self.cause is Cause.STOPPED_EARLY
 
     def to_json(self) -> dict[str, Any]:
@@ -148,7 +148,7 @@ class Verdict:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Verdict:
-        """Return the verdict that `to_json` gave; fields of another version, or that were damaged, are left out."""
+        """Return the verdict that `to_json` wrote. Fields that are damaged or from another version are left out."""
         known = drop_invalid_fields(data, _VERDICT)
         return Verdict(
             member_of(Outcome, data.get("outcome")) or Outcome.FAILED,
@@ -163,7 +163,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Ending:
-    """What verdict.json holds: the verdict, and when the run ended by the wall clock; None where that isn't known."""
+    """The content of verdict.json: the verdict, and the wall-clock time of the end (None if unknown)."""
 
     verdict: Verdict
     ended: float | None = None
@@ -174,7 +174,10 @@ class Ending:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Ending | None:
-        """Return what `to_json` gave; None where the outcome is lost, and the events have to tell it again."""
+        """Return the ending that `to_json` wrote.
+
+        None if the outcome is lost and must be derived from the events again.
+        """
         if member_of(Outcome, data.get("outcome")) is None:
             return None
         ended = drop_invalid_fields(data, {"ended": (int, float)}).get("ended")
@@ -183,7 +186,7 @@ class Ending:
 
 @dataclass(frozen=True)
 class Unreachable:
-    """Since when a node's machine has been out of reach by the wall clock, and why: what is known of it is of then."""
+    """Since when (wall clock) a node's machine can't be reached, and why. Its data is from that time."""
 
     since: float
     why: str = ""
@@ -191,7 +194,7 @@ class Unreachable:
 
 @dataclass(frozen=True)
 class NodeState:
-    """One node as its own events and its agent's liveness tell."""
+    """One node, from its own events and its agent's liveness."""
 
     node: int
     host: str
@@ -203,7 +206,7 @@ class NodeState:
 
 @dataclass(frozen=True)
 class LeftOutputs:
-    """What a run has written on one machine and is not here; `files` is None where it could not be looked at."""
+    """Outputs of a run that are on a machine and not here. `files` is None if they could not be counted."""
 
     node: int
     host: str
@@ -215,7 +218,7 @@ class LeftOutputs:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One start of a run's ranks: when it began and ended by the wall clock, how it ended, and from which checkpoint.
+    """One start of a run's ranks: wall-clock times of begin and end, how it ended, and its checkpoint.
 
     A checkpoint that was offered (`ORCH_RESUME_FROM`) counts as `resumed_from` only if the program has loaded it: the
     training library reports so, or the program's steps continue.
@@ -225,14 +228,14 @@ class Attempt:
     began: float | None = None  # None: its ranks were never started
     ended: float | None = None
     end: str = ""
-    resumed_from: str | None = None  # the loaded checkpoint's name; None if nothing shows a load
-    offered: str | None = None  # the name of the checkpoint that the program was given
+    resumed_from: str | None = None  # name of the loaded checkpoint; None if nothing shows a load
+    offered: str | None = None  # name of the checkpoint that was given to the program
     first_step: int | None = None  # the first reported step, if the program was offered a checkpoint
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """Which machines a run has lost, since when by the wall clock, and what is done about it."""
+    """The machines that a run has lost, since when (wall clock), and the next step."""
 
     lost: tuple[str, ...]
     since: float
@@ -270,7 +273,7 @@ class RunState:
 
     @property
     def is_stopped_early(self) -> bool:
-        """Tell whether the run's search has ended it, as it is meant to."""
+        """Tell whether the run's search ended it, as intended."""
         return self.verdict is not None and self.verdict.is_stopped_early
 
     def to_json(self) -> dict[str, Any]:
@@ -279,5 +282,5 @@ class RunState:
 
 
 def how_it_ended(code: int | None, signal: str | None) -> str:
-    """Return `exit code 17` or `SIGKILL`, in the words of a message."""
+    """Return `exit code 17` or `SIGKILL`, for use in a message."""
     return signal or f"exit code {code}"

@@ -1,12 +1,12 @@
-"""Run directories: one writer per file, write-temp-then-rename, append-only events. Reading never writes.
+"""Run directories: one writer per file, atomic writes, append-only events. Reading never writes.
 
     ROOT/runs/<run id>/            one run
-    ROOT/live/<run id>             there while the run may still be going on
-    ROOT/runs/.removed-...         one that is being deleted
-    ROOT/index                     run ids in the order of their creation; rebuilt from the runs when it is lost
+    ROOT/live/<run id>             exists while the run may be live
+    ROOT/runs/.removed-...         a run that is being deleted
+    ROOT/index                     run ids in the order of their creation; rebuilt from the runs if it is lost
 
-A live mark is made before its run directory and taken away after the verdict, so a crash at any point leaves at
-worst a mark too many, never a run that nobody looks after.
+A live mark is created before its run directory and removed after the verdict. So a crash leaves at worst a
+superfluous mark, never a run that nobody looks after.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from orchestrator.runs.state import Ending, HandleStatus, member_of
 
 Record = dict[str, Any]
 
-MOST_KEPT: Final = 32  # records
+MOST_KEPT: Final = 32  # number of records
 DELETED: Final = "orch gc ends what is left of it here, and orch gc --profile PROFILE on a profile's machines"
 _Made = TypeVar("_Made")
-REMOVED_PREFIX: Final = ".removed-"  # of a run's folder that is being deleted
+REMOVED_PREFIX: Final = ".removed-"  # name of a run's folder while it is deleted
 
 
 def state_root() -> Path:
-    """Return the folder of all runs: $ORCH_HOME, else the user's state folder."""
+    """Return the folder of all runs: $ORCH_HOME, or else the user's state folder."""
     if home := os.environ.get("ORCH_HOME"):
         root = Path(home).expanduser().absolute()
         there = next(each for each in (root, *root.parents) if each.exists())
@@ -57,9 +57,9 @@ def state_root() -> Path:
 
 
 def check_own(root: Path, run: RunDir | None = None) -> None:
-    """Raise StoreError where others may write into the state folder, or into the run's.
+    """Raise StoreError if other users may write into the state folder or the run's folder.
 
-    To be called before anything is started, ended or written: records there name programs, hosts and processes.
+    Call this before anything is started, ended or written, because records there name programs, hosts and processes.
     Reading needs no such check.
     """
     folders = [root, root / "runs", root / "live", *([run.path] if run is not None else [])]
@@ -93,8 +93,8 @@ class RunDir:
         return self.path / "nodes" / str(node_rank)
 
     def read(self, name: str) -> Record | None:
-        """Return a JSON record; None when it is not there; StoreError when it can't be read."""
-        path = f"{self.path}/{name}"  # `orch status` reads thousands: joining Paths would take as long as reading
+        """Return a JSON record, or None if it does not exist. Raises StoreError if it can't be read."""
+        path = f"{self.path}/{name}"  # `orch status` reads thousands, and joining Paths would take as long as reading
         try:
             data = read_json(path, MOST_RECORD, self.path if "/" in name else None)
         except FileNotFoundError:
@@ -109,34 +109,37 @@ class RunDir:
         return data
 
     def made_of(self, name: str, make: Callable[[RunDir], _Made]) -> _Made:
-        """Return what `make` makes of a record, the same object for as long as its file is the same one.
+        """Return the result of `make` for a record, cached as long as the record's file does not change.
 
-        Some records name every node and are asked for at every node: reading them each time would take the square.
+        Some records list every node and are needed at every node, so reading them each time would take quadratic time.
         """
         signature = signature_of(f"{self.path}/{name}")
         return make(self) if signature is None else _made_of(make, self, signature)
 
     def record(self) -> RunRecord:
-        """Return what was recorded at the submit, defaults for what is lost; StoreError where it can't be read."""
+        """Return the submit's record, with defaults for lost fields. Raises StoreError if it can't be read."""
         return self.made_of("run.json", _record_of)
 
     def plan(self) -> PlanRecord:
-        """Return what a look at the run needs of its plan; StoreError where it can't be read."""
+        """Return the parts of the plan that readers need. Raises StoreError if it can't be read."""
         return self.made_of("plan.json", _plan_of)
 
     def code_files(self) -> dict[str, list[str]]:
-        """Return what the code was when it was copied: the kind and the hash of each file; empty where that is lost."""
+        """Return the kind and hash of each file of the copied code; empty if that record is lost."""
         listing = self.read("code.json")
         files = listing.get("files") if listing is not None else None
         return files if isinstance(files, dict) else {}
 
     def handle_status(self) -> HandleStatus | None:
-        """Return how far the submit got; None where nothing was to be started yet, StoreError for a damaged handle."""
+        """Return how far the submit got, or None if nothing was to be started yet.
+
+        Raises StoreError for a damaged handle.
+        """
         handle = self.read("handle.json")
         return member_of(HandleStatus, handle.get("state")) if handle is not None else None
 
     def ending(self) -> Ending | None:
-        """Return how the run ended, as it was written; None where it has not, or where that was damaged."""
+        """Return the recorded end of the run, or None if it has not ended or the record is damaged."""
         try:
             kept = self.read("verdict.json")
         except StoreError:
@@ -144,7 +147,7 @@ class RunDir:
         return Ending.from_json(kept) if kept is not None else None
 
     def write(self, name: str, record: Record, *, private: bool = False) -> None:
-        """Write a record so that a reader, or a crash, finds all of it or the one before."""
+        """Write a record atomically."""
         with self._unless_removed():
             write_durably(self.path / name, json.dumps(record, indent=1).encode(), private=private)
 
@@ -156,7 +159,7 @@ class RunDir:
             record_cancel(self.path, {"now": now, "time": time.time()})
 
     def append_event(self, kind: str, **values: Any) -> None:
-        """Append one event of the controlling side; several commands may do so at once."""
+        """Append one event of the submitting machine. Several commands may do so at once."""
         event = {"kind": kind, "time": round(time.time(), 3), **values}
         with self._unless_removed():
             append_line(self.path / "events.jsonl", json.dumps(event))
@@ -170,14 +173,14 @@ class RunDir:
             raise
 
     def check_is_there(self) -> None:
-        """Raise RunNotFoundError for a run that another command has removed meanwhile."""
+        """Raise RunNotFoundError if another command has removed the run meanwhile."""
         if not self.path.exists():
             raise RunNotFoundError(f"run {self.run_id} has been removed meanwhile", "orch status -a lists all runs")
 
     def events(self, known: FileCache | None = None) -> tuple[Record, ...]:
-        """Return the controlling side's events and every node's, each in its own order; a torn line is left out.
+        """Return the events of the submitting machine and of every node, each in order. An incomplete line is left out.
 
-        With a cache only the files that have changed are read, and where none has it is the same object.
+        With a cache, only changed files are read. If none has changed, the same object is returned.
         """
         cache = known or FileCache()
         try:
@@ -204,13 +207,13 @@ def _plan_of(run: RunDir) -> PlanRecord:
 
 
 def _events_in(run: RunDir, path: str, node: int | None) -> list[Record]:
-    """Return the events of a file; of a node's own, none that speaks for another node."""
+    """Return the events in a file. In a node's file, events for another node are ignored."""
     found = [event for event in read_lines(path, run.path) if isinstance(event.get("kind"), str)]
     return found if node is None else [event for event in found if event.get("node") == node]
 
 
 def read_lines(path: Path | str, below: Path | None = None) -> Iterator[Record]:
-    """Return the JSON objects of a file of lines; empty if the file is missing. Other lines are skipped.
+    """Yield the JSON objects in a file of lines; nothing if the file is missing. Other lines are skipped.
 
     `below` is as in protocol/reading.py. Raises StoreError if the file can't be read or is too large.
     """
@@ -228,7 +231,7 @@ def read_lines(path: Path | str, below: Path | None = None) -> Iterator[Record]:
 
 
 def write_durably(path: Path, data: bytes, *, private: bool = False) -> None:
-    """Write a file whole, on the disk when this returns; StoreError names the path on failure."""
+    """Write a file atomically and durably. Raises StoreError, with the path, on failure."""
     with _said_of(path):
         files.write_atomic(path, data, mode=files.PRIVATE if private else files.READABLE)
 
@@ -244,12 +247,12 @@ def _said_of(path: Path) -> Iterator[None]:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Append a line to a file that several processes may append to; StoreError names the path on failure."""
+    """Append a line to a file to which several processes may append. Raises StoreError, with the path, on failure."""
     append_lines(path, [line])
 
 
 def append_lines(path: Path, lines: Iterable[str]) -> None:
-    """Append lines to such a file, all at once; StoreError names the path on failure."""
+    """Append several lines in one write, as `append_line` does."""
     with _said_of(path):
         files.append_lines(path, lines)
 
@@ -258,7 +261,7 @@ def append_lines(path: Path, lines: Iterable[str]) -> None:
 
 
 def make_state_folder(root: Path) -> None:
-    """Make the folder of all runs where it is missing; StoreError where that can't be, or where others may write."""
+    """Create the folder of all runs if it is missing. Raises StoreError if that fails or others may write there."""
     check_own(root)
     try:
         make_private(str(root), exist_ok=True)
@@ -267,9 +270,9 @@ def make_state_folder(root: Path) -> None:
 
 
 def create_run(root: Path, run_id: str, record: Record, folder: str | None = None, *, indexed: bool = True) -> RunDir:
-    """Make the run known: its folder (a link to `folder`, where it lies elsewhere), its record, its index, its mark.
+    """Record a run: its folder (a link if `folder` is elsewhere), its record, its index entry, its live mark.
 
-    Whoever makes many puts them into the index at once.
+    A caller that creates many runs sets `indexed` to False, and adds them to the index at once.
     """
     make_state_folder(root)
     run = RunDir(root / "runs" / run_id)
@@ -294,7 +297,7 @@ def create_run(root: Path, run_id: str, record: Record, folder: str | None = Non
 
 
 def _check_elsewhere(folder: Path, profile: Mapping[str, Any]) -> None:
-    """Raise StoreError where others may write into the profile's folder of runs, or put another in its place."""
+    """Raise StoreError if others may write into, or replace, the profile's folder of runs."""
     make_private(str(folder), exist_ok=True)
     said = why_unsafe(str(folder), shared_parent=bool(profile.get("shared_parent")))
     if said is not None:
@@ -302,12 +305,12 @@ def _check_elsewhere(folder: Path, profile: Mapping[str, Any]) -> None:
 
 
 def live_runs(root: Path) -> list[RunDir]:
-    """Return the runs that may still be going on; a mark whose run was never recorded is not among them."""
+    """Return the runs that may be live. Marks of runs that were never recorded are ignored."""
     return [RunDir(root / "runs" / name) for name in _live_names(root)]
 
 
 def is_any_live(root: Path) -> bool:
-    """Tell whether any run may still be going on."""
+    """Tell whether any run may be live."""
     return any(True for _ in _live_names(root))
 
 
@@ -316,22 +319,22 @@ def _live_names(root: Path) -> Iterator[str]:
 
 
 def is_live(root: Path, run: RunDir) -> bool:
-    """Tell whether the run may still be going on."""
+    """Tell whether the run may be live."""
     return (root / "live" / run.run_id).exists()
 
 
 def retire(root: Path, run: RunDir) -> None:
-    """Take away the live mark of a run that has its verdict."""
+    """Remove the live mark of a run that has its verdict."""
     (root / "live" / run.run_id).unlink(missing_ok=True)
 
 
 def newest_runs(root: Path, count: int | None = None) -> list[RunDir]:
-    """Return the runs, newest first; opens none of them, and looks for no more than `count`."""
+    """Return the runs, newest first, at most `count`. No run is opened."""
     return list(islice(_newest_first(root), count))
 
 
 def newest_ids(root: Path) -> list[str]:
-    """Return the ids of all runs, newest first: by one look at the folder of runs, however many there are."""
+    """Return the ids of all runs, newest first, from a single listing of the folder of runs."""
     runs = root / "runs"
     try:
         with os.scandir(runs) as entries:
@@ -344,9 +347,9 @@ def newest_ids(root: Path) -> list[str]:
 
 
 def newest_groups(root: Path, count: int | None = None) -> list[list[RunDir]]:
-    """Return groups of the newest runs: one group for each sweep, with its runs in order, and one for each other run.
+    """Return the newest runs in groups: each sweep with its runs in order is one group, and each other run is one.
 
-    Runs of two sweeps may alternate in the index, and the points of one sweep are not recorded in their order.
+    Runs of two sweeps may alternate in the index, and the points of a sweep are not recorded in order.
     """
     found = (sweep_of(run.run_id) or run.run_id for run in _newest_first(root))
     names = list(islice(_unique(found), count))
@@ -365,12 +368,12 @@ def _unique(names: Iterable[str]) -> Iterator[str]:
 
 
 def _index_of(run_id: str) -> int:
-    """Return a point's number in its sweep; 0 for a run of no sweep."""
+    """Return a point's number in its sweep, or 0 for a run that is not a point."""
     return int(run_id.rpartition(".")[2]) if sweep_of(run_id) is not None else 0
 
 
 def _newest_first(root: Path, wanted: Callable[[str], bool] = bool) -> Iterator[RunDir]:
-    """Wanted runs in the order of the index; those that it misses (it was lost, or cut) come last, by their age."""
+    """Yield wanted runs in the order of the index. Runs that the index lacks (it was lost or cut) come last, by age."""
     names = _indexed(root)
     for name in filter(wanted, reversed(names)):
         if os.path.isdir(f"{root}/runs/{name}"):
@@ -382,7 +385,7 @@ def _newest_first(root: Path, wanted: Callable[[str], bool] = bool) -> Iterator[
 
 
 def _indexed(root: Path) -> list[str]:
-    """Return the ids in the index, the oldest first, also of runs that were removed."""
+    """Return the ids in the index, oldest first, including removed runs."""
     try:
         data = read_regular(root / "index", MOST_LINES)
     except FileNotFoundError:
@@ -397,7 +400,7 @@ def _indexed(root: Path) -> list[str]:
 def _changed(path: Path) -> float:
     try:
         return path.stat().st_mtime
-    except OSError:  # removed since it was listed
+    except OSError:  # it was removed after the listing
         return 0.0
 
 
@@ -409,16 +412,16 @@ def _names(folder: Path | str) -> list[str]:
 
 
 def newest_named(root: Path, name: str) -> RunDir | None:
-    """Return the newest run, or point of a sweep, whose job is called so; None for none, and for an id of a run."""
+    """Return the newest run or point whose job has this name. None if there is none, or if the name is a run's id."""
     if name in ("", "last") or os.path.isdir(f"{root}/runs/{name}"):
         return None
     return next(_newest_first(root, lambda run_id: name_of(run_id) == name), None)
 
 
 def find_run(root: Path, reference: str, *, newest: bool = True) -> RunDir:
-    """Return the run with this id, a unique prefix of it, or `last`; RunNotFoundError otherwise.
+    """Return the run with this id or unique prefix, or the `last` run. Raises RunNotFoundError otherwise.
 
-    A job's name means its `newest` run, but to those who end or remove what they find.
+    A job's name means its `newest` run; operations that end or remove runs switch this off.
     """
     if newest and (named := newest_named(root, reference)) is not None:
         reference = named.run_id if (sweep := sweep_of(named.run_id)) is None else sweep
@@ -453,7 +456,7 @@ def find_run(root: Path, reference: str, *, newest: bool = True) -> RunDir:
 
 
 def _handed_over(root: Path, reference: str) -> tuple[str, str, str] | None:
-    """Return (run, host, orch's path on that host) of the only handed-over run whose id begins with this word."""
+    """Return (run, host, orch's path on that host) of the only handed-over run whose id begins with this text."""
     names = [name for name in _names(root / "elsewhere") if reference and name.startswith(reference)]
     if len(names) != 1:
         return None
@@ -462,9 +465,9 @@ def _handed_over(root: Path, reference: str) -> tuple[str, str, str] | None:
 
 
 def tidy(run: RunDir) -> None:
-    """Remove what writers that were killed have left in an ended run: half-written files, and tasks with their token.
+    """Remove what killed writers left in an ended run: incomplete files, and tasks with their tokens.
 
-    Another command may be writing this very run's verdict: what a living process has begun is left to it.
+    Another command may be writing this run's verdict, so files of running processes are kept.
     """
     begun = [*run.path.glob(".*.tmp"), *run.path.glob("nodes/*/.*.tmp"), *run.path.glob("nodes/*/*.tmp")]
     left = [path for path in begun if not files.is_being_written(path)]
@@ -481,16 +484,16 @@ def tidy(run: RunDir) -> None:
 
 
 def remove_run(root: Path, run: RunDir) -> None:
-    """Delete a run's folder and its live mark; the index forgets it when it is read.
+    """Delete a run's folder and its live mark. The index drops the run when it is read.
 
-    It is renamed first: another command may be writing to it by its name, and would add to it while it is deleted.
-    The new name says whose it is: what a killed `rm` has left is gc's at once.
+    The folder is renamed first, because another command may be writing to it. The new name identifies its writer, so gc
+    can remove at once what a killed `rm` has left.
     """
     aside = Path(files.temporary_name(run.path.with_name(f"{REMOVED_PREFIX[1:]}{run.run_id}")))
     try:
         os.rename(run.path, aside)
     except OSError as error:
-        run.check_is_there()  # else another command was faster
+        run.check_is_there()  # raises if another command was faster
         raise StoreError(f"{run.path} can't be removed: {error}") from error
     try:
         delete_folder(aside)
@@ -503,14 +506,14 @@ def remove_run(root: Path, run: RunDir) -> None:
 
 
 def delete_folder(path: Path) -> None:
-    """Delete a folder; of one that is a link, what it leads to and the link."""
+    """Delete a folder; if it is a link, delete its target and the link."""
     files.remove_tree(path.resolve())
     if path.is_symlink():
         path.unlink()
 
 
 def remove_sweep(root: Path, sweep: str) -> None:
-    """Delete what the points of a sweep shared, when none of them is there any more."""
+    """Delete the shared files of a sweep when all its points are gone."""
     folder = root / "sweeps" / sweep
     try:
         delete_folder(folder)

@@ -1,4 +1,4 @@
-"""What a run was and what it cost: resolved documents, versions, code, phases, exit codes, hours. A pure reduction."""
+"""Summarizes a run: resolved documents, versions, code, phases, exit codes, hours. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from orchestrator.protocol.events import EventKind
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.state import Event, how_it_ended
 
-if TYPE_CHECKING:  # a submit, which says one line, does without
+if TYPE_CHECKING:  # a submit needs only one line of this
     from orchestrator.runs.files.samples import NodeSamples
 
 HOUR: Final = 3600.0
@@ -23,9 +23,9 @@ def run_record(
     now: float | None = None,
     samples: Iterable[NodeSamples] = (),
 ) -> dict[str, Any]:
-    """Return the whole record as JSON types; `now` ends what has not ended yet.
+    """Return the whole record as JSON types. `now` is the end of everything that has not ended yet.
 
-    Durations within the gang come from node 0's monotonic clock; only `queued` compares two hosts' clocks.
+    Durations within the gang come from node 0's monotonic clock. Only `queued` compares two hosts' clocks.
     """
     events = [event for event in events if isinstance(event.get("kind"), str)]
     nodes = _nodes(events)
@@ -48,13 +48,13 @@ def run_record(
 def hours_of(
     events: Iterable[Event], now: float | None = None, samples: Iterable[NodeSamples] = ()
 ) -> dict[str, float | None]:
-    """Return what the run cost: hours of ranks, cores and GPUs, and the GPUs' watt-hours."""
+    """Return the hours of ranks, cores and GPUs that the run used, and the GPUs' watt-hours."""
     events = [event for event in events if isinstance(event.get("kind"), str)]
     return {**_hours(events, _nodes(events), now), "gpu_watt_hours": _watt_hours(events, samples)}
 
 
 def code_of(events: Iterable[Event]) -> dict[str, Any] | None:
-    """Return the snapshot's facts: files, bytes, sha256, and what git said of the folder."""
+    """Return the facts about the snapshot: files, bytes, sha256, and the state in git."""
     for event in events:
         if event.get("kind") == EventKind.SNAPSHOT:
             return {key: value for key, value in event.items() if key not in ("kind", "time")}
@@ -62,7 +62,7 @@ def code_of(events: Iterable[Event]) -> dict[str, Any] | None:
 
 
 def code_note(events: Iterable[Event]) -> str:
-    """Return one line when the code that was sent is in no commit; empty otherwise."""
+    """Return a note if the code that was sent is not in a commit; empty otherwise."""
     code = code_of(events)
     if not code or not code.get("dirty"):
         return ""
@@ -75,9 +75,9 @@ def code_note(events: Iterable[Event]) -> str:
 
 
 def left_out_note(events: Iterable[Event]) -> str:
-    """Return one line if an ignore file kept files of the code folder from the run; empty otherwise.
+    """Return a note if an ignore file kept files of the code folder from the run; empty otherwise.
 
-    On this machine it says which checkpoints are links to the user's own files.
+    For a run on this machine, the note lists checkpoints that are links to the user's own files.
     """
     code = code_of(events) or {}
     if "left_out" in code:
@@ -92,7 +92,7 @@ def left_out_note(events: Iterable[Event]) -> str:
 
 
 def _nodes(events: list[Event]) -> dict[int, Event]:
-    """The last introduction of each node's agent."""
+    """Return the last AGENT_STARTED event of each node."""
     found = {event["node"]: event for event in events if event["kind"] == EventKind.AGENT_STARTED and _is_node(event)}
     return dict(sorted(found.items()))
 
@@ -121,7 +121,7 @@ def _versions(run: RunRecord, events: list[Event], nodes: Mapping[int, Event]) -
 
 
 def _phases(run: RunRecord, events: list[Event], metrics: Iterable[Event]) -> list[dict[str, Any]]:
-    """(name, attempt, seconds) in the order in which a run goes through them; what did not happen is left out."""
+    """Return (name, attempt, seconds) of a run's phases, in order. Phases that did not occur are left out."""
     own = [event for event in events if "node" not in event]
     first = [event for event in events if event.get("node") == 0]
     phases: list[dict[str, Any]] = []
@@ -197,11 +197,11 @@ def _between(start: Any, end: float | None) -> float | None:
     return None if begun is None or end is None else end - begun
 
 
-# -- ends and costs
+# -- ends and use
 
 
 def _attempts(events: list[Event]) -> list[dict[str, Any]]:
-    """For each attempt, how every rank ended."""
+    """Return for each attempt how every rank ended."""
     ends: dict[int, dict[str, Any]] = {}
     for event in events:
         attempt, rank = event.get("attempt"), event.get("rank")
@@ -215,9 +215,9 @@ def _attempts(events: list[Event]) -> list[dict[str, Any]]:
 
 
 def _hours(events: list[Event], nodes: Mapping[int, Event], now: float | None) -> dict[str, float]:
-    """Hours of ranks, and of the cores and GPUs of the hosts while agents were on them, each host counted once."""
+    """Return the hours of ranks, and of the hosts' cores and GPUs while agents ran, each host counted once."""
     spans: dict[str, tuple[float, float, float, float]] = {}
-    named: dict[str, set[str]] = {}  # nodes of one host may have GPUs of their own
+    named: dict[str, set[str]] = {}  # nodes on one host may have different GPUs
     last_words = (EventKind.AGENT_ENDED, EventKind.GAVE_UP)
     ends = {event["node"]: event for event in events if event["kind"] in last_words and _is_node(event)}
     for node, event in nodes.items():
@@ -240,8 +240,8 @@ def _hours(events: list[Event], nodes: Mapping[int, Event], now: float | None) -
 
 
 def _watt_hours(events: list[Event], samples: Iterable[NodeSamples]) -> float | None:
-    """What the GPUs have taken while agents were on their nodes; None where no GPU has told."""
-    starts: dict[str, str] = {}  # in words, for what is damaged may be anything
+    """Return the energy of the GPUs while agents ran on their nodes, or None if no GPU reports it."""
+    starts: dict[str, str] = {}  # texts, because a damaged value may be anything
     joules: dict[tuple[str, str], float] = {
         (str(node.node), str(sample.start)): sample.joules
         for node in samples
@@ -253,12 +253,12 @@ def _watt_hours(events: list[Event], samples: Iterable[NodeSamples]) -> float | 
         if event["kind"] == EventKind.AGENT_STARTED:
             starts[node] = str(event.get("start", 0))
         elif event["kind"] == EventKind.AGENT_ENDED and (told := _number(event.get("joules"))) is not None:
-            joules[node, starts.get(node, "0")] = told  # its last word, the samples may lack it
+            joules[node, starts.get(node, "0")] = told  # the agent's last report, which the samples may lack
     return round(sum(joules.values()) / HOUR, 3) if joules else None
 
 
 def _rank_seconds(events: list[Event], now: float | None) -> float:
-    """Ranks times the time from their start to their end, each by its own host's clock."""
+    """Return the sum of all ranks' times from start to end, each by its own host's clock."""
     starts: dict[tuple[int, int], float] = {}
     total = 0.0
     for event in events:

@@ -1,8 +1,8 @@
-"""A sweep's folder, and what a name means: a run, or all runs of a sweep.
+"""A sweep's folder, and the runs that a name means: one run, or all runs of a sweep.
 
-    ROOT/sweeps/SWEEP/     sweep.json, and what its points share: the code, and on Slurm script, agent and handle
+    ROOT/sweeps/SWEEP/     sweep.json, and files that the points share: the code and, on Slurm, script, agent, handle
 
-The points are runs like any others, called SWEEP.0, SWEEP.1, ...
+Points are ordinary runs, named SWEEP.0, SWEEP.1, ...
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from orchestrator.runs.store import (
 
 
 def make_sweep(root: Path, sweep: str, folder: str | None, record: Record) -> Path:
-    """Make a sweep's folder (a link to `folder`, where it lies elsewhere) and its record; the real folder."""
+    """Create a sweep's folder (a link if `folder` is elsewhere) with its record. Return the real folder."""
     check_own(root)
     path = root / "sweeps" / sweep
     real = Path(folder) if folder is not None else path
@@ -44,7 +44,7 @@ def make_sweep(root: Path, sweep: str, folder: str | None, record: Record) -> Pa
 
 
 def share(folder: Path, run: RunDir, names: Sequence[str]) -> None:
-    """Give a run what its sweep has of these: files by another name, folders by a link."""
+    """Share files of a sweep with a run: files by hard links, folders by symbolic links."""
     try:
         for name in names:
             if (folder / name).is_dir():
@@ -56,17 +56,17 @@ def share(folder: Path, run: RunDir, names: Sequence[str]) -> None:
 
 
 def points_in(root: Path, sweep: str) -> list[RunDir]:
-    """Return the runs of a sweep that are there, in order."""
+    """Return the existing runs of a sweep, in order."""
     names = [entry.name for entry in os.scandir(root / "runs")] if (root / "runs").exists() else []
     mine = [name for name in names if sweep_of(name) == sweep]
     return [RunDir(root / "runs" / name) for name in sorted(mine, key=lambda name: int(name.rpartition(".")[2]))]
 
 
 def runs_named(root: Path, name: str) -> list[RunDir]:
-    """Return the run with this whole id, or all points of the sweep with it; among both may be such as were removed."""
+    """Return the run with this full id, or all points of the sweep with this id. They may have been removed."""
     try:
         sweep = RunDir(root / "sweeps" / name).read("sweep.json")
-    except StoreError:  # damaged: those that are there
+    except StoreError:  # the record is damaged: return the existing points
         return points_in(root, name)
     points = sweep.get("points") if sweep is not None else None
     count = len(points) if isinstance(points, list) else 0
@@ -75,9 +75,9 @@ def runs_named(root: Path, name: str) -> list[RunDir]:
 
 
 def find_sweep(root: Path, reference: str, *, newest: bool = True) -> str | None:
-    """Return the sweep with this id, a unique prefix of it, or `last` where the newest run is a point; else None.
+    """Return the sweep with this id or unique prefix, or the sweep of the `last` run; None if there is none.
 
-    A job's name means the `newest` that is called so: a sweep, or a run that is none.
+    A job's name means the `newest` sweep or run with that name, and None if that is a single run.
     """
     if reference == "last":
         last = newest_runs(root, 1)
@@ -91,16 +91,16 @@ def find_sweep(root: Path, reference: str, *, newest: bool = True) -> str | None
 
 
 def find_runs(root: Path, reference: str, *, newest: bool = True) -> list[RunDir]:
-    """Return the run, or all runs of the sweep, with this id or a unique prefix; RunNotFoundError otherwise.
+    """Return the run, or all runs of the sweep, with this id or unique prefix. Raises RunNotFoundError otherwise.
 
-    A job's name means its newest run or sweep; without `newest`, for removals, it is no more than a prefix.
+    A job's name means its newest run or sweep. Without `newest`, as for removals, the name is only a prefix.
     """
     sweep = find_sweep(root, reference, newest=newest)
     return points_in(root, sweep) if sweep is not None else [find_run(root, reference, newest=newest)]
 
 
 def newest_sweep(root: Path) -> str:
-    """Return the sweep of the newest point; RunNotFoundError where there is none."""
+    """Return the sweep of the newest point. Raises RunNotFoundError if there is none."""
     for run in newest_runs(root):
         if (sweep := sweep_of(run.run_id)) is not None:
             return sweep
@@ -116,9 +116,9 @@ class Point:
 
     index: int
     values: tuple[tuple[str, str], ...]  # (word, value)
-    sets: tuple[str, ...]  # the same as --set takes it
-    args: tuple[str, ...] = ()  # appended to the job's
+    sets: tuple[str, ...]  # the values in the form of --set
+    args: tuple[str, ...] = ()  # appended to the job's arguments
 
     def words(self) -> str:
-        """Return `lr=1e-2 seed=3`."""
+        """Describe the point: `lr=1e-2 seed=3`."""
         return " ".join(f"{word}={value}" for word, value in self.values)

@@ -1,4 +1,4 @@
-"""How a run ended and who is to blame: pure rules over its events, each with the sentence that people read."""
+"""Decides how a run ended and who is to blame, by pure rules over its events, each with its message."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from orchestrator.runs.state import (
     member_of,
 )
 
-MEMORY = ("allocated", "reserved", "total")  # of an error file, in bytes
+MEMORY = ("allocated", "reserved", "total")  # fields of an error file, in bytes
 _EXIT_OF_ARGPARSE = 2
 
 
@@ -35,7 +35,7 @@ def verdict_of(
     *,
     scheduler: str = "",
 ) -> Verdict | None:
-    """Return the verdict once no agent is left that could change it, else None."""
+    """Return the verdict when no agent is left that could change it, else None."""
     survivors = tuple(pid for event in _all(by_node, EventKind.AGENT_ENDED) for pid in items(event.get("survivors")))
     ended = [event for event in by_node[0] if event["kind"] == EventKind.GANG_ENDED]
     refused = [event for event in own if event["kind"] == EventKind.SUBMIT_FAILED]
@@ -43,20 +43,21 @@ def verdict_of(
         return Verdict(Outcome.FAILED, Cause.INFRA, refused[-1]["reason"])
     if dropped := [event for event in own if event["kind"] == EventKind.DROPPED]:
         return Verdict(Outcome.CANCELLED, reason=dropped[-1]["reason"])
-    gone = any(event["kind"] == EventKind.FOUND_LOST for event in own)  # and what there was of them has been ended
+    gone = any(event["kind"] == EventKind.FOUND_LOST for event in own)  # and leftovers of the agents have been ended
     if any(_may_speak(node, set() if gone else alive) for node in nodes):
-        return None  # an agent that lives, or may live, has not said its last word: perhaps nobody has heard its first
+        # an agent that is or may be alive has not written its last event, or its first event has not arrived yet
+        return None
     started = any(node.state != NodeStatus.WAITING for node in nodes)
     if not started and not gone:
         return _cancelled_before_another_start(own)
     if not (ended and ended[-1]["outcome"] == Outcome.SUCCEEDED):
-        from orchestrator.protocol.exits import successful_attempt  # noqa: PLC0415 (most runs end with that word)
+        from orchestrator.protocol.exits import successful_attempt  # noqa: PLC0415 (most runs end with that event)
 
         if (attempt := successful_attempt(by_node, rank0_done=rank0_done)) is not None:
             return _with_lacking(_success(by_node, nodes, attempt, survivors), own, by_node)
     cancelled = any(event["kind"] == EventKind.CANCEL for event in own)
     in_vain = [event for event in by_node[0] if event["kind"] == EventKind.GAVE_UP and event["cause"] == "no_progress"]
-    if in_vain and not cancelled:  # whoever is lost was ended by srun, as node 0 had left
+    if in_vain and not cancelled:  # in this case srun ended the lost nodes after node 0 had left
         reason = str(in_vain[-1]["reason"])
         return Verdict(Outcome.FAILED, Cause.NO_PROGRESS, reason, hint=hint_for(reason, None, None))
     if ended:
@@ -67,7 +68,8 @@ def verdict_of(
     if cancelled:
         return Verdict(Outcome.CANCELLED, survivors=survivors)
     given_up = _all(by_node, EventKind.GAVE_UP)
-    no_point = [event for event in given_up if event["cause"] == Cause.NO_PROGRESS]  # srun ends who has not left yet
+    # srun ends agents that have not left yet
+    no_point = [event for event in given_up if event["cause"] == Cause.NO_PROGRESS]
     leader = [event for event in given_up if event.get("node") == 0 and event["outcome"] == Outcome.FAILED]
     # The other nodes are ended if node 0 is lost, so node 0's reason is the cause of their loss.
     if no_point or leader or (given_up and not any(node.state == NodeStatus.LOST for node in nodes)):
@@ -81,13 +83,13 @@ def verdict_of(
 
 
 def _cancelled_before_another_start(own: list[Event]) -> Verdict | None:
-    """Return the verdict of a cancel before the next start had any agent, such as while the run waited for machines."""
+    """Return the verdict of a cancel before the next start had any agent, as while the run waited for machines."""
     kinds = {event["kind"] for event in own}
     return Verdict(Outcome.CANCELLED) if {EventKind.CANCEL, EventKind.RELAUNCH} <= kinds else None
 
 
 def _with_better_word(verdict: Verdict, by_node: Mapping[int, list[Event]]) -> Verdict:
-    """Return node 0's verdict of a failure that no rank is to blame for, with what another node knows better."""
+    """Return node 0's verdict on a failure that no rank caused, with better information from another node."""
     if word := _word_on_a_sleeper(by_node):
         return replace(verdict, reason=word)
     if word := _word_of_who_never_joined(by_node):
@@ -96,14 +98,14 @@ def _with_better_word(verdict: Verdict, by_node: Mapping[int, list[Event]]) -> V
 
 
 def _word_on_a_sleeper(by_node: Mapping[int, list[Event]]) -> str:
-    """Return why another node left node 0, which slept meanwhile and knows only that it was left; else nothing."""
+    """Return why another node left node 0, which was suspended meanwhile and knows only that it was left; else ""."""
     if not any(event["kind"] == EventKind.SLEPT for event in by_node[0]):
         return ""
     return next((str(event["reason"]) for event in _all(by_node, EventKind.GAVE_UP) if event.get("node")), "")
 
 
 def _word_of_who_never_joined(by_node: Mapping[int, list[Event]]) -> str:
-    """Return why a node could not join, in its own words: node 0 knows only that it is missing; else nothing."""
+    """Return a node's own reason why it could not join, because node 0 knows only that it is missing; else ""."""
     joined = {event.get("joined") for event in by_node[0] if event["kind"] == EventKind.JOINED}
     words = [
         str(event["reason"])
@@ -114,14 +116,14 @@ def _word_of_who_never_joined(by_node: Mapping[int, list[Event]]) -> str:
 
 
 def _may_speak(node: NodeState, alive: set[int]) -> bool:
-    """Tell whether the node's agent has not said its last word, and lives or may live."""
+    """Tell whether the node's agent may still write its last event."""
     if node.state == NodeStatus.WAITING:
         return node.node in alive
     return not node.state.final
 
 
 def _cause_of(event: Event) -> Cause:
-    """Return the cause that a node named; none for one that this version doesn't know."""
+    """Return the cause that a node recorded, or NONE if this version does not know it."""
     return member_of(Cause, event["cause"]) or Cause.NONE
 
 
@@ -136,7 +138,7 @@ def _success(
 
 
 def _with_lacking(verdict: Verdict, own: list[Event], by_node: Mapping[int, list[Event]]) -> Verdict:
-    """Return the verdict. Its reason also names the nodes that this start lacked."""
+    """Return the verdict with the nodes that this start lacked added to its reason."""
     return replace(verdict, reason="; ".join(filter(None, [verdict.reason, without(own, len(by_node))])))
 
 
@@ -180,7 +182,7 @@ def _of_gang(
 
 
 def _of_all_with(failed: int, by_node: Mapping[int, list[Event]], nodes: tuple[NodeState, ...]) -> str:
-    """Return the node's trouble in words with all nodes that reported the same; "" if no other node reported it."""
+    """Return the node's problem with all nodes that reported the same; "" if no other node reported it."""
     told = {
         node: str(event.get("reason"))
         for node, events in by_node.items()
@@ -192,7 +194,7 @@ def _of_all_with(failed: int, by_node: Mapping[int, list[Event]], nodes: tuple[N
 
 
 def _who_stopped(events: list[Event], *, scheduler: str) -> str:
-    """Return which signal asked the run to stop, and whose that was as far as it can be told."""
+    """Return which signal stopped the run, and who sent it, as far as known."""
     names = [str(event["signal"]) for event in events if event["kind"] == EventKind.STOPPING and event.get("signal")]
     if not names:
         return "its ranks stopped at a step boundary, and asked to be started again"
@@ -202,7 +204,7 @@ def _who_stopped(events: list[Event], *, scheduler: str) -> str:
 
 
 def _what_it_lacks(end: Event) -> str:
-    """Say so where a run that was stopped has no checkpoint of a known step to go on from."""
+    """Return a sentence if a stopped run has no checkpoint with a known step; "" otherwise."""
     saved = progress_of(end)
     if "step" not in end or saved.step >= 0:
         return ""
@@ -210,7 +212,7 @@ def _what_it_lacks(end: Event) -> str:
 
 
 def _refused_saves(by_node: Mapping[int, list[Event]], attempt: int) -> str:
-    """Say how many checkpoints of an attempt that ended well are on no disk; empty where all are."""
+    """Return how many checkpoints of a successful attempt could not be saved; "" if all were."""
     exits = [
         event for event in _all(by_node, EventKind.RANK_EXIT) if event["rank"] == 0 and event.get("attempt") == attempt
     ]
@@ -219,7 +221,7 @@ def _refused_saves(by_node: Mapping[int, list[Event]], attempt: int) -> str:
 
 
 def culprit_in_words(culprit: Event) -> str:
-    """Return how the rank ended that failed first, in a sentence."""
+    """Return a sentence on how the first failed rank ended."""
     error = culprit.get("error")
     error = error if isinstance(error, dict) and error else None
     how = how_it_ended(culprit.get("code"), culprit.get("signal"))
@@ -235,19 +237,19 @@ def culprit_in_words(culprit: Event) -> str:
         return _left_early_in_words(early, f"rank {culprit.get('rank')} {where}", culprit.get("rank"))
     if culprit.get("hang"):
         return f"{error.get('message', 'a rank stood still') if error else 'a rank stood still'} {where}"
-    rank = culprit.get("failed_rank", culprit.get("rank"))  # the first is one of another launcher's
+    rank = culprit.get("failed_rank", culprit.get("rank"))  # `failed_rank` is a rank of another launcher
     return f"rank {rank} {where} ended with {how}{f': {what}' if what != how else ''}"
 
 
 def _refused_arguments(culprit: Event) -> str:
-    """Return why argparse or click refused the command line, from the rank's last line; empty for any other line."""
+    """Return why argparse or click refused the command line, from the rank's last line; "" for any other line."""
     last = next((str(line) for line in reversed(items(culprit.get("tail"))) if str(line).strip()), "")
     found = re.fullmatch(r"(?:\S+: error|Error): (.+)", last.strip())
     return found[1][:200] if found else ""
 
 
 def _left_early_in_words(early: dict[str, Any], who: str, rank: Any) -> str:
-    """Return in words that a rank ended with 0, which other ranks did too, and which ranks still waited for it."""
+    """Return a sentence on ranks that ended with 0 while other ranks still waited for them."""
     others = [str(each) for each in items(early.get("ranks")) if each != rank]
     too = f", as rank{'s' * (len(others) > 1)} {in_words(others)} did," if others else ""
     waited = [str(each) for each in items(early.get("waited"))]
@@ -289,7 +291,7 @@ def _blame(culprit: Event, end: Event, survivors: tuple[int, ...]) -> Verdict:
 
 
 def memory_in_words(error: Mapping[str, Any] | None) -> list[str]:
-    """Return what the rank's torch held of its GPU at the most, where it ran out of memory."""
+    """Return the peak GPU memory of the rank's torch if it ran out of memory, as lines."""
     memory = error.get("memory") if error else None
     if not isinstance(memory, Mapping) or not all(isinstance(memory.get(name), int) for name in MEMORY):
         return []
@@ -300,7 +302,7 @@ def memory_in_words(error: Mapping[str, Any] | None) -> list[str]:
 
 
 def _kernel_words(culprit: Event) -> list[str]:
-    """Return what the host's kernel said of its GPU when the rank ended, if anything."""
+    """Return the kernel's message about the host's GPU when the rank ended, if any, as lines."""
     said = [str(line) for line in items(culprit.get("kernel"))]
     return [f"the kernel of {culprit.get('host', '?')} said: {said[-1][:300]}"] if said else []
 
@@ -331,7 +333,7 @@ def _hint_of(culprit: Event, words: str) -> str:
 
 
 def _hint_on_module(culprit: Event) -> str:
-    """Return in words which interpreter lacks a module, and the other interpreters; empty if no module is missing."""
+    """Return which interpreter lacks a module, and other interpreters; "" if no module is missing."""
     missed = culprit.get("missing")
     if not isinstance(missed, dict) or not isinstance(missed.get("module"), str):
         return ""
@@ -357,16 +359,16 @@ def _who_was_lost(nodes: tuple[NodeState, ...], own: list[Event]) -> str:
 
 
 def without(own: Iterable[Event], nodes: int) -> str:
-    """Return which nodes this start of so many had to do without; empty where it has all of the plan's."""
+    """Return which nodes this start lacks; "" if it has all of the plan's."""
     said = [event for event in own if event["kind"] == EventKind.GOING_ON_WITHOUT]
-    if not said or said[-1].get("nodes") != nodes:  # they were back before it could be done
+    if not said or said[-1].get("nodes") != nodes:  # the nodes were back before the start
         return ""
     names = in_words(map(str, items(said[-1].get("hosts"))))
     return f"on {said[-1].get('nodes')} of {said[-1].get('of')} nodes, without {names}"
 
 
 def items(value: Any) -> list[Any]:
-    """Return the value where it is a list; empty for what has been damaged."""
+    """Return the value if it is a list, else an empty list, because it may be damaged."""
     return list(value) if isinstance(value, list | tuple) else []
 
 
@@ -489,7 +491,7 @@ _RULES: tuple[tuple[str, str], ...] = (
 
 
 def hint_for(words: str, code: int | None, signal: str | None) -> str:
-    """Return one sentence of advice, or an empty string when no rule fits."""
+    """Return one sentence of advice, or "" if no rule matches."""
     if code == 127:
         return "the command was not found on that node: check its name and PATH"
     if code == 126:

@@ -1,1 +1,1 @@
-"""What a user writes, job and profile, and the plan that follows from both."""
+"""The job and the profile that a user writes, and the launch plan that follows from both."""

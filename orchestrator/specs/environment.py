@@ -1,4 +1,7 @@
-"""Which variables the ranks get, from the job, the shell and --env; secrets are kept apart and never shown."""
+"""Chooses the environment variables of the ranks, from the job, the shell and --env.
+
+Secrets are kept apart and never shown.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,13 @@ from typing import TYPE_CHECKING, Final
 from orchestrator.errors import UsageError
 from orchestrator.protocol.masking import LONG, looks_secret, mask
 
-if TYPE_CHECKING:  # a submit of files that were read before must not wait for pydantic
+if TYPE_CHECKING:  # a submit of cached documents must not load pydantic
     from orchestrator.specs.job import Job
 
 MOST_BYTES: Final = 131_072  # the kernel's MAX_ARG_STRLEN, which includes the NUL byte at the end
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
-# What the launcher and torch's own launchers set: nobody else may.
+# Only the launcher and torch's own launchers set these variables.
 _LAUNCHER = (
     "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK",
     "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME",
@@ -25,31 +28,31 @@ _LAUNCHER = (
     "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_SIGNALS_TO_HANDLE",
     "ORCH_*",
 )  # fmt: skip
-# What describes the shell's own session or machine: a pattern such as `*` must not carry it elsewhere.
+# These variables describe the shell's own session or machine, so a pattern such as `*` must not pass them on.
 _SESSION = (
     "MASTER_*", "LOCAL_*", "TORCHELASTIC_*", "SLURM_*", "SLURMD_*", "SBATCH_*", "SRUN_*", "PMI_*", "PMIX_*",
     "OMPI_*", "PWD", "OLDPWD", "SHLVL", "_", "TERM", "SSH_*", "DISPLAY", "XDG_*", "TMPDIR", "HOSTNAME",
 )  # fmt: skip
-# Folders of the submitting machine, which an image has elsewhere.
+# These are folders of the submitting machine; an image has its own.
 _MACHINE = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONHOME")
 
 
 @dataclass(frozen=True)
 class Environment:
-    """The variables that may be shown, and those that may not."""
+    """The environment variables of a run, with the secrets apart from those that may be shown."""
 
     env: dict[str, str]
     secrets: dict[str, str] = field(repr=False)
-    passed: tuple[str, ...] = ()  # by pass_env
+    passed: tuple[str, ...] = ()  # names of the variables that came from the shell through pass_env
 
     def masked(self, text: str) -> str:
-        """Return a text to be shown without the secrets, and without the values of what only looks like one."""
+        """Return the text with the secrets masked, and with the values of variables masked whose names look secret."""
         likely = {name: value for name, value in self.env.items() if looks_secret(name)}
         return mask(mask(text, self.secrets), likely, shortest=LONG)
 
 
 def excess(text: str) -> str:
-    """Return why the text is too long for one argument or one NAME=VALUE of a program; "" if it is short enough."""
+    """Return an error message if the text is too long for one argument or one NAME=VALUE of a program, else ""."""
     length = len(text.encode(errors="surrogateescape")) + 1
     if length <= MOST_BYTES:
         return ""
@@ -60,19 +63,22 @@ def excess(text: str) -> str:
 
 
 def long_variables(variables: Mapping[str, str | None]) -> Iterator[tuple[str, str]]:
-    """Yield (name, why) of each variable that, together with its name, is too long for a program."""
+    """Yield (name, error message) for each variable that is too long, name included, to be passed to a program."""
     for name, value in variables.items():
         if value is not None and (why := excess(f"{name}={value}")):
             yield name, why
 
 
 def set_by_orch(name: str) -> bool:
-    """Is this a variable that the launcher sets itself?"""
+    """Tell whether only the launcher may set this variable."""
     return any(fnmatchcase(name, pattern) for pattern in _LAUNCHER)
 
 
 def parse_env_options(options: Iterable[str], shell: Mapping[str, str]) -> dict[str, str]:
-    """Return the values of --env NAME=VALUE and --env NAME (the shell's); UsageError names what is wrong."""
+    """Return the values of --env NAME=VALUE and --env NAME (the shell's value).
+
+    Raises UsageError for a wrong or missing name.
+    """
     given: dict[str, str] = {}
     absent: list[str] = []
     for option in options:
@@ -92,7 +98,11 @@ def parse_env_options(options: Iterable[str], shell: Mapping[str, str]) -> dict[
 
 
 def resolve(job: Job, shell: Mapping[str, str], given: Mapping[str, str]) -> Environment:
-    """Return the job's variables with their values; UsageError lists those without one, and what only orch may set."""
+    """Return the job's variables with their values.
+
+    Raises UsageError if the shell lacks a variable that the job needs, or if the job sets a variable that only orch may
+    set.
+    """
     if taken := sorted(name for name in {*job.env, *job.secrets, *given} if set_by_orch(name)):
         raise UsageError(f"{', '.join(taken)}: set by orch for each rank, so neither the job nor --env may")
     found = {**shell, **given}
@@ -126,7 +136,7 @@ def _passes(name: str, job: Job) -> bool:
 
 
 def _without_wildcards(job: Job) -> frozenset[str]:
-    """Keep names that are written out, but not the launcher's, a scheduler's or, for an image, the machine's."""
+    """Return the names in pass_env without wildcards, except those that the launcher, a scheduler or an image sets."""
     names = frozenset(p for p in job.pass_env if _NAME.fullmatch(p))
     never = ("MASTER_*", "LOCAL_*", "TORCHELASTIC_*", "SLURM*", *(_MACHINE if job.container else ()))
     return frozenset(n for n in names if not any(fnmatchcase(n, pattern) for pattern in never))

@@ -1,4 +1,4 @@
-"""What the fields of both documents are made of: checked text, numbers with units, and the frozen Spec."""
+"""Building blocks of both documents: checked text, numbers with units, and the frozen base class Spec."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def _one_line(text: str) -> str:
-    """Refuse control characters: a newline in a scheduler field would become a line of the batch script."""
+    """Refuse control characters, because a newline in a scheduler field would add a line to the batch script."""
     if found := _CONTROL.search(text):
         raise ValueError(f"contains a control character ({found[0]!r}), which is not allowed here")
     return text
@@ -42,14 +42,17 @@ def _plain_name(text: str) -> str:
 
 
 def _text_value(value: object) -> object:
-    """Take a number for text where a command line or an environment would show the same characters."""
+    """Convert a number to the text that a command line or an environment would show.
+
+    Raises ValueError for a boolean.
+    """
     if isinstance(value, bool):
         raise ValueError(f"is a YAML boolean; put quotes around it to pass it as text ('{str(value).lower()}')")
     return str(value) if isinstance(value, int | float) else value
 
 
 def host_name(text: str) -> str:
-    """Return a host's name or address as it is; ValueError for what a shell or ssh would take for something else."""
+    """Return a host's name or address unchanged. Raises ValueError if a shell or ssh could misread the text."""
     if not _HOST.fullmatch(text):
         raise ValueError(f"'{text}' is not the name or address of a host: letters, digits, '.', '-', '_', ':' and '%'")
     return text
@@ -84,7 +87,7 @@ def _env_name(text: str) -> str:
 
 
 class Also:
-    """Tells editors, through the JSON Schema, of the other type that a before-validator reads."""
+    """Adds to the JSON Schema the other type that a before-validator accepts."""
 
     def __init__(self, json_type: str) -> None:
         self.json_type = json_type
@@ -120,18 +123,18 @@ def _tuples(value: Any) -> Any:
 
 
 class Spec(BaseModel):
-    """A frozen document that refuses keys it doesn't know."""
+    """A frozen document that refuses unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
 
     @model_validator(mode="before")
     @classmethod
     def _lists_as_tuples(cls, data: Any) -> Any:
-        """Take lists for tuples: strict mode refuses them in Python, and a before-validator makes JSON Python too."""
+        """Convert lists to tuples, because pydantic's strict mode refuses a list for a tuple."""
         return _tuples(data)
 
     def given(self) -> dict[str, Any]:
-        """Return the fields whose values are not the defaults, in the order of their definition."""
+        """Return the fields whose values differ from the defaults, in the order of their definition."""
         return {
             name: getattr(self, name)
             for name, field in type(self).model_fields.items()

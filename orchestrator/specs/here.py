@@ -1,4 +1,4 @@
-"""What a job needs of this machine and of its code folder: looked at for each submit. Loads no pydantic."""
+"""Checks, at each submit, that this machine and the code folder have what the job needs. Loads no pydantic."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ from orchestrator.specs.documents.problem import Problem
 from orchestrator.specs.program import program_of
 from orchestrator.specs.resources import Has, lacking
 
-if TYPE_CHECKING:  # a submit of files that were read before must not wait for pydantic
+if TYPE_CHECKING:  # a submit of cached documents must not load pydantic
     from orchestrator.specs.job import Job, Training
     from orchestrator.specs.profiles import AnyProfile
 
-MOST_BYTES: Final = 1 << 20  # read of a program's text
-MOST_FILES: Final = 50  # files beside a program that are searched for its options
+MOST_BYTES: Final = 1 << 20  # how much of a program's text is read
+MOST_FILES: Final = 50  # how many files beside a program are searched for its options
 
 
 def check_here(job: Job, profile: AnyProfile, code_dir: Path, job_file: Path, *, allowed: bool) -> list[Problem]:
-    """Return what the job asks for and this machine or the code folder lacks; `allowed`: whatever folder that is."""
+    """Return a problem for each thing that the job needs and that this machine or the code folder lacks.
+
+    `allowed` permits any code folder, also outside of the job file's folder and repository.
+    """
     place = check_code_place(code_dir, job_file, allowed=allowed)
     return [
         *check_this_machine(job, profile),
@@ -37,12 +40,15 @@ def check_here(job: Job, profile: AnyProfile, code_dir: Path, job_file: Path, *,
 
 
 def check_this_machine(job: Job, profile: AnyProfile) -> list[Problem]:
-    """Return what the job asks of each node and this machine lacks, where this is what it is to run on."""
+    """Return a problem for each resource that the job requests and this machine lacks.
+
+    Only local profiles are checked.
+    """
     if profile.kind != "local":
         return []
     there = 0
     if job.resources.gpus:
-        from orchestrator.node.system.gpus.devices import gpus  # noqa: PLC0415 (most jobs don't ask)
+        from orchestrator.node.system.gpus.devices import gpus  # noqa: PLC0415 (only for jobs with GPUs)
 
         there = gpus()
     lacks = lacking(dict(job.resources), Has(cores(), there, memory()))
@@ -50,9 +56,11 @@ def check_this_machine(job: Job, profile: AnyProfile) -> list[Problem]:
 
 
 def check_code_place(code_dir: Path, job_file: Path, *, allowed: bool) -> list[Problem]:
-    """Return what is wrong with shipping this folder for this job: it must be the job's own, or be allowed by the user.
+    """Return a problem if this folder must not be shipped for this job.
 
-    Its own are the job file's folder, its repository, and, where the folder is called jobs, the one around it.
+    A job may ship the folder of its file, the repository of that folder and, if the folder is called jobs, its parent.
+    Other folders need the user's permission (`allowed`). Folders with credentials, and the home folder itself, are
+    never shipped.
     """
     if why := why_never_shipped(code_dir):
         return [Problem(("code", "dir"), f"{why}, and is never shipped; put job and code into a folder of their own")]
@@ -66,7 +74,10 @@ def check_code_place(code_dir: Path, job_file: Path, *, allowed: bool) -> list[P
 
 
 def check_launcher(job: Job, profile: AnyProfile, code_dir: Path) -> list[Problem]:
-    """Refuse a command that starts a launcher on each of several ranks of a node; with one it is as good as any."""
+    """Refuse a command that starts a launcher, such as torchrun, if a node may have several ranks.
+
+    Each rank would start the launcher and train the whole model again. With one rank a node this does no harm.
+    """
     if job.command is None or _has_one_rank_a_node(profile):
         return []
     from orchestrator.specs.launchers import launcher_in  # noqa: PLC0415 (most jobs have no command)
@@ -97,11 +108,11 @@ def check_submitter(job: Job, profile: AnyProfile, code_dir: Path) -> list[Probl
 
 
 def submitter_of(script: str, code_dir: Path) -> tuple[str, str] | None:
-    """Return (the problem, the script to launch instead) for a script that submits jobs; None for other scripts."""
+    """Return (the problem, a hint with the script to launch instead) for a script that submits jobs, else None."""
     path = code_dir / script
     try:
         if not script or b"submit" not in read_part(path.resolve(), 0, 1 << 18):
-            return None  # most scripts, and ast is not loaded for them
+            return None  # most scripts don't submit, so ast is not loaded for them
     except OSError:
         return None
     from orchestrator.specs.submitters import submitter_in  # noqa: PLC0415 (as above)
@@ -121,7 +132,7 @@ def _has_one_rank_a_node(profile: AnyProfile) -> bool:
 
 
 def check_code(job: Job, code_dir: Path) -> list[Problem]:
-    """Return what the job names and its code folder does not hold."""
+    """Return a problem for each file that the job names and its code folder lacks."""
     if not os.path.isdir(code_dir):  # Path.is_dir raises OSError for a name that is too long
         what = "is not a folder" if os.path.exists(code_dir) else "does not exist"
         return [Problem(("code", "dir"), f"the code folder {code_dir} {what}")]
@@ -139,7 +150,7 @@ def check_code(job: Job, code_dir: Path) -> list[Problem]:
 
 
 def _check_options(training: Training, code_dir: Path) -> list[Problem]:
-    """Return the options that the task never reads: its runs would be alike, whatever they say."""
+    """Return a problem for each option that the task never reads, because such an option would have no effect."""
     if not training.options:
         return []
     import difflib  # noqa: PLC0415 (as below)
@@ -165,7 +176,7 @@ def _check_file(path: tuple[str | int, ...], name: str, code_dir: Path) -> list[
         if Path(name).is_relative_to(code_dir):
             inside = Path(name).relative_to(code_dir)
             return [Problem(path, f"write it relative to the code folder: {inside}")]
-        return []  # a file of the nodes or of the image, which only they can tell
+        return []  # the file is on the nodes or in the image, where this machine can't look
     if os.path.normpath(name).startswith(".."):
         hint = "set code.dir to a folder that holds it"
         return [Problem(path, f"'{name}' lies outside the code folder {code_dir}, so it is not shipped; {hint}")]
@@ -180,7 +191,7 @@ def _check_file(path: tuple[str | int, ...], name: str, code_dir: Path) -> list[
 
 
 def _nearest(name: str, folder: Path) -> str:
-    """Suggest a file by its name, two levels down at most."""
+    """Suggest a file with a similar name, at most two levels below the folder."""
     try:
         found = [p.relative_to(folder).as_posix() for pattern in ("*", "*/*") for p in folder.glob(pattern)][:2000]
     except OSError:
@@ -196,13 +207,13 @@ def _nearest(name: str, folder: Path) -> str:
 
 
 def source_of(job: Job, folder: Path) -> tuple[str, bytes]:
-    """Return the program's file, relative to the folder, and its text. The text is empty if it can't be read."""
+    """Return the program's file, relative to the folder, and its text. The text is empty if the file can't be read."""
     script = _script_of(job, folder)
     return (script, _text_of(folder / script)) if script else ("", b"")
 
 
 def _text_of(path: Path) -> bytes:
-    """Return the beginning of a file; empty if it is not a regular file, or belongs to another user."""
+    """Return the first MOST_BYTES of a file; empty if it is not a regular file or belongs to another user."""
     try:
         return read_part(os.path.realpath(path), 0, MOST_BYTES)
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Job: what to run. The first of the two documents a user writes; profile.py has the second."""
+"""The job says what to run. It is the first of the two documents that a user writes; profile.py has the second."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Training(Spec):
 
 
 class Code(Spec):
-    """Which folder is shipped; the ranks start in its snapshot."""
+    """The folder that is shipped; the ranks start in a snapshot of it."""
 
     dir: Line = Field(".", description="the folder, relative to the job file")
     ignore: Line = Field(".orchignore", description="file of patterns to leave out, in addition to .gitignore")
@@ -113,7 +113,7 @@ class Code(Spec):
 
 
 class Mount(Spec):
-    """A folder of the node that the container sees."""
+    """A folder of the node that is mounted into the container."""
 
     source: Line
     target: Line
@@ -144,7 +144,7 @@ class Container(Spec):
 
 
 class Checkpoint(Spec):
-    """Where checkpoints go, how many stay, and what a run starts from."""
+    """Where checkpoints are stored, how many are kept, and which checkpoint a run starts from."""
 
     dir: Line | None = Field(None, description="a folder on the nodes; the run directory's by default")
     keep: Count = 3
@@ -161,7 +161,7 @@ class Checkpoint(Spec):
 
 
 class Retry(Spec):
-    """How often the gang is started again, by cause; null is unlimited while progress is made."""
+    """How often all ranks are started again, by cause of failure; null is unlimited while progress is made."""
 
     user_error: Budget = 0
     infra: Budget = 3
@@ -170,7 +170,7 @@ class Retry(Spec):
 
 
 class Resources(Spec):
-    """What each node must give."""
+    """The resources that each node must have."""
 
     cpus: Count | None = Field(None, description="cores per node")
     mem: Bytes | None = Field(None, description="memory per node")
@@ -178,11 +178,11 @@ class Resources(Spec):
     gpus: Count | None = Field(None, description="GPUs per node")
 
 
-MIN_LINK: Final = 8  # four beats, and more than the 6.4 s after which TCP sends a lost packet for the sixth time
+MIN_LINK: Final = 8  # four heartbeats, and longer than the 6.4 s after which TCP sends a lost packet for the sixth time
 
 
 class Limits(Spec):
-    """How long orch waits before it names what is missing, and how much a rank may write."""
+    """How long orch waits before it reports what is missing, and how much a rank may log."""
 
     join: Seconds = Field(300, description="for all nodes to join and be ready")
     link: Annotated[Seconds, Field(ge=MIN_LINK)] = Field(
@@ -193,7 +193,7 @@ class Limits(Spec):
 
 
 class Hang(Spec):
-    """When a rank counts as standing still, and what is done about it."""
+    """When a rank counts as hanging, and what is done about it."""
 
     action: Literal["auto", "restart", "report", "off"] = Field(
         "auto", description="auto: restart all ranks of a program that sends heartbeats, only report others"
@@ -222,7 +222,7 @@ class Idle(Spec):
 
 
 class Input(Spec):
-    """Data placed on each node before the ranks start, once per node, found again by its content."""
+    """Data that is placed on each node once, before the ranks start, and is reused if its content is the same."""
 
     name: EnvName = Field(description="the path is given to the ranks as ORCH_INPUT_<NAME>")
     source: Line = Field(description="a URL, or a file that every node sees")
@@ -230,7 +230,7 @@ class Input(Spec):
 
 
 class Notify(Spec):
-    """Whom to tell what became of the run: a program on the submitting machine, or a web address."""
+    """The receivers of notifications about the run: a program on the submitting machine, or a web address."""
 
     on: tuple[Literal["failed", "succeeded", "cancelled", "restarted", "hung", "idle"], ...] = Field(
         ("failed", "succeeded"), min_length=1, description="which events"
@@ -269,17 +269,17 @@ def _metric(value: object) -> object:
 
 
 def _one_or_many(value: object) -> object:
-    """Read one mapping as a list of it."""
+    """Read one mapping as a list with that mapping."""
     return (value,) if isinstance(value, dict) else value
 
 
 def _word_or_list(value: object) -> object:
-    """Read one word as a list of it."""
+    """Read one word as a list with that word."""
     return (value,) if isinstance(value, str) else value
 
 
 class Job(Spec):
-    """What to run."""
+    """The job document: what to run."""
 
     version: Literal[1] = FORMAT_VERSION
     name: Name

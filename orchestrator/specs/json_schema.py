@@ -8,13 +8,13 @@ from orchestrator.specs import profiles
 from orchestrator.specs.job import Job
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
-# pydantic leaves its own words where a bound follows a before-validator.
+# pydantic leaves its own keywords for a bound that follows a before-validator.
 _KEYWORDS: Final = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
 _PROGRAMS: Final = ("module", "script", "command", "training")
 
 
 def job_schema() -> dict[str, Any]:
-    """Return the schema of a job file, whose name may be left out."""
+    """Return the JSON Schema of a job file. `name` is optional, because it defaults to the file's name."""
     body = _tidy(Job.model_json_schema(mode="validation"))
     body["required"] = [name for name in body.pop("required", []) if name != "name"]
     one_program = [{"required": [name]} for name in _PROGRAMS]
@@ -22,9 +22,9 @@ def job_schema() -> dict[str, Any]:
 
 
 def profile_schema() -> dict[str, Any]:
-    """Return the schema of a profile file; its `defaults` are any fields of a job."""
+    """Return the JSON Schema of a profile file. Its `defaults` may have any field of a job."""
     body = _tidy(profiles.json_schema())
-    body.pop("discriminator", None)  # OpenAPI's word; JSON Schema has none for it
+    body.pop("discriminator", None)  # a keyword of OpenAPI, which JSON Schema does not have
     job = _tidy(Job.model_json_schema(mode="validation"))
     definitions = {**job.pop("$defs"), **body["$defs"]}
     job.pop("required", None)
@@ -42,7 +42,7 @@ def _head(what: str, title: str, description: str) -> dict[str, Any]:
 
 
 def _tidy(schema: dict[str, Any]) -> dict[str, Any]:
-    """Drop the titles that pydantic makes of names, which say nothing, and the model's docstring at the top."""
+    """Remove the model's docstring at the top, and the titles that pydantic derives from field names."""
     schema.pop("description", None)
     tidied: dict[str, Any] = _tidied(schema)
     return tidied

@@ -1,4 +1,7 @@
-"""Launchers of ranks that a job's own command starts: on each of several ranks they would train as often over."""
+"""Detects launchers of ranks, such as torchrun, in a job's own command.
+
+Each of several ranks would start all ranks again.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,9 @@ from typing import Final
 from orchestrator.specs.wrappers import program_of
 
 SHELLS: Final = ("sh", "bash", "dash", "ksh", "zsh")
-MOST_BYTES: Final = 1 << 16  # of a script that is looked through
-# At the beginning of a command: of a line, after `;`, `&&` or `|`, or after words that start what follows them.
+MOST_BYTES: Final = 1 << 16  # how much of a script is searched
+# A launcher's name counts at the beginning of a command: at the start of a line, after `;`, `&&` or `|`, or after words
+# such as `exec`.
 _LAUNCHER: Final = re.compile(
     r"(?:^|[;&|(]|\b(?:exec|time|nohup|then|do|run|env)\s)\s*(?:[A-Za-z_]\w*=\S*\s+)*(?:[\w.~/$\{\}-]*/)?"
     r"(torchrun|srun|mpirun|mpiexec|deepspeed|horovodrun|accelerate\s+launch"
@@ -23,7 +27,7 @@ _LAUNCHER: Final = re.compile(
 
 @dataclass(frozen=True)
 class Launcher:
-    """A launcher that a command starts, and the script and line that do, where it is in one."""
+    """A launcher that a command starts, with the script and the line if the launcher is in a script."""
 
     name: str
     script: str = ""
@@ -35,7 +39,7 @@ class Launcher:
 
 
 def launcher_in(command: Sequence[str], folder: Path) -> Launcher | None:
-    """Return the launcher that a command starts, by itself or in a shell script in this folder; None for none."""
+    """Return the launcher that a command starts, directly or in a shell script of this folder, else None."""
     words = program_of(command)
     if not words:
         return None
@@ -54,13 +58,13 @@ def launcher_in(command: Sequence[str], folder: Path) -> Launcher | None:
 
 
 def _in_script(name: str, folder: Path) -> Launcher | None:
-    """Return the first launcher in a text file that looks like a shell script."""
+    """Return the first launcher in a file that looks like a shell script, else None."""
     if not os.path.isfile(folder / name):
         return None
     try:
         with (folder / name).open("rb") as file:
             text = file.read(MOST_BYTES).decode()
-    except (OSError, ValueError):  # it is on the nodes alone, or no text
+    except (OSError, ValueError):  # the file is only on the nodes, or it is not text
         return None
     first = text.partition("\n")[0]
     if first.startswith("#!") and not re.search(rf"\b({'|'.join(SHELLS)})\b", first):

@@ -1,4 +1,4 @@
-"""What a job says of its outputs: patterns of the files that come home, and how much of them."""
+"""The job's `outputs` section: patterns of the files that are copied back, and a limit on their size."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Pattern = Annotated[OutputPattern, AfterValidator(_no_lift)]
 
 
 class Outputs(Spec):
-    """Which of the files that the ranks write below their working folder come home; $ORCH_OUTPUT_DIR comes whole."""
+    """Which files below the ranks' working folder are copied back. $ORCH_OUTPUT_DIR is copied back whole."""
 
     include: tuple[Pattern, ...] = Field((), description="patterns as in .gitignore; all files by default")
     exclude: tuple[OutputPattern, ...] = Field(

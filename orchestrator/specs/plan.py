@@ -1,4 +1,7 @@
-"""plan(job, profile, run_id, place) -> LaunchPlan: every rank, address and command before anything starts. Pure."""
+"""plan(job, profile, run_id, place) -> LaunchPlan: every rank, address and command, known before anything starts.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -17,31 +20,31 @@ from orchestrator.specs import runtimes
 from orchestrator.specs.kinds import kind_named
 from orchestrator.specs.program import MANY_GPUS, program_of
 
-if TYPE_CHECKING:  # a submit of files that were read before must not wait for pydantic
+if TYPE_CHECKING:  # a submit of cached documents must not load pydantic
     from orchestrator.specs.job import Job
     from orchestrator.specs.profile import LocalProfile
     from orchestrator.specs.profiles import AnyProfile
 
 PLAN_VERSION = 2
-READABLE = (1, 2)  # the first told every node everything
+READABLE = (1, 2)  # format versions; in version 1 every task repeated what all nodes share
 ON_THE_NODES = "decided on the nodes"
 BOUND_LATER = "bound on node 0 at start"
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the run will live on the nodes; asked of the machine beforehand, so that plan() need not."""
+    """Paths of the run on the nodes. They are passed in, so that plan() does not have to look at a machine."""
 
     run_dir: str
     code_dir: str
     inputs_dir: str
-    agent_python: str  # what starts the agent
-    python: str  # what trains, where the profile does not say
+    agent_python: str  # the interpreter that starts the agent
+    python: str  # the interpreter that trains, if the profile names none
 
 
 @dataclass(frozen=True)
 class RankPlan:
-    """One rank as it will be started; `forked` ranks run the argv's program without a new interpreter."""
+    """One rank as it will be started. A `forked` rank runs the program of `argv` without a new interpreter."""
 
     rank: int
     node_rank: int
@@ -53,14 +56,14 @@ class RankPlan:
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """What will be sent, but for the credentials and the secrets' values, which are added when it is."""
+    """All that is sent to the nodes. Credentials and the values of secrets are added only when the plan is sent."""
 
     run_id: str
     name: str
     job: dict[str, Any]
     profile: dict[str, Any]
     tasks: tuple[NodeTask, ...]
-    commands: tuple[tuple[str, ...], ...]  # starts the agent of each node
+    commands: tuple[tuple[str, ...], ...]  # for each node, the command that starts its agent
     master_addr: str
     secret_names: tuple[str, ...] = ()
     version: int = PLAN_VERSION
@@ -72,31 +75,34 @@ class LaunchPlan:
 
     @property
     def world_size(self) -> int | None:
-        """Return the number of ranks; None where it is decided on the nodes."""
+        """Return the number of ranks, or None if the nodes decide it."""
         counts = [task.nproc for task in self.tasks]
         return sum(count for count in counts if count) if all(counts) else None
 
     @property
     def time_limit(self) -> int | None:
-        """Return the seconds that the run may take; on Slurm, each of its starts."""
+        """Return the time limit of the run in seconds; on Slurm, the limit of each start. None if there is no limit."""
         asked: int | None = self.job["resources"]["time"] or self.profile.get("time")
         return asked
 
     @property
     def global_batch(self) -> int | None:
-        """Return the samples per step over all ranks; None where the program decides it."""
+        """Return the samples per step over all ranks, or None if the program decides it."""
         training = self.job.get("training")
         return training["global_batch"] if training else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plan as JSON types: `shared` holds what is told to all nodes, `tasks` what each alone is told."""
+        """Return the plan as JSON types.
+
+        `shared` holds what all tasks have in common, `tasks` what differs between them.
+        """
         shared, own = in_common(self.tasks)
         values = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
         return {**values, "shared": shared, "tasks": own}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> LaunchPlan:
-        """Return the plan that `to_json` gave; ValueError when another version of orch wrote it."""
+        """Return the plan that `to_json` wrote. Raises ValueError if its format is unknown to this version of orch."""
         if data.get("version") not in READABLE:
             raise ValueError(f"this plan has format {data.get('version')}, this orch reads {PLAN_VERSION}")
         values = {**data, "version": PLAN_VERSION}
@@ -107,14 +113,15 @@ class LaunchPlan:
 
 
 def plan(job: Job, profile: AnyProfile, run_id: str, place: Place, env: Mapping[str, str] | None = None) -> LaunchPlan:
-    """Return the launch plan; `env` is the job's environment, filled in with what came from the shell.
+    """Return the launch plan. `env` is the job's environment with the values from the shell.
 
-    UsageError when the profile asks for what can't be done. Touches no clock, disk, network, environment or chance.
+    Raises UsageError if the job and the profile can't work together. Touches no clock, disk, network, environment or
+    random generator.
     """
     kind = kind_named(profile.kind)
     nodes = kind.nodes(profile)
     container = runtimes.container(job, profile)
-    trains = profile.python or (place.python if container is None else "python3")  # an image has its own
+    trains = profile.python or (place.python if container is None else "python3")  # an image has its own interpreter
     shared: dict[str, Any] = {
         "run_id": run_id,
         "nnodes": profile.nodes,
@@ -175,13 +182,13 @@ def plan(job: Job, profile: AnyProfile, run_id: str, place: Place, env: Mapping[
 
 
 def _uses_gpus(job: Job, profile: AnyProfile) -> bool:
-    """Tell whether the ranks compute on GPUs where the nodes have some; gloo alone is for CPUs."""
+    """Tell whether the ranks compute on GPUs if the nodes have any. Backend gloo without nccl means CPUs."""
     device = getattr(job.training, "device", "auto")
     return bool(device == "cuda" or (device == "auto" and profile.backend != "gloo"))
 
 
 def _keep_best(job: Job) -> dict[str, str]:
-    """Return the metric whose best checkpoint stays, and which way it is better."""
+    """Return the metric by which the best checkpoint is kept, and its better direction; empty if there is none."""
     if (name := job.checkpoint.keep_best) is None:
         return {}
     named = None if job.metric is None else kept_by(job.metric.name, job.metric.better or "")
@@ -201,7 +208,7 @@ def _agent_argv(verb: str, task: NodeTask, place: Place) -> tuple[str, ...]:
 
 
 def nproc_by_node(profile: AnyProfile) -> list[int | None]:
-    """Return the ranks of each node; None where the node itself decides."""
+    """Return the number of ranks of each node; None for a node that decides it itself."""
     counts = kind_named(profile.kind).ranks(profile)
     return [count if isinstance(count, int) else None for count in counts]
 
@@ -215,14 +222,14 @@ def port_range(ports: str | None) -> tuple[int, int]:
 
 
 def bindings_of(launch: LaunchPlan) -> list[Binding] | None:
-    """Return each node's ranks; None where a node decides its nproc itself."""
+    """Return each node's ranks, or None if a node decides its number of ranks itself."""
     counts = [task.nproc for task in launch.tasks]
     known = [count for count in counts if count is not None]
     return bind(known) if len(known) == len(counts) else None
 
 
 def ranks_of(launch: LaunchPlan) -> Iterator[RankPlan]:
-    """Yield every rank of the plan, in order; none where the nodes decide how many there are."""
+    """Yield every rank of the plan, in order; yields nothing if the nodes decide the number of ranks."""
     for task, binding in zip(launch.tasks, bindings_of(launch) or [], strict=False):
         for local_rank in range(binding.nproc):
             yield _rank(launch, task, binding, local_rank)
@@ -243,7 +250,7 @@ def _rank(launch: LaunchPlan, task: NodeTask, binding: Binding, local_rank: int)
 
 
 def own_variables(launch: LaunchPlan) -> list[str]:
-    """Return the names of the variables in which the last rank differs from rank 0: in the same as all others."""
+    """Return the names of the variables that differ between ranks, by comparing the last rank with rank 0."""
     bindings = bindings_of(launch) or []
     if not bindings:
         return []
@@ -253,7 +260,10 @@ def own_variables(launch: LaunchPlan) -> list[str]:
 
 
 def rehearsal(profile: AnyProfile) -> LocalProfile:
-    """Return the same nodes and ranks as agents on this machine; a number left to the nodes counts as one rank."""
+    """Return a local profile with the same nodes and ranks, as agents on this machine.
+
+    A number of ranks that the nodes would decide becomes the profile's GPUs per node, or 1.
+    """
     from orchestrator.specs.profile import LocalProfile  # noqa: PLC0415 (loads pydantic)
 
     fallback = getattr(profile, "gpus_per_node", None) or 1
@@ -269,7 +279,7 @@ def rehearsal(profile: AnyProfile) -> LocalProfile:
 
 
 def differences(one: LaunchPlan, other: LaunchPlan) -> list[tuple[str, str, str]]:
-    """Return (what, in one, in other) for what differs between the same job under two profiles."""
+    """Return (name, value in `one`, value in `other`) for each setting in which two plans of the same job differ."""
     pairs: dict[str, tuple[Any, Any]] = {
         "nodes": (one.nnodes, other.nnodes),
         "world size": (one.world_size or ON_THE_NODES, other.world_size or ON_THE_NODES),

@@ -34,7 +34,7 @@ Nproc = Annotated[int, Field(ge=1, le=1024)]
 
 
 class ProfileBase(Spec):
-    """What every kind of profile has."""
+    """The fields that every kind of profile has."""
 
     version: Literal[1] = FORMAT_VERSION
     name: Name
@@ -91,7 +91,7 @@ class ProfileBase(Spec):
 
 
 class LocalProfile(ProfileBase):
-    """This machine; several nodes are several agents on it."""
+    """This machine; several nodes become several agents on it."""
 
     kind: Literal["local"]
     leases: bool = Field(True, description="hold GPUs, so that no other run of orch takes them")
@@ -147,7 +147,7 @@ def _counted(hosts: int) -> str:
 
 
 class SshProfile(ProfileBase):
-    """Machines reached over SSH, with python3 and nothing of ours."""
+    """Machines that are reached over SSH. They need python3 and nothing that orch installs."""
 
     kind: Literal["ssh"]
     hosts: Annotated[tuple[HostEntry, ...], Field(min_length=1), AfterValidator(_expanded)]
@@ -169,13 +169,13 @@ class SshProfile(ProfileBase):
     @model_validator(mode="before")
     @classmethod
     def _all_hosts_by_default(cls, data: Any) -> Any:
-        """Take every host as a node where `nodes` is left out."""
+        """Use every host as a node if `nodes` is left out."""
         if isinstance(data, dict) and "nodes" not in data and isinstance(data.get("hosts"), list | tuple):
             names = [h if isinstance(h, str) else h.get("host", "") for h in data["hosts"] if isinstance(h, str | dict)]
             try:
                 count = sum(len(expand(str(name))) for name in names)
             except ValueError:
-                return data  # the field itself reports the broken range
+                return data  # the field's own validator reports the broken range
             return {**data, "nodes": max(count, 1)}
         return data
 

@@ -1,21 +1,24 @@
-"""What each rank of a job runs, and which strategies of training are one process. Loads no pydantic; pure."""
+"""The program that each rank of a job runs, and the training strategies that use one process.
+
+Loads no pydantic; pure.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-if TYPE_CHECKING:  # a submit of files that were read before must not wait for pydantic
+if TYPE_CHECKING:  # a submit of cached documents must not load pydantic
     from orchestrator.specs.job import Job, Training
 
-MANY_GPUS: Final = ("dp", "dp-balanced", "model-parallel")  # in one process
+MANY_GPUS: Final = ("dp", "dp-balanced", "model-parallel")  # strategies that use several GPUs in one process
 ONE_PROCESS: Final = ("single", *MANY_GPUS)
-"""Strategies of training that are one process, however many devices it uses."""
+"""Training strategies that use one process with any number of devices."""
 WHOLE_BATCH: Final = (*ONE_PROCESS, "pipeline")
-"""Strategies whose ranks, if several, all work on the same samples."""
+"""Strategies in which all ranks work on the same samples."""
 
 
 def program_of(job: Job) -> tuple[str, str, list[str]]:
-    """Return (kind, target, args) of what each rank runs; kind is module, script or command."""
+    """Return (kind, target, args) of the program that each rank runs; kind is module, script or command."""
     if job.command is not None:
         return "command", job.command[0], [*job.command[1:], *job.args]
     if job.module is not None:

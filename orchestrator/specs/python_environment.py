@@ -1,4 +1,4 @@
-"""What a job says of its Python environment: the lock, the interpreter, and whose packages stay visible."""
+"""The job's `environment` section: the lock file, the interpreter, and whose packages stay visible."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _lock(text: str) -> str:
 
 
 class PythonEnvironment(Spec):
-    """The Python packages that the ranks run with: installed on every node, from a lock file."""
+    """The Python packages of the ranks, which orch installs on every node from a lock file."""
 
     lock: Annotated[Line, AfterValidator(_lock)] = Field(
         description="uv.lock, pylock.toml or requirements.txt, relative to the code folder"

@@ -1,4 +1,4 @@
-"""What a job asks of each machine that orch itself starts it on, and what such a machine lacks of it. Pure."""
+"""Compares the resources that a job requests with those of a machine on which orch itself starts it. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Has:
-    """What a machine has for the run: cores, GPUs and bytes of memory."""
+    """The cores, GPUs and bytes of memory that a machine has for the run."""
 
     cores: int
     gpus: int
@@ -17,7 +17,7 @@ class Has:
 
 
 def lacking(resources: Mapping[str, Any], has: Has) -> dict[str, str]:
-    """Return what of the job's `resources` a machine can't give: the field, and why in words that follow its name."""
+    """Return the requested `resources` that the machine lacks, as field -> error message without its subject."""
     found = {}
     for field, what, there in (("cpus", "cores", has.cores), ("gpus", "GPUs", has.gpus)):
         if (asked := resources.get(field) or 0) > there:

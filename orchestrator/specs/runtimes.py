@@ -1,4 +1,4 @@
-"""The container that a job asks for, in the runtime of its profile; pure. What it is started by: node/containers.py."""
+"""Builds the container of a job from its image and the profile's runtime. Pure; node/container has the commands."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from orchestrator.protocol.task import Container, Mount
 
-if TYPE_CHECKING:  # a submit of files that were read before must not wait for pydantic
+if TYPE_CHECKING:  # a submit of cached documents must not load pydantic
     from orchestrator.specs.job import Job
     from orchestrator.specs.profiles import AnyProfile
 
@@ -16,11 +16,11 @@ GPU_FLAGS: Final = {
     "apptainer": ("nv", "none"),
     "pyxis": ("none",),
 }
-"""How each runtime can be given GPUs, its usual way first."""
+"""The ways to give GPUs to each runtime, the usual way first."""
 
 
 def container(job: Job, profile: AnyProfile) -> Container | None:
-    """Return what the launchers of this job run in; None where they start on the node itself."""
+    """Return the container in which the job's launchers run, or None if they run on the node itself."""
     if profile.runtime == "none" or job.container is None:
         return None
     asked = job.container

@@ -1,4 +1,4 @@
-"""Which options of sbatch a profile may add under `sbatch:`, and which have a place of their own. Pure."""
+"""Tells which options of sbatch a profile may set under `sbatch:`, and which have a field of their own. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-# sbatch's long options from Slurm 20.02 to 25.11, without those below; an option may be newer than a cluster's sbatch.
+# These are sbatch's long options from Slurm 20.02 to 25.11, without those below. Some may be newer than a cluster's
+# sbatch.
 _OPTIONS: Final = """
     acctg-freq batch bb bbf begin burst-buffer chdir container consolidate-segments container-id contiguous
     core-spec cores-per-socket cpu-freq cpus-per-gpu deadline delay-boot dependency distribution exclusive export
@@ -29,7 +30,7 @@ _OURS: Final = """
     array comment error input job-name ntasks ntasks-per-node open-mode output parsable quiet requeue no-requeue
     setup srun-args tasks-per-node teardown test-only use-srun verbose wait wrap
 """
-EXPEDITE: Final = ("requeue", "expedite")  # a mode of Slurm 25.11, in which the requeued job starts before others
+EXPEDITE: Final = ("requeue", "expedite")  # a mode of Slurm 25.11 in which the requeued job starts before others
 CLUSTERS: Final = ("clusters", "cluster", "cluster-constraint")
 NEWEST: Final = "25.11"
 OPTIONS: Final = frozenset(_OPTIONS.split())
@@ -38,11 +39,10 @@ OURS: Final = frozenset(_OURS.split())
 
 
 def known_options(options: Mapping[str, str | int | bool]) -> dict[str, str | int | bool]:
-    """Return the options as sbatch spells them. Raises ValueError for an option that another field sets.
+    """Return the options with sbatch's spelling; `a_b` and `a-b` are the same option.
 
-    An option that is not in OPTIONS may be newer than orch, so the cluster's own sbatch accepts or refuses it.
-
-    `a_b` and `a-b` are the same option.
+    Raises ValueError for an option that another field sets. An option that is not in OPTIONS may be newer than orch, so
+    the cluster's own sbatch accepts or refuses it.
     """
     named = {name.removeprefix("--").replace("_", "-"): value for name, value in options.items()}
     for name, value in named.items():
@@ -62,7 +62,7 @@ def known_options(options: Mapping[str, str | int | bool]) -> dict[str, str | in
 
 
 def note_on_unknown(options: Iterable[str]) -> list[str]:
-    """Return a note on each option that no sbatch up to Slurm 25.11 has. `known_options` has returned the names."""
+    """Return a note on each option that no sbatch up to Slurm 25.11 has. `options` are names from `known_options`."""
     unknown = [name for name in options if name not in OPTIONS and name not in OURS]
     near = {name: difflib.get_close_matches(name, [*OPTIONS, *FIELDS], n=1) for name in unknown}
     return [

@@ -11,7 +11,7 @@ from typing import Final
 
 from orchestrator.protocol.reading import read_part
 
-MOST_BYTES: Final = 1 << 18  # read of each file
+MOST_BYTES: Final = 1 << 18  # how much of each file is read
 MOST_IMPORTS: Final = 50
 _EXECUTORS: Final = frozenset({"AutoExecutor", "SlurmExecutor", "LocalExecutor", "DebugExecutor"})
 
@@ -64,7 +64,7 @@ def program_of_python(command: Sequence[str]) -> str:
 
 
 def _parsed(path: Path, needs: str) -> ast.Module | None:
-    """Return the tree of a Python file with this word in it, else None."""
+    """Return the syntax tree of a Python file that contains the word `needs`, else None."""
     try:
         data = read_part(path.resolve(), 0, MOST_BYTES + 1)
         return ast.parse(data) if needs.encode() in data and len(data) <= MOST_BYTES else None

@@ -1,4 +1,4 @@
-"""Which options a task reads, as far as its source tells: a misspelt one would train as if it had not been given."""
+"""Detects the options that a task reads, as far as its source shows. A misspelt option would have no effect."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-LOOKED_UP: Final = ("get", "pop", "setdefault")  # of options.extra, by a name
-GIVEN_OPTIONS: Final = ("data", "model", "optimizer")  # a task's functions that are called with them, last
+LOOKED_UP: Final = ("get", "pop", "setdefault")  # methods that look up one name in options.extra
+GIVEN_OPTIONS: Final = ("data", "model", "optimizer")  # functions of a task whose last argument is the options
 ALSO_OURS: Final = "orchestrator"
 MOST_FILES: Final = 50
 
 
 def words_of_task(task: Path) -> frozenset[str] | None:
-    """Return all words of a task and of the files beside it that it imports: no other option can be read.
+    """Return all words in a task and in the files beside it that it imports.
 
-    None where one may be: where the options are handed on as a whole, or the source can't be read.
+    An option whose name is not a word is not read. None if other options may be read, because the task passes the
+    options on as a whole or its source can't be read.
     """
     trees: dict[Path, ast.Module] = {}
     waiting = [task]
@@ -36,7 +37,7 @@ def words_of_task(task: Path) -> frozenset[str] | None:
 
 
 def _neighbours(tree: ast.Module, folder: Path) -> Iterator[Path]:
-    """Return the files of this folder that a module imports."""
+    """Yield the files of this folder that a module imports."""
     for name in _imported(tree):
         path = folder.joinpath(*name.split("."))
         yield from (found for found in (path.with_suffix(".py"), path / "__init__.py") if found.is_file())
@@ -52,7 +53,7 @@ def _imported(tree: ast.Module) -> Iterator[str]:
 
 
 def _words(tree: ast.Module) -> Iterator[str]:
-    """Return the texts and names in a module."""
+    """Yield the strings and names in a module."""
     for node in ast.walk(tree):
         match node:
             case ast.Constant(value=str(text)):
@@ -64,7 +65,7 @@ def _words(tree: ast.Module) -> Iterator[str]:
 
 
 def _hands_on(tree: ast.Module, neighbours: set[str]) -> bool:
-    """Tell whether options are read in another way than one by one, by their names."""
+    """Tell whether a module uses the options as a whole instead of looking each up by its name."""
     parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
     known = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     known |= {name for name, module in _origins(tree) if module in (ALSO_OURS, *neighbours)}
@@ -83,7 +84,7 @@ def _hands_on(tree: ast.Module, neighbours: set[str]) -> bool:
 
 
 def _is_looked_into(extra: ast.Attribute, parent: ast.AST | None, parents: dict[ast.AST, ast.AST]) -> bool:
-    """Tell whether `options.extra` is asked for one name: `[...]`, `.get(...)`, `... in`."""
+    """Tell whether this use of `options.extra` looks up one name: `[...]`, `.get(...)`, `... in`."""
     match parent:
         case ast.Subscript(value=value):
             return value is extra
@@ -99,7 +100,7 @@ def _functions(tree: ast.Module, names: Iterable[str]) -> Iterator[ast.FunctionD
 
 
 def _origins(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Return (name in this module, the package that it is from) of what is imported."""
+    """Yield (name in this module, top-level package) for each import."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.asname or alias.name.partition(".")[0], alias.name.partition(".")[0])

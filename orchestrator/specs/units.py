@@ -1,10 +1,10 @@
-"""Durations and sizes as people write them."""
+"""Parses durations and sizes as people write them."""
 
 from __future__ import annotations
 
 import re
 
-# The lengths are bounded, so that no number overflows.
+# The lengths are bounded so that no number overflows.
 _SECONDS = re.compile(r"[0-9]{1,12}")
 _DURATION = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m(?:in)?)?(?:(\d{1,9})s)?", re.ASCII)
 _CLOCK = re.compile(r"(?:(\d{1,9})-)?(\d{1,9}):(\d\d):(\d\d)|(\d{1,9})-(\d\d?)(?::(\d\d))?", re.ASCII)
@@ -14,7 +14,10 @@ _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)\s*([KMGT]?)(i?)B?", re.IGNORECASE 
 
 
 def seconds(text: str | int) -> int:
-    """Return the seconds of `90`, `15m`, `1h30m`, `2d`, `12:00:00` or Slurm's `1-12:00:00`; ValueError otherwise."""
+    """Return the seconds of `90`, `15m`, `1h30m`, `2d`, `12:00:00` or Slurm's `1-12:00:00`.
+
+    Raises ValueError otherwise.
+    """
     if isinstance(text, int):
         return text
     stripped = text.strip()
@@ -24,7 +27,7 @@ def seconds(text: str | int) -> int:
         days, hours, minutes, secs, days2, hours2, minutes2 = (int(part or 0) for part in clock.groups())
         return (((days + days2) * 24 + hours + hours2) * 60 + minutes + minutes2) * 60 + secs
     if half := _HALF_CLOCK.fullmatch(stripped):
-        # Slurm reads minutes:seconds, most people hours:minutes; neither is guessed.
+        # Slurm reads minutes:seconds and most people mean hours:minutes, so this form is refused.
         raise ValueError(f"'{text}' can be read in two ways; write {half[1]}h{half[2]}m or {half[1]}m{half[2]}s")
     match = _DURATION.fullmatch(stripped)
     if not match or not any(match.groups()):
@@ -34,7 +37,7 @@ def seconds(text: str | int) -> int:
 
 
 def percent(text: str) -> float:
-    """Return the number of `5%`, `5 %` or `0.5%`; ValueError otherwise."""
+    """Return the number of `5%`, `5 %` or `0.5%`. Raises ValueError otherwise."""
     match = _PERCENT.fullmatch(text.strip())
     if not match:
         raise ValueError(f"'{text}' is not a percentage; write it like 5%")
@@ -42,7 +45,7 @@ def percent(text: str) -> float:
 
 
 def size(text: str | int) -> int:
-    """Return the bytes of `512`, `64MB`, `1.5G` or `8GiB` (powers of 1024, as Slurm and docker count)."""
+    """Return the bytes of `512`, `64MB`, `1.5G` or `8GiB`. Units are powers of 1024, as in Slurm and docker."""
     if isinstance(text, int):
         return text
     match = _SIZE.fullmatch(text.strip())

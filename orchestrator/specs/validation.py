@@ -1,4 +1,4 @@
-"""What must hold within a job and between a job and its profile. Pure."""
+"""Rules within a job and between a job and its profile. Pure."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from orchestrator.training.choices import not_taken
 if TYPE_CHECKING:
     from orchestrator.specs.profiles import AnyProfile
 
-MOST_RANKS: Final = 100_000  # a plan names each of them
+MOST_RANKS: Final = 100_000  # limited because a plan lists every rank
 
 
 def world_size(profile: AnyProfile) -> int | None:
-    """Return how many ranks the profile asks for; None where the nodes themselves decide."""
+    """Return the number of ranks that the profile requests, or None if the nodes decide it."""
     per_node = kind_named(profile.kind).ranks(profile)
     numbers = [n for n in per_node if isinstance(n, int)]
     return sum(numbers) if len(numbers) == len(per_node) else None
 
 
 def check(job: Job, profile: AnyProfile) -> list[Problem]:
-    """Return what can't work about this job on this profile, each at the job's field."""
+    """Return a problem for each field of the job that can't work on this profile."""
     return [
         *_check_ranks(profile), *_check_batch(job, profile), *_check_min_nodes(job, profile), *_check_strategy(job),
         *profile.problems(job), *_check_runtime(job, profile), *_check_environment(job),
@@ -36,7 +36,7 @@ def check(job: Job, profile: AnyProfile) -> list[Problem]:
 
 
 def _check_lengths(job: Job, profile: AnyProfile) -> list[Problem]:
-    """Refuse variables and words that the kernel would refuse when the ranks are started."""
+    """Refuse variables and arguments that are too long for the kernel to pass to a program."""
     where = f"profile '{profile.name}'"
     found = [Problem((), f"{where}: env.{name} {why}") for name, why in long_variables(profile.env)]
     found += [Problem(("env", name), why) for name, why in long_variables(job.env)]
@@ -72,7 +72,7 @@ def _check_batch(job: Job, profile: AnyProfile) -> list[Problem]:
 
 
 def _check_min_nodes(job: Job, profile: AnyProfile) -> list[Problem]:
-    """Refuse fewer nodes where DistributedSampler would lose its place, which is that of one number of ranks."""
+    """Refuse min_nodes with DistributedSampler, which can't resume with another number of ranks."""
     least = profile.min_nodes if isinstance(profile, SshProfile) else None
     if least in (None, profile.nodes) or job.training is None or job.training.sampler == "exact":
         return []
@@ -84,7 +84,10 @@ def _check_min_nodes(job: Job, profile: AnyProfile) -> list[Problem]:
 
 
 def _check_strategy(job: Job) -> list[Problem]:
-    """Return options of the training that its strategy would ignore; one with its default's value is none."""
+    """Return a problem for each training option that the strategy would ignore.
+
+    Options with default values are accepted.
+    """
     training = job.training
     if training is None:
         return []
@@ -95,7 +98,7 @@ def _check_strategy(job: Job) -> list[Problem]:
 
 
 def fit(job: Job, profile: AnyProfile) -> AnyProfile:
-    """Return the part of the profile that the job takes: a training in one process takes one rank of one node."""
+    """Return the part of the profile that the job uses. A one-process strategy uses one rank on one node."""
     if job.training is None or job.training.strategy not in ONE_PROCESS:
         return profile
     part: dict[str, object] = {"nodes": 1, "nproc_per_node": 1}
@@ -137,7 +140,7 @@ def _check_runtime(job: Job, profile: AnyProfile) -> list[Problem]:
 
 
 def _check_environment(job: Job) -> list[Problem]:
-    """Refuse a lock where there is an image, which has its packages."""
+    """Refuse a lock file for a job with an image, because the image has its own packages."""
     environment = job.environment
     if environment is None:
         return []

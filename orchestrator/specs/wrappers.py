@@ -1,4 +1,4 @@
-"""Reads programs and assignments that stand before a command's program, such as `A=1`, `nice -n 10` or `conda run`."""
+"""Parses assignments and wrapper programs before a command's program, such as `A=1`, `nice -n 10` or `conda run`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Wrapper(NamedTuple):
     takes_value: frozenset[str] = frozenset()  # the options that take a value
     words: int = 0  # the number of words between its options and the program, such as the duration of `timeout`
     verb: str = ""  # the word that must follow its name, such as `run` of `uv run`
-    advice: str = ""  # what to do instead; empty if the wrapper has no effect that orch would have to replace
+    advice: str = ""  # what to do instead; empty if orch can ignore the wrapper
 
 
 class Peeled(NamedTuple):
@@ -74,7 +74,7 @@ _WRAPPERS: Final[dict[str, Wrapper]] = {
 
 
 def peel(words: Sequence[str]) -> Peeled | None:
-    """Take the first wrapper off a command; None if the command does not begin with a wrapper."""
+    """Split the first wrapper off a command. None if the command does not begin with a wrapper."""
     name = PurePosixPath(words[0]).name if words else ""
     wrapper = _WRAPPERS.get(name)
     if wrapper is None or (wrapper.verb and list(words[1:2]) != [wrapper.verb]):

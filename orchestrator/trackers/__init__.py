@@ -1,1 +1,1 @@
-"""What a run has written, turned into what experiment trackers read. The ranks know nothing of it."""
+"""Converts what a run has written for experiment trackers. The ranks are not involved."""

@@ -1,6 +1,6 @@
-"""TensorBoard's event files, as bytes: protobuf messages in TFRecord frames, without any package. Pure.
+"""Writes TensorBoard's event files as bytes: protobuf messages in TFRecord frames, without a protobuf package. Pure.
 
-The numbers are those of TensorFlow's event.proto, summary.proto and tensor.proto.
+The field numbers come from TensorFlow's event.proto, summary.proto and tensor.proto.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import Final
 
 from orchestrator.protocol.crc32c import masked_crc32c
 
-VERSION: Final = "brain.Event:2"  # the first event of every file; readers go by it
+VERSION: Final = "brain.Event:2"  # the first event of every file; readers check it
 _DT_STRING: Final = 7
 _DATA_CLASS_TENSOR: Final = 2
-_START: Final = 1  # of a session: what is there of its first step and later ones is void
+_START: Final = 1  # SessionLog.START: readers drop earlier events from its step on
 _FLOAT32_MAX: Final = 3.4028234663852886e38
 
 
 def framed(data: bytes) -> bytes:
-    """Return the bytes as one TFRecord: length, checksum of it, data, checksum of them."""
+    """Return the bytes as a TFRecord: length, checksum of the length, data, checksum of the data."""
     length = struct.pack("<Q", len(data))
     return length + _masked(length) + data + _masked(data)
 
@@ -29,18 +29,18 @@ def _masked(data: bytes) -> bytes:
 
 
 def header(time: float) -> bytes:
-    """Return the record that begins a file."""
+    """Return the first record of a file."""
     return framed(_double(1, time) + _text(3, VERSION))
 
 
 def scalars(values: Iterable[tuple[str, float]], step: int, time: float) -> bytes:
-    """Return a record of numbers by their tags; one that a float32 can't hold becomes infinite."""
+    """Return a record of numbers by tag. A number too large for a float32 becomes infinite."""
     summary = b"".join(_message(1, _text(1, tag) + _float(2, value)) for tag, value in values)
     return _event(step, time, _message(5, summary))
 
 
 def text(tag: str, markdown: str, time: float) -> bytes:
-    """Return a record of a text for TensorBoard's page of texts."""
+    """Return a record of a text, which TensorBoard shows on its page of texts."""
     tensor = _number(1, _DT_STRING) + _message(2, _message(2, _number(1, 1))) + _text(8, markdown)
     metadata = _message(1, _text(1, "text")) + _number(4, _DATA_CLASS_TENSOR)
     value = _text(1, f"{tag}/text_summary") + _message(8, tensor) + _message(9, metadata)
@@ -48,7 +48,7 @@ def text(tag: str, markdown: str, time: float) -> bytes:
 
 
 def restart(step: int, time: float) -> bytes:
-    """Return a record after which the steps from this one on are taken anew."""
+    """Return a record that makes readers drop earlier values from this step on."""
     return _event(step, time, _message(7, _number(1, _START)))
 
 

@@ -1,4 +1,4 @@
-"""Telling one tracker what is new of a run: once more after any kill, and nothing twice."""
+"""Sends the news of a run to one tracker. After a kill the feed is repeated, and nothing is counted twice."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from orchestrator.trackers.ledger import MLFLOW, TENSORBOARD, Progress, hidden_o
 
 
 class Tracker(Protocol):
-    """Takes what is known of a run; what it is told again, it takes once. BackendError where it can't."""
+    """The interface of a tracker. Repeated data must count once. Methods raise BackendError if the tracker fails."""
 
     def begin(self, progress: Progress) -> Progress:
-        """Take the run and its parameters."""
+        """Send the run and its parameters."""
 
     def send(self, progress: Progress, lines: Iterable[MetricLine]) -> Progress:
-        """Take metrics, in their order."""
+        """Send metrics, in order."""
 
     def end(self, progress: Progress, ending: Ending, result: Mapping[str, object]) -> Progress:
-        """Take how the run ended; all metrics were sent."""
+        """Send how the run ended, after all metrics."""
 
 
 def tracker(name: str, run: RunDir, record: RunRecord, redact: Redaction) -> Tracker:
     """Load and return the tracker of this name, which redacts everything that it receives."""
     if name == TENSORBOARD:
-        from orchestrator.trackers.tensorboard import TensorBoard  # noqa: PLC0415 (what a run does not name)
+        from orchestrator.trackers.tensorboard import TensorBoard  # noqa: PLC0415 (few runs use this tracker)
 
         return TensorBoard(run, record, redact)
     if name == MLFLOW:
@@ -47,7 +47,7 @@ def tracker(name: str, run: RunDir, record: RunRecord, redact: Redaction) -> Tra
 
 
 def has_news(run: RunDir, progress: Progress, *, has_ended: bool) -> bool:
-    """Tell whether there is anything to be told; looks at one file's size."""
+    """Tell whether the tracker lacks anything of the run. Only the size of one file is read."""
     if progress.is_done:
         return False
     if not progress.is_begun or has_ended or progress.problem:
@@ -63,15 +63,15 @@ def _size(run: RunDir) -> int:
 
 
 def feed(run: RunDir, name: str) -> Progress:
-    """Tell one tracker all that is new; how far it has been told, with the problem where one stands in the way."""
+    """Send all news to one tracker. Return the progress, with the problem if the tracker failed."""
     record, progress, redact = run.record(), progress_of(run, name), redaction_of_message(run)
     try:
         target = tracker(name, run, record, redact)
         if not progress.is_begun:
             progress = _kept(run, name, target.begin(progress))
         while True:
-            ending = run.ending()  # before its metrics are read: after a verdict none come any more
-            at = progress.offset if progress.offset <= _size(run) else 0  # a program has begun its file anew
+            ending = run.ending()  # read before the metrics, because no metrics follow a verdict
+            at = progress.offset if progress.offset <= _size(run) else 0  # the program has restarted its file
             lines, end = new_lines(run.path / "metrics.jsonl", at, redact, has_ended=ending is not None)
             if end == at:
                 break

@@ -1,6 +1,7 @@
-"""What trackers are told of a run: its metrics line by line, its parameters, how it ended. Pure but for `new_lines`.
+"""The content that trackers receive: a run's metrics by line, its parameters, and how it ended.
 
-A number is called by the kind of its line and its name: `train/loss`, `eval/accuracy`; one of the result `result/...`.
+Pure except `new_lines`. A metric's name is the kind of its line and its own name, such as `train/loss` or
+`eval/accuracy`. Numbers of the result are named `result/...`.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from orchestrator.runs.record import RunRecord
 from orchestrator.runs.redaction import Redaction
 from orchestrator.runs.state import Ending
 
-MOST_BYTES: Final = 1 << 20  # of metrics.jsonl in one portion
-MOST_TEXT: Final = 500  # of a parameter or a tag: what older servers take
+MOST_BYTES: Final = 1 << 20  # of metrics.jsonl that are read at a time
+MOST_TEXT: Final = 500  # characters of a parameter or a tag, the limit of older servers
 _NO_METRICS: Final = frozenset({"kind", "step", "attempt", "time"})
 _INT64: Final = 2**63
 
 
 @dataclass(frozen=True)
 class MetricLine:
-    """One line of metrics.jsonl: the numbers by their names, and where they belong."""
+    """One line of metrics.jsonl: its numbers by name, with its step, attempt and time."""
 
     values: Mapping[str, float]
     step: int
@@ -35,7 +36,10 @@ class MetricLine:
 
 
 def new_lines(path: Path, offset: int, redact: Redaction, *, has_ended: bool) -> tuple[list[MetricLine], int]:
-    """Return the lines behind an offset and where they end; an unfinished last one only of a run that has ended."""
+    """Return the lines behind an offset, and the offset behind them.
+
+    An unfinished line counts only after the run's end.
+    """
     try:
         with opened(path) as file:
             file.seek(offset)
@@ -47,12 +51,12 @@ def new_lines(path: Path, offset: int, redact: Redaction, *, has_ended: bool) ->
     if has_ended and is_all:
         end = len(data)
     elif not end and not is_all:
-        end = len(data)  # a line longer than any portion is no line of metrics
+        end = len(data)  # a line this long is not a line of metrics
     return [line for each in data[:end].split(b"\n") if (line := metric_line(each, redact)) is not None], offset + end
 
 
 def metric_line(data: bytes, redact: Redaction) -> MetricLine | None:
-    """Return what a line says; None for one without a step, without a number, or that is no JSON object."""
+    """Parse a line. None if it is not a JSON object with a step and a number."""
     try:
         line = parse_json(data) if data.strip() else None
     except ValueError:
@@ -69,7 +73,7 @@ def metric_line(data: bytes, redact: Redaction) -> MetricLine | None:
 def numbers_of(
     values: Mapping[str, Any], redact: Redaction, prefix: str = "", without: frozenset[str] = frozenset()
 ) -> dict[str, float]:
-    """Return the numeric values by their redacted names with a prefix."""
+    """Return the numbers among the values, by redacted name with a prefix."""
     return {
         _redacted(redact, f"{prefix}{name}"): float(value)
         for name, value in values.items()
@@ -85,7 +89,7 @@ def _redacted(redact: Redaction, name: str) -> str:
 def _is_number(value: object) -> TypeGuard[float]:
     try:
         return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    except OverflowError:  # an integer beyond every float
+    except OverflowError:  # an integer that is too large for a float
         return False
 
 
@@ -94,7 +98,7 @@ def _is_time(value: object) -> TypeGuard[float]:
 
 
 def parameters_of(record: RunRecord, redact: Redaction) -> dict[str, str]:
-    """Return the values with which the run was started, as redacted words."""
+    """Return the parameters of the run, such as its options and numbers of nodes, as redacted text."""
     job = record.job
     program = next((kind for kind in ("training", "module", "script", "command") if job.get(kind)), "")
     found: dict[str, Any] = {"job": record.name, "profile": record.profile_name, "nodes": record.nnodes}
@@ -118,7 +122,7 @@ def _flatten(name: str, value: object, found: dict[str, Any]) -> None:
 
 
 def _options_in(args: object) -> dict[str, str]:
-    """Return `--name value`, `--name=value` and `--name` among words, each by its name: what one compares runs by."""
+    """Return the options `--name value`, `--name=value` and `--name` by name, because users compare runs by them."""
     words = [str(word) for word in args] if isinstance(args, list | tuple) else []
     found = {}
     for position, word in enumerate(words):
@@ -143,12 +147,12 @@ def _words(value: object) -> str:
 
 
 def shortened(text: str) -> str:
-    """Return a text as short as every tracker takes it."""
+    """Return the text cut to a length that every tracker accepts."""
     return text if len(text) <= MOST_TEXT else f"{text[: MOST_TEXT - 3]}..."
 
 
 def ending_in_words(ending: Ending, redact: Redaction) -> dict[str, str]:
-    """Return how the run ended: redacted outcome, cause, reason, host and rank, as far as they are known."""
+    """Return how the run ended, as redacted text: outcome, cause, reason, host and rank, as far as they are known."""
     verdict = ending.verdict
     values = {"outcome": str(verdict.outcome), "cause": str(verdict.cause), "reason": verdict.reason,
               "host": verdict.host, "rank": "" if verdict.rank is None else str(verdict.rank)}  # fmt: skip

@@ -1,7 +1,7 @@
-"""How far each tracker of a run has been told: marks, what the shell gave for them, a ledger that a kill can't tear.
+"""Records how far each tracker of a run has been fed, so that a kill loses nothing.
 
-ROOT/track/RUN is there while something may still have to be told. RUN/trackers/NAME.json says how far it has come; it
-is written after what it speaks of: what a kill leaves between the two is told again, and each tracker takes it once.
+A marker ROOT/track/RUN exists while there may be data to send. RUN/trackers/NAME.json has the progress, and is written
+after the data was sent. Data between a send and a kill is sent again, and each tracker counts it once.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ VARIABLES: Final = (
     URI, "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "MLFLOW_EXPERIMENT_NAME",
     "MLFLOW_TRACKING_SERVER_CERT_PATH",
 )  # fmt: skip
-"""MLflow's own variables that are read; their values are kept where only this user reads them."""
+"""MLflow's own variables. Their values are stored in a file that only this user can read."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far one tracker has been told of a run."""
+    """How much of a run one tracker has received."""
 
     is_begun: bool = False
-    offset: int = 0  # in metrics.jsonl
-    attempt: int = 0  # of the last line
-    step: int = 0  # the last line's
-    size: int = 0  # of the file that is written, where it is one
-    id: str = ""  # of the run at the tracker
-    link: str = ""  # where a person sees it
-    problem: str = ""  # why nothing is told now
-    is_done: bool = False  # all was told, or nothing more can be
+    offset: int = 0  # offset in metrics.jsonl behind the last line that was sent
+    attempt: int = 0  # attempt of the last line
+    step: int = 0  # step of the last line
+    size: int = 0  # bytes of the event file, for a tracker that writes one
+    id: str = ""  # the run's id at the tracker
+    link: str = ""  # the address at which a person sees the run
+    problem: str = ""  # why nothing can be sent now
+    is_done: bool = False  # everything was sent, or nothing more can be
 
 
 _KINDS: Final[dict[str, tuple[type, ...]]] = {
@@ -62,16 +62,16 @@ def trackers_of(job: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def progress_of(run: RunDir, name: str) -> Progress:
-    """Return how far a tracker has been told; from the beginning where that is not known."""
+    """Return a tracker's progress; an unknown progress means that everything is sent again."""
     try:
         kept = run.read(f"{FOLDER}/{name}.json")
-    except StoreError:  # it was damaged: what is told twice is taken once
+    except StoreError:  # the file was damaged; a tracker counts repeated data once
         return Progress()
     return Progress(**drop_invalid_fields(kept, _KINDS)) if kept is not None else Progress()
 
 
 def save_progress(run: RunDir, name: str, progress: Progress) -> None:
-    """Write how far a tracker has been told; StoreError where it can't be."""
+    """Record a tracker's progress. Raises StoreError if it can't be written."""
     try:
         write_json(run.path / FOLDER / f"{name}.json", asdict(progress), durable=False)
     except OSError as error:
@@ -79,7 +79,7 @@ def save_progress(run: RunDir, name: str, progress: Progress) -> None:
 
 
 def tracked(run: RunDir, record: RunRecord | None = None) -> list[dict[str, Any]]:
-    """Return each tracker of a run with its link and what keeps it from being told, as JSON types."""
+    """Return each tracker of a run with its link and its problem, as JSON types."""
     told = [(name, progress_of(run, name)) for name in trackers_of((record or run.record()).job)]
     return [
         {"name": name, "link": link_of(run, name, each), "problem": each.problem, "done": each.is_done}
@@ -88,7 +88,7 @@ def tracked(run: RunDir, record: RunRecord | None = None) -> list[dict[str, Any]
 
 
 def link_of(run: RunDir, name: str, progress: Progress) -> str:
-    """Return where a person sees the run: an address, or a command; "" where there is nothing yet."""
+    """Return the address or command that shows the run at the tracker; "" if the tracker has not begun."""
     if not progress.is_begun:
         return ""
     return f"orch tensorboard {run.run_id}" if name == TENSORBOARD else progress.link
@@ -98,7 +98,7 @@ def link_of(run: RunDir, name: str, progress: Progress) -> str:
 
 
 def hidden_values(names: Iterable[str], shell: Mapping[str, str], *, is_here: bool) -> dict[str, str]:
-    """Return what the trackers need of the shell; UsageError where it is missing, or a package is.
+    """Return the shell's variables that the trackers need. Raises UsageError if a variable or a package is missing.
 
     `is_here`: the supervisor runs on this machine, and so with these packages.
     """
@@ -121,7 +121,10 @@ def hidden_values(names: Iterable[str], shell: Mapping[str, str], *, is_here: bo
 
 
 def watch(root: Path, run: RunDir, names: Iterable[str], hidden: Mapping[str, str]) -> None:
-    """Have the supervisor tell the trackers of this run; what is hidden stays in a file that only this user reads."""
+    """Register the run, so that the supervisor feeds its trackers.
+
+    Secrets are stored in a file that only this user can read.
+    """
     if not (names := tuple(names)):
         return
     if MLFLOW in names:
@@ -137,16 +140,16 @@ def watch(root: Path, run: RunDir, names: Iterable[str], hidden: Mapping[str, st
 
 
 def watched(root: Path) -> list[RunDir]:
-    """Return the runs of which trackers may still have to be told."""
+    """Return the runs with data that trackers may not have received."""
     return marked(root, TRACK)
 
 
 def unwatch(root: Path, run: RunDir) -> None:
-    """Forget what was hidden and the mark: all was told."""
+    """Remove the secrets and the marker, after everything was sent."""
     (run.path / HIDDEN).unlink(missing_ok=True)
     unmark(root, TRACK, run)
 
 
 def hidden_of(run: RunDir) -> dict[str, str]:
-    """Return what the shell gave at submit; StoreError where it can't be read."""
+    """Return the shell's variables that the submit stored. Raises StoreError if they can't be read."""
     return {name: str(value) for name, value in (run.read(HIDDEN) or {}).items()}

@@ -1,7 +1,7 @@
-"""MLflow, told over its REST interface: one run of the server for each of ours, found again by a tag.
+"""Sends runs to MLflow over its REST interface. Each run of orch is one run of the server, identified by a tag.
 
-What is told twice is taken once: a server with a data base keeps one of equal values of a metric, step and time, and
-these are the ones that the program has written.
+Repeated data counts once: a server with a database stores one of equal values of a metric, step and time, and times
+come from the program's lines.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from orchestrator.trackers.ledger import MLFLOW, URI, Progress, progress_of
 from orchestrator.transport.http_credentials import basic
 from orchestrator.version import __version__
 
-TIMEOUT: Final = 15.0  # of each look at the socket
-DEADLINE: Final = 60.0  # of an answer as a whole
-MOST_METRICS: Final = 500  # in one request; the server takes 1000, and 1 MB
+TIMEOUT: Final = 15.0  # s, for each operation of the socket
+DEADLINE: Final = 60.0  # s, for an answer as a whole
+MOST_METRICS: Final = 500  # in one request; the server accepts 1000, and 1 MB
 MOST_PARAMETERS: Final = 100
 MOST_ANSWER: Final = 1 << 22
 MOST_NAME: Final = 250
@@ -51,7 +51,7 @@ _PERMANENT: Final = (400, 401, 403, 404)
 
 
 class _Connection(http.client.HTTPConnection):
-    """Can be ended from another thread, also while TLS begins or an answer comes a byte at a time."""
+    """A connection that another thread can end, also during TLS's handshake or a slow answer."""
 
     on_socket: Callable[[socket.socket], None]
 
@@ -61,11 +61,11 @@ class _Connection(http.client.HTTPConnection):
 
 
 class _TlsConnection(http.client.HTTPSConnection, _Connection):
-    """The same; its `connect` calls the one above, and begins TLS then."""
+    """A `_Connection` with TLS. Its `connect` calls `_Connection.connect`, and then starts TLS."""
 
 
 class _Deadline(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
-    """Ends a request as a whole after some seconds: a socket's own time-out begins anew with each byte."""
+    """Ends a request after a total time, because a socket's own time-out restarts with each byte."""
 
     def __init__(self, seconds: float, certificates: str) -> None:
         context = ssl.create_default_context(cafile=certificates) if certificates else None
@@ -87,11 +87,11 @@ class _Deadline(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
             each.close()
 
     def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        """Open by a connection that can be ended."""
+        """Open a request over a connection that can be ended."""
         return self.do_open(lambda *given, **more: self._watched(_Connection(*given, **more)), req)
 
     def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        """Open by a connection with TLS that can be ended."""
+        """Open a request over a TLS connection that can be ended."""
         return self.do_open(lambda *given, **more: self._watched(_TlsConnection(*given, **more)), req,
                             context=self._tls)  # fmt: skip
 
@@ -100,8 +100,8 @@ class _Deadline(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
         return connection
 
     def _keep(self, found: socket.socket) -> None:
-        self._sockets.append(found.dup())  # TLS takes the first one away
-        if self.is_over:  # while the connection was being made
+        self._sockets.append(found.dup())  # TLS takes over the original socket
+        if self.is_over:  # the deadline passed while the connection was being made
             self._end()
 
     def _end(self) -> None:
@@ -112,7 +112,7 @@ class _Deadline(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect would carry the token to an address that nobody has written down."""
+    """Refuses redirects, because they would send the token to an address that the user did not give."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
@@ -120,7 +120,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 @dataclass(frozen=True)
 class Server:
-    """An MLflow server, and who we are there; only its `address` is ever shown."""
+    """An MLflow server and our credentials; only its `address` is ever shown."""
 
     address: str
     authorization: str = field(default="", repr=False)
@@ -129,7 +129,7 @@ class Server:
 
     @staticmethod
     def from_variables(values: Mapping[str, str]) -> Server:
-        """Return the server that MLflow's own variables name."""
+        """Return the server that MLflow's own environment variables describe."""
         split = urlsplit(values.get(URI, ""))
         user = values.get("MLFLOW_TRACKING_USERNAME") or unquote(split.username or "")
         password = values.get("MLFLOW_TRACKING_PASSWORD") or unquote(split.password or "")
@@ -144,11 +144,11 @@ class Server:
         )  # fmt: skip
 
     def get(self, path: str, query: str) -> dict[str, Any]:
-        """Ask; BackendError as `_call` has it."""
+        """Send a GET request. Raises BackendError as `_call` does."""
         return self._call(urllib.request.Request(f"{self._url(path)}?{query}", headers=self._headers()))  # noqa: S310
 
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Tell; BackendError as `_call` has it."""
+        """Send a POST request. Raises BackendError as `_call` does."""
         data = json.dumps(body).encode()
         headers = {**self._headers(), "Content-Type": "application/json"}
         return self._call(urllib.request.Request(self._url(path), data, headers, method="POST"))  # noqa: S310
@@ -161,7 +161,7 @@ class Server:
         return {**known, "Authorization": self.authorization} if self.authorization else known
 
     def _call(self, request: urllib.request.Request) -> dict[str, Any]:
-        """Return the answer's object; BackendError, transient where the same may pass later."""
+        """Return the object of the answer. Raises BackendError, marked as transient if a later request may succeed."""
         where = f"MLflow at {self.address}"
         try:
             body = self._body(request, where)
@@ -178,7 +178,10 @@ class Server:
         return answer
 
     def _body(self, request: urllib.request.Request, where: str) -> bytes:
-        """Return what the server has sent within the deadline; RefusalError for a number of 300 and more."""
+        """Return the body of the answer.
+
+        Raises RefusalError for a status of 300 or more, and BackendError after the deadline.
+        """
         with _Deadline(DEADLINE, self.certificates) as deadline:
             try:
                 opener = urllib.request.build_opener(_NoRedirect, deadline)
@@ -196,12 +199,12 @@ class Server:
             return body
 
     def is_none(self) -> BackendError:
-        """Return what is said of a server whose answers are not MLflow's."""
+        """Return the error for a server whose answers are not MLflow's."""
         said = f"MLflow at {self.address} answered something else than MLflow does"
         return BackendError(said, f"is {URI} the address of an MLflow server?")
 
     def _said(self, body: bytes) -> str:
-        """Return the server's own words on a refusal, without what is ours alone."""
+        """Return the server's error message without our credentials."""
         try:
             message = str(parse_json(body)["message"])
         except (ValueError, TypeError, KeyError, IndexError):
@@ -211,7 +214,7 @@ class Server:
 
 
 class RefusalError(BackendError):
-    """The server's answer to what was asked is a number of 300 and more."""
+    """The server answered with a status of 300 or more."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message, transient=code not in _PERMANENT)
@@ -225,7 +228,7 @@ def _shown(split: SplitResult) -> str:
 
 
 class Mlflow:
-    """Tells an MLflow server of a run."""
+    """Sends a run to an MLflow server."""
 
     def __init__(self, run: RunDir, record: RunRecord, variables: Mapping[str, str], redact: Redaction) -> None:
         self.run, self.record, self.redact = run, record, redact
@@ -233,12 +236,12 @@ class Mlflow:
         self.experiment = redact.known(variables.get("MLFLOW_EXPERIMENT_NAME") or record.name)
 
     def begin(self, progress: Progress) -> Progress:
-        """Make the run at the server with its parameters, or find the one that a killed supervisor has made."""
+        """Create the run at the server with its parameters, or find the run that a killed supervisor created."""
         experiment = self._experiment_id()
         run_id = self._found(experiment) or self._created(experiment)
         named = {
             _name(name): value for name, value in parameters_of(self.record, self.redact).items()
-        }  # two names may become the same
+        }  # two names may become equal
         values = [{"key": name, "value": value} for name, value in named.items()]
         for first in range(0, len(values), MOST_PARAMETERS):
             part = values[first : first + MOST_PARAMETERS]
@@ -280,7 +283,7 @@ class Mlflow:
         ]
 
     def _experiment_id(self) -> str:
-        """Return the id of the experiment, which is made where there is none."""
+        """Return the experiment's id, after creating the experiment if it does not exist."""
         from urllib.parse import urlencode  # noqa: PLC0415 (next to its only use)
 
         query = urlencode({"experiment_name": self.experiment})
@@ -294,7 +297,7 @@ class Mlflow:
         return self._id(self._post("experiments/create", {"name": self.experiment}), "experiment_id")
 
     def _found(self, experiment: str) -> str:
-        """Return the run that is this one's at the server; "" for none."""
+        """Return the id of this run at the server, or "" if the server does not have it."""
         body = {"experiment_ids": [experiment], "filter": f"tags.`orch.run_id` = '{self.run.run_id}'", "max_results": 1}
         runs = self._post("runs/search", body).get("runs") or []
         return self._id(runs, 0, "info", "run_id") if runs else ""
@@ -308,7 +311,7 @@ class Mlflow:
         if commits and isinstance(commits[-1], str):
             tags["mlflow.source.git.commit"] = commits[-1]
         if before := self._given_run():
-            tags |= {"orch.offered_from": before.run_id}  # it is not known yet whether its checkpoint is loaded
+            tags |= {"orch.offered_from": before.run_id}  # whether the run loads that checkpoint is not known yet
             if parent := progress_of(before, MLFLOW).id:
                 tags["mlflow.parentRunId"] = parent
         body = {
@@ -319,7 +322,7 @@ class Mlflow:
         return self._id(self._post("runs/create", body), "run", "info", "run_id")
 
     def _resumed_from(self) -> str:
-        """Return the id of the run whose checkpoint the program has loaded; empty if nothing shows a load."""
+        """Return the id of the run whose checkpoint this run loaded; "" if no load is recorded."""
         before = self._given_run()
         if before is None:
             return ""
@@ -327,7 +330,7 @@ class Mlflow:
         return before.run_id if any(name.startswith(f"{GIVEN}/") for name in loaded) else ""
 
     def _given_run(self) -> RunDir | None:
-        """Return the run whose checkpoint was given to this run to start from; None if there is no such run."""
+        """Return the run whose checkpoint was given to this run as its start, else None."""
         checkpoint = self.record.job.get("checkpoint")
         path = PurePath(str(checkpoint.get("resume") or "")) if isinstance(checkpoint, Mapping) else PurePath()
         runs = self.run.path.parent
@@ -336,7 +339,7 @@ class Mlflow:
         return RunDir(runs / path.relative_to(runs).parts[0])
 
     def _id(self, answer: Any, *keys: str | int) -> str:
-        """Return the id at a place of an answer; BackendError where it holds none."""
+        """Return the id at a place of an answer. Raises BackendError if there is none."""
         try:
             for key in keys:
                 answer = answer[key]
@@ -348,7 +351,7 @@ class Mlflow:
 
 
 def _rest_of(error: urllib.error.HTTPError) -> bytes:
-    """Return the words of a refusal; none where they do not come."""
+    """Return the body of a refusal; empty if it does not arrive."""
     try:
         return error.read(MOST_ANSWER)
     except (OSError, http.client.HTTPException):
@@ -356,7 +359,7 @@ def _rest_of(error: urllib.error.HTTPError) -> bytes:
 
 
 def _name(name: str) -> str:
-    """Return a name as the server takes it: of its characters, and of one way to write it as a path."""
+    """Return a name with only the server's characters, in the normal form of a path."""
     parts = _NOT_A_NAME.sub("_", name)[:MOST_NAME].split("/")
     return "/".join(part for part in parts if part.strip(". ")).strip(". ") or "_"
 

@@ -1,4 +1,4 @@
-"""TensorBoard: one event file in the run's folder, which is the same however often its writer is killed."""
+"""Writes TensorBoard's event file into the run's folder. Kills of the writer do not change the resulting file."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TensorBoard:
         return replace(self._append(replace(progress, size=0), data), is_begun=True)
 
     def send(self, progress: Progress, lines: Iterable[MetricLine]) -> Progress:
-        """Write metrics; where an attempt does steps again, the later values count."""
+        """Write metrics. If an attempt repeats steps, the later values replace the earlier ones."""
         parts = []
         for line in lines:
             time = line.time or self.record.created
@@ -54,20 +54,20 @@ class TensorBoard:
         return self._append(progress, data)
 
     def _append(self, progress: Progress, data: bytes) -> Progress:
-        """Write behind what the ledger knows of: what a kill has left there is the beginning of the same bytes."""
+        """Write behind the recorded size. Bytes that a killed writer left there are the beginning of the same data."""
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             with open(open_own(self.path, os.O_RDWR | os.O_CREAT, READABLE), "r+b") as file:
                 file.seek(progress.size)
                 file.write(data)
-                file.truncate()  # a killed supervisor with other known secrets may have written more
+                file.truncate()  # a killed supervisor that knew other secrets may have written more
         except OSError as error:
             raise StoreError(f"{self.path} can't be written: {error.strerror}") from error
         return replace(progress, size=progress.size + len(data))
 
 
 def _table(values: Mapping[str, str]) -> str:
-    """Return values as a table in Markdown, in which none of them commands the page."""
+    """Return values as a Markdown table, escaped so that no value formats the page."""
     rows = [f"| {_cell(name)} | {_cell(value)} |" for name, value in values.items()]
     return "\n".join(["| | |", "|---|---|", *rows])
 

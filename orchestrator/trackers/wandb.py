@@ -1,7 +1,7 @@
-"""Weights & Biases: an offline folder in the run's, written by their package in a process of its own after the end.
+"""Writes an offline folder of Weights & Biases after the run's end, with the wandb package in a process of its own.
 
-Their files can't be gone on with by another process, so they are written at once; `wandb sync` sends them, as one run
-of the same id however often.
+Another process can't continue wandb's files, so they are written at once. `wandb sync` sends them; repeated syncs
+update the same run, because the id is the same.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from orchestrator.trackers.ledger import FOLDER, WANDB, Progress
 TIMEOUT: Final = 300.0
 INTERPRETER: Final = sys.executable
 PROGRAM: Final = Path(__file__).with_name("wandb_program.py")
-_KEPT: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV")  # of our variables: no key of theirs
+# variables that are passed on; wandb's keys are not among them
+_KEPT: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV")
 
 
 class Wandb:
@@ -39,15 +40,15 @@ class Wandb:
         self.folder = run.path / FOLDER / WANDB
 
     def begin(self, progress: Progress) -> Progress:
-        """Take note of the run; it is written when it has ended."""
+        """Note that the run has begun; the folder is written after its end."""
         return replace(progress, is_begun=True)
 
     def send(self, progress: Progress, lines: Iterable[MetricLine]) -> Progress:
-        """Leave the metrics where they are: all are read at the end."""
+        """Send nothing yet, because all metrics are read at the end."""
         return progress
 
     def end(self, progress: Progress, ending: Ending, result: Mapping[str, object]) -> Progress:
-        """Write everything; what a kill has left of that is removed before."""
+        """Write everything, after removing what a killed writer left."""
         new = self.run.path / FOLDER / ".wandb"
         try:
             for folder in (new, self.folder):
@@ -69,7 +70,7 @@ class Wandb:
         return replace(progress, link=f"wandb sync {self.folder}/offline-run-*")
 
     def _rows(self) -> Iterator[dict[str, float]]:
-        """Yield the values of each step; of steps that an attempt has done again, the later ones."""
+        """Yield the values of each step. If an attempt repeated steps, its later values count."""
         steps: dict[int, dict[str, float]] = {}
         offset, end = -1, 0
         while end != offset:
@@ -80,7 +81,7 @@ class Wandb:
             yield {"step": step, **steps[step]}
 
     def _write(self, lines: list[dict[str, Any]]) -> None:
-        """Have a process of their package write these lines; BackendError where it doesn't."""
+        """Write these lines through a process that loads wandb. Raises BackendError if the process fails."""
         process = subprocess.Popen(
             [INTERPRETER, "-P", str(PROGRAM)],
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,

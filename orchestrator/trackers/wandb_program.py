@@ -1,4 +1,7 @@
-"""The process that writes an offline folder of Weights & Biases: JSON lines on stdin, first what the run is."""
+"""The program of the process that writes wandb's offline folder.
+
+It reads JSON lines from stdin; the first describes the run.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ import sys
 
 
 def main() -> None:
-    """Write the folder that the first line names."""
-    import wandb  # noqa: PLC0415 (an extra)
+    """Write the folder that the first line describes."""
+    import wandb  # noqa: PLC0415 (an optional dependency)
 
     head = json.loads(sys.stdin.readline())
     settings = wandb.Settings(

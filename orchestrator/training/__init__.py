@@ -1,13 +1,13 @@
-"""Training with torch: the entrypoint `python -m orchestrator.training` and its parts, importable one by one."""
+"""Training with torch: the program `python -m orchestrator.training`, whose parts can be imported one by one."""
 
 from collections.abc import Callable
 from typing import Any
 
 
 def spawn(function: Callable[..., Any], nproc: int, *arguments: Any, start: str = "spawn") -> list[Any]:
-    """Run `function(*arguments)` as `nproc` ranks on this machine and return their results by rank: for notebooks.
+    """Run `function(*arguments)` as `nproc` ranks on this machine and return their results by rank, for notebooks.
 
-    See orchestrator.training.distributed.spawn; torch is imported by the first call, not with this package.
+    See orchestrator.training.distributed.spawn. The first call imports torch; importing this package does not.
     """
     from orchestrator.training.distributed import spawn as spawning  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""`python -m orchestrator.training`: the signal handlers first, then the slow imports, then train."""
+"""`python -m orchestrator.training`: installs signal handlers before the slow imports, then trains."""
 
 import sys
 
@@ -8,7 +8,10 @@ from orchestrator.training.options import parse, read_places
 
 
 def main() -> int:
-    """Train as the command line says; returns 0, 2 for a user's error, 93 for a loss of NaN, 95 after a stop signal."""
+    """Train as the command line says.
+
+    Returns the exit code: 0, 2 for a user's error, 93 if the loss diverged, 95 after a stop signal.
+    """
     stop.install()
     try:
         options = parse()

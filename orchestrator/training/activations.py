@@ -1,4 +1,4 @@
-"""Activation checkpointing, in place: a block keeps its inputs alone, and is computed again in the backward pass."""
+"""Activation checkpointing, in place: a block stores only its inputs and is computed again in the backward pass."""
 
 import functools
 from collections.abc import Iterable
@@ -12,13 +12,14 @@ from orchestrator.training.errors import UserError
 
 
 def checkpoint_in_place(blocks: Iterable[nn.Module]) -> None:
-    """Have each block that is made of others computed twice; UserError for one that would count a batch twice.
+    """Let each block with children be computed again in the backward pass.
 
-    Names and weights stay: it is the block's class that is exchanged, which copies of it inherit.
+    The block's class is exchanged, so names and weights stay the same, also in copies of the block. Raises UserError
+    for a block with BatchNorm, which would count each batch twice.
     """
     for block in blocks:
         if not any(True for _ in block.children()):
-            continue  # a single layer keeps its inputs and no more
+            continue  # a single layer stores only its inputs anyway
         if any(isinstance(each, nn.modules.batchnorm._BatchNorm) for each in block.modules()):
             raise UserError(
                 f"--activation-checkpointing computes a {type(block).__name__} twice, and its BatchNorm would count "
@@ -28,7 +29,7 @@ def checkpoint_in_place(blocks: Iterable[nn.Module]) -> None:
 
 
 def _twice(kind: type[nn.Module]) -> type[nn.Module]:
-    """Return a class of the same name whose forward, in training, is computed twice."""
+    """Return a subclass of the same name whose forward is computed again in the backward pass of training."""
 
     def forward(self: nn.Module, *inputs: Any, **named: Any) -> Any:
         compute = functools.partial(kind.forward, self)

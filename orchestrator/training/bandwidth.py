@@ -1,7 +1,7 @@
-"""How fast the ranks all-reduce, inside each node and over all of them: `python -m orchestrator.training.bandwidth`.
+"""Measures how fast the ranks all-reduce, within each node and over all: `python -m orchestrator.training.bandwidth`.
 
-The bandwidth is that of the bus, as NCCL's own tests count it: what has to pass each rank's link, 2(n-1)/n of the
-tensor, in the time that one all-reduce takes. It can be held against a link's rate.
+The result is the bus bandwidth of NCCL's tests: 2(n-1)/n of the tensor's size, which passes each rank's link, divided
+by the time of one all-reduce. It can be compared with a link's rate.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from orchestrator.training.options import read_places
 from orchestrator.training.progress.report import Reporter
 
 MIB = 1 << 20
-SIZES = {"cuda": (256 * MIB, 20), "cpu": (16 * MIB, 5)}  # bytes, and how often
+SIZES = {"cuda": (256 * MIB, 20), "cpu": (16 * MIB, 5)}  # size of the tensor in bytes, and number of repetitions
 WARM_UPS = 2
 
 
 def main() -> int:
-    """Measure, and have rank 0 report it as the run's result; the exit code."""
+    """Measure the bandwidths, let rank 0 report them as the run's result, and return the exit code."""
     try:
         places, ranks = read_places(), read_ranks()
         choice = choose(places.backend, ranks, places.device)
@@ -45,11 +45,12 @@ def main() -> int:
 
 
 def measure(device: torch.device, node: str) -> dict[str, Any]:
-    """Return the bandwidths in bytes a second: of each node inside, where it has several ranks, and over all nodes."""
+    """Return the bandwidths in bytes per second: within each node with several ranks, and over all nodes."""
     size, times = SIZES[device.type]
     nodes = everyones(node)
     members = {name: [rank for rank, each in enumerate(nodes) if each == name] for name in dict.fromkeys(nodes)}
-    groups = {name: dist.new_group(ranks) for name, ranks in members.items()}  # each rank has to name them all
+    # new_group must be called for every group on every rank
+    groups = {name: dist.new_group(ranks) for name, ranks in members.items()}
     own: dict[str, Any] = {"node": int(node), "host": os.uname().nodename, "line": line_rate()}
     if len(members[node]) > 1:
         own["inside"] = _bandwidth(device, size, times, groups[node], len(members[node]))
@@ -80,7 +81,7 @@ def _settle(device: torch.device, group: Any) -> None:
 
 
 def line_rate(networks: str = "/sys/class/net", adapters: str = "/sys/class/infiniband") -> float | None:
-    """Return the bytes a second of this node's fastest way out, as its adapters say; None where none tells."""
+    """Return the bytes per second of this node's fastest network adapter, or None if no adapter reports a rate."""
     rates = [
         float(word) * 1e9 / 8
         for port in Path(adapters).glob("*/ports/*")

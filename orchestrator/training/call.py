@@ -1,7 +1,7 @@
-"""`python -m orchestrator.training.call PICKLE LIBRARY PYTHON`: a rank of orch.launch; and the format of its result.
+"""`python -m orchestrator.training.call PICKLE LIBRARY PYTHON`: a rank of orch.launch, and the format of its result.
 
-Python 3.9 syntax, and no import but the standard library's until PYTHON, the version that pickled the function, is
-known to be this one's: another could not read it, and is to be told so in a sentence.
+This file has Python 3.9 syntax and imports only the standard library until it has compared this Python with PYTHON, the
+version that pickled the function. Another version can't read the pickle, and reports that in one sentence.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from typing import Any
 from orchestrator.protocol.layout import attempt_folder, node_folder
 from orchestrator.protocol.ranks import EXIT_NO_RETRY
 
-MOST_BYTES = 1 << 30  # a result comes home whole, at the run's end; what is larger is a checkpoint
+MOST_BYTES = 1 << 30  # a result is copied as a whole at the run's end; larger data belongs in a checkpoint
 
 
 class ResultError(TypeError):
-    """A rank returned what can't be brought home; names the place in the result and the type."""
+    """A rank returned a value that can't be sent back. Names the place in the result and the type."""
 
 
 class PythonVersionError(Exception):
-    """The function was pickled by another minor version of Python, whose code this one can't run."""
+    """The function was pickled by another minor version of Python, whose code this version can't run."""
 
 
 def main() -> int:
-    """Call the function as this rank and leave its result; 93 where another start could not help either.
+    """Call the function as this rank and write its result. Returns 93 if a restart can't help.
 
-    The file was pickled by the user's own orch.launch and came the same way as all of the run's code, into a folder
-    that is the user's alone: to load it is to load the program that this rank was started for.
+    Loading the pickle is safe: the user's own orch.launch wrote it, and it came with the run's code into a private
+    folder of the user. It is the program that this rank was started for.
     """
     pickled, library, version = sys.argv[1:]
     if version != python_version():
@@ -42,7 +42,7 @@ def main() -> int:
                 f"set python: in the profile to a Python {version}"
             )
         )
-    sys.path.append(os.path.abspath(library))  # behind an installed one
+    sys.path.append(os.path.abspath(library))  # after an installed orch
     with open(pickled, "rb") as file:
         function, arguments = pickle.load(file)  # noqa: S301 (see above)
     result = function(*arguments)
@@ -59,12 +59,12 @@ def main() -> int:
 
 
 def python_version() -> str:
-    """Return this interpreter's version as far as pickled functions depend on it: `3.11`."""
+    """Return this interpreter's version, as precisely as pickled functions depend on it: `3.11`."""
     return f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def _refuse(error: Exception) -> int:
-    """Say why this rank ends, in its log and where the verdict looks for it; the exit code."""
+    """Report why this rank ends, in its log and in the error file that the verdict reads. Return the exit code."""
     print(f"error: {error}", file=sys.stderr, flush=True)
     record = {"type": type(error).__name__, "message": str(error), "traceback": ""}
     with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w", encoding="utf-8") as file:
@@ -76,9 +76,9 @@ def _refuse(error: Exception) -> int:
 
 
 def write_result(folder: Path, rank: int, result: Any) -> Path:
-    """Write a rank's result and return its file: JSON, or torch's format where there are tensors in it.
+    """Atomically write a rank's result and return its file: JSON, or torch's format if it has tensors.
 
-    ResultError names what is neither. The file appears whole or not at all.
+    Raises ResultError, with the place in the result, for a value of another type or a result that is too large.
     """
     leaves = list(_leaves(result))
     is_json = not any(map(_is_tensor, leaves))
@@ -97,9 +97,10 @@ def write_result(folder: Path, rank: int, result: Any) -> Path:
 
 
 def read_result(folder: Path, rank: int) -> Any:
-    """Return what `write_result` wrote; tensors are on the CPU. FileNotFoundError where there is none.
+    """Return the result that `write_result` wrote, with tensors on the CPU.
 
-    Runs no code of the rank's: tensors are read with `weights_only`. ModuleNotFoundError where they need torch.
+    Runs no code of the rank, because tensors are read with `weights_only`. Raises FileNotFoundError if there is no
+    result, and ModuleNotFoundError if torch is needed and missing.
     """
     path = folder / f"result_{rank}.pt"
     if path.exists():
@@ -110,7 +111,7 @@ def read_result(folder: Path, rank: int) -> Any:
 
 
 def _leaves(value: Any, place: str = "") -> Iterator[Any]:
-    """Every number, text and tensor of a result; ResultError at the first that is nothing of the kind."""
+    """Yield every number, text and tensor of a result. Raises ResultError at the first value of another type."""
     if isinstance(value, Mapping):
         for key, each in value.items():
             if not isinstance(key, str):
@@ -137,7 +138,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _on_cpu(value: Any) -> Any:
-    """The result with plain tensors that hold no graph, no device and no larger storage than their own."""
+    """Return the result with its tensors on the CPU, without graph and with storage of their own size."""
     if isinstance(value, Mapping):
         return {key: _on_cpu(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Checkpoints for a script of one's own: `from orchestrator.training import checkpoints`."""
+"""Checkpoints for the user's own scripts: `from orchestrator.training import checkpoints`."""
 
 from orchestrator.protocol.checkpoints.checkpoint_dir import COMMIT, MANIFEST, STATE, Manifest
 from orchestrator.training.checkpoint.format import (

@@ -1,4 +1,4 @@
-"""The strategies by name, and which options each of them does not take; without torch: a submit asks too."""
+"""The strategies by name, and the options that each ignores. Loads no torch, because a submit uses this too."""
 
 from collections.abc import Iterable, Mapping
 
@@ -8,7 +8,7 @@ SCHEDULES = ("constant", "linear", "cosine")
 
 
 def _only(*names: str) -> dict[str, str]:
-    """Return every other strategy with the reason that only these take an option."""
+    """Map every strategy except `names` to an error message: only these strategies take the option."""
     why = f"only {' and '.join(names)} {'takes' if len(names) == 1 else 'take'} it"
     return {name: why for name in STRATEGIES if name not in names}
 
@@ -33,12 +33,12 @@ NOT_TAKEN: Mapping[str, Mapping[str, str]] = {
     },
     "compile": dict.fromkeys(("dp", "dp-balanced"), _COPIED),
 }
-"""Options by their names in Options and in a job's `training`: which strategies do not take them, and why."""
+"""Maps options, as named in Options and in a job's `training`, to the strategies that ignore them, with reasons."""
 
 
 def not_taken(strategy: str, given: Iterable[str]) -> dict[str, str]:
-    """Return those of the `given` options that the strategy would ignore or can't do, each with the reason.
+    """Return those of the `given` options that the strategy would ignore or can't support, with reasons.
 
-    An option that was left at its default is not given.
+    `given` must not contain options that were left at their defaults.
     """
     return {name: NOT_TAKEN[name][strategy] for name in given if strategy in NOT_TAKEN.get(name, {})}

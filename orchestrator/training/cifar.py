@@ -1,4 +1,4 @@
-"""CIFAR-10 for a task of one's own: `from orchestrator.training.cifar import cifar10`."""
+"""CIFAR-10 for the user's own tasks: `from orchestrator.training.cifar import cifar10`."""
 
 from orchestrator.training.data.cifar import cifar10
 

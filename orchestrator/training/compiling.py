@@ -1,4 +1,4 @@
-"""torch.compile, in place: the modules stay themselves, and so do the names in checkpoints."""
+"""torch.compile, in place: modules and the names in checkpoints stay the same."""
 
 import os
 import shlex
@@ -16,7 +16,7 @@ from orchestrator.training.errors import UserError
 
 
 def check(backend: str, mode: str, device: torch.device) -> None:
-    """Refuse, by a UserError on all ranks, what the machine of one of them can't compile; collective."""
+    """Raise UserError on all ranks if the machine of any rank can't compile; collective."""
     if mode != "default" and backend != "inductor":
         raise UserError(f"--compile-mode {mode} is inductor's: add --compile inductor, or leave it out.")
     if backend != "inductor":
@@ -29,7 +29,7 @@ def check(backend: str, mode: str, device: torch.device) -> None:
 
 
 def lacking(device: torch.device) -> str:
-    """Return what this machine lacks to make code for the device, and how to get it; "" where nothing is missing."""
+    """Return what this machine lacks to compile for the device, and how to install it; "" if nothing is missing."""
     if device.type == "cuda":
         return "" if find_spec("triton") else "Triton, which writes the code for GPUs: pip install triton"
     compiler = shlex.split(os.environ.get("CXX") or "g++")[0]
@@ -41,7 +41,7 @@ def lacking(device: torch.device) -> str:
 
 
 def compile_in_place(modules: Sequence[nn.Module], backend: str, mode: str = "default") -> None:
-    """Have each module compiled when it is first called; with "none" nothing is done."""
+    """Let each module be compiled at its first call. Backend "none" does nothing."""
     if backend != "none":
         for module in modules:
             module.compile(backend=backend, mode=None if mode == "default" else mode)

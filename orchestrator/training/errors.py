@@ -1,24 +1,24 @@
-"""The exit codes and errors of training; an error's text is one sentence that a user can act on."""
+"""The exit codes and errors of training. An error's text is one sentence on which a user can act."""
 
 EXIT_USAGE = 2
-"""The user's input is wrong; another start would fail alike."""
+"""The user's input is wrong, so another start would fail too."""
 EXIT_NO_RETRY = 93
-"""The program asks not to be started again."""
+"""The program requests that it is not started again."""
 EXIT_REQUEUE = 95
-"""Stopped by a signal at a step boundary, with a checkpoint: start again."""
+"""Stopped by a signal at a step boundary with a checkpoint, so it can be started again."""
 
 
 class UserError(Exception):
-    """What the user asked for can't be done; shown without a traceback, exit code 2."""
+    """The user's request can't be carried out. Shown without a traceback; exit code 2."""
 
 
 class DataError(Exception):
-    """Samples can't be read on this rank, maybe on no other; names them, the rank and the reason."""
+    """Samples can't be read on this rank. The text names the samples, the rank and the reason."""
 
 
 class CheckpointError(Exception):
-    """A checkpoint can't be written, or what lies there can't be trusted; names the path."""
+    """A checkpoint can't be written, or an existing checkpoint can't be trusted. The text names the path."""
 
 
 class DivergedError(Exception):
-    """The loss is no number any more: going on, or starting again from the same place, would not help."""
+    """The loss is NaN or infinite. Neither continuing nor a restart from the same checkpoint would help."""

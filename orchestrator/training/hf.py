@@ -1,10 +1,10 @@
-"""Hugging Face's Trainer under orch: heartbeats, metrics, the result, and the clean stop, by one callback.
+"""Hugging Face's Trainer under orch: one callback adds heartbeats, metrics, the result and the clean stop.
 
     from orchestrator.training.hf import OrchCallback
     ...
     trainer = Trainer(..., callbacks=[OrchCallback()])
 
-Where orch has not started the process, it does nothing. It needs transformers, and on the node no orch.
+The callback does nothing if orch has not started the process. It needs transformers; nodes need no installed orch.
 """
 
 from pathlib import Path
@@ -22,7 +22,7 @@ __all__ = ["OrchCallback"]
 
 
 class OrchCallback(TrainerCallback):  # type: ignore[misc] # transformers is no dependency of ours
-    """Tells orch how far Trainer is, and stops it at a step with a checkpoint when a signal asks for it."""
+    """Reports Trainer's progress to orch and, after a stop signal, saves a checkpoint and stops at a step."""
 
     def __init__(self) -> None:
         self._result: dict[str, float] = {}
@@ -32,7 +32,7 @@ class OrchCallback(TrainerCallback):  # type: ignore[misc] # transformers is no 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **_more: Any
     ) -> None:
-        """Catch signals, and keep them from workers; where nodes share no folder, let each write the checkpoints."""
+        """Catch signals, except in workers. If nodes share no folder, let each node write the checkpoints."""
         if not run.started_by_orch():
             return
         stop.install()
@@ -41,37 +41,41 @@ class OrchCallback(TrainerCallback):  # type: ignore[misc] # transformers is no 
         self._is_trained = False
         ranks = read_ranks()
         if ranks.world_size > ranks.local_world_size and not is_shared(Path(args.output_dir)):
-            args.save_on_each_node = True  # each rank resumes from what its own node has
+            args.save_on_each_node = True  # each rank resumes from its own node's folder
             if hasattr(model, "should_save_on_this_rank"):
-                # transformers 5.23 writes weights on rank 0 alone, whatever save_on_each_node says.
+                # transformers 5.23 writes weights on rank 0 only, even with save_on_each_node.
                 model.should_save_on_this_rank = _as_asked
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_more: Any
     ) -> TrainerControl:
-        """Send a heartbeat; where all ranks agree to stop, have Trainer save now and leave its loop."""
+        """Send a heartbeat. If all ranks agree to stop, let Trainer save now and leave its loop."""
         batch = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
         run.step(state.global_step, state.max_steps, self._loss, samples=batch, epoch=int(state.epoch or 0))
-        # Of the last step nothing is left to stop.
+        # After the last step there is nothing to stop.
         if state.global_step < state.max_steps and run.started_by_orch() and run.stop_requested():
             self._stops = True
-            # An evaluation can take longer than what is left, and its result decides with some settings what is saved.
+            # An evaluation can take longer than the time that is left, and some settings save only after a better
+            # result.
             control.should_evaluate, control.should_save, control.should_training_stop = False, True, True
         _enter_phase(control)
         return control
 
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_more: Any) -> None:
-        """Leave with exit code 95 after a stop: what follows would evaluate, and may delete the last checkpoint."""
+        """Leave with exit code 95 after a stop.
+
+        Otherwise Trainer would evaluate, and may delete the last checkpoint.
+        """
         if self._stops:
             run.leave(state.global_step)
         _enter_phase(control)
 
     def on_prediction_step(self, *_all: Any, **_more: Any) -> None:
-        """Say that the process evaluates."""
+        """Enter the phase eval."""
         run.phase("eval")
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_more: Any) -> None:
-        """Say what follows an evaluation: the end, or maybe a checkpoint."""
+        """Enter the phase that follows an evaluation: done, or save if a checkpoint may follow."""
         if self._is_trained:
             run.phase("done")
         elif control.should_save or args.save_strategy == "best":
@@ -85,7 +89,7 @@ class OrchCallback(TrainerCallback):  # type: ignore[misc] # transformers is no 
         logs: dict[str, Any] | None = None,
         **_more: Any,
     ) -> None:
-        """Hand on what Trainer logs: to the metrics, and with the newest of each name to the result."""
+        """Pass Trainer's logs on to the metrics, and the newest value of each name to the result."""
         found = numbers(logs or {})
         self._loss = found.get("loss", self._loss)
         self._result.update(found)
@@ -101,7 +105,7 @@ class OrchCallback(TrainerCallback):  # type: ignore[misc] # transformers is no 
         metrics: dict[str, Any],
         **_more: Any,
     ) -> None:
-        """Add what was measured on a test set to the result."""
+        """Add the metrics of a test set to the result."""
         self._result.update(numbers(metrics))
         if self._is_trained:
             self._tell(state)
@@ -109,9 +113,9 @@ class OrchCallback(TrainerCallback):  # type: ignore[misc] # transformers is no 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **_more: Any
     ) -> None:
-        """Write the result; an evaluation that follows adds to it."""
+        """Write the result; a later evaluation adds to it."""
         if model is not None:
-            vars(model).pop("should_save_on_this_rank", None)  # it would be pickled with the model
+            vars(model).pop("should_save_on_this_rank", None)  # else it would be pickled with the model
         self._is_trained = True
         self._tell(state)
         run.phase("done")
@@ -125,7 +129,10 @@ def _as_asked(is_main_process: bool) -> bool:
 
 
 def _enter_phase(control: TrainerControl) -> None:
-    """Say what Trainer does before its next step; a large checkpoint may take longer than a step ever does."""
+    """Enter the phase eval or save if Trainer's next work is no step.
+
+    A large checkpoint may take longer than any step.
+    """
     if control.should_evaluate:
         run.phase("eval")
     elif control.should_save:

@@ -1,11 +1,11 @@
-"""Lightning's Trainer under orch: heartbeats, metrics, the result, and the clean stop, by one callback.
+"""Lightning's Trainer under orch: one callback adds heartbeats, metrics, the result and the clean stop.
 
     from orchestrator.training.lightning import OrchCallback
     ...
     trainer = Trainer(..., callbacks=[OrchCallback()])
 
-Where orch has not started the process, it does nothing. It needs lightning or pytorch_lightning, and on the node no
-orch.
+The callback does nothing if orch has not started the process. It needs lightning or pytorch_lightning; nodes need no
+installed orch.
 """
 
 import os
@@ -30,21 +30,21 @@ _STOPPED = "stopped-"
 
 
 class OrchCallback(Callback):  # type: ignore[misc] # lightning is no dependency of ours
-    """Tells orch how far Trainer is, and stops it at a step with a checkpoint when a signal asks for it."""
+    """Reports Trainer's progress to orch and, after a stop signal, saves a checkpoint and stops at a step."""
 
     def __init__(self) -> None:
         self._step = 0
         self._total: int | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Keep signals from the workers of loaders, which are started next."""
+        """Protect the loaders' workers, which start next, from signals."""
         if run.started_by_orch():
             stop.protect_forks()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Catch signals from here on; where nodes share no folder, let each node write the checkpoints.
+        """Catch signals from now on. If nodes share no folder, let each node write the checkpoints.
 
-        Lightning's own handler of TERM goes: it starts a collective, whatever the process was just doing.
+        This replaces Lightning's own handler of TERM, which starts a collective at an arbitrary moment.
         """
         self._step = trainer.global_step
         total = trainer.estimated_stepping_batches
@@ -58,7 +58,7 @@ class OrchCallback(Callback):  # type: ignore[misc] # lightning is no dependency
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Send a heartbeat after each optimizer step; save and leave with code 95 where all ranks agree to stop."""
+        """Send a heartbeat after each optimizer step. If all ranks agree to stop, save and leave with code 95."""
         if trainer.global_step == self._step:
             return  # gradients are still being accumulated
         self._step = trainer.global_step
@@ -66,12 +66,12 @@ class OrchCallback(Callback):  # type: ignore[misc] # lightning is no dependency
         run.step(self._step, self._total, loss, epoch=trainer.current_epoch)
         if self._step % trainer.log_every_n_steps == 0:
             run.metric(self._step, **numbers(trainer.callback_metrics))
-        # Of the last step nothing is left to stop.
+        # After the last step there is nothing to stop.
         if self._step != self._total and run.started_by_orch() and run.stop_requested():
             self._stop(trainer)
 
     def _stop(self, trainer: Trainer) -> None:
-        """Save beside Lightning's own checkpoints, in place of what an earlier stop has left there, and leave."""
+        """Save beside Lightning's own checkpoints, delete the checkpoint of an earlier stop, and leave."""
         folder, resumed = _folder(trainer), str(trainer.ckpt_path or "")
         path = os.path.join(folder, f"{_STOPPED}epoch={trainer.current_epoch}-step={self._step}.ckpt")
         trainer.save_checkpoint(path)
@@ -80,22 +80,22 @@ class OrchCallback(Callback):  # type: ignore[misc] # lightning is no dependency
         run.leave(self._step)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Say that the process evaluates."""
+        """Enter the phase eval."""
         if not trainer.sanity_checking:
             run.phase("eval")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Hand on what was measured."""
+        """Pass the measured values on to the metrics."""
         if not trainer.sanity_checking:
             run.metric(trainer.global_step, **numbers(trainer.callback_metrics))
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write the result; a test that follows adds to it."""
+        """Write the result; a later test adds to it."""
         self._tell(trainer)
         run.phase("done")
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Add what was measured on a test set to the result."""
+        """Add the metrics of a test set to the result."""
         self._tell(trainer)
 
     def _tell(self, trainer: Trainer) -> None:
@@ -103,12 +103,12 @@ class OrchCallback(Callback):  # type: ignore[misc] # lightning is no dependency
 
 
 def _folder(trainer: Trainer) -> str:
-    """Where Lightning's checkpoints go: a path, or an address such as s3://bucket/folder."""
+    """Return the folder of Lightning's checkpoints: a path, or a URL such as s3://bucket/folder."""
     return str(getattr(trainer.checkpoint_callback, "dirpath", None) or trainer.default_root_dir)
 
 
 def _report_saves(trainer: Trainer) -> None:
-    """Keep each rank in `save` until all ranks have saved. Trainer calls no callback if it saves only weights."""
+    """Keep each rank in phase `save` until all ranks have saved. Trainer calls no callback if it saves only weights."""
     save = trainer.save_checkpoint
     if "save_checkpoint" in vars(trainer):  # an earlier `fit` did this
         return
@@ -121,10 +121,10 @@ def _report_saves(trainer: Trainer) -> None:
 
 
 def _save_where_it_is_read(trainer: Trainer) -> None:
-    """Let one rank of each node write and delete checkpoints, where nodes have no folder in common.
+    """Let one rank of each node write and delete checkpoints if the nodes share no folder.
 
-    Rank 0 alone does so by itself, and each rank resumes from what its own node has. Where not every rank holds the
-    whole state (FSDP, ZeRO), nothing is changed.
+    By default only rank 0 writes, but each rank resumes from its own node's folder. Nothing is changed if no rank has
+    the whole state (FSDP, ZeRO).
     """
     ranks, strategy = read_ranks(), trainer.strategy
     is_whole = type(strategy).save_checkpoint.__qualname__ == "Strategy.save_checkpoint" and not any(

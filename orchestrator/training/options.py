@@ -16,7 +16,7 @@ from orchestrator.training.errors import UserError
 
 @dataclass(frozen=True)
 class Options:
-    """What the user asked for; tasks receive it too. Sizes are in samples, intervals in optimizer steps."""
+    """The options of a training; tasks receive them too. Sizes are in samples, intervals in optimizer steps."""
 
     task: Path
     epochs: int | None
@@ -66,9 +66,10 @@ class Options:
 
 @dataclass(frozen=True)
 class Places:
-    """Where a run reads and writes, as ORCH_* tells it; `resume` is auto, never or a path.
+    """The paths that a run reads and writes, from the ORCH_* variables. `resume` is auto, never or a path.
 
-    `reports_metrics` tells whether the metrics' path was asked for: a user's own script writes none by default.
+    `reports_metrics` tells whether the variable for the metrics' path is set; the user's own scripts write none by
+    default.
     """
 
     checkpoints: Path
@@ -87,7 +88,7 @@ class Places:
 
 
 def parse(arguments: Sequence[str] | None = None) -> Options:
-    """Parse the command line; argparse itself leaves with code 2 on a wrong one.
+    """Parse the command line. argparse exits with code 2 if it is wrong.
 
     Raises UserError for an option that the strategy does not take.
     """
@@ -165,7 +166,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
 
 
 def _add_rate(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say how large the steps are."""
+    """Add the options for the size of steps."""
     add = parser.add_argument
     add("--schedule", choices=SCHEDULES, default="constant", help="how the learning rate falls to 0 at the last step")
     add("--warmup", type=_not_negative, default=0, metavar="N", help="steps in which the learning rate rises from 0")
@@ -173,7 +174,7 @@ def _add_rate(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_speed(parser: argparse.ArgumentParser) -> None:
-    """Add the options that change how a device computes."""
+    """Add the options for how a device computes."""
     add = parser.add_argument
     add(
         "--precision",
@@ -210,7 +211,7 @@ def _add_speed(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_strategy(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say how the devices are used."""
+    """Add the options for how devices are used."""
     add = parser.add_argument
     add("--strategy", choices=STRATEGIES, default="ddp", help="how the devices are used; see docs/training.md")
     add(
@@ -285,7 +286,7 @@ def _add_strategy(parser: argparse.ArgumentParser) -> None:
 
 
 def read_places(environ: Mapping[str, str] = os.environ) -> Places:
-    """Read the ORCH_* variables, each with a default that suits a plain torchrun."""
+    """Read the ORCH_* variables; the defaults suit a plain torchrun."""
     result, heartbeat = environ.get("ORCH_RESULT_FILE"), environ.get("ORCH_BEAT_FILE")
     second = environ.get("ORCH_SECOND_COPY")
     return Places(
@@ -313,7 +314,7 @@ def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def check_batch(global_batch: int, world_size: int) -> None:
-    """Refuse, by a UserError with the nearest remedy, a global batch that the ranks can't share evenly."""
+    """Raise UserError, with the nearest valid sizes, if the ranks can't share the global batch evenly."""
     if global_batch % world_size == 0:
         return
     below = global_batch // world_size * world_size

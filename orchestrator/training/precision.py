@@ -1,4 +1,4 @@
-"""In which numbers is computed; weights, gradients and the loss stay float32."""
+"""The number formats of the computation. Weights, gradients and the loss stay float32."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from torch import Tensor, nn
 from orchestrator.training.errors import UserError
 
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
-"""Precisions whose forward pass has 16 bits, fp8's around its matrices."""
+"""Precisions whose forward pass uses 16 bits; fp8 uses them outside of its matrix products."""
 
 
 def resolve(precision: str, device: torch.device) -> str:
-    """Return what `auto` means on this device: TF32 where it has it, else fp32."""
+    """Return the precision that `auto` means on this device: TF32 if the device has it, else fp32."""
     if precision != "auto":
         return precision
     return "tf32" if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0) else "fp32"
 
 
 def set_up(precision: str, device: torch.device) -> None:
-    """Let the device multiply float32 in TF32, or keep it from that where fp32 was asked for."""
+    """Allow TF32 for float32 products on GPUs, or forbid it for fp32."""
     if device.type == "cuda":
         torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
         torch.backends.cudnn.allow_tf32 = precision != "fp32"
 
 
 def forward(model: nn.Module, inputs: Sequence[Tensor], precision: str) -> Tensor:
-    """Return the model's outputs as float32, computed in 16 bits where `precision` says so (torch.autocast)."""
+    """Return the model's outputs as float32, computed in 16 bits if `precision` says so (torch.autocast)."""
     if precision not in HALVES:
         outputs: Tensor = model(*inputs)
         return outputs
@@ -39,7 +39,7 @@ def forward(model: nn.Module, inputs: Sequence[Tensor], precision: str) -> Tenso
 
 
 class Computed(nn.Module):
-    """A module that computes in a precision in whatever thread it is called: a thread has no autocast of its own."""
+    """Wraps a module so that it computes in a precision in each thread, because autocast is local to a thread."""
 
     def __init__(self, module: nn.Module, precision: str) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Computed(nn.Module):
 
 
 def convert(model: nn.Module, precision: str) -> nn.Module:
-    """Return the model with its linear layers in float8 by torchao, where fp8 was asked for; names stay."""
+    """Return the model with float8 linear layers by torchao if fp8 is requested; names stay the same."""
     if precision != "fp8":
         return model
     from torchao.float8 import convert_to_float8_training  # noqa: PLC0415 - an optional package
@@ -62,17 +62,17 @@ def convert(model: nn.Module, precision: str) -> nn.Module:
 
 
 def _fits_float8(module: nn.Module, _name: str) -> bool:
-    """Float8 multiplies matrices whose sides are multiples of 16."""
+    """Tell whether float8 can multiply this layer: its sides must be multiples of 16."""
     return isinstance(module, nn.Linear) and module.in_features % 16 == 0 and module.out_features % 16 == 0
 
 
 def scaler(precision: str, device: torch.device) -> torch.amp.GradScaler:
-    """Return what keeps small gradients of fp16 from vanishing; with another precision it does nothing."""
+    """Return the scaler that keeps small gradients of fp16 from vanishing. It does nothing for other precisions."""
     return torch.amp.GradScaler(device.type, enabled=precision == "fp16")
 
 
 def check(precision: str, device: torch.device) -> None:
-    """Refuse, by a UserError, a precision that the device can't compute in."""
+    """Raise UserError if the device can't compute in this precision."""
     if precision == "fp16" and device.type != "cuda":
         raise UserError(
             f"--precision fp16 computes on GPUs only, and this run is on the {device.type.upper()}: "

@@ -1,14 +1,14 @@
-"""Heartbeats, resume and a stop at a step boundary for a training script of your own, in three lines.
+"""Heartbeats, resume and a stop at a step boundary for the user's own training script, in three lines.
 
     from orchestrator.training import run
     ...
-    first = run.resume(model=model, optimizer=optimizer)          # 0, or the step to go on from
+    first = run.resume(model=model, optimizer=optimizer)          # 0, or the step to continue from
     for step in range(first, total):
         ...
         run.after_step(step + 1, total, loss, save_every=100, model=model, optimizer=optimizer)
 
-The other functions are the parts of these two, for scripts that need more. Started by something else than orch
-they do the same with defaults: checkpoints in ./checkpoints, and no heartbeat.
+The other functions are parts of these two, for scripts that need more. If orch has not started the process, they
+use defaults: checkpoints in ./checkpoints, and no heartbeat.
 """
 
 import copy
@@ -53,7 +53,7 @@ __all__ = [
 
 
 class Stateful(Protocol):
-    """A model, optimizer, scheduler, ...: whatever can give and take its state."""
+    """An object with a state, such as a model, optimizer or scheduler."""
 
     def state_dict(self) -> Any: ...
 
@@ -61,7 +61,7 @@ class Stateful(Protocol):
 
 
 class _Session:
-    """What this process's calls share; made by the first of them."""
+    """The state that this process's calls share; the first call creates it."""
 
     def __init__(self) -> None:
         self.places = read_places()
@@ -87,17 +87,17 @@ def _session() -> _Session:
 
 
 def is_main() -> bool:
-    """Return whether this is global rank 0, the one that prints and writes."""
+    """Return whether this is global rank 0, which prints and writes."""
     return group.rank() == 0
 
 
 def started_by_orch() -> bool:
-    """Return whether orch has started this process; else heartbeats, metrics and the result go nowhere."""
+    """Return whether orch started this process; otherwise heartbeats, metrics and the result are not written."""
     return bool(_session().places.run_id)
 
 
 def begin(n: int, total: int | None = None) -> None:
-    """Say that `n` steps of `total` were done by earlier starts, so that they do not count for this one's speed."""
+    """Report that earlier starts did `n` of `total` steps, so that these steps do not count for the speed."""
     session = _session()
     if n > 0:
         session.heartbeats.resumed(n)
@@ -114,10 +114,10 @@ def step(
     samples: int | None = None,
     epoch: int | None = None,
 ) -> None:
-    """Say that `n` steps of `total` are done; a heartbeat goes out ten times a second at most.
+    """Report that `n` of `total` steps are done. At most ten heartbeats are sent per second.
 
-    `loss` may be a tensor: it is read, which waits for the device, only when a heartbeat is due. `samples` is how
-    many samples all ranks together take in a step, for the rate.
+    `loss` may be a tensor; it is read, which waits for the device, only for a heartbeat. `samples` is the number of
+    samples per step over all ranks, for the rate.
     """
     session = _session()
     session.meter.count(max(0, n - session.heartbeat.step))
@@ -126,13 +126,13 @@ def step(
     if not session.heartbeats.due("train"):
         session.heartbeat = Heartbeat(step=n, total=total, epoch=epoch, phase="train")
         return
-    pace = session.meter.rate  # steps a second: what a step holds, only the script knows
+    pace = session.meter.rate  # steps per second, because only the script knows what a step contains
     session.heartbeat = Heartbeat(
         step=n,
         total=total,
         epoch=epoch,
         phase="train",
-        loss=loss.item() if isinstance(loss, Tensor) else loss,  # float() warns of a tensor with a gradient
+        loss=loss.item() if isinstance(loss, Tensor) else loss,  # float() would warn about a tensor with a gradient
         rate=pace * samples if pace and samples else None,
         eta=(total - n) / pace if total is not None and pace else None,
     )
@@ -140,9 +140,9 @@ def step(
 
 
 class phase:  # noqa: N801 - reads as a verb: run.phase("eval")
-    """Say what the process does from now on: start, compile, train, eval, save or done.
+    """Report what the process does from now on: start, compile, train, eval, save or done.
 
-    As a context manager it goes back to the phase before at the end of the block.
+    As a context manager, it returns to the previous phase at the end of the block.
     """
 
     def __init__(self, name: str) -> None:
@@ -169,10 +169,10 @@ class phase:  # noqa: N801 - reads as a verb: run.phase("eval")
 
 
 def watch_signals() -> None:
-    """Catch SIGTERM and SIGUSR2, and keep them from forked workers; the first `resume` or `stop_requested` does it too.
+    """Catch SIGTERM and SIGUSR2 here, but not in forked workers. The first `resume` or `stop_requested` does this too.
 
-    A script that calls this must ask `stop_requested` (or call `after_step`) at its step boundaries, or it will not
-    end on SIGTERM.
+    A script that calls this must call `stop_requested` or `after_step` at its step boundaries, or SIGTERM will not end
+    it.
     """
     _watch_once()
 
@@ -184,20 +184,20 @@ def _watch_once() -> None:
 
 
 def stop_requested() -> bool:
-    """Return whether all ranks stop here: true about half a second after a signal, at the same call on every rank.
+    """Return whether all ranks stop here. True about half a second after a signal, at the same call on every rank.
 
-    Collective: every rank calls it once a step. Save, then `run.leave(n)`.
+    Collective: every rank calls this once a step. If it returns True, save and call `run.leave(n)`.
     """
     watch_signals()
     return _session().agreement()
 
 
 def save(state: Mapping[str, Any], step: int, *, epoch: int = 0, metric: Mapping[str, float] | None = None) -> None:
-    """Save a dict of tensors and plain values as the checkpoint of `step`, on global rank 0; the others do nothing.
+    """Save a dict of tensors and plain values as the checkpoint of `step` on global rank 0. Other ranks do nothing.
 
-    The other ranks may wait for rank 0 in their next step. Their wait does not count as a hang while rank 0 saves.
-    If the disk refuses the checkpoint, the reason is printed on stderr, training continues, and earlier checkpoints are
-    kept. If the disk refuses the last checkpoint, the run counts as failed.
+    The other ranks may wait for rank 0 in their next step; this wait does not count as a hang. If the disk refuses the
+    checkpoint, the reason is printed to stderr, training continues, and earlier checkpoints are kept. If the disk
+    refuses the last checkpoint, the run counts as failed.
     """
     if not is_main():
         return
@@ -210,13 +210,13 @@ def save(state: Mapping[str, Any], step: int, *, epoch: int = 0, metric: Mapping
 
 
 def latest() -> Path | None:
-    """Return rank 0's path of the checkpoint to resume from, as ORCH_RESUME says; collective within a group."""
+    """Return rank 0's path of the checkpoint to resume from (see ORCH_RESUME), or None; collective within a group."""
     session = _repaired()
     return path_for_all(session.places, session.report.warn)
 
 
 def load_latest() -> dict[str, Any] | None:
-    """Return what the checkpoint to resume from holds, on the CPU of every rank, or None; collective within a group."""
+    """Return the contents of the checkpoint to resume from, on every rank's CPU, or None; collective within a group."""
     loaded = _load()
     if loaded is None:
         return None
@@ -227,7 +227,7 @@ def load_latest() -> dict[str, Any] | None:
 
 
 def _repaired() -> _Session:
-    """The session, after what a killed writer has left was put right: a step that it had moved aside is back."""
+    """Return the session, after restoring a checkpoint that a killed writer had renamed."""
     session = _session()
     assert session.saver is not None
     return session
@@ -239,19 +239,19 @@ def _load() -> Loaded | None:
 
 
 def metric(step: int, **values: float) -> None:
-    """Append a line to the run's metrics file, on global rank 0; nothing where ORCH_METRICS_FILE is not set."""
+    """Append a line to the run's metrics file on global rank 0. Does nothing if ORCH_METRICS_FILE is not set."""
     _session().report.metric("train", step=step, **values)
 
 
 def result(**values: Any) -> None:
-    """Write the run's final result, on global rank 0; nothing where ORCH_RESULT_FILE is not set."""
+    """Write the run's final result on global rank 0. Does nothing if ORCH_RESULT_FILE is not set."""
     _session().report.result(values)
 
 
 def resume(**objects: Stateful) -> int:
     """Load the checkpoint to resume from into `objects` (model=..., optimizer=...) and return the steps done so far.
 
-    Random generators are restored as well. Call it after the model is on its device; collective within a group.
+    Random generators are restored too. Call this after the model is on its device; collective within a group.
     """
     watch_signals()
     loaded = _load()
@@ -264,7 +264,8 @@ def resume(**objects: Stateful) -> int:
         if isinstance(target, nn.Module):
             random_state.load_weights(target, contents, where)
         else:
-            target.load_state_dict(copy.deepcopy(contents))  # what it keeps of this must not keep the checkpoint's file
+            # a copy, because the tensors of the checkpoint would keep its file open
+            target.load_state_dict(copy.deepcopy(contents))
     states, done = random_state.part(loaded.state, "random", where), int(random_state.part(loaded.state, "step", where))
     if len(states) == group.world_size():
         random_state.restore_random(states[group.rank()], _device())
@@ -287,10 +288,10 @@ def after_step(
     metric: Mapping[str, float] | None = None,
     **objects: Stateful,
 ) -> None:
-    """Finish step `n` (counted from 1): heartbeat, save where due, and leave with code 95 where a signal asked to stop.
+    """Finish step `n` (counted from 1): send a heartbeat, save if due, and leave with code 95 after a stop signal.
 
-    Saves `objects` every `save_every` steps, at the last step of `total`, and before a stop; collective. `metric` says
-    how good these weights are ({"accuracy": 0.93}): rank 0's is put into the checkpoint, where this call saves one.
+    Saves `objects` every `save_every` steps, at the last step of `total`, and before a stop; collective. `metric`
+    describes these weights, such as {"accuracy": 0.93}; rank 0's value is stored in the checkpoint if this call saves.
     """
     session = _session()
     step(n, total, loss, samples=samples)
@@ -303,7 +304,7 @@ def after_step(
 
 
 def leave(n: int) -> NoReturn:
-    """Leave with exit code 95 after a stop at step `n`, whose checkpoint is on the disk; collective."""
+    """Leave with exit code 95 after a stop at step `n`, whose checkpoint has been saved; collective."""
     _session().report.say(f"stopped by a signal at step {n}; start again to go on from there")
     phase("done")
     group.barrier()
@@ -312,10 +313,10 @@ def leave(n: int) -> NoReturn:
 
 
 def _save_objects(n: int, objects: Mapping[str, Stateful], metric: Mapping[str, float] | None) -> None:
-    """Save the objects' states together with every rank's random generators; collective.
+    """Save the objects' states with every rank's random generators; collective.
 
-    All ranks enter `save` together, once every rank has finished the step before, and leave it together. So no rank
-    seems to be stalled in its next step while rank 0 writes.
+    All ranks enter `save` together and leave it together, so no rank seems to hang in its next step while rank 0
+    writes.
     """
     if _session().saver.last_step == n:
         return
@@ -329,7 +330,7 @@ def _save_objects(n: int, objects: Mapping[str, Stateful], metric: Mapping[str, 
 
 
 def _numbers(metric: Mapping[str, float]) -> dict[str, float]:
-    """Return a metric's values as JSON can hold them: a tensor, or a number of numpy, as a float."""
+    """Return a metric's values as JSON can store them: tensors and numbers of numpy become floats."""
     return {str(name): float(value) for name, value in metric.items()}
 
 
@@ -338,5 +339,5 @@ def _device() -> torch.device:
 
 
 def _on_cuda() -> bool:
-    """Return whether this script computes on a GPU; asking must not start CUDA in one that does not."""
+    """Return whether this script computes on a GPU, without starting CUDA."""
     return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]

@@ -1,12 +1,15 @@
-"""The learning rate of each step as a part of the one asked for; of the step alone, so a resume changes none."""
+"""The learning rate of each step, as a fraction of the given rate.
+
+It depends only on the step, so resuming does not change it.
+"""
 
 import math
 
 
 def part(kind: str, step: int, total: int, warmup: int = 0) -> float:
-    """Return the part of the learning rate for the step after `step` done ones of `total`.
+    """Return the fraction of the learning rate for the next step, after `step` of `total` steps.
 
-    It rises to 1 in the first `warmup` steps. Then `linear` and `cosine` fall, so that after the last step it is 0.
+    It rises to 1 in the first `warmup` steps. After that, `linear` and `cosine` fall to 0 at the last step.
     """
     if step < warmup:
         return (step + 1) / warmup

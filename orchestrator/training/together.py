@@ -1,10 +1,10 @@
-"""What the ranks of a script do together: print once, wait, average, gather, hand out. Needs torch and nothing else.
+"""Functions for all ranks of a script: print once, wait, average, gather, broadcast. Needs torch and nothing else.
 
     from orchestrator.training import together
     together.print(f"loss {together.reduce_mean(loss):.4f}")       # the mean of all ranks, printed once
 
-Without a process group all of it works too, for the one process that there is. What is marked collective must be
-called by every rank, equally often.
+Without a process group all functions work for the single process. Functions marked collective must be called by
+every rank, equally often.
 """
 
 import builtins
@@ -38,12 +38,12 @@ _print = builtins.print
 
 
 def is_main() -> bool:
-    """Return whether this is global rank 0, the one that prints and writes."""
+    """Return whether this is global rank 0, which prints and writes."""
     return rank() == 0
 
 
 def print(*values: object, force: bool = False, **how: Any) -> None:
-    """Print on global rank 0 only, or on every rank with `force`; flushed, since a launcher's stdout is a file."""
+    """Print on global rank 0, or on every rank with `force`. Flushes, because a launcher's stdout is a file."""
     if force or is_main():
         _print(*values, **{"flush": True, **how})
 
@@ -69,7 +69,7 @@ def reduce_mean(value: Tensor) -> Tensor: ...
 
 
 def reduce_mean(value: float | Tensor) -> float | Tensor:
-    """Return the mean over all ranks of a number, or of a tensor of one shape; collective."""
+    """Return the mean over all ranks of a number, or of tensors with equal shapes; collective."""
     if not isinstance(value, Tensor):
         return group.sum_over_ranks([float(value)])[0] / world_size()
     if not group.is_joined():
@@ -80,9 +80,9 @@ def reduce_mean(value: float | Tensor) -> float | Tensor:
 
 
 def gather(value: Tensor) -> Tensor:
-    """Return all ranks' tensors, joined along dimension 0 in the order of ranks, on every rank; collective.
+    """Return all ranks' tensors on every rank, concatenated along dimension 0 in the order of ranks; collective.
 
-    Ranks may have different lengths, none included; the other dimensions and the type must agree.
+    Lengths may differ and may be 0; the other dimensions and the type must agree.
     """
     if not group.is_joined():
         return value.detach()
@@ -95,21 +95,24 @@ def gather(value: Tensor) -> Tensor:
 
 
 def gather_objects(value: T) -> list[T]:
-    """Return each rank's value, by rank, on every rank; collective. UserError where it is not of encoding.KINDS."""
+    """Return a list of each rank's value on every rank; collective.
+
+    Raises UserError for a value not in encoding.KINDS.
+    """
     return group.everyones(value)
 
 
 def broadcast_object(value: T) -> T:
-    """Return rank 0's value on every rank; collective. UserError where it is not of encoding.KINDS."""
+    """Return rank 0's value on every rank; collective. Raises UserError for a value not in encoding.KINDS."""
     found: T = group.from_main(value)
     return found
 
 
 def in_step(batches: Iterable[T]) -> Iterator[T]:
-    """Yield batches for as long as every rank has one; collective.
+    """Yield batches as long as every rank has another batch; collective.
 
-    A rank that has fewer would leave the others waiting in their next collective. Here all stop where the first runs
-    out, and rank 0 says how many ranks still had a batch.
+    Without this, ranks with fewer batches would leave the others waiting in a collective. All ranks stop when the first
+    has no batch left, and rank 0 reports how many ranks still had one.
     """
     for batch in batches:
         if _have_another(True):

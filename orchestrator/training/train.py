@@ -39,9 +39,10 @@ from orchestrator.training.strategies.share import data_part
 
 
 def train(options: Options, places: Places) -> int:
-    """Run a whole training; returns the exit code, 0 when done or 95 when stopped by a signal."""
+    """Run a whole training. Returns the exit code: 0 when done, 95 after a stop signal."""
     ranks = read_ranks()
-    goes_on = places.attempt > 0 and options.sampler == "exact"  # maybe on fewer nodes: shares may differ by a sample
+    # a restart on fewer nodes may have shares that differ by a sample
+    goes_on = places.attempt > 0 and options.sampler == "exact"
     if find(options.strategy).shares_data and not goes_on:
         check_batch(options.global_batch, data_part(options, ranks)[0])
     task = load_task(options.task)
@@ -49,7 +50,7 @@ def train(options: Options, places: Places) -> int:
     patience = (float(options.timeout), float(options.step_timeout))
     chosen, bound = _chosen(options, places, ranks), ""
     if isinstance(chosen, Choice) and not find(options.strategy).one_process:
-        # Before the threads of NCCL and of the data, and before any memory that is pinned.
+        # This comes before NCCL and the data loaders start threads, and before memory is pinned.
         bound = stay_near(chosen.device, ranks)
     with group.joined(ranks, chosen, options.init_method, patience) as agreed:
         choice = replace(agreed, reason=f"{agreed.reason}; {bound}") if bound else agreed
@@ -61,7 +62,10 @@ def train(options: Options, places: Places) -> int:
 
 
 def _chosen(options: Options, places: Places, ranks: Ranks) -> Choice | UserError:
-    """Return this rank's choice, or why it has none: that is for all ranks to hear before one of them leaves."""
+    """Return this rank's choice of backend and device, or its error.
+
+    All ranks must learn errors before a rank leaves.
+    """
     try:
         return choose(places.backend, ranks, options.device if options.device != "auto" else places.device)
     except UserError as error:
@@ -69,18 +73,18 @@ def _chosen(options: Options, places: Places, ranks: Ranks) -> Choice | UserErro
 
 
 def _choose_algorithms(deterministic: bool, cudnn_benchmark: bool) -> None:
-    """Have torch compute in ways that give the same bits each time, or refuse what has none; off again if not asked.
+    """Let torch use only deterministic algorithms, and refuse operations without one; otherwise undo that setting.
 
-    Else cuDNN tries its ways of each convolution, where the task says that it is worth the time.
+    Without `deterministic`, cuDNN may time its algorithms and choose the fastest if the task sets `cudnn_benchmark`.
     """
     if deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS is first used
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads this variable at its first use
     torch.backends.cudnn.benchmark = cudnn_benchmark and not deterministic
     torch.use_deterministic_algorithms(deterministic)
 
 
 def _train(options: Options, places: Places, ranks: Ranks, choice: Choice, task: Task) -> int:
-    """Train within the process group; a function of its own, so that no reference to DDP outlives it."""
+    """Train within the process group. This is a separate function, so that no reference to DDP outlives it."""
     trainer = Trainer(options, places, ranks, choice, task)
     try:
         return trainer.run()
@@ -93,7 +97,7 @@ def _train(options: Options, places: Places, ranks: Ranks, choice: Choice, task:
 
 
 class Trainer:
-    """One rank's training run; its methods are the phases, in the order in which they happen."""
+    """One rank's training run. The methods are its phases, in order."""
 
     def __init__(self, options: Options, places: Places, ranks: Ranks, choice: Choice, task: Task) -> None:
         self.options, self.ranks, self.task, self.device = options, ranks, task, choice.device
@@ -151,13 +155,16 @@ class Trainer:
         self.has_schedule = options.schedule != "constant" or options.warmup > 0
 
     def _build(self) -> None:
-        """Make model and optimizer: weights from the seed alone, then a generator of its own for each rank."""
+        """Build model and optimizer. Weights depend only on the seed; then each rank gets its own random generator."""
         random_state.seed_everything(self.options.seed)
         self.strategy = self.kind(self.setup, self.kind.make(self.setup))
         random_state.seed_everything(random_state.seed_for(self.options.seed, 0, self._chance()))
 
     def _chance(self) -> int:
-        """Return by what a rank's generators differ: ranks that share layers, and so samples, draw alike."""
+        """Return the number by which ranks' generators differ.
+
+        Ranks that share layers also share samples and the number.
+        """
         return self.ranks.rank // self.options.tensor_ranks
 
     def _first_batch(self) -> tuple[Tensors, Share]:
@@ -166,13 +173,13 @@ class Trainer:
         return batch
 
     def _resume(self, loaded: Loaded | None) -> None:
-        """Continue where the checkpoint was taken, if there is one."""
+        """Continue from the step of the checkpoint, if there is one."""
         if loaded is None:
             return
-        # DDP lays out its buckets anew after the first backward pass, and with three or more ranks the layout
-        # decides the order in which gradients are summed. A pass that counts nothing makes the layout equal to
-        # that of the unbroken run; it must come before weights, buffers and generators are restored. With a batch of
-        # the training's size, what is compiled for it is what the training needs.
+        # After its first backward pass DDP rebuilds its buckets, and with three or more ranks their layout decides the
+        # order in which gradients are summed. This extra pass, without an optimizer step, gives the same layout as in
+        # the unbroken run. It must come before weights, buffers and generators are restored. With a batch of full size,
+        # compilation happens only once.
         self.strategy.backward(*self._first_batch())
         self.strategy.optimizer.zero_grad(set_to_none=True)
         if self.kind.saves_shards and loaded.state.get(SHARDED):
@@ -196,7 +203,7 @@ class Trainer:
         self.report.metric("resume", step=self.position.step, epoch=self.position.epoch)
 
     def run(self) -> int:
-        """Train from the present position to the end; returns 0, or 95 when stopped."""
+        """Train from the present position to the end. Returns 0, or 95 after a stop."""
         if self.stop.now():
             return self._leave()
         while self.position.step < self.total:
@@ -215,14 +222,14 @@ class Trainer:
         return 0
 
     def batches(self) -> Iterator[tuple[Tensors, Share]]:
-        """Yield the rest of the epoch: for each step tensors, and this rank's share as places in them."""
+        """Yield (tensors, this rank's share as indices into them) for each remaining step of the epoch."""
         return self.train_samples.batches(self._shares(self.position.offset), self.position.epoch)
 
     def _shares(self, offset: int) -> Iterator[Share]:
         return self.sampler.shares(offset, self.train_samples.looked_up_on)
 
     def _one_step(self, tensors: Tensors, share: Share) -> bool:
-        """Take one optimizer step and do what is due after it; returns whether to stop here."""
+        """Take one optimizer step and everything due after it. Returns whether to stop here."""
         self.strategy.begin_step()
         loss = self.strategy.backward(tensors, share)
         if self.has_schedule:
@@ -234,40 +241,40 @@ class Trainer:
         step, ends_epoch = self.position.step, self.position.offset == 0
         self._tell(loss)
         if self._first:
-            # The first step pays for many things that come once; its speed tells nothing.
+            # The first step includes one-time work, so its speed is not counted.
             self.meter.reset()
             self._first = False
-            # What lives by now lives on: the collector would look through all of it, on each rank at another moment,
-            # and the others would wait.
+            # Objects that exist by now are kept to the end. The collector would scan them at different moments on each
+            # rank, and the other ranks would wait.
             gc.collect()
             gc.freeze()
             group.set_timeout(self.options.step_timeout)
         if self.stop():
             return True
-        # Evaluated first, so that the checkpoint carries the metric of its own weights.
+        # Evaluation comes first, so that the checkpoint has the metric of its own weights.
         is_due = step % self.options.eval_every == 0 if self.options.eval_every else ends_epoch
         if is_due or (self.keeps_best and step == self.total):
             self._evaluate()
         is_due = step % self.options.save_every == 0 if self.options.save_every else ends_epoch
-        if is_due or (self.keeps_best and self._metric()):  # what has been measured may be the best
+        if is_due or (self.keeps_best and self._metric()):  # the weights that were just evaluated may be the best
             self._save()
         return self.stop.stopping
 
     def _part_of_rate(self) -> float:
-        """Return the part of the learning rate that the next step has."""
+        """Return the fraction of the learning rate for the next step."""
         return schedule.part(self.options.schedule, self.position.step, self.total, self.options.warmup)
 
     @contextmanager
     def _patient(self) -> Iterator[None]:
-        """Let the ranks wait for each other as long as a start or a checkpoint may take, until all are through."""
+        """Set the long timeout of a start or a checkpoint within the block, until all ranks have finished it."""
         group.set_timeout(self.options.timeout)
         yield
         if self.options.timeout != self.options.step_timeout:
-            group.barrier()  # before it, one that is through would wait for the others as impatiently as in a step
+            group.barrier()  # a rank that has finished would otherwise wait with the shorter timeout of a step
         group.set_timeout(self.options.step_timeout)
 
     def _tell(self, loss: Tensor) -> None:
-        """Send a heartbeat if one is due, and at every --log-every steps the loss of all ranks to the log."""
+        """Send a heartbeat if it is due, and log the loss of all ranks every --log-every steps."""
         step = self.position.step
         rate, eta = (None, None) if self._first else (self.meter.rate, self._eta())
         self._loss = loss
@@ -283,7 +290,10 @@ class Trainer:
             self._beat("train", loss=loss.item() * self.strategy.data_ranks)
 
     def _mean_loss(self) -> float:
-        """Return the last step's loss over all ranks; DivergedError on all of them for NaN or infinity; collective."""
+        """Return the last step's loss over all ranks; collective.
+
+        Raises DivergedError on all ranks for NaN or infinity.
+        """
         mean = group.sum_over_ranks([self._loss.item()])[0]
         if not math.isfinite(mean):
             raise self._diverged(f"The loss is {mean}")
@@ -291,7 +301,7 @@ class Trainer:
         return mean
 
     def _check_weights(self) -> None:
-        """Refuse to go on with weights that are no numbers: a finite loss can have had a gradient that was none."""
+        """Raise DivergedError if a weight is NaN or infinite, because a finite loss can have an infinite gradient."""
         if group.sum_over_ranks([float(not self.strategy.is_finite())])[0]:
             raise self._diverged("Weights are nan or infinite")
 
@@ -322,7 +332,7 @@ class Trainer:
         return (self.total - self.position.step) * self.options.global_batch / rate if rate else None
 
     def _save(self) -> None:
-        """Save a checkpoint with every rank's generators; a disk that refuses does not end training."""
+        """Save a checkpoint with every rank's generators. Training continues if the disk refuses."""
         if self.saver.last_step != self.position.step:
             with self._patient():
                 self._save_now()
@@ -354,12 +364,12 @@ class Trainer:
         self.meter.reset()
 
     def _metric(self) -> dict[str, float]:
-        """Return how good the present weights are; empty where others were evaluated last."""
+        """Return the metrics of the present weights; empty if they have not been evaluated."""
         latest = self.evaluation
         return latest.values if latest is not None and latest.step == self.position.step else {}
 
     def _evaluate(self) -> None:
-        """Evaluate on all test samples; a stop in the middle leaves no evaluation."""
+        """Evaluate on all test samples. A stop during the evaluation discards it."""
         self._beat("eval")
         with self._patient():
             values = evaluate(self.strategy, self.test_samples, count(self.data.test), self.stop)
@@ -371,7 +381,7 @@ class Trainer:
         self.meter.reset()
 
     def _leave(self) -> int:
-        """Stop as agreed by all ranks: save, then leave together."""
+        """Stop after all ranks have agreed: save, then leave together."""
         if self.position.step:
             self._save()
         self.saver.close()
@@ -382,7 +392,7 @@ class Trainer:
         return EXIT_REQUEUE
 
     def _finish(self, evaluation: Evaluation) -> None:
-        """Report the result; all ranks leave together."""
+        """Report the result, and leave together with all ranks."""
         seconds = time.monotonic() - self.started
         name = "accuracy" if "accuracy" in evaluation.values else "loss"
         tested = count(self.data.test)

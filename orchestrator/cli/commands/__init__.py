@@ -1,1 +1,1 @@
-"""The commands, a file each."""
+"""The commands, each in a file of its name."""

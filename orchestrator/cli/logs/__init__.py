@@ -1,1 +1,1 @@
-"""Logs on the terminal: what is asked for, and how lines are printed."""
+"""Prints logs on the terminal, and parses the options that select lines."""

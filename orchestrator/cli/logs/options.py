@@ -1,4 +1,4 @@
-"""The options of `orch logs` that say which lines are wanted, read."""
+"""Parses the options of `orch logs` that select lines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from orchestrator.specs.units import seconds
 
 
 def line_filter(since: str | None, grep: str | None, level: str | None, now: float) -> LineFilter | None:
-    """Return what the options ask for; None for none of them, UsageError for what can't be read."""
+    """Return the filter that the options describe, or None without options.
+
+    Raises UsageError if one can't be parsed.
+    """
     if since is None and grep is None and level is None:
         return None
     return LineFilter(
@@ -23,9 +26,10 @@ def line_filter(since: str | None, grep: str | None, level: str | None, now: flo
 
 
 def compiled(text: str) -> re.Pattern[str]:
-    """Return a regular expression; UsageError says where it is wrong."""
+    """Compile a regular expression. Raises UsageError with the position of a mistake."""
     try:
-        with warnings.catch_warnings(action="ignore", category=FutureWarning):  # what it may mean to a later Python
+        # warnings about later versions of Python
+        with warnings.catch_warnings(action="ignore", category=FutureWarning):
             return re.compile(text)
     except re.error as error:
         where = f" at character {error.pos + 1}" if error.pos is not None else ""
@@ -36,7 +40,7 @@ def compiled(text: str) -> re.Pattern[str]:
 
 
 def moment_of(text: str, now: float) -> float:
-    """Return the moment that `10m`, `2026-11-22`, `2026-11-22T14:30` or `14:30` means; UsageError otherwise."""
+    """Parse a time such as `10m` (ago), `2026-11-22`, `2026-11-22T14:30` or `14:30`. Raises UsageError otherwise."""
     stripped, today = text.strip(), datetime.fromtimestamp(now)
     try:
         if ":" not in stripped and not re.fullmatch(r"\d{4}-\d\d-\d\d", stripped):

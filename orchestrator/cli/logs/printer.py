@@ -1,4 +1,4 @@
-"""Logs on a screen or in a file: lines as they are finished, and on a terminal the one that is being written."""
+"""Prints logs to a terminal or a file: finished lines and, on a terminal, the line that is being written."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ CLEAR_LINE: Final = "\r\x1b[K"
 
 
 class LogPrinter:
-    """Prints log lines: rank 0's as they are, several ranks' with a label, and a line where an attempt begins.
+    """Prints log lines. Lines of several ranks get labels, and each new attempt gets a heading.
 
-    On a terminal the last line is live: the progress bar of the first rank that has one. Others' bars come when they
-    have ended. raw: the bytes as the programs wrote them, and nothing else than the labels and the attempts' lines.
+    On a terminal the last line is live and shows the progress bar of the first rank that has one. Progress bars of
+    other ranks are printed when they have ended. With `raw`, the programs' bytes are printed unchanged, with only the
+    labels and headings added.
     """
 
     def __init__(self, out: Any, *, labelled: bool, raw: bool) -> None:
         self.out, self.labelled, self.raw, self.attempt = out, labelled, raw, 0
         self._live = "" if not raw and os.environ.get("TERM") != "dumb" and width_of(out) else None
-        self._unended: dict[LogFile, bytes] = {}  # the raw beginning of a labelled line
+        self._unended: dict[LogFile, bytes] = {}  # beginnings of raw lines that have no end yet
 
     def print_new(self, reader: Tail, *, ended: bool) -> None:
-        """Print what is new, and all that is left where the run has `ended`."""
+        """Print the new lines, and the unfinished rest if the run has `ended`."""
         if self.raw:
             self._print_bytes(reader, ended=ended)
             return
@@ -42,14 +43,14 @@ class LogPrinter:
             self._show(None if ended else reader.open_line())
 
     def pause(self) -> None:
-        """Take the live line away, so that something else can be printed; the next look shows it again."""
+        """Remove the live line, so that something else can be printed. The next call of print_new shows it again."""
         if self._live:
             self.out.write(CLEAR_LINE)
             self.out.flush()
             self._live = ""
 
     def leave(self) -> None:
-        """Leave the live line as it is, and begin another one."""
+        """Keep the live line on the screen, and start a new line."""
         if self._live:
             click.echo(file=self.out)
             self._live = ""

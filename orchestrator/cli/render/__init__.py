@@ -1,1 +1,1 @@
-"""Text for people, from values: pure, the clock is an argument."""
+"""Renders values as text for people. Pure; the clock is an argument."""

@@ -1,4 +1,4 @@
-"""Text for people about drills: what happened beside what is promised. Pure: values in, text out."""
+"""Renders drills: what happened beside what was promised. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def drill_page(report: Report, style: Style = plain) -> str:
-    """Return what followed one fault, what was promised, and how the two differ."""
+    """Return what followed a fault, what was promised, and how the two differ."""
     seen, promise = report.account, report.promise
     lines = []
     if seen.noticed is not None:

@@ -1,4 +1,4 @@
-"""Text of programs, hosts and users, so that a terminal shows it and obeys none of it. Pure."""
+"""Escapes text of programs, hosts and users, so that it can't control the terminal. Pure."""
 
 from __future__ import annotations
 
@@ -7,29 +7,30 @@ from collections.abc import Callable
 
 from orchestrator.errors import printable
 
-_OUR_COLOURS = re.compile(r"\x1b\[(?:3[0-7]|0)m")  # what cli.group.style writes, and nothing else
+_OUR_COLOURS = re.compile(r"\x1b\[(?:3[0-7]|0)m")  # exactly what cli.group.style writes
 _SGR = re.compile(r"\x1b\[[0-9;:]*m")
-_SEQUENCES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")  # CSI, and OSC to its end
+# CSI sequences, and OSC sequences with their end
+_SEQUENCES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 
 
 def page(text: str) -> str:
-    """A page of several lines: control characters as their escapes, but for the colours that orch itself gives."""
+    """Return a text of several lines with control characters escaped, except the colours that orch itself sets."""
     return _outside(_OUR_COLOURS, text, printable)
 
 
 def one_line(text: str) -> str:
-    """A cell or a value on a line of its own: control characters as their escapes, line ends and tabs too."""
+    """Return a text for one line, with control characters, line ends and tabs escaped."""
     return printable(text, keep="")
 
 
 def log_line(text: str) -> str:
-    """A line of a log: its colours stay and end with it, other sequences go, and control characters are escapes."""
+    """Return a log line that keeps its colours and resets them at its end. Other sequences are removed or escaped."""
     shown = _outside(_SGR, text, lambda part: printable(_SEQUENCES.sub("", part)))
     return f"{shown}\x1b[0m" if "\x1b" in shown and not shown.endswith("\x1b[0m") else shown
 
 
 def plain(text: str) -> str:
-    """The same without its colours, for what has no room for them."""
+    """Return a text for one line without colours and other sequences."""
     return printable(_SEQUENCES.sub("", text), keep="")
 
 

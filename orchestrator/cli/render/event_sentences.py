@@ -14,18 +14,19 @@ Event = Mapping[str, Any]
 
 
 def sentence(event: Event) -> str:
-    """Return the sentence of an event; empty for a kind without a sentence, and for an event that lacks a field."""
+    """Return the sentence for an event; empty if its kind has no sentence or the event lacks a field."""
     write = _SENTENCES.get(event["kind"])
     if write is None:
         return ""
     try:
         return write(event)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError):  # an older or damaged record
+    # the record is damaged or older
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError):
         return ""
 
 
 def _counted(what: Any, noun: str) -> str:
-    """Return a number, or that of a collection, with its noun."""
+    """Return a number, or the size of a collection, with its noun."""
     count = what if isinstance(what, int) else len(what)
     return f"{count} {noun}{'' if count == 1 else 'es' if noun.endswith('s') else 's'}"
 

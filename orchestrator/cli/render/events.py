@@ -10,13 +10,13 @@ from typing import Any, Final
 from orchestrator.cli.render.escapes import one_line
 from orchestrator.cli.render.event_sentences import sentence
 
-MOST_SHOWN: Final = 120  # characters of a value; --json prints all
+MOST_SHOWN: Final = 120  # characters of a value; --json prints values in full
 _SHOWN_BEFORE: Final = frozenset({"kind", "time", "node"})
 _UNSHOWN: Final = frozenset({"mono", "seq"})
 
 
 def event_lines(events: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a line for each event; those of the controlling side, which belong to no node, have a dash for it."""
+    """Yield a line for each event. Events of the submitting machine belong to no node and show a dash."""
     for event in events:
         node = event.get("node")
         where = "-" if node is None else f"node {node}"
@@ -24,7 +24,7 @@ def event_lines(events: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _clock(when: object) -> str:
-    """Return a time of day in this machine's zone, with the date and milliseconds; dashes for what is no time."""
+    """Return date and time in this machine's zone, with milliseconds; a dash if `when` is not a time."""
     if not isinstance(when, int | float):
         return "-"
     try:

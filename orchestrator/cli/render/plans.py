@@ -1,4 +1,4 @@
-"""The plan for people: what would be started where, and what differs between two profiles."""
+"""Renders a plan: what starts where, and what differs between two profiles."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def plan_page(launch: LaunchPlan, *, commands: bool) -> str:
-    """Return the rank table, the global batch and the limits; with `commands`, also exactly what would be started."""
+    """Return the table of ranks, the global batch and the limits; with `commands`, also the exact commands."""
     from orchestrator.specs.plan import BOUND_LATER, ON_THE_NODES
 
     task = launch.tasks[0]
@@ -56,7 +56,7 @@ def plan_page(launch: LaunchPlan, *, commands: bool) -> str:
 
 
 def _rank_table(launch: LaunchPlan) -> str:
-    """Return a row for each rank; of many ranks, one for neighbouring nodes with as many each."""
+    """Return a row for each rank; of many ranks, a row for each span of nodes with equal numbers of ranks."""
     from orchestrator.specs.plan import bindings_of, ranks_of
 
     if not _are_many(launch):
@@ -77,7 +77,7 @@ def _are_many(launch: LaunchPlan) -> bool:
 
 
 def shipment_page(ships: Shipment) -> str:
-    """Return what leaves this machine, and what runs on it beside orch itself."""
+    """Return what is sent from this machine, and which commands run on it besides orch."""
     size = f"{ships.bytes / 1e6:.1f} MB" if ships.bytes >= 100_000 else f"{ships.bytes} bytes"
     lines = ["shipped:", f"  {ships.folder}: {ships.files} files, {size}"]
     lines += [f"  {one_line(ships.left_out.removeprefix('note: '))}"] if ships.left_out else []
@@ -136,7 +136,7 @@ def _batch_script(launch: LaunchPlan, script: str) -> list[str]:
 
 
 def check_line(level: str, value: str, hint: str) -> str:
-    """Return what Slurm said to the batch script."""
+    """Return what sbatch reported about the batch script."""
     if level == "ok":
         return f"sbatch --test-only: Slurm would start it {value}"
     return f"sbatch --test-only: refused: {value}" + (f"\n  {hint}" if hint else "")
@@ -158,7 +158,7 @@ def _ranks(launch: LaunchPlan) -> list[str]:
 
 
 def _entering(task: NodeTask) -> list[str]:
-    """Return how a launcher gets into its container, but for what only its node knows."""
+    """Return the command that starts a launcher in its container, without the values that only its node knows."""
     from orchestrator.node.container.argv import NodeResources, argv
 
     if task.container is None:

@@ -1,4 +1,4 @@
-"""Curves over each other as text: braille dots in colours, or a mark of ASCII for each curve. Pure."""
+"""Draws curves as text: coloured braille dots, or an ASCII mark for each curve. Pure."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from orchestrator.cli.render.tables import Style, plain
 
 COLOURS: Final = ("cyan", "yellow", "green", "magenta", "red", "blue")
 MARKS: Final = "*+xo#@%&"
-_DOTS: Final = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # of a braille cell, by column and row
-LEAST: Final = (20, 5)  # cells
+_DOTS: Final = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # bits of a braille cell, by column and row
+LEAST: Final = (20, 5)  # columns and rows, in cells
 Point = tuple[float, float]
-Cell = tuple[int, int]  # column, row from above
+Cell = tuple[int, int]  # column, row from the top
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One run's values by step."""
+    """The values of one run by step."""
 
     name: str
-    points: tuple[Point, ...]  # by x
+    points: tuple[Point, ...]  # sorted by x
 
 
 def plot_page(
@@ -30,7 +30,7 @@ def plot_page(
 ) -> str:
     """Return the curves within `size` (columns, lines), with the range of both axes and a line for each curve.
 
-    Braille has no marks: several curves are told apart by `style`'s colours, so without colours take ASCII.
+    Braille has no marks, so several curves need `style`'s colours. Use ASCII if there are no colours.
     """
     xs, ys = ([point[axis] for curve in curves for point in curve.points] for axis in (0, 1))
     low, high = min(ys), max(ys)
@@ -55,7 +55,7 @@ def plot_page(
 
 
 def _layer(points: Iterable[Point], box: tuple[float, float, float, float], size: Cell, dots: Cell) -> dict[Cell, int]:
-    """Return the cells that a curve goes through, each with its dots."""
+    """Return the cells that a curve passes through, each with its dots."""
     left, right, low, high = box
     columns, rows = size[0] * dots[0] - 1, size[1] * dots[1] - 1
     found: dict[Cell, int] = {}
@@ -77,7 +77,7 @@ def _line(start: Cell, end: Cell) -> Iterator[Cell]:
 
 
 def _cell(layers: Sequence[dict[Cell, int]], cell: Cell, braille: bool, style: Style) -> str:
-    """Return what is seen of a cell: the first of the curves that go through it lies above the others."""
+    """Return the character for a cell. If several curves pass through it, the first is shown."""
     number = next((number for number, layer in enumerate(layers) if cell in layer), None)
     if number is None:
         return " "

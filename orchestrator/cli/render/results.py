@@ -1,4 +1,4 @@
-"""Text for people about what runs left behind: checkpoints, copies, differences. Pure: values in, text out."""
+"""Renders results of runs: checkpoints, copies, differences. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ VERDICT_COLOURS = {
 
 
 def moment(when: float | None) -> str:
-    """Return a moment in this machine's time zone, to the second."""
+    """Return a time in this machine's zone, to the second."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when)) if when else "-"
 
 
@@ -46,7 +46,7 @@ def checkpoints_page(
     unusable: Sequence[str] = (),
     not_here: Sequence[NotHere] = (),
 ) -> str:
-    """Return a line for each checkpoint, oldest first, then the problems, then those that were not copied yet."""
+    """Return a line for each checkpoint, oldest first, then the problems, then checkpoints that are not copied yet."""
     own, others = ([each for each in found if (each.format == "orch") == is_own] for is_own in (True, False))
     lines = [*(_own_checkpoints(own, folder, style) if own else ()), *_others_checkpoints(others)]
     lines += [f"{each.host} has {one_line(each.name)} of {moment(each.time)}, not here yet" for each in not_here]
@@ -55,7 +55,10 @@ def checkpoints_page(
 
 
 def _others_checkpoints(found: Sequence[Checkpoint]) -> list[str]:
-    """Return a line for each checkpoint of another format: it has no checksums, and is whole as far as it tells."""
+    """Return a line for each checkpoint of a foreign format.
+
+    These have no checksums, so only their files are checked.
+    """
     rows = [
         [each.format, str(each.step) if each.step >= 0 else "-", moment(each.time), size(each.bytes),
          one_line(metrics(each.metric)), one_line(str(each.path))]
@@ -82,7 +85,7 @@ def _own_checkpoints(found: Sequence[Checkpoint], folder: str, style: Style) -> 
 
 
 def outputs_page(found: Sequence[Output], passed_over: Sequence[str], left: Sequence[str]) -> str:
-    """Return a line a file, how much that is, what is never copied, and what is not here."""
+    """Return a line for each file, the total size, files that are never copied, and files that are not here."""
     rows = [[size(each.bytes), str(each.node), each.path] for each in found]
     lines = [table(["SIZE", "NODE", "FILE"], rows)] if rows else ["no outputs are here"]
     if found:
@@ -92,7 +95,7 @@ def outputs_page(found: Sequence[Output], passed_over: Sequence[str], left: Sequ
 
 
 def pulled_page(pulled: Pulled) -> str:
-    """Return what has been copied, what was there, and which checkpoint."""
+    """Return which files were copied, which existed already, and which checkpoint was chosen."""
     rows = [[file.how, size(file.bytes), file.path] for file in pulled.files]
     lines = [table(["", "SIZE", "FILE"], rows)] if rows else ["there are no files to copy"]
     lines += [f"passed over: {reason}" for reason in pulled.skipped]
@@ -102,13 +105,13 @@ def pulled_page(pulled: Pulled) -> str:
 
 
 def placed_page(placed: Placed) -> str:
-    """Return which outputs were copied to where a run by hand would have put them, and why the others were not."""
+    """Return which outputs were copied into the code folder, and why others were not."""
     lines = [*(f"copied {path}" for path in placed.files), *(f"left out: {each}" for each in placed.left_out)]
     return "\n".join(map(one_line, lines)) if lines else f"{placed.run_id} has no outputs here yet"
 
 
 def comparison_page(found: Comparison, style: Style = plain) -> str:
-    """Return what differs, section by section, then the code file by file."""
+    """Return what differs, section by section, then the differences of each code file."""
     lines = []
     if found.rows:
         rows = [[row.section, row.what, _cell(row, row.one), _cell(row, row.other)] for row in found.rows]
@@ -127,12 +130,12 @@ def _cell(row: Row, value: str) -> str:
 
 
 def members_page(members: Sequence[tuple[str, int]]) -> str:
-    """Return what an archive holds."""
+    """Return the table of an archive's files."""
     return table(["SIZE", "FILE"], [[size(count), name] for name, count in members])
 
 
 def job_use_line(run: str, job: JobUse) -> str:
-    """Return what a scheduler has measured of a run's job, as seff says it."""
+    """Return what the scheduler measured of a run's job, in the manner of seff."""
     limit = f" of {duration(job.limit_seconds)}" if job.limit_seconds is not None else ""
     cores = f"{job.cores} core{'s' * (job.cores != 1)}"
     said = [f"{duration(job.seconds)}{limit}"]
@@ -147,7 +150,7 @@ def _share(used: int, given: int | None) -> str:
 
 
 def doctor_page(checks: Sequence[Check], style: Style = plain, width: int | None = None) -> str:
-    """Return a line a node (or many alike), a column a check; then what is wrong, where, and what to do."""
+    """Return a line for each node (or group of equal nodes) and a column for each check, then problems and remedies."""
     whats = list(dict.fromkeys(check.what for check in checks))
     hosts = {check.node: check.host for check in checks}
     by_place = {(check.node, check.what): check for check in checks}
@@ -164,7 +167,7 @@ def doctor_page(checks: Sequence[Check], style: Style = plain, width: int | None
 
 
 def _what_is_wrong(checks: Sequence[Check], style: Style) -> list[str]:
-    """Return each warning and failure with its remedy; what is found of many nodes is said once."""
+    """Return each warning and failure with its remedy; equal problems of many nodes are joined."""
     wrong: dict[tuple[str, str, str], list[Check]] = {}
     for check in checks:
         if check.level in ("warn", "fail"):
@@ -182,15 +185,15 @@ def _what_is_wrong(checks: Sequence[Check], style: Style) -> list[str]:
 
 
 def _without_host(check: Check) -> str:
-    """Return what was found without the host in front, which is another one for each node."""
+    """Return a check's value without the host in front, because the host differs for each node."""
     where, colon, rest = check.value.partition(": ")
     return rest if colon and where.partition(" (")[0] == check.host else check.value
 
 
 def nodes_page(found: Sequence[Mapping[str, Any]], style: Style = plain) -> str:
-    """Return a line a host with what its GPUs or slots are held by; many hosts in a row that are alike share one."""
+    """Return a line for each host with who holds its GPUs or slots. Many equal neighbours share a line."""
     rows: list[list[str]] = []
-    out = []  # lines of hosts that can't be used
+    out = []  # indices of the lines of hosts that can't be used
     for (spare, cells), group in groupby(found, key=lambda each: (each["spare"], _holdings(each))):
         same = list(group)
         shown = [same] if len(same) >= FOLD_FROM else [[each] for each in same]
@@ -206,7 +209,7 @@ def nodes_page(found: Sequence[Mapping[str, Any]], style: Style = plain) -> str:
 
 
 def _holdings(each: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Return (cores, GPUs, who holds what) of a host, or what is in the way."""
+    """Return (cores, GPUs, who holds what) of a host; the last part is the problem if there is one."""
     if "problem" in each:
         return "-", "-", str(each["problem"])
     holders = [f"{place} {_holder(holder)}" for place, holder in each["places"].items()]
@@ -218,7 +221,7 @@ def _holdings(each: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _holder(holder: Mapping[str, Any] | None) -> str:
-    """Return whose a place is: the user as the host's kernel knows them, and the run that they say."""
+    """Return who holds a place: the user, from the host's kernel, and the run that this user reports."""
     if not holder:
         return "free"
     user = holder.get("user") or f"uid {holder.get('uid')}"

@@ -1,4 +1,4 @@
-"""Text for people: tables, one run's page, the plan, a verdict. Pure: values in, text out."""
+"""Renders runs: tables, one run's page, a verdict. Pure."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from orchestrator.protocol.hostlist import fold as fold_hosts
 from orchestrator.protocol.hostlist import in_words, nodes_in_words
 from orchestrator.runs.state import Attempt, NodeState, NodeStatus, Outcome, Recovery, RunState, RunStatus, Verdict
 
-if TYPE_CHECKING:  # `orch status` of ended runs must not wait for the supervisor's rules
+if TYPE_CHECKING:  # `orch status` of ended runs must not load the supervisor's rules
     from orchestrator.operations.removal import Removal
 
-SPARE = ("RANKS", "PROFILE", "SUBMITTED")  # what a narrow terminal's table of runs does without, in this order
+SPARE = ("RANKS", "PROFILE", "SUBMITTED")  # columns that a narrow table of runs leaves out, in this order
 NOTE_LINES = 2
 MOST_ATTEMPTS = 10
 OFFER_SECONDS = 60.0  # how long a program may take to report its first step
-IN_ORDER = ("exit code 0", "exit code 95", "SIGTERM", "SIGKILL")  # what an end that orch asked for looks like
+IN_ORDER = ("exit code 0", "exit code 95", "SIGTERM", "SIGKILL")  # ends that orch itself causes
 
 
 def progress(heartbeat: Mapping[str, Any] | None) -> str:
-    """Return `step 340/1250 (27 %), loss 0.1234, 5,210 samples/s, ETA 1 min 02 s`; nothing without a heartbeat."""
+    """Return `step 340/1250 (27 %), loss 0.1234, 5,210 samples/s, ETA 1 min 02 s`; empty without a heartbeat."""
     if not heartbeat:
         return ""
     known = {key: value for key, value in heartbeat.items() if isinstance(value, int | float)}
@@ -39,7 +39,7 @@ def progress(heartbeat: Mapping[str, Any] | None) -> str:
 
 
 def _shown_metric(heartbeat: Mapping[str, Any]) -> str:
-    """Return the metric that `orch plot` would show, with its value."""
+    """Return the metric that `orch plot` shows by default, with its value."""
     if not heartbeat.get("metrics") and "loss" not in heartbeat:
         return ""
     from orchestrator.runs.files.metrics import shown_first
@@ -54,7 +54,7 @@ def _shown_metric(heartbeat: Mapping[str, Any]) -> str:
 
 
 def result_line(result: Mapping[str, Any] | None) -> str:
-    """Return the program's result on a line: `accuracy 98.31 % on mnist, loss 0.0712, step 1250`."""
+    """Return the program's result on one line: `accuracy 98.31 % on mnist, loss 0.0712, step 1250`."""
     if not result:
         return ""
     words = []
@@ -71,7 +71,7 @@ def result_line(result: Mapping[str, Any] | None) -> str:
 
 
 def status_line(state: RunState, heartbeat: Mapping[str, Any] | None, now: float, last_line: str = "") -> list[str]:
-    """Return the cells of one run: id, state, profile, ranks, age, time taken, and the word that matters most."""
+    """Return the cells of one run: id, state, profile, ranks, age, duration, and the most important note."""
     ranks = str(state.world_size) if state.world_size else "?"
     took = duration((state.ended or now) - state.started) if state.started else "-"
     said = note(state, heartbeat, now, last_line)
@@ -79,7 +79,7 @@ def status_line(state: RunState, heartbeat: Mapping[str, Any] | None, now: float
 
 
 def status_lines(lines: Sequence[Sequence[str]], style: Style = plain, width: int | None = None) -> str:
-    """Return the table of these cells."""
+    """Return the table of runs from the cells of `status_line`."""
     if not lines:
         return "no runs yet; start one: orch submit JOB --profile PROFILE"
     header = ["RUN", "STATE", "PROFILE", "RANKS", "SUBMITTED", "TOOK", "NOTE"]
@@ -87,10 +87,10 @@ def status_lines(lines: Sequence[Sequence[str]], style: Style = plain, width: in
 
 
 def note(state: RunState, heartbeat: Mapping[str, Any] | None, now: float, last_line: str = "") -> str:
-    """Return the word that matters most about a run; without a heartbeat, the last line of rank 0's log."""
+    """Return the most important note about a run. Without a heartbeat, it is the last line of rank 0's log."""
     if state.verdict is not None:
         return (state.verdict.reason.splitlines() or [""])[0]
-    if state.recovery is not None:  # what is shown of the training is of before
+    if state.recovery is not None:  # progress of the training is from before the loss
         return recovery_line(state.recovery, now)
     said = progress(heartbeat) or shown_line(last_line)
     return "; ".join(filter(None, [out_of_reach(state, now), state.detail, said]))
@@ -102,14 +102,14 @@ def recovery_line(recovery: Recovery, now: float) -> str:
 
 
 def shown_line(line: str) -> str:
-    """Return a line of a log as it stands in a table: without colours, on one line."""
+    """Return a log line as a table shows it: without colours, on one line."""
     return escapes.plain(line.expandtabs()).strip()
 
 
 def out_of_reach(state: RunState, now: float) -> str:
-    """Return `node 1 (n2) out of reach for 40 s: No route to host`; nothing where all machines answer, or all is over.
+    """Return `node 1 (n2) out of reach for 40 s: No route to host`; empty if all machines answer or the run has ended.
 
-    Where it is node 0, what is shown of the training is as old.
+    If node 0 is out of reach, progress of the training is out of date too.
     """
     nodes = [node for node in state.nodes if node.unreachable is not None]
     if not nodes or state.is_final:
@@ -125,7 +125,7 @@ def status_page(
     state: RunState, heartbeat: Mapping[str, Any] | None, result: Mapping[str, Any] | None, folder: str, now: float,
     style: Style = plain, *, last_line: str = "", width: int | None = None,
 ) -> str:  # fmt: skip
-    """Return everything about one run on one screen; with a `width` no line is longer, but for the folder's."""
+    """Return everything about one run on one screen. With a `width`, only the line of the folder may be longer."""
     away = [node.host for node in state.nodes if node.unreachable is not None and not state.is_final]
     seen = f", {in_words(away)} out of reach" if away else ""
     lines = [f"{state.run_id}  {style(state.state, COLOURS.get(state.state, ''))}{seen}"]
@@ -149,7 +149,7 @@ def status_page(
     }
     for name, value in facts.items():
         lines += _folded(f"  {name:<10} ", value, width) if value else []
-    lines.append(f"  {'folder':<10} {one_line(folder)}")  # whole, as it is copied
+    lines.append(f"  {'folder':<10} {one_line(folder)}")  # not folded, so that it can be copied
     if state.verdict is not None and state.verdict.reason:
         lines += ["", *_folded("  ", state.verdict.reason, width)]
     if state.verdict is not None and state.verdict.outcome == Outcome.FAILED:
@@ -159,13 +159,13 @@ def status_page(
 
 
 def _job(state: RunState) -> str:
-    """Return `17 on n[1-2]`; without the nodes while it has none."""
+    """Return `17 on n[1-2]`, or the job's number alone while it waits for nodes."""
     hosts = [node.host for node in state.nodes if node.state != NodeStatus.WAITING]
     return f"{state.job}{f' on {fold_hosts(hosts)}' if hosts else ''}" if state.job else ""
 
 
 def attempt_lines(state: RunState, now: float, width: int | None = None) -> list[str]:
-    """Return the history of a run of several attempts: what each was resumed from, when it ended, and why."""
+    """Return the history of a run with several attempts: its checkpoint, when it ended, and why."""
     if len(state.attempts) < 2:
         return offer_lines(state, now, width)
     rows = [
@@ -213,14 +213,14 @@ def _checkpoint(name: str | None) -> str:
 
 
 def _folded(head: str, text: str, width: int | None) -> list[str]:
-    """Return the text after its head, the lines that follow as far in."""
+    """Return the text after its head, with further lines indented by the head's width."""
     text = one_line(text)
     parts = [text] if width is None else fold(text, width - len(head))
     return [f"{head if number == 0 else ' ' * len(head)}{part}" for number, part in enumerate(parts)]
 
 
 def left_lines(state: RunState) -> list[str]:
-    """Return where outputs of a run are that are not here, why, and how they are fetched."""
+    """Return where those outputs are that were not copied, why, and how to fetch them."""
     if not state.left:
         return []
     lines = ["", "  not all that it has written is here:"]
@@ -231,7 +231,7 @@ def left_lines(state: RunState) -> list[str]:
 
 
 def removals_page(removals: Sequence[Removal], now: float, style: Style = plain) -> str:
-    """Return the runs that are to be removed, and of what there is no copy."""
+    """Return the runs to be removed, and those of their files that have no copy."""
     rows = [
         [
             each.state.run_id, each.state.state, ago(each.state.ended or each.state.created, now), size(each.bytes),
@@ -256,13 +256,13 @@ def _only_copies(removal: Removal) -> str:
 
 
 def removed_outputs(gone: Removal) -> list[str]:
-    """Return what went with a run that was removed, and what is left of it elsewhere."""
+    """Return what was removed with a run, and what is left of it on other machines."""
     lines = [f"{output_files(gone.outputs, gone.output_bytes)} went with {gone.run.run_id}"] if gone.outputs else []
     return [*lines, *(f"{each.host}:{each.folder} still holds what it has written there" for each in gone.left)]
 
 
 def _nodes_table(state: RunState, width: int | None) -> str:
-    """Return a line a node; many neighbours of which the same is to be said share one."""
+    """Return a line for each node; many equal neighbours share a line."""
     blamed = state.verdict.rank if state.verdict else None
 
     def ends(node: NodeState) -> str:
@@ -300,7 +300,7 @@ def notify_lines(told: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def tracker_lines(trackers: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return where each tracker shows the run, and why one has not been told everything."""
+    """Return where each tracker shows the run, and why a tracker lacks data."""
     lines = []
     for each in trackers:
         what = "NOT TOLD" if each["done"] else "not told yet"
@@ -312,7 +312,7 @@ def tracker_lines(trackers: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def verdict_page(state: RunState, style: Style = plain, now: float = 0.0, width: int | None = None) -> str:
-    """Return why a run ended as it did: who, where, how, the traceback, the last lines, what to do."""
+    """Return why a run ended: who, where, how, the traceback, the last lines, and what to do."""
     verdict = state.verdict
     if verdict is None:
         not_yet = f"{state.run_id} is {state.state}: it has not ended. See: orch status {state.run_id}"
@@ -345,7 +345,7 @@ def _cause(verdict: Verdict) -> str:
 
 
 def next_commands(run_id: str) -> str:
-    """Return what one can do with a run that has just been submitted."""
+    """Return the commands that are useful after a submit."""
     return (
         f"  orch logs -f {run_id}     follow rank 0\n"
         f"  orch status {run_id}      nodes, ranks, progress\n"

@@ -1,4 +1,4 @@
-"""Text about searches: what one asks for, how far it is, its space. Pure."""
+"""Renders searches: settings, progress and space. Pure."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ def _wanted(search: Search) -> str:
 
 
 def space_page(search: Search) -> str:
-    """Return the space of a search that is not submitted."""
+    """Return the table of a search space."""
     return table(["KEY", "VALUES"], [[each.word, each.words()] for each in search.space])

@@ -1,4 +1,4 @@
-"""Everybody's runs on shared hosts, as a table. Pure."""
+"""Renders all users' runs on shared hosts as a table. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from orchestrator.runs.shared_hosts import SharedRun
 
 
 def shared_runs_page(runs: Iterable[SharedRun], now: float) -> str:
-    """Return a line a run: its position in the queue where it waits, what it holds or asks for, and for how long."""
+    """Return a line for each run: its position in the queue, the places that it holds or needs, and for how long."""
     rows = []
     for each in runs:
         state = str(each.to_json()["state"])
@@ -22,7 +22,7 @@ def shared_runs_page(runs: Iterable[SharedRun], now: float) -> str:
 
 
 def _places(each: SharedRun) -> str:
-    """Return `2 on n1, n2`."""
+    """Return the places of a run, such as `2 on n1, n2`."""
     by_count: dict[int, list[str]] = {}
     for host, count in each.hosts.items():
         by_count.setdefault(count, []).append(host)

@@ -1,4 +1,4 @@
-"""A series on one line, and a run's samples as such lines for each node, GPU and rank. Pure."""
+"""Renders a run's samples as sparklines for each node, GPU and rank. Pure."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ BLOCKS: Final = "▁▂▃▄▅▆▇█"
 ASCII: Final = "_.:-=+*#"
 NAME_WIDTH: Final = 10
 LEAST_COLUMNS, MOST_COLUMNS = 10, 60
-TEXT_WIDTH: Final = 40  # what stands behind a line
+TEXT_WIDTH: Final = 40  # characters of text behind a line
 Value = Callable[[Sample], float | None]
 
 
 def sparkline(values: Sequence[float | None], top: float, *, blocks: str = BLOCKS) -> str:
-    """Return a character for each value from 0 to `top`; a blank where there is none."""
+    """Return a character for each value from 0 to `top`; a blank for a missing value."""
     return "".join(" " if value is None else _block(value, top, blocks) for value in values)
 
 
@@ -32,9 +32,9 @@ def _block(value: float, top: float, blocks: str) -> str:
 
 
 def in_columns(samples: Sequence[Sample], columns: int, seconds: float) -> list[Sample | None]:
-    """Return the samples of the last `seconds`, as one for each of so many equal spans; None where there is none.
+    """Downsample the last `seconds` to one sample for each of `columns` equal spans; None for a span without samples.
 
-    A span takes the samples that end in it, or the one that covers its end.
+    A span merges the samples that end in it; if there are none, it takes the sample that covers its end.
     """
     begin, width = samples[-1].time - seconds, seconds / columns
     spans: list[list[Sample]] = [[] for _ in range(columns)]
@@ -50,21 +50,21 @@ def in_columns(samples: Sequence[Sample], columns: int, seconds: float) -> list[
 
 @dataclass(frozen=True)
 class View:
-    """How a run's samples are to be shown."""
+    """How a run's samples are shown."""
 
     seconds: float
     width: int = 100
     blocks: str = BLOCKS
-    ranks: bool = True  # a line for each of them too
+    ranks: bool = True  # whether each rank has a line too
 
     @property
     def columns(self) -> int:
-        """Return how many characters a line has."""
+        """Return how many characters a sparkline has."""
         return max(LEAST_COLUMNS, min(MOST_COLUMNS, self.width - NAME_WIDTH - TEXT_WIDTH - 6))
 
 
 def metrics_page(nodes: Sequence[NodeSamples], hosts: Mapping[int, str], view: View, style: Style = plain) -> str:
-    """Return how busy each node was, with its GPUs and its ranks, over the last of `view.seconds`."""
+    """Return how busy each node, its GPUs and its ranks were during the last `view.seconds`."""
     parts = []
     for node in nodes:
         lines = [style(f"node {node.node} ({one_line(hosts.get(node.node, '?'))})", "cyan")]
@@ -102,7 +102,7 @@ def _lines_of(node: NodeSamples, view: View) -> Iterator[str]:
 
 
 def last_ranks(samples: Sequence[Sample]) -> tuple[RankSample, ...]:
-    """Return the ranks of the newest sample that has any: they have ended since."""
+    """Return the ranks of the newest sample that has any, because ranks may have ended since."""
     return next((sample.ranks for sample in reversed(samples) if sample.ranks), ())
 
 
@@ -115,7 +115,7 @@ def _of_rank(number: int, value: Callable[[RankSample], float | None]) -> Value:
 
 
 def gpu_text(gpu: GpuSample) -> str:
-    """Return `97 %, 12.0 GB, 312 W, 64 C, held back (thermal)`; what the GPU does not tell is left out."""
+    """Return `97 %, 12.0 GB, 312 W, 64 C, held back (thermal)`; values that the GPU does not report are left out."""
     said = [
         None if gpu.use is None else f"{gpu.use:.0f} %",
         None if gpu.memory is None else size(gpu.memory),

@@ -1,4 +1,4 @@
-"""Text about sweeps: one line among the runs, a page of its points, and their ranking. Pure."""
+"""Renders sweeps: a line in the table of runs, a page of points, and their ranking. Pure."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ LIVELIEST_FIRST: Final = (
     RunStatus.RUNNING, RunStatus.RESTARTING, RunStatus.STARTING, RunStatus.STOPPING, RunStatus.FINISHING,
     RunStatus.PENDING, RunStatus.SUBMITTING,
 )  # fmt: skip
-STOPPED_EARLY: Final = "stopped early"  # by their search
+STOPPED_EARLY: Final = "stopped early"  # by the search
 IN_ORDER: Final = (*map(str, FINAL), STOPPED_EARLY, *map(str, LIVELIEST_FIRST), str(RunStatus.UNREADABLE))
 WORST_FIRST: Final = (RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.SUCCEEDED)
-Point = tuple[RunState, Mapping[str, str]]  # and its values
+Point = tuple[RunState, Mapping[str, str]]  # the state of a point's run, and its values
 
 
 def overall(states: Sequence[RunState]) -> RunStatus:
-    """Return the state of a sweep: of its liveliest run, or, when all have ended, of the worst."""
+    """Return the state of a sweep: that of its most active run or, if all have ended, of its worst."""
     words = {RunStatus.SUCCEEDED if state.is_stopped_early else state.state for state in states}
     for word in LIVELIEST_FIRST:
         if word in words:
@@ -58,7 +58,7 @@ def _took(states: Sequence[RunState], now: float) -> str:
 def sweep_page(
     sweep: str, points: Sequence[Point], now: float, style: Style = plain, width: int | None = None, search: str = ""
 ) -> str:
-    """Return a sweep with a line for each of its points, and what its search has found."""
+    """Return a sweep's page with a line for each of its points, and the progress of its search."""
     states = [state for state, _ in points]
     word = overall(states)
     words = list(dict.fromkeys(word for _, values in points for word in values))
@@ -85,7 +85,7 @@ def sweep_page(
 
 
 def best_page(metric: str, ranked: Sequence[Ranked], style: Style = plain) -> str:
-    """Return the points by rank; those without the metric last."""
+    """Return the ranked points; points without the metric come last."""
     words = list(dict.fromkeys(word for each in ranked for word in each.values))
     rows = [
         [
@@ -101,7 +101,7 @@ def best_page(metric: str, ranked: Sequence[Ranked], style: Style = plain) -> st
 
 
 def points_page(points: Sequence[Any]) -> str:
-    """Return the points of a sweep that is not submitted."""
+    """Return the table of points that a sweep would have."""
     words = [word for word, _ in points[0].values]
     rows = [[str(point.index), *(value for _, value in point.values)] for point in points]
     return table(["POINT", *words], rows)

@@ -1,4 +1,4 @@
-"""Tables, and times and sizes as people read them."""
+"""Renders tables, durations, ages and sizes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COLOURS = {"succeeded": "green", "failed": "red", "cancelled": "yellow", "runnin
 
 
 def plain(text: str, _colour: str) -> str:
-    """Return the text as it is: the style without colours."""
+    """Return the text unchanged: the style without colours."""
     return text
 
 
@@ -29,16 +29,16 @@ def table(
     header: Sequence[str], rows: Iterable[Sequence[str]], style: Style = plain, colour_of: int | None = None, *,
     width: int | None = None, spare: Sequence[str] = (), most: int | None = None,
 ) -> str:  # fmt: skip
-    """Return columns as wide as their longest cell; one column may be coloured by its word.
+    """Return a table whose columns are as wide as their longest cells. One column may be coloured by its word.
 
-    With a `width` no line is longer: `spare` columns are left out, in that order, until the rest fits, and a last cell
-    that has no room beside the others stands below them, on `most` lines.
+    With a `width` no line is longer. Columns in `spare` are left out, in that order, until the rest fits. A last cell
+    that does not fit is folded below its row, on at most `most` lines.
     """
     lines = [[one_line(cell) for cell in line] for line in (header, *rows)]
     kept = list(range(len(header)))
 
     def room() -> float:
-        """Return what is left for the last column."""
+        """Return the width that is left for the last column."""
         taken = sum(max(columns(line[column]) for line in lines) + len(GAP) for column in kept[:-1])
         return math.inf if width is None else width - taken
 
@@ -59,9 +59,9 @@ def table(
 
 
 def tables(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None, *, repeat: int) -> str:
-    """Return the columns in as many tables, one below the other, as it takes for no line to be wider than `width`.
+    """Return the columns split into several tables, one below the other, so that no line is wider than `width`.
 
-    Each begins with the first `repeat` columns.
+    Each table begins with the first `repeat` columns.
     """
     widths = [max(columns(line[column]) for line in (header, *rows)) + len(GAP) for column in range(len(header))]
     first, parts, room = list(range(repeat)), list[list[int]](), -1.0
@@ -79,7 +79,7 @@ def tables(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | No
 
 
 def columns(text: str) -> int:
-    """Return how many columns of a terminal the text takes."""
+    """Return how many columns of a terminal the text needs."""
     if text.isascii():
         return len(text)
     import unicodedata
@@ -90,7 +90,7 @@ def columns(text: str) -> int:
 
 
 def cut(text: str, width: int) -> str:
-    """Return the text on so many columns, with `...` in place of what has no room."""
+    """Return the text cut to `width` columns, with `...` for what is left out."""
     if columns(text) <= width:
         return text
     while text and columns(text) > max(0, width - 3):
@@ -99,7 +99,7 @@ def cut(text: str, width: int) -> str:
 
 
 def fold(text: str, width: int, most: int | None = None) -> list[str]:
-    """Return the text on lines of so many columns, broken between words where that can be; cut after `most` lines."""
+    """Return the text on lines of `width` columns, broken between words if possible, and cut after `most` lines."""
     width, lines, rest = max(1, width), list[str](), text
     while columns(rest) > width and (most is None or len(lines) < most - 1):
         end = width
@@ -113,7 +113,7 @@ def fold(text: str, width: int, most: int | None = None) -> list[str]:
 
 
 def alike(rows: Iterable[T], key: Callable[[T], object]) -> Iterator[list[T]]:
-    """Yield neighbours with the same key together where they are many, and one by one where they are a few."""
+    """Yield groups of neighbours with the same key; small groups are split into single rows."""
     for _, group in groupby(rows, key):
         together = list(group)
         yield from [together] if len(together) >= FOLD_FROM else [[row] for row in together]
@@ -124,7 +124,7 @@ def duration(seconds: float | None) -> str:
     if seconds is None or not math.isfinite(seconds):
         return "-"
     if round(seconds, 1) < 60:
-        return f"{max(0.0, seconds):.1f} s"  # below nought only where two hosts' clocks differ
+        return f"{max(0.0, seconds):.1f} s"  # negative only if the clocks of two hosts differ
     minutes, rest = divmod(round(seconds) if seconds < 60 else int(seconds), 60)
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
@@ -133,17 +133,17 @@ def duration(seconds: float | None) -> str:
 
 
 def ago(created: float, now: float) -> str:
-    """Return how long ago a moment was: `8.3 s ago`."""
+    """Return how long ago a time was: `8.3 s ago`."""
     return f"{duration(now - created)} ago" if created else "-"
 
 
 def clock() -> float:
-    """Return the time that ages are counted from."""
+    """Return the time from which ages are counted."""
     return time.time()
 
 
 def size(count: float) -> str:
-    """Return a size as `812 B`, `1.4 MB` or `2.0 GB`; powers of 1024."""
+    """Return a size as `812 B`, `1.4 MB` or `2.0 GB`. Units are powers of 1024."""
     for unit in ("B", "KB", "MB", "GB"):
         if count < 1024:
             return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"

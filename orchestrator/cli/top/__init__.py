@@ -1,5 +1,5 @@
-"""orch top: pages that read views and draw them as lines of text, and the terminal that shows them.
+"""orch top: pages that draw views as lines of text, and the terminal that shows them.
 
-A page knows no terminal: `read` runs beside the screen, `draw` gives lines, `press` takes a key and says what follows.
-Only `app` imports textual.
+A page knows no terminal: `read` runs in a thread, `draw` returns lines, and `press` returns what a key leads to. Only
+`app` imports textual.
 """

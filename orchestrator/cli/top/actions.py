@@ -1,4 +1,4 @@
-"""What the pages do to a run: what changes it is asked for first."""
+"""Actions of the pages on a run. Those that change the run need a confirmation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orchestrator.runs.store import RunDir
 
 
 def browse(root: Path, run: RunDir) -> Act:
-    """Open the page of a run in a browser, or say how that is done from another machine."""
+    """Open the page of a run in a browser, or say how to open it from another machine."""
 
     def act() -> str:
         from orchestrator.cli import opening
@@ -25,7 +25,7 @@ def browse(root: Path, run: RunDir) -> Act:
 
 
 def cancel_of(root: Path, run: RunDir) -> Confirm:
-    """Ask whether a run is to be cancelled."""
+    """Ask whether to cancel a run."""
 
     def act() -> str:
         done = operations.cancel(root, run, now=False)

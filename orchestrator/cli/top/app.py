@@ -1,4 +1,4 @@
-"""The terminal of `orch top`: shows pages, and reads their data beside the screen, once a second and after each key."""
+"""The terminal of `orch top`. It shows pages and reads their data in a thread, once a second and after each key."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ from orchestrator.cli.top.marks import Marks
 from orchestrator.cli.top.page import Act, Again, Ask, Confirm, Look, Open, Page, Say, Step
 from orchestrator.errors import OrchError
 
-SECONDS = 1.0  # between two looks: files on a network file system send no events
-MOST_LINES = 5  # of what is said
+SECONDS = 1.0  # between two reads; a network file system sends no events
+MOST_LINES = 5  # of a message
 _NOT_ASCII = re.compile(r"[^\x20-\x7e]")
-_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # and what turns the direction of text
+# control characters, and those that change the direction of text
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 class Canvas(Widget, can_focus=True):
-    """The whole screen, line by line."""
+    """A widget of the whole screen, drawn line by line."""
 
     lines: list[Text]
 
@@ -45,7 +46,7 @@ class Canvas(Widget, can_focus=True):
         self.refresh()
 
     def render_line(self, y: int) -> Strip:
-        """Return one line as what the terminal is sent."""
+        """Return one line as a strip of segments."""
         if y >= len(self.lines):
             return Strip.blank(self.size.width)
         segments = [Segment(each.text, each.style) for each in self.lines[y].render(self.app.console)]
@@ -53,7 +54,7 @@ class Canvas(Widget, can_focus=True):
 
 
 class Top(App[None]):
-    """Holds the pages that were opened, one above the other."""
+    """Holds the stack of open pages."""
 
     ENABLE_COMMAND_PALETTE = False
     CSS = "Screen { layout: vertical; } Canvas { width: 100%; height: 100%; }"
@@ -67,29 +68,29 @@ class Top(App[None]):
         self._is_reading = self._is_due = False
 
     def compose(self) -> ComposeResult:
-        """Make the one widget."""
+        """Create the canvas."""
         yield Canvas()
 
     def on_mount(self) -> None:
-        """Begin to look."""
+        """Start to read regularly."""
         self.query_one(Canvas).focus()
         self.look()
         self.set_interval(SECONDS, self.look)
 
     def on_resize(self, event: Resize) -> None:
-        """Draw for the new size at once, and read what it has room for."""
+        """Draw for the new size at once, then read the data that fits it."""
         self.draw_page(event.size)
         self.look()
 
     @property
     def page(self) -> Page[Any]:
-        """Return the page that is seen."""
+        """Return the visible page."""
         return self.pages[-1]
 
     # -- reading
 
     def look(self) -> None:
-        """Have the page's data read, once more where that is under way already."""
+        """Read the page's data. If a read is running, read once more after it."""
         self._is_due = True
         if not self._is_reading:
             self._is_reading = True
@@ -111,14 +112,14 @@ class Top(App[None]):
             self._is_reading = False
 
     def draw_page(self, size: Size | None = None) -> None:
-        """Show the page, and below it a question, some words or the keys."""
+        """Show the page, with a question, a message or the keys below it."""
         size = size or self.size
         look = Look(size.width, max(1, size.height - 2), self._marks, self._clock())
         body = self.page.draw(look)[: look.height]
         blank = [Text("")] * (look.height - len(body))
         foot = self._foot(size.width)
         page = [self.page.title(look), *body, *blank]
-        lines = [*page[: len(page) + 1 - len(foot)], *foot]  # what is said in several lines covers the page's last ones
+        lines = [*page[: len(page) + 1 - len(foot)], *foot]  # a message of several lines covers the page's last lines
         unshown = _CONTROLS if self._marks.braille else _NOT_ASCII
         self.query_one(Canvas).show([_without(unshown, line) for line in lines])
 
@@ -137,7 +138,7 @@ class Top(App[None]):
     # -- keys
 
     def on_key(self, event: Key) -> None:
-        """Take a key: for the question that is open, for the page, or for all pages."""
+        """Handle a key: for the open question, for the page, or for all pages."""
         event.stop()
         key = event.character if event.is_printable and event.character else event.key
         self._said = ""
@@ -150,7 +151,7 @@ class Top(App[None]):
         self.draw_page()
 
     def on_paste(self, event: Any) -> None:
-        """Take text that was pasted into a question."""
+        """Insert pasted text into the open question."""
         if isinstance(self._asked, Ask):
             self._typed += "".join(char for char in event.text if char.isprintable())
             self.draw_page()
@@ -175,7 +176,7 @@ class Top(App[None]):
                 if instead or isinstance(self.page, HelpPage):
                     self.pages.pop()
                 self.pages.append(page)
-                self.draw_page()  # so that it knows its size before it reads
+                self.draw_page()  # so that the page knows its size before it reads
                 self.look()
             case Ask():
                 self._asked, self._typed = step, step.text
@@ -231,7 +232,7 @@ def _in_words(error: OrchError | OSError) -> str:
 
 
 def _without(unshown: re.Pattern[str], line: Text) -> Text:
-    """Return the line with a question mark for each of these characters: no text commands the terminal."""
+    """Return the line with these characters replaced by question marks, so that no text controls the terminal."""
     if unshown.search(line.plain):
         line.plain = unshown.sub("?", line.plain)
     return line

@@ -28,14 +28,14 @@ a strip's cells, each a rank or several; the worst of them is shown:
 
 
 class HelpPage(Page[str]):
-    """Says what each key does."""
+    """Shows what each key does."""
 
     def __init__(self) -> None:
         super().__init__()
         self.scroll = Scroll()
 
     def title(self, look: Look) -> Text:
-        """Name the page."""
+        """Return the page's title."""
         return Text("keys", "bold")
 
     def read(self) -> str:
@@ -43,11 +43,11 @@ class HelpPage(Page[str]):
         return KEYS
 
     def draw(self, look: Look) -> list[Text]:
-        """Return what there is room for."""
+        """Return the visible lines."""
         levels = look.marks.levels
         lines = KEYS.format(levels=levels, usual=levels[1], twice=levels[5], most=levels[7]).split("\n")
         return [Text(lines[number]) for number in self.scroll.window(len(lines), look.height)]
 
     def presses(self) -> dict[str, Press]:
-        """Return the keys that move."""
+        """Return the keys that scroll."""
         return self.scroll.presses()

@@ -1,4 +1,4 @@
-"""The characters that pages are drawn with: blocks and braille, or ASCII where the locale has no more. Pure."""
+"""Characters for drawing: blocks and braille, or ASCII if the locale has nothing else. Pure."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from orchestrator.views.run import RankRow, RankStatus
 
 @dataclass(frozen=True)
 class Marks:
-    """One set of characters."""
+    """A set of characters for drawing."""
 
-    levels: str  # of a cell of a heat map, from little to much
-    braille: bool  # of curves; without it all is ASCII
+    levels: str  # of a heat map's cell, from low to high
+    braille: bool  # whether curves use braille; without it everything is ASCII
 
 
 UNICODE: Final = Marks("▁▂▃▄▅▆▇█", braille=True)
@@ -42,14 +42,14 @@ _WORST_FIRST: Final = (
 
 
 def level(value: float, usual: float) -> int:
-    """Return 0 to 7: how much slower than usual something is; 1 as usual, 5 twice, 7 and above three times as slow."""
+    """Return 0 to 7 for how slow something is: 1 is normal, 5 twice and 7 at least three times the usual time."""
     if value <= 0 or usual <= 0:
         return 0
     return min(7, max(0, 1 + round(4 * math.log2(value / usual))))
 
 
 def heat(value: float | None, usual: float, marks: Marks) -> Text:
-    """Return one cell."""
+    """Return one cell of a heat map."""
     if value is None:
         return Text(" ")
     number = level(value, usual)
@@ -57,14 +57,14 @@ def heat(value: float | None, usual: float, marks: Marks) -> Text:
 
 
 def share(percent: float | None, marks: Marks) -> Text:
-    """Return one cell for how much of something is used, from 0 to 100 % and more."""
+    """Return one cell for a use in percent; values above 100 count as 100."""
     if percent is None:
         return Text(" ")
     return Text(marks.levels[min(7, max(0, int(percent * 8 / 100)))], "yellow" if percent < 5 else "cyan")
 
 
 def rank_cell(ranks: Sequence[RankRow], usual: float, marks: Marks) -> Text:
-    """Return one cell for neighbouring ranks: the worst of them, and of those that run the slowest."""
+    """Return one cell for neighbouring ranks: the worst state or, if all run, the slowest step."""
     worst = min((rank.state for rank in ranks), key=_WORST_FIRST.index)
     slowest = max((rank.step_time or 0.0 for rank in ranks if rank.state is RankStatus.RUNNING), default=0.0)
     if worst is RankStatus.RUNNING and slowest > 0:
@@ -73,12 +73,12 @@ def rank_cell(ranks: Sequence[RankRow], usual: float, marks: Marks) -> Text:
 
 
 def strip(ranks: Sequence[RankRow], width: int, rows: int, marks: Marks) -> list[Text]:
-    """Return all ranks as cells on at most so many rows, each row with the ranks that it shows."""
+    """Return all ranks as cells on at most `rows` rows; each row begins with its span of ranks."""
     if not ranks:
         return []
     margin = len(f"{ranks[-1].rank}-{ranks[-1].rank}") + 1
     cells = max(8, width - margin - 1)
-    each = -(-len(ranks) // (cells * max(1, rows)))  # ranks a cell
+    each = -(-len(ranks) // (cells * max(1, rows)))  # number of ranks in a cell
     usual = usual_of(rank.step_time for rank in ranks)
     made = []
     for first in range(0, len(ranks), cells * each):
@@ -91,15 +91,15 @@ def strip(ranks: Sequence[RankRow], width: int, rows: int, marks: Marks) -> list
 
 
 def usual_of(values: Iterable[float | None]) -> float:
-    """Return the median of what is known; 0 where nothing is."""
+    """Return the median of the known values, or 0 if there are none."""
     known = [value for value in values if value is not None]
     return median(known) if known else 0.0
 
 
 def cells(header: Sequence[str], rows: Sequence[Sequence[str]], width: int, spare: Sequence[str] = ()) -> list[Text]:
-    """Return a header and rows as lines, each cell on one line; the last column has what room is left, and is cut.
+    """Return a header and rows as lines. The last column gets the remaining width and is cut.
 
-    `spare` columns are left out, in that order, until the last one has room.
+    Columns in `spare` are left out, in that order, until the last column has room.
     """
     lines = [[one_line(cell) for cell in line] for line in (header, *rows)]
     kept = list(range(len(header)))
@@ -120,7 +120,7 @@ def cells(header: Sequence[str], rows: Sequence[Sequence[str]], width: int, spar
 
 
 def paint(line: Text, word: str, colour: str) -> Text:
-    """Colour the first place of a word in a line."""
+    """Colour the first occurrence of a word in a line."""
     at = line.plain.find(word)
     if colour and word and at >= 0:
         line.stylize(colour, at, at + len(word))

@@ -1,4 +1,4 @@
-"""What all pages share: their size, what a key may lead to, and lists with a cursor."""
+"""Base class of pages, what a key may lead to, and lists with a cursor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Data = TypeVar("Data")
 
 @dataclass(frozen=True)
 class Look:
-    """What a page is drawn on, and when."""
+    """The size, the characters and the time for which a page is drawn."""
 
     width: int
     height: int
@@ -26,7 +26,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Open:
-    """Another page follows; in place of this one, or above it."""
+    """Open another page, on top of this one or instead of it."""
 
     page: Page[Any]
     instead: bool = False
@@ -34,7 +34,7 @@ class Open:
 
 @dataclass(frozen=True)
 class Ask:
-    """A line is typed, which `done` takes."""
+    """Ask for a line of text, and pass it to `done`."""
 
     question: str
     done: Callable[[str], None]
@@ -43,7 +43,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Confirm:
-    """`y` lets it be done, beside the screen; what that returns is said. Any other key leaves it."""
+    """Ask for confirmation. `y` calls `act` in a thread and shows its result; any other key cancels."""
 
     question: str
     act: Callable[[], str]
@@ -51,21 +51,21 @@ class Confirm:
 
 @dataclass(frozen=True)
 class Act:
-    """Something is done beside the screen; what it returns is said."""
+    """Call `act` in a thread, and show its result."""
 
     act: Callable[[], str]
 
 
 @dataclass(frozen=True)
 class Say:
-    """Some words are shown until the next key."""
+    """Show a message until the next key."""
 
     words: str
 
 
 @dataclass(frozen=True)
 class Again:
-    """The page is to be read again at once."""
+    """Read the page again at once."""
 
 
 Step = Open | Ask | Confirm | Act | Say | Again | None
@@ -73,16 +73,16 @@ Press = Callable[[], Step]
 
 
 class Page(ABC, Generic[Data]):
-    """One page: what it has read last, and what is shown of that."""
+    """A page, with the data that it read last."""
 
-    keys: ClassVar[tuple[tuple[str, str], ...]] = ()  # (key, words) for the last line, the most needed first
+    keys: ClassVar[tuple[tuple[str, str], ...]] = ()  # (key, description) for the last line, the most important first
 
     def __init__(self) -> None:
         self.data: Data | None = None
 
     @property
     def wants_more(self) -> bool:
-        """Tell whether another look is to follow at once."""
+        """Tell whether the page is to be read again at once."""
         return False
 
     @abstractmethod
@@ -91,7 +91,7 @@ class Page(ABC, Generic[Data]):
 
     @abstractmethod
     def read(self) -> Data:
-        """Return what the page shows; called beside the screen, in a thread."""
+        """Return the page's data. Called in a thread."""
 
     @abstractmethod
     def draw(self, look: Look) -> list[Text]:
@@ -99,31 +99,31 @@ class Page(ABC, Generic[Data]):
 
     @abstractmethod
     def presses(self) -> dict[str, Press]:
-        """Return what each key does here."""
+        """Return the action of each key on this page."""
 
 
 class Cursor:
-    """A place in a list that grows and shrinks, and the window around it."""
+    """A position in a list that grows and shrinks, and the window around it."""
 
     def __init__(self) -> None:
         self.at = 0
         self.first = 0
-        self.rows = 1  # that the window had last
+        self.rows = 1  # height of the window when it was last drawn
 
     def window(self, count: int, rows: int) -> range:
-        """Return which of so many are shown on so many rows; the cursor is among them."""
+        """Return the indices of the visible rows, which include the cursor."""
         self.rows = max(1, rows)
         self.at = min(max(0, self.at), max(0, count - 1))
         self.first = min(max(self.first, self.at - self.rows + 1, 0), self.at, max(0, count - self.rows))
         return range(self.first, min(count, self.first + self.rows))
 
     def move(self, by: int) -> Again:
-        """Go so many further; `window` keeps it in the list."""
+        """Move by this number of rows; `window` keeps the cursor in the list."""
         self.at = max(0, self.at + by)
         return Again()
 
     def presses(self) -> dict[str, Press]:
-        """Return the keys that move it."""
+        """Return the keys that move the cursor."""
         far = 1 << 40
         return {
             "up": lambda: self.move(-1), "k": lambda: self.move(-1),
@@ -135,14 +135,14 @@ class Cursor:
 
 
 class Scroll(Cursor):
-    """The same for text without a cursor; one that `follows` stays at the end as long as it is there."""
+    """Scrolls text without a cursor. With `follows`, a window at the end stays at the end."""
 
     def __init__(self, *, follows: bool = False) -> None:
         super().__init__()
         self._may_follow = self._follows = follows
 
     def window(self, count: int, rows: int) -> range:
-        """Return which of so many lines are shown."""
+        """Return the indices of the visible lines."""
         self.rows = max(1, rows)
         last = max(0, count - self.rows)
         self.at = last if self._follows else min(self.at, last)
@@ -150,13 +150,13 @@ class Scroll(Cursor):
         return range(self.at, min(count, self.at + self.rows))
 
     def move(self, by: int) -> Again:
-        """Go so many lines further."""
+        """Move by this number of lines."""
         self._follows = False
         return super().move(by)
 
 
 def pointed(lines: Sequence[Text], chosen: int | None) -> list[Text]:
-    """Return lines with a mark before the chosen one, which is seen without colours too."""
+    """Return the lines with a mark before the chosen line, visible without colours too."""
     made = []
     for number, line in enumerate(lines):
         shown = Text("> " if number == chosen else "  ") + line

@@ -22,22 +22,22 @@ SPARE = ("PROFILE", "RANKS", "SUBMITTED")
 
 
 class RunsPage(Page[RunsView]):
-    """All runs, the newest first; one is chosen."""
+    """Lists all runs, the newest first, with a cursor."""
 
     keys: ClassVar = (("enter", "look"), ("/", "filter"), ("f", "follow"), ("w", "why"), ("c", "cancel"))
 
     def __init__(self, reader: Reader) -> None:
         super().__init__()
         self.reader, self.cursor, self.words = reader, Cursor(), ""
-        self._chosen = ""  # stays under the cursor when newer runs come
+        self._chosen = ""  # stays under the cursor when newer runs appear
 
     @property
     def wants_more(self) -> bool:
-        """Tell whether there are runs that were not read yet."""
+        """Tell whether some runs have not been read yet."""
         return self.data is not None and self.data.unread > 0
 
     def title(self, look: Look) -> Text:
-        """Return how many there are, and which are shown."""
+        """Return the number of runs, and which are shown."""
         if self.data is None:
             return Text("orch top: reading the runs")
         states = ", ".join(f"{count} {state}" for state, count in sorted(self.data.states.items()))
@@ -49,11 +49,11 @@ class RunsPage(Page[RunsView]):
         return Text(f"orch top  {'; '.join(filter(None, said))}")
 
     def read(self) -> RunsView:
-        """Look at the runs."""
+        """Read the runs."""
         return self.reader.runs(RunFilter(text=self.words))
 
     def draw(self, look: Look) -> list[Text]:
-        """Return the table around the cursor."""
+        """Return the visible part of the table."""
         if self.data is None:
             return []
         rows = self.data.rows

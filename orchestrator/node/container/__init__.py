@@ -1,1 +1,1 @@
-"""Containers: what starts a launcher in one, and what this node adds to it."""
+"""Containers: the command that starts a launcher in a container, and the settings that the node adds."""

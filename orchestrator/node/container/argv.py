@@ -1,7 +1,7 @@
 """The argv that starts a launcher inside its container, for every runtime; pure.
 
-Every folder keeps its path inside, so that nothing the ranks are told has to be translated. The network is always the
-node's own: what the agents have found out about the ways between the nodes holds for the ranks too.
+Every folder has the same path inside, so no path in the ranks' task needs translation. The network is always the node's
+own, so the addresses that the agents chose are valid for the ranks too.
 """
 
 from __future__ import annotations
@@ -26,25 +26,27 @@ from orchestrator.protocol.layout import (
 from orchestrator.protocol.places.devices import VISIBLE
 from orchestrator.protocol.task import Container, Mount, NodeTask, copies_checkpoints
 
-ENGINES = ("docker", "podman")  # these have containers that somebody has to end; of the others only processes stay
+# the runtimes whose containers must be removed explicitly; the others leave only processes
+ENGINES = ("docker", "podman")
 RUN, NODE, ATTEMPT, DIR, OWNER = (
     f"io.github.orch.{name}" for name in ("run", "node", "attempt", "dir", "uid")
 )  # fmt: skip
 STACK_BYTES = 67_108_864
-# What the interpreter or the C library reads before the launcher can: it alone goes through argv, where all may see it.
+# The interpreter or the C library reads these before the launcher runs. Only they are passed through argv, which other
+# users can see.
 EARLY = ("PYTHON", "LD_", "MALLOC_", "GLIBC_TUNABLES", "LANG", "LC_", "TZ")
-# What a site sets for its network and scheduler; the rest of a node's variables describe folders that an image lacks.
+# Variables of a site's network and scheduler. A node's other variables describe folders that an image lacks.
 SITE = (
     "SLURM_", "NCCL_", "GLOO_", "UCX_", "FI_", "MLX5_", "NVIDIA_", "CUDA_", "PYTORCH_", "TORCH_NCCL_", "TORCH_FR_",
 )  # fmt: skip
 NOT_OF_SITE = ("CUDA_HOME", "CUDA_PATH", "CUDA_ROOT", "CUDA_CACHE_PATH", VISIBLE)
-SCRATCH = "/tmp"  # noqa: S108 (the container's own: it goes with the container)
-SHARES_TMP = ("apptainer",)  # with the node, and so with all its users, unless told otherwise
+SCRATCH = "/tmp"  # noqa: S108 (the container's own folder, deleted with the container)
+SHARES_TMP = ("apptainer",)  # runtimes whose /tmp is the node's, shared with all users, by default
 
 
 @dataclass(frozen=True)
 class NodeResources:
-    """What only the node knows: who asks, what the ranks may use, and how the engine is set up."""
+    """Facts that only the node knows: the user, what the ranks may use, and how the engine is configured."""
 
     user: str = "UID:GID"
     name: str = "USER"
@@ -55,33 +57,36 @@ class NodeResources:
     cpus: int | None = None
     memory: int | None = None
     infiniband: bool = False
-    devices: tuple[str, ...] = ()  # what else of /dev a fast network needs
-    files: tuple[str, ...] = ()  # the site's configuration of NCCL
-    memlock: bool = True  # may the engine lift the limit on locked memory, which InfiniBand needs?
-    limits: tuple[str, ...] = ()  # this process's own, where podman would raise them and may not
+    devices: tuple[str, ...] = ()  # further device files that a fast network needs
+    files: tuple[str, ...] = ()  # the site's configuration files of NCCL
+    memlock: bool = True  # whether the engine can lift the limit on locked memory, which InfiniBand needs
+    limits: tuple[str, ...] = ()  # this process's own limits, which podman would raise without the right to do so
     host: str = "HOST"
 
 
 def container_name(run_id: str, node_rank: int, attempt: int) -> str:
-    """Return the name of the container in which a node's launcher was started for this attempt."""
+    """Return the name of the container of a node's launcher in this attempt."""
     return f"orch-{run_id}-{node_rank}-{attempt}"
 
 
 def labels(task: NodeTask, attempt: int, uid: int | str) -> dict[str, str]:
-    """Return the labels by which a container of ours is found."""
+    """Return the labels by which orch finds its containers."""
     return {
         RUN: task.run_id, NODE: str(task.node_rank), ATTEMPT: str(attempt), DIR: task.run_dir, OWNER: str(uid)
     }  # fmt: skip
 
 
 def argv(task: NodeTask, resources: NodeResources, attempt: int, image: str, *, cidfile: str) -> list[str]:
-    """Return what starts the launcher in the task's container; `image` is its name, or its id on this node."""
+    """Return the command that starts the launcher in the task's container.
+
+    `image` is its name, or its id on this node.
+    """
     assert task.container is not None
     return _START[task.container.runtime](task, task.container, resources, attempt, image, cidfile)
 
 
 def replaying(start: list[str], order: str, *, terminal: bool) -> list[str]:
-    """Return the argv for one rank at a terminal (or without one) instead of a launcher."""
+    """Return the command that replays one rank instead of starting a launcher, with or without a terminal."""
     words = [*start[:-1], "replay", order]
     if terminal and words[0] in ENGINES:
         words.insert(words.index("--interactive"), "--tty")
@@ -89,28 +94,26 @@ def replaying(start: list[str], order: str, *, terminal: bool) -> list[str]:
 
 
 def written_inside(task: NodeTask, attempt: int) -> list[str]:
-    """Return the folders of the node that the ranks of one attempt write into, and rank 0's file of metrics."""
+    """Return the folders of the node to which the ranks of an attempt write, and rank 0's file of metrics."""
     own = [attempt_folder(node_folder(task.run_dir, task.node_rank), attempt), task.checkpoint_dir]
     own += [compiled_folder(task)]
-    own += [output_folder(task.run_dir), task.code_dir]  # which is the working folder: ordinary scripts write there
+    # the code folder is the working folder, to which ordinary scripts write
+    own += [output_folder(task.run_dir), task.code_dir]
     return [*own, *([metrics_file(task.run_dir)] if task.node_rank == 0 else [])]
 
 
 def mounts(task: NodeTask, attempt: int) -> list[Mount]:
-    """Return what the container sees of the node, and nothing else of the run's folder.
-
-    That holds what the agents act on: their records, and the archive that this node runs itself.
-    """
+    """Return the mounts of the container. The rest of the run's folder, with the agents' records, stays hidden."""
     assert task.container is not None
     read = [archive_file(task.run_dir), *([task.inputs_dir] if task.inputs else [])]
     if copies_checkpoints(task) and task.node_rank == 0:
         read.append(os.path.dirname(second_copy_file(task.run_dir)))
-    if _is_within(task.resume, given_folder(task.run_dir)):  # it may come while the container runs
+    if _is_within(task.resume, given_folder(task.run_dir)):  # it may arrive while the container runs
         read.append(given_folder(task.run_dir))
     elif task.resume.startswith("/") and not _is_within(task.resume, task.checkpoint_dir):
         read.append(task.resume)
-    # This mount is the first, because the others lie in it. It keeps files that ranks write beside or above their
-    # # working folder when the container ends.
+    # This mount comes first, because others lie in it. It keeps files that ranks write beside or above their working
+    # folder when the container ends.
     own = [Mount(container_view(task.run_dir), os.path.dirname(task.run_dir))]
     own += [Mount(path, path, read_only=True) for path in read]
     own += [Mount(path, path) for path in written_inside(task, attempt)]
@@ -125,19 +128,22 @@ def _mounts(task: NodeTask, resources: NodeResources, attempt: int) -> list[Moun
 
 
 def places_in_view(task: NodeTask, attempt: int) -> list[tuple[str, str]]:
-    """Return (source, path on the node inside the container's view) of each mount that lies in that view."""
+    """Return (source, path on the node inside the container's view) for each mount that lies in that view."""
     above, view = os.path.dirname(task.run_dir), container_view(task.run_dir)
     inside = [mount for mount in mounts(task, attempt) if mount.target.startswith(f"{above}/")]
     return [(mount.source, f"{view}{mount.target[len(above) :]}") for mount in inside]
 
 
 def scratch_folder(task: NodeTask) -> str:
-    """Return the folder of the run that is the container's /tmp, where it would be the node's; it goes with it."""
+    """Return the run's folder that replaces /tmp in a container that would otherwise share the node's.
+
+    It is removed with the container.
+    """
     return f"{node_folder(task.run_dir, task.node_rank)}/scratch"
 
 
 def compiled_folder(task: NodeTask) -> str:
-    """Return the folder of what a run compiles in containers on this node: one attempt's serves the next."""
+    """Return the folder of files that ranks compile in containers on this node; later attempts reuse it."""
     return f"{node_folder(task.run_dir, task.node_rank)}/compiled"
 
 
@@ -146,20 +152,23 @@ def _is_within(path: str, folder: str) -> bool:
 
 
 def start_environment(task: NodeTask, resources: NodeResources) -> dict[str, str]:
-    """Return the variables that the interpreter needs as it starts; a uid without a passwd entry needs a home too."""
+    """Return the variables that the interpreter needs at its start. A uid without a passwd entry also needs a home."""
     name = resources.name
     own = {"HOME": SCRATCH, "TMPDIR": SCRATCH, "USER": name, "LOGNAME": name, "PYTHONUNBUFFERED": "1"}
     asked = {name: value for name, value in task.env.items() if name in own or name.startswith(EARLY)}
     path = ":".join([archive_file(task.run_dir), *filter(None, [task.env.get("PYTHONPATH")])])
     found = {**own, **asked, "PYTHONPATH": path, MARK: mark(task.run_id, task.node_rank)}
     if task.container is not None and task.container.runtime not in ENGINES:
-        found.pop("HOME")  # apptainer and pyxis bring the user's own; and a comma ends a variable in their options
+        found.pop("HOME")  # apptainer and pyxis set the user's own home; in their options, a comma ends a variable
         return {name: value for name, value in found.items() if "," not in value}
     return found
 
 
 def told(task: NodeTask, resources: NodeResources, environ: Mapping[str, str], threads: int) -> NodeTask:
-    """Return the task as the launcher inside is told it on stdin: with every other variable that its ranks need."""
+    """Return the task for the launcher inside, with all other variables of its ranks.
+
+    The launcher reads it from stdin.
+    """
     compiled = compiled_folder(task)
     caches = {
         "XDG_CACHE_HOME": f"{SCRATCH}/.cache", "TORCHINDUCTOR_CACHE_DIR": f"{compiled}/inductor",
@@ -169,11 +178,11 @@ def told(task: NodeTask, resources: NodeResources, environ: Mapping[str, str], t
     early = start_environment(task, resources)
     env = {**caches, **site, "OMP_NUM_THREADS": str(threads), **task.env}
     if task.container is not None and task.container.runtime not in ENGINES:
-        # These give the ranks all GPUs of the node: which are theirs is the variable's word alone.
+        # These runtimes give the ranks all GPUs of the node, so only the variable says which GPUs belong to the ranks.
         if VISIBLE in environ and VISIBLE not in env:
             env[VISIBLE] = environ[VISIBLE]
     elif resources.gpus:
-        # The engine gives the ranks only these, and the driver counts those that it sees from 0.
+        # The engine gives the ranks only these GPUs, and the driver numbers visible GPUs from 0.
         named = [gpu if gpu.startswith(("GPU-", "MIG-")) else str(index) for index, gpu in enumerate(resources.gpus)]
         env[VISIBLE] = ",".join(named)
     return replace(task, env={name: value for name, value in env.items() if name not in early})
@@ -186,7 +195,7 @@ def _program(task: NodeTask) -> list[str]:
 def _engine(
     task: NodeTask, box: Container, resources: NodeResources, attempt: int, image: str, cidfile: str
 ) -> list[str]:
-    """Return the argv of docker and podman, whose command lines are the same but for users and GPUs."""
+    """Return the argv for docker and podman, which differ only in options for users and GPUs."""
     words = [
         box.runtime, "run", "--rm", "--interactive", "--init", "--sig-proxy=false", "--pull", "never",
         "--log-driver", "none", "--name", container_name(task.run_id, task.node_rank, attempt), "--cidfile", cidfile,
@@ -212,12 +221,12 @@ def _engine(
     words += [word for mount in _mounts(task, resources, attempt) for word in ("--mount", _bind(mount))]
     for name, value in start_environment(task, resources).items():
         words += ["--env", f"{name}={value}"]
-    # The image's own entrypoint may print, or start something else.
+    # The image's own entrypoint may print text or start another program.
     return [*words, "--workdir", task.code_dir, "--entrypoint", task.python, image, *_program(task)]
 
 
 def _user(box: Container, resources: NodeResources) -> list[str]:
-    """Return the options for the caller's own uid, which then owns what the ranks write; rootless, that is root."""
+    """Return the options that make the caller own the files of the ranks. In a rootless engine, root is the caller."""
     groups = [word for group in resources.groups for word in ("--group-add", str(group))]
     if box.user is not None:
         return ["--user", box.user]
@@ -237,7 +246,7 @@ def _gpus(box: Container, resources: NodeResources) -> list[str]:
 
 
 def _bind(mount: Mount) -> str:
-    """Return a mount as `--mount` reads it: CSV, which does not make up a source that is missing, as `-v` does."""
+    """Return a mount in the CSV form of `--mount`, which fails for a missing source; `-v` would create it."""
     fields = ["type=bind", f"source={mount.source}", f"target={mount.target}"]
     fields += ["readonly"] if mount.read_only else []
     return ",".join(_csv(field) for field in fields)
@@ -251,7 +260,7 @@ def _csv(field: str) -> str:
 def _apptainer(
     task: NodeTask, box: Container, resources: NodeResources, attempt: int, image: str, cidfile: str
 ) -> list[str]:
-    """Return the argv of apptainer, which is the user's own process, in the user's home, and ends with its caller."""
+    """Return the argv for apptainer, whose container is the user's own process and ends with its caller."""
     words = ["apptainer", "exec", "--cleanenv", "--no-mount", "tmp", "--pwd", task.code_dir, *_gpus(box, resources)]
     for mount in _mounts(task, resources, attempt):
         words += ["--bind", f"{mount.source}:{mount.target}{':ro' if mount.read_only else ''}"]
@@ -264,7 +273,7 @@ def _apptainer(
 def _pyxis(
     task: NodeTask, box: Container, resources: NodeResources, attempt: int, image: str, cidfile: str
 ) -> list[str]:
-    """Return the argv of a step of its own in the agent's allocation, on its node; the agent itself stays outside."""
+    """Return the argv for pyxis: a step of its own in the agent's allocation, on the agent's node."""
     binds = [
         f"{mount.source}:{mount.target}{':ro' if mount.read_only else ''}"
         for mount in _mounts(task, resources, attempt)
@@ -280,7 +289,7 @@ def _pyxis(
 
 
 def _enroot(image: str) -> str:
-    """Return the image as pyxis writes it: REGISTRY#NAME:TAG; a file stays what it is."""
+    """Return the image in pyxis's form, REGISTRY#NAME:TAG. A file's path is unchanged."""
     registry, slash, name = image.partition("/")
     is_registry = slash and registry and ("." in registry or ":" in registry or registry == "localhost")
     if not is_registry or "#" in image or image.startswith((".", "/")) or image.endswith(".sqsh"):
@@ -294,7 +303,7 @@ _START: dict[str, Callable[..., list[str]]] = {
 
 
 def odd_image(images: Mapping[int, str]) -> int | None:
-    """Return a node whose image differs from that of most; None where all have the same, or none can be told."""
+    """Return a node whose image differs from that of most nodes. None if all are equal, or no image is known."""
     known = {node: image for node, image in images.items() if image}
     counts = Counter(known.values())
     if len(counts) < 2:
@@ -304,5 +313,5 @@ def odd_image(images: Mapping[int, str]) -> int | None:
 
 
 def short(image_id: str) -> str:
-    """Return an image's id as people compare it."""
+    """Return an image's id in the short form."""
     return image_id.rpartition(":")[2][:12]

@@ -1,6 +1,6 @@
-"""The container engine of this node: does it answer, and which containers of ours are here; they are ended by id.
+"""The container engine of this node: checks whether it answers, and finds and removes orch's containers, by id.
 
-What an engine says is turned into one sentence; the host's name is put in front of it by whoever asked.
+An engine's error becomes one sentence; the caller adds the host's name.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ class EngineError(Exception):
 
 @dataclass(frozen=True)
 class Engine:
-    """A runtime that answers."""
+    """A container runtime that answers."""
 
     name: str
     version: str
     rootless: bool = False
-    root: str = ""  # where its images lie
+    root: str = ""  # the folder of its images
 
 
 @dataclass(frozen=True)
 class Found:
-    """A container of ours, by its labels."""
+    """A container of orch, as its labels describe it."""
 
     id: str
     run_id: str
@@ -55,10 +55,13 @@ class Found:
 
 
 def ask(runtime: str) -> Engine:
-    """Return the runtime as it presents itself; EngineError where it is missing, silent, or refuses this user."""
+    """Ask the runtime to describe itself.
+
+    Raises EngineError if it is missing, does not answer, or refuses this user.
+    """
     if runtime == "docker":
         found = parse_json(call(runtime, "info", "--format", "{{json .}}") or "{}")
-        if errors := found.get("ServerErrors"):  # docker 20.10 reports these with exit code 0
+        if errors := found.get("ServerErrors"):  # docker 20.10 reports errors here with exit code 0
             raise EngineError(in_words("\n".join(map(str, errors)), runtime))
         rootless = any("name=rootless" in option for option in found.get("SecurityOptions") or ())
         return Engine(runtime, found.get("ServerVersion") or "?", rootless, found.get("DockerRootDir") or "")
@@ -75,7 +78,7 @@ def ask(runtime: str) -> Engine:
 
 
 def engine_pid(engine: str) -> int:
-    """Return the process that starts containers: docker's daemon, as its socket tells; podman is our own child."""
+    """Return the pid of the process that starts containers: docker's daemon, found by its socket, or this process."""
     path = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
     if engine == "docker" and path.startswith("unix://"):
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
@@ -85,25 +88,26 @@ def engine_pid(engine: str) -> int:
 
 
 def can_lift_limits(pid: int) -> bool:
-    """Return whether the process has CAP_SYS_RESOURCE; a daemon that is itself in a container may lack it."""
+    """Return whether the process has CAP_SYS_RESOURCE. A daemon that runs in a container may lack it."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as status:
         words = [line.split()[1] for line in status if line.startswith("CapEff:")]
         return bool(words) and bool(int(words[0], 16) >> CAP_SYS_RESOURCE & 1)
     return False
 
 
-# -- containers of ours
+# -- containers of orch
 
 
 def ours(engine: str, run_id: str | None = None, node: int | None = None) -> list[Found]:
-    """Return this user's containers of orch, running or not; EngineError where the engine does not answer."""
+    """Return this user's containers of orch, running or not. Raises EngineError if the engine does not answer."""
     filters = [f"label={RUN}={run_id}" if run_id else f"label={RUN}", f"label={OWNER}={os.getuid()}"]
     filters += [f"label={NODE}={node}"] if node is not None else []
     words = [word for each in filters for word in ("--filter", each)]
     ids = call(engine, "ps", "--all", "--quiet", "--no-trunc", *words).split()
     if not ids:
         return []
-    done = answer([engine, "inspect", "--type", "container", *ids], ANSWER_SECONDS)  # one may go meanwhile
+    # a container may be removed meanwhile
+    done = answer([engine, "inspect", "--type", "container", *ids], ANSWER_SECONDS)
     return [_found(each) for each in parse_json(done.stdout or "[]")]
 
 
@@ -117,7 +121,7 @@ def _found(values: Mapping[str, Any]) -> Found:
 
 
 def _at(values: Mapping[str, Any], *names: str) -> Any:
-    """Return what an engine's answer has at this place; None where a part of the way is missing."""
+    """Return the value at this path of an engine's answer, or None if a part of the path is missing."""
     found: Any = values
     for name in names:
         found = found.get(name) if isinstance(found, Mapping) else None
@@ -125,21 +129,21 @@ def _at(values: Mapping[str, Any], *names: str) -> Any:
 
 
 def remove(engine: str, run_id: str, node: int | None = None, timeout: float = 20.0) -> tuple[int, list[str]]:
-    """Remove the run's containers by force; return (how many, the ids of those that are still there)."""
+    """Remove the run's containers by force. Return (number of removed containers, ids of those that are left)."""
     removed: set[str] = set()
     end = time.monotonic() + timeout
     while found := ours(engine, run_id, node):
         if time.monotonic() > end:
             return len(removed), [each.id[:12] for each in found]
         ids = [each.id for each in found]
-        # One may be removing itself, which is refused here: the next look tells.
+        # A container that is removing itself refuses this; the next look shows whether it is gone.
         answer([engine, "rm", "--force", "--volumes", *ids], ANSWER_SECONDS)
         removed.update(ids)
     return len(removed), []
 
 
 def recorded(node_dir: str) -> str | None:
-    """Return the engine that a node's agent has used, by the record that it left before it started a container."""
+    """Return the engine that a node's agent recorded before it started a container, or None."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         engine = read_json(f"{node_dir}/container.json", MOST_WORD)["runtime"]
         return engine if engine in ENGINES else None
@@ -149,9 +153,10 @@ def recorded(node_dir: str) -> str | None:
 def end_containers(
     run_id: str, node_dirs: list[str], node: int | None = None, *, anywhere: bool = False
 ) -> tuple[int, list[str]]:
-    """Remove the run's containers in the engines that its agents recorded; return (how many, what is left in words).
+    """Remove the run's containers in the engines that its agents recorded.
 
-    With `anywhere`, also where nothing is recorded any more, as in `everywhere`.
+    Return (number removed, descriptions of what is left). With `anywhere`, also look in docker without a record, as
+    `everywhere` does.
     """
     known = {engine for folder in node_dirs if (engine := recorded(folder)) is not None}
     removed, left = 0, []
@@ -167,7 +172,7 @@ def end_containers(
 
 
 def everywhere(node_dirs: Iterable[str]) -> list[Found]:
-    """Return this user's containers of orch in docker, where it answers, and in what these agents recorded."""
+    """Return this user's containers of orch in docker, if it answers, and in the engines that these agents recorded."""
     found: list[Found] = []
     for engine in {*_likely(), *filter(None, map(recorded, node_dirs))}:
         with contextlib.suppress(EngineError):
@@ -176,15 +181,15 @@ def everywhere(node_dirs: Iterable[str]) -> list[Found]:
 
 
 def _likely() -> tuple[str, ...]:
-    """Return the engines to ask, not podman: asked by a user who has not used it, it leaves a process behind."""
+    """Return the engines to search without a record. Not podman: its first use by a user leaves a process behind."""
     return ("docker",) if shutil.which("docker") else ()
 
 
-# -- asking
+# -- running the engine's program
 
 
 def call(program: str, *args: str, timeout: float = ANSWER_SECONDS) -> str:
-    """Run a program and return what it printed; EngineError in one sentence where it failed."""
+    """Run a program and return its output. Raises EngineError, with one sentence, if it fails."""
     done = answer([program, *args], timeout)
     if done.returncode != 0 or done.stderr.startswith("Cannot connect"):
         raise EngineError(in_words(done.stderr, program))
@@ -231,7 +236,7 @@ _KNOWN = (
 
 
 def in_words(said: str, engine: str) -> str:
-    """Return what an engine's error means, in one sentence; its own last line where that is not known."""
+    """Explain an engine's error in one sentence; an unknown error is quoted by its last line."""
     lines = [line.strip() for line in said.splitlines() if line.strip() and not HELP.match(line)]
     last = (lines[-1] if lines else "it said nothing")[:300]
     for pattern, sentence in _KNOWN:

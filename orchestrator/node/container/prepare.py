@@ -1,4 +1,4 @@
-"""What this node adds to a task's container: image, user, cores, memory, GPUs; or why it can't start here."""
+"""Adds this node's part to a task's container: image, user, cores, memory, GPUs. Reports why it can't start here."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ from orchestrator.protocol.reading import MOST_WORD, read_regular
 from orchestrator.protocol.task import Container, Mount, NodeTask, copies_checkpoints
 
 PULL_SECONDS = 3600.0
-OWN_CODES = (125, 126, 127)  # the engine failed, the interpreter can't be run, is not there; no launcher ends so
+# exit codes for: the engine failed, the interpreter can't be run, it does not exist; no launcher uses them
+OWN_CODES = (125, 126, 127)
 LEAST_FREE = 64 << 20
 FAST_DEVICES = ("/dev/gdrdrv",)
 SITE_FILES = ("/etc/nccl.conf",)
@@ -56,7 +57,7 @@ ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 @dataclass(frozen=True)
 class ContainerLaunch:
-    """How a launcher is started in its container, and what it is told there."""
+    """The command that starts a launcher in its container, and its task."""
 
     argv: list[str]
     task: NodeTask
@@ -64,9 +65,9 @@ class ContainerLaunch:
 
 
 def prepare(task: NodeTask, attempt: int, threads: int) -> ContainerLaunch:
-    """Make ready what the container needs, and leave word of it, so that it is found should this process be killed.
+    """Create what the container needs, and record the container first, so that it is found if this process is killed.
 
-    EngineError where it can't start here.
+    Raises EngineError if the container can't start here.
     """
     box = replace(task.container, mounts=here(task.container.mounts)) if task.container else None
     assert box is not None
@@ -75,7 +76,7 @@ def prepare(task: NodeTask, attempt: int, threads: int) -> ContainerLaunch:
     node_dir = node_folder(task.run_dir, task.node_rank)
     cidfile = f"{node_dir}/container_{attempt}.id"
     _make_places(task, attempt)
-    with contextlib.suppress(FileNotFoundError):  # the engine wants to make it itself
+    with contextlib.suppress(FileNotFoundError):  # the engine insists on creating this file
         os.unlink(cidfile)
     record = {
         "runtime": engine.name, "version": engine.version, "image": box.image, "image_id": image,
@@ -88,7 +89,7 @@ def prepare(task: NodeTask, attempt: int, threads: int) -> ContainerLaunch:
 
 
 def _make_places(task: NodeTask, attempt: int) -> None:
-    """Make what is mounted: an engine makes up nothing, or makes it as root's."""
+    """Create the mounted files and folders, because an engine does not create them or creates them as root."""
     folders = [path for path in written_inside(task, attempt) if path != metrics_file(task.run_dir)]
     folders += [task.inputs_dir] if task.inputs else []
     folders += [given_folder(task.run_dir)] if task.resume.startswith(given_folder(task.run_dir)) else []
@@ -96,15 +97,15 @@ def _make_places(task: NodeTask, attempt: int) -> None:
     for folder in folders:
         os.makedirs(folder, exist_ok=True)
     if task.container is not None and task.container.runtime in SHARES_TMP:
-        remove_scratch(task)  # of an agent that was killed
+        remove_scratch(task)  # left by an agent that was killed
         os.mkdir(scratch_folder(task), 0o700)
     if task.node_rank == 0:
         _make_file(metrics_file(task.run_dir))
     os.makedirs(container_view(task.run_dir), exist_ok=True)
     view = os.path.realpath(container_view(task.run_dir))
-    for source, place in places_in_view(task, attempt):  # otherwise a container engine makes them, owned by root
+    for source, place in places_in_view(task, attempt):  # otherwise a container engine creates them, owned by root
         if not f"{os.path.realpath(os.path.dirname(place))}/".startswith(f"{view}/"):
-            continue  # an earlier attempt's ranks put a link there, which may lead anywhere
+            continue  # an earlier attempt's ranks put a link there, which may point anywhere
         if os.path.isfile(source):
             os.makedirs(os.path.dirname(place), exist_ok=True)
             _make_file(place)
@@ -117,32 +118,32 @@ def _make_file(path: str) -> None:
 
 
 def remove_scratch(task: NodeTask) -> None:
-    """Remove what was the /tmp of a container that has ended."""
+    """Remove the folder that replaced /tmp in a container that has ended."""
     shutil.rmtree(scratch_folder(task), ignore_errors=True)
 
 
 def remove_compiled(task: NodeTask) -> None:
-    """Remove what the run has compiled in containers of this node, once nobody starts one again."""
+    """Remove what the run compiled in containers of this node, when no further container will start."""
     if task.container is not None:
         shutil.rmtree(compiled_folder(task), ignore_errors=True)
 
 
 def container_id(cidfile: str) -> str:
-    """Return the id that the engine has given to the container; "" where the runtime gives none."""
+    """Return the id that the engine gave to the container, or "" if the runtime gives none."""
     with contextlib.suppress(OSError, ValueError):
         return read_regular(cidfile, MOST_WORD).decode("ascii").strip()
     return ""
 
 
 def pinned(task: NodeTask, record: Mapping[str, Any]) -> NodeTask:
-    """Return the task with the image that was started before, whatever its name has come to stand for."""
+    """Return the task with the image id of the first start, so that a moved tag changes nothing."""
     if task.container is None or not record.get("image_id"):
         return task
     return replace(task, container=replace(task.container, image=record["image_id"], pull="never"))
 
 
 def refusal(task: NodeTask, code: int, tail: list[str]) -> str | None:
-    """Return why the container did not start, where the runtime and not the launcher ended with this code."""
+    """Return why the container did not start, if the code is the runtime's and not the launcher's, else None."""
     if task.container is None or code not in OWN_CODES or task.container.runtime not in ENGINES:
         return None
     why = in_words("\n".join(tail), task.container.runtime)
@@ -150,16 +151,16 @@ def refusal(task: NodeTask, code: int, tail: list[str]) -> str | None:
 
 
 def ended_with(task: NodeTask, code: int) -> int:
-    """Return the launcher's exit code, negative for a signal: a container's runtime ends with 128 + N for signal N."""
+    """Return the launcher's exit code, negative for a signal, because a runtime exits with 128 + N for signal N."""
     if task.container is None or code <= 128 or code - 128 not in set(signal.Signals):
         return code
     return 128 - code
 
 
 def ready(box: Container) -> tuple[Engine, str]:
-    """Return (the runtime, the id of the image on this node); EngineError where the container can't start here.
+    """Return (the runtime, the image's id on this node). Raises EngineError if the container can't start here.
 
-    The id is "" where the runtime does not tell before it has started.
+    The id is "" if the runtime does not report it before the start.
     """
     for mount in here(box.mounts):
         if not os.path.exists(mount.source):
@@ -171,12 +172,12 @@ def ready(box: Container) -> tuple[Engine, str]:
 
 
 def here(mounts: tuple[Mount, ...]) -> tuple[Mount, ...]:
-    """Return the mounts with `~` as this node has it."""
+    """Return the mounts with `~` replaced by this node's home folder."""
     return tuple(replace(mount, source=os.path.expanduser(mount.source)) for mount in mounts)
 
 
 def _image(box: Container) -> str:
-    """Return the id of the image, pulled before where the policy says so."""
+    """Return the image's id, after pulling the image if the policy says so."""
     found = None if box.pull == "always" else _inspect(box)
     if found is None and box.pull == "never":
         raise EngineError(f"it has no image {box.image}, and container.pull is never: pull or load it there")
@@ -214,7 +215,7 @@ def _file(box: Container) -> str:
 def _free(folder: str) -> int | None:
     try:
         found = os.statvfs(folder)
-    except OSError:  # a folder of root's
+    except OSError:  # the folder belongs to root
         return None
     return found.f_bavail * found.f_frsize
 
@@ -223,7 +224,7 @@ def _free(folder: str) -> int | None:
 
 
 def node_resources(task: NodeTask, engine: Engine, environ: Mapping[str, str]) -> NodeResources:
-    """Return what only this node knows of the task's container."""
+    """Return the facts about this node that the task's container needs."""
     assert task.container is not None
     uid, gid = os.getuid(), os.getgid()
     try:
@@ -253,16 +254,20 @@ def node_resources(task: NodeTask, engine: Engine, environ: Mapping[str, str]) -
 
 
 def own_limits() -> tuple[str, ...]:
-    """Return the limits of this process that podman would raise, if told nothing; a root in a container may not."""
+    """Return this process's own limits as options.
+
+    Without them podman raises the limits, which root in a container may not do.
+    """
     kinds = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
     return tuple(f"{name}={resource.getrlimit(kind)[1]}:{resource.getrlimit(kind)[1]}" for name, kind in kinds.items())
 
 
 def visible_gpus(task: NodeTask, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the GPUs that this node's ranks may use, as an engine outside of any allocation counts them; never all.
+    """Return the GPUs that this node's ranks may use, named for an engine that runs outside of any allocation.
 
-    UUIDs are the same everywhere, and the only names of what MIG has made. Of numbers, Slurm says which they are on
-    the machine; in CUDA_VISIBLE_DEVICES they may be counted within the job. Without any of these they are all.
+    UUIDs are valid everywhere, and are the only names of MIG instances. Numbers in Slurm's variables count the
+    machine's GPUs, while CUDA_VISIBLE_DEVICES may count within the job. Without any of these, the ranks may use all
+    GPUs.
     """
     if not task.uses_gpus:
         return ()
@@ -280,7 +285,7 @@ def visible_gpus(task: NodeTask, environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _as_named(gpus: tuple[str, ...], gpu_flag: str) -> tuple[str, ...]:
-    """Return them as CDI calls whole cards everywhere: by number; not each toolkit knows their UUIDs."""
+    """Return whole cards by number for CDI, because some versions of its toolkit don't know UUIDs."""
     if gpu_flag != "cdi":
         return gpus
     numbers = {each.name: str(each.number) for each in machine_devices() if each.name == each.card}
@@ -296,7 +301,7 @@ def _numbers(text: str) -> tuple[str, ...]:
 
 
 def ranges(numbers: set[int]) -> str:
-    """Return cores as cpusets are written: 0-3,8."""
+    """Return cores in the form of a cpuset: 0-3,8."""
     groups: list[list[int]] = []
     for number in sorted(numbers):
         if groups and number == groups[-1][-1] + 1:
@@ -307,7 +312,7 @@ def ranges(numbers: set[int]) -> str:
 
 
 def _memory(environ: Mapping[str, str]) -> int | None:
-    """Return the bytes that Slurm has given to this node's part of the job; None where it does not count memory."""
+    """Return the bytes of memory that Slurm gave to the job on this node, or None if Slurm does not count memory."""
     node, cpu = environ.get("SLURM_MEM_PER_NODE", ""), environ.get("SLURM_MEM_PER_CPU", "")
     if node.isdigit() and int(node):
         return int(node) << 20

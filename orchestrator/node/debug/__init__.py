@@ -1,1 +1,1 @@
-"""What a person asks of ranks that run: their stacks, a port of their node, a debugger."""
+"""Tools for people who inspect running ranks: stacks, a profile, a port of their node, a debugger."""

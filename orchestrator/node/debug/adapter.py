@@ -1,7 +1,7 @@
 """`python node.pyz adapter`: debugpy's adapter for one rank, which only its own user can reach.
 
-debugpy's own listens on a port of the machine, and whoever connects to it may run anything as its user. This one has a
-name in the kernel instead, and asks the kernel whose each connection is.
+debugpy's own adapter listens on a port, and whoever connects can run anything as its user. This adapter has an abstract
+socket instead, and asks the kernel for the owner of each connection.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ PIECE = 1 << 16
 
 
 def run_adapter() -> int:
-    """Serve the rank that has given its order on the standard input, until that is gone.
+    """Serve the rank that sent its order to stdin, until the rank is gone.
 
-    The answer on the standard output is the port at which the rank is to connect. The order's `announce` is the file
-    that says by which name clients come; `users` are those from whom connections are taken.
+    Prints the port to which the rank connects. The order's `announce` is the file in which the adapter writes the name
+    of its socket; only connections of `users` are accepted.
     """
     order = parse_json(sys.stdin.readline())
     sys.path.append(order["path"])
-    from debugpy import adapter  # noqa: PLC0415 (it is the rank's own, found by the path)
+    from debugpy import adapter  # noqa: PLC0415 (the rank's own module, found on its path)
     from debugpy.adapter import clients, servers, sessions  # noqa: PLC0415
 
     users = (os.geteuid(), order["user"])
@@ -40,30 +40,31 @@ def run_adapter() -> int:
     door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     door.bind(f"\0{name}")
     door.listen()
-    clients.listener = None  # a port, which there is none of
+    clients.listener = None  # the port for clients, which is not used
     has_come = threading.Event()
 
     def take_rank(came: socket.socket) -> None:
-        servers.Connection(came)  # which asks for the token
+        servers.Connection(came)  # the connection asks for the token
         if servers.connections():
             has_come.set()
 
-    tells = can_tell_owners()  # else the token has to do
+    tells = can_tell_owners()  # if the kernel does not report owners, only the token protects the socket
     _serve(servers.listener, lambda came: not tells or owner_of_peer(came) in users, take_rank)
     print(servers.listener.getsockname()[1], flush=True)
     has_come.wait()
     _serve(door, lambda came: owner_of(came) in users, lambda came: clients.Client(_lasting(came)))
     write_json(order["announce"], {"socket": name, "folder": os.getcwd()}, durable=False)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what it says of every client that goes is not the rank's output
+    # debugpy's messages about clients that leave are not the rank's output
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     servers.wait_until_disconnected()
     sessions.wait_until_ended()
     return 0
 
 
 def _lasting(came: socket.socket) -> socket.socket:
-    """Return what debugpy is to take for the client's connection: it can be written to until debugpy closes it.
+    """Return a socket for debugpy in place of the client's connection. It stays writable until debugpy closes it.
 
-    debugpy ends, and leaves its rank alone, where a client is gone before it has its answer.
+    If a client is gone before it gets its answer, debugpy would end and abandon the rank.
     """
     ours, debugpys = socket.socketpair()
     for ends in ((came, ours), (ours, came)):
@@ -72,7 +73,7 @@ def _lasting(came: socket.socket) -> socket.socket:
 
 
 def _copy(source: socket.socket, target: socket.socket) -> None:
-    """Copy until the source ends; what the target takes no more is dropped."""
+    """Copy until the source ends. Data that the target no longer accepts is dropped."""
     with contextlib.suppress(OSError):
         is_taken = True
         while data := source.recv(PIECE):
@@ -93,7 +94,7 @@ def _serve(listening: socket.socket, is_taken: Callable[[socket.socket], bool], 
                 if is_taken(came):
                     handle(came)
                     continue
-            except OSError:  # it went again before it was greeted; the next one is served all the same
+            except OSError:  # the client left before it was greeted; the next client is served all the same
                 pass
             came.close()
 

@@ -1,7 +1,7 @@
-"""`python3 node.pyz profile RUN_DIR NODE RUN BOUNDARY STEPS SECONDS`: have this node's ranks profile their next steps.
+"""`python3 node.pyz profile RUN_DIR NODE RUN BOUNDARY STEPS SECONDS`: makes this node's ranks profile their next steps.
 
-A rank looks for the order beside its heartbeat, and leaves what it has recorded there. That is printed, in a line of
-JSON, and taken away.
+A rank looks for the order beside its heartbeat file, and writes its recording there. This program prints the recordings
+as a line of JSON and removes them.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from orchestrator.protocol.files import write_atomic
 from orchestrator.protocol.layout import attempt_folder, node_folder
 from orchestrator.protocol.reading import read_regular
 
-MOST_PART = 1 << 30  # bytes that a trace or a snapshot may have
-LOOK_SECONDS = 0.1  # a rank on another's storage, or in a container, can tell nobody that a file is there
+MOST_PART = 1 << 30  # bytes of a trace or a snapshot
+LOOK_SECONDS = 0.1  # a rank in a container or on network storage can't signal that a file is there
 
 
 def print_profile(run_dir: str, node_rank: str, run_id: str, boundary: str, steps: str, seconds: str) -> int:
-    """Print the boundary and what the node's ranks have recorded, in one line."""
+    """Print the boundary and the recordings of the node's ranks in one line."""
     found = record(os.path.expanduser(run_dir), int(node_rank), int(steps), float(seconds))
     print(boundary, json.dumps(found), flush=True)
     return 0
 
 
 def record(run_dir: str, node_rank: int, steps: int, seconds: float) -> list[dict[str, Any]]:
-    """Return of each rank that this node has started its files by name, in base64, or why it has recorded none."""
+    """Return for each rank of this node its files by name, in base64, or why it recorded none."""
     folder = node_folder(run_dir, node_rank)
     started = started_last(f"{folder}/events.jsonl")
     if started is None:
@@ -46,14 +46,14 @@ def record(run_dir: str, node_rank: int, steps: int, seconds: float) -> list[dic
 
 
 def _answers(events: str, attempt: str, order: Order, end: float) -> list[dict[str, Any]]:
-    """Wait for all ranks that go on; a rank's files are complete once the last of them has its name."""
+    """Wait for all ranks that have not ended. A rank's files are complete when the last of them has its final name."""
     while True:
         started = started_last(events)
         assert started is not None
         left = [rank for rank in started.pids if rank not in started.exits and not _is_done(attempt, order, rank)]
         if not left or time.monotonic() >= end:
             return [_answer(attempt, order, rank, started) for rank in sorted(started.pids)]
-        time.sleep(LOOK_SECONDS)  # torch writes the trace in the rank, and tells nobody that it has
+        time.sleep(LOOK_SECONDS)  # torch writes the trace in the rank, and sends no signal when it is done
 
 
 def _is_done(attempt: str, order: Order, rank: int) -> bool:

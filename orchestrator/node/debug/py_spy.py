@@ -1,4 +1,4 @@
-"""The stacks of a Python program that orch has not started itself, by py-spy where it is installed."""
+"""Reads the stacks of Python programs that orch did not start itself, with py-spy if it is installed."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ SCOPES = {
 
 
 class NotSeenError(Exception):
-    """A process can't be looked into; its text says what refuses, and what to do."""
+    """A process can't be inspected. The text says what refuses, and what to do."""
 
 
 def dump(pid: int) -> tuple[Thread, ...]:
-    """Return a process's threads; NotSeenError where they can't be had."""
+    """Return a process's threads. Raises NotSeenError if they can't be read."""
     program = _program(pid)
     if program is None:
         raise NotSeenError("orch has not started this program itself, and there is no py-spy: pip install py-spy")
@@ -45,7 +45,7 @@ def dump(pid: int) -> tuple[Thread, ...]:
 
 
 def _program(pid: int) -> str | None:
-    """Return py-spy: of the PATH, or beside the interpreter that the process was started with."""
+    """Return py-spy's path: beside the process's interpreter, or on PATH."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
         python = os.fsdecode(file.read().split(b"\0")[0])
         beside = f"{os.path.dirname(python)}/py-spy"
@@ -62,7 +62,7 @@ def _thread(values: dict[str, object]) -> Thread:
 
 
 def _why_refused(pid: int) -> str:
-    """Return what refuses to let this process look into that one; "" where nothing is known to."""
+    """Return what prevents this process from inspecting the other, or "" if nothing is known."""
     try:
         owner = os.stat(f"/proc/{pid}").st_uid
     except OSError:
@@ -73,9 +73,10 @@ def _why_refused(pid: int) -> str:
 
 
 def why_refused(owner: int, me: int, capabilities: int, scope: str) -> str:
-    """Return which setting refuses ptrace, in words; "" where none of these does.
+    """Return which setting refuses ptrace, or "" if none does.
 
-    capabilities: the most that this process could ever have; scope: kernel.yama.ptrace_scope, "0" where there is none.
+    `capabilities` is the most that this process could ever have. `scope` is kernel.yama.ptrace_scope, "0" if it does
+    not exist.
     """
     if me not in (owner, 0):
         return f"it runs as {_name(owner)}: only that user or root may look into it"

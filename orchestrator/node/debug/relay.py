@@ -1,4 +1,4 @@
-"""`python3 node.pyz relay RUN_DIR NODE BOUNDARY TARGET`: streams of the standard input and output to a place here.
+"""`python3 node.pyz relay RUN_DIR NODE BOUNDARY TARGET`: connects streams on stdin and stdout to a port or rank here.
 
 TARGET is `port:8888`, or `rank:3` for the debugger that waits in a rank.
 """
@@ -22,7 +22,7 @@ POLL_SECONDS = 0.1  # files on a network file system send no events
 
 
 def relay(run_dir: str, node_rank: str, boundary: str, target: str) -> int:
-    """Serve until the standard input ends; who is at its other end has come as this user."""
+    """Serve until stdin ends. The other end has already logged in as this user."""
     folder = node_folder(os.path.expanduser(run_dir), int(node_rank))
     asyncio.run(_serve(folder, boundary, target))
     return 0
@@ -69,12 +69,15 @@ async def _dial(folder: str, kind: str, number: int) -> tuple[asyncio.StreamRead
 
 async def _until_announced(folder: str, rank: int) -> dict[str, Any]:
     while (found := _announced(folder, rank)) is None:
-        await asyncio.sleep(POLL_SECONDS)  # a file on a file system that may send no events
+        await asyncio.sleep(POLL_SECONDS)  # a network file system may send no events
     return found
 
 
 def _announced(folder: str, rank: int) -> dict[str, Any] | None:
-    """Return where the debugger of a rank listens, and whose word that is; None before it does."""
+    """Return the address of a rank's debugger, and the owner of the file that announces it.
+
+    None if there is none yet.
+    """
     path = debugger_file(newest_attempt(folder), rank)
     try:
         with opened(path, os.path.dirname(os.path.dirname(folder))) as file:  # RUN/nodes/0
@@ -89,7 +92,7 @@ def _announced(folder: str, rank: int) -> dict[str, Any] | None:
 
 
 def _debugger(folder: str, rank: int) -> socket.socket:
-    """Return a connection to a rank's debugger; OSError where it is gone, or another user has taken its name."""
+    """Return a connection to a rank's debugger. Raises OSError if it is gone, or if another user has taken its name."""
     found = _announced(folder, rank)
     if found is None:
         raise OSError("no debugger waits there")

@@ -1,6 +1,6 @@
-"""`python3 node.pyz stacks RUN_DIR NODE RUN BOUNDARY`: where every rank of this node stands now, as a line of JSON.
+"""`python3 node.pyz stacks RUN_DIR NODE RUN BOUNDARY`: prints the stack of every rank of this node as a line of JSON.
 
-A rank that orch has started answers a signal; other Python programs are looked into by py-spy.
+Ranks that orch started answer a signal. Other Python programs are inspected with py-spy.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LOOK_SECONDS = 0.02
 
 @dataclass(frozen=True)
 class RankStacks:
-    """Where one rank stands, or why that is not known."""
+    """The stacks of one rank, or why they are not known."""
 
     rank: int
     pid: int
@@ -45,23 +45,23 @@ class RankStacks:
 
 @dataclass(frozen=True)
 class Started:
-    """The ranks that the node's launcher has started last, by the node's own record."""
+    """The ranks that the node's launcher started last, from the node's events."""
 
     attempt: int
-    pids: dict[int, int]  # rank -> pid, as the launcher's container counts them
-    exits: dict[int, str]  # rank -> how it has ended
+    pids: dict[int, int]  # rank -> pid in the launcher's container
+    exits: dict[int, str]  # rank -> how it ended
     in_container: bool
 
 
 def print_stacks(run_dir: str, node_rank: str, run_id: str, boundary: str) -> int:
-    """Print the boundary and the node's answer, in one line."""
+    """Print the boundary and the node's stacks in one line."""
     found = look(os.path.expanduser(run_dir), int(node_rank), run_id)
     print(boundary, json.dumps([asdict(each) for each in found]), flush=True)
     return 0
 
 
 def look(run_dir: str, node_rank: int, run_id: str) -> list[RankStacks]:
-    """Return the stacks of all ranks of a node; empty where none has been started."""
+    """Return the stacks of all ranks of a node; empty if none has been started."""
     folder = node_folder(run_dir, node_rank)
     started = started_last(f"{folder}/events.jsonl")
     if started is None:
@@ -90,7 +90,10 @@ def look(run_dir: str, node_rank: int, run_id: str) -> list[RankStacks]:
 
 
 def _who_answers(rank: int, process: Process) -> dict[int, Process]:
-    """Return who is asked by a signal: the rank, or all those of another launcher; empty where one would not answer."""
+    """Return the processes to signal: the rank, or all ranks of another launcher.
+
+    Empty if one of them would not answer.
+    """
     if would_answer(process.pid):
         return {rank: process}
     below = {number: identify(pid) for number, pid in ranks_below(process.pid).items()}
@@ -99,7 +102,7 @@ def _who_answers(rank: int, process: Process) -> dict[int, Process]:
 
 
 def started_last(path: str) -> Started | None:
-    """Return what the node's events tell of its newest attempt."""
+    """Return the ranks of the newest attempt in the node's events, or None if no launcher has started."""
     newest, in_container = None, False
     for event in _events(path):
         if event.get("kind") == EventKind.CONTAINER:
@@ -120,14 +123,14 @@ def _events(path: str) -> Iterator[dict[str, Any]]:
     for line in lines:
         try:
             event = parse_json(line)
-        except ValueError:  # cut by a full disk
+        except ValueError:  # a full disk cut the line
             continue
         if isinstance(event, dict):
             yield event
 
 
 def _inner_pid(pid: int) -> int:
-    """Return a process's number in its own container."""
+    """Return a process's pid in its own container."""
     try:
         with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as status:
             for line in status:
@@ -139,7 +142,7 @@ def _inner_pid(pid: int) -> int:
 
 
 def _why_hidden(pid: int, started: Started) -> str:
-    """Return why a rank that has been started is not among this user's processes."""
+    """Return why a rank that was started is not among this user's processes."""
     if started.in_container:
         return "its container's processes are another user's (container.user): only that user or root may look at them"
     try:
@@ -151,7 +154,7 @@ def _why_hidden(pid: int, started: Started) -> str:
 
 @dataclass(frozen=True)
 class _Answer:
-    """A rank that has been asked for its stacks."""
+    """A rank that was signalled to write its stacks."""
 
     rank: int
     process: Process
@@ -164,20 +167,20 @@ class _Answer:
         return answer
 
     def wait(self, end: float) -> tuple[Thread, ...]:
-        """Return the threads once the dump is there; none where it does not come in time."""
+        """Return the threads when the dump is complete, or as much as has arrived by `end`."""
         while not (text := self.asked.answer()) and time.monotonic() < end:
-            time.sleep(LOOK_SECONDS)  # a signal handler writes the dump, and tells nobody that it has
+            time.sleep(LOOK_SECONDS)  # a signal handler writes the dump, and sends no signal when it is done
         return tuple(map(_own_frames, threads_of(text or self.asked.so_far())))
 
 
 def _own_frames(thread: Thread) -> Thread:
-    """Return the thread without the launcher's frames below the program's."""
+    """Return the thread without the launcher's frames below the program."""
     ours = (number for number, frame in enumerate(thread.frames) if frame.file.endswith(LAUNCHERS))
     return replace(thread, frames=thread.frames[: next(ours, len(thread.frames))])
 
 
 def _foreign(rank: int, process: Process) -> list[RankStacks]:
-    """Return the stacks of what a launcher of its own, or a command, has started, by py-spy."""
+    """Return the stacks of ranks that another launcher or a command started, from py-spy."""
     if _state(process.pid) in ("T", "t"):
         return [RankStacks(rank, process.pid, why_not="it is stopped (SIGSTOP)")]
     family = [process, *descendants(process.pid)]

@@ -1,4 +1,4 @@
-"""Many byte streams over one pair of pipes; both ends run this. A stream that nobody reads holds up no other."""
+"""Multiplexes byte streams over one pair of pipes. Both ends run this. A stream that nobody reads blocks no other."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ import struct
 from collections.abc import Awaitable
 from typing import Callable
 
-HEAD = struct.Struct("!BII")  # kind, number of the stream, size of what follows (of CREDIT: how much more may come)
+# kind, number of the stream, size of what follows; for CREDIT, how many more bytes may be sent
+HEAD = struct.Struct("!BII")
 OPEN, DATA, END, FAILED, CREDIT = range(1, 6)
 PIECE = 1 << 15
-WINDOW = 1 << 18  # bytes of a stream that may be on their way
+WINDOW = 1 << 18  # bytes of a stream that may be in transit
 
 Dial = Callable[[], Awaitable["tuple[asyncio.StreamReader, asyncio.StreamWriter]"]]
 
 
 class _Stream:
-    """One stream: what may still be sent of it, and what has come for it."""
+    """One stream: its remaining credit, and the data that has arrived."""
 
     def __init__(self, number: int) -> None:
         self.number, self.credit, self.waiting = number, WINDOW, 0
@@ -26,7 +27,10 @@ class _Stream:
 
 
 class Streams:
-    """The streams over one pair of pipes. `dial` answers what the other end opens; who has none opens them itself."""
+    """The streams over one pair of pipes.
+
+    `dial` answers streams that the other end opens; the end without it opens them.
+    """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, dial: Dial | None = None) -> None:
         self.reader, self.writer, self.dial = reader, writer, dial
@@ -35,7 +39,7 @@ class Streams:
         self.writing, self.number, self.is_over = asyncio.Lock(), 0, False
 
     async def serve(self) -> None:
-        """Take what comes until the other end is gone; ValueError where it does not keep to the protocol."""
+        """Handle messages until the other end is gone. Raises ValueError if it violates the protocol."""
         try:
             while True:
                 kind, number, size = HEAD.unpack(await self.reader.readexactly(HEAD.size))
@@ -50,7 +54,7 @@ class Streams:
             self.writer.close()
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Open a stream at the other end, and join it with this connection until both have ended."""
+        """Open a stream to the other end, and connect it with this connection until both have ended."""
         if self.is_over:
             writer.transport.abort()
             return
@@ -69,7 +73,7 @@ class Streams:
         elif kind not in (DATA, END, FAILED, CREDIT) or (kind == DATA and len(data) != size):
             raise ValueError("the other end of the streams is not orch")
         elif stream is None:
-            return  # this end has given it up meanwhile
+            return  # this end has abandoned the stream meanwhile
         elif kind == CREDIT:
             stream.credit += size
             stream.may_send.set()
@@ -127,7 +131,7 @@ class Streams:
             writer.write_eof()
 
     async def _send(self, kind: int, number: int, data: bytes = b"", size: int = 0) -> None:
-        async with self.writing:  # one at a time may wait for the pipe
+        async with self.writing:  # only one task may wait for the pipe
             with contextlib.suppress(OSError):  # `serve` ends with the other end
                 self.writer.write(HEAD.pack(kind, number, size or len(data)) + data)
                 await self.writer.drain()

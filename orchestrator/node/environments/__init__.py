@@ -1,1 +1,1 @@
-"""Python environments on a node: the interpreters that are there, and what is installed over one of them."""
+"""Python environments on a node: finds interpreters, and installs packages for one of them."""

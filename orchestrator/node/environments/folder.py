@@ -1,4 +1,4 @@
-"""An installed environment: a folder that is whole or absent, known again by what its files were when it was made."""
+"""An installed environment: a folder that is complete or absent, and is verified by the state of its files."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from orchestrator.protocol.files import open_own, write_json
 from orchestrator.protocol.reading import MOST_RECORD, read_json
 
 MANIFEST = "orch-environment.json"
-PASSED_OVER = ("__pycache__", MANIFEST)  # bytecode is written by whoever imports first
-# What says where and when a package was installed, not what it is.
+PASSED_OVER = ("__pycache__", MANIFEST)  # whoever imports first writes bytecode
+# These files say where and when a package was installed, not what it is.
 OF_THE_PLACE = ("pyvenv.cfg", "uv_cache.json", "RECORD")
 
 
 class BrokenEnvironmentError(Exception):
-    """An environment can't be used; the message says which, and why."""
+    """An environment can't be used. The message says which, and why."""
 
 
 def interpreter(folder: str) -> str:
-    """Return the environment's own interpreter."""
+    """Return the path of the environment's own interpreter."""
     return f"{folder}/bin/python"
 
 
 def seal(folder: str, about: dict[str, Any]) -> None:
-    """Record what has been installed; what the folder is found to be later is held against this."""
+    """Record the installed files, so that later changes can be detected."""
     write_json(f"{folder}/{MANIFEST}", {**about, "files": listing(folder)}, durable=False)
 
 
 def listing(folder: str) -> dict[str, Any]:
-    """Return size and times of each file of the environment, and where each link leads."""
+    """Return size and times of each file of the environment, and the target of each link."""
     return {path: _stamp(entry) for path, entry in _walk(folder)}
 
 
@@ -60,9 +60,9 @@ def _stamp(entry: os.DirEntry[str]) -> Any:
 
 
 def why_unusable(folder: str) -> str | None:
-    """Return why an environment is not what was installed; None where it is. "" where there is none.
+    """Return why an environment differs from its installation, None if it does not, or "" if it does not exist.
 
-    Nothing is read but sizes and times, among them the one that no program can set.
+    Only sizes and times are compared, including ctime, which no program can set.
     """
     try:
         files = read_json(f"{folder}/{MANIFEST}", MOST_RECORD)["files"]
@@ -79,7 +79,7 @@ def why_unusable(folder: str) -> str | None:
 
 
 def content_hash(folder: str) -> str:
-    """Return the sha256 of what is installed, whichever machine it is on."""
+    """Return the sha256 of the installed content, which is the same on every machine."""
     whole = hashlib.sha256()
     for path, entry in sorted(_walk(folder), key=lambda each: each[0]):
         if entry.name in OF_THE_PLACE or entry.is_symlink() or not entry.is_file(follow_symlinks=False):
@@ -90,13 +90,13 @@ def content_hash(folder: str) -> str:
 
 
 def hold(folder: str) -> int:
-    """Keep an environment from being removed for as long as the descriptor is open, which a kill closes.
+    """Protect an environment from removal while the returned descriptor is open; a kill closes it.
 
-    BrokenEnvironmentError where it is not what was installed, or not there any more.
+    Raises BrokenEnvironmentError if the environment has changed or is gone.
     """
     try:
         descriptor = open_own(f"{folder}/{MANIFEST}", os.O_RDONLY | os.O_NONBLOCK)
-        with contextlib.suppress(OSError):  # a file system without locks: then its age alone keeps it
+        with contextlib.suppress(OSError):  # a file system without locks: only its age protects the environment
             fcntl.flock(descriptor, fcntl.LOCK_SH)
         os.utime(descriptor)
     except OSError as error:
@@ -112,11 +112,11 @@ def hold(folder: str) -> int:
 
 @contextlib.contextmanager
 def unused(folder: str) -> Iterator[bool]:
-    """Yield whether no agent holds the environment; none can begin to meanwhile."""
+    """Yield whether no agent uses the environment. No agent can start to use it within the block."""
     try:
         descriptor = os.open(f"{folder}/{MANIFEST}", os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        yield True  # never finished
+        yield True  # its installation was never finished
         return
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""An environment made of wheels that are here already: by uv, without a network, beside its place and then renamed."""
+"""Installs an environment from local wheels with uv, without a network, in a temporary folder that is then renamed."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ STRANGE = (
     "PYTHON",
     "VIRTUAL_ENV",
     "CONDA_",
-)  # of whoever started this process: not for this environment
+)  # these belong to the process that started this one, not to the environment
 PTH = "orch-system-packages.pth"
 
 
 class InstallError(Exception):
-    """The environment can't be made; the message has the last lines of what uv said."""
+    """The environment can't be installed; the message has uv's last lines."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """What is to be installed: requirements that name one hash each, and the wheels that have them."""
+    """An environment to install: requirements with one hash each, and the wheels with these hashes."""
 
     key: str
     requirements: str
     wheels: dict[str, str]  # file name -> sha256
-    uv: str  # sha256 of the program
-    base: str  # the interpreter that it is over
-    paths: tuple[str, ...] = ()  # folders of packages that stay visible under it
+    uv: str  # sha256 of the uv program
+    base: str  # the interpreter
+    paths: tuple[str, ...] = ()  # folders of packages that stay visible below the environment
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Order:
-        """Return the order of its JSON types; ValueError or TypeError where it is none."""
+        """Return the order from JSON types. Raises ValueError or TypeError if it is not valid."""
         if len(data["key"]) != 64 or not set(data["key"]) <= set("0123456789abcdef"):
             raise ValueError(f"{data['key']!r} is no key of an environment")
         if any(os.path.basename(name) != name or name.startswith(".") for name in data["wheels"]):
@@ -49,12 +49,12 @@ class Order:
 
 
 def environments_folder(cache: str) -> str:
-    """Return where the environments of a cache are."""
+    """Return the folder of a cache's environments."""
     return f"{cache}/env"
 
 
 def wheels_folder(cache: str) -> str:
-    """Return where the wheels of a cache are, each under its sha256."""
+    """Return the folder of a cache's wheels, each named by its sha256."""
     return f"{cache}/wheels"
 
 
@@ -64,9 +64,9 @@ def place_of(cache: str, key: str) -> str:
 
 
 def install(cache: str, order: Order) -> bool:
-    """Make the environment, once: whoever asks meanwhile waits for it. Return whether it had to be made; InstallError.
+    """Install the environment if necessary; others who need it wait meanwhile. Return whether it was installed.
 
-    What is not as it was installed is made anew.
+    A changed environment is installed again. Raises InstallError.
     """
     os.makedirs(environments_folder(cache), mode=0o700, exist_ok=True)
     folder = place_of(cache, order.key)
@@ -77,7 +77,7 @@ def install(cache: str, order: Order) -> bool:
         os.mkdir(partial, 0o700)
         try:
             _build(cache, partial, order)
-            if os.path.lexists(folder):  # altered, and perhaps still in use: who has a file open keeps it
+            if os.path.lexists(folder):  # it was changed and may still be in use; open files stay readable
                 os.rename(folder, f"{partial}/altered")
             os.rename(f"{partial}/env", folder)
         finally:
@@ -106,7 +106,7 @@ def _build(cache: str, partial: str, order: Order) -> None:
 
 
 def _verified_copy(source: str, sha256: str, target: str) -> str:
-    """Return a copy of a program whose very bytes were hashed; InstallError where they are others."""
+    """Return a copy of a program whose bytes were hashed during the copy. Raises InstallError if the hash differs."""
     try:
         new = open_own(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700)
         with open(new, "wb") as copy, open(open_own(source, os.O_RDONLY | os.O_NONBLOCK), "rb") as kept:
@@ -119,14 +119,14 @@ def _verified_copy(source: str, sha256: str, target: str) -> str:
 
 
 def _show(target: str, paths: tuple[str, ...]) -> None:
-    """Let the packages of these folders be seen under the environment's own, with what their .pth files add."""
+    """Make packages in these folders visible below the environment's own, including their .pth files."""
     for name in os.listdir(f"{target}/lib"):
         with open(f"{target}/lib/{name}/site-packages/{PTH}", "w", encoding="utf-8") as file:
             file.writelines(f"import site; site.addsitedir({path!r})\n" for path in paths)
 
 
 def _run(argv: list[str]) -> None:
-    """Run uv, and wait for it; InstallError with its last lines where it fails."""
+    """Run uv to its end. Raises InstallError with uv's last lines if it fails."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(STRANGE)}
     try:
         done = subprocess.run(

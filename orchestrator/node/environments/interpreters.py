@@ -1,4 +1,4 @@
-"""The Python interpreters of this machine: one of an asked version found, and what decides which wheels it takes."""
+"""The Python interpreters of this machine: finds a version, and collects the facts that decide which wheels fit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestrator.node.system.interpreter import PLACES, InterpreterError, ask_interpreter
 
-# Its own absolute path: a shim such as pyenv's is no interpreter, and only the real one knows where it is.
+# It prints its own absolute path: a shim such as pyenv's is not an interpreter, and only the real one knows its path.
 ASK = """
 import json, os, platform, site, sys, sysconfig
 def libc():
@@ -60,13 +60,13 @@ print("\\n" + json.dumps(found))
 
 
 class NoInterpreterError(Exception):
-    """There is no interpreter as it was asked for; the message says which there are."""
+    """No interpreter matches the request. The message lists those that exist."""
 
 
 def find(python: str, version: str | None, system_packages: str | None) -> dict[str, Any]:
-    """Return what is to be known of the interpreter to install for; NoInterpreterError where there is none.
+    """Return the facts about the interpreter to install for. Raises NoInterpreterError if none matches.
 
-    It is that of `system_packages`, else `python`, else, where these are not of the asked version, another that is.
+    The interpreter is `system_packages`, else `python`, else any other interpreter with the requested version.
     """
     if system_packages is not None:
         found = ask(system_packages, packages=True)
@@ -91,7 +91,7 @@ def find(python: str, version: str | None, system_packages: str | None) -> dict[
 
 
 def ask(python: str, *, packages: bool = False) -> dict[str, Any]:
-    """Return what an interpreter says of itself, with the packages that it has where asked; NoInterpreterError."""
+    """Return an interpreter's description of itself, with its packages on request. Raises NoInterpreterError."""
     argv = ["-I", "-c", ASK, *(["packages"] if packages else [])]
     try:
         return ask_interpreter(os.path.expanduser(python), *argv)
@@ -104,7 +104,7 @@ def _fits(found: str, asked: str | None) -> bool:
 
 
 def _candidates(python: str, version: str) -> Iterator[str]:
-    """Yield interpreters, those first that should be of the version; each real one once."""
+    """Yield interpreters, those that are named after the version first, and each real one once."""
     minor = ".".join(version.split(".")[:2])
     folders = [*os.environ.get("PATH", os.defpath).split(os.pathsep), *_places()]
     named = [f"{folder}/python{minor}" for folder in folders]
@@ -125,6 +125,6 @@ def _places() -> list[str]:
 
 
 def _is_python(name: str, python: str) -> bool:
-    """Return whether a file is called as an interpreter is, and not python3-config."""
+    """Return whether a file is named like an interpreter; python3-config is not."""
     digits = name[len("python") :].replace(".", "")
     return name == os.path.basename(python) or (name.startswith("python3") and digits.isdigit())

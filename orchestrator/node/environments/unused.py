@@ -1,4 +1,4 @@
-"""Environments and wheels that nothing has used for long, and builds that were cut off: found, and removed."""
+"""Finds and removes environments and wheels that have not been used for long, and interrupted installations."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from orchestrator.protocol.files import folder_size, locked_if_free, temporary_n
 
 @dataclass(frozen=True)
 class Old:
-    """Something of a cache that nothing has used since a time: what it is, where, and its bytes."""
+    """An unused item of a cache: its kind, its path, and its size in bytes."""
 
-    kind: str  # environment | wheel | folder (a build that was cut off)
+    kind: str  # environment | wheel | folder (an interrupted installation)
     path: str
     bytes: int
 
 
 def find_old(cache: str, oldest: float, keep: Collection[str] = ()) -> Iterator[Old]:
-    """Yield what was used last before `oldest`, but for the wheels to keep, by their sha256s."""
+    """Yield items that were last used before `oldest`, except wheels whose sha256 is in `keep`."""
     top = environments_folder(cache)
     for name in _names(top):
         path = f"{top}/{name}"
@@ -40,7 +40,7 @@ def find_old(cache: str, oldest: float, keep: Collection[str] = ()) -> Iterator[
 
 
 def remove(old: Old) -> bool:
-    """Remove it; False where somebody has begun to use it, or does it already."""
+    """Remove the item. False if somebody has started to use it."""
     if old.kind == "wheel":
         with contextlib.suppress(FileNotFoundError):
             os.unlink(old.path)
@@ -67,7 +67,7 @@ def _names(folder: str) -> list[str]:
 
 
 def _used(path: str, name: str = "") -> float:
-    """Return when it was used last; of an environment that was never finished, when it was begun."""
+    """Return the time of an item's last use or, for an unfinished environment, of its beginning."""
     for each in (os.path.join(path, name), path):
         with contextlib.suppress(OSError):
             return os.lstat(each).st_mtime

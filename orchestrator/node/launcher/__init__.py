@@ -1,1 +1,1 @@
-"""Starts and reaps the ranks of a node; inside the container where there is one."""
+"""Starts and reaps the ranks of a node, inside the container if there is one."""

@@ -1,7 +1,7 @@
-"""torch's flight recorder: what each rank's process groups did last, asked for through a pipe, read from its dump.
+"""torch's flight recorder: requests a dump of each rank's last collectives through a pipe, and reads the dump.
 
-A thread of NCCL's process group listens at the pipe, so that a rank answers whose main thread waits for its GPU. A dump
-is a pickle of plain values: it is read by an unpickler that refuses everything else.
+A thread of NCCL's process group listens to the pipe, so a rank answers even if its main thread waits for its GPU. A
+dump is a pickle of plain values, and is read by an unpickler that refuses everything else.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from typing import Any
 
 from orchestrator.protocol.reading import read_regular
 
-STEM = "flight_"  # of the dumps, FLIGHT_RANK, and of the pipes, flight_RANK.pipe
+STEM = "flight_"  # prefix of the dumps, flight_RANK, and of the pipes, flight_RANK.pipe
 ENTRIES = 2000
 MOST_DUMP = 64 << 20
-MOST_GROUPS = 32  # of a rank, told to the leader
-ANSWER_SECONDS = 2.0  # torch looks at its pipe once a second
-OLD_NAME_UNTIL = (2, 12)  # torch before it opens the pipe only for the buffer's older name, of which newer ones warn
+MOST_GROUPS = 32  # of a rank, in the report to the leader
+ANSWER_SECONDS = 2.0  # torch reads its pipe once per second
+# older versions of torch open the pipe only for the buffer's old name; newer ones warn about that name
+OLD_NAME_UNTIL = (2, 12)
 
 
 def recorder_settings(folder: str, torch_version: str = "") -> dict[str, str]:
-    """Return the variables by which torch records, and leaves its dumps and pipes in this folder."""
+    """Return the variables that make torch record, and put its dumps and pipes into this folder."""
     found = re.match(r"(\d+)\.(\d+)", torch_version)
     is_old = found is not None and (int(found[1]), int(found[2])) < OLD_NAME_UNTIL
     return {
@@ -39,10 +40,11 @@ def recorder_settings(folder: str, torch_version: str = "") -> dict[str, str]:
 
 
 def ask_for_dumps(folder: str, ranks: Iterable[int]) -> list[int]:
-    """Ask ranks for a dump of their recorder; return those that listen."""
+    """Request dumps from these ranks, and return the ranks that listen."""
     asked = []
     for rank in ranks:
-        with contextlib.suppress(OSError):  # no pipe, or nobody listens: not NCCL, or it has not joined yet
+        # there is no pipe or no listener: the rank does not use NCCL, or has not joined yet
+        with contextlib.suppress(OSError):
             pipe = os.open(f"{folder}/{STEM}{rank}.pipe", os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
                 if stat.S_ISFIFO(os.fstat(pipe).st_mode):
@@ -63,23 +65,23 @@ def remove_pipes(folder: str, ranks: Iterable[int]) -> None:
 
 
 def read_groups(folder: str, rank: int) -> dict[str, Any] | None:
-    """Return what a rank's dump tells of its process groups, by name; None where there is none that can be read.
+    """Return a rank's process groups by name, from its dump. None if there is no readable dump.
 
-    Of each: its description, the number of the last collective that the rank has entered, and, where it waits in one,
-    the number and the name of the first that has not ended.
+    Each group has its description, the number of the last collective that the rank entered and, if the rank waits, the
+    number and name of the first collective that has not ended.
     """
     try:
         dump = read_regular(f"{folder}/{STEM}{rank}", MOST_DUMP, folder.rsplit("/", 3)[0])  # RUN/nodes/0/attempt_0
         return groups_of(_Plain(io.BytesIO(dump)).load()) if dump.endswith(pickle.STOP) else None
-    except Exception:  # noqa: BLE001 (a dump is whatever the rank has written, perhaps half of it)
+    except Exception:  # noqa: BLE001 (the rank may have written anything, or only half of a dump)
         return None
 
 
 def groups_of(dump: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the process groups of a dump as `read_groups` does."""
+    """Return the process groups of a dump in the form of `read_groups`."""
     groups: dict[str, Any] = {}
     for entry in dump["entries"]:
-        if entry.get("is_p2p"):  # these count apart, and not all ranks take part
+        if entry.get("is_p2p"):  # point-to-point operations are numbered separately, and not all ranks take part
             continue
         name, words = (str(part)[:100] for part in entry["process_group"])
         number, has_ended = int(entry["collective_seq_id"]), entry.get("retired") or entry.get("state") == "completed"
@@ -92,7 +94,7 @@ def groups_of(dump: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Plain(pickle.Unpickler):
-    """Reads numbers, texts, lists and dicts; nothing that a pickle could run."""
+    """Unpickles numbers, texts, lists and dicts, and refuses everything that could run code."""
 
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(f"a flight recorder's dump holds no {module}.{name}")

@@ -1,7 +1,7 @@
-"""One process per node, inside the runtime: import torch once, hold the store's port, fork and reap ranks.
+"""One process per node, inside the runtime: imports torch once, holds the store's port, forks and reaps ranks.
 
-It speaks JSON lines: orders on stdin, reports on what was its stdout. The end of stdin means that the agent
-is gone, and the ranks go with it. It starts no thread; those that numpy's OpenBLAS has, it ends before a fork.
+The agent sends orders as JSON lines to stdin; reports go to the original stdout. The end of stdin means that the agent
+is gone, and then the ranks are ended. The launcher starts no threads, and ends OpenBLAS's threads before a fork.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ PIPE_BYTES = 1 << 20
 
 @dataclass
 class RankProcess:
-    """A rank that has been started; `pipe` carries its output until it is closed."""
+    """A rank that has been started. `pipe` carries its output until it is closed."""
 
     start: RankStart
     pid: int
     log: RankLog
     pipe: int
     exit_status: int | None = None
-    sent: int = 0  # the last signal that this launcher has sent it
+    sent: int = 0  # the last signal that this launcher sent to it
 
 
 @dataclass
 class Launcher:
-    """What is held open: the control channel, the store's socket, the ranks."""
+    """The state of the launcher: the control channel, the store's socket, the ranks."""
 
     task: NodeTask
     orders: int
@@ -77,26 +77,26 @@ class Launcher:
     ranks: dict[int, RankProcess] = field(default_factory=dict)
     kill_at: float | None = None
     stacks_at: float | None = None
-    stacks_end: float = 0.0  # when those that have not answered are not waited for any more
-    asked: list[Asked] = field(default_factory=list)  # the ranks that were asked for their stacks
-    recorders: list[int] = field(default_factory=list)  # the ranks that were asked for their flight recorder's dump
-    groups: dict[int, dict[str, Any]] = field(default_factory=dict)  # what those say that have written it
+    stacks_end: float = 0.0  # when the launcher stops waiting for stacks
+    asked: list[Asked] = field(default_factory=list)  # the ranks that were signalled for their stacks
+    recorders: list[int] = field(default_factory=list)  # the ranks whose flight recorder was asked for a dump
+    groups: dict[int, dict[str, Any]] = field(default_factory=dict)  # the process groups in the dumps that have arrived
     missing: str = ""  # a module that all ranks need and this interpreter lacks
     oom_kills: int = field(default_factory=oom_kills)
     attempt: int = 0
-    folder: str = ""  # of the attempt
+    folder: str = ""  # the attempt's folder
     members: range = range(0)  # the ranks of this node
     buffered: bytes = b""
     signals: tuple[int, int] = (-1, -1)
 
     def report(self, kind: str, **values: Any) -> None:
-        """Tell the agent; an agent that is gone is noticed by the end of stdin, not here."""
+        """Send a report to the agent. A lost agent is noticed by the end of stdin, not here."""
         line = json.dumps({"kind": kind, "attempt": self.attempt, **values}) + "\n"
         with contextlib.suppress(BrokenPipeError):
             _write_all(self.reports, line.encode())
 
     def serve(self) -> RankStart | None:
-        """Obey until stdin ends (None), or return in a forked child with what that child is to run."""
+        """Carry out orders until stdin ends (None), or return in a forked child with the rank to run."""
         self._listen_for_signals()
         self.selector.register(self.orders, selectors.EVENT_READ, "orders")
         imported = warm_up(self.task)
@@ -134,9 +134,10 @@ class Launcher:
         for end in self.signals:
             os.set_blocking(end, False)
         signal.set_wakeup_fd(self.signals[1], warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # a handler must exist for the wake-up
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # the wake-up needs a handler
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGHUP):
-            signal.signal(number, lambda *_: None)  # a scheduler signals everyone; the agent's order counts
+            # a scheduler signals every process, but only the agent's order counts
+            signal.signal(number, lambda *_: None)
         let_through()
         self.selector.register(self.signals[0], selectors.EVENT_READ, "signals")
 
@@ -152,13 +153,13 @@ class Launcher:
         return None, True
 
     def _obey(self, order: dict[str, Any]) -> RankStart | None:
-        """Do as ordered; what this machine refuses (files, processes, room on a disk) is told instead of raised."""
+        """Carry out an order. Errors of this machine (files, processes, disk space) are reported instead of raised."""
         kind, me = order.pop("kind"), os.getpid()
         try:
             start: RankStart | None = getattr(self, f"_order_{kind}")(**order)
         except (OSError, MemoryError) as error:
             if os.getpid() != me:
-                raise  # a rank's process by now: its end is told like any rank's
+                raise  # this process is a rank by now, and its end is reported like any rank's
             lack = shortage(error)
             self._kill_ranks()
             what = {"prepare": "the port for the ranks can't be had", "go": "the ranks can't be started"}
@@ -170,7 +171,7 @@ class Launcher:
         return start
 
     def _order_prepare(self, attempt: int, store_addr: str) -> None:
-        """Bind a fresh port on node 0 and hold it, at this address alone if there is one; the others are told of it."""
+        """On node 0, bind a new port at this address and hold it. The report tells the port to the other nodes."""
         self.attempt = attempt
         self.store = None
         port = 0
@@ -193,7 +194,7 @@ class Launcher:
         resume_from: str = "",
         checksum: str = "",
     ) -> RankStart | None:
-        """Fork the ranks; they wait in the socket's backlog until the store answers."""
+        """Fork the ranks. They wait in the socket's backlog until the store answers."""
         bound = Binding(**binding)
         self.folder = attempt_folder(node_folder(self.task.run_dir, self.task.node_rank), self.attempt)
         self.oom_kills = oom_kills()
@@ -201,7 +202,7 @@ class Launcher:
         os.makedirs(self.folder, exist_ok=True)
         with_torch = torch_is_there()
         if self.listening is not None and (self.task.launcher in ("torchrun", "accelerate") or not with_torch):
-            self._release_port()  # these bind the port themselves: the promise of a held port ends here
+            self._release_port()  # these launchers bind the port themselves, so it can't be held for them
         starts = plan_ranks(
             self.task, bound, self.attempt, master_addr, master_port, serves_store=with_torch, resume_from=resume_from,
             checksum=checksum, torch_version=torch_version() if with_torch and gpus() else "",
@@ -220,7 +221,7 @@ class Launcher:
 
     def _release_port(self) -> None:
         if self.listening is not None:
-            with contextlib.suppress(KeyError):  # registered only from `go` until somebody dials
+            with contextlib.suppress(KeyError):  # it is registered only from `go` until the first connection
                 self.selector.unregister(self.listening)
             self.listening.close()
             self.listening = None
@@ -228,9 +229,9 @@ class Launcher:
     def _fork(self, start: RankStart, parent: int) -> RankStart | None:
         log = RankLog(f"{self.folder}/rank_{start.rank}.log", self.task.log_limit)
         read_end, write_end = os.pipe()
-        with contextlib.suppress(OSError):  # more than this user may have in all: the usual 64 KiB do as well
+        with contextlib.suppress(OSError):  # more than this user's total limit for pipes; the usual 64 KiB suffice
             fcntl.fcntl(read_end, F_SETPIPE_SZ, PIPE_BYTES)
-        with held_back():  # until it has no handlers of the launcher's any more, which would ignore a TERM to it
+        with held_back():  # until the child has removed the launcher's handlers, which would ignore a TERM
             pid = os.fork()
             if pid == 0:
                 become_rank(start, write_end, parent)
@@ -245,10 +246,10 @@ class Launcher:
         return None
 
     def _close_inherited(self, *also: int) -> None:
-        """Close, in a child, what is the launcher's: peers would hang on a dead store whose socket lives on here.
+        """Close the launcher's descriptors in a child.
 
-        Nothing else: a descriptor that some import holds as an object would be closed a second time when that
-        object is collected, and by then its number may belong to another file.
+        Otherwise peers would hang on a dead store whose socket is still open here. Other descriptors stay open: an
+        import may own one as an object that closes it again later, when its number may belong to another file.
         """
         self.selector.close()
         if self.listening is not None:
@@ -260,7 +261,7 @@ class Launcher:
             os.close(descriptor)
 
     def _serve_store(self) -> None:
-        """Let the store take over the socket that somebody has just dialled, and that was never let go of."""
+        """Let the store take over the listening socket after the first connection; the port was held all the time."""
         from torch.distributed import TCPStore  # type: ignore[attr-defined]  # noqa: PLC0415
 
         assert self.listening is not None
@@ -277,25 +278,25 @@ class Launcher:
         self.report("dialed")
 
     def _order_stop(self, grace: float) -> None:
-        """Send the ranks TERM now, and KILL after `grace` seconds.
+        """Send TERM to the ranks now, and KILL after `grace` seconds.
 
-        A Python rank gets it alone: the workers of its data loader would die of it, and it of them, before it has
-        saved. Of a command every process does, since a shell passes nothing on.
+        A Python rank gets TERM alone, because the workers of its data loader would die and take the rank with them
+        before it has saved. For a `command:`, the whole process group gets TERM, because shells don't forward signals.
         """
         for process in self._alive():
             if has_ended(process.pid):
-                continue  # by itself; it is reaped in a moment
+                continue  # the rank has ended by itself, and is reaped in a moment
             send = _signal_group if process.start.kind == "command" else os.kill
             send(process.pid, signal.SIGTERM)
             process.sent = signal.SIGTERM
         self.kill_at = time.monotonic() + grace if self.ranks else None
 
     def _order_ping(self) -> None:
-        """Answer, so that the agent knows that this process runs."""
+        """Answer the agent, which checks that this process runs."""
         self.report("pong")
 
     def _order_stacks(self) -> None:
-        """Ask every rank for its stacks; they are reported a moment later."""
+        """Request stacks from every rank; they are reported when they have arrived."""
         standing = self._standing().items()
         asked = [ask(pid, files_of(self.folder, rank)["stack_file"]) for rank, pid in standing]
         self.asked = [each for each in asked if each is not None]
@@ -305,7 +306,10 @@ class Launcher:
         self.stacks_end = now + PATIENCE_SECONDS
 
     def _report_stacks_when_there(self) -> None:
-        """Report the stacks, unless a rank that could answer has not: on a busy machine its turn may come late."""
+        """Report the stacks, unless a rank that can answer has not done so yet.
+
+        Answers may take long on a busy machine.
+        """
         standing = self._standing()
         able = {rank: pid for rank, pid in standing.items() if state_of(pid) in ("R", "S")}
         self.asked = [each for each in self.asked if not each.answer()]
@@ -329,7 +333,7 @@ class Launcher:
             return {"state": state_of(pid), "in_collective": None, "where": None, "frames": []}
 
     def _standing(self) -> dict[int, int]:
-        """Return the process of each rank that is alive, also of those that another launcher has started."""
+        """Return the process of each running rank, including ranks that another launcher started."""
         found = {}
         for process in self._alive():
             found.update((process.start.members and ranks_below(process.pid)) or {process.start.rank: process.pid})
@@ -344,7 +348,7 @@ class Launcher:
             process.sent = signal.SIGKILL
 
     def _pump(self, process: RankProcess) -> bool:
-        """Move one chunk from the rank's pipe to its log; False when there is nothing (more) to read."""
+        """Move one chunk from the rank's pipe to its log. False if there is nothing to read."""
         try:
             data = os.read(process.pipe, CHUNK)
         except BlockingIOError:
@@ -361,7 +365,7 @@ class Launcher:
         return True
 
     def _reap(self) -> None:
-        """Report every rank that has ended, after its group is gone and its last words are in the log."""
+        """Report every rank that has ended, after its process group is gone and its last output is in the log."""
         for process in self._alive():
             if not has_ended(process.pid):
                 continue
@@ -370,7 +374,7 @@ class Launcher:
             _, process.exit_status = os.waitpid(process.pid, 0)
             while process.pipe >= 0 and self._pump(process):
                 pass
-            if process.pipe >= 0:  # somebody in another session still holds the other end
+            if process.pipe >= 0:  # a process in another session still holds the other end
                 self.selector.unregister(process.pipe)
                 os.close(process.pipe)
                 process.pipe = -1
@@ -383,7 +387,10 @@ class Launcher:
             self.report("idle", **self._terminate_leftovers())
 
     def _terminate_leftovers(self) -> dict[str, Any]:
-        """End what the ranks have left in this container: from outside, the launcher itself looks like that."""
+        """End the processes that the ranks left in this container.
+
+        From outside, the launcher itself would be one of them.
+        """
         if self.task.container is None:
             return {}
         keep = (os.getpid(), *ancestors(os.getpid()))
@@ -399,14 +406,14 @@ class Launcher:
             report["worker_killed"] = True
         if (report["signal"] == "SIGKILL" or "worker_killed" in report) and (count := oom_kills()) > self.oom_kills:
             report["oom"] = True
-            self.oom_kills = count  # this kill is counted, so another rank needs another kill to be blamed on memory
+            self.oom_kills = count  # this kill is used up, so another rank needs another kill to be blamed on memory
         if code > 0 and "No module named" in (words := _last_words(report)):
-            from orchestrator.node.launcher.rank.missing_module import missing_module  # noqa: PLC0415 (few ranks miss one)
+            from orchestrator.node.launcher.rank.missing_module import missing_module  # noqa: PLC0415 (few ranks lack a module)
 
             report["missing"] = missing_module(words)
         if process.log.lost:
             report["log_bytes_lost"] = process.log.lost
-        # One that was only asked to end and was killed may have been dying as it was asked: by somebody else's hand.
+        # A rank that was sent TERM and then died of KILL may have been killed by somebody else before it got the TERM.
         stopped = process.sent == signal.SIGKILL or (process.sent != 0 and report["signal"] != "SIGKILL")
         self.report("exit", rank=start.rank, stopped=stopped, **report)
 
@@ -417,16 +424,16 @@ def _last_words(report: dict[str, Any]) -> str:
 
 
 def has_ended(pid: int) -> bool:
-    """Tell whether a child has ended; it can still be waited for, and its number is nobody else's."""
+    """Tell whether a child has ended. It stays a zombie, so its pid is not reused."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _signal_group(pid: int, number: int) -> None:
-    """Send a signal to a rank's process group, or to the rank alone where it has not come to make one."""
+    """Signal a rank's process group, or only the rank if it has not created its group yet."""
     try:
         os.killpg(pid, number)
     except ProcessLookupError:
-        os.kill(pid, number)  # it is not reaped, so that the number is its own
+        os.kill(pid, number)  # the rank is not reaped yet, so the number is still its own
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
@@ -436,10 +443,10 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def run_launcher() -> int:
-    """Run the launcher and return its exit code, or, in a forked child, the rank's."""
+    """Run the launcher. Returns its exit code or, in a forked child, the rank's."""
     reports = os.dup(1)
     os.set_inheritable(reports, False)
-    os.dup2(2, 1)  # whatever an import prints must not be taken for a report
+    os.dup2(2, 1)  # output of an import must not be taken for a report
     first = b""
     while not first.endswith(b"\n"):
         data = os.read(0, 1)
@@ -447,10 +454,10 @@ def run_launcher() -> int:
             return 0
         first += data
     task = NodeTask.from_json(parse_json(first))
-    # Another user in a container writes what the agent has to read.
+    # In a container with another user, the agent must be able to read the files.
     if os.stat(archive_file(task.run_dir)).st_uid == os.geteuid():
         hold_umask()
-    if task.container is not None:  # an argv that enters one may be seen by others
+    if task.container is not None:  # other users can see the argv that enters a container
         os.environ.update(task.env)
     os.environ.update(task.secrets)
     start = Launcher(task, orders=0, reports=reports).serve()

@@ -1,4 +1,4 @@
-"""The stacks of ranks: asked for by a signal that faulthandler answers, even while the GIL is held."""
+"""The stacks of ranks, requested by a signal that faulthandler answers even while the GIL is held."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from orchestrator.node.system.processes import descendants, parent_of, state_of,
 from orchestrator.protocol.files import open_own
 from orchestrator.protocol.reading import read_part
 
-STACK_SIGNAL = signal.SIGRTMIN + 7  # nobody's default; SIGUSR1 and 2 belong to schedulers and users
+STACK_SIGNAL = signal.SIGRTMIN + 7  # has no default use; SIGUSR1 and 2 belong to schedulers and users
 SETTLE_SECONDS = 1.0
-PATIENCE_SECONDS = 6.0  # with ranks that have not answered: the leader waits for 8
+PATIENCE_SECONDS = 6.0  # wait for answers; the leader waits for 8 s
 _FRAME = re.compile(r'  File "(.*)", line (\d{1,9}|\?\?\?) in (.*)')
 _THREAD = re.compile(r"^(Current thread|Thread) .*most recent call first\):$", re.MULTILINE)
 _COLLECTIVE = re.compile(
@@ -27,7 +27,7 @@ MAX_TEXT = 200_000
 
 @dataclass(frozen=True)
 class Frame:
-    """A line of a program that a thread has come to; `line` is 0 where it is not known."""
+    """A frame of a thread; `line` is 0 if it is not known."""
 
     function: str
     file: str
@@ -36,30 +36,30 @@ class Frame:
 
 @dataclass(frozen=True)
 class Thread:
-    """A thread of a process, innermost frame first."""
+    """A thread of a process, with its innermost frame first."""
 
     is_main: bool
     frames: tuple[Frame, ...]
 
 
 def answer_with_stacks(path: str) -> None:
-    """Let this process write the stacks of all its threads to the file whenever it is asked."""
+    """Let this process write the stacks of all its threads to the file whenever it gets the signal."""
     file = open(open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab", buffering=0)  # noqa: SIM115 (stays open)
     faulthandler.register(STACK_SIGNAL, file=file, all_threads=True, chain=False)
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A process that is asked for its stacks; they come into a file, behind what is there already."""
+    """A process that was asked for its stacks. They are appended to a file."""
 
     pid: int
     path: str
     offset: int
-    threads: tuple[str, ...]  # those that may answer
+    threads: tuple[str, ...]  # threads that may answer
 
     @staticmethod
     def before(pid: int, path: str) -> Asked:
-        """Note by what the answer will be known, before the signal is sent."""
+        """Record the state by which the answer will be recognized, before the signal is sent."""
         try:
             offset = os.path.getsize(path)
         except OSError:
@@ -67,17 +67,17 @@ class Asked:
         return Asked(pid, path, offset, tuple({str(pid), *_free_threads(pid)}))
 
     def answer(self) -> str:
-        """Return the dump once it is whole, and before that an empty text.
+        """Return the dump when it is complete, until then an empty text.
 
-        Its writer tells nobody that it has ended; but the file has grown once it has begun, and from then on the signal
-        is held back in the thread that writes, until it has ended.
+        The writer does not announce its end. But the file grows when it begins, and from then on the signal is blocked
+        in the writing thread until it has ended.
         """
         if not self.so_far() or not set(self.threads) <= {*_free_threads(self.pid)} | self._ended_threads():
             return ""
         return self.so_far()
 
     def so_far(self) -> str:
-        """Return what has come; nothing where the file is gone with its run."""
+        """Return the text so far; empty if the file was removed with its run."""
         try:
             return read_part(self.path, self.offset, MAX_TEXT).decode("utf-8", "replace")
         except OSError:
@@ -88,7 +88,7 @@ class Asked:
 
 
 def _free_threads(pid: int) -> list[str]:
-    """Return the threads of a process that do not hold the signal back."""
+    """Return the threads of a process that do not block the signal."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
@@ -97,13 +97,13 @@ def _free_threads(pid: int) -> list[str]:
 
 
 def ask(pid: int, path: str) -> Asked | None:
-    """Ask a process for its stacks, if it would answer: the signal would end one that doesn't."""
+    """Ask a process for its stacks if it has a handler; without one, the signal would end the process."""
     if not would_answer(pid):
         return None
     asked = Asked.before(pid, path)
     try:
         os.kill(pid, STACK_SIGNAL)
-    except ProcessLookupError:  # of another launcher's rank, which has just ended
+    except ProcessLookupError:  # the rank of another launcher has just ended
         return None
     return asked
 
@@ -115,18 +115,18 @@ def ranks_below(pid: int) -> dict[int, int]:
 
 
 def begins_a_rank(pid: int) -> bool:
-    """Tell whether a process is the first of a rank, as torchrun starts it: its children have its variables too."""
+    """Tell whether a process is the first of a rank, as torchrun starts it. Its children have the same variables."""
     rank = variable_of(pid, "RANK")
     return rank != "" and variable_of(parent_of(pid), "RANK") != rank
 
 
 def would_answer(pid: int) -> bool:
-    """Tell whether a process has a handler for the signal, by its kernel's word."""
+    """Tell whether a process has a handler for the signal, as the kernel reports it."""
     return _has_signal(f"/proc/{pid}/status", "SigCgt:")
 
 
 def _has_signal(path: str, mask: str) -> bool:
-    """Tell whether the signal is in a set of which a status file of the kernel's tells."""
+    """Tell whether the signal is in a signal set of a /proc status file."""
     try:
         with open(path, encoding="ascii", errors="replace") as status:
             found = [line.split()[1] for line in status if line.startswith(mask)]
@@ -136,7 +136,7 @@ def _has_signal(path: str, mask: str) -> bool:
 
 
 def describe(pid: int, path: str) -> dict[str, Any]:
-    """Return a process's state, whether its main thread waits in a collective (None: unknown), where, its frames."""
+    """Return a process's state, line and frames, and whether its main thread waits in a collective (None: unknown)."""
     frames = main_frames(_tail(path))
     in_collective = bool(_COLLECTIVE.search("\n".join(frames[:4]))) if frames else None
     where = next((frame for frame in frames if "/torch/" not in frame and _OWN not in frame), None)
@@ -144,14 +144,14 @@ def describe(pid: int, path: str) -> dict[str, Any]:
 
 
 def main_frames(text: str) -> list[str]:
-    """Return the main thread's frames of the newest dump in the text, innermost first."""
+    """Return the main thread's frames in the newest dump of the text, innermost first."""
     heads = list(_THREAD.finditer(text))
     current = [head for head in heads if head[1] == "Current thread"]
     return _lines_of(text, (current or heads)[-1]) if heads else []
 
 
 def threads_of(text: str) -> list[Thread]:
-    """Return the threads of a text that is one dump; the main thread is the one that Python lists last."""
+    """Return the threads of one dump. Python lists the main thread last."""
     heads = list(_THREAD.finditer(text))
     stacks = [tuple(map(_frame, _lines_of(text, head))) for head in heads]
     return [Thread(number == len(stacks), frames) for number, frames in enumerate(stacks, start=1)]

@@ -1,4 +1,4 @@
-"""What the launcher imports once for all the ranks of its node."""
+"""Imports modules once in the launcher, for all ranks of its node."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def is_there(module: str) -> bool:
 
 
 def torch_version() -> str:
-    """Return the version of this interpreter's torch without importing it; empty where it is not known."""
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 (only nodes with GPUs ask)
+    """Return the version of this interpreter's torch without importing it; empty if it is not known."""
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 (only nodes with GPUs need it)
 
     try:
         return version("torch")
@@ -48,7 +48,7 @@ def torch_version() -> str:
 
 
 def warm_up(task: NodeTask) -> dict[str, Any]:
-    """Import what forked ranks will share; return how long it took, or what failed and why.
+    """Import the modules that forked ranks will share. Return how long it took, or the failed module and the error.
 
     `missing` names a module that every rank needs and this interpreter lacks. `opened_gpu` names the import after which
     a forked rank could not use its GPU.
@@ -78,7 +78,10 @@ def warm_up(task: NodeTask) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _asking_nvml() -> Iterator[None]:
-    """Let torch.cuda.is_available() ask NVML for a while, which wakes no GPU, unless the job says otherwise."""
+    """Let torch.cuda.is_available() use NVML within the block. This initializes no GPU.
+
+    The job's own setting is kept.
+    """
     if NVML_CHECK in os.environ:
         yield
         return
@@ -90,19 +93,19 @@ def _asking_nvml() -> Iterator[None]:
 
 
 def open_gpus(folder: str = "/proc/self/fd", devices: tuple[str, ...] = ("/dev/nvidia", "/dev/dxg")) -> list[str]:
-    """Return the GPU devices that this process has open: an import that woke CUDA makes forking unsafe."""
+    """Return the GPU devices that this process has open. A process that has initialized CUDA can't fork ranks."""
     targets = []
     for name in os.listdir(folder):
-        with contextlib.suppress(OSError):  # the listing's own descriptor is closed by now
+        with contextlib.suppress(OSError):  # the descriptor of the listing itself is closed by now
             targets.append(os.readlink(f"{folder}/{name}"))
     return sorted(target for target in targets if target.startswith(devices))
 
 
 def is_cuda_broken_by_a_fork() -> bool:
-    """Tell whether torch would refuse CUDA in a fork of this process, by asking one."""
+    """Tell whether torch would refuse CUDA in a fork of this process, by testing it in a fork."""
     torch = sys.modules.get("torch")
     asks = getattr(getattr(torch, "_C", None), "_cuda_isInBadFork", None)
-    if asks is None:  # no torch, or one without CUDA
+    if asks is None:  # there is no torch, or torch has no CUDA
         return False
     child = os.fork()
     if child == 0:

@@ -1,7 +1,7 @@
-"""Abstract unix sockets: names in the kernel that one process of a machine can have at a time, and whose they are.
+"""Abstract unix sockets: names in the kernel that one process of a machine can hold at a time, with their owners.
 
-They are no files: nobody can lay one beforehand, nothing is followed or left behind, and a name is free the moment the
-last descriptor of it is closed. Each network namespace has names of its own.
+They are not files: nobody can create one beforehand, no links are followed, nothing is left behind, and a name is free
+as soon as its last descriptor is closed. Each network namespace has its own names.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from typing import NamedTuple
 NETLINK_SOCK_DIAG = 4
 SOCK_DIAG_BY_FAMILY = 20
 REQUEST_ALL = 0x301  # NLM_F_REQUEST and NLM_F_DUMP
-ERROR, DONE = 2, 3  # kinds of answers
+ERROR, DONE = 2, 3  # message types of answers
 SHOW_NAME_AND_UID = 0x41
-NAME, UID = 0, 7  # kinds of attributes
+NAME, UID = 0, 7  # attribute types
 ANSWER_SECONDS = 5.0
 HEAD, DIAG, ATTRIBUTE = "=IHHII", "=BBHIIIII", "=HH"
 DIAG_ANSWER_BYTES = 16
 
 
 class Owned(NamedTuple):
-    """A name that some process has, and the number of its user; None where this kernel does not tell (before 5.3)."""
+    """A name that a process holds, and its user's id. The id is None if the kernel does not report it (before 5.3)."""
 
     name: str
     uid: int | None
 
 
 def take(name: str) -> socket.socket | None:
-    """Return a socket that has the name as long as it, or a copy of its descriptor, is open; None where another has."""
+    """Return a socket that holds the name while it or a copy of it is open. None if another process holds the name."""
     taken = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         taken.bind(f"\0{name}")
@@ -44,28 +44,28 @@ def take(name: str) -> socket.socket | None:
 
 
 def owner_of(connection: socket.socket) -> int:
-    """Return the user of the process at the other end of a unix socket, by the kernel's word."""
+    """Return the uid of the process at the other end of a unix socket, as the kernel reports it."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("=iII"))
     return int(struct.unpack("=iII", credentials)[1])
 
 
 def user_name(uid: int | None) -> str | None:
-    """Return what this machine calls a user; None where it does not know."""
+    """Return this machine's name for a user, or None if it has none."""
     with contextlib.suppress(KeyError, TypeError, OverflowError):
         return pwd.getpwuid(uid).pw_name  # type: ignore[arg-type]
     return None
 
 
 def owned_names() -> list[Owned]:
-    """Return the names that are taken, of this network namespace; the users are the kernel's word."""
+    """Return the names that are held in this network namespace, with their owners as the kernel reports them."""
     try:
         return [owned for body in _ask_kernel() if (owned := _owned(body)) is not None]
-    except OSError:  # a kernel without it, or one that may not be asked here
+    except OSError:  # the kernel does not support the request, or refuses it
         return [Owned(name, None) for name in _listed()]
 
 
 def _ask_kernel() -> Iterator[bytes]:
-    """Yield what the kernel says of each unix socket: sock_diag(7)."""
+    """Yield the kernel's answer about each unix socket: sock_diag(7)."""
     question = struct.pack(DIAG, socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, SHOW_NAME_AND_UID, 0, 0)
     head = struct.pack(HEAD, struct.calcsize(HEAD) + len(question), SOCK_DIAG_BY_FAMILY, REQUEST_ALL, 1, 0)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as kernel:
@@ -84,7 +84,7 @@ def _ask_kernel() -> Iterator[bytes]:
 
 
 def _owned(body: bytes) -> Owned | None:
-    """Return the abstract name of a stream socket; None for any other: other types have names of their own."""
+    """Return the abstract name of a stream socket, else None. Other types of sockets have names of their own."""
     attributes: dict[int, bytes] = {}
     rest = body[DIAG_ANSWER_BYTES:]
     while len(rest) >= struct.calcsize(ATTRIBUTE):

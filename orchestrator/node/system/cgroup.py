@@ -1,15 +1,15 @@
-"""Reads this process's cgroup: its kills for memory, and its limits of memory and of processes."""
+"""Reads this process's cgroup: its kills for memory, and its limits on memory and processes."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 
-NO_LIMIT = 1 << 60  # version 1 writes a number that no machine has
+NO_LIMIT = 1 << 60  # version 1 writes a huge number for "no limit"
 
 
 def oom_kills(cgroups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> int:
-    """Return the count of this cgroup's out-of-memory kills, version 1 or 2; 0 where the kernel doesn't tell."""
+    """Return the number of out-of-memory kills in this cgroup, version 1 or 2; 0 if the kernel does not report it."""
     try:
         with open(cgroups, encoding="utf-8") as file:
             lines = [line.rstrip("\n").split(":", 2) for line in file]
@@ -20,24 +20,28 @@ def oom_kills(cgroups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") 
         if controllers == "":
             count += _read(f"{root}{path}/memory.events")
         elif "memory" in controllers.split(","):
-            own = f"{root}/memory{path}"  # in a container the tree begins with its own group, under another name
+            # in a container the tree starts at the container's own group, under another name
+            own = f"{root}/memory{path}"
             count += _read(f"{own if os.path.isdir(own) else f'{root}/memory'}/memory.oom_control")
     return count
 
 
 def memory_limits(cgroups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> list[tuple[str, int]]:
-    """Return (the folder, the bytes that may be used) of this cgroup and of those above it that have a limit."""
+    """Return (folder, limit in bytes) for this cgroup and each parent that limits memory."""
     return _limits("memory", ("memory.max", "memory.limit_in_bytes"), cgroups, root)
 
 
 def process_limits(cgroups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> list[tuple[str, int, int]]:
-    """Return (folder, limit, count) of processes and threads for each of these cgroups that has such a limit."""
+    """Return (folder, limit, count) of processes and threads for this cgroup and each parent that limits them."""
     limits = _limits("pids", ("pids.max", "pids.max"), cgroups, root)
     return [(folder, limit, _number(f"{folder}/pids.current") or 0) for folder, limit in limits]
 
 
 def _limits(controller: str, names: tuple[str, str], cgroups: str, root: str) -> list[tuple[str, int]]:
-    """Return (folder, limit) of each cgroup. `names`: the names of the limit's file in versions 2 and 1 of cgroups."""
+    """Return (folder, limit) of each cgroup with a limit.
+
+    `names` are the limit's files in versions 2 and 1 of cgroups.
+    """
     try:
         with open(cgroups, encoding="utf-8") as file:
             lines = [line.rstrip("\n").split(":", 2) for line in file]
@@ -58,7 +62,7 @@ def _limits(controller: str, names: tuple[str, str], cgroups: str, root: str) ->
 
 
 def memory_used(folder: str) -> int:
-    """Return how many bytes a cgroup has that can't be had back at once: what files left in memory is no use of it."""
+    """Return the bytes that a cgroup uses, without the page cache that can be freed at once."""
     used = _number(f"{folder}/memory.current")
     if used is None:
         used = _number(f"{folder}/memory.usage_in_bytes") or 0
@@ -74,7 +78,7 @@ def _number(path: str) -> int | None:
     try:
         with open(path, encoding="ascii") as file:
             return int(file.read())
-    except (OSError, ValueError):  # there is none, or it is `max`
+    except (OSError, ValueError):  # there is no limit, or it is `max`
         return None
 
 

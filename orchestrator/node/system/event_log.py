@@ -1,4 +1,4 @@
-"""This node's own record: one JSON object a line, appended by the agent alone."""
+"""This node's own record: one JSON object per line, appended only by the agent."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ RESERVE_BYTES = 1 << 17
 
 
 class EventLog:
-    """Appends events; a full disk is reported once on stderr, and ends nothing.
+    """Appends events. A full disk is reported once on stderr, and raises nothing.
 
-    Where the folder is removed meanwhile, it is made again, with the first event, which says whose the others are.
+    If the folder is removed, it is created again with the first event, which identifies the run.
     """
 
     def __init__(self, path: str, node_rank: int) -> None:
@@ -34,7 +34,7 @@ class EventLog:
             os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
 
     def write(self, kind: str, **values: Any) -> None:
-        """Append one event; `mono` orders events of one host, `time` is for people."""
+        """Append one event. `mono` orders the events of a host; `time` is for people."""
         event = {
             "kind": kind,
             "seq": self.sequence,
@@ -45,7 +45,7 @@ class EventLog:
         }
         self.sequence += 1
         line = (json.dumps(event) + "\n").encode()
-        if self.torn:  # what a full disk cut off must not take this one with it
+        if self.torn:  # a line that a full disk cut off must not damage this line
             line = b"\n" + line
         try:
             descriptor = open_own(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -66,7 +66,7 @@ class EventLog:
                 self.complained = True
 
     def _make_folder(self) -> bool:
-        """Make the folder that was removed, and begin the record in it anew; False where that can't be done."""
+        """Create the folder again, and begin the record with its first event. False if that is not possible."""
         folder = os.path.dirname(self.path)
         if os.path.isdir(folder):
             return False
@@ -79,7 +79,7 @@ class EventLog:
         return True
 
     def _give_reserve_back(self) -> bool:
-        """Free what was kept for the last words on a full disk; False when it has been given back before."""
+        """Free the space that was reserved for the last events on a full disk. False if it was freed before."""
         try:
             os.unlink(self.reserve)
         except OSError:
@@ -87,12 +87,12 @@ class EventLog:
         return True
 
     def close(self) -> None:
-        """Give the reserve back; events may still be written."""
+        """Free the reserved space. Events can still be written."""
         self._give_reserve_back()
 
 
 def _lines_in(path: str) -> tuple[int, bool]:
-    """Return (how many lines, whether the last one lacks its end)."""
+    """Return (number of lines, whether the last line is unfinished)."""
     try:
         with opened(path) as file:
             count, last = 0, b""

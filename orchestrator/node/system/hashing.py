@@ -1,4 +1,4 @@
-"""The sha256 of what is read, piece by piece."""
+"""Computes the sha256 of files in chunks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ CHUNK = 1 << 20
 
 
 def digest_of(source: IO[bytes], copy_to: IO[bytes] | None = None) -> str:
-    """Read all that is left of a file, copy it where that is asked for, and return the sha256 of what was read."""
+    """Read the rest of a file, optionally copy it, and return the sha256 of the bytes read."""
     digest = hashlib.sha256()
     while chunk := source.read(CHUNK):
         digest.update(chunk)

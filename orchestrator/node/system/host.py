@@ -1,4 +1,4 @@
-"""What a node can find out about itself before its ranks start: cores, addresses, the way to the master."""
+"""Facts about a node before its ranks start: cores, addresses, and the route to the master."""
 
 from __future__ import annotations
 
@@ -13,28 +13,31 @@ from orchestrator.protocol.places.devices import GIVEN, VISIBLE, given
 from orchestrator.protocol.task import NodeTask
 
 SIOCGIFADDR = 0x8915
-NOT_BETWEEN_NODES = "^lo,docker,br-,virbr,veth,cni,flannel,cali,tailscale,wg,zt"  # as NCCL takes it: prefixes
+NOT_BETWEEN_NODES = "^lo,docker,br-,virbr,veth,cni,flannel,cali,tailscale,wg,zt"  # prefixes in NCCL's form
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def memory() -> int:
-    """Return how many bytes of memory this machine has."""
+    """Return the bytes of memory of this machine."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def gpus_of(task: NodeTask) -> int:
-    """Return how many GPUs the ranks of this node may use."""
+    """Return the number of GPUs that this node's ranks may use."""
     from orchestrator.node.system.gpus.devices import gpus  # noqa: PLC0415 (a dry run does without)
 
     return gpus({**os.environ, **task.env}) if task.uses_gpus else 0
 
 
 def told_gpus(task: NodeTask) -> NodeTask:
-    """Return the task, whose ranks are told which of this machine's GPUs they were given; itself without any here."""
+    """Return the task with a variable that tells its ranks which of this machine's GPUs they were given.
+
+    Without GPUs the task is unchanged.
+    """
     from orchestrator.node.system.gpus.devices import machine_devices  # noqa: PLC0415 (as above)
 
     if not (devices := machine_devices()):
@@ -44,12 +47,15 @@ def told_gpus(task: NodeTask) -> NodeTask:
 
 
 def nproc_here(task: NodeTask) -> int:
-    """Return the number of ranks of this node; when the plan leaves it open: the GPUs they may use, else its cores."""
+    """Return this node's number of ranks.
+
+    If the plan leaves it open, it is the number of usable GPUs, else of cores.
+    """
     return task.nproc if task.nproc is not None else gpus_of(task) or cores()
 
 
 def network_here() -> str:
-    """Return which network this process is in: the machine since its boot, and the namespace."""
+    """Return an identity of this process's network: the machine's boot id and the namespace."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return f"{file.read().strip()}/{os.stat('/proc/self/ns/net').st_ino}"
 
@@ -61,7 +67,7 @@ def addresses() -> tuple[str, ...]:
 
 
 def interface_address(name: str | None) -> str | None:
-    """Return the IPv4 address of one interface; None where there is none of that name, or it has none."""
+    """Return the IPv4 address of an interface, or None if the interface or its address does not exist."""
     return _interface_address(name) if name else None
 
 
@@ -69,7 +75,7 @@ def _interface_address(name: str) -> str | None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             packed = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-        except OSError:  # an interface without an IPv4 address
+        except OSError:  # the interface has no IPv4 address
             return None
     return socket.inet_ntoa(packed[20:24])
 
@@ -97,7 +103,7 @@ def _with_ipv6(path: str) -> set[str]:
 
 
 def _source_address(destination: str) -> str | None:
-    """Return the own address from which packets to the destination leave; asks the routing table, sends nothing."""
+    """Return the local address for packets to a destination, from the routing table; nothing is sent."""
     family = socket.AF_INET6 if ":" in destination else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
@@ -121,14 +127,14 @@ def _is_loopback(address: str) -> bool:
 
 
 def listening_addresses(names: tuple[str, ...], interface: str | None) -> tuple[str, ...]:
-    """Return the addresses of this host at which others reach it who know it by these names and addresses.
+    """Return this host's addresses for others who know it by these names and addresses.
 
-    Only the interface's, where that is one of them. A name may mean a loopback address here (Debian's 127.0.1.1) and
-    another one elsewhere: then it is all addresses.
+    Only the interface's address is returned if it is among them. A name can mean a loopback address here (Debian's
+    127.0.1.1) and another address elsewhere; then all addresses are returned.
     """
     found: list[str] = []
     for name in names:
-        with contextlib.suppress(OSError, UnicodeError):  # a name that only others can resolve
+        with contextlib.suppress(OSError, UnicodeError):  # only other hosts can resolve this name
             found += [str(info[4][0]) for info in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)]
     own = [address for address in dict.fromkeys(found) if _can_bind(address)]
     outer = [address for address in own if not _is_loopback(address)]
@@ -141,20 +147,20 @@ def listening_addresses(names: tuple[str, ...], interface: str | None) -> tuple[
 
 
 def lacks_tls() -> str:
-    """Return what this Python lacks to speak TLS 1.3; empty where it lacks nothing."""
+    """Return what this Python lacks for TLS 1.3; empty if it lacks nothing."""
     try:
-        import ssl  # noqa: PLC0415 (that it may be missing is the question)
+        import ssl  # noqa: PLC0415 (it may be missing, which this checks)
     except ImportError:
         return "its Python has no ssl module"
     return "" if ssl.HAS_TLSv1_3 else f"its Python has {ssl.OPENSSL_VERSION}, without TLS 1.3"
 
 
 def network_environment(master_addr: str, interface: str | None) -> dict[str, str]:
-    """Return GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME where their own guesses would be wrong, else nothing.
+    """Return GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME if their own guesses would be wrong, else nothing.
 
-    Gloo takes the address that the host's name resolves to. That is wrong where the name resolves to a loopback
-    address, to nothing, or to another network than the one towards the master (horovod #310, NVIDIA/nccl #286). NCCL
-    takes any interfaces, also bridges of containers and tunnels that lead to no other node.
+    Gloo uses the address of the host's name. That is wrong if the name resolves to a loopback address, to nothing, or
+    to another network than the route to the master (horovod #310, NVIDIA/nccl #286). NCCL may use any interface, also
+    container bridges and tunnels that reach no other node.
     """
     if interface is not None:
         return {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": f"={interface}"}
@@ -172,7 +178,7 @@ def network_environment(master_addr: str, interface: str | None) -> dict[str, st
 
 
 def _gloo_finds(master_addr: str, source: str | None) -> bool:
-    """Tell whether gloo finds the way to the master by itself."""
+    """Tell whether gloo finds the right address without help."""
     try:
         guess = socket.gethostbyname(socket.gethostname())
     except OSError:
@@ -181,7 +187,7 @@ def _gloo_finds(master_addr: str, source: str | None) -> bool:
 
 
 def _has_infiniband(folder: str = "/sys/class/infiniband") -> bool:
-    """Tell whether NCCL has adapters of its own for its data: its sockets then only bring the ranks together."""
+    """Tell whether NCCL has InfiniBand adapters for its data. Its sockets then only bring the ranks together."""
     try:
         return bool(os.listdir(folder))
     except OSError:

@@ -1,4 +1,4 @@
-"""Data that a job needs on the node, found again by its content: fetched once a node, whoever asks first."""
+"""A job's input data on the node, identified by its content. The first agent that needs it fetches it once."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from orchestrator.node.system.hashing import digest_of
 from orchestrator.protocol.files import locked, open_own
 from orchestrator.protocol.task import Input
 
-_verified: set[str] = set()  # by this process, which is one run's: a large file is read once for it
+_verified: set[str] = set()  # by this process, which belongs to one run, so that a large file is read only once
 
 
 class InputError(Exception):
-    """An input can't be had; the message says which, from where and why."""
+    """An input can't be provided. The message says which, from where and why."""
 
 
 def place(item: Input, folder: str) -> str:
-    """Return the path of the input on this node, verified, and fetched where it is missing or is not what it should be.
+    """Return the path of the verified input on this node; it is fetched if it is missing or wrong.
 
-    Agents of one node meet at a lock: the first fetches, the others wait for it. InputError when it can't be had.
+    A lock lets the first agent of a node fetch while the others wait. Raises InputError if the input can't be provided.
     """
     path = os.path.join(folder, item.sha256)
     try:
@@ -37,7 +37,7 @@ def place(item: Input, folder: str) -> str:
 
 
 def _is_whole(path: str, sha256: str) -> bool:
-    """Return whether the file is there and is what its name says: neither torn by a crash nor changed."""
+    """Return whether the file exists and its content has the hash in its name."""
     if path in _verified:
         return os.path.exists(path)
     try:
@@ -52,13 +52,13 @@ def _fetch(item: Input, path: str) -> None:
 
     partial = f"{path}.partial"
     try:
-        _unlink(partial)  # of one who was killed
+        _unlink(partial)  # left by a process that was killed
         new = open_own(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         with open(new, "wb") as target, _open(item.source) as source:
             digest = digest_of(source, target)
             target.flush()
             os.fsync(target.fileno())
-    except (OSError, HTTPException, ValueError) as error:  # ValueError: a URL that is none
+    except (OSError, HTTPException, ValueError) as error:  # ValueError: the URL is not valid
         _unlink(partial)
         raise InputError(f"input {item.name} can't be fetched from {item.source}: {error}") from error
     if digest != item.sha256:

@@ -1,4 +1,4 @@
-"""Another Python interpreter of this machine, asked with a short program of ours."""
+"""Runs a short program in another Python interpreter of this machine, and reads its answer."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ PLACES = (
 
 
 class InterpreterError(Exception):
-    """An interpreter does not answer; its text goes on from the interpreter's name."""
+    """An interpreter does not answer. The text continues a sentence that begins with the interpreter's name."""
 
 
 def ask_interpreter(python: str, *argv: str, seconds: float = ASK_SECONDS) -> dict[str, Any]:
-    """Return the JSON object that is the last line of what `python ARGV` prints; InterpreterError where there is none.
+    """Return the JSON object in the last line that `python ARGV` prints. Raises InterpreterError if there is none.
 
-    It is started in /, for `-c` imports from the folder that it is started in.
+    It is started in /, because `-c` imports from the folder in which it is started.
     """
     try:
         done = subprocess.run(
             [python, *argv], capture_output=True, timeout=seconds, check=False, stdin=subprocess.DEVNULL, text=True,
             cwd="/",
         )  # fmt: skip
-        found = parse_json(done.stdout.strip().rpartition("\n")[2] or "null")  # other lines may come before
+        found = parse_json(done.stdout.strip().rpartition("\n")[2] or "null")  # other lines may come before it
     except OSError as error:
         raise InterpreterError(f"can't be started: {shortage(error) or error.strerror}") from error
     except (subprocess.TimeoutExpired, ValueError) as error:

@@ -1,4 +1,7 @@
-"""What can be made anew, but takes long: kept in a private folder, under a key that names all that decides it."""
+"""A cache in a private folder for results that take long to compute.
+
+The key covers everything that decides a result.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,12 @@ MOST_BYTES = 8 << 20
 
 
 def key_of(*parts: Any) -> str:
-    """Return the key of what follows from these parts, JSON values, and from this version of orch."""
+    """Return the key for these parts (JSON values) and this version of orch."""
     return hashlib.sha256(json.dumps([__version__, *parts]).encode()).hexdigest()
 
 
 def take(path: str, key: str) -> bytes | None:
-    """Return what is kept there under the key; None where it is another's, damaged, or others may write there."""
+    """Return the cached bytes for the key. None if the file belongs to another key, is damaged, or is not private."""
     if why_unsafe(os.path.dirname(path)) is not None:
         return None
     try:
@@ -34,7 +37,10 @@ def take(path: str, key: str) -> bytes | None:
 
 
 def keep(path: str, key: str, body: bytes) -> None:
-    """Keep it there, in the place of what was; where that can't be, it is made anew the next time."""
+    """Cache the bytes in place of the file's old content.
+
+    Failures are ignored, because the result can be computed again.
+    """
     folder = os.path.dirname(path)
     with contextlib.suppress(OSError):
         make_private(folder, exist_ok=True)
@@ -43,7 +49,7 @@ def keep(path: str, key: str, body: bytes) -> None:
 
 
 def sources(package: str, names: Iterable[str]) -> list[tuple[str, int, int]]:
-    """Return the Python files of a package's parts, folders or files, and what tells that one has changed."""
+    """Return (path, mtime, size) for the Python files of parts of a package, so that changes are detected."""
     found = []
     for path in (each for name in names for each in _files_of(os.path.join(package, name))):
         info = os.stat(path)
@@ -59,5 +65,5 @@ def _files_of(part: str) -> Iterator[str]:
 
 
 def _digest(key: str, body: bytes) -> bytes:
-    """Return what says that a body is whole, and that key's."""
+    """Return the digest that proves that a body is complete and belongs to the key."""
     return hashlib.sha256(key.encode() + body).hexdigest().encode()

@@ -1,4 +1,4 @@
-"""What this machine's kernel has said of its GPUs: the lines with which NVIDIA's driver reports a fault (Xid)."""
+"""The kernel's messages about this machine's GPUs: lines in which NVIDIA's driver reports a fault (Xid)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RECORD = re.compile(r"\d+,\d+,(\d+),[^;]*;(NVRM: .*(?:Xid|fallen off|GPU).*)")
 
 
 def words_on_gpus() -> list[str]:
-    """Return the driver's newest lines on GPUs, of the last minutes; none where this user may not read the log."""
+    """Return the driver's newest lines about GPUs, from the last minutes; empty if this user may not read the log."""
     records: list[str] = []
     try:
         log = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -25,7 +25,7 @@ def words_on_gpus() -> list[str]:
     try:
         while record := _next(log):
             records.append(record)
-    except OSError:  # BlockingIOError after the last one
+    except OSError:  # BlockingIOError after the last record
         pass
     finally:
         os.close(log)
@@ -33,14 +33,18 @@ def words_on_gpus() -> list[str]:
 
 
 def lines_on_gpus(records: Iterable[str], now: float) -> list[str]:
-    """Return of the log's records what is to be told; `now` is in seconds since the machine's boot. Pure."""
+    """Return the newest lines about GPUs among the log's records. `now` is in seconds since the machine's boot.
+
+    Pure.
+    """
     found = [match for record in records if (match := _RECORD.match(record))]
     recent = [match[2] for match in found if int(match[1]) / 1e6 >= now - RECENT_SECONDS]
     return [line[:MOST_CHARS] for line in recent[-MOST_LINES:]]
 
 
 def _next(log: int) -> str:
-    """Return the log's next record: each read gives one."""
+    """Return the log's next record; each read returns one record."""
     while True:
-        with contextlib.suppress(BrokenPipeError):  # it was overwritten meanwhile; the next read goes on after it
+        # the record was overwritten meanwhile; the next read continues after it
+        with contextlib.suppress(BrokenPipeError):
             return os.read(log, RECORD_BYTES).decode("utf-8", "replace")

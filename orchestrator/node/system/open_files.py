@@ -1,21 +1,21 @@
-"""How many files this process may have open at once: more where many nodes connect, and as before for its children."""
+"""The limit on open files: raised for the connections of many nodes, and restored for child processes."""
 
 from __future__ import annotations
 
 import resource
 
-OWN = 192  # files beside the connections of nodes: logs, pipes, connections that are no node's
+OWN = 192  # open files besides the connections of nodes, such as logs and pipes
 
 _at_start = resource.getrlimit(resource.RLIMIT_NOFILE)
 
 
 def limit_at_start() -> tuple[int, int]:
-    """Return the soft and the hard limit that this process was started with, which its children are to have."""
+    """Return the soft and hard limit with which this process was started. Its children get them too."""
     return _at_start
 
 
 def allow_connections(least: int, most: int) -> None:
-    """Raise the soft limit for up to `most` connections; OSError where the hard one is too low for `least`."""
+    """Raise the soft limit for up to `most` connections. Raises OSError if the hard limit is too low for `least`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = most + OWN if hard == resource.RLIM_INFINITY else hard
     if allowed < least + OWN:
@@ -28,6 +28,6 @@ def allow_connections(least: int, most: int) -> None:
 
 
 def restore_limit(pid: int) -> None:
-    """Give a child the limit that this process was started with."""
+    """Give a child process the limit with which this process was started."""
     if resource.getrlimit(resource.RLIMIT_NOFILE) != _at_start:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, _at_start)

@@ -1,4 +1,4 @@
-"""Orphans that an agent adopts and reaps, and the programs whose own end somebody waits for meanwhile."""
+"""Adopts and reaps orphans for an agent, except programs whose end another thread waits for."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import threading
 from collections.abc import Sequence
 
 _lock = threading.Lock()
-_waited_for = 0  # programs of run(): while there is one, nobody may reap what has ended
+_waited_for = 0  # number of programs in run(); while there is one, nobody else may reap
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of whatever its descendants leave behind, so that it can reap it."""
+    """Make this process the parent of orphaned descendants, so that it can reap them."""
     import ctypes  # noqa: PLC0415 (only agents need it)
 
     pr_set_child_subreaper = 36
@@ -40,7 +40,7 @@ def reap_orphans(keep: int | None) -> dict[int, int]:
 
 
 def run(argv: Sequence[str], timeout: float | None) -> subprocess.CompletedProcess[str]:
-    """Run a program: what it printed and how it ended; OSError and TimeoutExpired as from subprocess itself."""
+    """Run a program, and return its output and exit code. Raises OSError and TimeoutExpired as subprocess does."""
     global _waited_for  # noqa: PLW0603 (a count of this process's own children)
     with _lock:
         _waited_for += 1

@@ -1,4 +1,4 @@
-"""What no other user of a machine may read or write: folders, the umask, and who may put what in a folder's place."""
+"""Protection from other users: private folders, the umask, and checks on who could replace a folder."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import stat
 from collections.abc import Iterator
 
 PRIVATE = 0o077
-_UNCHANGED = -1  # as subprocess takes it
+_UNCHANGED = -1  # subprocess's value for "unchanged"
 _users = _UNCHANGED
 
 
 def hold_umask() -> None:
-    """Make what this process writes from here on its user's alone; programs of the user get `users_umask` back."""
+    """Make files that this process writes from now on private; the user's programs get `users_umask` back."""
     global _users  # noqa: PLW0603 (a umask is the process's)
     former = os.umask(PRIVATE)
     if _users == _UNCHANGED:
@@ -23,24 +23,24 @@ def hold_umask() -> None:
 
 
 def users_umask() -> int:
-    """Return the umask that this process was started with, for `subprocess`; -1 where it was never changed."""
+    """Return the umask with which this process was started, for `subprocess`, or -1 if it was never changed."""
     return _users
 
 
 def give_back_umask() -> None:
-    """Take the umask that this process was started with: what follows is the user's own program."""
+    """Restore the umask with which this process was started, because the user's own program follows."""
     if _users != _UNCHANGED:
         os.umask(_users)
 
 
 def file_mode() -> int:
-    """Return the mode of what another program that is started from here is to write for orch."""
+    """Return the mode for files that another program, started from here, writes for orch."""
     return 0o666 if _users == _UNCHANGED else 0o666 & ~PRIVATE
 
 
 @contextlib.contextmanager
 def as_orch() -> Iterator[None]:
-    """Write a file of orch's for a while in a process that is the user's by now, where orch's are private at all."""
+    """Within the block, write private files of orch in a process that otherwise has the user's umask."""
     held = os.umask(PRIVATE)
     os.umask(held if _users == _UNCHANGED else held | PRIVATE)
     try:
@@ -51,7 +51,7 @@ def as_orch() -> Iterator[None]:
 
 @contextlib.contextmanager
 def as_the_user() -> Iterator[None]:
-    """Write with the user's own umask for a while: files outside of orch's folders. Of all threads of the process."""
+    """Within the block, write with the user's own umask, for files outside of orch's folders. Affects all threads."""
     held = os.umask(PRIVATE)
     os.umask(held if _users == _UNCHANGED else _users)
     try:
@@ -61,9 +61,9 @@ def as_the_user() -> Iterator[None]:
 
 
 def make_private(path: str, *, exist_ok: bool = False) -> None:
-    """Make a folder and those above it that are missing, each of mode 0700; OSError where one can't be made.
+    """Create a folder and its missing parents, each with mode 0700. Raises OSError if one can't be created.
 
-    `os.makedirs` would give its mode to the last of them only.
+    `os.makedirs` would apply the mode only to the last folder.
     """
     parent = os.path.dirname(path)
     if parent and not os.path.isdir(parent):
@@ -76,7 +76,7 @@ def make_private(path: str, *, exist_ok: bool = False) -> None:
 
 
 def why_exposed(path: str) -> str | None:
-    """Return why others than this user may write into a folder; None where they may not, or where it is not there."""
+    """Return why other users may write into a folder, or None if they may not or the folder does not exist."""
     try:
         info = os.stat(path)
     except FileNotFoundError:
@@ -88,10 +88,11 @@ def why_exposed(path: str) -> str | None:
 
 
 def why_unsafe(path: str, *, shared_parent: bool = False) -> str | None:
-    """Return why others may write into a folder, or put another in its place; None where they can't do either.
+    """Return why other users may write into a folder or replace it, or None if they can do neither.
 
-    Every folder above it, and every link on the way, has to be this user's or root's; one that others may write has to
-    be sticky, as /tmp is. With `shared_parent` the folder alone counts: who shares those above it is trusted.
+    Every parent folder and every link on the path must belong to this user or root. A folder that others may write must
+    be sticky, as /tmp is. With `shared_parent` only the folder itself is checked, because the users who share the
+    folders above are trusted.
     """
     said = why_exposed(path)
     if said is not None or shared_parent:
@@ -111,7 +112,7 @@ def why_unsafe(path: str, *, shared_parent: bool = False) -> str | None:
 
 
 def remedy(said: str) -> str:
-    """Return what to do about a folder of which `why_unsafe` has said this."""
+    """Return the remedy for a message of `why_unsafe`."""
     if "in the place of" in said:
         return "have it made sticky, or set shared_parent: true in the profile if all who may write there are trusted"
     return "take that right from them: chmod go-w" if "may be written" in said else "set another workdir in the profile"

@@ -15,7 +15,7 @@ MARK = "ORCH_MARK"
 
 @dataclass(frozen=True)
 class Process:
-    """A process as it was seen; pid and start time (clock ticks since boot) together are its identity."""
+    """A process that was seen. Pid and start time (clock ticks since boot) together are its identity."""
 
     pid: int
     started: int
@@ -28,7 +28,7 @@ def mark(run_id: str, node_rank: int) -> str:
 
 
 def identify(pid: int) -> Process | None:
-    """Return the living process with this number; None when there is none or it is a zombie."""
+    """Return the running process with this pid, or None if there is none or it is a zombie."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
             text = stat.read()
@@ -45,7 +45,7 @@ STOPPED = ("T", "t")  # by a signal, or by a debugger
 
 
 def state_of(pid: int) -> str:
-    """Return a process's state as /proc tells it: R, S, D (waits for a disk), T (stopped), Z; ? where it is gone."""
+    """Return a process's state from /proc: R, S, D (waits for a disk), T (stopped), Z, or ? if it is gone."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
             return stat.read().rpartition(")")[2].split()[0]
@@ -54,31 +54,31 @@ def state_of(pid: int) -> str:
 
 
 def is_alive(process: Process) -> bool:
-    """Return whether this very process, not another with its number, is still running."""
+    """Return whether this process still runs; another process with the same pid does not count."""
     found = identify(process.pid)
     return found is not None and found.started == process.started
 
 
 @dataclass(frozen=True)
 class Marked:
-    """A process that carries a run's mark."""
+    """A process with a run's mark in its environment."""
 
     process: Process
-    owner: int  # the number of its user
+    owner: int  # uid
     run_id: str
     node_rank: str
-    run_dir: str  # as its environment or its command line tells; empty where neither does
+    run_dir: str  # from its environment or its command line; empty if neither has it
 
 
 def marked_processes() -> Iterator[Marked]:
-    """Find every living process that this user may look at and that carries any run's mark, but the caller."""
+    """Yield every running process with any run's mark that this user can inspect, except the caller."""
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
             continue
         try:
             with open(f"/proc/{name}/environ", "rb") as file:
                 owner, entries = os.fstat(file.fileno()).st_uid, file.read().split(b"\0")
-        except OSError:  # gone meanwhile, or another user's
+        except OSError:  # the process is gone, or another user's
             continue
         run_id, slash, node_rank = _value(entries, MARK).rpartition("/")
         process = identify(int(name)) if slash and run_id else None
@@ -87,14 +87,14 @@ def marked_processes() -> Iterator[Marked]:
 
 
 def _value(environment: list[bytes], name: str) -> str:
-    """Return the value of a variable; empty where there is none."""
+    """Return the value of a variable; empty if there is none."""
     start = f"{name}=".encode()
     found = next((entry for entry in environment if entry.startswith(start)), b"")
     return found[len(start) :].decode("utf-8", "surrogateescape")
 
 
 def variable_of(pid: int, name: str) -> str:
-    """Return a variable as a process was started with it; empty where there is none, or it may not be looked at."""
+    """Return a variable from a process's initial environment; empty if it is not set or can't be read."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             return _value(file.read().split(b"\0"), name)
@@ -103,7 +103,7 @@ def variable_of(pid: int, name: str) -> str:
 
 
 def parent_of(pid: int) -> int:
-    """Return the number of a process's parent; 0 where it is gone."""
+    """Return the pid of a process's parent, or 0 if the process is gone."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
             return int(stat.read().rpartition(")")[2].split()[1])
@@ -112,7 +112,10 @@ def parent_of(pid: int) -> int:
 
 
 def _archive_folder(pid: str) -> str:
-    """Return the folder of the archive that a process runs: a launcher is told its run directory by no other way."""
+    """Return the folder of the archive that a process runs.
+
+    A launcher's environment does not have the run directory.
+    """
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             words = file.read().decode("utf-8", "surrogateescape").split("\0")
@@ -122,13 +125,13 @@ def _archive_folder(pid: str) -> str:
 
 
 def marked(run_id: str, node_rank: int | None = None) -> list[Process]:
-    """Return every living process of the run (on one of its nodes) that this user may look at, but the caller."""
+    """Return every running process of the run (or of one node) that this user can inspect, except the caller."""
     found = (each for each in marked_processes() if each.run_id == run_id)
     return [each.process for each in found if node_rank is None or each.node_rank == str(node_rank)]
 
 
 def send_signal(process: Process, number: int) -> bool:
-    """Signal this very process; False when it is gone. Through a pidfd, so that a reused number is safe."""
+    """Signal this process through a pidfd, so that a reused pid is safe. False if the process is gone."""
     try:
         descriptor = os.pidfd_open(process.pid)
     except (ProcessLookupError, OSError):
@@ -144,7 +147,7 @@ def send_signal(process: Process, number: int) -> bool:
 
 
 def wait_gone(processes: list[Process], timeout: float) -> list[Process]:
-    """Return those that are still there after `timeout` seconds; waits on pidfds, not by polling."""
+    """Return the processes that still run after `timeout` seconds. Waits on pidfds, without polling."""
     poller, descriptors = select.poll(), {}
     for process in processes:
         try:
@@ -168,7 +171,7 @@ def wait_gone(processes: list[Process], timeout: float) -> list[Process]:
 
 
 def descendants(pid: int) -> list[Process]:
-    """Return every living process below this one, orphans that it adopted included, whatever their environment says."""
+    """Return every running descendant, including adopted orphans, whatever their environment says."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -182,7 +185,7 @@ def descendants(pid: int) -> list[Process]:
 
 
 def ancestors(pid: int) -> list[int]:
-    """Return the numbers of the processes above this one, as far as this process can see them."""
+    """Return the pids of this process's ancestors, as far as they are visible."""
     found: list[int] = []
     while pid > 1 and (pid := parent_of(pid)):
         found.append(pid)
@@ -190,7 +193,7 @@ def ancestors(pid: int) -> list[int]:
 
 
 def end_descendants(pid: int, timeout: float = 5.0) -> int:
-    """Kill the processes below this one that threw their mark away; return how many."""
+    """Kill descendants that have dropped their mark, and return how many were killed."""
     killed: set[Process] = set()
     end = time.monotonic() + timeout
     while (found := descendants(pid)) and time.monotonic() < end:
@@ -204,9 +207,10 @@ def end_descendants(pid: int, timeout: float = 5.0) -> int:
 def end_marked(
     run_id: str, node_rank: int | None = None, keep: Collection[int] = (), timeout: float = 5.0
 ) -> tuple[int, list[Process]]:
-    """Kill every process that carries the mark, but those to `keep`; return (how many were killed, who survived).
+    """Kill every process with the mark, except those in `keep`. Return (number killed, survivors).
 
-    Repeats until two looks in a row find none: a process may fork between being listed and being looked at.
+    Repeats until two successive looks find no process, because a process may fork between being listed and being
+    inspected.
     """
     killed: set[Process] = set()
     end, empty_looks = time.monotonic() + timeout, 0

@@ -8,11 +8,11 @@ import resource
 
 from orchestrator.node.system.cgroup import memory_limits, process_limits
 
-LEAST_LEFT = 16  # processes; a failed start may have released some
+LEAST_LEFT = 16  # number of processes; a failed start may have released some
 
 
 def shortage(error: BaseException) -> str:
-    """Return a sentence about the resource that is used up, with its limit; empty for any other error."""
+    """Return a sentence about the exhausted resource, with its limit; empty for any other error."""
     number = error.errno if isinstance(error, OSError) else None
     if number == errno.EAGAIN or "can't start new thread" in str(error):
         return f"no process or thread can be started: {_limit_of_processes()}"

@@ -1,4 +1,7 @@
-"""The signals by which a scheduler stops a whole node: every process of the job gets them, ours only when ready."""
+"""The signals by which a scheduler stops a node.
+
+Every process of the job gets them; orch's own block them until ready.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
 
 @contextlib.contextmanager
 def held_back() -> Iterator[None]:
-    """Hold them back, also from processes that are started meanwhile, until those call `let_through`."""
+    """Block the stop signals, also in processes started within the block, until those call `let_through`."""
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         yield
@@ -20,10 +23,10 @@ def held_back() -> Iterator[None]:
 
 
 def hold_back_for_good() -> None:
-    """Hold back the signals during the last lines of a process that is going anyway."""
+    """Block the stop signals for the last lines of a process that is about to end."""
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
 
 
 def let_through() -> None:
-    """Let what was held back arrive now."""
+    """Unblock the stop signals; pending ones arrive now."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)

@@ -1,4 +1,4 @@
-"""Listening sockets on the addresses that others are to reach, and on no others."""
+"""Listening sockets on the addresses that others need to reach, and on no others."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import socket
 from orchestrator.node.system.tcp_peers import listeners
 
 ANYWHERE = ""  # all addresses of this machine
-ANY_PORT = (0,) * 8  # a number that the system finds free at one address may be taken at another
+ANY_PORT = (0,) * 8  # port 0, tried several times: a port that is free at one address may be taken at another
 BACKLOG = 4096
-PADDING = "." * (64 << 10)  # both ways: of a path with a smaller MTU on the way, small packets tell nothing
+PADDING = "." * (64 << 10)  # sent both ways, because small packets pass a path with a smaller MTU
 
 
 def listen(addrs: tuple[str, ...], ports: tuple[int, ...]) -> list[socket.socket]:
@@ -39,12 +39,12 @@ def listen(addrs: tuple[str, ...], ports: tuple[int, ...]) -> list[socket.socket
 
 
 def port_of(socks: list[socket.socket]) -> int:
-    """Return the port that the sockets share; 0 where there are none."""
+    """Return the port that the sockets share, or 0 if there are none."""
     return int(socks[0].getsockname()[1]) if socks else 0
 
 
 def padding_lost(why: str) -> str:
-    """Return what is to be said of a path on which a few bytes were answered, and the padding was not."""
+    """Return the error message for a path that passes small packets but loses the padding."""
     lost = f"{len(PADDING) >> 10} KiB that were sent there did not come back"
     return f"it can be reached, but {lost}: {why}; is the MTU smaller on the way?"
 

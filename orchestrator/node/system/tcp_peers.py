@@ -27,10 +27,10 @@ ESTABLISHED = 1  # the state of an open connection, tcp_states.h
 
 
 def owner_of_peer(connection: socket.socket) -> int | None:
-    """Return the user of the socket that a connection on this machine comes from; None where that can't be told.
+    """Return the uid of the socket at the other end of a connection on this machine, or None if it is unknown.
 
-    It can't of a socket that its program has closed already, of one in another network namespace, and on a kernel that
-    does not answer such questions.
+    It is unknown if the program has closed the socket, if the socket is in another network namespace, or if the kernel
+    does not answer such requests.
     """
     try:
         own, peer = connection.getsockname(), connection.getpeername()
@@ -60,7 +60,7 @@ def listeners(
 
 
 def _address(text: str) -> str:
-    """Return the address that /proc/net/tcp writes as words of 32 bits in the machine's byte order."""
+    """Return an address from /proc/net/tcp, which writes 32-bit words in the machine's byte order."""
     words = [int(text[at : at + 8], 16) for at in range(0, len(text), 8)]
     return socket.inet_ntop(
         socket.AF_INET if len(words) == 1 else socket.AF_INET6, struct.pack(f"={len(words)}I", *words)
@@ -73,7 +73,7 @@ def is_open(connection: socket.socket) -> bool:
 
 
 def can_tell_owners() -> bool:
-    """Tell whether this machine's kernel says whose a connection is."""
+    """Tell whether this machine's kernel reports the owners of connections."""
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
         connection, _ = server.accept()
         with connection:
@@ -95,7 +95,7 @@ def _owner(family: int, here: tuple[str, int], there: tuple[str, int]) -> int | 
     if kind == ERROR or size < struct.calcsize(HEAD) + UID_AND_INODE + 8:
         return None
     uid, inode = struct.unpack_from("=II", answer, struct.calcsize(HEAD) + UID_AND_INODE)
-    return uid if inode else None  # a socket without a file is nobody's any more, and said to be root's
+    return uid if inode else None  # a socket without an inode is closed, and is reported as root's
 
 
 def _packed(family: int, address: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Blocking work beside the agent's loop."""
+"""Runs blocking work outside of the agent's event loop."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _workers = Workers()
 
 
 def keep_a_thread() -> None:
-    """Start the first worker early, before a limit of processes and threads is reached."""
+    """Start the first worker early, before a limit on processes and threads is reached."""
     if not _workers.threads:
         _workers.start_one()
 
 
 async def in_thread(work: Callable[..., Result], *args: Any) -> Result:
-    """Return the result of blocking work."""
+    """Run blocking work in a worker thread and return its result."""
     loop, future = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
 
     def deliver(method: Callable[[Any], None], value: Any) -> None:
@@ -28,7 +28,7 @@ async def in_thread(work: Callable[..., Result], *args: Any) -> Result:
             method(value)
 
     def run() -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits any more
             try:
                 result = work(*args)
             except Exception as error:  # noqa: BLE001 (raised again where the result is awaited)

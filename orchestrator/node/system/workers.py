@@ -1,4 +1,4 @@
-"""Threads for blocking work, which are kept in case a limit allows no new thread later. Python 3.9."""
+"""Threads for blocking work. They are kept in case a limit allows no new thread later. Python 3.9."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ Work = Callable[[], None]
 
 
 class Workers:
-    """Threads that do blocking work, and are kept for later work. If no thread can be started, they do all of the work.
+    """Threads that do blocking work and are kept for later work. If no thread can be started, they do all of the work.
 
-    A worker is a daemon, so a worker that hangs on a dead disk holds up no exit; other work gets another worker.
+    A worker is a daemon, so a worker that hangs on a dead disk delays no exit; other work gets another worker.
     """
 
     def __init__(self) -> None:
@@ -25,21 +25,21 @@ class Workers:
         """Start a worker; return False if the system allows no further thread."""
         try:
             threading.Thread(target=self._serve, daemon=True).start()
-        except RuntimeError:  # a limit of processes and threads, or no memory for a stack
+        except RuntimeError:  # a limit on processes and threads, or no memory for a stack
             return False
         with self.lock:
             self.threads, self.free = self.threads + 1, self.free + 1
         return True
 
     def do(self, work: Work) -> None:
-        """Have the work done by a worker: a free worker, a new worker, or the next worker that becomes free."""
+        """Pass the work to a worker: an idle worker, a new worker, or the next worker that becomes idle."""
         with self.lock:
             self.free -= 1
             is_short = self.free < 0
         if is_short and not self.start_one() and not self.threads:
             with self.lock:
                 self.free += 1
-            work()  # no worker is there, so the caller does it
+            work()  # there is no worker, so the caller does the work
             return
         self.works.put(work)
 

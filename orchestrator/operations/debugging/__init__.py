@@ -1,1 +1,1 @@
-"""Into a run that goes on, or once more: a shell, a replay, stacks, a debugger, a port, a drill."""
+"""Debugging of live or repeated runs: a shell, a replay, stacks, a debugger, a port, a drill."""

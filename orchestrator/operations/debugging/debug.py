@@ -1,4 +1,4 @@
-"""A run of which one rank waits for a debugger, and the way to it from here."""
+"""Runs in which one rank waits for a debugger, and the connection to that rank."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ SETTINGS: Final[Mapping[str, Any]] = MappingProxyType(
         **{f"job.retry.{cause}": 0 for cause in ("user_error", "infra", "preempted", "timeout")},
     }
 )
-"""What a run has that is debugged: who stands still is not hung, and one attempt."""
+"""Settings of a debugged run: a paused rank does not count as hung, and there is only one attempt."""
 
 
 def debug_request(asked: Request, rank: int) -> Request:
-    """Return the request of a run in which this rank waits for a debugger."""
+    """Return the request for a run in which this rank waits for a debugger."""
     return replace(asked, flags={**asked.flags, **SETTINGS}, debug_rank=rank)
 
 
 def check_debug(prepared: Prepared) -> None:
-    """Raise UsageError where the rank can't be debugged."""
+    """Raise UsageError if the rank can't be debugged."""
     job, rank = prepared.loaded.job, prepared.debug_rank
     counts = nproc_by_node(prepared.profile)
     known = [count for count in counts if count is not None]
@@ -58,14 +58,14 @@ def check_debug(prepared: Prepared) -> None:
 
 
 def node_of_rank(state: RunState, rank: int) -> int | None:
-    """Return the node that has started the rank; None before one has."""
+    """Return the node that started the rank, or None if no node has started it yet."""
     return next((node.node for node in state.nodes if node.ranks and node.ranks[0] <= rank < node.ranks[1]), None)
 
 
 def wait_for_node(run: RunDir, rank: int, say: Callable[[str], None]) -> int | None:
-    """Return the node of the rank once that has been started; None where the run ends before.
+    """Wait until the rank has been started, and return its node. None if the run ends before.
 
-    `say` is told what it waits for. UsageError where the nodes have decided on fewer ranks.
+    `say` receives what the run waits for. Raises UsageError if the nodes have decided on fewer ranks.
     """
     said = ""
     for state in states(run):
@@ -84,7 +84,7 @@ def wait_for_node(run: RunDir, rank: int, say: Callable[[str], None]) -> int | N
 def forward_debugger(
     run: RunDir, rank: int, node: int, say: Callable[[str], None], listening: socket, *, any_user: bool = False
 ) -> Forwarding:
-    """Return a forwarding of the rank's debugger, which begins when it is entered, to the socket that listens here."""
+    """Return a forwarding from the listening socket to the rank's debugger. It starts when its context is entered."""
     return Forwarding(
         lambda boundary: node_command(run, node, "relay", str(node), boundary, f"rank:{rank}"), say, listening,
         any_user=any_user,
@@ -92,9 +92,9 @@ def forward_debugger(
 
 
 def configuration(run: RunDir, prepared: Prepared, port: int, folder: str) -> dict[str, Any]:
-    """Return VS Code's configuration for the rank, of which this is the folder on its node.
+    """Return VS Code's configuration for the rank, whose folder on the node is `folder`.
 
-    The sources here are the job's; of a repeated run, the copy that it was sent.
+    The local sources are the job's or, for a repeated run, the copy of the code.
     """
     local = run.path / "code" if prepared.repeats is not None else prepared.loaded.code_dir
     return {
@@ -105,13 +105,16 @@ def configuration(run: RunDir, prepared: Prepared, port: int, folder: str) -> di
 
 
 def keep_launch_file(run: RunDir, found: Mapping[str, Any]) -> Path:
-    """Keep a launch.json with the run, and return its path."""
+    """Write a launch.json into the run's folder, and return its path."""
     run.write(LAUNCH_FILE, {"version": "0.2.0", "configurations": [dict(found)]})
     return run.path / LAUNCH_FILE
 
 
 def attach(run: RunDir, prepared: Prepared, way: Forwarding) -> dict[str, Any] | None:
-    """Return the configuration once the rank waits, kept with the run too; None where the run ends before."""
+    """Wait for the rank, and return the configuration, which is also stored with the run.
+
+    None if the run ends before.
+    """
     assert prepared.debug_rank is not None
     try:
         found = way.reach(lambda: state_of(run).is_final)

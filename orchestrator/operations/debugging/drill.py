@@ -1,6 +1,6 @@
-"""orch drill: something is done to a run of the shipped job, and what follows is held against what is promised.
+"""orch drill: causes a fault in a run of the shipped job, and compares the outcome with what is promised.
 
-Only processes of that run are touched: its nodes find them by what the run has recorded, and by its mark.
+Only processes of that run are touched. Its nodes find them by the run's records and its mark.
 """
 
 from __future__ import annotations
@@ -49,24 +49,24 @@ from orchestrator.supervisor.reconcile import state_of
 from orchestrator.supervisor.start import attend, supervisor_of
 from orchestrator.transport.address import gateway_of
 
-ANSWER_SECONDS: Final = 60.0  # in which a node tells its targets
-UNATTENDED_SECONDS: Final = 2.0  # that the run goes on without a supervisor
-END_SECONDS: Final = 900.0  # after the fault, in which the run has to end
-LONG: Final = 2.0  # of limits.link: a freeze that is sure to be noticed
+ANSWER_SECONDS: Final = 60.0  # time for a node to report its targets
+UNATTENDED_SECONDS: Final = 2.0  # time that the run continues without a supervisor
+END_SECONDS: Final = 900.0  # time after the fault within which the run has to end
+LONG: Final = 2.0  # times limits.link: a freeze that is certainly noticed
 
 Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Order:
-    """What is to be done; `target` is a host or the number of a node, else the last node is meant."""
+    """A fault to cause. `target` is a host or the number of a node, by default the last node."""
 
     fault: Fault
     target: str = ""
     seconds: float = 0.0
 
     def __str__(self) -> str:
-        """Return it in words."""
+        """Describe the fault."""
         if self.fault is Fault.FREEZE:
             return f"freeze of {self.target or 'the last node'} for {self.seconds:g} s"
         return f"kill of {self.fault}"
@@ -74,7 +74,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Injection:
-    """What was done: when, where, to which processes, and what there goes on with it."""
+    """A fault that was caused: when, where, and to which processes."""
 
     at: float
     hosts: tuple[str, ...]
@@ -84,7 +84,7 @@ class Injection:
 
 @dataclass(frozen=True)
 class Report:
-    """One fault and what followed; as promised where there are no `differences`."""
+    """One fault and its outcome. The promise held if there are no `differences`."""
 
     order: str
     run_id: str
@@ -95,20 +95,20 @@ class Report:
     differences: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON types."""
+        """Return the report as JSON types."""
         return asdict(self)
 
 
-# -- what to do
+# -- the faults
 
 
 def job_file() -> Path:
-    """Return the job that is drilled."""
+    """Return the path of the job that is drilled."""
     return shipped("jobs") / "drill.yaml"
 
 
 def freeze_of(text: str) -> Order:
-    """Return what HOST:TIME asks for; UsageError where it asks for nothing."""
+    """Parse HOST:TIME. Raises UsageError if it is not valid."""
     target, colon, time_ = text.rpartition(":")
     hint = "write it like --freeze n2:20s"
     if not (colon and target):
@@ -123,7 +123,7 @@ def freeze_of(text: str) -> Order:
 
 
 def orders_for(root: Path, prepared: Prepared, tell: Tell) -> list[Order]:
-    """Return all that makes sense on a profile."""
+    """Return all faults that make sense for a profile."""
     launch = plan_for(root, prepared)
     orders = [Order(fault) for fault in KILLS]
     if live_runs(root):
@@ -135,7 +135,7 @@ def orders_for(root: Path, prepared: Prepared, tell: Tell) -> list[Order]:
 
 
 def check(root: Path, prepared: Prepared, orders: list[Order]) -> None:
-    """Raise UsageError where one of them can't be carried out here."""
+    """Raise UsageError if one of the faults can't be caused from here."""
     if delegate.is_elsewhere(prepared):
         assert prepared.profile.kind == "ssh", "no other profile names a supervisor"
         host = prepared.profile.supervisor
@@ -156,9 +156,9 @@ def _check_alone(root: Path, own: RunDir | None = None) -> None:
 
 
 def drill(root: Path, prepared: Prepared, order: Order, tell: Tell) -> Report:
-    """Do it to a run of its own, and wait for what follows. Nothing of the run stays, unless there is a difference.
+    """Submit a run, cause the fault, and wait for the outcome. The run is removed unless there is a difference.
 
-    BackendError where the run ended before, or there is no target.
+    Raises BackendError if the run ended before, or if there is no target.
     """
     run = submit.submit(root, prepared)
     try:
@@ -176,7 +176,7 @@ def drill(root: Path, prepared: Prepared, order: Order, tell: Tell) -> Report:
 
 
 def _until_it_trains(run: RunDir, tell: Tell) -> RunState:
-    """Return when its ranks train and a checkpoint is here; a queue may take its time."""
+    """Return the state when the ranks train and a checkpoint is here. A queue may take its time."""
     told = ""
     for state in runs.states(run):
         if state.is_final:
@@ -195,18 +195,19 @@ def _until_it_trains(run: RunDir, tell: Tell) -> RunState:
 
 def _until_the_end(root: Path, run: RunDir, order: Order) -> RunState:
     if order.fault is Fault.SUPERVISOR:
-        time.sleep(UNATTENDED_SECONDS)  # it is the absence that is tried
+        time.sleep(UNATTENDED_SECONDS)  # the absence of the supervisor is the test
         attend(root)
     stop = time.monotonic() + END_SECONDS
     state = runs.wait(run, timeout=END_SECONDS)
-    while run.ending() is None and time.monotonic() < stop:  # the supervisor ends what is left, and brings it all here
-        time.sleep(runs.POLL_SECONDS)  # the verdict is a file; on a network file system it sends no event
+    # the supervisor ends what is left, and copies everything here
+    while run.ending() is None and time.monotonic() < stop:
+        time.sleep(runs.POLL_SECONDS)  # the verdict is a file; a network file system may send no event
     return state_of(run) if state.is_final else state
 
 
 @contextlib.contextmanager
 def _injected(root: Path, run: RunDir, state: RunState, order: Order) -> Iterator[tuple[Injection, Promise]]:
-    """Do it, and yield what was done and what is promised for it; what still goes on of it is ended after that."""
+    """Cause the fault, and yield what was done and what is promised. What is left of the fault is ended afterwards."""
     launch, record = LaunchPlan.from_json(run.read("plan.json") or {}), run.record()
     where = Where.SCHEDULER if record.scheduler else Where(record.kind)
     if order.fault is Fault.SUPERVISOR:
@@ -228,7 +229,7 @@ def _injected(root: Path, run: RunDir, state: RunState, order: Order) -> Iterato
 
 
 def _nodes(state: RunState, order: Order) -> list[NodeState]:
-    """Return the nodes that are meant; UsageError where the run has none of this name."""
+    """Return the nodes to which the fault applies. Raises UsageError if the run has no such node."""
     if not order.target:
         return [state.nodes[-1]]
     found = [node for node in state.nodes if order.target in (node.host, str(node.node))]
@@ -248,16 +249,16 @@ def _kill_supervisor(root: Path, run: RunDir) -> Injection:
 
 @contextlib.contextmanager
 def _injected_on(run: RunDir, node: NodeState, launch: LaunchPlan, order: Order) -> Iterator[Injection]:
-    """Have a node do it to its part of the run; BackendError in its own words where it can't."""
+    """Let a node cause the fault in its part of the run. Raises BackendError, with the node's message, if it can't."""
     task = launch.tasks[0]
     python = launch.commands[0][0].removeprefix("~/")
-    archive = archive_file(task.run_dir).removeprefix("~/")  # a command on a node begins in the home folder there
+    archive = archive_file(task.run_dir).removeprefix("~/")  # a command on a node starts in the home folder
     words = [python, "-I", "-S", archive, "fault", task.run_dir, str(node.node), str(order.fault), str(order.seconds)]
     argv = backend(run.record().kind).reach(run, node.node, words, terminal=False)
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
-            start_new_session=True,  # a Ctrl-C at the terminal is for this process, which ends the run
+            start_new_session=True,  # Ctrl-C at the terminal is for this process, which ends the run
         )  # fmt: skip
         try:
             answer, at = _answer(process), time.time()
@@ -267,14 +268,14 @@ def _injected_on(run: RunDir, node: NodeState, launch: LaunchPlan, order: Order)
                 raise BackendError(f"{node.host}: nothing was done to the run there: {why or ''.join(said)}")
             yield Injection(at, (node.host,), tuple(map(str, answer["processes"])), answer.get("rank"))
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(order.seconds + ANSWER_SECONDS)  # what it has stopped goes on before it ends
+                process.wait(order.seconds + ANSWER_SECONDS)  # processes that it has stopped continue before it ends
         finally:
             process.terminate()
             process.wait()
 
 
 def _answer(process: subprocess.Popen[bytes]) -> Mapping[str, Any]:
-    """Return the node's line; empty where none has come. What a shell's start-up file prints stands before it."""
+    """Return the node's answer; empty if none has come. Output of a shell's start-up files before it is skipped."""
     assert process.stdout is not None
     end, data, stream = time.monotonic() + ANSWER_SECONDS, b"", process.stdout.fileno()
     while (left := end - time.monotonic()) > 0 and select.select([stream], [], [], left)[0]:
@@ -288,11 +289,11 @@ def _answer(process: subprocess.Popen[bytes]) -> Mapping[str, Any]:
     return {}
 
 
-# -- what followed
+# -- the outcome
 
 
 def _judge(root: Path, run: RunDir, order: Order, injection: Injection, promise: Promise, end: RunState) -> Report:
-    """Hold what happened against the promise; the run is removed where nothing differs, else kept to be looked at."""
+    """Compare the outcome with the promise. The run is removed if nothing differs, and kept otherwise."""
     launch = LaunchPlan.from_json(run.read("plan.json") or {})
     link = launch.tasks[0].link_timeout
     if not end.is_final:
@@ -306,7 +307,7 @@ def _judge(root: Path, run: RunDir, order: Order, injection: Injection, promise:
 
 
 def _left(run: RunDir) -> tuple[str, ...]:
-    """Return what is left of a run that has ended: looked for once more, after it was said to be gone."""
+    """Return what is left of a run that has ended, by another check of its nodes."""
     machine = backend(run.record().kind)
     found = []
     for proof in machine.clean_up(run):

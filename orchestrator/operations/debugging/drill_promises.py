@@ -1,4 +1,4 @@
-"""What is promised of a run to which a drill does something, and whether that held: one table, which is pure.
+"""The table of promises: how a run should end after each fault of a drill; and the comparison with its end. Pure.
 
 docs/failures.md has a row for each of its entries.
 """
@@ -16,13 +16,13 @@ from orchestrator.protocol.events import EventKind
 from orchestrator.runs.state import Event, Outcome, RunState
 from orchestrator.runs.verdict import culprit_in_words
 
-KILL_SECONDS: Final = 10.0  # in which a process that was killed is noticed
-WAKING_SECONDS: Final = 5.0  # in which a silence that was too long is noticed: two heartbeats and more
-SHORT: Final = 0.5  # of limits.link: a freeze that costs nothing
+KILL_SECONDS: Final = 10.0  # time within which the kill of a process is noticed
+WAKING_SECONDS: Final = 5.0  # time after limits.link within which a silence is noticed: two heartbeats and more
+SHORT: Final = 0.5  # times limits.link: a freeze without consequences
 
 
 class Where(StrEnum):
-    """The kinds of cluster that differ in what follows a lost node."""
+    """Kinds of clusters that differ in the handling of a lost node."""
 
     LOCAL = "local"
     SSH = "ssh"
@@ -30,7 +30,7 @@ class Where(StrEnum):
 
 
 class Freeze(StrEnum):
-    """How long a machine of the run stands still, against `limits.link`; or that all of them do."""
+    """How long a machine of the run is frozen, relative to `limits.link`, or that all machines are."""
 
     SHORT = "for less than half of limits.link"
     LONG = "for longer than limits.link"
@@ -39,9 +39,9 @@ class Freeze(StrEnum):
 
 @dataclass(frozen=True)
 class Promise:
-    """What follows a fault on some kinds of cluster; `says` is a pattern of the sentence that names it.
+    """The outcome of a fault on some kinds of clusters. `says` is a pattern for the error message.
 
-    One of a run of one node alone (`alone`) goes before one of any run.
+    A promise for runs on one node (`alone`) takes precedence over one for any run.
     """
 
     fault: Fault
@@ -55,13 +55,13 @@ class Promise:
 
     @property
     def what(self) -> str:
-        """Return the fault in words."""
+        """Describe the fault."""
         if self.freeze is not None:
             return f"{self.fault} {self.freeze}"
         return f"KILL of {_ARTICLES[self.fault]}{', the only one' if self.alone else ''}"
 
     def seconds(self, link: float) -> float:
-        """Return in how many seconds it is noticed."""
+        """Return within how many seconds the fault is noticed."""
         return link + WAKING_SECONDS if self.freeze is Freeze.LONG else KILL_SECONDS
 
 
@@ -109,13 +109,13 @@ PROMISES: Final = (
 
 
 def promise_of(fault: Fault, where: Where, freeze: Freeze | None = None, *, alone: bool = False) -> Promise:
-    """Return what is promised of a run there, of one node alone or of several."""
+    """Return the promise for this fault on such a cluster, for a run on one node or on several."""
     found = [each for each in PROMISES if (each.fault, each.freeze) == (fault, freeze) and where in each.where]
     return next(each for wanted in (alone, False) for each in found if each.alone is wanted)
 
 
 def length_of(seconds: float, link: float, *, is_everything: bool) -> Freeze | None:
-    """Return what a freeze of so many seconds is; None where it may or may not cost a restart."""
+    """Return the class of a freeze of this length. None if it may or may not cost a restart."""
     if is_everything:
         return Freeze.ALL
     if seconds <= SHORT * link:
@@ -125,7 +125,7 @@ def length_of(seconds: float, link: float, *, is_everything: bool) -> Freeze | N
 
 @dataclass(frozen=True)
 class Account:
-    """What happened to a run after a fault; times in seconds since then."""
+    """What happened to a run after a fault; times are seconds since the fault."""
 
     outcome: Outcome | None  # None: it had not ended when the drill gave up waiting
     restarts: int
@@ -133,12 +133,12 @@ class Account:
     said: str
     went_on_from: int | None
     took: float
-    ledger: tuple[int, int] | None = None  # of the result: how many steps, and what they add up to
+    ledger: tuple[int, int] | None = None  # from the result: the number of steps, and their checksum
     left: tuple[str, ...] = ()
-    ends: tuple[str, ...] = ()  # how each attempt ended that another followed
+    ends: tuple[str, ...] = ()  # how each attempt ended that was followed by another
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON types."""
+        """Return the account as JSON types."""
         return asdict(self)
 
 
@@ -149,13 +149,13 @@ def account(
     state: RunState, events: Iterable[Event], result: Mapping[str, Any] | None, at: float, now: float,
     left: tuple[str, ...] = (),
 ) -> Account:  # fmt: skip
-    """Return what a run's events tell of what followed a fault at this time."""
-    after = [event for event in events if event.get("time", 0.0) >= at - 1.0]  # clocks of nodes are that far off
+    """Return what happened after a fault at time `at`, from a run's events."""
+    after = [event for event in events if event.get("time", 0.0) >= at - 1.0]  # nodes' clocks may differ by this much
     ends = (*_NOTICED, EventKind.RELAUNCH)
     noticed = min((event["time"] for event in after if event["kind"] in ends), default=None)
     ended = state.ended if state.ended and state.ended > at else now
     if noticed is None and state.verdict and state.verdict.outcome is Outcome.FAILED:
-        noticed = ended  # nobody was left to say so but who looked after the run
+        noticed = ended  # only the process that looks after the run was left to notice it
     again = [event for event in after if event["kind"] in (EventKind.RESTART, EventKind.RELAUNCH)]
     steps = [event.get("from_step", event.get("step")) for event in again]
     counted = result if result is not None and {"steps", "ledger"} <= result.keys() else None
@@ -173,7 +173,7 @@ def account(
 
 
 def _said(state: RunState, after: list[Event]) -> str:
-    """Return the first sentence that gave a reason: of another start of the agents, of the ranks, or of the end."""
+    """Return the first reason that was reported: of a relaunch, of a failed attempt, or of the end."""
     for event in after:
         if event["kind"] == EventKind.RELAUNCH:
             return str(event.get("reason", ""))
@@ -184,7 +184,7 @@ def _said(state: RunState, after: list[Event]) -> str:
 
 
 def ledger_of(steps: int) -> int:
-    """Return what the ledger of jobs/drill.py holds after so many steps, each done once and in order."""
+    """Return the ledger of jobs/drill.py after this number of steps, each done once and in order."""
     ledger = 0
     for step in range(1, steps + 1):
         ledger = (ledger * 31 + step) % 1_000_003
@@ -192,7 +192,7 @@ def ledger_of(steps: int) -> int:
 
 
 def differences(promise: Promise, found: Account, link: float) -> list[str]:
-    """Return how what happened differs from what was promised, a sentence each."""
+    """Return a sentence for each difference between the outcome and the promise."""
     if found.outcome is None:
         return [f"it had not ended {found.took:.0f} s after the fault; promised: {promise.outcome}"]
     wrong = []

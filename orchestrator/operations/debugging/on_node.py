@@ -1,4 +1,4 @@
-"""orch's own program on a node of a run that goes on: by which command it is started from here."""
+"""Builds and runs commands of orch's own program on a node of a live run."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from orchestrator.supervisor.reconcile import state_of
 
 T = TypeVar("T")
 
-AT_ONCE: Final = 8  # a login node's sshd drops those of many that begin at once
+AT_ONCE: Final = 8  # a login node's sshd drops connections if many begin at once
 MOST_WORDS: Final = 300
 
 
 def check_going_on(run: RunDir) -> None:
-    """Raise UsageError where the run has ended, StoreError for another's run."""
+    """Raise UsageError if the run has ended, and StoreError if it is another user's."""
     check_own(run.path.parent.parent, run)
     state = state_of(run)
     if state.is_final:
@@ -33,14 +33,14 @@ def check_going_on(run: RunDir) -> None:
 
 
 def node_command(run: RunDir, node: int, verb: str, *args: str) -> list[str]:
-    """Return what to start here for a verb of node.pyz on a node; its folder is the first of the arguments.
+    """Return the local command that starts a verb of node.pyz on a node. The verb's first argument is the run's folder.
 
-    UsageError where the run has no such node, BackendError where it can't be reached.
+    Raises UsageError if the run has no such node, and BackendError if it can't be reached.
     """
     host_of(run, node)
     launch = plan_of(run)
     folder = launch.tasks[0].run_dir
-    # A command on a node begins in the home folder there.
+    # A command on a node starts in the home folder.
     argv = [launch.commands[0][0], "-I", "-S", archive_file(folder).removeprefix("~/"), verb, folder, *args]
     return backend(run.record().kind).reach(run, node, argv, terminal=False)
 
@@ -48,9 +48,9 @@ def node_command(run: RunDir, node: int, verb: str, *args: str) -> list[str]:
 def ask(
     run: RunDir, node: int, verb: str, seconds: float, read: Callable[[Mapping[str, Any]], T], *args: str
 ) -> list[T]:
-    """Return what a verb of node.pyz answers on a node, in a line of JSON, each of its ranks' read by `read`.
+    """Return the answer of a verb of node.pyz on a node, a line of JSON, with each rank's part converted by `read`.
 
-    Raises BackendError where it can't be asked, or answers otherwise.
+    Raises BackendError if the node does not answer, or answers something else.
     """
     boundary = secrets.token_hex(8)
     argv = node_command(run, node, verb, str(node), run.run_id, boundary, *args)
@@ -63,7 +63,7 @@ def ask(
         raise BackendError(f"no answer within {seconds:.0f} s", transient=True) from error
     except OSError as error:
         raise BackendError(f"{argv[0]} can't be started: {error.strerror}") from error
-    # What a login prints stands before the answer.
+    # Output of the login comes before the answer.
     answer = next((line for line in done.stdout.splitlines() if line.startswith(f"{boundary} ")), None)
     if answer is None:
         said = done.stderr.strip()[-MOST_WORDS:] or f"it ended with code {done.returncode}"

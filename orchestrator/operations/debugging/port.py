@@ -1,4 +1,4 @@
-"""A port of a node of a run, on this machine."""
+"""Forwards a local port to a port of a run's node."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orchestrator.transport.forwarding import Forwarding, listen_here
 
 
 def parse_port(text: str) -> tuple[int, int]:
-    """Return (port, node) of `8888` or `8888:1`; UsageError where it is neither."""
+    """Return (port, node) of `8888` or `8888:1`. Raises UsageError otherwise."""
     port, colon, node = text.partition(":")
     numbers = (port, node) if colon else (port, "0")
     if not all(each.isascii() and each.isdigit() for each in numbers) or not 0 < int(port) < 1 << 16:
@@ -25,9 +25,10 @@ def parse_port(text: str) -> tuple[int, int]:
 def forward(
     run: RunDir, port: int, node: int, say: Callable[[str], None], *, here: int = 0, any_user: bool = False
 ) -> Forwarding:
-    """Return a forwarding of a node's port, which begins when it is entered; `here` is the port here, 0 for any.
+    """Return a forwarding to a node's port, which starts when its context is entered.
 
-    UsageError where the run has ended or has no such node, or the port can't be had.
+    `here` is the local port, 0 for any. Raises UsageError if the run has ended or has no such node, or if the local
+    port is taken.
     """
     check_going_on(run)
     host_of(run, node)

@@ -1,4 +1,4 @@
-"""What the ranks of a run record of their next steps, brought home from all its nodes at once."""
+"""Records profiles of a run's next steps on all its nodes at once, and copies them here."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from orchestrator.protocol.files import write_atomic
 from orchestrator.runs.store import RunDir
 from orchestrator.supervisor.reconcile import state_of
 
-MORE_SECONDS: Final = 90.0  # for the way there, and for the files' way back
+MORE_SECONDS: Final = 90.0  # for the connection, and for the transfer of the files
 _NAME = re.compile(r"rank_\d{1,6}\.(trace\.json\.gz|memory\.pickle)")
 
 
 @dataclass(frozen=True)
 class RankProfile:
-    """What a rank has recorded, by file, or why it has nothing."""
+    """The files that a rank has recorded, or why it has none."""
 
     rank: int
     files: Mapping[str, bytes]
@@ -31,20 +31,20 @@ class RankProfile:
 
 @dataclass(frozen=True)
 class Profiled:
-    """The files that were written, and what is in the way of the others, in words."""
+    """The files that were written, and messages about those that are missing."""
 
     files: tuple[str, ...]
     problems: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON types."""
+        """Return the result as JSON types."""
         return asdict(self)
 
 
 def profile(run: RunDir, steps: int, wait: float, folder: Path) -> Profiled:
-    """Have every rank of a run record its next steps, and write what they have recorded into the folder.
+    """Let every rank of a run record its next steps, and write the recordings into the folder.
 
-    Raises UsageError where the run has ended or has started none.
+    Raises UsageError if the run has ended or has started no ranks.
     """
     check_going_on(run)
     hosts = [node.host for node in state_of(run).nodes]
@@ -57,7 +57,7 @@ def profile(run: RunDir, steps: int, wait: float, folder: Path) -> Profiled:
         except OrchError as error:
             return error
 
-    with ThreadPoolExecutor(max(1, len(hosts))) as pool:  # at once: ranks wait for each other in their steps
+    with ThreadPoolExecutor(max(1, len(hosts))) as pool:  # at once, because ranks wait for each other in their steps
         for node, answer in enumerate(pool.map(one, range(len(hosts)))):
             if isinstance(answer, OrchError):
                 problems.append(f"node {node} ({hosts[node]}): {answer.message}")

@@ -1,4 +1,4 @@
-"""One rank of a run once more: its code, environment and command, by itself, here or on its node."""
+"""Repeats one rank of a run, alone, with the run's code, environment and command, here or on its node."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True)
 class Rank:
-    """A rank as its run started it last."""
+    """A rank as its run last started it."""
 
     run: RunDir
     launch: LaunchPlan
@@ -43,12 +43,12 @@ class Rank:
 
     @property
     def local_rank(self) -> int:
-        """Its number on its node."""
+        """Return the rank's number on its node."""
         return self.rank - self.binding.rank_offset
 
 
 def recall(run: RunDir, rank: int) -> Rank:
-    """The rank; UsageError where the run has none of this number, or has not decided on its ranks yet."""
+    """Return the rank. Raises UsageError if the run has no such rank, or has not decided its ranks yet."""
     launch, bindings, address = launch_of(run)
     world_size = bindings[0].world_size
     if not 0 <= rank < world_size:
@@ -66,7 +66,7 @@ def recall(run: RunDir, rank: int) -> Rank:
 
 
 def as_it_was(one: Rank) -> str:
-    """The shell lines that start the rank with every variable as its run gave it, but for the secrets."""
+    """Return shell lines that start the rank with every variable of its run, except secrets."""
     task, before = where_its_code_is(one.run, replace(one.task, attempt=one.attempt))
     variables = rank_environment(
         task,
@@ -86,10 +86,10 @@ def as_it_was(one: Rank) -> str:
 
 
 def replay(one: Rank, shell: Mapping[str, str], *, here: bool, alone: bool, afresh: bool, terminal: bool) -> Way:
-    """Lay out what the rank needs, on its node or here, and return what starts it; secrets come from this shell.
+    """Prepare the rank's files, on its node or here, and return the command that starts it.
 
-    Whatever it writes goes into a folder of its own, which is gone after it. UsageError or BackendError where it can't
-    be started.
+    Secrets come from this shell. The rank writes into a folder of its own, which is removed afterwards. Raises
+    UsageError or BackendError if it can't be started.
     """
     check_own(one.run.path.parent.parent, one.run)
     missing = [name for name in one.launch.secret_names if name not in shell]
@@ -103,7 +103,8 @@ def replay(one: Rank, shell: Mapping[str, str], *, here: bool, alone: bool, afre
     name = f"{one.run.run_id}.replay-{secrets.token_hex(3)}"
     checkpoint = None if afresh else newest_checkpoint(checkpoint_folder(one.run))
     task = replace(one.task, run_id=name, secrets={key: shell[key] for key in one.launch.secret_names}, launcher="exec")
-    if here and kind != "local":  # the set-up lines are the nodes', and the interpreter, unless the image has it
+    # the set-up lines belong to the nodes, and so does the interpreter unless the image has it
+    if here and kind != "local":
         python = sys.executable if task.container is None else task.python
         task = replace(
             task, python=python, environment="", setup=(), inputs_dir=str(one.run.path.parent.parent / "inputs")
@@ -113,14 +114,14 @@ def replay(one: Rank, shell: Mapping[str, str], *, here: bool, alone: bool, afre
         return _order(one, _moved(task, folder, resume), alone=alone)
 
     node = one.task.node_rank
-    machine.reach(one.run, node, (), terminal=terminal)  # refuses before anything is laid out
+    machine.reach(one.run, node, (), terminal=terminal)  # raises before anything is copied
     argv = machine.stage_replay(one.run, node, name, checkpoint, order)
     argv = machine.reach(one.run, node, argv, terminal=terminal)
     return Way(tuple(argv), _words(one, here=here, alone=alone, checkpoint=checkpoint))
 
 
 def _moved(task: NodeTask, folder: str, resume: str) -> NodeTask:
-    """The task with all that its rank writes in the replay's own folder."""
+    """Return the task with all paths that its rank writes to in the replay's own folder."""
     return replace(
         task, run_dir=folder, code_dir=f"{folder}/code", checkpoint_dir=f"{folder}/checkpoints", resume=resume
     )

@@ -1,4 +1,4 @@
-"""A shell on a node of a run, or in its container: what to start for it."""
+"""Builds the command for a shell on a run's node, or in its container."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from orchestrator.runs.state import RunState
 from orchestrator.runs.store import RunDir, check_own
 from orchestrator.supervisor.reconcile import state_of
 
-# The folder may be gone where the run has ended; a login shell, because `module` is a function that it defines.
+# The folder may be gone if the run has ended. A login shell is used, because it defines the function `module`.
 _SCRIPT = 'cd -- "$1" 2>/dev/null; shift; [ $# -eq 0 ] || exec "$@"; exec "${SHELL:-/bin/sh}" -l'
 _WITHIN = 'PATH="$1/bin:$PATH"; VIRTUAL_ENV=$1; export PATH VIRTUAL_ENV; shift; '
 
@@ -26,33 +26,34 @@ _OF_SHELL = re.compile(r"[\s;|&<>$`(){}*?~]")
 
 @dataclass(frozen=True)
 class Way:
-    """What to start here, and where that leads, in words."""
+    """The command to start here, and a description of where it leads."""
 
     argv: tuple[str, ...]
     where: str
     is_live: bool = True
-    note: str = ""  # on what is not there any more
+    note: str = ""  # about something that does not exist any more
 
 
 def shell(run: RunDir, node: int, command: Sequence[str], *, terminal: bool) -> Way:
-    """A shell where the ranks of a node are, or the command instead of one.
+    """Return the command for a shell where the ranks of a node run, or for `command` instead of a shell.
 
-    That is their container while the run goes on and an engine can be asked into it, else the node, in the code folder.
-    UsageError where the run has no such node, BackendError where it can't be entered, StoreError for another's run.
+    That is the ranks' container while the run is live, if its engine supports it, otherwise the node, in the code
+    folder. Raises UsageError if the run has no such node, BackendError if it can't be entered, and StoreError for
+    another user's run.
     """
     check_own(run.path.parent.parent, run)
     state = state_of(run)
     if len(command) == 1 and _OF_SHELL.search(command[0]):
-        command = ("sh", "-c", command[0])  # ssh passes 'pwd; ls' to a shell too
+        command = ("sh", "-c", command[0])  # because ssh also passes 'pwd; ls' to a shell
     where = f"node {node} of {run.run_id} ({host_of(run, node)})"
-    # From the home folder, in which every way to a node begins.
+    # relative to the home folder, in which a connection to a node starts
     code = run.plan().first.code_dir or "."
     argv = ["sh", "-c", _SCRIPT, "sh", code.removeprefix("~/"), *command]
     if folder := environment_of(run, node):
         argv = ["sh", "-c", _WITHIN + _SCRIPT, "sh", folder, *argv[4:]]
     if not state.is_final and (box := _container(run, node)) is not None:
         where += f", in its container {box['name']}"
-        # Without the run's mark: what carries it is ended with an attempt.
+        # Without the run's mark, because marked processes are ended with an attempt.
         words = [box["runtime"], "exec", "--interactive", *(["--tty"] if terminal else []), "--env", f"{MARK}="]
         argv = [*words, box["id"], "sh", "-c", _SCRIPT, "sh", ".", *command]
     way = backend(run.record().kind).reach(run, node, argv, terminal=terminal)
@@ -60,7 +61,7 @@ def shell(run: RunDir, node: int, command: Sequence[str], *, terminal: bool) -> 
 
 
 def _what_is_gone(run: RunDir, state: RunState, node: int) -> str:
-    """Say that an ended run's folder was removed from its node, and where its record is; empty where it is there."""
+    """Say that an ended run's folder was removed from its node, and where its record is; empty if it still exists."""
     if not state.is_final or not run.record().is_elsewhere or any(each.node == node for each in state.left):
         return ""
     return (
@@ -70,19 +71,19 @@ def _what_is_gone(run: RunDir, state: RunState, node: int) -> str:
 
 
 def _container(run: RunDir, node: int) -> Mapping[str, Any] | None:
-    """The container in which the node's launcher was started last; None where there is none to be entered."""
+    """Return the container in which the node's launcher last started, or None if there is none to enter."""
     found = [event for event in run.events() if event["kind"] == EventKind.CONTAINER and event.get("node") == node]
     return found[-1] if found and found[-1].get("runtime") in ENGINES and found[-1].get("id") else None
 
 
 def environment_of(run: RunDir, node: int) -> str:
-    """Return the folder of the environment that the node's ranks were started in last; empty where they had none."""
+    """Return the folder of the Python environment in which the node's ranks last started; empty if they had none."""
     found = {each.get("of"): each for each in run.events() if each["kind"] == EventKind.ENVIRONMENT}
     return str(found.get(node, found.get(0, {})).get("folder", ""))
 
 
 def host_of(run: RunDir, node: int) -> str:
-    """What the node's machine is called; UsageError where the run has no such node."""
+    """Return the name of the node's machine. Raises UsageError if the run has no such node."""
     nodes = state_of(run).nodes
     if not 0 <= node < len(nodes):
         raise UsageError(f"run {run.run_id} has no node {node}", f"its nodes are 0 to {len(nodes) - 1}: --node N")

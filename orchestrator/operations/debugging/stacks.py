@@ -1,4 +1,4 @@
-"""Where every rank of a run stands now, asked of all its nodes at once."""
+"""Collects the stacks of all ranks of a run, from all its nodes at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ANSWER_SECONDS: Final = 90.0
 
 @dataclass(frozen=True)
 class RankStacks:
-    """Where a rank stands: its threads, or why they are not known."""
+    """The stacks of a rank, or why they are not known."""
 
     rank: int
     node: int
@@ -38,18 +38,18 @@ class RankStacks:
 
 @dataclass(frozen=True)
 class Look:
-    """What was found: the ranks in order, and what is in the way of whole nodes, in words."""
+    """The result: the ranks in order, and messages about nodes without an answer."""
 
     ranks: tuple[RankStacks, ...]
     problems: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON types."""
+        """Return the result as JSON types."""
         return {"ranks": [each.to_json() for each in self.ranks], "problems": list(self.problems)}
 
 
 def look(run: RunDir) -> Look:
-    """Return where all ranks stand; UsageError where the run has ended or has started none."""
+    """Return the stacks of all ranks. Raises UsageError if the run has ended or has started no ranks."""
     check_going_on(run)
     hosts = [node.host for node in state_of(run).nodes]
     ranks: list[RankStacks] = []

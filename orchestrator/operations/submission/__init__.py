@@ -1,1 +1,1 @@
-"""From what is typed to a run that is on its way: submits, sweeps, launch lines, functions, hand-overs."""
+"""From the user's input to a started run: submits, sweeps, launch lines, functions, hand-overs."""

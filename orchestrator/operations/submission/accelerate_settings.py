@@ -1,6 +1,6 @@
-"""Takes over the settings of `accelerate launch`: the options of its line, and the keys of its config file. Pure.
+"""Converts the settings of `accelerate launch`: options of its command line, and keys of its config file. Pure.
 
-accelerate passes its settings to the script as variables, so a job's `env` can carry most of them.
+accelerate passes its settings to the script as variables, so a job's `env` can hold most of them.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _KINDS: Final = {
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings that a job and its profile take over from accelerate. `nproc` is per node; None if unknown."""
+    """The settings that a job and its profile take from accelerate. `nproc` is per node, or None if unknown."""
 
     nodes: int | None
     nproc: int | None
@@ -101,7 +101,7 @@ def settings_of(options: Mapping[str, str], config: Mapping[str, Any], place: st
 
 
 def _flat(config: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """Return the keys of a config file as names of options."""
+    """Return the keys of a config file under the names of options."""
     if config.get("compute_environment", "LOCAL_MACHINE") != "LOCAL_MACHINE":
         hint = "orch starts machines that it reaches over SSH or through Slurm"
         raise UsageError(f"{place}: compute_environment {config['compute_environment']} is not LOCAL_MACHINE", hint)
@@ -118,14 +118,15 @@ def _flat(config: Mapping[str, Any], place: str) -> dict[str, Any]:
 
 
 def _kind(found: Mapping[str, Any], options: Mapping[str, str]) -> str:
-    """Return how accelerate would start the script. The line's flags override the file's distributed_type."""
+    """Return how accelerate would start the script. Flags override the file's distributed_type."""
     return next((kind for flag, kind in _KINDS.items() if flag in options), str(found.get("distributed_type") or ""))
 
 
 def _is_single(found: Mapping[str, Any], kind: str, config: Mapping[str, Any]) -> bool:
-    """Tell whether accelerate would start the script once, whatever the number of processes is.
+    """Tell whether accelerate would start the script only once, for any number of processes.
 
-    `--cpu` outranks each launcher except mpirun. The type MULTI_CPU counts the processes that mpirun starts.
+    `--cpu` takes precedence over each launcher except mpirun. The type MULTI_CPU counts the processes that mpirun
+    starts.
     """
     by_mpirun = kind == "MULTI_CPU" or _is_set(found.get("mpirun_hostfile"))
     return (kind == "NO" and bool(config)) or (_is_set(found.get("cpu")) and not by_mpirun)
@@ -144,7 +145,7 @@ def _number(found: Mapping[str, Any], name: str, place: str) -> int | None:
 def _variables(
     found: Mapping[str, Any], kind: str, config: Mapping[str, Any], options: Mapping[str, str]
 ) -> tuple[dict[str, str], set[str]]:
-    """Return the variables that accelerate would set for the script, and the settings that they carry."""
+    """Return the variables that accelerate would set for the script, and the settings that they represent."""
     env: dict[str, str] = {}
     names = dict(_VARIABLES)
     if "mixed_precision" in found:

@@ -1,4 +1,4 @@
-"""Reads a batch or shell script: #SBATCH lines, commands that set up the environment, and one launch line. Pure."""
+"""Parses a batch or shell script: #SBATCH lines, commands that set up the environment, and one launch line. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orchestrator.specs.environment import set_by_orch
 from orchestrator.specs.wrappers import ASSIGNMENT, program_of
 
 SUFFIXES: Final = (".sh", ".sbatch", ".slurm", ".job")
-"""How the names of such scripts end."""
+"""The suffixes of batch scripts."""
 
 _PROGRAMS: Final = words("srun torchrun accelerate accelerate-launch deepspeed")
 _PYTHON: Final = re.compile(r"python(\d+(\.\d+)*)?")
@@ -27,7 +27,7 @@ _IGNORED: Final = words(
     "esac which }"
 )
 _KEYWORDS: Final = re.compile(r"^(?:(?:then|do|else|\{|!|if|while|until)(?:\s+|$)|\(\s*)+")
-# A quoted text is tried first and a single quote last, and no text can be read in two ways: a search ends soon.
+# Quoted text is matched first and a single quote last. No text matches in two ways, so the search ends soon.
 _PIECE: Final = r"""\"[^\"]*\"|'[^']*'|[^\s|;&<>"']|\"(?![^\"]*\")|'(?![^']*')"""
 _WORD: Final = rf"(?:{_PIECE})+"
 _REDIRECTIONS: Final = re.compile(rf"\s*(\|&?\s*tee\b[^|;]*|[12&]?>>?\s*&?{_WORD}|<\s*{_WORD}|[2&]>&1|&|;|\))\s*$")
@@ -49,7 +49,7 @@ class NoTrainingError(UsageError):
 
 @dataclass
 class _Script:
-    """The contents of a script, collected while its commands are read in order."""
+    """The parts of a script, collected while its commands are read in order."""
 
     folder: str  # the script's folder, as the user named it
     options: list[str] = field(default_factory=list)
@@ -61,7 +61,7 @@ class _Script:
 
 
 def read_script(text: str, name: str = "", files: LauncherFiles | None = None) -> Pasted:
-    """Parse the script `name`.
+    """Parse the script called `name`.
 
     Raises NoTrainingError if no line starts a training, and UsageError if a quote is not closed.
     """
@@ -119,7 +119,7 @@ def _split(command: Command, *, comments: bool = False) -> list[str]:
 
 
 def _assign(split: list[str], text: str, script: _Script) -> None:
-    """Note assignments. Exported variables are for the job, and assignments that need a shell become set-up lines."""
+    """Record assignments. Exported variables go to the job, and assignments that need a shell become set-up lines."""
     is_exported = split[:1] == ["export"] or "-x" in split[:2]
     for word in split:
         found = ASSIGNMENT.fullmatch(word)
@@ -135,7 +135,7 @@ def _assign(split: list[str], text: str, script: _Script) -> None:
 
 
 def _filled_in(text: str, variables: dict[str, str]) -> str:
-    """Return a text with the script's own variables, and with the defaults of `${NAME:-default}`, filled in."""
+    """Return a text with the script's own variables and the defaults of `${NAME:-default}` substituted."""
     text = _DEFAULT.sub(lambda found: found[1], text)
     return _VARIABLE.sub(lambda found: variables.get(found[1] or found[2], found[0]), text)
 
@@ -147,7 +147,7 @@ def _conda_hook(program: list[str], setup: list[str]) -> list[str]:
 
 
 def _launch_line(line: str, script: _Script) -> str:
-    """Return a launch line without redirections, and with the script's variables replaced by their values.
+    """Return a launch line without redirections, and with the script's variables substituted.
 
     Assignments in front of the program that need a shell become set-up lines.
     """
@@ -160,7 +160,7 @@ def _launch_line(line: str, script: _Script) -> str:
             break
         script.setup.append(f"export {found[1]}={value}")
         line = line[found.end() :]
-    # `srun bash -c "torchrun ..."`: the inner line is the launch line.
+    # In `srun bash -c "torchrun ..."` the inner line is the launch line.
     if inner := re.fullmatch(r"(srun .*?)\s*(?:bash|sh) -l?c (['\"])(.*)\2", line):
         script.notes.append("the shell between srun and the program was left out")
         line = f"{inner[1]} {inner[3]}"
@@ -168,7 +168,7 @@ def _launch_line(line: str, script: _Script) -> str:
 
 
 def _without_array(line: str, options: list[str], notes: list[str]) -> str:
-    """Return a launch line without the options whose value is the number of a job array's task."""
+    """Remove options with the value $SLURM_ARRAY_TASK_ID from a launch line, and add a note about each."""
     array = next(
         (
             re.fullmatch(r"(?:--array=|-a)?([0-9]+-[0-9]+|[0-9]+(?:,[0-9]+)*)(?:%\d+)?", word)
@@ -186,7 +186,7 @@ def _without_array(line: str, options: list[str], notes: list[str]) -> str:
 
 
 def _array_words(options: list[str]) -> list[str]:
-    """Return the word of the #SBATCH lines that holds the numbers of the array's tasks."""
+    """Return the word in the #SBATCH lines that has the numbers of the array's tasks."""
     return [
         following if word in ("--array", "-a") else word
         for word, following in pairwise([*options, ""])

@@ -1,4 +1,4 @@
-"""Reads the machines of a deepspeed line: its hostfile, --include and --exclude. Pure."""
+"""Parses the machines of a deepspeed command: its hostfile, --include and --exclude. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FILTER: Final = re.compile(r"([^\s:@]+)(?::(\d{1,4}(?:,\d{1,4})*))?")
 
 @dataclass(frozen=True)
 class Machines:
-    """The hosts of a deepspeed line with the indexes of their GPUs."""
+    """The hosts of a deepspeed command with the indices of their GPUs."""
 
     slots: dict[str, tuple[int, ...]]
     chosen: bool = False  # whether some GPUs of a host are left out
@@ -24,8 +24,8 @@ class Machines:
 def machines_of(options: Mapping[str, str], hostfile: str, place: str) -> Machines:
     """Return the machines that remain after the filters.
 
-    `hostfile` is the text of the file at `place`; empty if there is no such file. Raises UsageError with the line of
-    the file or the filter that can't be read.
+    `hostfile` is the text of the file at `place`, or empty if there is none. Raises UsageError, with the line or the
+    filter, if one can't be parsed.
     """
     slots = _hosts(hostfile, place)
     include = _first(options, "include", "i")
@@ -72,7 +72,7 @@ def _hosts(text: str, place: str) -> dict[str, tuple[int, ...]]:
 
 
 def _filter(text: str, option: str) -> dict[str, list[int]]:
-    """Return the hosts of a filter such as `worker-0@worker-1:0,2`; an empty list means all GPUs of the host."""
+    """Return the hosts of a filter such as `worker-0@worker-1:0,2`. An empty list means all GPUs of the host."""
     found: dict[str, list[int]] = {}
     for part in text.split("@") if text else []:
         match = _FILTER.fullmatch(part.strip())

@@ -1,6 +1,7 @@
-"""Runs that orch on another machine looks after: handed over to it, and asked about, through the system's ssh.
+"""Hands runs over to orch on another machine, and passes commands about them on, with the system's ssh.
 
-That machine reaches the nodes with its own keys, and must have orch; no key is copied there. What is here is a pointer.
+That machine reaches the nodes with its own keys, and must have orch; no key is copied there. This machine keeps a
+pointer.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ if TYPE_CHECKING:
     from orchestrator.prepare.prepare import Prepared
 
 FORMAT: Final = 1
-WITH_POINTS: Final = 2  # a sweep: an orch that knows none must not take it for one run
+WITH_POINTS: Final = 2  # the format with a sweep, which an orch without sweeps must not take for one run
 FOLDER: Final = "elsewhere"
 NO_PROGRAM: Final = (126, 127)
 
 
 @dataclass(frozen=True)
 class Pointer:
-    """A run or sweep of another machine's: its id, the machine, the orch there, and when it was handed over."""
+    """A run or sweep of another machine: its id, the machine, the path of orch there, and the time of the hand-over."""
 
     run_id: str
     host: str
@@ -44,7 +45,7 @@ class Pointer:
 
 
 def is_elsewhere(prepared: Prepared) -> bool:
-    """Is the run to be looked after by another machine?"""
+    """Tell whether another machine is to look after the run."""
     return getattr(prepared.profile, "supervisor", "here") != "here"
 
 
@@ -54,9 +55,9 @@ def hand_over(
     points: Mapping[str, Any] | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Pointer:
-    """Have the other machine submit the run, or a sweep's `points`. `tell` receives a line about code that is not sent.
+    """Let the other machine submit the run, or a sweep's `points`. `tell` receives a line about code that is not sent.
 
-    Raises BackendError with the other machine's message if it can't; nothing is started then.
+    Raises BackendError, with the other machine's message, if it refuses; nothing is started then.
     """
     import tempfile  # noqa: PLC0415 (a table of runs does without)
 
@@ -95,7 +96,7 @@ def hand_over(
 
 
 def _told(answer: bytes) -> object:
-    """Return the run id of the other machine's answer; None where it is no such answer."""
+    """Return the run id in the other machine's answer, or None if the answer is not valid."""
     try:
         told = parse_json(answer)
     except ValueError:
@@ -139,7 +140,10 @@ def _refusal(host: str, program: str, code: int, said: str) -> BackendError:
 
 
 def accept(root: Path, stream: IO[bytes]) -> str:
-    """Submit what another machine's `hand_over` sends, with the variables of its shell; the run's or sweep's id."""
+    """Submit what another machine's `hand_over` sends, with its shell's variables.
+
+    Return the id of the run or sweep.
+    """
     import tempfile  # noqa: PLC0415 (only a submit needs it)
 
     from orchestrator.operations.submission import submit  # noqa: PLC0415 (the controller's own commands load it)
@@ -164,13 +168,16 @@ def accept(root: Path, stream: IO[bytes]) -> str:
         )  # fmt: skip
         if head["format"] == FORMAT:
             return submit.submit(root, prepare.prepare(root, request)).run_id
-        from orchestrator.operations.submission import sweep  # noqa: PLC0415 (most runs are no points)
+        from orchestrator.operations.submission import sweep  # noqa: PLC0415 (most runs are not points of a sweep)
 
         return str(sweep_of(sweep.submit_sweep(root, sweep.prepare_asked(root, request, head["points"]))[0].run_id))
 
 
 def _unpack(stream: IO[bytes], folder: Path) -> None:
-    """Unpack the code that was sent; UsageError for what would be written elsewhere, also through a link in it."""
+    """Unpack the code that was sent.
+
+    Raises UsageError for a file that would be written elsewhere, also through a link.
+    """
     import tarfile  # noqa: PLC0415 (only a submit needs it)
 
     try:
@@ -187,7 +194,10 @@ def _unpack(stream: IO[bytes], folder: Path) -> None:
 
 
 def pointers(root: Path) -> list[Pointer]:
-    """All runs that were handed over, the newest last; none where others may write: a pointer names a program."""
+    """Return all handed-over runs, newest last.
+
+    Pointers name programs, so a folder that others can write is ignored.
+    """
     found: list[Pointer] = []
     try:
         check_own(root)
@@ -197,7 +207,7 @@ def pointers(root: Path) -> list[Pointer]:
         try:
             kept = RunDir(root / FOLDER).read(path.name)
             pointer = Pointer(**kept) if kept is not None else None
-        except (StoreError, TypeError):  # half written; the run itself is whole, where it is
+        except (StoreError, TypeError):  # it is incomplete; the run itself is not affected
             continue
         if pointer is not None and is_run_id(pointer.run_id):
             found.append(pointer)
@@ -205,9 +215,9 @@ def pointers(root: Path) -> list[Pointer]:
 
 
 def find_pointer(root: Path, reference: str) -> Pointer | None:
-    """The handed-over run that this id, unique prefix or `last` names; None where it names one of this machine's.
+    """Return the handed-over run with this id, unique prefix or `last`. None if it means a run of this machine.
 
-    A point's id names its sweep.
+    The id of a point means its sweep.
     """
     known = pointers(root)
     if reference == "last" and known:
@@ -221,7 +231,7 @@ def find_pointer(root: Path, reference: str) -> Pointer | None:
 
 
 def reach(pointer: Pointer, reference: str, words: list[str]) -> int:
-    """Run the same command on the machine that looks after the run; its exit code."""
+    """Run the same command on the machine that looks after the run, and return its exit code."""
     name = reference if sweep_of(reference) == pointer.run_id else pointer.run_id
     argv = [pointer.orch, *(name if word == reference else word for word in words)]
     code = subprocess.run(_argv(pointer.host, argv), stdin=subprocess.DEVNULL, check=False).returncode

@@ -1,4 +1,4 @@
-"""What `orch init` writes: first job and profile files, from a launch line, host names or sinfo's output."""
+"""The files that `orch init` writes: a first job and profile, from a launch line, host names or sinfo's output."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from orchestrator.specs.sbatch_options import FIELDS, OPTIONS, OURS
 from orchestrator.specs.units import seconds, size
 
 _SAFE = re.compile(r"-{0,2}[A-Za-z0-9_./][A-Za-z0-9_./+=@%^~-]*")
-# Without quotes these would be read as something other than text, here or by another YAML reader.
+# Without quotes, orch or another YAML reader would not read these as text.
 _NOT_TEXT = re.compile(
     r"(?i)null|true|false|yes|no|on|off|y|n|[-+]?[0-9][0-9_]*(\.[0-9_]*)?(e[-+]?[0-9]+)?|[-+]?\.[0-9_]+(e[-+]?[0-9]+)?"
     r"|0[xo][0-9a-f_]+|[-+]?\.(inf|nan)|[0-9]{4}-[0-9-]+.*|-+|\.+|0b[01_]+"
@@ -35,12 +35,12 @@ _GPUS = re.compile(r"gpu(?::[^:,()]+)?:(\d{1,5})(?:\([^)]*\))?")
 
 
 MOST_BYTES: Final = MOST_CHARACTERS
-"""The size up to which a script is read."""
+"""The size in bytes up to which a script is read."""
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A job file, the profile that its launch line implies (if any), and what could not be carried over."""
+    """A job file, the profile that its launch line implies (if any), and notes on what could not be converted."""
 
     job: str
     profile: str | None
@@ -49,7 +49,7 @@ class Draft:
 
 
 def text_value(text: str, *, number_is_text: bool = False) -> str:
-    """Return a text as a YAML scalar for any place; number_is_text where a bare number is read as text anyway."""
+    """Return a text as a YAML scalar for any place. `number_is_text`: a bare number is read as text there."""
     is_number = number_is_text and re.fullmatch(r"[0-9]{1,15}|[0-9]{1,15}\.[0-9]{1,15}|[0-9]{1,5}e-?[0-9]{1,3}", text)
     if is_number or (_SAFE.fullmatch(text) and not _NOT_TEXT.fullmatch(text)):
         return text
@@ -70,7 +70,7 @@ def _escaped(char: str) -> str:
 
 
 def profile_from_hosts(hosts: Sequence[str], *, nproc_per_node: int | str = "auto") -> str:
-    """Return an ssh profile for `n[1-3]` or `user@n1:2222`; UsageError where a host can't be read."""
+    """Return an ssh profile for hosts such as `n[1-3]` or `user@n1:2222`. Raises UsageError for an invalid host."""
     try:
         profile = SshProfile(kind="ssh", name="ssh", hosts=tuple(hosts))  # type: ignore[arg-type]
     except ValidationError as error:
@@ -87,7 +87,7 @@ def profile_from_hosts(hosts: Sequence[str], *, nproc_per_node: int | str = "aut
 
 
 def profile_from_sinfo(text: str) -> str:
-    """Return a slurm profile from `sinfo -h -o '%P|%D|%c|%m|%G|%l'`; UsageError where it has no partition."""
+    """Return a slurm profile from `sinfo -h -o '%P|%D|%c|%m|%G|%l'`. Raises UsageError if it lists no partition."""
     rows = [parts for line in text.splitlines() if len(parts := [p.strip() for p in line.split("|")]) == 6]
     rows = [row for row in rows if re.fullmatch(r"[A-Za-z0-9_.+-]+\*?", row[0]) and row[1].isdecimal()]
     if not rows:
@@ -117,13 +117,13 @@ def _leading_number(text: str) -> int:
 
 
 def _first_time(limit: str) -> str:
-    """Return an hour, or the partition's limit where that is less."""
+    """Return one hour, or the partition's limit if that is less."""
     most = slurm_seconds(limit)
     return "1h" if most is None or most >= 3600 else f"{max(1, most)}s"
 
 
 def slurm_seconds(text: str) -> int | None:
-    """Return the seconds of a time as Slurm reads it (`30` is minutes, `10:00` minutes:seconds), None if it is none."""
+    """Return the seconds of a time in Slurm's form (`30` is minutes, `10:00` is minutes:seconds), or None."""
     if re.fullmatch(r"[0-9]{1,9}", text):
         return int(text) * 60
     if short := re.fullmatch(r"([0-9]{1,9}):([0-9]{2})", text):
@@ -135,9 +135,9 @@ def slurm_seconds(text: str) -> int | None:
 
 
 def job_from_command(command: str, name: str | None = None, folder: Path | None = None) -> Draft:
-    """Return a job file, called `name` or after its program, for a launch line, with the profile that it implies.
+    """Return a job file, named `name` or after its program, for a launch line, with the profile that it implies.
 
-    UsageError where the line can't be read, or starts a script of this folder that starts a launcher itself.
+    Raises UsageError if the line can't be parsed, or if it starts a script of this folder that starts a launcher.
     """
     pasted = read_command(command, LauncherFiles(folder or Path.cwd(), os.environ))
     if pasted.kind == "command" and (inside := launcher_in([pasted.target, *pasted.args], folder or Path.cwd())):
@@ -157,7 +157,7 @@ def job_from_script(text: str, name: str | None = None, script: str = "") -> Dra
 
 
 def script_in(command: Sequence[str]) -> str | None:
-    """Return the file that `job.sbatch`, `sbatch job.sbatch` or `bash run.sh` names; None for any other command."""
+    """Return the file in `job.sbatch`, `sbatch job.sbatch` or `bash run.sh`, or None for any other command."""
     words = list(command[1:] if len(command) > 1 and command[0] in ("sbatch", "bash", "sh") else command)
     if len(words) == 1 and (words[0].endswith(SUFFIXES) or command[0] == "sbatch"):
         return words[0]
@@ -175,7 +175,7 @@ def _draft(pasted: Pasted, name: str | None) -> Draft:
 
 
 def _activated(pasted: Pasted) -> Pasted:
-    """Return the line with the set-up and the interpreter of the environment that it, or its script, activates."""
+    """Return the line with the set-up and the interpreter of the environment that it or its script activates."""
     if pasted.conda:
         hook = {"conda": "conda shell.bash hook", "micromamba": "micromamba shell hook --shell bash"}[pasted.conda_by]
         lines = [f'eval "$({hook})"', f"{pasted.conda_by} activate {shlex.quote(pasted.conda)}"]
@@ -203,7 +203,7 @@ def _entry(key: str, value: Any, *, number_is_text: bool) -> list[str]:
 
 
 _SLURM_TEXT: Final = ("partition", "account", "qos", "gres", "constraint", "exclude")
-# What orch or its job file says itself, and options of srun that sbatch has not.
+# Options that orch or its job file sets, and options of srun that sbatch does not have.
 _SLURM_OWN: Final = words(
     "nodes ntasks ntasks_per_node gpus_per_node cpus_per_task mem time job_name nodelist export mpi output error input "
     "chdir label unbuffered kill_on_bad_exit wait pty overlap quiet verbose cpu_bind exact no_kill container_image "
@@ -259,7 +259,7 @@ def _slurm_values(options: Mapping[str, str], notes: list[str]) -> dict[str, Any
 
 
 def _memory(text: str, notes: list[str]) -> dict[str, Any]:
-    """Return memory as Slurm means it: a bare number is megabytes; 0 (all of it) only sbatch understands."""
+    """Return memory in Slurm's meaning: a bare number is megabytes. Only sbatch understands 0, which means all."""
     try:
         return {"mem": f"{text}M" if text.isdecimal() else text} if size(text) else {"sbatch": {"mem": "0"}}
     except ValueError:
@@ -276,7 +276,7 @@ def _value(value: Any) -> str:
 
 
 def _flow(items: Iterable[str]) -> str:
-    """Return a YAML list, in one line where it fits."""
+    """Return a YAML list, on one line if it fits."""
     shown = [text_value(item, number_is_text=True) for item in items]
     line = f"[{', '.join(shown)}]"
     return line if len(line) <= 90 else "\n" + "\n".join(f"  - {item}" for item in shown)

@@ -1,4 +1,4 @@
-"""orch.launch: a function of this process becomes a job, and what its ranks returned is read when the run has ended."""
+"""orch.launch: turns a function of this process into a job, and reads the ranks' results after the run."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from orchestrator.training.call import python_version, read_result
 from orchestrator.transport.node_archive import cloudpickle_archive
 
 PICKLE: Final = "function.pkl"
-NO_FILE: Final = "<dynamic-code>"  # what cloudpickle 3.1.3 has in place of the name of a function's file
-LIBRARY: Final = "cloudpickle.zip"  # nodes have none, and what it pickled needs it
+NO_FILE: Final = "<dynamic-code>"  # cloudpickle 3.1.3 uses this instead of the name of a function's file
+LIBRARY: Final = "cloudpickle.zip"  # nodes don't have cloudpickle, but need it to load the pickle
 
 
 def write_job(folder: Path, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Path:
-    """Write a job whose ranks call the function into an empty folder, with all that it takes along; the job's file.
+    """Write a job whose ranks call the function into an empty folder, with everything that it needs. Return its file.
 
-    UsageError where the function or an argument can't be pickled.
+    Raises UsageError if the function or an argument can't be pickled.
     """
     name, code = _name_of(function), folder / "code"
     code.mkdir(mode=0o700)
@@ -50,7 +50,7 @@ def write_job(folder: Path, function: Callable[..., Any], arguments: tuple[Any, 
 
 
 def results(run: RunDir, state: RunState) -> list[Any]:
-    """What the ranks of a run that has succeeded returned, by rank; OrchError where one's result did not come home."""
+    """Return the ranks' results in order, after a successful run. Raises OrchError if a result was not copied here."""
     assert state.verdict is not None
     found: dict[int, Any] = {}
     for node in state.nodes:
@@ -77,7 +77,7 @@ def _result(folder: Path, rank: int, node: NodeState) -> Any:
         raise OrchError(f"the result of rank {rank} in {folder} can't be read: {error}") from error
 
 
-# -- what travels
+# -- pickling
 
 
 def _name_of(function: Callable[..., Any]) -> str:
@@ -90,7 +90,7 @@ def _pickled(name: str, function: Callable[..., Any], arguments: tuple[Any, ...]
     import cloudpickle  # noqa: PLC0415 (20 ms that only a launch needs)
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-        """Keeps the files of functions, which later versions of cloudpickle leave out: a traceback is to name lines."""
+        """Keeps the names of functions' files, which later cloudpickles drop, so that tracebacks show lines."""
 
         dispatch_table: ClassVar[Any] = ChainMap(
             {CodeType: _with_file(cloudpickle.Pickler)}, cloudpickle.Pickler.dispatch_table
@@ -108,7 +108,7 @@ def _pickled(name: str, function: Callable[..., Any], arguments: tuple[Any, ...]
 
 
 def _with_file(pickler: Any) -> Callable[[CodeType], tuple[Any, ...]]:
-    """Return cloudpickle's own reduction of code, with the name of its file."""
+    """Return cloudpickle's own reduction of code objects, with the name of the file added."""
     reduce = pickler.dispatch_table[CodeType]
 
     def reduced(code: CodeType) -> tuple[Any, ...]:
@@ -120,7 +120,7 @@ def _with_file(pickler: Any) -> Callable[[CodeType], tuple[Any, ...]]:
 
 @contextlib.contextmanager
 def _by_value(cloudpickle: Any) -> Iterator[None]:
-    """While it lasts, functions and classes of the user's own modules are pickled whole: nodes lack those files."""
+    """Within the block, pickle functions and classes of the user's own modules by value. Nodes lack these files."""
     kept = cloudpickle.list_registry_pickle_by_value()
     own = [module for module in _own_modules() if module.__name__ not in kept]
     for module in own:
@@ -133,7 +133,7 @@ def _by_value(cloudpickle: Any) -> Iterator[None]:
 
 
 def _own_modules() -> list[ModuleType]:
-    """The modules that nobody installed: their files lie below the current folder or the running script's."""
+    """Return the modules that are not installed: their files are below the current folder or the running script's."""
     script = getattr(sys.modules["__main__"], "__file__", None)
     places = {os.getcwd(), *([os.path.dirname(os.path.abspath(script))] if script else [])}
     library = sysconfig.get_paths()["stdlib"]

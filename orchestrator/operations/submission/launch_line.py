@@ -1,4 +1,4 @@
-"""A launch line as people paste it (torchrun, srun, accelerate, deepspeed, python), taken apart."""
+"""Parses a launch line that a user pastes (torchrun, srun, accelerate, deepspeed, python)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# Options that take no value; every other one does.
+# Options without a value; all other options take one.
 _TORCHRUN_FLAGS: Final = words("standalone m module no_python run_path use_env use_agent_store virtual_local_rank")
 _ACCELERATE_FLAGS: Final = words(
     "multi_gpu cpu use_deepspeed use_fsdp use_megatron_lm tpu use_xpu quiet q m module no_python debug same_network "
@@ -53,14 +53,14 @@ _SRUN_SHORT: Final = {
     "W": "wait", "D": "chdir", "d": "dependency", "L": "licenses", "m": "distribution", "B": "extra_node_info",
 }  # fmt: skip
 
-# Launchers that tell each rank its local rank by an option of the program, unless the line has --use_env or
+# These launchers pass each rank its local rank by an option of the program, unless the line has --use_env or
 # --no_local_rank. torch before 2.0 wrote --local_rank; prepare() chooses the spelling that the program knows.
 _LOCAL_RANK: Final = {"torch.distributed.launch": "--local-rank", "deepspeed": "--local_rank"}
 
 
 @dataclass
 class Pasted:
-    """What a launch line says, gathered while it is read from left to right."""
+    """The contents of a launch line, collected from left to right."""
 
     env: dict[str, str] = field(default_factory=dict)
     kind: str = "command"
@@ -70,20 +70,20 @@ class Pasted:
     local_rank_option: str = ""  # the option by which the launcher passes the local rank
     nodes: int | None = None
     nproc: int | str | None = None
-    nproc_is_default: bool = False  # the launcher's own, which the line does not name
+    nproc_is_default: bool = False  # the launcher's default, which the line does not name
     python: str | None = None
     program: str = ""  # the launcher or interpreter as it was typed
     slurm: dict[str, str] | None = None
     setup: list[str] = field(default_factory=list)
     hosts: list[str] = field(default_factory=list)  # the hosts of a hostfile
-    files: LauncherFiles | None = None  # reads the files that a launcher would read; None reads no file
-    conda: str = ""  # the name or the folder of the environment of `conda run`
+    files: LauncherFiles | None = None  # reads files that the launcher would read; None: reads none
+    conda: str = ""  # name or folder of the environment of `conda run`
     conda_by: str = ""  # the program that activates it
     notes: list[str] = field(default_factory=list)
 
 
 def job_of(pasted: Pasted, name: str | None = None) -> dict[str, Any]:
-    """Return the job's fields for a launch line; it is called `name`, or after its program."""
+    """Return the job's fields for a launch line. The job is called `name`, or else after its program."""
     job: dict[str, Any] = {"name": name or _name_of(pasted)}
     if pasted.kind == "command":
         job["command"] = [pasted.target, *pasted.args]
@@ -110,7 +110,7 @@ def _name_of(pasted: Pasted) -> str:
 
 
 def read_command(text: str, files: LauncherFiles | None = None) -> Pasted:
-    """Take a launch line apart; UsageError where it is no single command that starts a program."""
+    """Parse a launch line. Raises UsageError if it is not a single command that starts a program."""
     line = re.sub(r"\\\r?\n", " ", text).strip().removeprefix("$ ")
     _refuse_shell_syntax(line)
     try:
@@ -121,7 +121,7 @@ def read_command(text: str, files: LauncherFiles | None = None) -> Pasted:
 
 
 def read_words(words: Sequence[str], files: LauncherFiles | None = None) -> Pasted:
-    """Take a launch line apart that a shell has split already; UsageError where it starts no program."""
+    """Parse a launch line that a shell has already split. Raises UsageError if it starts no program."""
     if any("\0" in word for word in words):
         raise UsageError("the command contains a NUL byte, which no program can be given")
     pasted = Pasted(files=files)
@@ -130,7 +130,7 @@ def read_words(words: Sequence[str], files: LauncherFiles | None = None) -> Past
 
 
 def _refuse_shell_syntax(line: str) -> None:
-    """Refuse what only a shell could run: pipes, redirections, several commands. Quoted, they are plain text."""
+    """Refuse unquoted syntax that only a shell can run, such as pipes, redirections and several commands."""
     quote = ""
     escaped = False
     for i, char in enumerate(line):
@@ -149,7 +149,7 @@ def _refuse_shell_syntax(line: str) -> None:
 
 
 def _program(words: list[str], pasted: Pasted) -> None:
-    """Peel off one layer (variables, srun, a launcher, python) and look at the rest again."""
+    """Remove one layer after the other (variables, srun, a launcher, python), until the program is found."""
     while words:
         head, rest = words[0], words[1:]
         name = PurePosixPath(head).name
@@ -212,13 +212,13 @@ def _assign(name: str, value: str, pasted: Pasted) -> None:
 def _options(
     words: list[str], flags: frozenset[str], launcher: str, short: dict[str, str] | None = None
 ) -> tuple[dict[str, str], list[str]]:
-    """Return the leading options of a launcher, names with underscores, and the words after them."""
+    """Return the leading options of a launcher, with underscores in their names, and the words after them."""
     short = short or {}
     found: dict[str, str] = {}
     while words and words[0].startswith("-") and words[0] not in ("-", "--"):
         word, words = words[0], words[1:]
         name, equals, value = word.lstrip("-").partition("=")
-        if not word.startswith("--") and short and name[:1] in short and name[1:]:  # -N4, -pgpu
+        if not word.startswith("--") and short and name[:1] in short and name[1:]:  # such as -N4, -pgpu
             name, equals, value = name[0], "=", word[2:].removeprefix("=")
         name = short.get(name, name).replace("-", "_")
         if equals:
@@ -233,7 +233,7 @@ def _options(
 
 
 def _entry(words: list[str], options: dict[str, str], launcher: str, pasted: Pasted) -> None:
-    """Read the program after a launcher's options."""
+    """Parse the program after a launcher's options."""
     if not words:
         raise UsageError(f"the command names no script after the options of {launcher}", "as in: torchrun train.py")
     pasted.launcher = launcher
@@ -247,7 +247,7 @@ def _entry(words: list[str], options: dict[str, str], launcher: str, pasted: Pas
 
 
 def _count(options: dict[str, str], name: str, pasted: Pasted) -> int | None:
-    """Return the number that an option gives, None where there is none or only a shell could tell it."""
+    """Return an option's number, or None if it is not given or only a shell can compute it."""
     text = options.get(name)
     if text is None:
         return None
@@ -260,7 +260,7 @@ def _count(options: dict[str, str], name: str, pasted: Pasted) -> int | None:
 
 
 def _highest(options: dict[str, str], name: str, separator: str, pasted: Pasted) -> int | None:
-    """Return the number of nodes, the upper end of a range."""
+    """Return the number of nodes; for a range, its upper end."""
     low, found, high = options.get(name, "").partition(separator)
     if not found:
         return _count(options, name, pasted)
@@ -322,7 +322,7 @@ def _deepspeed(words: list[str], pasted: Pasted) -> None:
 
 
 def _machines(options: dict[str, str], machines: Machines, pasted: Pasted) -> None:
-    """Take over the numbers of a deepspeed line's nodes and GPUs, and its hosts."""
+    """Take the numbers of nodes and GPUs, and the hosts, from a deepspeed line."""
     nodes, gpus = _count(options, "num_nodes", pasted), _count(options, "num_gpus", pasted)
     slots = dict(list(machines.slots.items())[:nodes])
     pasted.nodes = len(slots) or nodes or pasted.nodes
@@ -394,7 +394,7 @@ def _srun(words: list[str], pasted: Pasted) -> list[str]:
 
 
 def read_allocation(words: Sequence[str], pasted: Pasted) -> None:
-    """Add what #SBATCH lines ask for to a launch line that says less; its own words come first."""
+    """Add the requests of #SBATCH lines to a launch line, whose own words take precedence."""
     options, _ = _options(list(words), _SBATCH_FLAGS, "#SBATCH", {**_SRUN_SHORT, "a": "array", "b": "begin"})
     asked = Pasted()
     nodes, tasks = _highest(options, "nodes", "-", asked), _count(options, "ntasks_per_node", asked)
@@ -402,7 +402,8 @@ def read_allocation(words: Sequence[str], pasted: Pasted) -> None:
     starts_each_task = pasted.slurm is not None  # by srun; without it the batch script starts one process
     if pasted.nodes is None and (starts_each_task or pasted.launcher):
         pasted.nodes = nodes or (max(1, total // tasks) if total and tasks else None)
-        if pasted.launcher.startswith("accelerate") and isinstance(pasted.nproc, int):  # it counts those of all nodes
+        # accelerate counts the processes of all nodes
+        if pasted.launcher.startswith("accelerate") and isinstance(pasted.nproc, int):
             pasted.nproc = max(1, pasted.nproc // (pasted.nodes or 1))
     if tasks is None and total is not None:
         tasks = max(1, total // (pasted.nodes or 1))
@@ -420,7 +421,7 @@ def read_allocation(words: Sequence[str], pasted: Pasted) -> None:
 
 
 def _for_one_task(options: dict[str, str], tasks: int | None) -> dict[str, str]:
-    """Return the options with the cores of all tasks of a node as those of one: orch starts one agent per node."""
+    """Return the options with the cores of all tasks of a node, because orch starts one agent per node."""
     cores = options.get("cpus_per_task", "")
     return (
         {**options, "cpus_per_task": str(int(cores) * (tasks or 1))} if re.fullmatch(r"[0-9]{1,5}", cores) else options

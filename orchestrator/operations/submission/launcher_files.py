@@ -17,13 +17,13 @@ HOSTFILE: Final = "/job/hostfile"  # deepspeed's default
 
 @dataclass(frozen=True)
 class LauncherFiles:
-    """The files as a launcher would find them, started in `cwd` with these variables."""
+    """The files that a launcher would find if it were started in `cwd` with these variables."""
 
     cwd: Path
     environ: Mapping[str, str]
 
     def accelerate(self, named: str) -> tuple[str, dict[str, Any]] | None:
-        """Return the path and the content of the named config file, else those of accelerate's default file.
+        """Return (path, content) of the named config file, or of accelerate's default file.
 
         None if there is no such file. Raises SpecError if the content is not a mapping in YAML or JSON.
         """
@@ -43,7 +43,7 @@ class LauncherFiles:
         return old if old.is_file() and not new.is_file() else new
 
     def hostfile(self, named: str) -> tuple[str, str] | None:
-        """Return the path and the text of deepspeed's hostfile; None if there is no such file."""
+        """Return (path, text) of deepspeed's hostfile, or None if there is no such file."""
         path = self.cwd / os.path.expanduser(named or HOSTFILE)
         if not os.path.exists(path):
             return None

@@ -1,4 +1,4 @@
-"""orch run: a launch line becomes a job that stands in no file."""
+"""orch run: turns a launch line into a job without a file."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ CALLED: Final = "command line"
 
 @dataclass(frozen=True)
 class Typed:
-    """The job of a launch line, what the line says of the profile, and what was not taken over from it."""
+    """The job of a launch line, its settings for the profile, and notes on parts that were not converted."""
 
     job: Document
     nodes: int | None
     nproc_per_node: int | str | None
     python: str | None
     program: str  # the launcher or interpreter as it was typed; empty if there is none
-    names_launcher: bool  # torchrun, srun or another launcher starts the ranks
+    names_launcher: bool  # whether torchrun, srun or another launcher starts the ranks
     notes: tuple[str, ...]
 
 
 def read_line(words: Sequence[str], cwd: Path) -> Typed:
-    """Read the words of `orch run -- WORDS`; UsageError where they start no program.
+    """Parse the words of `orch run -- WORDS`. Raises UsageError if they start no program.
 
-    The code is this folder; that of a script which lies elsewhere is the script's own folder.
+    The code folder is the current folder or, for a script outside of it, the script's own folder.
     """
     pasted = read_words(words, LauncherFiles(cwd, os.environ))
     python = of_conda(pasted.conda, os.environ) if pasted.conda else ""
@@ -52,7 +52,7 @@ def _placed(fields: dict[str, Any], cwd: Path) -> tuple[Path, dict[str, Any]]:
     """Return the code folder, and the fields with the script relative to it."""
     script = fields.get("script")
     if script is None or not os.path.isfile(cwd / script):
-        return cwd, fields  # what is not here the job's own checks tell
+        return cwd, fields  # the job's own checks report a missing script
     path = Path(os.path.normpath(cwd / script))
     folder = cwd if path.is_relative_to(cwd) else path.parent
     return folder, {**fields, "script": str(path.relative_to(folder))}

@@ -1,4 +1,4 @@
-"""Splits a shell script into its commands, as far as that is possible without running it. Pure."""
+"""Splits a shell script into its commands, as far as possible without running it. Pure."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class _Reader:
         return end == "&" and self.at > 0 and self.text[self.at - 1] in "<>"
 
     def _skips(self) -> bool:
-        """Skip a line continuation or a comment at the present place. Return whether something was skipped."""
+        """Skip a line continuation or a comment at the present position. Return whether something was skipped."""
         if joined := re.compile(r"\\\r?\n").match(self.text, self.at):
             self.found.append(" ")
             self._move(joined.end())
@@ -80,7 +80,7 @@ class _Reader:
         return False
 
     def _take(self) -> None:
-        """Append one character (or an escaped pair), and note which quote or bracket it opens or closes."""
+        """Append one character or escaped pair, and track the quote or bracket that it opens or closes."""
         char = self.text[self.at]
         width = 2 if char == "\\" and self.quote != "'" else 1
         if width == 1:

@@ -1,4 +1,4 @@
-"""orch submit: start a run, or leave its start to the supervisor; and what to say of it."""
+"""orch submit: starts a run or queues it for the supervisor, and provides notes about it."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from orchestrator.runs.sweeps import runs_named
 from orchestrator.supervisor.start import is_attended, start_supervisor
 from orchestrator.transport.credentials import credentials_for, entrusted
 
-if TYPE_CHECKING:  # what only looks at runs must not wait for pydantic
+if TYPE_CHECKING:  # commands that only read runs must not load pydantic
     from orchestrator.specs.plan import LaunchPlan
     from orchestrator.supervisor.handover import Handover
 
 
 def submit(root: Path, prepared: Prepared, on_awaited: Callable[[list[str]], None] = lambda _: None) -> RunDir:
-    """Start a run and return when its agents are on their way; what follows needs neither this process nor a terminal.
+    """Start a run and return when its agents are being started. The run then needs neither this process nor a terminal.
 
-    The run is recorded before anything is started. One that is refused is none: it leaves no trace.
-    `on_awaited` is told each second which machines' first answer is awaited, where the supervisor starts the run.
+    The run is recorded before anything is started. A refused submit that left nothing behind is not recorded. If the
+    supervisor starts the run, `on_awaited` is called each second with the machines that have not answered yet.
     """
     machine = backend(kind_of(dict(prepared.profile)))
     with (
@@ -57,11 +57,11 @@ def _start(
     supervisor: Handover | None,
     on_awaited: Callable[[list[str]], None],
 ) -> None:
-    """Start a recorded run, or leave that to the supervisor; one that is refused is removed."""
+    """Start a recorded run, or queue it for the supervisor. A refused run is removed."""
     try:
         snapshot_code(prepared, run)
     except OrchError:
-        remove_run(root, run)  # nothing was started: it leaves no trace
+        remove_run(root, run)  # nothing was started, so no trace is left
         raise
     if queued is None:
         enqueue(root, run, prepared)
@@ -85,20 +85,20 @@ def _start(
 
 @contextmanager
 def ended_if_interrupted(root: Path, secrets: Iterable[str]) -> Iterator[list[RunDir]]:
-    """Have runs ended whose submit is interrupted before all agents were started: those put into the yielded list.
+    """End the runs in the yielded list if the submit is interrupted before all their agents were started.
 
-    In a notebook its process lives on, and would count as being at it.
+    This is needed in a notebook, whose process stays alive and would count as still submitting.
     """
     begun = list[RunDir]()
     try:
         yield begun
     except OrchError:
-        raise  # who raised it has seen to the runs
+        raise  # the code that raised the error has ended the runs
     except BaseException:
         from orchestrator.supervisor import queue  # noqa: PLC0415 (few submits are interrupted)
 
-        for run in reversed(begun):  # what waits is taken off the list before a start that is under way is waited for
-            # It is refused and removed at this moment, or there is no room to say so.
+        for run in reversed(begun):  # queued runs are dropped before waiting for a start in progress
+            # The run is being refused and removed at this moment, or the disk has no room for the event.
             with suppress(OrchError, FileNotFoundError):
                 if not queue.drop(run, "its submit was interrupted"):
                     run.append_event(EventKind.SUBMIT_INTERRUPTED)
@@ -110,11 +110,11 @@ def ended_if_interrupted(root: Path, secrets: Iterable[str]) -> Iterator[list[Ru
 def _supervisor_to_start_it(
     root: Path, machine: Backend, prepared: Prepared
 ) -> AbstractContextManager[Handover | None]:
-    """Start the supervisor now, where it is to start the run: none is at work, and it keeps the connections."""
+    """Start the supervisor now if it is to start the run. This is so if none runs and the run needs its connections."""
     if machine.pool is None or prepared.after is not None:
         return nullcontext()
     if prepared.loaded.job.environment is not None and prepared.environment.secrets:
-        return nullcontext()  # an index of packages may ask for one of them, and the supervisor is to have none
+        return nullcontext()  # a package index may need one of the secrets, which the supervisor must not have
     make_state_folder(root)
     if is_attended(root):
         return nullcontext()
@@ -124,8 +124,8 @@ def _supervisor_to_start_it(
 
 
 def withdraw(root: Path, run: RunDir, error: OrchError) -> None:
-    """End what was started of a run that was refused, and remove it; one of which something is left stays as failed."""
-    from orchestrator.operations.runs import have_it_told  # noqa: PLC0415 (what a submit that works does without)
+    """End what was started of a refused run, and remove the run. If something is left of it, it is kept as failed."""
+    from orchestrator.operations.runs import have_it_told  # noqa: PLC0415 (only a failed submit needs it)
     from orchestrator.supervisor.reconcile import reconcile  # noqa: PLC0415 (as above)
 
     run.append_event(EventKind.SUBMIT_FAILED, reason=error.message)
@@ -134,14 +134,14 @@ def withdraw(root: Path, run: RunDir, error: OrchError) -> None:
     if verdict is None or any(event.get("survivors") or event.get("away") for event in swept):
         have_it_told(root)
         return
-    forget(root, run)  # its submitter has been told
+    forget(root, run)  # the error was reported to the submitter
     remove_run(root, run)
 
 
 def enqueue(root: Path, run: RunDir, prepared: Prepared) -> None:
-    """Leave the start of a recorded run to the supervisor, until what it waits for has come.
+    """Queue a recorded run. The supervisor starts it when what it waits for has happened.
 
-    StoreError where that can't be written: then it is no run.
+    Raises StoreError if that can't be written; the run is removed then.
     """
     from orchestrator.supervisor import queue  # noqa: PLC0415 (few runs have to wait)
 
@@ -155,9 +155,9 @@ def enqueue(root: Path, run: RunDir, prepared: Prepared) -> None:
 
 
 def as_queued(root: Path, machine: Backend, launch: LaunchPlan, after: Dependency | None) -> LaunchPlan | None:
-    """The plan as it is handed over now, where it may be: its scheduler can wait itself for runs of its own.
+    """Return the plan to hand over now: there is nothing to wait for, or the scheduler itself can wait for its jobs.
 
-    None where orch has to wait.
+    None if orch has to wait.
     """
     if after is None:
         return launch
@@ -173,7 +173,7 @@ def as_queued(root: Path, machine: Backend, launch: LaunchPlan, after: Dependenc
 
 
 def _is_there(run: RunDir, profile: Mapping[str, Any]) -> bool:
-    """Has the run been handed to the same scheduler as this profile's runs?"""
+    """Tell whether the run was handed to the same scheduler as this profile's runs."""
     record = run.record()
     is_same = record.kind == kind_of(profile) and record.login == profile.get("login")
     return is_same and not dependencies.is_queued(run)
@@ -185,19 +185,19 @@ def job_of(run: RunDir) -> str | None:
 
 
 def wait_for_places(run: RunDir) -> str:
-    """What a run that has just been queued waits for, as far as that is places of shared hosts; else empty."""
+    """Return what a run that was just queued waits for, if it waits for places of shared hosts; else ""."""
     kept = dependencies.queue_place(run) if dependencies.is_queued(run) else None
     return str(kept["why"]) if kept is not None else ""
 
 
 def note_on_profile(run: RunDir) -> str:
-    """What the run's profile leaves open that it should say, in one line; empty where that is nothing."""
+    """Return a note on settings that the run's profile should have; empty if there are none."""
     said = backend(run.record().kind).unsaid(run)
     return f"note: {said}" if said else ""
 
 
 def note_on_queue(run: RunDir) -> str:
-    """What may keep a run in its queue for ever, in one line; empty where nothing is known to."""
+    """Return a note if the run may stay in the scheduler's queue forever; empty if nothing suggests it."""
     machine = backend(run.record().kind)
     if (status := machine.look(run).scheduler) is None or not status.is_stuck:
         return ""

@@ -1,6 +1,6 @@
 """orch submit --sweep and --search: a run for each point, recorded together, then queued or handed to a scheduler.
 
-A sweep is one array there; the trials of a search have their values when they are started, and are jobs of their own.
+On Slurm a sweep is one job array. Trials of a search get their values when they start, so each is a job of its own.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from orchestrator.supervisor import queue
 from orchestrator.supervisor.start import start_supervisor
 from orchestrator.transport.credentials import credentials_for, entrusted
 
-if TYPE_CHECKING:  # what only looks at runs must not wait for pydantic
+if TYPE_CHECKING:  # commands that only read runs must not load pydantic
     from concurrent.futures import ThreadPoolExecutor
 
     from orchestrator.specs.plan import LaunchPlan
@@ -49,18 +49,18 @@ AT_ONCE: Final = 16  # files are synced: several runs at a time share the disk's
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep that has been read and checked: nothing is written or started yet."""
+    """A sweep that has been read and checked. Nothing has been written or started yet."""
 
     axes: tuple[Axis, ...]
     points: tuple[Point, ...]
-    prepared: tuple[Prepared, ...]  # of each point
+    prepared: tuple[Prepared, ...]  # one for each point
     parallel: int | None
     plain: Prepared  # without any point's values
     options: tuple[str, ...] | SearchOptions
-    search: Search | None = None  # which gives the points their values
+    search: Search | None = None  # gives the points their values
 
     def to_json(self) -> dict[str, Any]:
-        """Return what another machine has to be asked for the same points."""
+        """Return the request that makes another machine build the same points."""
         if isinstance(self.options, SearchOptions):
             return {"search": asdict(self.options), "parallel": self.parallel}
         return {"sweep": self.options, "parallel": self.parallel}
@@ -68,7 +68,7 @@ class Sweep:
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """What a command line says of a search."""
+    """The options of a search on the command line."""
 
     sampler: Sampler
     trials: int
@@ -76,7 +76,7 @@ class SearchOptions:
 
 
 def prepare_asked(root: Path, request: Request, asked: Mapping[str, Any]) -> Sweep:
-    """Read and check what another machine's `Sweep.to_json` asks for."""
+    """Read and check the request in another machine's `Sweep.to_json`."""
     if "sweep" in asked:
         return prepare_sweep(root, request, asked["sweep"], asked["parallel"])
     search = asked["search"]
@@ -86,7 +86,7 @@ def prepare_asked(root: Path, request: Request, asked: Mapping[str, Any]) -> Swe
 
 
 def prepare_sweep(root: Path, request: Request, options: Sequence[str], parallel: int | None) -> Sweep:
-    """Read and check every point before anything is written; UsageError names the point that can't be run."""
+    """Read and check every point before anything is written. Raises UsageError for a point that can't be run."""
     from orchestrator.specs.job import Training  # noqa: PLC0415 (loads pydantic)
     from orchestrator.specs.sweeps.sweep import points_of, read_axes  # noqa: PLC0415 (beside its only use)
 
@@ -100,7 +100,7 @@ def prepare_sweep(root: Path, request: Request, options: Sequence[str], parallel
 
 
 def prepare_search(root: Path, request: Request, options: SearchOptions, parallel: int | None) -> Sweep:
-    """Read and check a search, at the ends of its ranges and at each choice; UsageError where one can't be run."""
+    """Read and check a search at the ends of its ranges and at each choice. Raises UsageError if one can't be run."""
     from orchestrator.specs.job import Training  # noqa: PLC0415 (loads pydantic)
     from orchestrator.specs.sweeps.search import axes_of, extremes, search_of  # noqa: PLC0415 (as above)
 
@@ -126,7 +126,7 @@ def _prepare_at(root: Path, request: Request, point: Point, where: str) -> Prepa
 
 
 def _check_checkpoints(prepared: Sequence[Prepared], where: str) -> None:
-    """Raise UsageError where several points would write into one folder."""
+    """Raise UsageError if several points would write into one folder."""
     folders = Counter(each.loaded.job.checkpoint.dir for each in prepared)
     if shared := next((name for name, points in folders.items() if name and points > 1), None):
         raise UsageError(
@@ -136,14 +136,14 @@ def _check_checkpoints(prepared: Sequence[Prepared], where: str) -> None:
 
 
 def _at(request: Request, point: Point) -> Request:
-    """Return what is asked for at one point of the sweep."""
+    """Return the request for one point of the sweep."""
     return replace(request, sets=(*request.sets, *point.sets), args=(*request.args, *point.args))
 
 
 def submit_sweep(root: Path, asked: Sweep) -> list[RunDir]:
-    """Record every point, then start them: as one array where the backend has such, else by the supervisor.
+    """Record every point, then start them: as one array if the backend supports arrays, else through the supervisor.
 
-    What can't be recorded leaves no trace; a sweep that is refused is none.
+    A sweep that can't be recorded, or is refused, leaves no trace.
     """
     if asked.search is not None:
         from orchestrator.supervisor.study import check_installed  # noqa: PLC0415 (beside its only use)
@@ -173,7 +173,7 @@ def submit_sweep(root: Path, asked: Sweep) -> list[RunDir]:
 
 
 def _completed(machine: Backend, launches: list[LaunchPlan]) -> list[LaunchPlan]:
-    """Return the plans with what the scheduler knows of their machines; asked once for all that ask for the same."""
+    """Return the plans with the scheduler's data about their machines. Equal plans share one query."""
     first = machine.completed(launches[0])
     same = (launches[0].profile, launches[0].job.get("resources"))
     return [
@@ -187,7 +187,7 @@ def _completed(machine: Backend, launches: list[LaunchPlan]) -> list[LaunchPlan]
 def _record(
     root: Path, sweep: str, asked: Sweep, launches: list[LaunchPlan], parallel: int | None
 ) -> tuple[Path, list[RunDir]]:
-    """Make the sweep's folder, with the one copy of the code, and all runs; the real folder, and the runs."""
+    """Create the sweep's folder with the one copy of the code, and all runs. Return the real folder and the runs."""
     first = asked.prepared[0]
     is_remote = backend(kind_of(launches[0].profile)).is_remote
     place = None if is_remote else str(Path(launches[0].tasks[0].run_dir).parent.parent / "sweeps" / sweep)
@@ -216,7 +216,7 @@ def _record(
         with _threads() as pool:
             runs = list(pool.map(one, asked.points, asked.prepared, launches))
         append_lines(root / "index", [run.run_id for run in runs])
-    except BaseException:  # an interrupt too: nothing was started, and it leaves no trace
+    except BaseException:  # also for an interrupt, because nothing was started and no trace may be left
         for run in runs:
             remove_run(root, run)
         remove_sweep(root, sweep)
@@ -231,9 +231,9 @@ def _threads() -> ThreadPoolExecutor:
 
 
 def _enqueue(root: Path, folder: Path, runs: Sequence[RunDir], secrets: dict[str, str]) -> None:
-    """Leave all starts to the supervisor; what these need of this shell is one file with a name in each run.
+    """Queue all runs for the supervisor. The shell's values for them are one file, linked into each run.
 
-    StoreError where that can't be written: then those that nobody has begun to start are no runs.
+    Raises StoreError if that can't be written; runs that nobody has begun to start are then removed.
     """
     try:
         for run in runs:

@@ -1,1 +1,1 @@
-"""Checkpoints as they lie in folders: orch's own, other frameworks' formats, and which are a run's. Python 3.9."""
+"""Checkpoint folders: orch's own format, other frameworks' formats, and which belong to a run. Python 3.9."""

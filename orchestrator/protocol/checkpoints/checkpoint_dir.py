@@ -1,12 +1,12 @@
-"""A folder of checkpoints as everybody reads it: rank 0, the agents, the controlling side. Python 3.9, no torch.
+"""Reads a folder of checkpoints, for rank 0, the agents and the submitting machine. Python 3.9, no torch.
 
-FOLDER/step_00000123/state.pt        what torch saved
-                     manifest.json   Manifest: the step, and of each file the checksum and the size
-                     COMMIT          the manifest's sha256, written last
-                     __R_0.distcp, .metadata   where the ranks wrote the weights in parts
-FOLDER/.tmp-step_..., .old-, .gone-  a writer's own: being written, being replaced, being deleted
+    FOLDER/step_00000123/state.pt        what torch saved
+                         manifest.json   Manifest: the step, and the checksum and size of each file
+                         COMMIT          the manifest's sha256, written last
+                         __R_0.distcp, .metadata   weights that the ranks wrote in parts
+    FOLDER/.tmp-step_..., .old-, .gone-  a writer's temporary folders: being written, replaced, deleted
 
-Most readers ask only what is committed; `check` looks into a checkpoint, and hashes it where it is told to.
+Most readers only check whether a checkpoint is committed. `check` looks into it, and hashes it on request.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from orchestrator.protocol.reading import MOST_RECORD, MOST_WORD, read_regular
 from orchestrator.protocol.str_enum import StrEnum
 
 FORMAT, FORMAT_OF_CHECKSUMS = 1, 2
-"""What a manifest says that it is: of sha256 alone, which every version reads, or of any checksum."""
+"""Formats of a manifest: with sha256 only, which every version reads, or with any checksum."""
 STATE, MANIFEST, COMMIT = "state.pt", "manifest.json", "COMMIT"
 _STEP_NAME = re.compile(r"step_(\d{8,})")
 _TEMPORARY_NAME = re.compile(r"\.(tmp|old|gone)-(step_\d{8,})-(\d+)-[0-9a-f]+@(.+)")
@@ -43,7 +43,7 @@ _PLAIN: dict[str, tuple[type, ...]] = {
 }
 
 
-# -- what is there, by names alone
+# -- by names only
 
 
 def name_of(step: int) -> str:
@@ -52,13 +52,13 @@ def name_of(step: int) -> str:
 
 
 def step_of(name: str) -> int | None:
-    """Return the step that a folder's name speaks of; None where it is no checkpoint's name."""
+    """Return the step in a folder's name, or None if it is not a checkpoint's name."""
     match = _STEP_NAME.fullmatch(name)
     return int(match[1]) if match else None
 
 
 def step_folders(folder: str | Path) -> list[str]:
-    """Return the names of all checkpoints of a folder, whole or not, by step; none where it can't be read."""
+    """Return the names of all checkpoints in a folder, complete or not, by step; empty if the folder can't be read."""
     try:
         with os.scandir(folder) as entries:
             found = {entry.name: step_of(entry.name) for entry in entries if entry.is_dir()}
@@ -69,35 +69,35 @@ def step_folders(folder: str | Path) -> list[str]:
 
 
 def is_committed(path: str | Path) -> bool:
-    """Return whether one checkpoint's folder has its last file; what is in it may still be damaged."""
+    """Return whether a checkpoint's folder has its last file. Its content may still be damaged."""
     return os.path.exists(os.path.join(path, COMMIT))
 
 
 def committed(folder: str | Path) -> list[str]:
-    """Return the names of the committed checkpoints of a folder, by step."""
+    """Return the names of a folder's committed checkpoints, by step."""
     return [name for name in step_folders(folder) if is_committed(os.path.join(folder, name))]
 
 
 def newest(folder: str | Path) -> str | None:
-    """Return the name of the newest committed checkpoint; None where there is none."""
+    """Return the name of the newest committed checkpoint, or None."""
     return next(reversed(committed(folder)), None)
 
 
 def newest_step(folder: str | Path) -> int | None:
-    """Return the step of the newest committed checkpoint; None where there is none."""
+    """Return the step of the newest committed checkpoint, or None."""
     name = newest(folder)
     return None if name is None else step_of(name)
 
 
 def surplus(names: Sequence[str], keep: int, best: Collection[str] = ()) -> Sequence[str]:
-    """Return which of these checkpoints, oldest first, are to be deleted: not the newest `keep`, nor the best."""
+    """Return which of these checkpoints (oldest first) to delete: all except the newest `keep` and the best."""
     return [name for name in names[: -max(1, keep)] if name not in best]
 
 
 def best_of(folder: str | Path, names: Sequence[str], by: JobMetric | None) -> frozenset[str]:
-    """Return the best of these checkpoints, oldest first, by a metric: of all, and of the newest's run.
+    """Return the best checkpoint by a metric, and the best of the newest checkpoint's run. `names` are oldest first.
 
-    What has no such metric, and what can't be read, is none; of equals the newest is taken.
+    Checkpoints without the metric and unreadable ones are ignored. Of equal values the newest counts.
     """
     if by is None:
         return frozenset()
@@ -105,7 +105,7 @@ def best_of(folder: str | Path, names: Sequence[str], by: JobMetric | None) -> f
     for name in names:
         with contextlib.suppress(BadCheckpointError):
             manifest, _ = read_manifest(Path(folder, name))
-            if (value := manifest.metric.get(by.name)) is not None and value == value:  # noqa: PLR0124 (not NaN)
+            if (value := manifest.metric.get(by.name)) is not None and value == value:  # noqa: PLR0124 (False for NaN)
                 found[name] = (value if better_of(by.name, by) is Better.HIGHER else -value), manifest.run
     if not found:
         return frozenset()
@@ -115,7 +115,7 @@ def best_of(folder: str | Path, names: Sequence[str], by: JobMetric | None) -> f
     return frozenset(max(reversed(each), key=each.__getitem__) for each in (of_run, of_all))
 
 
-# -- what a writer does under names that are no checkpoint's
+# -- a writer's temporary names
 
 
 def temporary_name(kind: str, name: str) -> str:
@@ -125,7 +125,7 @@ def temporary_name(kind: str, name: str) -> str:
 
 @dataclass(frozen=True)
 class Leftover:
-    """A temporary folder, of which checkpoint it is, and who made it."""
+    """A temporary folder: its kind, its checkpoint, and its writer."""
 
     kind: str  # tmp | old | gone
     name: str
@@ -134,37 +134,40 @@ class Leftover:
 
 
 def leftover_of(name: str) -> Leftover | None:
-    """Return what a temporary folder's name says; None where it is another name."""
+    """Parse the name of a temporary folder. None for other names."""
     match = _TEMPORARY_NAME.fullmatch(name)
     return Leftover(match[1], match[2], int(match[3]), match[4]) if match else None
 
 
 def delete(path: str | Path) -> None:
-    """Delete one checkpoint, aside first: a kill must not leave half of it under its name; OSError when it can't."""
+    """Delete one checkpoint after renaming it, so that a kill leaves no half checkpoint under its name.
+
+    Raises OSError.
+    """
     folder, name = os.path.split(path)
     aside = os.path.join(folder, temporary_name("gone", name))
     os.rename(path, aside)
     shutil.rmtree(aside, ignore_errors=True)
 
 
-# -- what is in one
+# -- the content of a checkpoint
 
 
 class CheckpointState(StrEnum):
-    """What was found of one checkpoint."""
+    """The result of a check of one checkpoint."""
 
     COMMITTED = "ok"
-    """All is there, as far as was looked; it may be resumed from."""
+    """Everything that was checked is complete, so a run may resume from it."""
     INCOMPLETE = "incomplete"
-    """A file is missing or has not its size: a copy stopped half way."""
+    """A file is missing or has the wrong size, as after an interrupted copy."""
     CORRUPT = "corrupt"
     """A hash does not match, or the manifest is of another step or format."""
     UNREADABLE = "unreadable"
-    """The disk or the permissions keep it from being read, so nothing is known of it."""
+    """The disk or the permissions prevent reading, so the state is unknown."""
 
 
 class BadCheckpointError(Exception):
-    """One checkpoint is not what it should be: its state, and the reason in words that follow a colon."""
+    """A checkpoint is not valid: its state, and the reason as the end of a sentence."""
 
     def __init__(self, state: CheckpointState, reason: str) -> None:
         super().__init__(reason)
@@ -173,7 +176,7 @@ class BadCheckpointError(Exception):
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint says of itself; `files` maps a name to its checksum and "bytes"; `time` is Unix seconds."""
+    """A checkpoint's manifest. `files` maps a name to its checksum and "bytes"; `time` is Unix seconds."""
 
     step: int
     epoch: int = 0
@@ -188,10 +191,10 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Checked:
-    """One checkpoint's folder and what was found: `reason` is empty and `manifest` there where it is committed."""
+    """A checkpoint's folder and its check. If it is committed, `reason` is empty and `manifest` is set."""
 
     path: Path
-    step: int  # -1 where neither the name nor the manifest tells
+    step: int  # -1 if neither the name nor the manifest has it
     state: CheckpointState
     reason: str = ""
     manifest: Manifest | None = None
@@ -199,9 +202,9 @@ class Checked:
 
 
 def check(path: Path, *, verify: bool) -> Checked:
-    """Return what one checkpoint is, by the files' sizes or (`verify`) by every byte; raises for nothing in it.
+    """Check one checkpoint by the files' sizes or (`verify`) by every byte. Damage raises nothing.
 
-    NotInstalledError where this Python lacks what its files were hashed with, so that it can't be told.
+    Raises NotInstalledError if this Python lacks the hash algorithm of the files, so that the state is unknown.
     """
     step = step_of(path.name)
     try:
@@ -227,7 +230,10 @@ def _as_bad(error: BadCheckpointError | OSError) -> BadCheckpointError:
 
 
 def read_manifest(path: Path) -> tuple[Manifest, str]:
-    """Return a checkpoint's manifest, held against COMMIT and the folder's name, and its sha256; BadCheckpointError."""
+    """Return a checkpoint's manifest and its sha256, after comparing it with COMMIT and the folder's name.
+
+    Raises BadCheckpointError if they differ.
+    """
     try:
         content = read_regular(path / MANIFEST, MOST_RECORD, path.parent)
         commit = read_regular(path / COMMIT, MOST_WORD, path.parent)
@@ -245,7 +251,7 @@ def read_manifest(path: Path) -> tuple[Manifest, str]:
 
 
 def manifest_of(content: bytes | str) -> Manifest:
-    """Return the manifest that these bytes are, every name in it a plain file's; BadCheckpointError for others."""
+    """Parse a manifest; every name in it must be a plain file name. Raises BadCheckpointError otherwise."""
     try:
         values = parse_json(content)
         if values["format"] not in (FORMAT, FORMAT_OF_CHECKSUMS):
@@ -279,7 +285,7 @@ def _numbers(metric: Any) -> dict[str, float]:
 
 
 def size_on_disk(path: Path, names: Iterable[str]) -> int:
-    """Return how many bytes these files of a checkpoint take; what is missing takes none."""
+    """Return the bytes of these files of a checkpoint; missing files count as 0."""
     total = 0
     for name in names:
         with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
-"""Detects the format of a checkpoint (folder or file), whether it is whole, and its step and metric.
+"""Detects the format of a checkpoint (folder or file), whether it is complete, and its step and metric.
 
-No file is unpickled or trusted. A step comes from a name, a JSON file or the opcodes of a file's header. A file counts
-as whole if its container format says so (see weight_files). Python 3.9, no torch.
+No file is unpickled or trusted. A step comes from a name, a JSON file or the opcodes of a file's header. A file
+counts as complete if its container format says so (see weight_files). Python 3.9, no torch.
 
     checkpoint-500/trainer_state.json         Hugging Face Trainer
     epoch=3-step=400.ckpt                     Lightning, a file, or a folder if the strategy shards
@@ -29,7 +29,7 @@ from orchestrator.protocol.reading import read_json, read_part
 from orchestrator.protocol.str_enum import StrEnum
 
 STATE_OF_TRAINER = "trainer_state.json"
-MAX_TEXT = 64 << 20  # which holds the log of all steps
+MAX_TEXT = 64 << 20  # enough for a log of all steps
 
 _HF_NAME = re.compile(r"checkpoint-\d+")
 _OF_TRAINER = re.compile(
@@ -46,11 +46,11 @@ _IN_NAME = re.compile(r"(?:^|-)([^=-]+)=(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?=-|$)")
 _LAST_NUMBER = re.compile(r"(\d+)(?!.*\d)", re.DOTALL)
 _NO_METRIC = ("runtime", "samples_per_second", "steps_per_second", "jit_compilation_time")
 
-Sizes = Mapping[str, int]  # of the files of a folder, by their paths in it
+Sizes = Mapping[str, int]  # sizes of a folder's files by relative path
 
 
 class Format(StrEnum):
-    """Whose layout a checkpoint has."""
+    """The framework whose layout a checkpoint has."""
 
     ORCH = "orch"
     """`orchestrator.training`: step_00000100/COMMIT."""
@@ -63,11 +63,11 @@ class Format(StrEnum):
     DEEPSPEED = "deepspeed"
     """DeepSpeed: a folder for each tag, beside `latest`."""
     FILES = "files"
-    """The format of other files of weights, of folders of accelerate, orbax, Megatron etc., and of a job's glob."""
+    """Other files of weights, folders of accelerate, orbax, Megatron etc., and matches of a job's glob."""
 
 
 def format_of(folder: str, files: Collection[str], folders: Collection[str]) -> Format | None:
-    """Return whose checkpoint a folder with these entries is, also where it is torn; None where it is none."""
+    """Return the format of a folder with these entries, complete or not. None if it is not a checkpoint."""
     name = os.path.basename(folder)
     if checkpoint_dir.step_of(name) is not None:
         return Format.ORCH
@@ -83,7 +83,7 @@ def format_of(folder: str, files: Collection[str], folders: Collection[str]) -> 
 
 
 def _is_folder_of_files(name: str, files: Collection[str], folders: Collection[str]) -> bool:
-    """Tell whether a folder with these entries is one checkpoint of another library, whole or torn."""
+    """Tell whether a folder with these entries is one checkpoint of another library, complete or not."""
     if any(_OF_ACCELERATE.fullmatch(each) for each in files) or "CKPT.yaml" in files:
         return True
     if name.endswith(".orbax") or _TORN_ORBAX in name or any(each in files for each in _ORBAX):
@@ -95,18 +95,18 @@ def _is_folder_of_files(name: str, files: Collection[str], folders: Collection[s
 
 
 def step_of_folder(folder: str, kind: Format) -> int:
-    """Return the step that a folder's name tells; -1 where it tells none."""
+    """Return the step in a folder's name, or -1 if there is none."""
     name = os.path.basename(folder)
     return _step_in(name[: -len(".ckpt")]) if kind is Format.LIGHTNING else _number_in(name)
 
 
 def is_whole_folder(folder: str, kind: Format, sizes: Sizes) -> bool:
-    """Return whether all is there of a checkpoint that is a folder with these files."""
+    """Return whether a folder with these files is a complete checkpoint."""
     if kind is Format.ORCH:
         return checkpoint_dir.COMMIT in sizes
     name = os.path.basename(folder)
     if kind is Format.FILES and (name.endswith(".orbax") or any(each in sizes for each in _ORBAX)):
-        return _TORN_ORBAX not in name and any(sizes.values())  # orbax renames a folder that is complete
+        return _TORN_ORBAX not in name and any(sizes.values())  # orbax renames a folder when it is complete
     weights = [name for name in sizes if names_weights(os.path.basename(name))]
     if not weights or not all(sizes[name] and is_whole(f"{folder}/{name}") for name in weights):
         return False
@@ -115,7 +115,9 @@ def is_whole_folder(folder: str, kind: Format, sizes: Sizes) -> bool:
         return is_told and _has_all_shards(folder, sizes)
     if kind is Format.DEEPSPEED:
         return _is_finished(folder)
-    if kind is Format.LIGHTNING:  # of its strategies FSDP writes as torch.distributed.checkpoint, DeepSpeed as itself
+    # Lightning's FSDP strategy writes the format of torch.distributed.checkpoint, and its DeepSpeed strategy
+    # DeepSpeed's
+    if kind is Format.LIGHTNING:
         inside = sorted({os.path.dirname(name) for name in weights})
         return _has_all_parts(folder, sizes) or any(_is_finished(f"{folder}/{name}") for name in inside if name)
     if kind is Format.FILES:
@@ -124,7 +126,7 @@ def is_whole_folder(folder: str, kind: Format, sizes: Sizes) -> bool:
 
 
 def _has_all_parts(folder: str, files: Collection[str]) -> bool:
-    """Are all files here that torch.distributed.checkpoint's metadata, a pickle that is written last, names?"""
+    """Tell whether all files are here that torch.distributed.checkpoint's metadata, which is written last, names."""
     try:
         metadata = read_part(f"{folder}/.metadata", 0, MAX_TEXT)
     except OSError:
@@ -133,7 +135,7 @@ def _has_all_parts(folder: str, files: Collection[str]) -> bool:
 
 
 def _is_finished(folder: str) -> bool:
-    """Tell whether DeepSpeed has written `latest` for this tag or for a later one: it does so when all is there."""
+    """Tell whether DeepSpeed has written `latest`, which it writes last, for this tag or for a later one."""
     try:
         latest = read_part(f"{os.path.dirname(folder)}/latest", 0, 4096).decode().strip()
     except (OSError, ValueError):
@@ -152,7 +154,7 @@ def _is_tracked(folder: str) -> bool:
 
 
 def _has_all_shards(folder: str, files: Collection[str]) -> bool:
-    """Are all files here that an index of shards names?"""
+    """Tell whether all files are here that an index of shards names."""
     for name in files:
         if name.endswith(".index.json"):
             shards = _json_in(f"{folder}/{name}").get("weight_map")
@@ -162,7 +164,7 @@ def _has_all_shards(folder: str, files: Collection[str]) -> bool:
 
 
 def step_of_file(path: str, kind: Format) -> int:
-    """Return the step of a whole file: Lightning's own, else what its name tells; -1 where nothing does."""
+    """Return the step of a complete file: Lightning's own record, else the number in its name, else -1."""
     name = stem_of(os.path.basename(path))
     if kind is not Format.LIGHTNING:
         return _number_in(name)
@@ -171,7 +173,7 @@ def step_of_file(path: str, kind: Format) -> int:
 
 
 def _step_in(name: str) -> int:
-    """Return the step that Lightning has put into a name, else the epoch; else as `_number_in`."""
+    """Return the step that Lightning put into a name, else the epoch, else the result of `_number_in`."""
     told = dict(_IN_NAME.findall(name))
     number = told.get("step", told.get("epoch"))
     if number is None:
@@ -180,16 +182,16 @@ def _step_in(name: str) -> int:
 
 
 def _number_in(name: str) -> int:
-    """Return the last number of a name; -1 where it has none, or one that is no step's."""
+    """Return the last number in a name, or -1 if there is none or it is too long for a step."""
     match = _LAST_NUMBER.search(name)
     return int(match[1]) if match and len(match[1]) <= 15 else -1
 
 
-# -- how good it is
+# -- metrics
 
 
 def metric_of(path: str, kind: Format) -> dict[str, float]:
-    """Return what a text file of a checkpoint, or its name, tells of how good it is."""
+    """Return the metrics in a text file of a checkpoint, or in its name."""
     name = os.path.basename(path)
     if kind is Format.HF:
         return _metric_of_trainer(name, _json_in(f"{path}/{STATE_OF_TRAINER}"))
@@ -198,7 +200,7 @@ def metric_of(path: str, kind: Format) -> dict[str, float]:
 
 
 def _metric_of_trainer(name: str, state: Mapping[str, Any]) -> dict[str, float]:
-    """Return the last evaluation's numbers, else the best metric, where this is the checkpoint that has it."""
+    """Return the metrics of the last evaluation, else the best metric if this is the best checkpoint."""
     log = state.get("log_history")
     for entry in reversed(log if isinstance(log, list) else []):
         found = _numbers(entry, "eval_") if isinstance(entry, dict) else {}
@@ -220,12 +222,12 @@ def _numbers(entry: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
 
 @cached_by_stat
 def _trained_steps(path: str) -> object:
-    """Return the step that Hugging Face's Trainer has recorded in its state; None where that is missing or torn."""
+    """Return the step in the state of Hugging Face's Trainer, or None if the state is missing or damaged."""
     return _json_in(path).get("global_step")
 
 
 def _json_in(path: str) -> Mapping[str, Any]:
-    """Return the object of a JSON file; empty where it can't be read."""
+    """Return the object in a JSON file; empty if it can't be read."""
     try:
         value = read_json(path, MAX_TEXT)
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The checkpoints of one run on one machine: where they may lie, and which are its own. Python 3.9."""
+"""Finds the checkpoints of one run on one machine: the folders to search, and which belong to the run. Python 3.9."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orchestrator.protocol.task import NodeTask
 
 @dataclass(frozen=True)
 class Places:
-    """The folders of a run in which its checkpoints may lie, and what its job says of them."""
+    """The folders in which a run's checkpoints may be, and the job's settings for them."""
 
     run_dir: str
     code_dir: str
@@ -24,7 +24,7 @@ class Places:
 
     @staticmethod
     def of(task: NodeTask) -> Places:
-        """Return those of a node's task; the ranks run in the code folder."""
+        """Return the folders for a node's task. The ranks run in the code folder."""
         folder = os.path.normpath(os.path.join(task.code_dir, task.checkpoint_dir)) if task.checkpoint_dir else ""
         return Places(task.run_dir, task.code_dir, folder, Sought(task.checkpoint_format, task.checkpoint_glob))
 
@@ -35,7 +35,7 @@ class Places:
         return {name: folder for name, folder in found.items() if folder}
 
     def look(self) -> Found:
-        """Return what the run has saved: not what came with the code, nor what lay in a folder of others' before."""
+        """Return the checkpoints that the run saved, without those that came with the code or existed before."""
         folders = self.folders
         code, made = read_baseline(self.code_dir)
         before = {f"{self.code_dir}/{path}": facts for path, facts in code.items()}
@@ -46,9 +46,9 @@ class Places:
         return Found(list(paths.values()), max(found.changed, beside.changed))
 
     def own(self) -> dict[str, Saved]:
-        """Return the run's checkpoints, the newest first, by names that are the same on all nodes.
+        """Return the run's checkpoints, newest first, by names that are equal on all nodes.
 
-        What the points of a sweep write into the working folder that they share is nobody's own.
+        Files in the working folder that the points of a sweep share belong to none of them.
         """
         folders = self.folders
         if os.path.islink(self.code_dir):
@@ -61,7 +61,7 @@ class Places:
         return found
 
     def path(self, name: str) -> str:
-        """Return where the checkpoint of this name lies here, or would; ValueError for a name that leads elsewhere."""
+        """Return the path here of a checkpoint with this name. Raises ValueError for a name that leads elsewhere."""
         root, _, below = name.partition("/")
         if root not in self.folders or not below or any(part in ("", ".", "..") for part in below.split("/")):
             raise ValueError(f"{name} is no checkpoint's name")
@@ -69,5 +69,5 @@ class Places:
 
 
 def progress_of_saved(saved: Saved) -> Progress:
-    """Return how far a run has come that has saved this one."""
+    """Return the progress of a run whose newest checkpoint this is."""
     return Progress(saved.step) if saved.is_counted else Progress(saved=saved.time)

@@ -1,6 +1,6 @@
-"""Checkpoints found in folders, in any of the formats of checkpoint_readers: which are whole, and which is the newest.
+"""Searches folders for checkpoints in any known format: which are complete, and which is the newest.
 
-A job may say which format counts, and by a pattern where. Python 3.9, no torch.
+A job may restrict the format, and the paths by a pattern. Python 3.9, no torch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from orchestrator.protocol.checkpoints.weight_files import is_whole, names_weigh
 from orchestrator.protocol.outputs import Matcher, OutputRules
 
 MAX_DEPTH = 5
-MAX_ENTRIES = 50_000  # of a walk: a folder of a million samples must not hold a restart up
+MAX_ENTRIES = 50_000  # limit of a walk, because a folder of a million samples must not delay a restart
 AUTO = "auto"
 
 _CORE_DUMP = re.compile(r"core(\.\d+)?")
@@ -33,7 +33,7 @@ _NOT_SEARCHED = frozenset({"__pycache__", "data", "node_modules", "site-packages
 
 @dataclass(frozen=True)
 class Sought:
-    """What a job says of its checkpoints: of which format, and a pattern as in .gitignore that their paths match."""
+    """A job's settings for checkpoints: the format, and a pattern as in .gitignore for their paths."""
 
     format: str = AUTO
     glob: str = ""
@@ -45,7 +45,7 @@ class Sought:
 
 @dataclass(frozen=True)
 class Saved:
-    """One whole checkpoint; its step is -1 where nothing tells it, its time its last file's, by the wall clock."""
+    """A complete checkpoint. `step` is -1 if it is unknown; `time` is that of its last file, by the wall clock."""
 
     format: Format
     path: str
@@ -54,38 +54,38 @@ class Saved:
 
     @property
     def metric(self) -> dict[str, float]:
-        """Return what a text file or its name tells of how good it is."""
+        """Return the metrics in its text file or its name."""
         return metric_of(self.path, self.format)
 
     @property
     def is_counted(self) -> bool:
-        """Tell whether its step is a framework's: a number in any other file's name may be a year."""
+        """Tell whether `step` is the step of a known framework. A number in any other file's name may be a year."""
         return self.step >= 0 and self.format is not Format.FILES
 
 
 @dataclass
 class Found:
-    """What a look at folders has found: the whole checkpoints, and when any file was written last (0.0: none was)."""
+    """The result of a search: the complete checkpoints, and the time of the last write to any file (0.0 if none)."""
 
     saved: list[Saved] = field(default_factory=list)
     changed: float = 0.0
 
 
-# -- which of them
+# -- which checkpoints
 
 
 def newest_first(found: Iterable[Saved]) -> list[Saved]:
-    """Return them in order: the highest step of a framework's, else what was written last; what tells no step last."""
+    """Sort by a framework's step, highest first, then by time. Checkpoints without such a step come last."""
     return sorted(found, key=lambda each: (each.step if each.is_counted else -1, each.time, each.path), reverse=True)
 
 
 def find_saved(
     folders: Iterable[str], since: float = 0.0, sought: Sought = Sought(), before: Mapping[str, list[int]] | None = None
 ) -> list[Saved]:
-    """Return the whole checkpoints below these folders of which a file was written after `since`, in no order.
+    """Return the complete checkpoints below these folders with a file written after `since`, in no order.
 
-    `before` tells size and mtime_ns of files, by their whole paths, that were there before. A torn checkpoint is left
-    out, and so is what can't be read; links are not followed.
+    `before` maps full paths of files that existed before to size and mtime_ns. Incomplete and unreadable checkpoints
+    are left out, and links are not followed.
     """
     return look(folders, since, sought, before).saved
 
@@ -93,7 +93,7 @@ def find_saved(
 def look(
     folders: Iterable[str], since: float = 0.0, sought: Sought = Sought(), before: Mapping[str, list[int]] | None = None
 ) -> Found:
-    """Return what is below these folders, as `find_saved` does, and when a file was written last."""
+    """Return the result of `find_saved`, and the time of the last write to any file."""
     search = _Search(sought, since, before or {})
     for folder in folders:
         if folder:
@@ -102,7 +102,7 @@ def look(
 
 
 def at(path: str) -> Saved | None:
-    """Return the checkpoint that a path itself is, or the newest below it; None where there is no whole one."""
+    """Return the checkpoint at this path, or the newest below it. None if there is no complete one."""
     if os.path.isdir(path):
         return next(iter(newest_first(find_saved([path]))), None)
     with contextlib.suppress(OSError):
@@ -113,7 +113,7 @@ def at(path: str) -> Saved | None:
 
 
 class _Search:
-    """One look at several folders."""
+    """One search of several folders."""
 
     def __init__(self, sought: Sought, since: float, before: Mapping[str, list[int]]) -> None:
         self.sought, self.since, self.before = sought, since, before
@@ -139,7 +139,10 @@ class _Search:
                 self._search(f"{folder}/{name}", depth - 1)
 
     def _kind(self, folder: str, files: Collection[str], folders: Collection[str]) -> Format | None:
-        """Return as whose checkpoint a folder counts as a whole, also where it is torn; None where it is searched."""
+        """Return the format if a folder counts as one checkpoint, complete or not.
+
+        None if the folder is to be searched.
+        """
         if self.sought.format == Format.FILES and self.sought.glob.endswith("/") and self._is_named(folder, True):
             return Format.FILES
         kind = format_of(folder, files, folders)
@@ -160,7 +163,7 @@ class _Search:
         if not self._is_new(path, info):
             return
         named = self._is_named(path, False)
-        # Of a format of its own, a job's glob names files of any suffix.
+        # In format `files`, a job's glob may name files with any suffix.
         of_weights = names_weights(name) or (self.sought.format == Format.FILES and self.matcher is not None)
         if not of_weights or name.startswith("."):
             if not _CORE_DUMP.fullmatch(name):
@@ -177,14 +180,14 @@ class _Search:
         return info.st_mtime > self.since and self.before.get(path) != [info.st_size, info.st_mtime_ns]
 
     def _is_named(self, path: str, is_folder: bool) -> bool:
-        """Tell whether the job's pattern takes it, if there is one, by its path below the folder that is searched."""
+        """Tell whether the job's pattern, if there is one, matches the path below the searched folder."""
         if self.matcher is None:
             return True
         below = path[len(self.top) + 1 :]
         return bool(below) and self.matcher.takes(f"{below}/." if is_folder else below)
 
     def tree(self, folder: str, depth: int) -> dict[str, os.stat_result]:
-        """Return all files of a checkpoint's folder, hidden ones too."""
+        """Return all files in a checkpoint's folder, including hidden ones."""
         files, folders = self._entries(folder)
         found = dict(files)
         for name in folders if depth else ():
@@ -192,7 +195,7 @@ class _Search:
         return found
 
     def _entries(self, folder: str) -> tuple[dict[str, os.stat_result], list[str]]:
-        """Return (the plain files with what stat says of them, the folders that can be read)."""
+        """Return (stat results of the plain files, the readable folders)."""
         files: dict[str, os.stat_result] = {}
         folders: list[str] = []
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
@@ -210,15 +213,15 @@ class _Search:
 
 
 def _of_file(path: str, info: os.stat_result, kind: Format | None = None) -> Saved:
-    """Return the checkpoint that one whole file is, of this format if one is given."""
+    """Return the checkpoint that consists of this complete file, with this format if given."""
     kind = kind or (Format.LIGHTNING if path.endswith(".ckpt") else Format.FILES)
     return Saved(kind, path, step_of_file(path, kind), info.st_mtime)
 
 
 def files_of(saved: Saved) -> dict[str, int]:
-    """Return the size of each of its files, by their paths below the folder that it lies in.
+    """Return the sizes of a checkpoint's files by path, relative to the folder that contains it.
 
-    To DeepSpeed's belongs `latest`, by which it is found again.
+    For DeepSpeed this includes `latest`, which is needed to find the checkpoint.
     """
     above, name = os.path.split(saved.path)
     if not os.path.isdir(saved.path):

@@ -1,4 +1,4 @@
-"""What was found in a file is remembered for as long as the file's size and time of change stay. Python 3.9."""
+"""Caches a function of a file for as long as the file's size and time do not change. Python 3.9."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ T = TypeVar("T")
 
 
 def cached_by_stat(look: Callable[[str], T]) -> Callable[[str], T]:
-    """Decorate a function of a path: the same files are looked at again and again while a run goes on.
+    """Decorate a function of a path, because the same files are inspected many times during a run.
 
-    Of a file that is not there nothing is remembered.
+    Nothing is cached for a missing file.
     """
 
     @lru_cache(MOST)

@@ -1,7 +1,7 @@
-"""Files of weights: is one whole, by what its own container says, and which step does one tell. Python 3.9, no torch.
+"""Files of weights: whether one is complete, by its own container format, and its step. Python 3.9, no torch.
 
-Nothing is unpickled: a zip's directory, which torch.save writes last, and safetensors' header say how long a file is,
-and of a pickle only the opcodes are read.
+Nothing is unpickled. A zip's directory, which torch.save writes last, and the header of safetensors give a file's
+length. Only the opcodes of a pickle are read.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ SUFFIXES = (
     ".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".npz", ".h5", ".msgpack", ".pkl", ".joblib", ".distcp",
     ".pth.tar", ".pt.tar", ".ckpt.tar", ".pyth", ".th", ".pdparams", ".pdopt", ".keras", ".hdf5", ".nemo",
 )  # fmt: skip
-MAX_HEADER = 100 << 20  # as safetensors itself limits it
-FIRST_OPCODES = 4096  # bytes of a pickle, in which Lightning has its epoch and its step
+MAX_HEADER = 100 << 20  # the limit of safetensors itself
+FIRST_OPCODES = 4096  # bytes of a pickle that contain Lightning's epoch and step
 
 _INTS = ("BININT", "BININT1", "BININT2", "LONG1")
 _MEMOS = ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE")
@@ -39,7 +39,7 @@ def names_weights(name: str) -> bool:
 
 
 def stem_of(name: str) -> str:
-    """Return the part of a file's name that may contain a step: the name without its suffix and the rank's number."""
+    """Return the part of a file's name that may contain a step, without its suffix and the rank's number."""
     suffix = max((each for each in SUFFIXES if name.endswith(each)), key=len, default="")
     stem = name[: -len(suffix)] if suffix else _ENDING.sub("", name)
     return _RANK.sub("", stem)
@@ -47,9 +47,9 @@ def stem_of(name: str) -> str:
 
 @cached_by_stat
 def is_whole(path: str) -> bool:
-    """Return whether a file of weights ends where its own container says; True for one that doesn't say.
+    """Return whether a file of weights ends where its own container says. True if the container does not say.
 
-    torch.save's older format (not a zip) and plain pickles don't say; a zip's directory is written last.
+    torch.save's older format (not a zip) and plain pickles do not say. A zip's directory is written last.
     """
     try:
         with opened(path) as file:
@@ -66,7 +66,7 @@ def is_whole(path: str) -> bool:
 
 
 def _ends_as_told(file: BinaryIO, head: bytes) -> bool:
-    """Tell whether a safetensors file, whose head has been read, is as long as its header says."""
+    """Tell whether a safetensors file, whose head has been read, has the length in its header."""
     size, count = os.fstat(file.fileno()).st_size, int.from_bytes(head, "little")
     if len(head) < 8 or not 0 < count <= min(MAX_HEADER, size - 8):
         return False
@@ -81,14 +81,14 @@ def _ends_as_told(file: BinaryIO, head: bytes) -> bool:
 
 
 def _end_of(entry: object) -> int:
-    """Return where a tensor's bytes end, by its entry in the header; -1 where that doesn't say."""
+    """Return the end of a tensor's bytes from its entry in the header, or -1 if the entry is not valid."""
     offsets = entry.get("data_offsets") if isinstance(entry, dict) else None
     return offsets[1] if isinstance(offsets, list) and [type(each) for each in offsets] == [int, int] else -1
 
 
 @cached_by_stat
 def global_step(path: str) -> int | None:
-    """Return the `global_step` that Lightning has written into a file of torch.save; None where there is none."""
+    """Return the `global_step` that Lightning wrote into a file of torch.save, or None."""
     import zipfile  # noqa: PLC0415 (as above)
 
     try:
@@ -96,12 +96,12 @@ def global_step(path: str) -> int | None:
             name = next(each for each in archive.namelist() if each.rpartition("/")[2] == "data.pkl")
             with archive.open(name) as file:
                 return _int_after("global_step", file.read(FIRST_OPCODES))
-    except Exception:  # noqa: BLE001 (zipfile and pickletools raise whatever they find in what is no such file)
+    except Exception:  # noqa: BLE001 (zipfile and pickletools raise many types for a file of another format)
         return None
 
 
 def _int_after(key: str, pickled: bytes) -> int | None:
-    """Return the number that follows a text among the opcodes of a pickle, which are read and never run."""
+    """Return the number that follows a text in a pickle's opcodes, which are read and never executed."""
     import pickletools  # noqa: PLC0415 (as above)
 
     is_next = False

@@ -1,1 +1,1 @@
-"""What a person asks of a run that goes on: a fault to be tried, a profile of its steps. Pure. Python 3.9."""
+"""Requests of a person to a live run: a fault to try, a profile of its steps. Pure. Python 3.9."""

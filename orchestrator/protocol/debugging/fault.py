@@ -1,4 +1,4 @@
-"""What a drill can do to a run: the words are on the command line, and in the order to a node. Python 3.9."""
+"""The faults that a drill can cause. The command line and the order to a node use their names. Python 3.9."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from orchestrator.protocol.str_enum import StrEnum
 
 
 class Fault(StrEnum):
-    """Whose end, or pause, a drill brings about."""
+    """The target that a drill kills or pauses."""
 
     RANK = "rank"
     """KILL to one rank."""
@@ -17,7 +17,7 @@ class Fault(StrEnum):
     NODE = "node"
     """KILL to all of the run's processes on one node."""
     SUPERVISOR = "supervisor"
-    """KILL to the supervisor, which is on the controlling side."""
+    """KILL to the supervisor on the submitting machine."""
     FREEZE = "freeze"
     """STOP to all of the run's processes on one machine, and CONT some time later."""
 

@@ -1,4 +1,4 @@
-"""An order to profile some steps: what a node's ranks are asked, and what the files of their answers are called."""
+"""An order to profile some steps, and the names of the files with the results."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ MOST_STEPS = 1000
 
 @dataclass(frozen=True)
 class Order:
-    """Which order this is, and how many steps it asks for."""
+    """The order's number, and the steps that it requests."""
 
     number: str
     steps: int
 
     def to_bytes(self) -> bytes:
-        """Return the order as it lies in its file."""
+        """Return the order as its file's content."""
         return json.dumps({"number": self.number, "steps": self.steps}).encode()
 
     @staticmethod
     def from_bytes(data: bytes) -> Order:
-        """Return the order that `to_bytes` gave; ValueError where it is none."""
+        """Parse an order that `to_bytes` wrote. Raises ValueError if it is not valid."""
         found = parse_json(data)
         if not isinstance(found, dict):
             raise ValueError("not an order")
@@ -39,22 +39,22 @@ class Order:
 
 @dataclass(frozen=True)
 class Parts:
-    """The names of what one rank records; the trace comes last."""
+    """The names of one rank's recordings; the trace is written last."""
 
     rank: int
     trace: str
     memory: str
 
     def named(self) -> tuple[tuple[str, str], ...]:
-        """Return what each is called at home, and on the node."""
+        """Return (name on the submitting machine, name on the node) of each recording."""
         return ((f"rank_{self.rank}.trace.json.gz", self.trace), (f"rank_{self.rank}.memory.pickle", self.memory))
 
 
 def order_file(attempt_dir: str) -> str:
-    """Return where a node's ranks look for an order."""
+    """Return the file in which a node's ranks look for an order."""
     return os.path.join(attempt_dir, "profile_order.json")
 
 
 def parts_of(order: Order, rank: int) -> Parts:
-    """Return the names of what a rank records for an order, in its attempt's folder."""
+    """Return the names of a rank's recordings for an order, in its attempt's folder."""
     return Parts(rank, f"profile_{order.number}_{rank}.trace.json.gz", f"profile_{order.number}_{rank}.memory.pickle")

@@ -1,4 +1,4 @@
-"""The GPUs that a process can be given, and which of them CUDA_VISIBLE_DEVICES names. Pure. Python 3.9.
+"""The GPUs that can be given to a process, and which of them CUDA_VISIBLE_DEVICES selects. Pure. Python 3.9.
 
 Numbers are those of CUDA_DEVICE_ORDER=PCI_BUS_ID, which nvidia-smi uses too.
 """
@@ -9,26 +9,26 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-GIVEN = "ORCH_GPUS"  # what a node's ranks were given, by UUID, whatever a program makes of the variable above
+GIVEN = "ORCH_GPUS"  # the GPUs given to a node's ranks, by UUID, even if a program changes the variable above
 ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-NONE_FROM_HERE = ("-1", "NoDevFiles")  # what follows one of these is not seen either
+NONE_FROM_HERE = ("-1", "NoDevFiles")  # entries after one of these are ignored
 
 
 class Device(NamedTuple):
-    """A card, or an instance that MIG has made of it."""
+    """A card, or a MIG instance of a card."""
 
-    name: str  # its UUID; gpu-0 where nobody tells it
+    name: str  # its UUID, or gpu-0 if the UUID is unknown
     number: int  # of the card
     card: str  # the card's UUID
 
 
 def is_gpu(place: str) -> bool:
-    """Tell whether the name of a place is that of a GPU, and not of a slot."""
+    """Tell whether a place's name is that of a GPU and not of a slot."""
     return place.startswith(("GPU-", "MIG-", "gpu-"))
 
 
 def words_of(visible: str) -> list[str]:
-    """Return the parts of the variable that count."""
+    """Return the entries of the variable that count."""
     found: list[str] = []
     for word in (part.strip() for part in visible.split(",")):
         if not word or word in NONE_FROM_HERE:
@@ -38,7 +38,7 @@ def words_of(visible: str) -> list[str]:
 
 
 def named_by(visible: str | None, devices: Sequence[Device]) -> list[Device]:
-    """Return the devices that the variable names, in its order; as CUDA does, none from the first unknown one on."""
+    """Return the devices that the variable selects, in its order. As in CUDA, an unknown entry ends the list."""
     if visible is None:
         return list(devices)
     found: list[Device] = []
@@ -51,7 +51,7 @@ def named_by(visible: str | None, devices: Sequence[Device]) -> list[Device]:
 
 
 def why_not(visible: str | None, shell: str | None, devices: Sequence[Device]) -> str:
-    """Return what is wrong with the devices that a job asks for where its login shell allows others, in a sentence."""
+    """Return why the job can't use the devices that it names, given those that the login shell allows; "" if it can."""
     if visible is None:
         return ""
     unknown = [word for word in words_of(visible) if not _meant(word, devices)]
@@ -67,9 +67,9 @@ def why_not(visible: str | None, shell: str | None, devices: Sequence[Device]) -
 
 
 def shown(places: Iterable[str]) -> dict[str, str]:
-    """Return the variables by which a process sees these places alone; nothing where none of them is a GPU.
+    """Return the variables that make only these places visible to a process; empty if none of them is a GPU.
 
-    A card whose UUID nobody tells has its number, which only one order makes right.
+    A card without a known UUID is selected by number, which is valid only with one device order.
     """
     names = [name for name in places if is_gpu(name)]
     numbered = any(name.startswith("gpu-") for name in names)
@@ -77,9 +77,9 @@ def shown(places: Iterable[str]) -> dict[str, str]:
 
 
 def given(visible: str | None, devices: Sequence[Device]) -> str:
-    """Return which of the devices that a process may open the variable names, as GIVEN has them.
+    """Return which of the devices that a process can open the variable selects, in the form of GIVEN.
 
-    CUDA counts the cards that it may open from 0, where the library may count all of the machine.
+    CUDA numbers the cards that it can open from 0, while NVML may number all of the machine's.
     """
     cards = list(dict.fromkeys(each.number for each in sorted(devices, key=lambda each: each.number)))
     counted = [each._replace(number=cards.index(each.number)) for each in devices]
@@ -91,13 +91,13 @@ def _word(name: str) -> str:
 
 
 def _meant(word: str, devices: Sequence[Device]) -> list[Device]:
-    if word.isdigit():  # of a card that MIG has divided, all its instances
+    if word.isdigit():  # for a card that MIG has divided, this means all its instances
         return [each for each in devices if each.number == int(word)]
     return [each for each in devices if word in (each.name, each.card)] or _abbreviated(word, devices)
 
 
 def _abbreviated(word: str, devices: Sequence[Device]) -> list[Device]:
-    """Return the one device whose UUID begins so."""
+    """Return the one device whose UUID begins with this text, as a list."""
     found = [each for each in devices if word.startswith(("GPU-", "MIG-")) and each.name.startswith(word)]
     return found if len(found) == 1 else []
 

@@ -1,4 +1,4 @@
-"""The GPUs or slots of a host and who holds them, in words: said on the host and by who asks it. Pure. Python 3.9."""
+"""Describes the GPUs or slots of a host and their holders, on the host and for whoever asks. Pure. Python 3.9."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 from orchestrator.protocol.places.devices import is_gpu
 from orchestrator.protocol.places.tickets import Ticket
 
-Holder = Mapping[str, Any]  # uid, user, run, since, of no run a program; null where that is not known
+Holder = Mapping[str, Any]  # uid, user, run, since, and program for a program without a run; null if unknown
 
 
 def kind(names: Iterable[str]) -> str:
-    """Return what such names are names of."""
+    """Return the kind of places with such names."""
     return "GPUs" if is_gpu(next(iter(names), "")) else "slots"
 
 
 def why_taken(places: Mapping[str, Holder | None], count: int) -> str:
-    """Return who holds what, in a sentence, where fewer than `count` are free."""
+    """Return a sentence on who holds what, for a host with fewer than `count` free places."""
     by_holder: dict[str, list[str]] = {}
     for name, holder in places.items():
         if holder is not None:
@@ -37,13 +37,16 @@ def _free_words(free: int, there: int, kind: str) -> str:
 
 
 def why_reserved(places: Mapping[str, Holder | None], free: int, first: Iterable[Ticket]) -> str:
-    """Return who was there before, in a sentence, where enough is free but not besides what these wait for."""
+    """Return a sentence on who waits longer, for a host whose free places suffice but are meant for earlier tickets."""
     told = ", ".join(f"run {each.run} of uid {each.uid} ({each.needs})" for each in first)
     return f"{free} of {len(places)} {kind(places)} are free, and others have waited longer for them: {told}"
 
 
 def _holder_in_words(holder: Holder) -> str:
-    """Return `held by user bob (uid 1001), run NAME since ...`: the user is the kernel's word, the rest that user's."""
+    """Return `held by user bob (uid 1001), run NAME since ...`.
+
+    The kernel reports the user, and the user reports the rest.
+    """
     uid, run, since = holder["uid"], holder["run"], holder["since"]
     who = "a user whom its kernel does not tell" if uid is None else f"user {holder['user'] or '?'} (uid {uid})"
     if holder.get("program"):

@@ -1,1 +1,1 @@
-"""What lies in a run's folder, read: logs, metrics, checkpoints, outputs, the copy of the code."""
+"""Reads the files in a run's folder: logs, metrics, checkpoints, outputs, the copy of the code."""

@@ -1,6 +1,6 @@
-"""The checkpoints of a run for the controlling side: each with its state, its metric and its size, without torch.
+"""The checkpoints of a run on the submitting machine, each with its state, metric and size, without torch.
 
-orch's own lie in one folder and are copied by themselves; those of other formats are among the run's outputs.
+orch's own checkpoints are in one folder and are copied separately. Those of other formats are among the run's outputs.
 """
 
 from __future__ import annotations
@@ -34,42 +34,45 @@ _TEXTS = (".txt", ".json", ".jsonl", ".yaml", ".yml", ".log", ".py", ".sh", ".md
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One checkpoint, what its manifest or its framework's files say, and the verdict on it."""
+    """A checkpoint: the data in its manifest or its framework's files, and the result of its check."""
 
     path: Path
     step: int
     verdict: CheckpointState
     reason: str = ""
-    hashed: bool = False  # was every byte read?
+    hashed: bool = False  # whether every byte was read
     epoch: int | None = None
     time: float | None = None
     world_size: int | None = None
     metric: Mapping[str, float] = field(default_factory=dict)
     run: str = ""
     bytes: int = 0  # on the disk
-    files: Mapping[str, Checksum] = field(default_factory=dict)  # COMMIT excepted; of orch's own
+    files: Mapping[str, Checksum] = field(default_factory=dict)  # without COMMIT; only for orch's own format
     format: str = "orch"
 
     @property
     def is_whole(self) -> bool:
-        """Return whether it may be resumed from, as far as was looked."""
+        """Return whether a run may resume from the checkpoint. Without `hashed`, damaged bytes are not detected."""
         return self.verdict is CheckpointState.COMMITTED
 
     @property
     def order(self) -> tuple[int, float]:
-        """Return what is greater for a newer one; a number in the name of any file of weights may be a year."""
+        """Return a sort key, greater for newer ones.
+
+        Steps in names of other weight files are ignored, because they may be years.
+        """
         return (-1 if self.format == "files" else self.step, self.time or 0.0)
 
     def to_json(self) -> dict[str, Any]:
         """Return the checkpoint as JSON types."""
         metric = {name: value if math.isfinite(value) else None for name, value in self.metric.items()}
-        step = self.step if self.step >= 0 else None  # nothing tells it
+        step = self.step if self.step >= 0 else None  # -1 means unknown
         files = {name: str(checksum) for name, checksum in self.files.items()}
         return {**asdict(self), "step": step, "path": str(self.path), "metric": metric, "files": files}
 
 
 def checkpoint_folder(run: RunDir) -> Path:
-    """Return where the run's checkpoints are here: as planned; copies from other machines are in its own folder."""
+    """Return the local folder of the run's checkpoints: as planned, or the run's own for copies from other machines."""
     if run.record().is_elsewhere:
         return run.path / "checkpoints"
     task = run.plan().first
@@ -78,14 +81,14 @@ def checkpoint_folder(run: RunDir) -> Path:
 
 
 def listing(folder: Path, *, verify: bool) -> list[Checkpoint]:
-    """Return all checkpoints of a folder, oldest first; `verify` reads and hashes every byte, else sizes must do."""
+    """Return all checkpoints of a folder, oldest first. `verify` hashes every byte; otherwise sizes are compared."""
     found = [check(folder / name, verify=verify) for name in checkpoint_dir.step_folders(folder)]
-    # A run that goes on deletes its oldest: what has vanished meanwhile was not torn.
+    # A live run deletes its oldest checkpoints, so a vanished checkpoint was not damaged.
     return [each for each in found if each.path.is_dir()]
 
 
 def check(path: Path, *, verify: bool) -> Checkpoint:
-    """Return one checkpoint with its verdict; never raises for what it finds there."""
+    """Return one checkpoint with its state. Damage raises nothing."""
     try:
         found = checkpoint_dir.check(path, verify=verify)
     except NotInstalledError as error:
@@ -112,7 +115,10 @@ def check(path: Path, *, verify: bool) -> Checkpoint:
 
 
 def all_of(run: RunDir, *, verify: bool = False) -> list[Checkpoint]:
-    """Return all checkpoints of a run that are here, oldest first; of other formats than orch's only those whole."""
+    """Return all checkpoints of a run that are here, oldest first.
+
+    Of other formats, only complete ones are returned.
+    """
     from orchestrator.protocol.checkpoints.formats import Format  # noqa: PLC0415 (`orch status` does without)
 
     own = listing(checkpoint_folder(run), verify=verify)
@@ -126,7 +132,7 @@ def all_of(run: RunDir, *, verify: bool = False) -> list[Checkpoint]:
 
 
 def saved_by(run: RunDir) -> list[Saved]:
-    """Return the run's whole checkpoints that are here, of any format, the newest first."""
+    """Return the run's complete checkpoints of any format that are here, newest first."""
     from orchestrator.protocol.checkpoints.of_run import Places  # noqa: PLC0415 (as above)
     from orchestrator.protocol.checkpoints.search import Sought, find_saved, newest_first  # noqa: PLC0415 (as above)
 
@@ -139,13 +145,13 @@ def saved_by(run: RunDir) -> list[Saved]:
     found = find_saved((outputs, f"{outputs}/{CHECKPOINTS}"), sought=sought)
     record = _record_of_outputs(run, 0)
     lacking, kept = record.get("lacking", []), record.get("files", {})
-    if not isinstance(lacking, list) or not isinstance(kept, dict):  # a damaged record
+    if not isinstance(lacking, list) or not isinstance(kept, dict):  # the record is damaged
         return []
     return newest_first(each for each in found if _is_here(os.path.relpath(each.path, outputs), lacking, kept))
 
 
 def unusable(run: RunDir) -> list[str]:
-    """Return a sentence for each file that may be a checkpoint but is torn or has no known format, up to a limit.
+    """Return a sentence on each file that looks like a checkpoint but is incomplete or of unknown format.
 
     This is called for a run without any known checkpoint.
     """
@@ -186,9 +192,10 @@ def _record_of_outputs(run: RunDir, node: int) -> Mapping[str, Any]:
 
 
 def _is_here(name: str, lacking: Iterable[object], kept: Collection[object]) -> bool:
-    """Tell whether a checkpoint of node 0 was copied whole. Files that differ on other nodes are stored separately.
+    """Tell whether a checkpoint of node 0 was copied completely.
 
-    A checkpoint that is one file is replaced whole, so the copy counts even if its machine has a newer one.
+    Files that differ on other nodes are stored separately. A checkpoint in one file is replaced as a whole, so the copy
+    counts even if its machine has a newer one.
     """
     if re.match(r"node_\d+/", name):
         return False
@@ -197,7 +204,7 @@ def _is_here(name: str, lacking: Iterable[object], kept: Collection[object]) -> 
 
 @dataclass(frozen=True)
 class NotHere:
-    """A checkpoint with a file that was not copied yet from its machine, and the time of its newest file."""
+    """A checkpoint that is not completely copied from its machine yet, and the time of its newest file."""
 
     host: str
     name: str
@@ -209,7 +216,7 @@ class NotHere:
 
 
 def not_here(run: RunDir) -> list[NotHere]:
-    """Return the newest checkpoints of each node that were not copied yet, by their names among the outputs."""
+    """Return each node's newest checkpoints that were not copied yet, by their names among the outputs."""
     if not run.record().is_elsewhere:
         return []
     found = []
@@ -232,9 +239,9 @@ def _of_other_format(saved: Saved) -> Checkpoint:
 
 
 def best(checkpoints: Iterable[Checkpoint], of_job: JobMetric | None = None) -> tuple[Checkpoint, str] | None:
-    """Return (the best whole checkpoint, why in words); None where none has a metric.
+    """Return (the best complete checkpoint, why), or None if none has a metric.
 
-    It goes by the metric that the job names, else by accuracy, else by the first one. Of equals the newest is taken.
+    The metric is the job's, else accuracy, else the first metric. Of equal values the newest counts.
     """
     whole = [each for each in checkpoints if each.is_whole and each.metric]
     if not whole:
@@ -242,7 +249,8 @@ def best(checkpoints: Iterable[Checkpoint], of_job: JobMetric | None = None) -> 
     names = [name for each in reversed(whole) for name in each.metric]
     name = next((name for name in (of_job.name if of_job else "", "accuracy") if name in names), names[0])
     better = better_of(name, of_job)
-    rated = [each for each in whole if each.metric.get(name) == each.metric.get(name) and name in each.metric]  # no NaN
+    # x == x is False for NaN
+    rated = [each for each in whole if each.metric.get(name) == each.metric.get(name) and name in each.metric]
     if not rated:
         return None
     chosen = max(rated, key=lambda each: ((-1 if better is Better.LOWER else 1) * each.metric[name], each.step))

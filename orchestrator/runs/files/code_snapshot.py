@@ -1,4 +1,4 @@
-"""A copy of the code folder, made when a run is submitted: what the ranks run is what was there then."""
+"""Copies the code folder when a run is submitted, so that the ranks run the code of that moment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Final
 from orchestrator.errors import UsageError
 from orchestrator.runs.files.ignore_rules import LeftOut, Rules, measure_left_out, shown_size, unreadable
 
-# Of the home folder: what is in there opens other doors, and is no code.
+# Folders in the home folder with credentials, which are never shipped as code.
 _CREDENTIALS: Final = (".ssh", ".gnupg", ".aws", ".azure", ".config/gcloud", ".kube", ".docker")
 _GIT: Final = ("git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.quotePath=false")
 _GIT_SECONDS: Final = 10
@@ -25,7 +25,7 @@ _CHUNK: Final = 1 << 20
 
 @dataclass(frozen=True)
 class Git:
-    """What git says about a folder; `diff` is the hash of the uncommitted changes to tracked files."""
+    """The state of a folder in git. `diff` is the hash of the uncommitted changes to tracked files."""
 
     commit: str | None = None
     dirty: bool = False
@@ -35,7 +35,7 @@ class Git:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What was copied, and the state of git when it was; the hash covers paths, kinds, executable bits and contents."""
+    """A copy of the code, and git's state at that time. The hash covers paths, kinds, executable bits and contents."""
 
     files: int
     bytes: int
@@ -51,7 +51,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class _Entry:
-    """Something to copy: a folder, a link (with its target inside the folder), or a file."""
+    """An item to copy: a folder, a link (with its target inside the folder), or a file."""
 
     path: str
     size: int = 0
@@ -61,7 +61,7 @@ class _Entry:
 
 
 def why_never_shipped(path: Path) -> str:
-    """Return why a folder or file is never taken for code, whoever asks for it; empty where it may be."""
+    """Return why a folder or file is never shipped as code, for any user; empty if it may be."""
     home, path = Path(os.path.expanduser("~")).resolve(), path.resolve()
     if home.is_relative_to(path):
         return f"{path} holds your whole home folder"
@@ -70,7 +70,7 @@ def why_never_shipped(path: Path) -> str:
 
 
 def measure(code_dir: Path, ignore_file: str, max_size: int, named: Sequence[str] | None = None) -> tuple[int, int]:
-    """Return how many files, and bytes, `take` would copy; UsageError where it would refuse."""
+    """Return how many files and bytes `take` would copy. Raises UsageError if `take` would."""
     entries, _, _ = _survey(code_dir.resolve(), None, ignore_file, max_size, named)
     return sum(not entry.is_folder for entry in entries), sum(entry.size for entry in entries)
 
@@ -80,10 +80,10 @@ def take(
 ) -> Snapshot:
     """Copy the folder into `destination`, which must be empty or not exist.
 
-    Links to files outside the folder become copies of them. Links to folders that are not sent are left out, and so are
-    sockets, pipes, devices and dangling links.
-    `named` are ignored files that are copied anyway. It is None if the run can reach the folder itself. Then the
-    ignored files are not missing, and are not measured. Raises UsageError before any file is copied.
+    Links to files outside of the folder become copies of these files. Left out are links to folders that are not sent,
+    sockets, pipes, devices and dangling links. `named` are ignored files that are copied anyway, or None if the run can
+    reach the folder itself: ignored files are then not missing, and are not measured. Raises UsageError before any file
+    is copied.
     """
     code_dir = code_dir.resolve()
     entries, ignored, rules = _survey(code_dir, destination.resolve(), ignore_file, max_size, named)
@@ -106,7 +106,7 @@ def take(
 
 
 def left_out(code_dir: Path, ignore_file: str, named: Sequence[str]) -> LeftOut:
-    """Return the sizes that `take` would leave out because of lines of ignore files, and the links to folders."""
+    """Return the sizes of what `take` would leave out because of ignore files, and the links to folders."""
     rules = Rules.of(code_dir.resolve(), ignore_file)
     return measure_left_out(code_dir.resolve(), ignored_paths(code_dir, ignore_file), rules, named)
 
@@ -143,9 +143,10 @@ def _survey(
 
 
 def retake(snapshot: Path, destination: Path, listing: Mapping[str, Sequence[str]]) -> None:
-    """Copy the files that an earlier `take` has listed, and no others; UsageError names those that have changed since.
+    """Copy only the files that an earlier `take` listed.
 
-    What its ranks wrote beside their code is not copied.
+    Raises UsageError, with their names, if some have changed since. Files that the ranks wrote beside their code are
+    not copied.
     """
     fresh = not destination.exists()
     entries = []
@@ -166,7 +167,7 @@ def retake(snapshot: Path, destination: Path, listing: Mapping[str, Sequence[str
 
 
 def _walk(top: Path, destination: Path | None, rules: Rules, left: list[str]) -> Iterator[_Entry]:
-    """Yield the files to copy; add to `left` the paths that a line of an ignore file leaves out.
+    """Yield the files to copy, and add to `left` the paths that a line of an ignore file leaves out.
 
     A link to a folder that is not copied is added to `left` too, because a run on this machine can follow it.
     """
@@ -251,7 +252,7 @@ def _too_large(code_dir: Path, entries: list[_Entry], total: int, max_size: int,
 
 
 def _copy_all(entries: list[_Entry], code_dir: Path, destination: Path) -> tuple[str, dict[str, tuple[str, str]]]:
-    """(the hash of everything, what was copied with its hash)."""
+    """Copy all entries. Return (the hash of everything, path -> (kind, hash))."""
     whole, listing = hashlib.sha256(), {}
     try:
         destination.mkdir(parents=True, exist_ok=True)
@@ -290,9 +291,9 @@ def _copy(entry: _Entry, source: Path, target: Path) -> str:
 
 
 def git_state(folder: Path) -> Git:
-    """Return the commit and what differs from it in this folder; nothing where git or a repository is missing.
+    """Return the commit of this folder and the differences from it; empty without git or a repository.
 
-    Submodules are not looked into: their own configuration names programs as well. A commit of theirs that differs
+    Submodules are not inspected, because their configuration can name programs too. A submodule commit that differs
     from the recorded one counts as a change.
     """
     options = ("--porcelain=v2", "--branch", "-z", "--untracked-files=normal", "--ignore-submodules=dirty")
@@ -312,7 +313,7 @@ def git_state(folder: Path) -> Git:
         elif line and not line.startswith("#"):
             changed = True
             if line.startswith("2 "):
-                next(fields, "")  # a rename names its origin too
+                next(fields, "")  # a rename also has its origin
     diff: str | None = None
     if changed and commit:
         options = ("--no-ext-diff", "--no-textconv", "--binary", "--no-color", "--ignore-submodules=dirty")
@@ -322,9 +323,9 @@ def git_state(folder: Path) -> Git:
 
 
 def _without_filters(folder: Path) -> list[str] | None:
-    """Return git's options that switch off the programs which the repository's own configuration calls filters.
+    """Return git options that switch off the programs that the repository's own configuration sets as filters.
 
-    The user's own filters (git-lfs) stay. None where the filters can't be told, or not be switched off.
+    The user's own filters (git-lfs) are kept. None if the filters can't be listed or switched off.
     """
     listing = ("--includes", "--null", "--list")
     found = _git(folder, "config", "--local", *listing)
@@ -335,14 +336,17 @@ def _without_filters(folder: Path) -> list[str] | None:
         return None
     keys = [os.fsdecode(entry.partition(b"\n")[0]) for entry in found.split(b"\0")]
     names = sorted({key.rpartition(".")[0] for key in keys if key.startswith("filter.")})
-    if any("=" in name for name in names):  # `-c` would take what follows for the value
+    if any("=" in name for name in names):  # `-c` would split the name at the `=`
         return None
     fields = ("clean=", "smudge=", "process=", "required=false")
     return [word for name in names for field in fields for word in ("-c", f"{name}.{field}")]
 
 
 def _git(folder: Path, *args: str) -> bytes | None:
-    """Return a git command's output, None where it failed; it asks nothing, takes no lock, fetches and runs nothing."""
+    """Return a git command's output, or None if it failed.
+
+    git asks nothing, takes no lock, fetches nothing, and runs no other program.
+    """
     env = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
     env |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": "none", "LC_ALL": "C"}
     try:

@@ -1,4 +1,4 @@
-"""What was made of files, kept for as long as they stay as they are: a second look at a run costs a few stats."""
+"""Caches values computed from files until the files change. A second look then costs only a few stats."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ Signature = tuple[int, int, int] | None
 
 
 class FileCache:
-    """Keeps what was made of each file, and makes it anew only when the file's time, size or inode has changed."""
+    """Caches a value for each file, until the file's time, size or inode changes."""
 
     def __init__(self) -> None:
         self._of_file: dict[str, tuple[Signature, Any]] = {}
         self._of_parts: dict[str, tuple[tuple[Any, ...], Any]] = {}
 
     def of_file(self, path: str, read: Callable[[], _Value]) -> _Value:
-        """Return what `read` makes of the file; what it raises is raised each time."""
-        signature = signature_of(path)  # before it is read: what is written meanwhile is seen by the next look
+        """Return the value of `read` for the file. Errors of `read` are not cached."""
+        signature = signature_of(path)  # taken before reading, so that a later write is detected by the next look
         kept = self._of_file.get(path)
         if kept is None or kept[0] != signature:
             kept = self._of_file[path] = (signature, read())
@@ -27,7 +27,7 @@ class FileCache:
         return value
 
     def of_parts(self, name: str, parts: Sequence[Any], join: Callable[[], _Value]) -> _Value:
-        """Return what `join` makes of these parts, the very same object for as long as they are the same objects."""
+        """Return the value of `join` for these parts, cached as long as the parts are the same objects."""
         kept = self._of_parts.get(name)
         if kept is None or len(kept[0]) != len(parts) or any(a is not b for a, b in zip(kept[0], parts, strict=True)):
             kept = self._of_parts[name] = (tuple(parts), join())
@@ -36,7 +36,7 @@ class FileCache:
 
 
 def signature_of(path: str) -> Signature:
-    """Return what changes with a file's contents: its time, size and inode; None where it is not there."""
+    """Return the file's time, size and inode, or None if it does not exist."""
     try:
         found = os.stat(path)
     except OSError:

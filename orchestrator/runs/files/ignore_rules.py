@@ -26,7 +26,7 @@ LARGEST: Final = 3
 
 @dataclass(frozen=True)
 class Rules:
-    """The built-in patterns, those of .gitignore, then those of the job's ignore file. The last match decides."""
+    """Patterns in order: built-in, those of .gitignore, those of the job's ignore file. The last match decides."""
 
     lines: tuple[tuple[str, str], ...] = ()  # the patterns of the files, with `FILE:LINE` for each
     spec: pathspec.GitIgnoreSpec | None = None
@@ -109,17 +109,20 @@ def unreadable(path: Path, error: OSError) -> UsageError:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """The size of all that lines of ignore files leave out; `largest` has [path, bytes, rule] of the largest paths."""
+    """The size of everything that lines of ignore files leave out.
+
+    `largest` has [path, bytes, rule] of the largest paths.
+    """
 
     files: int = 0
     bytes: int = 0
     is_more: bool = False  # the count ended at MOST_MEASURED
     largest: list[tuple[str, int, str]] = field(default_factory=list)
-    links: list[tuple[str, str]] = field(default_factory=list)  # [path, target] of links to folders that aren't sent
+    links: list[tuple[str, str]] = field(default_factory=list)  # [path, target] of links to folders that are not sent
 
 
 def measure_left_out(top: Path, paths: Sequence[str], rules: Rules, sent: Collection[str] = ()) -> LeftOut:
-    """Return how much these paths hold without the files that are `sent` anyway. A folder's path ends with a slash."""
+    """Return the size of these paths without files that are `sent` anyway. A folder's path ends with a slash."""
     room, total, is_more = MOST_MEASURED, 0, False
     found: list[tuple[str, int, str]] = []
     for path in paths:
@@ -172,7 +175,7 @@ def _facts(top: Path, path: str) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def left_out_words(found: Any) -> str:
-    """Return one line about the files and links that a snapshot left out, by its record; empty if it left out none."""
+    """Return one line about the files and links that a snapshot left out, from its record; empty if there are none."""
     parts = [_words_on_files(found), _words_on_links(found)] if isinstance(found, dict) else []
     return "\n".join(part for part in parts if part)
 
@@ -195,7 +198,7 @@ def _words_on_links(found: dict[str, Any]) -> str:
 
 
 def shown_size(size: int) -> str:
-    """Return a number of bytes in a form for people."""
+    """Return a number of bytes for people."""
     return f"{size / 1024**2:.1f} MB" if size >= 100_000 else f"{size} bytes"
 
 

@@ -1,7 +1,7 @@
-"""Gives a run on this machine the ignored files of the code folder, which the same line has if it is run by hand.
+"""Gives a run on this machine the code folder's ignored files, which the program would have if it were run by hand.
 
-A script may overwrite a small file or a checkpoint, so the run gets a copy of it. Other files are data of any size, and
-the run gets links to them. A folder is created and not linked, so new files in it belong to the run.
+A script may overwrite a small file or a checkpoint, so the run gets a copy of it. Other files may be large, and the run
+gets links to them. Folders are created and not linked, so new files in them belong to the run.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from orchestrator.protocol.checkpoints.weight_files import names_weights
 from orchestrator.runs.files.ignore_rules import DEFAULT_IGNORE
 
 SMALL: Final = 1 << 20
-AMBIGUOUS: Final = (".bin", ".pkl", ".joblib", ".msgpack", ".zip")  # these may hold weights or data, and count as data
+# these may contain weights or data, and count as data
+AMBIGUOUS: Final = (".bin", ".pkl", ".joblib", ".msgpack", ".zip")
 MOST_IN_FOLDER: Final = 1000  # a folder with more entries is linked as a whole
 _CHUNK: Final = 1 << 20
 _NEVER: Final = frozenset(name.strip("/") for name in DEFAULT_IGNORE)
 
 
 def lay(code_dir: Path, destination: Path, paths: Iterable[str], room: int) -> tuple[str, ...]:
-    """Add these paths of `code_dir` (a folder's path ends with a slash) to the copy; return the linked checkpoints.
+    """Add these paths of `code_dir` (a folder's path ends with a slash) to the copy. Return the linked checkpoints.
 
     At most `room` bytes are copied, small files first. Raises UsageError if the disk is full.
     """
@@ -64,7 +65,7 @@ def _laid_folder(code_dir: Path, destination: Path, path: str) -> list[tuple[int
     for folder in folders:  # grows in the loop
         try:
             names = sorted(os.listdir(code_dir / folder))
-        except OSError:  # a run by hand can't read it either
+        except OSError:  # a program run by hand can't read it either
             continue
         entries += len(names)
         if entries > MOST_IN_FOLDER or "pyvenv.cfg" in names:
@@ -86,7 +87,7 @@ def _laid_folder(code_dir: Path, destination: Path, path: str) -> list[tuple[int
 
 
 def _is_orchs(folder: Path, destination: Path) -> bool:
-    """Tell whether it is the folder of orch's runs: each run would get copies of all the others, and of itself."""
+    """Tell whether this is the folder of orch's runs. It is left out, because each run would get copies of all runs."""
     return destination.is_relative_to(folder) and destination.relative_to(folder).parts[:1] in (("runs",), ("sweeps",))
 
 
@@ -109,7 +110,7 @@ def _file(code_dir: Path, path: str) -> list[tuple[int, str]]:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a file with its executable bit and its time. A file that a run by hand can't read is left out."""
+    """Copy a file with its executable bit and time. A file that a program run by hand can't read is left out."""
     try:
         reading = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

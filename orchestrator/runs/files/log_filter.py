@@ -1,7 +1,7 @@
-"""Which lines of a log are wanted: by a pattern, by their level, by their time; as far as lines say such things.
+"""Selects lines of a log by a pattern, by level and by time, as far as the lines have a level or a time.
 
-A log is what a program has printed, and orch adds no times to it. A line that says no time has that of the line before
-it; in a log whose beginning says none at all, nothing is known but when it was written to last.
+A log is what a program printed, and orch adds no times to it. A line without a time has the time of the line before it.
+If the beginning of a log has no time at all, only the time of the last write is known.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Final
 from orchestrator.errors import StoreError
 from orchestrator.runs.files.logs import LogFile
 
-_BEGINNING: Final = 1 << 16  # of a log, in which a first time is looked for
-_HEAD: Final = 120  # characters of a line in which it says its time and its level
+_BEGINNING: Final = 1 << 16  # of a log, in which the first time is searched
+_HEAD: Final = 120  # characters of a line in which its time and level are searched
 _DATE: Final = re.compile(
     r"(?<!\d)(\d{4})[-/](\d\d)[-/](\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?\d*(Z|[+-]\d\d:?\d\d)?"
 )
@@ -30,7 +30,7 @@ _TRACEBACK: Final = "Traceback (most recent call last):"
 
 
 class Level(IntEnum):
-    """How grave a line is, in the words of Python's logging."""
+    """The level of a line, with the names of Python's logging."""
 
     DEBUG = 10
     INFO = 20
@@ -48,7 +48,7 @@ _WORDS: Final = {
 
 @dataclass
 class _Position:
-    """What holds for the next line of a log."""
+    """The time and level that apply to the next line of a log."""
 
     time: float | None = None
     level: Level | None = None
@@ -57,7 +57,7 @@ class _Position:
 
 @dataclass
 class LineFilter:
-    """Tells line by line what is wanted; lines of each log come in their order."""
+    """Decides for each line whether it is wanted. Lines of each log must come in order."""
 
     pattern: re.Pattern[str] | None = None
     level: Level | None = None
@@ -66,7 +66,7 @@ class LineFilter:
     _positions: dict[LogFile, _Position] = field(default_factory=dict)
 
     def takes(self, log: LogFile, line: str) -> bool:
-        """Tell whether this line of a log, the next one, is wanted."""
+        """Tell whether the next line of a log is wanted."""
         position = self._positions.get(log) or self._begin(log)
         if self.since is not None and not self._is_new(position, line):
             return False
@@ -75,7 +75,7 @@ class LineFilter:
         return self.pattern is None or self.pattern.search(line) is not None
 
     def may_take(self, log: LogFile) -> bool:
-        """Tell whether anything of a log can be wanted: not where it was written to last before `since`."""
+        """Tell whether a log can have wanted lines. A log that was last written before `since` can't."""
         if self.since is None or log in self._positions:
             return True
         try:
@@ -95,7 +95,10 @@ class LineFilter:
         return position.time is None or self.since is None or position.time >= self.since
 
     def _is_grave(self, position: _Position, line: str) -> bool:
-        """By its own level, or that of the line it belongs to: indented ones, and a traceback to its end."""
+        """Tell whether a line's level is wanted.
+
+        Indented lines and tracebacks have the level of the line above them.
+        """
         if line.startswith(_TRACEBACK):
             position.level, position.is_traceback = Level.ERROR, True
         elif (said := level_of(line)) is not None:
@@ -108,7 +111,7 @@ class LineFilter:
 
 
 def level_of(line: str) -> Level | None:
-    """Return the level that a line says in its beginning; None for none."""
+    """Return the level at the beginning of a line, or None."""
     head = line[:_HEAD]
     found = _LEVEL.search(head) or _LOWER.search(head) or _GLOG.search(head)
     if found is not None:
@@ -117,7 +120,7 @@ def level_of(line: str) -> Level | None:
 
 
 def time_of(line: str, now: float | None = None) -> float | None:
-    """Return the time that a line says in its beginning; None for none. Without a zone it is this machine's."""
+    """Return the time at the beginning of a line, or None. Without a zone it is this machine's."""
     head = line[:_HEAD]
     if (found := _DATE.search(head)) is not None:
         year, month, day, hour, minute, second = (int(found[number]) for number in range(1, 7))
@@ -125,7 +128,7 @@ def time_of(line: str, now: float | None = None) -> float | None:
         text = (
             f"{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{(found[7] or '0').ljust(6, '0')}{zone}"
         )
-    elif (short := _GLOG.search(head)) is not None:  # as torch's C++ writes it: without the year
+    elif (short := _GLOG.search(head)) is not None:  # in the form of torch's C++ logs, without the year
         moment = datetime.fromtimestamp(now if now is not None else time.time())
         year = moment.year - (f"{short[2]}{short[3]}" > f"{moment:%m%d}")
         text = f"{year:04}-{short[2]}-{short[3]}T{short[4]}:{short[5]}:{short[6]}.{short[7].ljust(6, '0')}"
@@ -138,7 +141,7 @@ def time_of(line: str, now: float | None = None) -> float | None:
 
 
 def _first_time(log: LogFile) -> float | None:
-    """Return the first time that the beginning of a log says; of a log that was rotated, of what is left of it."""
+    """Return the first time in the beginning of a log, including its rotated part."""
     for suffix in (".1", ""):
         try:
             with log.opened(suffix) as file:

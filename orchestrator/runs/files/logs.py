@@ -1,4 +1,4 @@
-"""Reading a run's logs, metrics and progress from its directory, also while they grow."""
+"""Reads a run's logs, metrics and progress from its directory, also while they grow."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from orchestrator.runs.files.log_filter import LineFilter
 
 CHUNK = 1 << 18
-MOST_TAIL = 16 << 20  # bytes at a log's end that are searched for its last lines
+MOST_TAIL = 16 << 20  # bytes at a log's end in which its last lines are searched
 MOST_BEAT = 1 << 16
-LAST_BYTES = 1 << 15  # of a log, in which its last line is looked for
+LAST_BYTES = 1 << 15  # of a log, in which its last line is searched
 NO_RANK = -1  # the rank of a launcher's log
 # Matches lines of torch and glog, [W1122 14:40:00.5 socket.cpp:12] ..., NCCL's information, and Python's warnings.
 _NOISE = re.compile(
@@ -42,7 +42,7 @@ _PATH = re.compile(r"nodes/(\d+)/attempt_(\d+)/rank_(\d+)\.log")
 
 @dataclass(frozen=True)
 class LogFile:
-    """The output of one rank in one attempt, or (rank NO_RANK) of a node's launcher in all attempts."""
+    """The output of one rank in one attempt or, with rank NO_RANK, of a node's launcher in all attempts."""
 
     attempt: int
     rank: int
@@ -50,7 +50,7 @@ class LogFile:
     path: Path
 
     def opened(self, suffix: str = "") -> BinaryIO:
-        """Open the log, or the part that was rotated away (`.1`).
+        """Open the log, or its rotated part (`.1`).
 
         Raises FileNotFoundError if it is missing, and StoreError if it can't be read.
         """
@@ -65,7 +65,7 @@ class LogFile:
 
 @dataclass(frozen=True)
 class Selection:
-    """Which ranks to read; rank 0 when nothing is chosen."""
+    """Which ranks' logs to read; rank 0 by default."""
 
     rank: int | None = None
     node: int | None = None
@@ -74,18 +74,18 @@ class Selection:
 
     @property
     def takes_several(self) -> bool:
-        """Tell whether it may be more than one rank's."""
+        """Tell whether this may select more than one rank's log."""
         return self.everything or self.node is not None
 
     @property
     def ranks(self) -> list[int] | None:
-        """Return the chosen ranks of a node that is chosen; None for all."""
+        """Return the selected ranks, or None for all."""
         if self.everything or (self.node is not None and self.rank is None):
             return None
         return [self.rank or 0]
 
     def takes(self, log: LogFile) -> bool:
-        """Tell whether this log is among those to read."""
+        """Tell whether this log is selected."""
         if self.everything:
             return True
         if self.node is not None:
@@ -94,7 +94,7 @@ class Selection:
 
 
 def log_files(run: RunDir, selection: Selection) -> list[LogFile]:
-    """Return the chosen logs that exist, by attempt and rank."""
+    """Return the selected logs that exist, by attempt and rank."""
     if selection.launchers:
         return _launcher_logs(run, selection)
     found = []
@@ -108,9 +108,9 @@ def log_files(run: RunDir, selection: Selection) -> list[LogFile]:
 
 
 def launchers_instead(run: RunDir, selection: Selection) -> Selection | None:
-    """Return a selection of launchers' logs, of the chosen node or of all; None if a rank of the run has a log.
+    """Return a selection of the launchers' logs, of the selected node or of all. None if a rank of the run has a log.
 
-    A run whose setup lines, interpreter or imports failed has no other logs.
+    A run whose set-up lines, interpreter or imports failed has no other logs.
     """
     instead = Selection(node=selection.node, launchers=True)
     found = log_files(run, instead)
@@ -130,9 +130,10 @@ def _launcher_logs(run: RunDir, selection: Selection) -> list[LogFile]:
 
 
 def nodes_with(run: RunDir, selection: Selection, known: FileCache) -> set[int] | None:
-    """Return the nodes that have, or have had, a chosen log, by what is known here; None where all may have.
+    """Return the nodes that have, or had, a selected log, as far as known here. None if all may have one.
 
-    Of a rank it is told by node 0's word to go, before which no rank has a log: none while that is not here.
+    For a rank, node 0's event `go` tells the nodes. No rank has a log before that event, so without it the set is
+    empty.
     """
     if selection.everything:
         return None
@@ -151,7 +152,7 @@ def nodes_with(run: RunDir, selection: Selection, known: FileCache) -> set[int] 
 
 @dataclass
 class _Reading:
-    """How far one log has been read, and what of it is still to be said."""
+    """How far one log has been read, and the rest that has not been returned."""
 
     offset: int = 0
     inode: int | None = None
@@ -161,16 +162,16 @@ class _Reading:
 
 @dataclass
 class Tail:
-    """Reads what has been added to the chosen logs since the last look."""
+    """Reads what was added to the selected logs since the last look."""
 
     run: RunDir
     selection: Selection
-    wanted: LineFilter | None = None  # of their lines
-    last: int | None = None  # of the wanted lines, at the first look
+    wanted: LineFilter | None = None  # selects lines
+    last: int | None = None  # number of wanted lines at the first look
     readings: dict[Path, _Reading] = field(default_factory=dict)
 
     def skip_to_last(self, lines: int) -> None:
-        """Begin `lines` lines before the end of each log, of the wanted ones if not all are."""
+        """Start `lines` lines before the end of each log; only wanted lines count."""
         if self.wanted is not None:
             self.last = lines
             return
@@ -178,9 +179,9 @@ class Tail:
             self.readings[log.path] = _reading_of_last(log, lines)
 
     def read(self, *, ended: bool = False) -> Iterator[tuple[LogFile, str]]:
-        """Return new lines, without their ends; a progress bar is one, and comes when it can't change any more.
+        """Yield new lines without line ends. A progress bar is one line, yielded when it can't change any more.
 
-        The unfinished last lines come too when the run has `ended`, or that attempt of it.
+        Unfinished last lines are yielded only if the run, or that attempt, has `ended`.
         """
         logs = log_files(self.run, self.selection)
         for log in logs:
@@ -200,15 +201,15 @@ class Tail:
             yield from known.lines.end()
 
     def read_bytes(self) -> Iterator[tuple[LogFile, bytes]]:
-        """Return what is new as the programs wrote it."""
+        """Yield the new bytes as the programs wrote them."""
         for log in log_files(self.run, self.selection):
             for chunk in _chunks(log, self._reading(log)):
                 yield log, chunk
 
     def open_line(self) -> tuple[LogFile, str] | None:
-        """Return the line that the first rank which has begun one is writing now: its progress bar, most often.
+        """Return the line that is being written by the first rank that has begun one, usually a progress bar.
 
-        None where not all lines are wanted.
+        None if only some lines are wanted.
         """
         if self.wanted is not None:
             return None
@@ -222,7 +223,7 @@ class Tail:
 
 
 def _chunks(log: LogFile, so_far: _Reading) -> Iterator[bytes]:
-    """Return the new bytes of a log, after the rest of the file that was rotated away meanwhile."""
+    """Yield the new bytes of a log, after the rest of a file that was rotated meanwhile."""
     try:
         file = log.opened()
     except FileNotFoundError:  # a rotation is between its two renames, or the run was removed
@@ -231,7 +232,7 @@ def _chunks(log: LogFile, so_far: _Reading) -> Iterator[bytes]:
         inode, known = os.fstat(file.fileno()).st_ino, so_far.inode
         if so_far.offset == 0 if known is None else known != inode:
             with contextlib.suppress(FileNotFoundError), log.opened(".1") as rotated:
-                if os.fstat(rotated.fileno()).st_ino != inode:  # else it was rotated since it was opened above
+                if os.fstat(rotated.fileno()).st_ino != inode:  # otherwise it was rotated after it was opened above
                     rotated.seek(so_far.offset)
                     yield from iter(lambda: rotated.read(CHUNK), b"")
             so_far.offset = 0
@@ -241,7 +242,7 @@ def _chunks(log: LogFile, so_far: _Reading) -> Iterator[bytes]:
 
 
 def _reading_of_last(log: LogFile, lines: int) -> _Reading:
-    """Return a reading that begins at a log's last `lines` lines, even if some of them were rotated away."""
+    """Return a reading that starts at a log's last `lines` lines, even if some of them were rotated away."""
     with contextlib.suppress(FileNotFoundError), log.opened() as file:
         offset, left = _last_lines(file, lines)
         if offset > 0 or left <= 0:
@@ -252,13 +253,13 @@ def _reading_of_last(log: LogFile, lines: int) -> _Reading:
 
 
 def offset_of_last(log: LogFile, lines: int) -> int:
-    """Return the offset at which the last `lines` lines of a log begin, at most MOST_TAIL bytes before its end."""
+    """Return the offset of the last `lines` lines of a log, at most MOST_TAIL bytes before its end."""
     with log.opened() as file:
         return _last_lines(file, lines)[0]
 
 
 def _last_lines(file: BinaryIO, lines: int) -> tuple[int, int]:
-    """Return the offset of a file's last lines and the number of lines that it lacks. Reads the file from its end."""
+    """Return (offset of a file's last lines, number of lines that it lacks). Reads the file from its end."""
     position = end = file.seek(0, os.SEEK_END)
     left = lines
     if lines == 0:
@@ -268,7 +269,7 @@ def _last_lines(file: BinaryIO, lines: int) -> tuple[int, int]:
         position -= step
         file.seek(position)
         chunk = file.read(step)
-        found = len(chunk) - (position + step == end)  # the newline at the end begins no further line
+        found = len(chunk) - (position + step == end)  # the newline at the end starts no further line
         while (found := chunk.rfind(b"\n", 0, found)) >= 0:
             left -= 1
             if left == 0:
@@ -277,7 +278,7 @@ def _last_lines(file: BinaryIO, lines: int) -> tuple[int, int]:
 
 
 def last_line(run: RunDir, attempt: int) -> str:
-    """Return the last line that rank 0's program printed in an attempt, or its progress bar; "" if it printed nothing.
+    """Return the last line or progress bar that rank 0's program printed in an attempt; "" if it printed nothing.
 
     Warnings that libraries log are skipped.
     """
@@ -292,21 +293,21 @@ def last_line(run: RunDir, attempt: int) -> str:
 
 
 def beat_of(run: RunDir, attempt: int, rank: int = 0) -> dict[str, Any] | None:
-    """Return the last heartbeat of a rank: step, total, phase, loss, rate, eta; None if the rank has written none.
+    """Return the last heartbeat of a rank: step, total, phase, loss, rate, eta. None if the rank has written none.
 
     For a program without heartbeats, the metrics in its own files give the step, and `metrics` with the newest values.
     """
     for path in run.path.glob(f"nodes/{'*' if rank else 0}/attempt_{attempt}/beat_{rank}"):
         try:
             data = reading.read_json(path, MOST_BEAT, run.path)
-        except (OSError, ValueError):  # caught in the middle of a write: the next look finds it whole
+        except (OSError, ValueError):  # read during a write; the next look reads it whole
             return None
         return data if isinstance(data, dict) else None
     return None if rank else newest_metrics(run, attempt)
 
 
 def beats_of(run: RunDir, attempt: int) -> dict[int, dict[str, Any]]:
-    """Return the last beat of every rank that has written one in an attempt."""
+    """Return the last heartbeat of every rank that has written one in an attempt."""
     found: dict[int, dict[str, Any]] = {}
     for folder in _folders(f"{run.path}/nodes", f"attempt_{attempt}"):
         with contextlib.suppress(OSError):
@@ -325,7 +326,7 @@ def _is_beat(name: str) -> bool:
 
 
 def _folders(nodes: str, name: str) -> list[str]:
-    """Return the folder of this name of every node; plain strings, for there may be a thousand files to open."""
+    """Return the folder with this name of every node. Plain strings, because there may be a thousand files to open."""
     try:
         return [f"{nodes}/{node}/{name}" for node in os.listdir(nodes) if node.isdecimal()]
     except OSError:
@@ -333,13 +334,13 @@ def _folders(nodes: str, name: str) -> list[str]:
 
 
 def result_of(run: RunDir) -> dict[str, Any] | None:
-    """Return what the program itself reported as its result (accuracy, data, ...); None when that is no JSON object."""
+    """Return the result that the program reported (accuracy, data, ...), or None if it is not a JSON object."""
     try:
         return run.read("result.json")
-    except StoreError:  # the program's own file: how it was written is no reason to refuse a look at the run
+    except StoreError:  # the program wrote this file, so damage in it must not prevent a look at the run
         return None
 
 
 def age(moment: float | None) -> float | None:
-    """Return seconds since a moment of the wall clock."""
+    """Return the seconds since a wall-clock time."""
     return None if moment is None else max(0.0, time.time() - moment)

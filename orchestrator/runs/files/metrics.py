@@ -1,4 +1,4 @@
-"""Which metric a job is judged by, and which run of several has the best value of one."""
+"""Finds the metric by which a job is judged, and ranks runs by a metric."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BOOKKEEPING: Final = frozenset({"attempt", "epoch", "epochs", "step", "steps", 
 
 @dataclass(frozen=True)
 class Ranked:
-    """A run and its value; rank 1 is the best, None has none."""
+    """A run and its value. Rank 1 is the best; None means no value."""
 
     run_id: str
     state: str
@@ -41,7 +41,7 @@ def metric_of_job(record: Mapping[str, Any] | None) -> JobMetric | None:
 
 
 def metric_of_checkpoints(record: Mapping[str, Any] | None) -> JobMetric | None:
-    """Return the metric that `best` means among a run's checkpoints: `checkpoint.keep_best`, else `metric`."""
+    """Return the metric of `best` among a run's checkpoints: `checkpoint.keep_best`, else `metric`."""
     return _keeps_best_by(record) or _named(record)
 
 
@@ -63,11 +63,11 @@ def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-# -- which run is best
+# -- ranking runs
 
 
 def metrics_of(run: RunDir) -> dict[str, float]:
-    """Return the numbers that a run has left: those of its result, else the newest of each name among its metrics."""
+    """Return a run's numbers: those in its result, else the newest metric with each name."""
     found: dict[str, float] = {}
     try:
         own, of_program = files_of_metrics(run)
@@ -80,7 +80,7 @@ def metrics_of(run: RunDir) -> dict[str, float]:
 
 
 class Value(NamedTuple):
-    """One value of a metric, and when it was written by the wall clock."""
+    """One value of a metric, and the wall-clock time at which it was written."""
 
     step: float
     time: float | None
@@ -94,14 +94,15 @@ class Series:
         self._files = [_Columns(str(path), str(run.path)) for path in files_of_metrics(run)]
 
     def look(self) -> None:
-        """Read what is new; nothing of a file that can't be read."""
+        """Read what is new. Files that can't be read are skipped."""
         for file in self._files:
             file.look()
 
     def values(self, metric: str) -> list[Value]:
-        """Return the values of a metric. `kind.metric` selects one kind of line, else the most frequent kind counts.
+        """Return the values of a metric.
 
-        If a restart has repeated steps, the later values count. Rank 0's own file comes first.
+        `kind.metric` selects one kind of line; otherwise the most frequent kind counts. If a restart has repeated
+        steps, the later values count. Rank 0's own file takes precedence.
         """
         return next(filter(None, (file.values(metric) for file in self._files)), [])
 
@@ -111,7 +112,7 @@ class Series:
 
 
 class _Columns:
-    """The values in one file of metrics, by the kind of line and the name."""
+    """The values in one file of metrics, by kind of line and name."""
 
     def __init__(self, path: str, below: str) -> None:
         self._path, self._below = path, below
@@ -164,7 +165,7 @@ def series(run: RunDir, metric: str) -> list[tuple[float, float]]:
 
 
 def names_of_series(run: RunDir) -> set[str]:
-    """Return the metrics that a run has written by step."""
+    """Return the names of the metrics that a run has written by step."""
     return _whole_series(run).names()
 
 
@@ -185,7 +186,7 @@ def _whole_series(run: RunDir) -> Series:
 
 
 def ranked(rows: Iterable[Ranked], *, better: Better) -> list[Ranked]:
-    """Return the rows by their value, the best first; equal values share a rank, and those without one come last."""
+    """Return the rows with ranks, the best first. Equal values share a rank; rows without a value come last."""
     rows = list(rows)
     with_value = [row for row in rows if row.value is not None]
     found: list[Ranked] = []
@@ -197,12 +198,12 @@ def ranked(rows: Iterable[Ranked], *, better: Better) -> list[Ranked]:
 
 
 def check_metric(metric: str, found: Sequence[Mapping[str, float]]) -> None:
-    """Raise UsageError where no run has the metric; it names those that are there."""
+    """Raise UsageError, with the known names, if no run has the metric."""
     if not any(metric in each for each in found):
         raise UsageError(f"no run of these has a metric '{metric}'", names_of(found))
 
 
 def names_of(found: Sequence[Mapping[str, float]]) -> str:
-    """Return which metrics the runs have, as a hint."""
+    """Return a hint with the names of the runs' metrics."""
     names = sorted({name for each in found for name in each}, key=lambda name: (name in _BOOKKEEPING, name))
     return f"they have: {', '.join(names)}" if names else f"none of them has left a number yet; {HOW_TO_WRITE}"

@@ -1,4 +1,4 @@
-"""The outputs of a run as they are here: brought from its machines, or where its ranks wrote them."""
+"""Lists the outputs of a run on this machine: copied from other machines, or as its ranks wrote them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Output:
-    """One file: its path among the run's outputs, where it lies, and the node that wrote it (0 where nodes share)."""
+    """One file: its path among the run's outputs, its place, and the node that wrote it (0 if nodes share it)."""
 
     path: str
     file: Path
@@ -32,13 +32,13 @@ class Output:
 
 
 def outputs_of(run: RunDir) -> tuple[Output, ...]:
-    """Return all files that the run has written and that are here, by their paths."""
+    """Return all output files of the run that are on this machine, sorted by path."""
     found = _brought(run) if run.record().is_elsewhere else _written(run)
     return tuple(sorted(found, key=lambda each: each.path))
 
 
 def passed_over(run: RunDir) -> list[str]:
-    """Return what of a run's outputs is never copied, as its machine calls it: links out of the folder, sockets."""
+    """Return the outputs that are never copied, such as links out of the folder and sockets, by their paths there."""
     if not run.record().is_elsewhere:
         return _found(run).passed_over
     records = [run.read(str(path.relative_to(run.path))) or {} for path in run.path.glob("nodes/*/outputs.json")]
@@ -53,7 +53,7 @@ def _brought(run: RunDir) -> Iterator[Output]:
             path = file.relative_to(folder)
             first, _, number = path.parts[0].partition("node_")
             is_apart = not first and number.isdecimal() and len(path.parts) > 1
-            if not (name.startswith(".") and name.endswith((".partial", ".tmp"))):  # a copy that is under way
+            if not (name.startswith(".") and name.endswith((".partial", ".tmp"))):  # a copy in progress
                 yield Output(str(path), file, file.stat().st_size, int(number) if is_apart else 0)
 
 

@@ -1,4 +1,4 @@
-"""A run's samples, looked at again and again: the first look reads the newest, each later one what is new."""
+"""Reads a run's samples repeatedly: the first look reads the newest samples, and each later look the new ones."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from orchestrator.runs.files.file_cache import signature_of
 from orchestrator.runs.files.samples import MOST_OF_A_FILE, NodeSamples, node_numbers, sample_of
 from orchestrator.runs.store import RunDir
 
-FIRST_BYTES: Final = 1 << 19  # that the first look reads, of all nodes together
-LEAST_BYTES, MOST_BYTES = 4 << 10, 1 << 18  # of one node
-KEPT: Final = 20_000  # samples, of all nodes together
-LEAST_KEPT, MOST_KEPT = 50, 1200  # of one node
+FIRST_BYTES: Final = 1 << 19  # read by the first look, over all nodes
+LEAST_BYTES, MOST_BYTES = 4 << 10, 1 << 18  # for one node
+KEPT: Final = 20_000  # samples, over all nodes
+LEAST_KEPT, MOST_KEPT = 50, 1200  # for one node
 
 
 class SampleLooks:
-    """Remembers the samples of a run's nodes; where they become many, the older ones are joined and none is lost."""
+    """Stores the samples of a run's nodes. If there are too many, older samples are merged and none is lost."""
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
         self._nodes: dict[int, _NodeFile] = {}
 
     def look(self) -> tuple[NodeSamples, ...]:
-        """Read what is new, and return the samples of each node that has any, the newest last."""
+        """Read new samples, and return each node's samples, the newest last."""
         numbers = node_numbers(self._run)
         first = max(LEAST_BYTES, min(MOST_BYTES, FIRST_BYTES // max(1, len(numbers))))
         kept = max(LEAST_KEPT, min(MOST_KEPT, KEPT // max(1, len(numbers))))
@@ -42,7 +42,7 @@ class SampleLooks:
 
 @dataclass
 class _NodeFile:
-    """How far one node's file has been read: a line that is not whole yet is read by the next look."""
+    """How far one node's file has been read. An incomplete line is read again by the next look."""
 
     run: RunDir
     path: str
@@ -70,7 +70,7 @@ class _NodeFile:
             self.samples = [*_joined(self.samples[:older]), *self.samples[older:]]
 
     def _follow(self) -> None:
-        """Read the rest of the half that was full and is the older one now; begin anew where it is another file."""
+        """Read the rest of the file that was rotated to the older name, or start again if that is another file."""
         older = signature_of(f"{self.path}.1")
         if older is not None and older[2] == self._inode:
             self._take(f"{self.path}.1", self._offset)
@@ -78,7 +78,7 @@ class _NodeFile:
             self.samples = []
 
     def _take(self, path: str, start: int) -> int:
-        """Add the whole lines from an offset on, which counts from the end below 0; return where they end."""
+        """Add the complete lines from an offset (negative: from the end), and return the offset behind them."""
         with contextlib.suppress(FileNotFoundError), opened(path, self.run.path) as file:
             size = file.seek(0, os.SEEK_END)
             start = file.seek(max(0, size + start) if start < 0 else min(start, size))
@@ -90,7 +90,7 @@ class _NodeFile:
 
 
 def _joined(samples: list[Sample]) -> list[Sample]:
-    """Return half as many samples; those of two attempts stay apart."""
+    """Return half as many samples by merging pairs. Samples of different attempts are not merged."""
     made: list[Sample] = []
     for one, other in zip(samples[::2], samples[1::2], strict=False):
         is_same = (one.start, one.attempt) == (other.start, other.attempt)

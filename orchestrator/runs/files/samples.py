@@ -1,7 +1,7 @@
-"""How busy a run's nodes were: what their agents have measured, read from the run's folder. Nothing is asked of a node.
+"""Reads how busy a run's nodes were, from the samples that their agents wrote. No node is contacted.
 
 for node in read_samples(run):
-    for sample in node.samples:  # one after another, the newest last
+    for sample in node.samples:  # in order, the newest last
         sample.cpu, [rank.cpu for rank in sample.ranks], [gpu.use for gpu in sample.gpus]
 """
 
@@ -19,9 +19,9 @@ from orchestrator.protocol.reading import read_part
 from orchestrator.protocol.samples import Sample
 from orchestrator.runs.store import RunDir
 
-MOST_OF_A_LOOK: Final = 1 << 20  # bytes, of all nodes together: a look at a run must not wait for its samples
+MOST_OF_A_LOOK: Final = 1 << 20  # bytes over all nodes, because a look at a run must not wait for its samples
 MOST_OF_A_FILE: Final = 64 << 20  # bytes; an agent writes 2 MiB at most
-TAILS: Final = (4 << 10, 1 << 17)  # of one node: the newest lines, and half an hour of a node with eight GPUs
+TAILS: Final = (4 << 10, 1 << 17)  # bytes of one node: the newest lines, or half an hour of a node with eight GPUs
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class NodeSamples:
 
 
 def read_samples(run: RunDir, tail: int | None = None, only: int | None = None) -> tuple[NodeSamples, ...]:
-    """Return the samples of each node that has any, or of `only` one; with `tail`, what so many last bytes of it hold.
+    """Return each node's samples, or those of node `only`. `tail` limits reading to that many last bytes of each node.
 
-    A line that is torn, or that no agent has written, is left out, and so is a file that can't be read.
+    Damaged lines and unreadable files are left out.
     """
     asked = [number for number in node_numbers(run) if only in (None, number)]
     found = (NodeSamples(number, tuple(_samples_in(run, number, tail))) for number in asked)
@@ -48,7 +48,7 @@ def node_numbers(run: RunDir) -> list[int]:
 
 
 def sample_of(line: bytes) -> Sample | None:
-    """Return the sample that a line has; None for one that is torn or empty."""
+    """Return the sample in a line, or None if the line is damaged or empty."""
     with contextlib.suppress(ValueError):
         data = parse_json(line) if line.strip() else None
         if isinstance(data, dict):
@@ -57,7 +57,7 @@ def sample_of(line: bytes) -> Sample | None:
 
 
 def newest_samples(run: RunDir) -> tuple[NodeSamples, ...]:
-    """Return the newest samples of all nodes: of a few nodes about half an hour, of many a few lines each."""
+    """Return the newest samples of all nodes: about half an hour for a few nodes, or a few lines each for many."""
     nodes = max(1, len(_names(f"{run.path}/nodes")))
     return read_samples(run, max(TAILS[0], min(TAILS[1], MOST_OF_A_LOOK // nodes)))
 

@@ -1,1 +1,1 @@
-"""What is to be told of runs, where, and what was."""
+"""Notifications about runs: what is due, to whom, and what was sent."""

@@ -1,6 +1,6 @@
-"""Apprise, the package that knows mail, chats and push services by their URLs; an extra, loaded where a job names it.
+"""Uses apprise, a package that sends to mail, chats and push services by URL. It is an extra, loaded only on demand.
 
-These URLs hold passwords: no message of ours repeats one, and apprise's own log is silent.
+These URLs contain passwords, so no message of orch repeats a URL, and apprise's own log is disabled.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ EXAMPLE: Final = "as in ntfy://topic or mailtos://user:password@example.org; see
 
 
 def check_urls(variable: str, text: str, *, is_here: bool) -> None:
-    """Raise UsageError for URLs that apprise does not know; only where they are looked at `is_here`."""
+    """Raise UsageError for URLs that apprise does not know, if the supervisor runs on this machine (`is_here`)."""
     if is_here and find_spec("apprise") is None:
         raise UsageError("notify: apprise_env needs apprise beside orch, which isn't installed", INSTALL)
     if is_here:
@@ -30,8 +30,8 @@ def check_urls(variable: str, text: str, *, is_here: bool) -> None:
 
 
 def channels(text: str) -> tuple[Apprise, list[int]]:
-    """Return where URLs with spaces between them lead, and the numbers of those that apprise does not know."""
-    import apprise  # noqa: PLC0415 (an extra)
+    """Return the receivers for URLs separated by spaces, and the numbers of unknown URLs."""
+    import apprise  # noqa: PLC0415 (an optional dependency)
 
     logging.getLogger("apprise").disabled = True
     found = apprise.Apprise()

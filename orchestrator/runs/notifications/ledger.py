@@ -1,10 +1,10 @@
-"""What has to be told of a run, and what has been: marks, the ledger, and the pure rule of what is due.
+"""Records which notifications of a run were sent, and decides by a pure rule which are due.
 
-The supervisor sends it (supervisor/notifications.py), so that no terminal need be open.
+The supervisor sends them (supervisor/notifications.py), so no terminal needs to be open.
 
-Each notification has an id. Before it is sent an intent is written to the run's ledger, after it the outcome. A
-supervisor that is killed in between can't know whether it was sent, so the next one sends it again with the same id:
-exactly once otherwise, at least once then. A receiver that must not see doubles remembers the ids.
+Each notification has an id. An intent is written to the run's ledger before it is sent, and the outcome after it.
+If a supervisor is killed in between, the next one can't know whether it was sent, and sends it again with the same
+id. So each notification is sent exactly once, or at least once after a kill. Receivers can detect repeats by the id.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from orchestrator.runs.store import Record, RunDir, read_lines
 LEDGER: Final = "notify.jsonl"
 HIDDEN: Final = "notify_secrets.json"
 FINAL: Final = ("sent", "failed")
-MAX_SENDS: Final = 3  # of one notification, should the supervisor be killed each time
+MAX_SENDS: Final = 3  # sends of one notification, if the supervisor is killed each time
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Notification:
 
     id: str
     event: str
-    entry: int  # which of the entries
+    entry: int  # index of the entry
     detail: str = ""
 
 
@@ -41,7 +41,7 @@ class Notification:
 
 
 def hidden_values(entries: Iterable[NotifyEntry], shell: Mapping[str, str], *, is_here: bool = True) -> dict[str, str]:
-    """Return the URLs that webhook_env and apprise_env name; UsageError when one is missing or can't be used.
+    """Return the URLs that webhook_env and apprise_env name. Raises UsageError if one is missing or can't be used.
 
     `is_here`: the supervisor runs on this machine, and so with these packages.
     """
@@ -51,7 +51,7 @@ def hidden_values(entries: Iterable[NotifyEntry], shell: Mapping[str, str], *, i
             if name not in shell:
                 raise UsageError(f"notify needs {name}, which this shell doesn't have", f"export {name}=https://...")
             if entry.apprise_env:
-                from orchestrator.runs.notifications.apprise_urls import check_urls  # noqa: PLC0415 (what few jobs name)
+                from orchestrator.runs.notifications.apprise_urls import check_urls  # noqa: PLC0415 (few jobs name one)
 
                 check_urls(name, shell[name], is_here=is_here)
             elif not shell[name].startswith(("http://", "https://")) or any(c.isspace() for c in shell[name]):
@@ -61,7 +61,10 @@ def hidden_values(entries: Iterable[NotifyEntry], shell: Mapping[str, str], *, i
 
 
 def watch(root: Path, run: RunDir, entries: Sequence[NotifyEntry], hidden: Mapping[str, str]) -> None:
-    """Have the supervisor watch this run; the hidden URLs stay in a file that only this user can read."""
+    """Mark the run, so that the supervisor watches it.
+
+    Secret URLs are stored in a file that only this user can read.
+    """
     if not entries:
         return
     named = {each.variable for each in entries}
@@ -71,18 +74,18 @@ def watch(root: Path, run: RunDir, entries: Sequence[NotifyEntry], hidden: Mappi
 
 
 def watched(root: Path) -> list[RunDir]:
-    """Return the runs of which something may still have to be told."""
+    """Return the runs with notifications that may not have been sent."""
     return marked(root, NOTIFY)
 
 
 def unwatch(root: Path, run: RunDir) -> None:
-    """Return everything has been told: forget the hidden URLs and the mark."""
+    """Remove the secret URLs and the mark, after everything was sent."""
     (run.path / HIDDEN).unlink(missing_ok=True)
     forget(root, run)
 
 
 def forget(root: Path, run: RunDir) -> None:
-    """Take away the mark of a run."""
+    """Remove the mark of a run."""
     unmark(root, NOTIFY, run)
 
 
@@ -92,7 +95,7 @@ def forget(root: Path, run: RunDir) -> None:
 def due(
     entries: Sequence[NotifyEntry], run_id: str, outcome: str | None, events: Iterable[Event]
 ) -> list[Notification]:
-    """Return every notification that the run has given reason for so far, in order. Pure."""
+    """Return every notification that is due so far, in order. Pure."""
     happened: dict[str, tuple[str, str]] = {}
     for event in events:
         attempt = event.get("attempt")
@@ -116,7 +119,7 @@ def due(
 
 
 def delivered(run: RunDir) -> list[Record]:
-    """Return the last word of the ledger on each notification, in order."""
+    """Return the ledger's last entry on each notification, in order."""
     last: dict[str, Record] = {}
     for line in read_lines(run.path / LEDGER):
         if isinstance(line.get("id"), str) and isinstance(line.get("state"), str):
@@ -129,7 +132,7 @@ def delivered(run: RunDir) -> list[Record]:
 def undelivered(
     entries: Sequence[NotifyEntry], run: RunDir, outcome: str | None, events: Iterable[Event]
 ) -> list[Notification]:
-    """Return what is due and has no outcome in the ledger."""
+    """Return the notifications that are due and have no outcome in the ledger."""
     last = {line["id"]: line for line in delivered(run)}
     return [
         each

@@ -1,1 +1,1 @@
-"""The starts of one run: its attempts, whether there is to be another start, and what it does meanwhile."""
+"""The starts of one run: its attempts, whether another start follows, and what the run does meanwhile."""

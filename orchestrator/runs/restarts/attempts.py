@@ -1,4 +1,4 @@
-"""The attempts of a run, from its events: when each began and ended, why it ended, what it was resumed from. Pure."""
+"""The attempts of a run, from its events: begin and end, why each ended, and its checkpoint. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KINDS = (
 
 
 def attempts_of(events: Iterable[Event]) -> tuple[Attempt, ...]:
-    """Return the attempts in order; one whose ranks were never started has no beginning."""
+    """Return the attempts in order. An attempt whose ranks were never started has no `began`."""
     found: dict[str, dict[int, Event]] = {kind: {} for kind in _KINDS}
     for event in events:
         if event["kind"] in found and type(event.get("attempt")) is int:
@@ -36,7 +36,7 @@ def attempts_of(events: Iterable[Event]) -> tuple[Attempt, ...]:
 
 
 def _attempt(number: int, begun: Event, first: Event, ends: list[Event | None]) -> Attempt:
-    """Return one attempt; `ends` tell of its end, those first that were nearest to it."""
+    """Return one attempt. `ends` are events about its end, the most specific first."""
     known = [event for event in ends if event is not None]
     offered = str(name) if (name := begun.get("resume_from")) else None
     steps = first.get("steps")
@@ -52,11 +52,11 @@ def _attempt(number: int, begun: Event, first: Event, ends: list[Event | None]) 
 
 
 def continues(first: Event) -> bool:
-    """Tell by the event of its first steps whether the program resumed from the checkpoint that it was offered.
+    """Tell whether the program resumed from the checkpoint that it was offered, by the event of its first steps.
 
     The first checkpoint that a resumed program saves has a greater step than the offered one. If the program reports
-    steps, then the distance between the first two counts. A program that reports every tenth step begins with 10 and
-    20, and a resumed program with 60 and 70, for example.
+    steps, the distance between the first two counts. For example, a program that reports every tenth step begins with
+    10 and 20, and a resumed program with 60 and 70.
     """
     if type(first.get("loaded")) is int:
         return True
@@ -69,7 +69,7 @@ def continues(first: Event) -> bool:
 
 
 def _why(ends: list[Event]) -> str:
-    """Return why an attempt ended; where nobody says, how."""
+    """Return why an attempt ended or, without a reason, how."""
     culprits = (event["culprit"] for event in ends if event["kind"] == EventKind.ATTEMPT_FAILED)
     said = [*map(culprit_in_words, culprits), *(str(event.get("reason") or "") for event in ends)]
     outcomes = (str(event["outcome"]) for event in ends if event["kind"] == EventKind.GANG_ENDED)

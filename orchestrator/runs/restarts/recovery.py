@@ -17,7 +17,7 @@ from orchestrator.runs.verdict import items
 
 @dataclass(frozen=True)
 class Reserves:
-    """What a profile has for the loss of a machine."""
+    """A profile's provisions for the loss of a machine."""
 
     spares: tuple[str, ...] = ()
     min_nodes: int | None = None
@@ -39,7 +39,7 @@ def recovery_of(
     has: Reserves,
     newest: Callable[[], Newest | None] = lambda: None,
 ) -> Recovery | None:
-    """Return the lost hosts and the next step; None for a run that has ended, or whose newest attempt is running.
+    """Return the lost hosts and the next step. None for a run that has ended, or whose newest attempt is running.
 
     Until the next start is decided, the next step is the decision that would follow if nothing changes. `newest` is
     called only if no event has the step of a checkpoint.
@@ -64,7 +64,7 @@ def recovery_of(
 
 
 def _from_what(events: Sequence[Event], newest: Newest | None) -> str:
-    """Return words for the checkpoint from which the next start resumes, if no step of a checkpoint is known.
+    """Describe the checkpoint from which the next start resumes, if no step of a checkpoint is known.
 
     A file that a script overwrites has no step. The run's machines may have a newer checkpoint than this machine. Only
     node 0's report at the end of its gang shows that there is no checkpoint.
@@ -79,7 +79,7 @@ def _from_what(events: Sequence[Event], newest: Newest | None) -> str:
 def _losses(events: Sequence[Event]) -> dict[str, float]:
     """Return the hosts that the newest attempt has lost, with the time that its leader recorded.
 
-    A node is not lost if it left because the leader itself did not run (`slept`).
+    A node that left because the leader itself did not run (`slept`) is not lost.
     """
     found: dict[str, float] = {}
     for event in (event for event in events if event.get("node") == 0):
@@ -91,7 +91,7 @@ def _losses(events: Sequence[Event]) -> dict[str, float]:
 
 
 def _where(hosts: Sequence[str], away: Sequence[str], said: Sequence[Event], has: Reserves) -> str:
-    """Return what is done on which machines: as it was decided, or as it will be with those `away` now."""
+    """Describe what is done on which machines: as decided, or as it will be with the machines that are `away` now."""
     if waits := _of(said, EventKind.WAITING_FOR_HOSTS):
         names = in_words(map(str, items(waits[-1].get("hosts"))))
         return f"waiting for {names}{_reasons(waits[-1])}, at most {has.node_wait:g} s, then restarting"
@@ -108,7 +108,7 @@ def _where(hosts: Sequence[str], away: Sequence[str], said: Sequence[Event], has
 
 
 def _reasons(waits: Event) -> str:
-    """Return why the hosts can't take part, in brackets; without their names if all have the same reason."""
+    """Return why the hosts can't take part, in brackets; without host names if all have the same reason."""
     first_lines = (str(why).partition("\n")[0].partition(": ") for why in items(waits.get("why")))
     told = [(host, words) for host, _, words in first_lines if words]
     same = {words for _, words in told}
@@ -117,7 +117,7 @@ def _reasons(waits: Event) -> str:
 
 
 def _hosts_in(said: Sequence[Event]) -> list[str]:
-    """Return the hosts that the next start does without."""
+    """Return the hosts that the next start leaves out or replaces."""
     replaced = [str(event.get("host")) for event in _of(said, EventKind.REPLACED)]
     left_out = [str(host) for event in _of(said, EventKind.GOING_ON_WITHOUT) for host in items(event.get("hosts"))]
     return [*replaced, *left_out]

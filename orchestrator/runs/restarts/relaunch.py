@@ -1,8 +1,8 @@
-"""A run whose agents are started again: which events count, and whether there is to be another start. Pure.
+"""Restarts of a run's agents: which events count, and whether another start follows. Pure.
 
-An attempt is one start of the gang by its leader. A start is one start of the agents themselves: after a node was
-lost the leader can't go on, so the supervisor (or the scheduler, by a requeue) starts agents anew, whose first attempt
-follows the last one of those before them.
+An attempt is one start of the gang by its leader. A start is one start of the agents themselves. If a node is lost, the
+leader can't continue, so the supervisor (or the scheduler, by a requeue) starts new agents. Their first attempt is
+numbered after the last attempt of the earlier agents.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ SAY_THE_STEP: Final = (EventKind.ATTEMPT_FAILED, EventKind.GANG_ENDED, EventKind
 PASSES: Final = (
     EventKind.FOUND_LOST,
     EventKind.CLEANED_UP,
-)  # of the controlling side: of one start, not of the run
+)  # events of the submitting machine about one start, not about the run
 
 NEVER_AGAIN: Final = (EventKind.CANCEL, EventKind.SUBMIT_FAILED, EventKind.FOUND_LOST)  # no other start follows these
 
 
 @dataclass(frozen=True)
 class Relaunch:
-    """One more start of a run's agents: its number, its first attempt, and why."""
+    """Another start of a run's agents: its number, its first attempt, and the reason."""
 
     start: int
     attempt: int
     cause: str
     reason: str
-    step: int | None = None  # the newest checkpoint's, when that was decided
-    beat: int | None = None  # without one, the newest heartbeat's
-    saved: float | None = None  # and when a file was written last
+    step: int | None = None  # step of the newest checkpoint at the decision
+    beat: int | None = None  # step of the newest heartbeat, if there is no checkpoint
+    saved: float | None = None  # and the time of the last write to a file
 
 
 def correct_clock_skew(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the events; those of nodes whose clocks are off (`clock` says how far) timed by the controlling side's."""
+    """Return the events with the nodes' times corrected to the submitting machine's clock, by the events `clock`."""
     ahead = {
         (each.get("of"), each.get("start")): each.get("ahead") for each in events if each.get("kind") == EventKind.CLOCK
     }
@@ -59,7 +59,7 @@ def correct_clock_skew(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def newest_start(events: Iterable[Event]) -> list[Event]:
-    """Return the events that count now: each node's of the newest start, and the controlling side's about the run."""
+    """Return the events that count now: those of the newest start, and the submitting machine's about the run."""
     events = list(events)
     start = max((_int(event.get("start")) or 0 for event in events if _opens(event)), default=0)
     if start == 0:
@@ -80,7 +80,7 @@ def _opens(event: Event) -> bool:
 
 
 def pending_start(events: Iterable[Event]) -> Relaunch | None:
-    """Return the newest start that the controlling side has decided on; None before the first."""
+    """Return the newest start that the submitting machine decided, or None before the first."""
     found = [event for event in events if event.get("kind") == EventKind.RELAUNCH and "node" not in event]
     if not found:
         return None
@@ -95,22 +95,22 @@ def pending_start(events: Iterable[Event]) -> Relaunch | None:
 
 
 def last_attempt(events: Iterable[Event]) -> int:
-    """Return the highest number that any attempt of the run has had."""
+    """Return the highest attempt number of the run."""
     return max((_int(event.get("attempt")) or 0 for event in events), default=0)
 
 
 def newest_saved(events: Iterable[Event]) -> Progress:
-    """Return the newest checkpoint that anybody has recorded."""
+    """Return the progress of the newest recorded checkpoint."""
     return max((progress_of(event) for event in events if event.get("kind") in SAY_THE_STEP), default=Progress())
 
 
 def next_start(
     retry: Mapping[str, Any], events: Iterable[Event], cause: str, reason: str, *, lost: bool = False
 ) -> Relaunch | str | None:
-    """Return the start that follows an end with this cause; None when there is none, a sentence when it has no point.
+    """Return the start that follows an end with this cause. None if none follows; a sentence if it would be pointless.
 
-    `retry` holds the budgets by cause; what the leaders have restarted counts against them too. A run that has never
-    begun is started again only where a node was lost (`lost`): another start would mend nothing else.
+    `retry` has the budgets by cause, from which the leaders' restarts are subtracted too. A run that has never begun is
+    restarted only if a node was `lost`, because another start would cure nothing else.
     """
     events = list(events)
     began = lost or any(event.get("kind") in (EventKind.GO, EventKind.LOST_NODE) for event in events)
@@ -128,7 +128,7 @@ def next_start(
 
 
 def budget_left(retry: Mapping[str, Any], events: Iterable[Event]) -> dict[str, int | None]:
-    """Return the budgets that the next leader gets: what was used before is gone."""
+    """Return the remaining budgets for the next leader."""
     return restart.budget_left(retry, events)
 
 

@@ -1,1 +1,1 @@
-"""The files that a user writes: found, read with the place of every value, merged, and told what is wrong with them."""
+"""Finds and reads the files that a user writes, keeps the place of every value, and reports mistakes."""

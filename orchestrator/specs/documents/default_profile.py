@@ -1,4 +1,4 @@
-"""Which profile is meant where none is named. Loads no pydantic, and YAML only where there is a file to read."""
+"""Chooses the profile if the user names none. Loads no pydantic, and loads YAML only if there is a config file."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ _FIELD: Final = "profile"
 
 @dataclass(frozen=True)
 class Choice:
-    """A profile's name or file, and why it was taken."""
+    """The name or file of a profile, and why it was chosen."""
 
     profile: str
     why: str
 
 
 def default_profile(job: str, cwd: Path, environ: Mapping[str, str], job_file: Path | None = None) -> Choice:
-    """Return the profile for a job of this name ("" where there is none) in this folder, and perhaps of this file.
+    """Return the profile for a job of this name ("" if it has none) in the folder `cwd`.
 
-    ORCH_PROFILE, else the user's config file, else the profile named like the job, else the only one that did not come
-    with orch, else `local`. SpecError where the config file is wrong.
+    The order is: ORCH_PROFILE, the user's config file, the profile with the job's name, the only profile that did not
+    come with orch, `local`. Profiles beside `job_file` count only if they have the job's name. Raises SpecError if the
+    config file is wrong.
     """
     if named := environ.get("ORCH_PROFILE"):
         return Choice(named, "from ORCH_PROFILE")
@@ -49,13 +50,13 @@ def _not_of_orch(profiles: Iterable[tuple[str, Path, str]]) -> set[str]:
 
 
 def config_file() -> Path:
-    """Return where the user's config file is, if there is one."""
+    """Return the path of the user's config file, which may not exist."""
     return Path(platformdirs.user_config_dir("orch")) / "config.yaml"
 
 
 def _profile_in(config: Path) -> str:
-    """Return the profile that the config file names; a relative path is seen from its folder."""
-    from orchestrator.specs.documents.yaml_source import read_yaml  # noqa: PLC0415 (ruamel, where there is such a file)
+    """Return the profile that the config file names. A relative path starts at the config file's folder."""
+    from orchestrator.specs.documents.yaml_source import read_yaml  # noqa: PLC0415 (loads ruamel, only if the file exists)
 
     root = read_yaml(config, "config").root
     assert isinstance(root.value, dict)

@@ -1,4 +1,4 @@
-"""What is wrong with a document, in sentences: pydantic's errors with file:line:column and did-you-mean."""
+"""Turns pydantic's errors into sentences with file:line:column and suggestions."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from orchestrator.specs.profile import ProfileBase
 MAX_PROBLEMS: Final = 10
 IN_LISTS: Final = ("inputs", "hosts", "spares", "notify")
 MAX_LENGTH: Final = 600
-MOST_LISTED: Final = 12  # fields; if there are more, only the nearest three are named
-SIMILAR: Final = 0.7  # of two names, by difflib, so that `epoks` means `training.epochs`
+MOST_LISTED: Final = 12  # fields; if a model has more, only the nearest three are listed
+# difflib's ratio from which two names count as similar, so that `epoks` suggests `training.epochs`
+SIMILAR: Final = 0.7
 
 _EXPECTED: Final = {
     "string_type": "text",
@@ -50,13 +51,13 @@ _PHRASES: Final = {
     "string_pattern_mismatch": "text that matches {pattern}",
 }
 
-# What `user@host:port` and `source:target` are read into.
+# The fields of the short forms `user@host:port` and `source:target`.
 _SHORT_FORM_PARTS: Final = frozenset(("host", "user", "port", "source", "target"))
 
 
 @dataclass(frozen=True)
 class _Finding:
-    """A pydantic error, its path without the names of union branches."""
+    """A pydantic error with its path, without the names of union branches."""
 
     path: tuple[str | int, ...]
     union: tuple[str | int, ...] | None
@@ -69,7 +70,7 @@ class _Finding:
 
 
 def raise_problems(problems: Iterable[Problem], root: Node, name: str) -> None:
-    """Raise one SpecError that lists the problems, one a line; none, no error."""
+    """Raise one SpecError that lists the problems, one a line. Does nothing if there are no problems."""
     found = sorted(
         {(_sort_key(p, root), place(p, root, name), _sentence_at(p, place(p, root, name))) for p in problems}
     )
@@ -83,14 +84,17 @@ def raise_problems(problems: Iterable[Problem], root: Node, name: str) -> None:
 
 
 def _sentence_at(problem: Problem, where: str) -> str:
-    """Return the problem's sentence. The place of an option (`job.name (command line)`) already names the field."""
+    """Return the problem's message.
+
+    The field's name is left out if the place, as in `job.name (command line)`, has it already.
+    """
     named = where.endswith(f".{problem.dotted} (command line)") and not re.match(r"(is|belongs) ", problem.message)
     return sentence(replace(problem, path=()) if named else problem)
 
 
 def sentence(problem: Problem) -> str:
-    """Return the problem with its field in front, in one line that no terminal takes for a command."""
-    says = re.match(r"(is|belongs) ", problem.message)  # of the field itself
+    """Return the message with its field in front, in one line and without terminal escapes."""
+    says = re.match(r"(is|belongs) ", problem.message)  # the message is a predicate of the field
     text = problem.message
     if problem.path:
         text = text.removeprefix(f"{problem.path[-1]}: ")  # a rule about a type may begin with the field's name
@@ -100,7 +104,7 @@ def sentence(problem: Problem) -> str:
 
 
 def place(problem: Problem, root: Node, name: str) -> str:
-    """Return file:line:column of a problem, or the option that brought the value in."""
+    """Return file:line:column of a problem, or the command-line option that set the value."""
     node = root
     where = root.where or name
     for i, part in enumerate(problem.path):
@@ -125,7 +129,7 @@ def _child(node: Node, part: str | int) -> Node | None:
 
 
 def explain(error: ValidationError, root: Node, model: type[BaseModel]) -> list[Problem]:
-    """Return a problem for each place that pydantic complained about, unions and follow-up errors joined."""
+    """Return a problem for each place that pydantic reported. Errors of the branches of a union are joined."""
     findings = [_locate(e, root) for e in error.errors(include_url=False)]
     paths = {f.path for f in findings}
     groups: dict[tuple[str | int, ...], list[_Finding]] = {}
@@ -188,12 +192,12 @@ def _at(path: tuple[str | int, ...], root: Node) -> Node:
 def _from_validator(finding: _Finding, root: Node, at_key: bool) -> Problem:
     cause: Any = finding.error.get("ctx", {}).get("error")
     path = finding.path
-    if isinstance(cause, ValidationError):  # a short form, such as host:port, was read into a model
+    if isinstance(cause, ValidationError):  # a short form, such as host:port, was parsed into a model
         inner = cause.errors(include_url=False)[0]
         part = ".".join(str(p) for p in inner["loc"])
         return Problem(path, f"its {part}: {inner['msg'].removeprefix('Value error, ').lower()}", at_key)
     message = str(cause)
-    if not path:  # a rule about several fields: point at the first one that it names
+    if not path:  # a rule about several fields: report the first field that it names
         named = (word for word in re.findall(r"\w+", message) if root.get(word) is not None)
         return Problem((word,), message) if (word := next(named, "")) else Problem((), message)
     return Problem(path, message, at_key)
@@ -224,13 +228,13 @@ def _hint(findings: list[_Finding], node: Node) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return `; did you mean 'x'?` for the nearest of the known words, or nothing."""
+    """Return `; did you mean 'x'?` for the most similar of the known words, or ""."""
     close = difflib.get_close_matches(word.lower().replace("-", "_"), list(known), n=1, cutoff=0.6)
     return f"; did you mean '{close[0]}'?" if close else ""
 
 
 def fields_at(path: tuple[str | int, ...], model: type[BaseModel]) -> type[BaseModel] | None:
-    """Return the model that a path of keys leads to, None where it leads out of the models."""
+    """Return the model at the end of a path of keys, or None if the path leaves the models."""
     current: type[BaseModel] | None = model
     for part in path:
         if isinstance(part, int):
@@ -271,7 +275,10 @@ def _unknown(path: tuple[str | int, ...], model: type[BaseModel]) -> str:
 
 
 def near_field(dotted: str) -> str:
-    """Return the field that was probably meant, as --set takes it: `job.training.lr` for learning_rate; or nothing."""
+    """Return the field that was probably meant, in --set's form: `job.training.lr` for learning_rate.
+
+    Empty if unknown.
+    """
     name = dotted.lower().replace("-", "_")
     name = name.removeprefix("job.").removeprefix("profile.")
     known: dict[str, str] = {}
@@ -291,7 +298,7 @@ def near_field(dotted: str) -> str:
 
 
 def _paths(model: type[BaseModel]) -> Iterator[str]:
-    """Return the fields of a document, those of its mappings too; not those in lists, which --set replaces whole."""
+    """Yield the dotted fields of a document, two levels deep. Lists are left out, because --set replaces them whole."""
     for key, info in model.model_fields.items():
         yield key
         inner = _model_in(info.annotation)
@@ -300,12 +307,15 @@ def _paths(model: type[BaseModel]) -> Iterator[str]:
 
 
 def _is_in_mapping(dotted: str) -> bool:
-    """Tell whether it names a variable or an option of the task, of which there may be any."""
+    """Tell whether this names an environment variable or an option of the task, whose names are free."""
     return bool(re.fullmatch(r"(env|training\.options)\.[^.]+", dotted))
 
 
 def _one_level_down(name: str, holder: type[BaseModel], cutoff: float = 1.0) -> str:
-    """Say so if a model inside of this one has a field of this name, or of a name as similar as `cutoff` (0 to 1)."""
+    """Suggest a field of an inner model with this name, or one as similar as `cutoff` (0 to 1).
+
+    Empty if there is none.
+    """
     below: dict[str, str] = {}
     for key, info in holder.model_fields.items():
         inner = _model_in(info.annotation)
@@ -316,7 +326,7 @@ def _one_level_down(name: str, holder: type[BaseModel], cutoff: float = 1.0) -> 
 
 
 def _other_document(written: str, name: str, model: type[BaseModel], *, top: bool) -> str:
-    """Say so where the field exists, but in the other document or in another kind of profile."""
+    """Return a message if the field belongs to the other document or to another kind of profile, else ""."""
     if not top:
         return ""
     if name.partition(".")[0] in Job.model_fields:

@@ -1,7 +1,7 @@
-"""What documents say, kept between commands: another submit of the same files loads neither pydantic nor ruamel.
+"""Caches checked documents, so that a second submit of the same files loads neither pydantic nor ruamel.
 
-Kept is only what follows from the files, the options and orch's own source: these are its key. What the machine and
-the code folder have to give is looked at each time, and whatever is wrong is said by the loader, from the files anew.
+The key covers the files, the options and orch's own source. This machine and the code folder are checked at each
+submit. If there is a problem, the loader reads the files again and reports it.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from orchestrator.specs.documents.loaded import Loaded, code_dir_of
 from orchestrator.specs.documents.paths import both_paths
 from orchestrator.specs.here import check_here
 
-if TYPE_CHECKING:  # what this module is there to do without
+if TYPE_CHECKING:  # these are the slow imports that this module avoids
     from orchestrator.specs.documents.yaml_source import Document
     from orchestrator.specs.job import Job
     from orchestrator.specs.profiles import AnyProfile
 
 FOLDER: Final = "cache/documents"
-SLOTS: Final = 64  # files: what comes takes the place of what was there, so that they never become more
+SLOTS: Final = 64  # files in the cache; a new entry overwrites an old one in its slot, so their number is bounded
 PACKAGE: Final = str(Path(__file__).parents[2])
 SOURCES: Final = (
     "specs", "protocol", "errors.py", "node/system/host.py", "runs/files/code_snapshot.py",
     "runs/files/ignore_rules.py", "runs/redaction.py", "training/choices.py", "transport/address.py",
 )  # fmt: skip
-"""Of orch: what decides how a document is read."""
+"""The parts of orch's source that decide how a document is read."""
 
 
 class Values:
-    """A checked document without its model: frozen, with the same fields and what is asked of a model besides."""
+    """A checked document without its pydantic model. It is frozen, with the same fields and the methods in use."""
 
     def __init__(self, fields: Mapping[str, Any], given: Iterable[str]) -> None:
         vars(self).update(fields, _given=frozenset(given))
@@ -48,24 +48,24 @@ class Values:
         raise AttributeError(f"{name} can't be set: a document is frozen")
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
-        """Yield the fields with their values, as a model does."""
+        """Yield (field, value), as a model does."""
         return ((name, value) for name, value in vars(self).items() if name != "_given")
 
     def given(self) -> dict[str, Any]:
-        """Return the fields whose values are not the defaults."""
+        """Return the fields whose values differ from the defaults."""
         return {name: value for name, value in self if name in vars(self)["_given"]}
 
     def model_copy(self, *, update: Mapping[str, Any]) -> Values:
-        """Return the document with other values in some fields."""
+        """Return a copy of the document with some fields replaced."""
         return Values({**dict(self), **update}, {*vars(self)["_given"], *update})
 
     def model_dump(self, *, mode: str = "python") -> dict[str, Any]:
-        """Return the fields as mappings; with mode `json` lists in the place of tuples."""
+        """Return the fields as mappings. Mode `json` makes lists of tuples."""
         return {name: _dumped(value, mode) for name, value in self}
 
 
 def _dumped(value: Any, mode: str) -> Any:
-    if hasattr(value, "model_dump"):  # also a model, which may have been put in
+    if hasattr(value, "model_dump"):  # also true of a pydantic model, which a caller may have put in
         return value.model_dump(mode=mode)
     if isinstance(value, dict):
         return {name: _dumped(each, mode) for name, each in value.items()}
@@ -75,7 +75,7 @@ def _dumped(value: Any, mode: str) -> Any:
 
 
 class _Asked(NamedTuple):
-    """Two documents, and what is laid over them."""
+    """The files of two documents, and the options that override them."""
 
     job_file: Path
     profile_file: Path
@@ -83,14 +83,21 @@ class _Asked(NamedTuple):
     flags: Mapping[str, Any]
 
     def key(self) -> str:
-        """Return the hash of all that decides what the documents say; OSError where a file can't be read."""
+        """Return a hash of everything that decides the content of the documents.
+
+        Raises OSError if a file can't be read.
+        """
         read = [hashlib.sha256(_bytes_of(path)).hexdigest() for path in (self.job_file, self.profile_file)]
-        ours = [sys.version, kept.sources(PACKAGE, SOURCES), str(Path.cwd())]  # places are told from that folder
+        # error messages name places relative to that folder
+        ours = [sys.version, kept.sources(PACKAGE, SOURCES), str(Path.cwd())]
         return kept.key_of(*ours, str(self.job_file), str(self.profile_file), read, self.sets, dict(self.flags))
 
 
 def _bytes_of(path: Path) -> bytes:
-    """Return what is in a file; OSError for what is no document, such as a pipe, a device or a checkpoint."""
+    """Return the content of a file.
+
+    Raises OSError if it can't be a document, such as a pipe, a device or a checkpoint.
+    """
     return read_regular(os.path.realpath(path), kept.MOST_BYTES)
 
 
@@ -103,10 +110,10 @@ def load(
     flags: Mapping[str, Any],
     allow_code_dir: bool,
 ) -> Loaded:
-    """Return what the loader would, by what is kept in the state folder `root` where nothing has changed since."""
+    """Load both documents from the cache in the state folder `root` if nothing has changed, else with the loader."""
     asked, key = None, ""
     if isinstance(job, str):
-        with contextlib.suppress(OrchError, OSError, ValueError, TypeError):  # the loader says what is wrong
+        with contextlib.suppress(OrchError, OSError, ValueError, TypeError):  # the loader reports the error
             asked = _Asked(*both_paths(job, profile, Path.cwd()), sets, flags)
             key = asked.key()
             if (found := _read(_path(root, key), key, asked, allow_code_dir=allow_code_dir)) is not None:
@@ -115,8 +122,9 @@ def load(
 
     loaded = load_files(job, profile, sets=sets, flags=flags, allow_code_dir=allow_code_dir)
     if key and asked is not None and root.is_dir():
-        with contextlib.suppress(OSError, ValueError, TypeError):  # the next submit reads the files again
-            if asked.key() == key:  # nobody has changed the files meanwhile
+        # if the cache can't be written, the next submit reads the files again
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            if asked.key() == key:  # nobody changed the files meanwhile
                 _write(_path(root, key), key, loaded)
     return loaded
 
@@ -126,7 +134,7 @@ def _path(root: Path, key: str) -> str:
 
 
 def _read(path: str, key: str, asked: _Asked, *, allow_code_dir: bool) -> Loaded | None:
-    """Return what is kept under the key, if this machine and the code folder have what it asks for."""
+    """Return the cached documents, or None if there are none or this machine or the code folder lacks something."""
     body = kept.take(path, key)
     if body is None:
         return None
@@ -134,7 +142,7 @@ def _read(path: str, key: str, asked: _Asked, *, allow_code_dir: bool) -> Loaded
     job, profile = cast("Job", _decoded(found["job"])), cast("AnyProfile", _decoded(found["profile"]))
     code_dir = code_dir_of(job, asked.job_file)
     if check_here(job, profile, code_dir, asked.job_file, allowed=allow_code_dir):
-        return None  # the loader tells what is missing, with its place
+        return None  # the loader reports what is missing, with its place
     return Loaded(job, profile, asked.job_file, asked.profile_file, code_dir, tuple(found["notes"]))
 
 
@@ -144,7 +152,7 @@ def _write(path: str, key: str, loaded: Loaded) -> None:
 
 
 def _encoded(value: Any) -> Any:
-    """Return a value of a document as JSON; a list is a tuple there, and an object says whether it is a model."""
+    """Return a document's value as JSON. Tuples become lists, and models and mappings are tagged."""
     if hasattr(value, "model_dump"):
         return {"model": {name: _encoded(each) for name, each in value}, "given": list(value.given())}
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""From YAML files, --set and flags to a Job and a Profile; every mistake is a SpecError with file:line:column."""
+"""Loads a Job and a Profile from YAML files, --set and flags. Every mistake is a SpecError with file:line:column."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ __all__ = [
     "schema",
 ]
 
-# Arguments and variables are handed on as they were written: 1e-3 stays 1e-3, not 0.001.
+# Arguments and variables keep their spelling: 1e-3 stays 1e-3 and does not become 0.001.
 _VERBATIM: Final = frozenset(("args", "command", "env"))
 BARE_SECONDS: Final = 3600
 BARE_BYTES: Final = 1 << 20
@@ -75,11 +75,12 @@ def load(
     cwd: Path | None = None,
     allow_code_dir: bool = False,
 ) -> Loaded:
-    """Read both documents, lay --set and flags over them, and check them; SpecError or UsageError tells what is wrong.
+    """Read both documents, apply --set and flags, and check them.
 
-    A job may be a Document that was made rather than read; its path tells the code folder.
-    Built-in values < the profile's `defaults` < the job < `sets` < `flags` (dotted path -> value, None: not given).
-    A code folder that is not the job's own needs `allow_code_dir`, or the user's own word in `sets`.
+    `job` may be a Document that was built instead of read; its path decides the code folder. Precedence, lowest first:
+    built-in values, the profile's `defaults`, the job, `sets`, `flags` (dotted path -> value, None if not given). A
+    code folder outside of the job's own folder needs `allow_code_dir`, or a `--set` of it. Raises SpecError or
+    UsageError for mistakes.
     """
     cwd = cwd or Path.cwd()
     for_job, for_profile = _overrides(sets, flags)
@@ -110,7 +111,7 @@ def load(
 
 
 def _notes_on_times(times: Iterable[Node | None]) -> tuple[str, ...]:
-    """Return how time limits without a unit are read, where they are so short that Slurm's minutes may be meant."""
+    """Return a note on each time limit without a unit that is so short that minutes, Slurm's unit, may be meant."""
     bare = [each for each in times if each is not None and type(each.value) is int and each.value < BARE_SECONDS]
     return tuple(
         f"{each.where}: time: {each.value} is {each.value} seconds; write {each.value}m for minutes" for each in bare
@@ -118,7 +119,7 @@ def _notes_on_times(times: Iterable[Node | None]) -> tuple[str, ...]:
 
 
 def _notes_on_sizes(sizes: Iterable[Node | None]) -> tuple[str, ...]:
-    """Return notes on memory without a unit, if it is so little that MiB (Slurm's unit) or gigabytes may be meant."""
+    """Return a note on each memory size without a unit that is so small that MiB (Slurm's unit) or GB may be meant."""
     bare = [each for each in sizes if each is not None and str(each.value).strip().isdecimal()]
     few = [each for each in bare if int(str(each.value)) < BARE_BYTES]
     return tuple(
@@ -135,7 +136,7 @@ def load_job(
     flags: Mapping[str, Any] = _NONE_GIVEN,
     cwd: Path | None = None,
 ) -> Job:
-    """Read and check a job file alone; SpecError or UsageError tells what is wrong."""
+    """Read and check a job file alone. Raises SpecError or UsageError for mistakes."""
     cwd = cwd or Path.cwd()
     for_job, _ = _overrides(sets, flags)
     path = job_path(job, cwd)
@@ -152,7 +153,7 @@ def load_profile(
     flags: Mapping[str, Any] = _NONE_GIVEN,
     cwd: Path | None = None,
 ) -> AnyProfile:
-    """Read and check a profile alone, its `defaults` too; SpecError or UsageError tells what is wrong."""
+    """Read and check a profile alone, with its `defaults`. Raises SpecError or UsageError for mistakes."""
     cwd = cwd or Path.cwd()
     _, for_profile = _overrides(sets, flags)
     path = profile_path(profile, cwd)
@@ -164,7 +165,7 @@ def load_profile(
 
 
 def _check_defaults(defaults: Node, path: Path) -> None:
-    """Report what is wrong with the fields that are there; a whole job they need not be."""
+    """Report mistakes in the profile's `defaults`. Missing fields of a job are no mistake there."""
     try:
         Job.model_validate_json(json.dumps(plain(_named(defaults, path), _VERBATIM)))
     except ValidationError as error:
@@ -173,13 +174,13 @@ def _check_defaults(defaults: Node, path: Path) -> None:
 
 
 def _read(path: Path, what: str, cwd: Path) -> Node:
-    """Read the file under the name that its user would call it by."""
+    """Read a file under the path that the user would write, so that error messages show that path."""
     name = Path(shown(path, cwd))
     return read_yaml(name if name.is_absolute() or Path.cwd() == cwd else path, what).root
 
 
 def _named(root: Node, path: Path) -> Node:
-    """Name a document after its file where it has no name."""
+    """Return the document with a name; the file's name is the default."""
     if not isinstance(root.value, dict) or "name" in root.value:
         return root
     stem = re.sub(r"[^A-Za-z0-9_.-]+", "-", path.stem).lstrip("_.-")[:40] or "unnamed"
@@ -200,7 +201,7 @@ def _profile(root: Node, path: Path) -> AnyProfile:
 
 
 def _validate(root: Node, model: type[_Model], name: str) -> _Model:
-    """Validate as JSON does, and turn what is wrong into one SpecError."""
+    """Validate a tree as JSON, and raise one SpecError for all mistakes."""
     verbatim = _VERBATIM if model is Job else frozenset[str]()
     try:
         return model.model_validate_json(json.dumps(plain(root, verbatim)))
@@ -210,7 +211,7 @@ def _validate(root: Node, model: type[_Model], name: str) -> _Model:
 
 
 def _overrides(sets: Iterable[str], flags: Mapping[str, Any]) -> tuple[Node, Node]:
-    """Return the job's and the profile's overrides as trees; flags come last and win."""
+    """Return the job's and the profile's overrides as trees. Flags override `sets`."""
     trees = {"job": _EMPTY, "profile": _EMPTY}
     for text in sets:
         document, path, leaf = _set(text)
@@ -220,19 +221,20 @@ def _overrides(sets: Iterable[str], flags: Mapping[str, Any]) -> tuple[Node, Nod
             document, *path = dotted.split(".")
             leaf = from_value(value, f"{dotted} (command line)")
             trees[document] = merge(trees[document], nested(path, leaf))
-    # The document itself stays where it was written.
+    # The override must not replace the place of the document itself.
     return replace(trees["job"], where=""), replace(trees["profile"], where="")
 
 
 def _refuse_training(given: Node) -> None:
-    """Raise UsageError for a field of the training that was given with a job which has none."""
-    fields = given.value.values() if isinstance(given.value, dict) else ()  # what is no mapping is no training either
+    """Raise UsageError for a field of `training:` that was given for a job without training."""
+    # a value that is not a mapping is not a `training:` section
+    fields = given.value.values() if isinstance(given.value, dict) else ()
     where = next((node.where for node in fields), given.where)
     raise UsageError(f"{where}: sets a field of training:, which this job doesn't have", AFTER_DASHES)
 
 
 def _set(text: str) -> tuple[str, list[str], Node]:
-    """Read `job.a.b=VALUE`, or `lr=VALUE` for a field of the training; the value is YAML."""
+    """Parse `job.a.b=VALUE`, or `lr=VALUE` for a field of `training:`. The value is YAML."""
     where = f"--set {text if len(text) <= 120 else text[:117] + '...'}"
     dotted, equals, value = text.partition("=")
     document, *path = dotted.strip().split(".")
@@ -255,7 +257,7 @@ def _set(text: str) -> tuple[str, list[str], Node]:
 
 
 def document_of(fields: Mapping[str, Any], folder: Path, called: str) -> Document:
-    """Return a job that is in no file, with its code in `folder`; mistakes in it are told as those of `called`."""
+    """Return a job that was built from `fields`, with its code in `folder`. Error messages call it `called`."""
     return Document(folder / f"{fields.get('name', 'job')}.yaml", from_value(fields, called))
 
 

@@ -1,6 +1,6 @@
-"""Where jobs and profiles are found by name: in this folder, among the user's own, and shipped with orch.
+"""Finds jobs and profiles by name: in this folder, among the user's own, and among those shipped with orch.
 
-Loads no pydantic: a shell that completes a name waits for it.
+Loads no pydantic, because shell completion waits for this module.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ SHELL_SUFFIXES: Final = (".sh", ".sbatch", ".slurm")
 
 
 def known_profiles(cwd: Path, job_file: Path | None = None) -> list[tuple[str, Path, str]]:
-    """Return (name, path, where from) of every profile, each file once; of equal names the first is the one found.
+    """Return (name, path, origin) of every profile, each file once. If names are equal, the first is used.
 
-    Those beside a job come after the user's own, for who has written the job may be somebody else.
+    Profiles beside a job come after the user's own, because somebody else may have written the job.
     """
     places = [("./cluster_profiles", cwd / "cluster_profiles"), ("your profiles", users_profiles())]
     if job_file is not None:
@@ -31,7 +31,7 @@ def known_profiles(cwd: Path, job_file: Path | None = None) -> list[tuple[str, P
 
 
 def own_profiles(cwd: Path) -> dict[str, Path]:
-    """Return the profiles of this folder and the user's own ones by name, without those shipped with orch."""
+    """Return the profiles of this folder and the user's own profiles by name, without those shipped with orch."""
     found: dict[str, Path] = {}
     for name, path, where in known_profiles(cwd):
         if where != "shipped with orch":
@@ -45,13 +45,13 @@ def users_profiles() -> Path:
 
 
 def known_jobs(cwd: Path) -> list[tuple[str, Path]]:
-    """Return (name, path) of every job that a name finds; of equal names the first counts."""
+    """Return (name, path) of every job that can be named. If names are equal, the first is used."""
     found = [(path.stem, path) for folder in (cwd / "jobs", shipped("jobs")) for path in documents(folder)]
     return list(reversed(dict(reversed(found)).items()))
 
 
 def documents(folder: Path) -> list[Path]:
-    """Return the YAML and JSON files of a folder by name; none where it can't be read."""
+    """Return the YAML and JSON files of a folder, sorted by name; empty if the folder can't be read."""
     try:
         return sorted((p for p in folder.iterdir() if p.suffix in SUFFIXES and p.is_file()), key=lambda p: p.stem)
     except OSError:
@@ -59,7 +59,7 @@ def documents(folder: Path) -> list[Path]:
 
 
 def shipped(folder: str) -> Path:
-    """Return the folder of what is shipped: beside the package in a checkout, inside it in a wheel."""
+    """Return a folder that is shipped with orch: beside the package in a checkout, inside it in a wheel."""
     package = Path(__file__).parents[2]
     inside = package / "shipped" / folder
     return inside if inside.is_dir() else package.parent / folder

@@ -43,7 +43,7 @@ ELSEWHERE: Final = {
     "retries": "retry",
     "max_restarts": "retry.infra",
 }
-# Names of other launchers that are no fields of orch, and the settings to use instead.
+# Names in other launchers that are not fields of orch, and the settings to use instead.
 ANSWERS: Final = {
     "password": "orch logs in by keys: run ssh-copy-id USER@HOST once, and name it in 'key' or load it into an agent",
     "modules": "write setup: [module load NAME]",
@@ -62,7 +62,7 @@ OF_KIND: Final = {
 
 
 def answer_to(name: str, *, of_job: bool) -> str:
-    """Return the replacement for another tool's field, as the end of a sentence; empty if orch knows no such field."""
+    """Return the replacement for another tool's field, as the end of a sentence; empty if the field is unknown."""
     answer = ANSWERS.get(name) or ("" if of_job else ANSWERS_OF_PROFILE.get(name, ""))
     if not answer:
         return ""
@@ -70,7 +70,7 @@ def answer_to(name: str, *, of_job: bool) -> str:
 
 
 def as_mapping(path: tuple[str | int, ...], value: object) -> str:
-    """Return a value that should be a mapping in the form of a mapping; empty if that form is not clear."""
+    """Suggest a mapping for a value that should be one; empty if no mapping is obvious."""
     if path == ("retry",) and type(value) is int:
         return (
             f"; write {{infra: {value}}} for failures of nodes and network, {{user_error: {value}}} for the program's"

@@ -1,4 +1,4 @@
-"""Which file a name or a path means, of a job or a profile; where there is none, what is near. Loads no pydantic."""
+"""Resolves the name or path of a job or profile to a file, and suggests similar names. Loads no pydantic."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from orchestrator.specs.documents.lookup import (
     users_profiles,
 )
 
-if TYPE_CHECKING:  # a submit of files that were read before must not wait for ruamel
+if TYPE_CHECKING:  # a submit of cached documents must not load ruamel
     from orchestrator.specs.documents.yaml_source import Document
 
 
 def both_paths(job: str | Path | Document, profile: str | Path, cwd: Path) -> tuple[Path, Path]:
-    """Return the files of the job and of the profile; where neither is there, UsageError says both."""
+    """Return the files of the job and of the profile. If both are missing, one UsageError reports both."""
     try:
         job_file = job_path(job, cwd) if isinstance(job, str | Path) else job.path
     except UsageError as error:
@@ -36,12 +36,15 @@ def both_paths(job: str | Path | Document, profile: str | Path, cwd: Path) -> tu
 
 
 def shown(path: Path, cwd: Path) -> str:
-    """Return the name under which a user calls a file from this folder."""
+    """Return the path that a user in the folder `cwd` would write for a file."""
     return str(path.relative_to(cwd)) if path.is_relative_to(cwd) else str(path)
 
 
 def job_path(ref: str | Path, cwd: Path) -> Path:
-    """Return the job file of a path, or of a name in ./jobs or among the shipped; UsageError suggests near names."""
+    """Return the file of a job, by path or by name in ./jobs or among the shipped jobs.
+
+    Raises UsageError, with similar names, if there is no such file.
+    """
     path = cwd / Path(ref).expanduser()
     name = str(ref)
     if path.suffix == ".py":
@@ -52,7 +55,8 @@ def job_path(ref: str | Path, cwd: Path) -> Path:
             f"{name} is a shell script; submit expects a job file (YAML)",
             f"write one from it: orch init {path.stem} {name}",
         )
-    if os.path.isfile(path) or (path.suffix in SUFFIXES and os.path.isdir(path)):  # Path raises for a long name
+    # Path.is_file raises OSError for a name that is too long
+    if os.path.isfile(path) or (path.suffix in SUFFIXES and os.path.isdir(path)):
         return path
     named = path.suffix not in SUFFIXES and "/" not in name
     places = [cwd / "jobs", shipped("jobs")] if named else []
@@ -70,7 +74,7 @@ def job_path(ref: str | Path, cwd: Path) -> Path:
 
 
 def profile_path(ref: str | Path, cwd: Path, job_file: Path | None = None) -> Path:
-    """Return the profile file of a path, or of a name where `known_profiles` looks."""
+    """Return the file of a profile, by path or by a name in `known_profiles`. Raises UsageError if there is none."""
     name = str(ref)
     if "/" in name or name.endswith(SUFFIXES):
         path = cwd / Path(name).expanduser()
@@ -94,7 +98,7 @@ def _known_names(profiles: Iterable[tuple[str, Path, str]]) -> str:
 
 
 def shadowed_profile(ref: str, cwd: Path) -> Path | None:
-    """Return the user's own profile that one of the current folder hides, by its name; None where it hides none."""
+    """Return the user's own profile that a profile of the current folder hides by its name, else None."""
     if "/" in ref or ref.endswith(SUFFIXES):
         return None
     own = [path for path in documents(users_profiles()) if path.stem == ref]
@@ -102,8 +106,8 @@ def shadowed_profile(ref: str, cwd: Path) -> Path | None:
 
 
 def _near(stem: str, files: list[Path], most: int) -> list[Path]:
-    """Return the files whose names are nearest, the suffix aside."""
-    import difflib  # noqa: PLC0415 (only for a name that is none)
+    """Return at most `most` files with the most similar names; suffixes are ignored."""
+    import difflib  # noqa: PLC0415 (only for an unknown name)
 
     close = difflib.get_close_matches(stem, {p.stem for p in files}, n=most, cutoff=0.6)
     return [path for name in close for path in files if path.stem == name]

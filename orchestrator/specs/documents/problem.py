@@ -1,4 +1,4 @@
-"""Something wrong with a document, at one of its fields."""
+"""A mistake in a document, at one of its fields."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong, at a path of keys and list positions."""
+    """One mistake at a path of keys and list indices."""
 
     path: tuple[str | int, ...]
     message: str
@@ -15,5 +15,5 @@ class Problem:
 
     @property
     def dotted(self) -> str:
-        """Return the path as one writes it: `hosts[0].port`."""
+        """Return the path in dotted form: `hosts[0].port`."""
         return "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in self.path).removeprefix(".")

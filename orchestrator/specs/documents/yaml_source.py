@@ -1,4 +1,4 @@
-"""One YAML document as a tree whose every value knows its place: file:line:column, or the option it came from."""
+"""Parses a YAML document into a tree in which every value has its place: file:line:column, or a command-line option."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from orchestrator.errors import SpecError
 MAX_BYTES: Final = 1_000_000
 MAX_NODES: Final = 50_000
 MAX_DEPTH: Final = 40
-CHARACTERS_OF_A_NODE: Final = 100  # a longer text counts as several nodes, so that aliases can't multiply it
-MAX_TAG: Final = 20_000  # ruamel reads a tag in quadratic time: one of 900,000 characters takes half a minute
+CHARACTERS_OF_A_NODE: Final = 100  # a longer text counts as several nodes, so that aliases can't multiply its size
+MAX_TAG: Final = 20_000  # ruamel reads a tag in quadratic time: a tag of 900,000 characters takes half a minute
 _LONG_TAG: Final = re.compile(rf"!\S{{{MAX_TAG}}}")
 _UNPRINTABLE = re.compile(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
-# The core schema of YAML 1.2, and nothing else: no dates, no sexagesimals, no yes and no.
+# The core schema of YAML 1.2 and no more: no dates, no sexagesimals, no yes and no.
 _NULL = frozenset(("", "~", "null", "Null", "NULL"))
 _BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 _INT = re.compile(r"[-+]?[0-9]{1,4000}|0o[0-7]{1,4000}|0x[0-9a-fA-F]{1,3000}")
@@ -44,7 +44,7 @@ Scalar = str | int | float | bool | None
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A value, the place it was written at, the place of its key, and (a number) the characters it was written with."""
+    """A value, its place, the place of its key, and the text of a scalar that is not a string."""
 
     value: dict[str, Node] | list[Node] | Scalar
     where: str
@@ -52,20 +52,20 @@ class Node:
     text: str | None = None
 
     def get(self, name: str) -> Node | None:
-        """Return the value under a key, None where there is none or this is no mapping."""
+        """Return the value under a key, or None if there is no such key or this is not a mapping."""
         return self.value.get(name) if isinstance(self.value, dict) else None
 
 
 @dataclass(frozen=True)
 class Document:
-    """A file that was read, and its top-level mapping."""
+    """A YAML file and its top-level mapping."""
 
     path: Path
     root: Node
 
 
 def read_yaml(path: Path, what: str) -> Document:
-    """Read one YAML (or JSON) file whose top level is a mapping; SpecError tells file:line:column of what is wrong."""
+    """Read one YAML or JSON file whose top level is a mapping. Raises SpecError with file:line:column for mistakes."""
     text = _read_text(path, what)
     root = parse(text, str(path), what)
     if root is None or (root.value is None and not root.text):
@@ -102,9 +102,12 @@ def _read_text(path: Path, what: str) -> str:
     return text.removeprefix("\ufeff")
 
 
-@lru_cache(maxsize=8)  # a sweep reads its two files at each point; nobody changes a tree
+@lru_cache(maxsize=8)  # a sweep parses its two files at each point, and trees are never changed
 def parse(text: str, name: str, what: str = "YAML", *, fixed_place: bool = False) -> Node | None:
-    """Return the tree of one YAML text, None where it holds nothing; with fixed_place all values are at `name`."""
+    """Return the tree of a YAML text, or None if the text is empty.
+
+    With `fixed_place` the place of all values is `name`.
+    """
     if found := _UNPRINTABLE.search(text):
         place = name if fixed_place else _place(name, text, found.start())
         raise SpecError(place, f"the control character {found[0]!r} is not allowed in YAML")
@@ -118,7 +121,7 @@ def parse(text: str, name: str, what: str = "YAML", *, fixed_place: bool = False
         mark = error.problem_mark or error.context_mark
         _refuse_syntax(composer.place(mark), error, text, mark)
     except (YAMLError, ValueError, OverflowError, IndexError, RecursionError, AttributeError, TypeError) as error:
-        # ruamel lets plain exceptions out on some broken escapes and directives.
+        # ruamel raises plain exceptions for some broken escapes and directives.
         reason = " ".join(str(error).split()) or type(error).__name__
         raise SpecError(composer.last, f"not valid YAML after this place: {reason}") from None
 
@@ -144,19 +147,19 @@ def _place(name: str, text: str, offset: int) -> str:
 
 @dataclass(slots=True)
 class _Open:
-    """A mapping or list that is being read."""
+    """A mapping or list that the composer has begun to read."""
 
     value: dict[str, Node] | list[Node]
     where: str
     anchor: str | None
     first: int
     key: tuple[str, str] | None = None
-    height: int = 1  # the number of nested levels, this level included
+    height: int = 1  # number of nested levels, including this level
 
 
 @dataclass(slots=True)
 class _Composer:
-    """Builds the tree from the parser's events, with a stack of its own: no depth of input can overflow Python's."""
+    """Builds the tree from the parser's events. It has its own stack, so deep input can't overflow Python's."""
 
     name: str
     what: str
@@ -258,7 +261,7 @@ class _Composer:
 
 
 def scalar(event: Any, where: str) -> Node:
-    """Return the leaf for a scalar event, its type told by YAML 1.2's core schema."""
+    """Return the leaf for a scalar event, with its type by YAML 1.2's core schema."""
     text = event.value
     if event.style or not event.implicit[0]:
         return Node(_whole_text(text, where), where)
@@ -275,7 +278,7 @@ def scalar(event: Any, where: str) -> Node:
 
 
 def _whole_text(text: str, where: str) -> str:
-    """Join the surrogate pairs that JSON's escapes leave; half of a pair is no character."""
+    """Join the surrogate pairs that JSON's escapes leave. Raises SpecError for half of a pair."""
     if text.isascii():
         return text
     try:
@@ -285,7 +288,7 @@ def _whole_text(text: str, where: str) -> str:
 
 
 def kind_of(node: Node) -> str:
-    """Return what a value is, in words: `a list`, `the text 'four'`, `the number 4`."""
+    """Describe a value's type in words: `a list`, `the text 'four'`, `the number 4`."""
     match node.value:
         case dict():
             return "a mapping"
@@ -306,7 +309,7 @@ def _short(text: str) -> str:
 
 
 def merge(base: Node, over: Node) -> Node:
-    """Join mappings key by key; anything else in `over`, lists too, replaces what was there."""
+    """Merge mappings key by key. Any other value in `over`, including a list, replaces the value in `base`."""
     if not isinstance(base.value, dict) or not isinstance(over.value, dict):
         return over
     joined = dict(base.value)
@@ -316,14 +319,14 @@ def merge(base: Node, over: Node) -> Node:
 
 
 def nested(path: Iterable[str], leaf: Node) -> Node:
-    """Return the tree that holds one value under a path of keys."""
+    """Return a tree with one value under a path of keys."""
     for key in reversed(list(path)):
         leaf = Node({key: replace(leaf, key_where=leaf.where)}, leaf.where)
     return leaf
 
 
 def plain(node: Node, verbatim: frozenset[str] = frozenset(), top: str = "") -> Any:
-    """Return what json.dumps takes; numbers under a top-level key in `verbatim` stay as they were written."""
+    """Return the tree as JSON types. Numbers under a top-level key in `verbatim` keep their spelling."""
     value = node.value
     if isinstance(value, dict):
         return {key: plain(child, verbatim, top or key) for key, child in value.items()}
@@ -336,7 +339,7 @@ def plain(node: Node, verbatim: frozenset[str] = frozenset(), top: str = "") -> 
 
 
 def from_value(value: Any, where: str) -> Node:
-    """Return the tree of a Python value (an option of the command line), all of it at one place."""
+    """Return the tree of a Python value (a command-line option); every node has the same place."""
     if isinstance(value, dict):
         return Node({str(k): replace(from_value(v, where), key_where=where) for k, v in value.items()}, where)
     if isinstance(value, list | tuple):

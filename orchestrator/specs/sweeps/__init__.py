@@ -1,1 +1,1 @@
-"""What is submitted as many runs: the points of a sweep, and the space of a search."""
+"""Submissions of many runs: the points of a sweep, and the space of a search."""

@@ -1,4 +1,4 @@
-"""What `--search` makes of a job's `search`: a Search, and the points by which its space is checked. Pure."""
+"""Builds a Search from `--search` and the job's `search` section, and the points that check its space. Pure."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 def search_of(
     job: Job, sampler: Sampler, trials: int, stop: Stop | None, sets: Iterable[str], fields: Collection[str]
 ) -> Search:
-    """Return what is to be searched; UsageError where the job does not say it.
+    """Return the search that the job describes. `fields` are those of `training:`.
 
-    `fields` are those of the job's `training` section.
+    Raises UsageError if the job has no search space or no metric, or if too many trials are requested.
     """
     if job.search is None:
         hint = "add search: {space: {lr: {low: 1e-4, high: 1e-1, log: true}}} to the job"
@@ -51,17 +51,17 @@ def _dimension(word: str, name: str, values: Range) -> Dimension:
 
 
 def axes_of(search: Search) -> list[Axis]:
-    """Return the space's keys as the axes of a sweep."""
+    """Return the keys of the search space as axes of a sweep."""
     return [Axis(each.word, each.field, each.extremes()) for each in search.space]
 
 
 def point_of(search: Search, index: int, values: Sequence[str]) -> Point:
-    """Return the point of a trial, whose values are given as texts."""
+    """Return the point of a trial; `values` are texts."""
     return point_at(axes_of(search), index, values)
 
 
 def extremes(search: Search) -> list[Point]:
-    """Return points that together have every end of every range, and every choice."""
+    """Return points that together contain both ends of every range and every choice."""
     count = max(len(each.extremes()) for each in search.space)
     return [
         point_of(search, index, [each.extremes()[min(index, len(each.extremes()) - 1)] for each in search.space])

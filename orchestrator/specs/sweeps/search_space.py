@@ -12,26 +12,27 @@ from pydantic import BeforeValidator, Field, model_validator
 from orchestrator.specs.fields import Also, Line, Spec
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-MOST: Final = 1e300  # what samplers compute with: the difference of two such is a number too
+MOST: Final = 1e300  # samplers compute the difference of two values, which must be finite too
 _PLAIN: Final = re.compile(r"[A-Za-z_][\w./-]*")
-_MEANS_MORE: Final = frozenset(("true", "false", "null", "yes", "no", "on", "off", "y", "n"))  # to a reader of YAML
+# words that YAML doesn't read as text
+_MEANS_MORE: Final = frozenset(("true", "false", "null", "yes", "no", "on", "off", "y", "n"))
 
 
 def choice_text(value: bool | float | str) -> str:
-    """Return a choice as `--set` takes it: what is text stays text."""
+    """Return a choice as `--set` takes it; text that YAML would read otherwise is quoted."""
     if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _MEANS_MORE:
         return value
-    return json.dumps(value, ensure_ascii=False)  # YAML knows no pairs of surrogates
+    return json.dumps(value, ensure_ascii=False)  # ASCII escapes would be surrogate pairs, which YAML does not have
 
 
 def argument_text(value: bool | float | str) -> str:
-    """Return a choice for an argument, of which a point takes the quotes off and reads nothing else."""
+    """Return a choice for a program's argument. A point removes its quotes but reads no escapes."""
     text = choice_text(value)
     return f"'{value}'" if "\\" in text else text
 
 
 class Range(Spec):
-    """The values of one key: numbers of a range, or one of some choices."""
+    """The values of one key: a range of numbers, or choices."""
 
     low: int | Finite | None = Field(None, description="the lowest value; whole numbers where both ends are")
     high: int | Finite | None = Field(None, description="the highest value")
@@ -66,7 +67,7 @@ def _choices(value: object) -> object:
 
 
 class SearchSpace(Spec):
-    """What `orch submit --search` looks through; the metric is the job's."""
+    """The space that `orch submit --search` searches; the metric is the job's."""
 
     space: dict[Line, Annotated[Range, BeforeValidator(_choices), Also("array")]] = Field(
         min_length=1, description="a range or choices for each key; keys as --sweep takes them"

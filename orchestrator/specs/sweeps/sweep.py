@@ -1,4 +1,4 @@
-"""What `--sweep KEY=VALUES` asks for: the axes, and the points of their product. Pure."""
+"""Parses `--sweep KEY=VALUES` into axes, and makes the points of their product. Pure."""
 
 from __future__ import annotations
 
@@ -27,28 +27,29 @@ _CLOSES: Final = {"[": "]", "{": "}"}
 
 @dataclass(frozen=True)
 class Axis:
-    """One key of a sweep: as it was written, the job's field that it means, and its values as texts."""
+    """One key of a sweep: the word that the user wrote, the job's field, and its values as texts."""
 
     word: str
-    field: str  # job.A.B
+    field: str  # job.A.B, or the option of a program
     values: tuple[str, ...]
 
     @property
     def is_argument(self) -> bool:
-        """Tell whether it is an option of the job's own program."""
+        """Tell whether the key is an option of the job's own program."""
         return self.word.startswith("-")
 
     def argument(self, value: str) -> tuple[str, ...]:
-        """Return the words that give the program a value; with its quotes off, as a shell would."""
+        """Return the program's arguments for a value. Outer quotes are removed, as a shell does."""
         if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
             value = value[1:-1]
         return (f"{self.word}={value}",) if self.word.startswith("--") else (self.word, value)
 
 
 def read_axes(options: Iterable[str], fields: Collection[str], sets: Iterable[str], *, trains: bool) -> list[Axis]:
-    """Return the axes of a command line; UsageError where one can't be read, or two, or a --set, set the same field.
+    """Return the axes of a command line.
 
-    `fields` are those of the job's `training` section, `trains` tells whether the job has one.
+    `fields` are those of `training:`; `trains` tells whether the job has that section. Raises UsageError if an axis
+    can't be parsed, or if two axes, or an axis and a --set, set the same field.
     """
     axes: list[Axis] = []
     taken = taken_by(sets, fields)
@@ -64,17 +65,17 @@ def read_axes(options: Iterable[str], fields: Collection[str], sets: Iterable[st
     return axes
 
 
-Taken = list[tuple[str, str]]  # fields that are set, and by what
+Taken = list[tuple[str, str]]  # (field, the option that sets it)
 
 
 def taken_by(sets: Iterable[str], fields: Collection[str]) -> Taken:
-    """Return the fields that --set options set, with these options; `fields` of the training have no more to say."""
+    """Return (field, option) for each --set. A word in `fields` means a field of `training:`."""
     words = [(text.partition("=")[0].strip(), f"--set {text}") for text in sets]
     return [(f"job.training.{word}" if word in fields else word, said) for word, said in words]
 
 
 def take(field: str, where: str, taken: Taken) -> None:
-    """Add a field to those that are set; UsageError where one of these is the same, or holds it."""
+    """Append a field to `taken`. Raises UsageError if `taken` has the same field, or a field inside or around it."""
     for other, said in taken:
         if field == other or field.startswith(f"{other}.") or other.startswith(f"{field}."):
             raise UsageError(f"{where}: {said} sets the same field, {min(field, other, key=len)}", "leave one out")
@@ -82,8 +83,11 @@ def take(field: str, where: str, taken: Taken) -> None:
 
 
 def field_of(word: str, fields: Collection[str], where: str, *, trains: bool) -> str:
-    """Return the job's field that a key means: as in --set, a word for an option of training or task, or --lr."""
-    option = "--sweep " if where.startswith("--sweep ") else ""  # else a key in a file
+    """Return the job's field for a key.
+
+    A key is, as in --set, a dotted field, a word for an option of training or task, or an option such as --lr.
+    """
+    option = "--sweep " if where.startswith("--sweep ") else ""  # without --sweep, the key is in a file
     head, *rest = word.split(".")
     if word.startswith("-"):
         return _argument(word, fields, where, option, trains=trains)
@@ -108,14 +112,14 @@ def field_of(word: str, fields: Collection[str], where: str, *, trains: bool) ->
         raise UsageError(f"{where}: '{word}' is short for a field of training:, which this job doesn't have", hint)
     if word in fields:
         return f"job.training.{word}"
-    if near := difflib.get_close_matches(word, fields, n=1, cutoff=0.75):  # the task would never miss it
+    if near := difflib.get_close_matches(word, fields, n=1, cutoff=0.75):  # the task would ignore a misspelt option
         hint = f"did you mean {near[0]}? An option of the task is job.training.options.{word}"
         raise UsageError(f"{where}: '{word}' is no field of training:", hint)
     return f"job.training.options.{word}"
 
 
 def _argument(word: str, fields: Collection[str], where: str, option: str, *, trains: bool) -> str:
-    """Return what an option of the job's own program is called among the fields: each is one of its own."""
+    """Return the field name of an option of the job's own program, such as `job.args --lr`."""
     if not _OPTION.fullmatch(word):
         raise UsageError(f"{where}: '{word}' is no option of a program", "write it as the program takes it: --lr")
     if trains and (name := word.lstrip("-").replace("-", "_")) in fields:
@@ -124,7 +128,10 @@ def _argument(word: str, fields: Collection[str], where: str, option: str, *, tr
 
 
 def read_values(text: str, where: str) -> tuple[str, ...]:
-    """Return the values of `1e-2,1e-3` or `0..4`, in their order; UsageError where there is none, or one twice."""
+    """Return the values of `1e-2,1e-3` or `0..4`, in order.
+
+    Raises UsageError if there are none, or if a value is repeated.
+    """
     values: list[str] = []
     for part in _parts(text, where):
         if match := _RANGE.fullmatch(part):
@@ -143,7 +150,7 @@ def read_values(text: str, where: str) -> tuple[str, ...]:
 
 
 def _parts(text: str, where: str) -> list[str]:
-    """Return the text cut at its commas, but for those in quotes and brackets."""
+    """Split the text at commas outside of quotes and brackets."""
     parts, ends, quote = [""], list[str](), ""
     for char in text:
         if char == "," and not ends and not quote:
@@ -164,7 +171,10 @@ def _parts(text: str, where: str) -> list[str]:
 
 
 def points_of(axes: Sequence[Axis]) -> list[Point]:
-    """Return every combination of the axes' values, the last axis fastest; UsageError where they are too many."""
+    """Return every combination of the axes' values; the last axis varies fastest.
+
+    Raises UsageError if there are too many.
+    """
     count = 1
     for axis in axes:
         count *= len(axis.values)
@@ -174,7 +184,7 @@ def points_of(axes: Sequence[Axis]) -> list[Point]:
 
 
 def point_at(axes: Sequence[Axis], index: int, values: Sequence[str]) -> Point:
-    """Return the point that has one value, as text, on each of the axes."""
+    """Return the point with one value, as text, on each axis."""
     pairs = list(zip(axes, values, strict=True))
     return Point(
         index,

@@ -1,1 +1,1 @@
-"""Checkpoints: their format, and how they are written, staged, resumed, exported."""
+"""Checkpoints: their format, and how they are written, staged, resumed and exported."""

@@ -1,6 +1,6 @@
-"""A checkpoint's weights as a safetensors file: `python -m orchestrator.training.checkpoint.export CHECKPOINT FILE`.
+"""Exports a checkpoint's weights to safetensors: `python -m orchestrator.training.checkpoint.export CHECKPOINT FILE`.
 
-It holds no code, and other libraries read it. The file is the safetensors package's, of the extra `train`.
+A safetensors file holds no code, and other libraries can read it. The package safetensors is in the extra `train`.
 """
 
 import sys
@@ -17,7 +17,7 @@ from orchestrator.training.errors import EXIT_USAGE, CheckpointError
 
 
 def weights(path: Path) -> tuple[dict[str, Tensor], Manifest]:
-    """Return a checkpoint's weights by name and its manifest; CheckpointError where it holds no model."""
+    """Return a checkpoint's weights by name, and its manifest. Raises CheckpointError if it has no model."""
     state, manifest = checkpoints.load(path)
     state = whole(Loaded(state, path))
     objects = state.get("objects")
@@ -28,9 +28,9 @@ def weights(path: Path) -> tuple[dict[str, Tensor], Manifest]:
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> None:
-    """Write tensors and notes (text by name), on the disk when this returns; `path` is there as a whole or not at all.
+    """Atomically write tensors and notes (text by name); they are on the disk when this returns.
 
-    CheckpointError for what the format doesn't know, where the disk refuses, and where safetensors is not installed.
+    Raises CheckpointError if the format has no such type, if the disk refuses, or if safetensors is not installed.
     """
     try:
         from safetensors import SafetensorError  # noqa: PLC0415 - part of the extra `train`; nothing else needs it
@@ -44,7 +44,7 @@ def write(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -
             save_file(_apart(tensors), partial, dict(notes))
     except OSError as error:
         raise CheckpointError(f"{path} could not be written: {error.strerror or error}.") from error
-    except KeyError as error:  # how the package says it
+    except KeyError as error:  # safetensors reports an unknown type this way
         odd = [name for name, tensor in tensors.items() if tensor.dtype in error.args]
         what = f"{', '.join(odd)} can't be written: safetensors has no numbers of type {error.args[0]}."
         raise CheckpointError(what) from error
@@ -53,7 +53,7 @@ def write(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors on the CPU, none of which shares its memory: the format has no tied weights."""
+    """Return the tensors on the CPU, each with memory of its own, because the format has no tied weights."""
     apart: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in tensors.items():
@@ -65,7 +65,7 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def main() -> int:
-    """Export as the two arguments say; returns 0, or 2 for what can't be done."""
+    """Export as the two arguments say. Returns 0, or 2 for an error."""
     source, target = (Path(argument) for argument in sys.argv[1:3])
     try:
         tensors, manifest = weights(source)

@@ -1,14 +1,14 @@
-"""Checkpoints that can't be torn: a folder a step, hashed, and committed by its last file and by a rename.
+"""Atomic checkpoints: a folder for each step, with hashes, committed by its last file and a rename.
 
     checkpoints/step_00000123/state.pt        torch.save of a dict of tensors and plain values
                               manifest.json   step, epoch, world_size, time, metric; checksum and size of each file
                               COMMIT          the manifest's sha256, written last
-                              __R_0.distcp, .metadata   where the ranks write weights themselves: see sharded.py
+                              __R_0.distcp, .metadata   weights that each rank wrote itself: see sharded.py
 
-At any instant a step's folder is either whole or absent; a copy that stopped half way lacks COMMIT or fails its
-hashes. Files are hashed while they are written, and verified when they are read: a save reads nothing back, for that
-would come from the page cache and say nothing of the disk. Only one process, global rank 0, may write into a folder.
-No process group is needed.
+At any moment a step's folder is either complete or absent. An interrupted copy lacks COMMIT or fails its hashes.
+Files are hashed while they are written, and verified when they are read. A save does not read files back, because
+that would test the page cache and not the disk. Only one process, global rank 0, may write into a folder. No
+process group is needed.
 """
 
 import json
@@ -46,7 +46,7 @@ from orchestrator.training.errors import CheckpointError
 
 @dataclass(frozen=True)
 class Found:
-    """One checkpoint folder and the verdict on it: `problem` is None where it is as it should be, else a sentence."""
+    """A checkpoint folder and its check: `problem` is None if the checkpoint is complete, else a sentence."""
 
     path: Path
     step: int
@@ -55,19 +55,19 @@ class Found:
 
 
 def save(folder: Path, state: Mapping[str, Any], manifest: Manifest, *, keep: int = 3) -> Path:
-    """Write a checkpoint, then delete all but the newest `keep`; CheckpointError where the disk refuses."""
+    """Write a checkpoint, then delete all but the newest `keep`. Raises CheckpointError if the disk refuses."""
     path = write(folder, state, manifest)
     prune(folder, path, keep)
     return path
 
 
 def write(folder: Path, state: Mapping[str, Any], manifest: Manifest) -> Path:
-    """Write and commit a checkpoint, on the disk when this returns; on failure nothing of it stays behind."""
+    """Write and commit a checkpoint. It is on the disk when this returns; a failure leaves nothing behind."""
     return commit(begin(folder, manifest.step), state, manifest)
 
 
 def begin(folder: Path, step: int) -> Path:
-    """Make the hidden folder in which the checkpoint of a step is put together; give it to `commit` or `discard`."""
+    """Create the hidden folder in which a step's checkpoint is built. Pass it to `commit` or `discard`."""
     temp = folder / temporary_name("tmp", name_of(step))
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -78,9 +78,10 @@ def begin(folder: Path, step: int) -> Path:
 
 
 def commit(temp: Path, state: Mapping[str, Any], manifest: Manifest) -> Path:
-    """Add the state to what `begin` made and put it in place, on the disk when this returns; discarded on failure.
+    """Add the state to the folder of `begin` and rename it to its name. A failure discards it.
 
-    `manifest.files` names what was put there before, durably: name -> its checksum and "bytes".
+    The checkpoint is on the disk when this returns. `manifest.files` describes files that were durably written there
+    before: name -> its checksum and "bytes".
     """
     path = temp.with_name(name_of(manifest.step))
     try:
@@ -96,7 +97,7 @@ def commit(temp: Path, state: Mapping[str, Any], manifest: Manifest) -> Path:
 
 
 def discard(temp: Path) -> None:
-    """Remove what `begin` made and all that was put into it."""
+    """Remove the folder of `begin` with its content."""
     shutil.rmtree(temp, ignore_errors=True)
 
 
@@ -120,9 +121,10 @@ def _fill(temp: Path, state: Mapping[str, Any], manifest: Manifest) -> None:
 
 
 def _put_in_place(temp: Path, path: Path) -> None:
-    """Rename a complete temporary folder to its name, over an older checkpoint of the same step if there is one."""
+    """Rename a complete temporary folder to its name, replacing an older checkpoint of the same step."""
     aside = path.with_name(temporary_name("old", path.name))
-    # A folder can't be renamed over a full one. `clean` undoes this where the process dies between the two.
+    # A folder can't be renamed over a full folder. `clean` undoes the first rename if the process dies before the
+    # second.
     replaced = path.exists()
     if replaced:
         path.rename(aside)
@@ -133,11 +135,11 @@ def _put_in_place(temp: Path, path: Path) -> None:
 
 
 def prune(folder: Path, newest_path: Path, keep: int, keep_best: JobMetric | None = None) -> list[Path]:
-    """Delete checkpoints older than the newest `keep`, but only if `newest_path` is committed and has all its bytes.
+    """Delete checkpoints older than the newest `keep`, but only if `newest_path` is committed and complete.
 
-    The best by the metric `keep_best` stays too. Of the files the size is looked at, not what is in them.
+    The best checkpoint by the metric `keep_best` is kept too. Only sizes are checked, not contents.
 
-    Returns what was deleted; CheckpointError where the new one is not whole, with all others untouched.
+    Returns the deleted folders. Raises CheckpointError, and deletes nothing, if the new checkpoint is not complete.
     """
     found = check(newest_path, verify=False)
     if found.problem:
@@ -154,7 +156,10 @@ def prune(folder: Path, newest_path: Path, keep: int, keep_best: JobMetric | Non
 
 
 def clean(folder: Path) -> list[Path]:
-    """Remove what a dead writer left behind (only the folder's one writer may call this); returns what was removed."""
+    """Remove what a dead writer left behind, and return what was removed.
+
+    Only the folder's one writer may call this.
+    """
     removed = []
     for path in sorted(folder.glob(".*-step_*")):
         found = leftover_of(path.name)
@@ -170,21 +175,21 @@ def clean(folder: Path) -> list[Path]:
 
 
 def _lives(pid: int, host: str) -> bool:
-    """Return whether another process of this host with that id runs; other hosts' writers count as dead."""
+    """Return whether another process of this host with that id is running. Writers on other hosts count as dead."""
     return host == socket.gethostname() and pid != os.getpid() and Path(f"/proc/{pid}").exists()
 
 
 def listing(folder: Path) -> list[Found]:
-    """Return all checkpoints of a folder, oldest first, each with its verdict; reads and hashes every byte."""
+    """Return all checkpoints of a folder, oldest first, each checked. Reads and hashes every byte."""
     return [check(folder / name) for name in checkpoint_dir.step_folders(folder)]
 
 
 def newest(folder: Path, *, run: str = "", report: Callable[[str], None] = print) -> Found | None:
-    """Return the newest checkpoint that verifies (of `run` only, if given); others are reported and skipped."""
+    """Return the newest checkpoint (of `run`, if given) that verifies. Others are reported and skipped."""
     for name in reversed(checkpoint_dir.step_folders(folder)):
         found = check(folder / name, verify=False)
         if run and found.manifest is not None and found.manifest.run != run:
-            continue  # also where it is damaged, or could not be verified here
+            continue  # also if it is damaged or can't be verified here
         found = found if found.problem else check(folder / name)
         if not found.problem:
             return found
@@ -193,14 +198,15 @@ def newest(folder: Path, *, run: str = "", report: Callable[[str], None] = print
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Return whether `path` is one checkpoint's folder, rather than a folder of several."""
+    """Return whether `path` is the folder of one checkpoint, not a folder of several."""
     return step_of(path.name) is not None or (path / MANIFEST).exists()
 
 
 def check(path: Path, *, verify: bool = True) -> Found:
-    """Verify one checkpoint by reading all of it, else by its files' sizes; raises for nothing that it finds there.
+    """Check one checkpoint by reading all of it or, without `verify`, by its files' sizes. Damage raises nothing.
 
-    CheckpointError where this Python lacks what it was hashed with: another is not to be taken in its place.
+    Raises CheckpointError if this Python lacks the checkpoint's hash algorithm, because skipping it would take another
+    checkpoint.
     """
     try:
         found = checkpoint_dir.check(path, verify=verify)
@@ -211,7 +217,7 @@ def check(path: Path, *, verify: bool = True) -> Found:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read a checkpoint's manifest and hold it against COMMIT; CheckpointError where they don't fit."""
+    """Read a checkpoint's manifest and compare it with COMMIT. Raises CheckpointError if they differ."""
     try:
         return checkpoint_dir.read_manifest(path)[0]
     except BadCheckpointError as error:
@@ -227,19 +233,22 @@ def _sentence(path: Path, state: checkpoint_dir.CheckpointState, reason: str) ->
 
 
 def load(path: Path) -> tuple[dict[str, Any], Manifest]:
-    """Load one checkpoint onto the CPU, verifying the very bytes it loads; CheckpointError for anything wrong."""
+    """Load one checkpoint to the CPU, and verify exactly the bytes that are loaded.
+
+    Raises CheckpointError for any problem.
+    """
     with memory_file() as file:
         manifest = copy_verified(path, file)
         return decode(file, path), manifest
 
 
 def memory_file() -> IO[bytes]:
-    """Make a file in memory, which is gone when it is closed and nothing maps it."""
+    """Create a file in memory, which is freed when it is closed and no longer mapped."""
     return os.fdopen(os.memfd_create("checkpoint"), "w+b", buffering=0)
 
 
 def copy_verified(path: Path, file: IO[bytes]) -> Manifest:
-    """Copy a checkpoint's state into `file` and find its hash right; returns its manifest."""
+    """Copy a checkpoint's state into `file`, verify its hash, and return its manifest."""
     manifest = read_manifest(path)
     checksum = Checksum.of(manifest.files[STATE])
     try:
@@ -255,14 +264,14 @@ def copy_verified(path: Path, file: IO[bytes]) -> Manifest:
 
 
 def decode(file: IO[bytes], path: Path) -> dict[str, Any]:
-    """Turn a state's bytes into the dict that was saved, tensors and plain values only; `path` names it in errors.
+    """Decode a state's bytes to the dict that was saved (tensors and plain values). Errors name `path`.
 
-    The tensors are the file's own pages, mapped: they cost no memory until they are written to, and keep the file.
+    The tensors map the file's pages, so they need no memory until they are written to, and keep the file open.
     """
     try:
         state = torch.load(f"/proc/self/fd/{file.fileno()}", map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:
-        # torch.load raises a dozen kinds, down to KeyError, for what is no file of torch.save.
+        # torch.load raises a dozen types, down to KeyError, for a file that torch.save did not write.
         reason = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
         raise CheckpointError(f"The checkpoint {path} can't be loaded: {reason}.") from error
     if not isinstance(state, dict):

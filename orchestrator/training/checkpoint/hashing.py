@@ -1,4 +1,4 @@
-"""Writing files with a checksum at nearly the cost of the plain file; what is written is not read again."""
+"""Writes files with a checksum at nearly the cost of a plain file. Nothing is read back."""
 
 import hashlib
 import os
@@ -17,10 +17,10 @@ COPIED_BYTES = 1 << 22
 
 
 class HashingWriter:
-    """A file-like object for torch.save and DCP: hashes a block, writes it, and flushes the ones before it, at once.
+    """A file-like object for torch.save and DCP that hashes and writes a block while earlier blocks are flushed.
 
-    The first OSError is kept in `error` and later writes are swallowed, because torch's C++ writer turns an
-    exception within its calls into an unrelated one; `finish` raises it.
+    The first OSError is stored in `error` and later writes are ignored, because torch's C++ writer turns an exception
+    within its calls into an unrelated one. `finish` raises the error.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -44,7 +44,7 @@ class HashingWriter:
             hashed = self._hasher.submit(self._hash.update, view)
             self._to_file(view)
             self._have_flushed()
-            # The block's memory is torch's and valid only within this call: the thread must end here too.
+            # The block's memory is torch's and valid only within this call, so the thread must finish here.
             hashed.result()
         return len(view)
 
@@ -55,7 +55,10 @@ class HashingWriter:
             self.error = error
 
     def _have_flushed(self) -> None:
-        """Have the disk work while the next block is hashed; one flush at a time, for each takes a turn of the disk."""
+        """Flush in the background while the next block is hashed.
+
+        Only one flush runs at a time, because each keeps the disk busy.
+        """
         try:
             if self._flushed is None or self._flushed.done():
                 self._wait_for_flush()
@@ -72,7 +75,7 @@ class HashingWriter:
         return self.bytes
 
     def flush(self) -> None:
-        """Do nothing: `finish` flushes."""
+        """Do nothing, because `finish` flushes."""
 
     def close(self) -> None:
         """End the threads."""
@@ -80,7 +83,7 @@ class HashingWriter:
         self._flusher.shutdown()
 
     def finish(self) -> dict[str, Any]:
-        """Force the file to the disk and return its entry in a manifest; raises the first OSError of all writes."""
+        """Force the file to the disk and return its entry for a manifest. Raises the first OSError of all writes."""
         if self.error is not None:
             raise self.error
         self._wait_for_flush()
@@ -89,14 +92,14 @@ class HashingWriter:
 
 
 def _write_all(file: IO[bytes], view: memoryview) -> None:
-    """Write all of `view`: an unbuffered file may take less than it is given (2 GiB at most on Linux)."""
+    """Write all of `view`, because one write to an unbuffered file takes at most 2 GiB on Linux."""
     while len(view):
         view = view[file.write(view) :]
 
 
 @contextmanager
 def hashed(path: Path) -> Iterator[HashingWriter]:
-    """Make a file and yield what hashes what is written to it."""
+    """Create a file, and yield a writer that hashes it."""
     with path.open("xb", buffering=0) as file:
         writer = HashingWriter(file)
         try:
@@ -107,7 +110,7 @@ def hashed(path: Path) -> Iterator[HashingWriter]:
 
 @contextmanager
 def without_crc32() -> Iterator[None]:
-    """Have torch.save leave out the zip's own crc32: it costs as much as writing, and a checksum tells more."""
+    """Let torch.save leave out the zip's crc32. It costs as much as writing, and detects less than our checksum."""
     before = bool(torch.serialization.get_crc32_options())
     torch.serialization.set_crc32_options(False)
     try:
@@ -117,14 +120,14 @@ def without_crc32() -> Iterator[None]:
 
 
 def save_hashed(path: Path, state: object) -> dict[str, Any]:
-    """torch.save `state` to `path`, on the disk when this returns; returns its entry in a manifest."""
+    """torch.save `state` to `path`, forced to the disk, and return its entry for a manifest."""
     with hashed(path) as writer, without_crc32():
         torch.save(state, writer)  # type: ignore[arg-type]
         return writer.finish()
 
 
 def copy_verified(source: IO[bytes], target: IO[bytes], checksum: Checksum) -> bool:
-    """Copy an unbuffered file into another; returns whether what was read has the checksum; NotInstalledError."""
+    """Copy an unbuffered file to another, and return whether its content has the checksum. Raises NotInstalledError."""
     digest, block = hasher(checksum.algorithm), bytearray(COPIED_BYTES)
     while count := source.readinto(block):  # type: ignore[attr-defined]
         part = memoryview(block)[:count]

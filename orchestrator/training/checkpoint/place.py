@@ -1,4 +1,4 @@
-"""Where checkpoints go: a folder that all ranks see, or one of each node."""
+"""Detects whether all ranks share the folder of checkpoints, or each node has its own."""
 
 from pathlib import Path
 

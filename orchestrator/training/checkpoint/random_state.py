@@ -1,4 +1,4 @@
-"""What makes a resumed run equal an unbroken one: random generators of every rank, weights, optimizer."""
+"""State that makes a resumed run equal to an unbroken run: every rank's random generators, weights, optimizer."""
 
 import random
 import sys
@@ -21,7 +21,7 @@ def seed_everything(seed: int) -> None:
 
 
 def seed_host(seed: int) -> None:
-    """Seed what draws in host memory, and no device: torch, Python's random and, if it is imported, numpy."""
+    """Seed the generators in host memory but no device's: torch, Python's random and, if it is imported, numpy."""
     torch.default_generator.manual_seed(seed)
     random.seed(seed)
     if numpy := sys.modules.get("numpy"):
@@ -29,12 +29,12 @@ def seed_host(seed: int) -> None:
 
 
 def seed_for(seed: int, step: int, rank: int) -> int:
-    """Return a seed for `rank` from `step` on: distinct by rank and step, the same at every start."""
+    """Return a seed for `rank` from `step` on. It differs by rank and step, and is the same at every start."""
     return ((seed * 1_000_003 + step) * 65_537 + rank) % 2**62
 
 
 def random_state(*devices: torch.device) -> RandomState:
-    """Return this process's generator states as tensors and plain values, which weights_only loads."""
+    """Return this process's generator states as tensors and plain values, so that weights_only can load them."""
     states: RandomState = {"torch": torch.get_rng_state(), "python": random.getstate()}
     for name, device in _generators(devices):
         states[name] = torch.cuda.get_rng_state(device)
@@ -45,13 +45,13 @@ def random_state(*devices: torch.device) -> RandomState:
 
 
 def _generators(devices: Sequence[torch.device]) -> list[tuple[str, torch.device]]:
-    """Return the GPUs by the names that their generators go by in a checkpoint; the first has had its own always."""
+    """Return (name in a checkpoint, GPU) for each GPU. The first is called cuda, as in checkpoints of one GPU."""
     gpus = [device for device in devices if device.type == "cuda"]
     return [("cuda" if number == 0 else f"cuda{number}", device) for number, device in enumerate(gpus)]
 
 
 def restore_random(states: RandomState, *devices: torch.device) -> None:
-    """Put the generators of this process back to `states`."""
+    """Restore this process's generators from `states`."""
     torch.set_rng_state(states["torch"])
     version, numbers, gauss = states["python"]
     random.setstate((version, tuple(numbers), gauss))
@@ -64,7 +64,7 @@ def restore_random(states: RandomState, *devices: torch.device) -> None:
 
 @contextmanager
 def preserved() -> Iterator[None]:
-    """Leave the generators of host memory as they were before the block."""
+    """Restore the generators in host memory at the end of the block."""
     before = random_state()
     try:
         yield
@@ -73,20 +73,21 @@ def preserved() -> Iterator[None]:
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
-    """Load an optimizer's state; how its step is computed is this run's choice, not the checkpoint's."""
+    """Load an optimizer's state, but keep this run's own choice of implementation (fused, foreach)."""
     ways = ("fused", "foreach")
     groups = [
         {**theirs, **{way: own[way] for way in ways if way in own}}
         for theirs, own in zip(saved["param_groups"], optimizer.param_groups, strict=False)
     ]
-    complete = len(groups) == len(saved["param_groups"])  # else torch's own error says what differs
+    complete = len(groups) == len(saved["param_groups"])  # otherwise torch's own error describes the difference
     optimizer.load_state_dict({**saved, "param_groups": groups} if complete else dict(saved))
-    for values in optimizer.state.values():  # on CPUs it takes the very tensors that it is given: pages of a file
+    # on CPUs load_state_dict takes the given tensors themselves, which are pages of a file
+    for values in optimizer.state.values():
         values |= {key: value.clone() for key, value in values.items() if isinstance(value, Tensor) and value.is_cpu}
 
 
 def part(contents: Mapping[str, Any], name: str, where: str) -> Any:
-    """Return one entry of a checkpoint; CheckpointError where it was written by something that saved no such entry."""
+    """Return one entry of a checkpoint. Raises CheckpointError if the checkpoint has no such entry."""
     if name not in contents:
         raise CheckpointError(
             f"The checkpoint {where} holds no {name!r}, only {', '.join(sorted(contents)) or 'nothing'}."
@@ -95,7 +96,7 @@ def part(contents: Mapping[str, Any], name: str, where: str) -> Any:
 
 
 def load_weights(model: nn.Module, weights: Mapping[str, Any], where: str) -> None:
-    """Load weights into `model` whether or not either side carries DDP's `module.` prefix; `where` names the source."""
+    """Load weights into `model`, with or without DDP's prefix `module.` on either side. Errors name `where`."""
     prefixed = any(name.startswith("module.") for name in model.state_dict())
     fitted = {name.removeprefix("module."): value for name, value in weights.items()}
     if prefixed:

@@ -8,15 +8,16 @@ from pathlib import Path
 from orchestrator.protocol.checkpoints.checkpoint_dir import COMMIT
 from orchestrator.training.progress.report import Reporter
 
-MOST_SECONDS = 5.0  # a copy has had the time since the last save; hang.train is ten times as long
+MOST_SECONDS = 5.0  # the copy has had the time since the last save; hang.train is ten times as long
 LOOK_SECONDS = 0.02
 
 
 class SecondCopy:
     """Rank 0's view of the second copy. The agent of rank 0's node makes the copy, and reports in the file `told`.
 
-    At most one interval between checkpoints is lost with the node and its disk, as long as copies arrive in time. The
-    first copy that fails or is late ends the waiting for this attempt, because training matters more than another copy.
+    As long as copies arrive in time, the loss of the node and its disk costs at most one interval between checkpoints.
+    The first copy that fails or is late ends the waiting for this attempt, because training matters more than another
+    copy.
     """
 
     def __init__(self, told: Path | None, report: Reporter) -> None:
@@ -28,7 +29,8 @@ class SecondCopy:
     def expect(self, path: Path) -> None:
         """Remember the checkpoint that has just been committed, as the one to wait for."""
         if self._told is not None:
-            with contextlib.suppress(OSError):  # replaced or deleted meanwhile: there is nothing to wait for
+            # the checkpoint was replaced or deleted meanwhile, so there is nothing to wait for
+            with contextlib.suppress(OSError):
                 self._commit = (path / COMMIT).read_text("ascii")
 
     def wait(self) -> None:

@@ -1,7 +1,7 @@
-"""Where to start: the one checkpoint that all ranks load, found by rank 0 and sent to the others.
+"""Chooses the checkpoint that all ranks load. Rank 0 chooses it, reads it, and sends its bytes to the others.
 
-Rank 0 reads it and sends its bytes, so that hosts without a shared file system resume too. The ranks of a host keep one
-copy of them, in a file in memory that each maps: a rank's own memory has only what it makes of them.
+So hosts without a shared file system can resume too. The ranks of a host share one copy of the bytes, in a file in
+memory that each rank maps. A rank's own memory holds only what it writes to.
 """
 
 import os
@@ -18,7 +18,7 @@ from orchestrator.training.options import Places
 
 Report = Callable[[str], None]
 SHARDED = "sharded"
-"""The entry of a state whose tensors lie beside it, as the ranks wrote them."""
+"""An entry of states whose tensors are in separate files, as the ranks wrote them."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class Loaded:
 
 
 def find(places: Places, report: Report) -> Path | None:
-    """Return the checkpoint to resume from as ORCH_RESUME says, if any; UserError where a given path has none.
+    """Return the checkpoint to resume from, as ORCH_RESUME says, or None.
 
-    CheckpointError where one can't be verified by this Python.
+    Raises UserError if a given path has no checkpoint, and CheckpointError if this Python can't verify one.
     """
     if places.resume == "never" and places.attempt == 0:
         return None
@@ -53,7 +53,10 @@ def find(places: Places, report: Report) -> Path | None:
 
 
 def path_for_all(places: Places, report: Report) -> Path | None:
-    """Return rank 0's `find` on all ranks, its errors included, as UserError; collective."""
+    """Return the result of rank 0's `find` on all ranks; collective.
+
+    Its errors are raised on all ranks as UserError.
+    """
     found, problem = None, ""
     if group.leads():
         try:
@@ -67,7 +70,7 @@ def path_for_all(places: Places, report: Report) -> Path | None:
 
 
 def load_for_all(places: Places, report: Report) -> Loaded | None:
-    """Load the checkpoint to resume from on all ranks, or None to start afresh; collective."""
+    """Load the checkpoint to resume from on all ranks. Return None if there is none, to start afresh; collective."""
     path = path_for_all(places, report)
     if path is None:
         return None
@@ -86,9 +89,9 @@ def load_for_all(places: Places, report: Report) -> Loaded | None:
 
 @contextmanager
 def _host_file() -> Iterator[tuple[IO[bytes], bool]]:
-    """Give a file in memory that the ranks of a host share, and whether it is this rank that fills it; collective."""
+    """Yield a file in memory that the ranks of a host share, and whether this rank fills it; collective."""
     own = checkpoints.memory_file()
-    # Processes that see the same /proc can open each other's files there, whatever has started them.
+    # Processes that see the same /proc can open each other's files through it, whatever started them.
     there = f"{Path('/proc/sys/kernel/random/boot_id').read_text()} {os.readlink('/proc/self/ns/pid')}"
     mine = [os.getpid(), own.fileno()]
     pid, number = next(each for where, *each in group.everyones([there, *mine]) if where == there)
@@ -98,7 +101,10 @@ def _host_file() -> Iterator[tuple[IO[bytes], bool]]:
 
 
 def _opened(path: str) -> IO[bytes] | None:
-    """Open another rank's file; None where the site hides even one's own processes: this rank has a copy then."""
+    """Open another rank's file.
+
+    None if the site hides even the user's own processes; this rank then keeps its own copy.
+    """
     try:
         return open(path, "rb", buffering=0)
     except OSError:
@@ -106,7 +112,7 @@ def _opened(path: str) -> IO[bytes] | None:
 
 
 def whole(loaded: Loaded) -> dict[str, Any]:
-    """Return a state with "model" and "optimizer" in it, also where the ranks wrote them in parts; collective."""
+    """Return a state with "model" and "optimizer", also if the ranks wrote them in parts; collective."""
     if not loaded.state.get(SHARDED):
         return loaded.state
     from orchestrator.training.checkpoint import sharded  # noqa: PLC0415 - DCP is slow to import, and few need it

@@ -1,4 +1,7 @@
-"""Saving within a training run: on rank 0, a failure said aloud instead of raised, and older ones deleted aside."""
+"""Saves checkpoints within a training.
+
+Failures are reported and not raised, and older checkpoints are deleted in the background.
+"""
 
 import functools
 import time
@@ -28,7 +31,7 @@ class Saver:
     """Writes the checkpoints of one run into its folder, one at a time."""
 
     def __init__(self, places: Places, report: Reporter, heartbeats: HeartbeatFile, *, aside: bool = False) -> None:
-        """`aside`: write beside the training, which waits for a copy in memory only."""
+        """With `aside`, checkpoints are written in the background, and training waits only for a copy in memory."""
         self.last_step = -1
         self._places = places
         self._report = report
@@ -47,9 +50,10 @@ class Saver:
         manifest: Manifest,
         shards: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """Save a checkpoint: on the disk when this returns, or aside; deleting older ones is aside.
+        """Save a checkpoint. It is on the disk when this returns, unless it is written in the background.
 
-        Rank 0 gives the contents. With `shards` all ranks call this, and each writes its own.
+        Rank 0 passes the contents. With `shards`, all ranks call this, and each writes its own. Older checkpoints are
+        always deleted in the background.
         """
         started = time.monotonic()
         self.close()
@@ -95,7 +99,7 @@ class Saver:
         started: float,
         **more: float,
     ) -> Path | None:
-        """Write a checkpoint and tell of it; None where the disk refused, which does not end training."""
+        """Write a checkpoint and report it. None if the disk refused, which does not end the training."""
         self._second.wait()
         try:
             if shards is not None:
@@ -118,7 +122,7 @@ class Saver:
     def _start(self, work: Callable[[], None]) -> None:
         worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._working = worker.submit(work)
-        worker.shutdown(wait=False)  # the thread ends with this work
+        worker.shutdown(wait=False)  # the thread ends when its work is done
 
     def _write_shards(self, contents: Mapping[str, Any], manifest: Manifest, shards: Mapping[str, Tensor]) -> Path:
         from orchestrator.training.checkpoint import sharded  # noqa: PLC0415 - DCP is slow to import, and few need it
@@ -127,7 +131,10 @@ class Saver:
 
     @functools.cached_property
     def is_shared(self) -> bool:
-        """Whether all ranks see the folder of checkpoints, so that each can write its part; collective at first."""
+        """Return whether all ranks see the folder of checkpoints, so that each can write its part.
+
+        The first call is collective.
+        """
         seen = is_shared(self._places.checkpoints)
         if not seen:
             self._report.say(f"not all ranks see {self._places.checkpoints}: rank 0 gathers and writes checkpoints")
@@ -140,7 +147,7 @@ class Saver:
             self._report.warn(str(error))
 
     def close(self) -> None:
-        """Wait until the last checkpoint has been written, and older ones deleted; raises what went wrong there."""
+        """Wait until the last checkpoint has been written and older ones deleted. Raises the error of that work."""
         working, self._working = self._working, None
         if working is not None:
             working.result()

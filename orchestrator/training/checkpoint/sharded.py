@@ -1,8 +1,8 @@
-"""Weights that every rank writes its part of, by torch's DCP, within the folder that a checkpoint is committed in.
+"""Checkpoints in which every rank writes its part of the weights, by torch's DCP, inside the folder that is committed.
 
 DCP alone hashes nothing, commits nothing, and unpickles its index. Here each rank hashes its files while it writes
-them, rank 0 puts the hashes of all into the manifest and commits the folder when all have written, and the index is
-read by an unpickler that knows only what an index is made of. All ranks must see the folder.
+them. Rank 0 collects all hashes in the manifest, and commits the folder when all ranks have written. The index is read
+by an unpickler that knows only an index's own classes. All ranks must see the folder.
 """
 
 import os
@@ -44,9 +44,9 @@ _INDEX_IS_MADE_OF = {
 
 
 def on_host(shards: Mapping[str, Tensor], staging: Staging) -> dict[str, Tensor]:
-    """Return this rank's parts copied to host memory, where the training does not change them."""
+    """Return this rank's parts as copies in host memory, which training does not change."""
     own = {name: each.to_local() if isinstance(each, DTensor) else each for name, each in shards.items()}
-    # As torch's own stagers do it: from_local would move the copy back to the mesh's device.
+    # As in torch's own stagers, because from_local would move the copy back to the mesh's device.
     return {
         name: DTensor(copied, each._spec, requires_grad=False) if isinstance(each := shards[name], DTensor) else copied
         for name, copied in staging.copy(own).items()
@@ -60,10 +60,10 @@ def write(
     manifest: Manifest,
     members: dist.ProcessGroup | None = None,
 ) -> Path:
-    """Write a checkpoint whose tensors are `shards` of all ranks and whose state is rank 0's; collective.
+    """Write a checkpoint of the `shards` of all ranks and the state of rank 0; collective.
 
-    `members` is the group over which the ranks agree, where another thread uses the training's own.
-    On the disk and committed when this returns; CheckpointError on all ranks where one of them failed.
+    `members` is the group over which the ranks agree, if another thread uses the training's own group. The checkpoint
+    is on the disk and committed when this returns. Raises CheckpointError on all ranks if one of them failed.
     """
     temp: Path | None = None
     problem = ""
@@ -97,9 +97,9 @@ def write(
 def _write_mine(
     temp: Path, shards: dict[str, Any], members: dist.ProcessGroup | None
 ) -> tuple[dict[str, dict[str, Any]], str]:
-    """Write this rank's part; returns the manifest's entries of its files, and what went wrong."""
+    """Write this rank's part. Returns its files' entries for the manifest, and an error message or ""."""
     try:
-        writer = FileSystemWriter(temp, sync_files=False)  # `files` forces each to the disk
+        writer = FileSystemWriter(temp, sync_files=False)  # `files` forces each file to the disk
         writer.fs = files = _HashedFiles()
         with _alone_or_not() as alone, hashing.without_crc32():
             state_dict_saver.save(shards, storage_writer=writer, no_dist=alone, process_group=members)
@@ -111,7 +111,7 @@ def _write_mine(
 
 
 class _HashedFiles(FileSystem):
-    """DCP's files, each hashed while it is written and then on the disk; `written` holds their entries by name."""
+    """Lets DCP hash each file while it is written, and forces it to the disk. `written` maps names to entries."""
 
     def __init__(self) -> None:
         self.written: dict[str, dict[str, Any]] = {}
@@ -128,7 +128,7 @@ class _HashedFiles(FileSystem):
 
 
 class _Reader(FileSystemReader):
-    """DCP's reader, but for an index that is read without running what it names."""
+    """DCP's reader, except that reading the index runs no code that it names."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         with open(Path(self.path) / INDEX, "rb") as file:
@@ -147,7 +147,10 @@ class _IndexUnpickler(pickle.Unpickler):
 
 
 def index(path: Path) -> dict[str, TensorStorageMetadata]:
-    """Return the sizes and types of a checkpoint's sharded tensors, by name; CheckpointError where it can't be had."""
+    """Return the sizes and types of a checkpoint's sharded tensors by name.
+
+    Raises CheckpointError if its index can't be read.
+    """
     try:
         found = _Reader(path).read_metadata().state_dict_metadata
     except FileNotFoundError as error:
@@ -156,13 +159,13 @@ def index(path: Path) -> dict[str, TensorStorageMetadata]:
             "folder that all nodes share."
         ) from error
     except Exception as error:
-        # pickle raises whatever a damaged stream leads it to.
+        # For a damaged stream, pickle can raise any error.
         raise CheckpointError(f"The index of the checkpoint {path} can't be read: {error}.") from error
     return {name: entry for name, entry in found.items() if isinstance(entry, TensorStorageMetadata)}
 
 
 def read_into(path: Path, targets: dict[str, Any]) -> None:
-    """Fill tensors, sharded or whole, with a checkpoint's; each rank reads what it needs, whoever wrote it."""
+    """Fill tensors, sharded or whole, from a checkpoint. Each rank reads the parts that it needs."""
     try:
         with _alone_or_not() as alone:
             state_dict_loader.load(targets, storage_reader=_Reader(path), no_dist=alone)
@@ -172,7 +175,7 @@ def read_into(path: Path, targets: dict[str, Any]) -> None:
 
 @contextmanager
 def _alone_or_not() -> Iterator[bool]:
-    """Tell DCP whether there is a process group; it would warn that there is none, which is so."""
+    """Yield whether there is no process group, and silence DCP's warning about that."""
     if group.is_joined():
         yield False
         return
@@ -182,13 +185,13 @@ def _alone_or_not() -> Iterator[bool]:
 
 
 def _reasons(error: CheckpointException) -> str:
-    """Return what went wrong on whichever ranks; DCP raises it on all of them, and it is a BaseException."""
+    """Return the errors of all ranks. DCP raises them on every rank, as a BaseException."""
     found = {getattr(failure[0], "strerror", None) or str(failure[0]) for failure in error.failures.values()}
     return " and ".join(sorted(" ".join(reason.split()).rstrip(".") for reason in found))
 
 
 def read_whole(path: Path) -> dict[str, Tensor]:
-    """Return all sharded tensors of a checkpoint, whole, on the CPU of this rank; collective within a group."""
+    """Return all sharded tensors of a checkpoint, whole, on this rank's CPU; collective within a group."""
     whole: dict[str, Tensor] = {
         name: torch.empty(entry.size, dtype=entry.properties.dtype) for name, entry in index(path).items()
     }

@@ -1,7 +1,7 @@
-"""A copy of a state in host memory, so that training goes on while it is written.
+"""Copies a state to host memory, so that training continues while the copy is written.
 
-The memory is kept for the next copy: taking new pages costs as much as copying. For GPUs it is pinned, which lets the
-device copy at full speed.
+The memory is reused for the next copy, because new pages cost as much time as copying. For GPUs it is pinned, so that
+the device copies at full speed.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ Place = tuple[object, ...]
 
 
 class Staging:
-    """Host memory for one state; a copy is valid until the next one is made."""
+    """Host memory for one state. A copy is valid until the next copy."""
 
     def __init__(self) -> None:
         self._kept: dict[Place, Tensor] = {}
@@ -26,7 +26,7 @@ class Staging:
         self._devices.clear()
         copied: dict[str, Any] = self._copy(state, (), before)
         for device in self._devices:
-            torch.cuda.current_stream(device).synchronize()  # a copy runs on the stream of the device it comes from
+            torch.cuda.current_stream(device).synchronize()  # a copy runs on a stream of its source device
         return copied
 
     def _copy(self, value: Any, place: Place, before: Mapping[Place, Tensor]) -> Any:

@@ -1,4 +1,4 @@
-"""What a task gives as its data, and how it is read in batches."""
+"""The data of a task, and how it is read in batches."""
 
 from orchestrator.training.data.samples import Data, digits, mnist
 

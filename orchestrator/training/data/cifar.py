@@ -1,4 +1,4 @@
-"""CIFAR-10 from a folder, or images of the same form that are made up and say so."""
+"""CIFAR-10 from a folder, or made-up images of the same form, which are labelled as such."""
 
 from pathlib import Path
 
@@ -16,9 +16,9 @@ TEST = ("test_batch.bin",)
 
 
 def cifar10(folder: Path) -> Data:
-    """CIFAR-10 as uint8 images (n, 3, 32, 32) and int64 classes (n,): the binary or the Python version in `folder`.
+    """Return CIFAR-10 from `folder` (binary or Python version): uint8 images (n, 3, 32, 32) and int64 classes (n,).
 
-    It is never downloaded: without it, ten made-up classes of images stand in for it.
+    It is never downloaded. If it is missing, made-up images of ten classes stand in for it.
     """
     for root in (folder, folder / "cifar-10-batches-bin"):
         if all((root / name).is_file() for name in (*TRAIN, *TEST)):
@@ -51,7 +51,7 @@ def _python_version(folder: Path) -> Data:
     from torchvision.datasets import CIFAR10  # noqa: PLC0415 - needed by this task only
 
     try:
-        # It unpickles files, but only those whose md5 is that of the published ones.
+        # torchvision unpickles files, but only files with the published md5.
         train, test = (CIFAR10(str(folder), train=part) for part in (True, False))
     except (OSError, RuntimeError, ValueError) as error:
         raise UserError(f"CIFAR-10 in {folder} can't be read: {' '.join(str(error).split())}.") from error
@@ -60,7 +60,7 @@ def _python_version(folder: Path) -> Data:
 
 
 def made_up(count: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Images of ten classes, each a coarse pattern of its own under noise; the same on every machine."""
+    """Return images of ten classes, each a coarse pattern with noise; the same on every machine."""
     patterns = functional.interpolate(_noise((10, 3, 4, 4), 0), size=32, mode="nearest")
     classes = torch.arange(count) % 10
     images = 128 + 40 * patterns[classes] + 50 * _noise((count, 3, 32, 32), seed)

@@ -1,4 +1,4 @@
-"""Batches of a task's samples: tensors are indexed where they lie, a Dataset is read by worker processes."""
+"""Makes batches of a task's samples. Tensors are indexed directly; a Dataset is read by worker processes."""
 
 import multiprocessing
 import os
@@ -23,23 +23,23 @@ from orchestrator.training.errors import DataError
 from orchestrator.training.options import Options
 
 MOST_WORKERS = 4
-"""Of each rank, where their number is not asked for: the rule of thumb for each GPU."""
+"""Workers of each rank if no number is given: a common rule of thumb for one GPU."""
 
 Key = tuple[int, list[int]]
-"""What a batch is asked for by: the epoch, and the numbers of its samples."""
+"""The key of a batch: the epoch, and the indices of its samples."""
 
 
 class Source(Protocol):
-    """Where batches come from; `where` says so where it is worth a line of the log."""
+    """A source of batches. `where` describes the place of the data if it is worth a line in the log."""
 
     where: str
     looked_up_on: torch.device
-    """Where the places of samples are needed: on the device, if the samples lie there."""
+    """The device on which the indices of samples are needed: that of the samples."""
 
     def batches(self, shares: Iterable[Share], epoch: int = 0) -> Iterator[tuple[Tensors, Share]]:
-        """Yield tensors for each share, on the device, and the share with the places of its samples in them.
+        """Yield for each share tensors on the device, and the share with its samples' indices into them.
 
-        A share without samples comes with a sample that counts nothing. DataError where one can't be read.
+        An empty share comes with one sample that does not count. Raises DataError if a sample can't be read.
         """
         ...
 
@@ -47,7 +47,7 @@ class Source(Protocol):
 
 
 def source(samples: Samples, part: str, task: Task, options: Options, ranks: Ranks, device: torch.device) -> Source:
-    """Return the source of batches for samples of the task's data; `part` names them in errors."""
+    """Return the source of batches for samples of the task's data. Errors name `part`."""
     if not isinstance(samples, tuple):
         return Loaded(samples, part, task, options, ranks, device)
     size = sum(tensor.nbytes for tensor in samples)
@@ -56,12 +56,12 @@ def source(samples: Samples, part: str, task: Task, options: Options, ranks: Ran
 
 
 def room(free: int) -> int:
-    """Return how many of a GPU's free bytes samples may take: model and optimizer come later, and need the most."""
+    """Return how many of a GPU's free bytes samples may use; model and optimizer come later and need the most."""
     return min(free // 20, 4 << 30)
 
 
 class Resident:
-    """Tensors on the device, where each step indexes them."""
+    """Keeps tensors on the device, where each step indexes them."""
 
     where = ""
 
@@ -70,16 +70,16 @@ class Resident:
         self.looked_up_on = device
 
     def batches(self, shares: Iterable[Share], epoch: int = 0) -> Iterator[tuple[Tensors, Share]]:
-        """Yield all tensors with each share as it is."""
+        """Yield all tensors with each share unchanged."""
         for share in shares:
             yield self.tensors, share
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing, because nothing is held open."""
 
 
 class Copied:
-    """Tensors that would fill the device: they stay in host memory, and batches are copied."""
+    """Keeps tensors in host memory because they would fill the device, and copies each batch."""
 
     looked_up_on = CPU
 
@@ -89,17 +89,17 @@ class Copied:
         self.where = f"{size / 2**30:.1f} GiB stay in host memory, as {free / 2**30:.1f} GiB of {device} are free"
 
     def batches(self, shares: Iterable[Share], epoch: int = 0) -> Iterator[tuple[Tensors, Share]]:
-        """Yield the samples of each share, copied from pinned memory while the device may still compute."""
+        """Yield the samples of each share, copied from pinned memory while the device may still be computing."""
         picked = (([each.pin_memory() for each in pick(self.tensors, share.indices)], share) for share in shares)
         for batch, share in ahead(picked, self.device):
             yield batch, _first(share)
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing, because nothing is held open."""
 
 
 def ahead(batches: Iterator[tuple[Sequence[Tensor], Share]], device: torch.device) -> Iterator[tuple[Tensors, Share]]:
-    """Yield batches on the device; a GPU is given the next one, beside its computing, before one is worked on."""
+    """Yield batches on the device. A GPU receives the next batch while it computes on the present one."""
     if device.type != "cuda":
         for batch, share in batches:
             yield tuple(each.to(device) for each in batch), share
@@ -117,7 +117,7 @@ def ahead(batches: Iterator[tuple[Sequence[Tensor], Share]], device: torch.devic
 
 
 def _taken_over(batch: Tensors, aside: "torch.cuda.Stream") -> Tensors:
-    """Let the present stream wait for a batch that another one has copied, and own its memory."""
+    """Let the present stream wait for a batch that another stream copied, and take over its memory."""
     now = torch.cuda.current_stream(aside.device)
     now.wait_stream(aside)
     for each in batch:
@@ -126,10 +126,10 @@ def _taken_over(batch: Tensors, aside: "torch.cuda.Stream") -> Tensors:
 
 
 class Loaded:
-    """A Dataset behind torch's DataLoader, in the order of the shares.
+    """Reads a Dataset with torch's DataLoader, in the order of the shares.
 
-    A batch is the same, bit for bit, however many workers there are: they get the places of its samples, and what
-    chance does to a sample hangs on the seed, the epoch and its place alone.
+    A batch has the same bits with any number of workers: they receive the samples' indices, and random changes to a
+    sample depend only on the seed, the epoch and the index.
     """
 
     def __init__(
@@ -142,11 +142,12 @@ class Loaded:
         self.where = f"read by {several if workers else 'each rank itself'}"
         if workers and options.worker_start == "spawn":
             with stop.signals_held():
-                resource_tracker.ensure_running()  # lets SIGTERM through once it has started, which must not be later
+                # SIGTERM is let through only after the tracker has started, so it must start here
+                resource_tracker.ensure_running()
         self._keys = _Keys()
         self._loader = DataLoader(
             _Reader(task, dataset, options.seed),
-            batch_size=None,  # the reader makes whole batches
+            batch_size=None,  # the reader itself makes whole batches
             sampler=self._keys,
             collate_fn=_as_it_is,
             num_workers=workers,
@@ -154,14 +155,15 @@ class Loaded:
             worker_init_fn=_begin_worker,
             persistent_workers=workers > 0,
             pin_memory=device.type == "cuda",
-            generator=torch.Generator(),  # else it would draw from the rank's own
+            generator=torch.Generator(),  # the default generator would consume the rank's own random numbers
         )
 
     def batches(self, shares: Iterable[Share], epoch: int = 0) -> Iterator[tuple[Tensors, Share]]:
-        """Yield what the workers have read; they are some batches ahead."""
+        """Yield the batches that the workers have read; the workers are some batches ahead."""
         asked: deque[Share] = deque()
         self._keys.now = _keys(shares, epoch, asked)
-        with stop.signals_held():  # what is started here never meets a scheduler's signal unprepared
+        # processes started here are never exposed to a scheduler's signal before they are prepared
+        with stop.signals_held():
             found = iter(self._loader)
         for batch, share in ahead(self._read(found, asked), self.device):
             yield batch, _first(share)
@@ -179,7 +181,7 @@ class Loaded:
 
 
 def worker_count(asked: int | None, cores: int, local_world_size: int) -> int:
-    """Return how many workers a rank starts: as asked, else its part of the cores, but none of a single core."""
+    """Return the number of workers of a rank: as requested, else the rank's part of the cores, or 0 for one core."""
     if asked is not None:
         return asked
     share = cores // local_world_size
@@ -187,7 +189,7 @@ def worker_count(asked: int | None, cores: int, local_world_size: int) -> int:
 
 
 def lost_worker(error: RuntimeError, rank: int) -> DataError | None:
-    """Return what it means if torch's error says that a worker has ended; it comes wherever the rank just is."""
+    """Return a DataError if torch's error says that a worker has ended; this error can appear anywhere in the rank."""
     if not str(error).startswith("DataLoader worker"):
         return None
     return DataError(
@@ -197,7 +199,7 @@ def lost_worker(error: RuntimeError, rank: int) -> DataError | None:
 
 
 class _Keys:
-    """The keys that are asked for now; the DataLoader iterates over them anew in each epoch and evaluation."""
+    """The keys of the present epoch or evaluation, over which the DataLoader iterates."""
 
     now: Iterable[Key] = ()
 
@@ -212,13 +214,13 @@ def _keys(shares: Iterable[Share], epoch: int, asked: deque[Share]) -> Iterator[
 
 
 def _first(share: Share) -> Share:
-    """Return the share for tensors that hold its samples and nothing else."""
+    """Return the share for tensors that hold only its samples."""
     return Share(range(len(share.indices)), share.count)
 
 
 @dataclass(frozen=True)
 class _Failure:
-    """A batch that could not be read: of which samples, why, and where in the Dataset."""
+    """A batch that could not be read: the samples, the error, and its traceback in the Dataset."""
 
     indices: list[int]
     error: str
@@ -233,24 +235,25 @@ class _Failure:
 
 
 class _ReaderError(Exception):
-    """A traceback of a worker, as the cause of an error in its rank."""
+    """Carries a worker's traceback, as the cause of an error in its rank."""
 
     def __str__(self) -> str:
         return f"\n\n{self.args[0]}"
 
 
 class _Reader(Dataset[Any]):
-    """The samples of a task by epoch and numbers: whole batches, or why there is none."""
+    """A Dataset whose items are whole batches of the task's samples, or failures, by (epoch, indices)."""
 
     def __init__(self, task: Task, dataset: Dataset[Any], seed: int) -> None:
-        self.task = task  # stands first: in a spawned worker its file is run before the dataset's class is looked up
+        # the first attribute, so that a spawned worker runs the task's file before it looks up the dataset's class
+        self.task = task
         self.dataset = dataset
         self.seed = seed
 
     def __getitem__(self, key: Key) -> Tensors | _Failure:
         epoch, indices = key
         reading = indices
-        with random_state.preserved():  # without workers this is the rank, whose generators are the model's
+        with random_state.preserved():  # without workers this runs in the rank, whose generators belong to the model
             try:
                 samples = []
                 for index in indices:
@@ -265,7 +268,7 @@ class _Reader(Dataset[Any]):
 
 
 def _batch(samples: list[Any]) -> Tensors:
-    """Return samples as tensors, an element each."""
+    """Return samples as tensors, one tensor for each element of a sample."""
     batch = default_collate(samples)
     if not isinstance(batch, list | tuple) or not all(isinstance(each, Tensor) for each in batch):
         raise TypeError(

@@ -1,4 +1,4 @@
-"""Which samples a rank takes at each step, without padding: every sample exactly once an epoch."""
+"""Chooses the samples of a rank at each step, without padding: every sample exactly once per epoch."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Share:
-    """One rank's part of one global batch: `indices` (maybe none) of the `count` samples of all ranks.
+    """One rank's part of a global batch: the `indices` (possibly none) of its samples, and the `count` over all ranks.
 
-    A range stands for tensors that hold the batch alone: nothing is looked up, for which one waits for the device.
+    A range stands for tensors that hold only this batch. It needs no lookup, which would wait for the device.
     """
 
     indices: Tensor | range
@@ -23,7 +23,7 @@ class Share:
 
 
 class Sampler(Protocol):
-    """What the training loop asks of a sampler; `samples` is what all ranks together take in an epoch."""
+    """The interface of samplers. `samples` is the number of samples per epoch over all ranks."""
 
     samples: int
     global_batch: int
@@ -34,20 +34,20 @@ class Sampler(Protocol):
 
 
 def split(count: int, world_size: int, rank: int) -> slice:
-    """Return the part of `count` samples that `rank` takes: sizes differ by one at most, the low ranks' are larger."""
+    """Return the part of `count` samples for `rank`. Sizes differ by at most one; low ranks have the larger parts."""
     base, extra = divmod(count, world_size)
     start = rank * base + min(rank, extra)
     return slice(start, start + base + (rank < extra))
 
 
 def cut(share: Share, parts: int) -> list[Share]:
-    """Return a share in `parts` parts, some maybe empty; all count as parts of the same global batch."""
+    """Split a share into `parts` parts, some possibly empty. All belong to the same global batch."""
     mine = len(share.indices)
     return [Share(share.indices[split(mine, parts, part)], share.count) for part in range(parts)]
 
 
 def pick(data: tuple[Tensor, ...], indices: Tensor | range) -> list[Tensor]:
-    """Return the samples at `indices` of each tensor; the first sample where there are no indices."""
+    """Return the samples at `indices` of each tensor, or the first sample if there are no indices."""
     if len(indices) == 0:
         indices = range(1)
     if isinstance(indices, range):
@@ -56,10 +56,10 @@ def pick(data: tuple[Tensor, ...], indices: Tensor | range) -> list[Tensor]:
 
 
 class ExactSampler:
-    """A seeded permutation of all samples each epoch, cut into global batches, each cut into one share a rank.
+    """A seeded permutation of all samples per epoch, split into global batches and then into one share for each rank.
 
-    The last global batch of an epoch may be smaller, so that shares differ by a sample or are empty. The order
-    depends on seed and epoch alone: with another number of ranks it is the same, and so is a position in it.
+    The last global batch of an epoch may be smaller, so its shares may differ by a sample or be empty. The order
+    depends only on seed and epoch, so a position in it stays valid with another number of ranks.
     """
 
     def __init__(self, samples: int, global_batch: int, *, rank: int, world_size: int, seed: int) -> None:
@@ -71,13 +71,16 @@ class ExactSampler:
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch whose permutation the next shares come from."""
+        """Choose the epoch whose permutation the next shares use."""
         self.epoch = epoch
 
     def shares(self, offset: int = 0, device: torch.device = CPU) -> Iterator[Share]:
-        """Yield this rank's share of each global batch, from `offset` samples into the epoch, as places on `device`."""
+        """Yield this rank's share of each global batch, from `offset` samples into the epoch.
+
+        Indices are on `device`.
+        """
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
-        # Once an epoch: each copy to a device waits until it has computed.
+        # Once per epoch, because each copy to a device waits for its computations.
         order = torch.randperm(self.samples, generator=generator).to(device)
         for start in range(offset, self.samples, self.global_batch):
             batch = order[start : start + self.global_batch]
@@ -85,10 +88,10 @@ class ExactSampler:
 
 
 class PaddedSampler:
-    """torch's DistributedSampler, by choice: it repeats samples until all ranks have equally many."""
+    """Uses torch's DistributedSampler, which repeats samples until all ranks have equally many."""
 
     def __init__(self, samples: int, global_batch: int, *, rank: int, world_size: int, seed: int) -> None:
-        # It asks only for the length of the data set.
+        # DistributedSampler only reads the length of the data set.
         self.inner: DistributedSampler[int] = DistributedSampler(
             range(samples),  # type: ignore[arg-type]
             num_replicas=world_size,
@@ -100,11 +103,11 @@ class PaddedSampler:
         self.world_size = world_size
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch whose permutation the next shares come from."""
+        """Choose the epoch whose permutation the next shares use."""
         self.inner.set_epoch(epoch)
 
     def shares(self, offset: int = 0, device: torch.device = CPU) -> Iterator[Share]:
-        """Yield this rank's share of each global batch, from `offset` samples, padding included, into the epoch."""
+        """Yield this rank's share of each global batch, from `offset` samples (padding included) into the epoch."""
         order = torch.tensor(list(self.inner), device=device)
         size = self.global_batch // self.world_size
         for start in range(offset // self.world_size, len(order), size):

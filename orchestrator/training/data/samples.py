@@ -1,4 +1,4 @@
-"""What a task gives as its data, and the data sets that the shipped tasks train on."""
+"""The class of a task's data, and the data sets of the shipped tasks."""
 
 import gzip
 import hashlib
@@ -30,7 +30,7 @@ MNIST_FILES = (
 )
 DOWNLOAD_TIMEOUT_S = 20.0
 _STARTED = time.time()
-"""A download that failed later than this was tried by a process of the same start: it is not tried again."""
+"""A download that failed after this time was tried by a process of the same start, and is not repeated."""
 
 
 Tensors = tuple[Tensor, ...]
@@ -39,13 +39,13 @@ Samples = Tensors | Dataset[Any]
 
 @dataclass(frozen=True)
 class Data:
-    """Training and test samples: tuples of tensors indexed alike along dimension 0, the target last.
+    """Training and test samples: tuples of tensors with equal lengths along dimension 0, the target last.
 
-    Or each a map-style Dataset, for what memory can't hold: its items are tuples of one sample's tensors, arrays or
-    numbers, the target last.
+    Data that is too large for memory is a map-style Dataset instead: its items are tuples of one sample's tensors,
+    arrays or numbers, the target last.
 
-    `name` is what logs and results call it, `unit` what one sample is called in the plural, `note` why it is a
-    stand-in, `tokens` how many of them a sample has, for the speed.
+    Logs and results use `name`, and `unit` is the plural noun for samples. `note` explains why stand-in data is used.
+    `tokens` is the number of tokens per sample, for the speed.
     """
 
     train: Samples
@@ -58,7 +58,7 @@ class Data:
 
 
 def count(samples: Samples) -> int:
-    """Return how many samples there are; UserError for a Dataset that can't tell."""
+    """Return the number of samples. Raises UserError for a Dataset without a length."""
     if isinstance(samples, tuple):
         return len(samples[-1])
     if not (hasattr(samples, "__len__") and hasattr(type(samples), "__getitem__")) or isinstance(
@@ -72,10 +72,10 @@ def count(samples: Samples) -> int:
 
 
 def mnist(folder: Path, offline: str | None = None) -> Data:
-    """MNIST as uint8 images (n, 1, 28, 28) and int64 digits (n,): from `folder`, else downloaded, else a stand-in.
+    """Return MNIST from `folder`, else downloaded, else a stand-in: uint8 images (n, 1, 28, 28), int64 digits (n,).
 
-    One process a node unpacks or downloads while the others wait. UserError where it can't be had and `offline`
-    is not "digits".
+    One process per node unpacks or downloads while the others wait. Raises UserError if MNIST can't be had and
+    `offline` is not "digits".
     """
     with _lock(cache_dir() / "mnist.lock"):
         root, problem = _prepare_mnist(folder)
@@ -95,7 +95,7 @@ def mnist(folder: Path, offline: str | None = None) -> Data:
 
 
 def _prepare_mnist(folder: Path) -> tuple[Path | None, str]:
-    """Return a root that torchvision can read MNIST from, or None and why there is none; `folder` is only read."""
+    """Return a root from which torchvision can read MNIST, or None and the reason. Nothing is written to `folder`."""
     for candidate in (folder / "MNIST" / "raw", folder / "raw", folder):
         if all((candidate / name).is_file() for name in MNIST_FILES):
             return (
@@ -107,7 +107,7 @@ def _prepare_mnist(folder: Path) -> tuple[Path | None, str]:
 
 
 def _view(source: Path) -> Path:
-    """Return a root in the cache whose MNIST/raw holds `source`'s four files, unpacked where need be."""
+    """Return a root in the cache whose MNIST/raw has the four files of `source`, unpacked if necessary."""
     stats = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(source.glob("*-ubyte*"))]
     key = hashlib.sha256(repr((source.resolve(), stats)).encode()).hexdigest()[:16]
     root = cache_dir() / f"mnist-{key}"
@@ -131,7 +131,7 @@ def _view(source: Path) -> Path:
 
 
 def _download_mnist() -> tuple[Path | None, str]:
-    """Download MNIST into the cache, or return why that failed; a failure is remembered for the waiting processes."""
+    """Download MNIST into the cache, or return why that failed. A failure is recorded for the waiting processes."""
     from torchvision.datasets import MNIST  # noqa: PLC0415 - needed by this task only
 
     root = cache_dir()
@@ -155,7 +155,7 @@ def _download_mnist() -> tuple[Path | None, str]:
 
 
 def _why_no_download(error: Exception) -> str:
-    """Return the last address's failure: torchvision's own text names each that it has tried."""
+    """Return the failure of the last address, because torchvision's message lists every address."""
     text = " ".join(str(error).split()).rstrip(".:") or type(error).__name__
     failures: list[str] = re.findall(r"<urlopen error (?:\[Errno -?\d+\] )?([^>]+)>", text)
     return failures[-1] if failures else text
@@ -178,9 +178,9 @@ def _read_mnist(root: Path) -> Data:
 
 
 def digits(size: int = 8, *, stand_in: bool = False) -> Data:
-    """scikit-learn's 1,797 handwritten digits as uint8 images (n, 1, size, size), 360 of them for testing.
+    """Return scikit-learn's 1,797 handwritten digits as uint8 images (n, 1, size, size), 360 of them for tests.
 
-    The split is fixed: it depends on no seed of a run. `stand_in` says that other data was asked for.
+    The split does not depend on a run's seed. `stand_in` marks the data as a substitute for other data.
     """
     try:
         from sklearn.datasets import load_digits  # noqa: PLC0415 - needed by this task only
@@ -206,7 +206,7 @@ def digits(size: int = 8, *, stand_in: bool = False) -> Data:
 
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """Hold a file lock within the block, so that one process a node does the work and the others find it done."""
+    """Hold a file lock within the block, so that one process per node does the work and the others find it done."""
     with ExitStack() as held:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,12 +1,12 @@
-"""A task: one Python file that says what to train. Only `data` and `model` must be there.
+"""A task is a Python file that says what to train. Only `data` and `model` are required.
 
 def data(options) -> Data                     training and test tensors, the target last; or a Dataset of each
 def model(options) -> nn.Module               called with all tensors of a batch but the last
 def loss(outputs, targets) -> Tensor          the MEAN over the batch; default cross entropy
 def optimizer(parameters, options)            default AdamW at options.lr
 def metrics(outputs, targets) -> dict         SUMS over the batch, divided by the count at the end; default none
-def plan(options) -> dict                     layers by name, and how --tensor-ranks cuts them; default none
-cudnn_benchmark = True                        cuDNN tries its ways of each convolution; default not
+def plan(options) -> dict                     layers by name, and how --tensor-ranks splits them; default none
+cudnn_benchmark = True                        let cuDNN compare its algorithms for convolutions; default False
 """
 
 import importlib.util
@@ -28,18 +28,18 @@ from orchestrator.training.options import Options
 
 
 def adamw(parameters: Iterable[nn.Parameter], options: Options) -> torch.optim.Optimizer:
-    """The optimizer of tasks that bring none."""
+    """The default optimizer of tasks."""
     return torch.optim.AdamW(parameters, lr=options.lr, fused=options.fused)
 
 
 def no_metrics(_outputs: Tensor, _targets: Tensor) -> dict[str, Tensor]:
-    """The metrics of tasks that bring none: the loss alone is reported."""
+    """The default metrics of tasks: none, so only the loss is reported."""
     return {}
 
 
 @dataclass(frozen=True)
 class Task:
-    """The functions of a task file; it is pickled as that file, which then runs again in the other process."""
+    """The functions of a task file. A pickled task is the file's path; unpickling runs the file again."""
 
     name: str
     data: Callable[[Options], Data]
@@ -56,7 +56,7 @@ class Task:
 
 
 def load_task(path: Path) -> Task:
-    """Run a task file and return its functions; UserError where it is missing or lacks one that it must have."""
+    """Run a task file and return its functions. Raises UserError if the file or a required function is missing."""
     if not path.is_file():
         raise UserError(f"The task file {path} does not exist (looked from {Path.cwd()}).")
     spec = importlib.util.spec_from_file_location(f"orch_task_{path.stem}", path)
@@ -64,7 +64,7 @@ def load_task(path: Path) -> Task:
         raise UserError(f"The task file {path} is no Python file: its name must end in .py.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    # Its neighbours can be imported, as from a script.
+    # The task can import files beside it, as a script can.
     sys.path.insert(0, str(path.resolve().parent))
     spec.loader.exec_module(module)
     for name in ("data", "model"):
@@ -77,15 +77,15 @@ def load_task(path: Path) -> Task:
 
 
 def _load_in(folder: Path, path: Path) -> Task:
-    """Load a task where it was loaded before: its Dataset may know relative paths."""
+    """Load a task in the folder where it was first loaded, because its Dataset may use relative paths."""
     os.chdir(folder)
     return load_task(path)
 
 
 def load_data(task: Task, options: Options, warn: Callable[[str], None]) -> Data:
-    """Return the task's data; a rank that can't have it, or has other data, ends all ranks: collective.
+    """Return the task's data; collective. Raises UserError on all ranks if a rank has no data, or other data.
 
-    Raises UserError, on all ranks alike. Data that stands in for the task's own is said by `warn`.
+    `warn` is called if stand-in data is used.
     """
     data, problem, what = None, "", None
     try:

@@ -1,1 +1,1 @@
-"""The ranks of a run: their group, starting them without a launcher, stopping them together."""
+"""The ranks of a run: their process group, starting them without a launcher, stopping them together."""

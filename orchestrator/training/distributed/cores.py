@@ -1,4 +1,4 @@
-"""The cores near a rank's GPU: a rank that stays on them reaches GPU and memory without crossing to another socket."""
+"""Pins a rank to the cores near its GPU, so that it reaches GPU and memory without crossing to another socket."""
 
 import contextlib
 import os
@@ -12,10 +12,10 @@ PCI = Path("/sys/bus/pci/devices")
 
 
 def stay_near(device: torch.device, ranks: Ranks, folder: Path = PCI) -> str:
-    """Keep this process, all threads of it, on those of its cores that are near its GPU; returns what to say of it.
+    """Restrict all threads of this process to those of its cores that are near its GPU. Return a note about it.
 
-    Nothing changes, and "" is returned, where there is no choice, where the kernel does not tell which are near, and
-    where they are fewer than this rank's even share of the cores that the node's ranks have.
+    Does nothing and returns "" if all allowed cores are near, if the kernel does not report the near cores, or if they
+    are fewer than this rank's even share of the node's cores.
     """
     listed = near_cores(_address(device), folder)
     allowed = os.sched_getaffinity(0) if listed else set()
@@ -23,13 +23,13 @@ def stay_near(device: torch.device, ranks: Ranks, folder: Path = PCI) -> str:
     if near == allowed or not near or len(near) * ranks.local_world_size < len(allowed):
         return ""
     for thread in os.listdir("/proc/self/task"):
-        with contextlib.suppress(ProcessLookupError):  # it has ended
+        with contextlib.suppress(ProcessLookupError):  # the thread has ended
             os.sched_setaffinity(int(thread), near)
     return f"on the {len(near)} of {len(allowed)} cores that are near the GPU"
 
 
 def near_cores(address: str, folder: Path = PCI) -> set[int]:
-    """Return the cores near the device at this PCI address, as the kernel lists them; empty where it does not."""
+    """Return the cores near the device at a PCI address, from sysfs; empty if it does not report them."""
     try:
         listed = (folder / address / "local_cpulist").read_text().strip() if address else ""
         ranges = [part.partition("-") for part in listed.split(",") if part]
@@ -39,7 +39,7 @@ def near_cores(address: str, folder: Path = PCI) -> set[int]:
 
 
 def _address(device: torch.device) -> str:
-    """Return a GPU's PCI address, in the kernel's words; "" for a CPU, and for a torch that does not know it."""
+    """Return a GPU's PCI address in sysfs's form, or "" for a CPU or for a torch that does not report it."""
     if device.type != "cuda":
         return ""
     found = torch.cuda.get_device_properties(device)

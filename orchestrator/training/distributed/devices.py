@@ -1,4 +1,4 @@
-"""Which backend moves tensors between the ranks, and on which device this rank computes."""
+"""Chooses the backend of the process group, and the device on which this rank computes."""
 
 import os
 import re
@@ -13,7 +13,7 @@ from orchestrator.training.distributed.ranks import Ranks
 from orchestrator.training.errors import UserError
 
 BOTH = "cpu:gloo,cuda:nccl"
-"""torch's word for two backends in one group: gloo for what lies in host memory, NCCL for what lies on GPUs."""
+"""torch's name for two backends in one group: gloo for host memory, NCCL for GPU memory."""
 BACKENDS = ("auto", "gloo", "nccl", BOTH, "mpi")
 ON_GPUS = ("nccl", BOTH)
 _NODES = re.compile(r"nvidia\d+|dxg")
@@ -21,7 +21,7 @@ _NODES = re.compile(r"nvidia\d+|dxg")
 
 @dataclass(frozen=True)
 class Choice:
-    """The communication backend ("" in a single plain process), the device to compute on, and why."""
+    """The communication backend ("" without a process group), the device, and the reason for both."""
 
     backend: str
     device: torch.device
@@ -30,7 +30,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Gpus:
-    """`visible`: how many torch can use; `here`: how many this machine has; `problem`: why torch can use none."""
+    """`visible` is how many GPUs torch can use, `here` how many this machine has, `problem` why torch can use none."""
 
     visible: int
     here: int
@@ -38,11 +38,11 @@ class Gpus:
 
 
 def look(environ: Mapping[str, str] = os.environ, folder: str = "/dev") -> Gpus:
-    """Return which GPUs there are and which of them torch can use; a machine without any is asked nothing."""
+    """Return the GPUs of this machine, and which of them torch can use."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what they say is the problem, told by who needs a GPU
+        warnings.simplefilter("ignore")  # the warnings describe the problem, which is reported if a GPU is needed
         visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    given = [part for part in environ.get("ORCH_GPUS", "").split(",") if part]  # instances of a card among them
+    given = [part for part in environ.get("ORCH_GPUS", "").split(",") if part]  # may include MIG instances
     shown = environ.get("CUDA_VISIBLE_DEVICES")
     hidden = shown is not None and not [part for part in shown.split(",") if part.strip() not in ("", "-1")]
     try:
@@ -53,7 +53,7 @@ def look(environ: Mapping[str, str] = os.environ, folder: str = "/dev") -> Gpus:
 
 
 def _problem(hidden: bool) -> str:
-    """Return in torch's own words why it can't use a GPU."""
+    """Return torch's own message on why it can't use a GPU."""
     if hidden:
         return "CUDA_VISIBLE_DEVICES hides them"
     try:
@@ -68,8 +68,8 @@ def _problem(hidden: bool) -> str:
 def choose(wanted: str, ranks: Ranks, on: str = "auto", gpus: Gpus | None = None) -> Choice:
     """Choose backend and device for ORCH_BACKEND=`wanted` and --device `on`.
 
-    Raises UserError where this machine or torch can't do it, and where a node with GPUs would train on its CPUs though
-    nobody has asked for it.
+    Raises UserError if this machine or torch can't do it, or if a node with GPUs would train on its CPUs without the
+    user's request.
     """
     gpus = look() if gpus is None else gpus
     if wanted not in BACKENDS:
@@ -98,11 +98,11 @@ def choose(wanted: str, ranks: Ranks, on: str = "auto", gpus: Gpus | None = None
 
 
 def _device(ranks: Ranks, gpus: Gpus, *, sharing: bool) -> torch.device:
-    """Return this rank's own GPU, where it has one, or with `sharing` one that it shares; else the CPU."""
+    """Return this rank's own GPU or, with `sharing`, a GPU that it shares; else the CPU."""
     if gpus.visible >= ranks.local_world_size:
         return torch.device("cuda", ranks.local_rank)
     if gpus.visible == 1 and gpus.here >= ranks.local_world_size:
-        # Each rank was given one of its own: by Slurm, or torchrun --virtual-local-rank.
+        # Each rank was given its own GPU by Slurm or torchrun --virtual-local-rank.
         return torch.device("cuda", 0)
     if sharing and gpus.visible:
         return torch.device("cuda", ranks.local_rank % gpus.visible)
@@ -130,7 +130,7 @@ def _reason(wanted: str, on: str, ranks: Ranks, device: torch.device, gpus: Gpus
 
 
 def _no_gpu(ranks: Ranks, gpus: Gpus) -> str:
-    """Return the sentence for a rank that was to have a GPU and has none."""
+    """Return the error message for a rank that needs a GPU and has none."""
     if not gpus.here:
         return "This machine has no GPU, and --device cuda asks for one: leave --device out to train on the CPUs."
     fewer = "" if gpus.visible == 0 else f", or start {gpus.visible} per node"

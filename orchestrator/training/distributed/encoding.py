@@ -1,4 +1,4 @@
-"""Values as bytes for a collective. What comes from the network is never unpickled: it could run code."""
+"""Encodes values as bytes for collectives. Bytes from the network are never unpickled, because pickle can run code."""
 
 import io
 import pickle
@@ -13,14 +13,14 @@ KINDS = "tensors, numbers, text, and tuples, lists, sets and dicts of them"
 
 
 def encode(value: object) -> Tensor:
-    """Return the value as bytes, in torch's own format."""
+    """Return the value as bytes in torch's own format."""
     buffer = io.BytesIO()
     torch.save(value, buffer)
     return torch.frombuffer(bytearray(buffer.getbuffer()), dtype=torch.uint8)
 
 
 def decode(content: Tensor) -> Any:
-    """Return the value of such bytes, by torch's loader of weights; UserError where it is not of KINDS."""
+    """Decode a value with torch's weights_only loader. Raises UserError if its type is not in KINDS."""
     try:
         return torch.load(io.BytesIO(content.cpu().numpy().tobytes()), map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:

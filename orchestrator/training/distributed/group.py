@@ -1,6 +1,6 @@
-"""The group of ranks: joining it, leaving it, and the few collectives that training needs.
+"""The process group: joining it, leaving it, and the few collectives that training needs.
 
-Everything here also works in a single plain process, where there is no process group.
+All functions also work in a single process without a process group.
 """
 
 import gc
@@ -24,7 +24,7 @@ CHUNK_BYTES = 64 << 20
 
 
 Timeouts = tuple[float, float]
-"""Seconds that a collective may take: while the ranks start, evaluate and save, and within a step."""
+"""Time-outs of a collective in seconds: while the ranks start, evaluate and save; within a step."""
 PATIENCE: Timeouts = (1800.0, 1800.0)
 
 
@@ -32,10 +32,10 @@ PATIENCE: Timeouts = (1800.0, 1800.0)
 def joined(
     ranks: Ranks, choice: Choice | UserError, init_method: str = "env://", timeouts: Timeouts = PATIENCE
 ) -> Iterator[Choice]:
-    """Be a member of the process group within the block; after an error the group is left as it is.
+    """Join the process group within the block; after an unexpected error the group is not torn down.
 
-    Gives the choice that all ranks have made. Raises UserError on all of them where one of them can't, or has made
-    another: it would wait for the others, and they for it, without end.
+    Yields the choice on which all ranks agree. Raises UserError on all ranks if one of them has an error or another
+    choice, because the ranks would wait for each other forever.
     """
     alone = not ranks.grouped or (ranks.world_size == 1 and isinstance(choice, UserError))
     if isinstance(choice, UserError) and alone:
@@ -47,8 +47,8 @@ def joined(
     try:
         yield choice
     except (UserError, CheckpointError, DivergedError):
-        # All ranks raise these together. After any other error the group is left alone: tearing it down while
-        # peers still wait for this rank's collectives can hang.
+        # All ranks raise these errors together. After any other error the group is not torn down, because that can hang
+        # while other ranks wait for this rank's collectives.
         leave()
         raise
     if choice.backend:
@@ -57,7 +57,7 @@ def joined(
 
 
 def _join(ranks: Ranks, choice: Choice | UserError, init_method: str, timeout: timedelta) -> Choice:
-    if isinstance(choice, Choice) and choice.backend == "mpi":  # its own launcher lets the ranks meet
+    if isinstance(choice, Choice) and choice.backend == "mpi":  # the ranks meet through MPI's own launcher
         dist.init_process_group("mpi", init_method, None, ranks.world_size, ranks.rank)
         return choice
     agreed, store = meet(ranks, choice, init_method, timeout)
@@ -73,17 +73,17 @@ def _join(ranks: Ranks, choice: Choice | UserError, init_method: str, timeout: t
 
 
 def set_timeout(seconds: float) -> None:
-    """Let the collectives that follow take this long, if there is a process group."""
+    """Set the timeout, in seconds, of the following collectives if there is a process group."""
     if is_joined():
-        # Its name from torch 2.15 on, and the one before.
+        # The first name exists from torch 2.15 on.
         change = getattr(dist, "set_timeout", None) or dist.distributed_c10d._set_pg_timeout
         change(timedelta(seconds=seconds))
 
 
 def leave() -> None:
-    """Leave the process group if this process is in one; call it where all ranks do, after a `barrier`."""
-    # DDP holds the group in a reference cycle. Left to the interpreter's end, gloo's threads would then touch a
-    # Python that is gone, and a run that succeeded would end by SIGABRT (pytorch #179291).
+    """Leave the process group, if there is one. All ranks call this together, after a `barrier`."""
+    # DDP holds the group in a reference cycle. If the interpreter's exit freed it, gloo's threads would use a finalized
+    # Python, and a successful run would end by SIGABRT (pytorch #179291).
     gc.collect()
     if is_joined():
         dist.destroy_process_group()
@@ -105,35 +105,36 @@ def is_joined() -> bool:
 
 
 def leads() -> bool:
-    """Return whether this process answers for its group: rank 0, or any process without a group."""
+    """Return whether this process speaks for its group: rank 0, or any process without a group."""
     return not is_joined() or dist.get_rank() == 0
 
 
 def _from_environ(name: str, default: int) -> int:
-    # A user's script may ask who is the main process before it has made its process group.
+    # A user's script may ask for the main process before it creates its process group.
     value = os.environ.get(name, "")
     return int(value) if value.isdigit() else default
 
 
 def beside() -> dist.ProcessGroup | None:
-    """Make a group of all ranks for what runs beside the training, over gloo; None without a group; collective.
+    """Create a gloo group of all ranks for background work; collective. Return None without a process group.
 
-    Two threads of a rank can't use one group at once: their collectives would meet those of other ranks in any order.
+    Two threads of a rank can't use one group at once, because their collectives would match those of other ranks in any
+    order.
     """
     if not is_joined():
         return None
     members = dist.new_group(backend="gloo", timeout=timedelta(seconds=PATIENCE[0]))
-    assert isinstance(members, dist.ProcessGroup)  # this rank is in it, as all are
+    assert isinstance(members, dist.ProcessGroup)  # every rank is a member of this group
     return members
 
 
 def device(members: dist.ProcessGroup | None = None) -> torch.device:
-    """Return where the tensors of a collective must live: NCCL alone moves only GPU memory."""
+    """Return the device for tensors of a collective, because NCCL can only move GPU memory."""
     return torch.device("cuda" if dist.get_backend(members) == "nccl" else "cpu")
 
 
 def sum_over_ranks(values: Sequence[float]) -> list[float]:
-    """Return the sums of `values` over all ranks, the same bits on every rank; collective."""
+    """Return the sums of `values` over all ranks, with the same bits on every rank; collective."""
     if not is_joined():
         return list(values)
     tensor = torch.tensor(values, dtype=torch.float64, device=device())
@@ -142,7 +143,7 @@ def sum_over_ranks(values: Sequence[float]) -> list[float]:
 
 
 def everyones(value: object, members: dist.ProcessGroup | None = None) -> list[Any]:
-    """Return each rank's `value`, by rank, on all ranks; collective. It is of encoding.KINDS."""
+    """Return a list of each rank's `value` on all ranks; collective. Its type must be in encoding.KINDS."""
     if not is_joined():
         return [value]
     mine, sizes = _padded(value, members)
@@ -152,7 +153,10 @@ def everyones(value: object, members: dist.ProcessGroup | None = None) -> list[A
 
 
 def gathered(value: object) -> list[Any] | None:
-    """Return each rank's `value`, by rank, on rank 0 and None elsewhere; collective. It is of encoding.KINDS."""
+    """Return a list of each rank's `value` on rank 0, and None on the others; collective.
+
+    Its type must be in encoding.KINDS.
+    """
     if not is_joined():
         return [value]
     mine, sizes = _padded(value)
@@ -162,7 +166,7 @@ def gathered(value: object) -> list[Any] | None:
 
 
 def _padded(value: object, members: dist.ProcessGroup | None = None) -> tuple[torch.Tensor, list[int]]:
-    """Return this rank's value as bytes, as many as the longest has, and how many each rank's has; collective."""
+    """Return this rank's value as bytes, padded to the longest, and the length of each rank's value; collective."""
     content = encode(value)
     mine = torch.tensor([len(content)], dtype=torch.int64, device=device(members))
     sizes = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
@@ -174,7 +178,7 @@ def _padded(value: object, members: dist.ProcessGroup | None = None) -> tuple[to
 
 
 def from_main(value: object, members: dist.ProcessGroup | None = None) -> Any:
-    """Return rank 0's `value` on all ranks; collective. It is of encoding.KINDS."""
+    """Return rank 0's `value` on all ranks; collective. Its type must be in encoding.KINDS."""
     if not is_joined():
         return value
     content = encode(value if leads() else None)
@@ -184,13 +188,13 @@ def from_main(value: object, members: dist.ProcessGroup | None = None) -> Any:
         content.to(device(members)) if leads() else torch.empty(int(size), dtype=torch.uint8, device=device(members))
     )
     dist.broadcast(moved, 0, members)
-    return decode(moved)  # on rank 0 as well: a value that can't be sent is refused on all ranks alike
+    return decode(moved)  # decoded on rank 0 too, so that all ranks refuse a value that can't be sent
 
 
 def file_from_main(file: IO[bytes], *, keeps: bool) -> None:
-    """Write what rank 0's file holds into the files of those that keep it, in chunks of 64 MiB; collective.
+    """Copy the content of rank 0's file to the files of ranks with `keeps`, in chunks of 64 MiB; collective.
 
-    All have the whole when this returns: a file that other ranks read too is complete.
+    All copies are complete when this returns, because ranks also read each other's files.
     """
     if not is_joined():
         return

@@ -1,6 +1,6 @@
-"""Where the ranks meet before they join: over the store all agree on backend and kind of device, or all are refused.
+"""Compares the ranks' choices of backend and device before they join: all agree, or all are refused.
 
-Each rank chooses for itself. Were one to join with another backend than the rest, all would wait for each other.
+Each rank chooses for itself. If one joined with another backend, all ranks would wait for each other.
 """
 
 import json
@@ -20,12 +20,12 @@ from orchestrator.training.distributed.ranks import Ranks
 from orchestrator.training.errors import UserError
 
 SHARING = ("NCCL_HOSTID", "NCCL_MULTI_RANK_GPU_ENABLE")
-"""Variables by which a user has NCCL let several ranks use one GPU."""
+"""Variables with which users let several ranks share a GPU in NCCL."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a rank has chosen, or why it can't; `gpu` is the identity of its GPU where no two ranks may share one."""
+    """A rank's choice or its error. `gpu` identifies the rank's GPU if no two ranks may share it."""
 
     host: str
     backend: str = ""
@@ -36,9 +36,12 @@ class Answer:
 
 
 def meet(ranks: Ranks, choice: Choice | UserError, init_method: str, timeout: timedelta) -> tuple[Choice, Store]:
-    """Return the choice and the ranks' store, once every rank has chosen alike; UserError on all ranks otherwise."""
+    """Return the choice and the ranks' store, after every rank has made the same choice.
+
+    Raises UserError on all ranks otherwise.
+    """
     if init_method.startswith("tcp://"):
-        # Rank 0 serves this store itself; torch before 2.15 would take the launcher's to be there.
+        # Rank 0 serves this store itself, but torch before 2.15 would assume that the launcher does.
         os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)
     store, _, _ = next(rendezvous(init_method, ranks.rank, ranks.world_size, timeout=timeout))
     store.set_timeout(timeout)
@@ -49,7 +52,7 @@ def meet(ranks: Ranks, choice: Choice | UserError, init_method: str, timeout: ti
         store.set("orch/refusal", refusal(answers))
     if problem := store.get("orch/refusal").decode():
         store.set(f"orch/told/{ranks.rank}", "")
-        if ranks.rank == 0:  # whose process may serve the store
+        if ranks.rank == 0:  # rank 0's process may serve the store, so it leaves last
             store.wait([f"orch/told/{rank}" for rank in range(ranks.world_size)])
         raise UserError(problem)
     assert isinstance(choice, Choice)
@@ -67,7 +70,7 @@ def _answer(choice: Choice | UserError, environ: Mapping[str, str] = os.environ)
 
 
 def refusal(answers: Sequence[Answer]) -> str:
-    """Return why ranks that have answered so can't train together, naming the odd one; "" if they can."""
+    """Return why ranks with these answers can't train together, with the first odd rank; "" if they can."""
     for rank, answer in enumerate(answers):
         if answer.problem:
             return f"Rank {rank} on {answer.host} can't train: {answer.problem}"

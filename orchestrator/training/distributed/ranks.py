@@ -1,4 +1,4 @@
-"""This process among the others, as torchrun's environment tells it."""
+"""This process's ranks, from torchrun's environment variables."""
 
 import os
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from orchestrator.training.errors import UserError
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among the others, as torchrun's environment tells it; `grouped` is False without RANK."""
+    """This process's ranks and the world's sizes. `grouped` is False if RANK is not set."""
 
     rank: int = 0
     local_rank: int = 0
@@ -19,7 +19,7 @@ class Ranks:
 
 
 def read_ranks(environ: Mapping[str, str] = os.environ) -> Ranks:
-    """Read RANK, LOCAL_RANK, WORLD_SIZE and LOCAL_WORLD_SIZE; UserError where they contradict each other."""
+    """Read RANK, LOCAL_RANK, WORLD_SIZE and LOCAL_WORLD_SIZE. Raises UserError if they contradict each other."""
 
     def number(name: str, default: int) -> int:
         try:

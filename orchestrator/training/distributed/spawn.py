@@ -1,4 +1,4 @@
-"""Ranks without a launcher: processes of this machine that a notebook or a script starts and waits for."""
+"""Starts ranks without a launcher: processes on this machine for which a notebook or a script waits."""
 
 import os
 import pickle
@@ -15,17 +15,17 @@ from orchestrator.training.errors import UserError
 
 
 def spawn(function: Callable[..., Any], nproc: int, *arguments: Any, start: str = "spawn") -> list[Any]:
-    """Run `function(*arguments)` in `nproc` processes with torchrun's environment; their results, by rank.
+    """Run `function(*arguments)` in `nproc` processes with torchrun's environment, and return their results by rank.
 
-    The function, its arguments and results must be picklable. `start="fork"` takes any function, also one that was
-    typed into a notebook, but only as long as this process has not used CUDA. The first rank that raises ends the
-    others, and its traceback is raised here (torch.multiprocessing.ProcessRaisedException).
+    Function, arguments and results must be picklable. `start="fork"` takes any function, also one defined in a
+    notebook, but only while this process has not used CUDA. The first rank that raises ends the others, and its
+    traceback is raised here (torch.multiprocessing.ProcessRaisedException).
     """
     if nproc < 1:
         raise UserError(f"{nproc} ranks can't be started: give 1 or more.")
     if start == "fork" and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         raise UserError("Ranks can't be forked from a process that has used CUDA: restart it, or use start='spawn'.")
-    # The store is bound here, at a free port, and never let go of: no other program can take the port meanwhile.
+    # The store is bound here to a free port and stays bound, so that no other program can take the port.
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
     with tempfile.TemporaryDirectory(prefix="orch-spawn-") as folder:
         start_processes(  # type: ignore[no-untyped-call]
@@ -38,7 +38,7 @@ def spawn(function: Callable[..., Any], nproc: int, *arguments: Any, start: str 
 def _rank(
     rank: int, function: Callable[..., Any], arguments: tuple[Any, ...], nproc: int, port: int, folder: str
 ) -> None:
-    """Be one rank: take the environment, run the function, leave its result."""
+    """Run one rank: set the environment, call the function, store its result."""
     os.environ |= environment(rank, nproc, port)
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // nproc))
     result = function(*arguments)
@@ -49,7 +49,7 @@ def _rank(
 
 
 def environment(rank: int, nproc: int, port: int) -> dict[str, str]:
-    """Return what torchrun would set for a rank of one node, with the store at a port of this machine."""
+    """Return the variables that torchrun would set for a rank of one node, with the store at a port of this machine."""
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),

@@ -1,6 +1,6 @@
-"""Stopping by signal: a handler that only sets a flag, and an agreement of all ranks on the step to stop at.
+"""Stopping by signal: a handler that only sets a flag, and an agreement of all ranks on the step at which to stop.
 
-This module imports torch only when it is asked to agree, so that the handler stands before the slow imports.
+This module imports torch only for the agreement, so that the handler is installed before slow imports.
 """
 
 import functools
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 CHECK_SECONDS = 0.5
-"""How often the ranks agree: a compromise between 0.2 to 0.6 ms a check and the second that a stop may take."""
+"""Seconds between agreements of the ranks. Each takes 0.2 to 0.6 ms, and a stop may take a second."""
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
 
@@ -21,15 +21,15 @@ _received: list[int] = []
 
 
 def _on_signal(signum: int, _frame: FrameType | None) -> None:
-    # Nothing else may happen here: a checkpoint taken inside a handler meets half-done collectives.
+    # A handler must do nothing else: a checkpoint taken here could interrupt a collective.
     _received.append(signum)
 
 
 def install() -> bool:
-    """Catch SIGTERM and SIGUSR2 from now on; False outside the main thread, where Python allows no handlers.
+    """Catch SIGTERM and SIGUSR2 from now on. False outside of the main thread, where Python allows no handlers.
 
-    One that is ignored stays so: who started this process makes a TERM of it, and workers with an interpreter of their
-    own, which inherit that it is ignored, but no handler, live through it.
+    An ignored signal stays ignored, because the process that started this one turns that signal into SIGTERM. Workers
+    with an interpreter of their own inherit that it is ignored, but no handler, so they survive it.
     """
     if threading.current_thread() is not threading.main_thread():
         return False
@@ -41,7 +41,7 @@ def install() -> bool:
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Hold stop signals back within the block; processes started in it are born with them held back, for good."""
+    """Block stop signals within the block. Processes that are started in it keep them blocked."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         yield
@@ -50,9 +50,9 @@ def signals_held() -> Iterator[None]:
 
 
 def obey_only(parent: int) -> None:
-    """Let SIGTERM of that process end this one, and no other stop signal; it was started with them held back.
+    """Let only SIGTERM from the process `parent` end this process, which was started with stop signals blocked.
 
-    A scheduler signals every process of a job; a worker of a rank must go on until the rank has stopped.
+    A scheduler signals every process of a job, but a rank's worker must continue until the rank has stopped.
     """
     threading.Thread(target=_obey, args=(parent,), daemon=True).start()
 
@@ -66,10 +66,10 @@ def _obey(parent: int) -> None:
 
 @functools.cache
 def protect_forks() -> None:
-    """Protect what this process forks from now on, such as a DataLoader's workers: only its own SIGTERM ends them.
+    """Protect later forks, such as a DataLoader's workers: only this process's SIGTERM ends them.
 
-    Programs that it starts by `subprocess` are none of these. A child that is forked in order to become another
-    program must let the signals through again by itself.
+    Programs started by `subprocess` are not affected. A forked child that executes another program must unblock the
+    signals itself.
     """
     held = threading.local()
 
@@ -88,10 +88,10 @@ def received() -> str | None:
 
 
 class Agreement:
-    """Answers "stop here?" alike on all ranks, by a flag reduced every few calls.
+    """Answers "stop here?" equally on all ranks, by reducing a flag every few calls.
 
-    The number of calls between two reductions comes from rank 0's clock and travels with the flag, so that all
-    ranks reduce at the same call although their clocks differ.
+    Rank 0's clock decides the number of calls between two reductions, and sends it with the flag, so that all ranks
+    reduce at the same call.
     """
 
     def __init__(self, seconds: float = CHECK_SECONDS) -> None:
@@ -111,7 +111,7 @@ class Agreement:
         return self.stopping
 
     def now(self) -> bool:
-        """Agree at this call, whatever the interval; collective."""
+        """Agree at this call, without waiting for the interval; collective."""
         if not self.stopping:
             self._calls += 1
             self._agree()
@@ -123,7 +123,7 @@ class Agreement:
         elapsed = time.monotonic() - self._since
         mine = [float(bool(_received)), elapsed if group.rank() == 0 else 0.0]
         flags, elapsed = group.sum_over_ranks(mine)
-        # Doubling at most, so that one quick call does not put the next check minutes away.
+        # At most doubled, so that one quick call does not put off the next check by minutes.
         wanted = int(self._calls * self.seconds / max(elapsed, 1e-6))
         self._interval = max(1, min(wanted, 2 * self._interval))
         self._calls = 0

@@ -1,1 +1,1 @@
-"""What a training tells of itself: heartbeats, log lines, metrics, the evaluation."""
+"""The reports of a training: heartbeats, log lines, metrics, the evaluation."""

@@ -1,4 +1,4 @@
-"""Evaluation without padding: each test sample is counted once, whatever the number of ranks."""
+"""Evaluation without padding: each test sample counts once with any number of ranks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,23 +14,23 @@ from orchestrator.training.strategies.base import Strategy
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The means over all test samples, "loss" always among them, and the step they belong to."""
+    """The means over all test samples, including "loss", and their step."""
 
     step: int
     values: dict[str, float]
 
 
 def evaluate(strategy: Strategy, test: Source, count: int, stop: Callable[[], bool]) -> dict[str, float] | None:
-    """Return the means of loss and metrics over all `count` test samples, or None where `stop` said so; collective.
+    """Return the means of loss and metrics over all `count` test samples, or None if `stop` returned True; collective.
 
-    Of the ranks that share data, rank r takes the samples r, r + ranks, ...
+    If ranks share data, rank r takes the samples r, r + ranks, ...
     """
     ranks, task = strategy.data_ranks, strategy.setup.task
     indices = torch.arange(strategy.data_rank, count, ranks, device=test.looked_up_on)
     batch = max(1, strategy.setup.options.global_batch // ranks)
-    # As many shares on each rank, so that all ask `stop` equally often and predict together.
+    # Every rank has the same number of shares, so that all call `stop` equally often and predict together.
     shares = (Share(indices[start : start + batch], count) for start in range(0, -(-count // ranks), batch))
-    sums: dict[str, float | Tensor] = {}  # left on the device until all is counted: each look at one waits for it
+    sums: dict[str, float | Tensor] = {}  # kept on the device until the end, because reading a sum waits for the device
     strategy.model.eval()
     with torch.no_grad():
         for tensors, share in test.batches(shares):
@@ -43,7 +43,7 @@ def evaluate(strategy: Strategy, test: Source, count: int, stop: Callable[[], bo
                 _add(sums, "loss", task.loss(outputs, targets), taken)
                 for name, value in task.metrics(outputs, targets).items():
                     _add(sums, name, value)
-    # A rank without any sample knows no metric's name.
+    # A rank without samples does not know the metrics' names.
     names = sorted(set().union(*group.everyones(sorted(sums))))
     mine = [float(sums.get(name, 0.0)) for name in names]
     totals = dict(zip(names, group.sum_over_ranks(mine), strict=True))

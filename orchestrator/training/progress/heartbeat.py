@@ -1,4 +1,4 @@
-"""Heartbeats: one padded JSON line of 512 bytes that a rank overwrites in place, so that a reader never sees two."""
+"""Heartbeats: a padded JSON line of 512 bytes that a rank overwrites in place, so that a reader sees exactly one."""
 
 import json
 import math
@@ -12,20 +12,19 @@ from typing import TypeVar
 
 HEARTBEAT_BYTES = 512
 MIN_SECONDS = 0.1
-REASON_CHARS = 100  # of the reason why a checkpoint could not be written: a beat has 512 bytes
+REASON_CHARS = 100  # of the reason why a checkpoint could not be written, because a heartbeat has only 512 bytes
 Batch = TypeVar("Batch")
-_ONCE_KNOWN = ("loaded", "first", "second")  # left out until they are known
+_ONCE_KNOWN = ("loaded", "first", "second")  # fields that are left out until they are known
 PHASES = ("start", "compile", "train", "eval", "save", "done")
 
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """Where a rank is: `time` is this machine's monotonic clock, `rate` in samples a second, `eta` in seconds.
+    """A rank's progress: `time` is this machine's monotonic clock, `rate` is in samples per second, `eta` in seconds.
 
-    `waited` counts the seconds in which the rank had to wait for its data; None if they are not measured.
-    `saves_failed` of the `saves` checkpoints could not be written. `unsaved` says why if the last save failed.
-    `loaded` is the step of the checkpoint that was loaded. Without it, `first` and `second` are the first two
-    steps of this process.
+    `waited` counts the seconds in which the rank waited for its data; None if they are not measured. `saves_failed` of
+    the `saves` checkpoints could not be written. `unsaved` is the reason if the last save failed. `loaded` is the step
+    of the checkpoint that was loaded. Without it, `first` and `second` are the first two steps of this process.
     """
 
     step: int = 0
@@ -50,13 +49,13 @@ def encode(heartbeat: Heartbeat) -> bytes:
     values = {key: value for key, value in asdict(heartbeat).items() if value is not None or key not in _ONCE_KNOWN}
     for key, value in values.items():
         if isinstance(value, float):
-            # JSON has no NaN, and a diverged loss must not cost the heartbeat.
+            # JSON has no NaN, and a diverged loss must not prevent the heartbeat.
             values[key] = round(value, 6) if math.isfinite(value) else None
     return json.dumps(values).encode().ljust(HEARTBEAT_BYTES - 1) + b"\n"
 
 
 class HeartbeatFile:
-    """A rank's heartbeat file, opened once; without a path every write is a no-op."""
+    """A rank's heartbeat file, opened once. Without a path, writes do nothing."""
 
     def __init__(self, path: Path | None) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644) if path else None
@@ -71,7 +70,7 @@ class HeartbeatFile:
         self._waited: float | None = None
 
     def waiting(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Yield the batches, and count how long each is waited for; later beats tell of it."""
+        """Yield the batches, and count the time spent waiting for them. Later heartbeats report it."""
         found = iter(batches)
         while True:
             begun = time.monotonic()
@@ -83,7 +82,7 @@ class HeartbeatFile:
             yield batch
 
     def saved(self, problem: str = "") -> None:
-        """Count a checkpoint that was written, or could not be for this reason; later beats tell of it."""
+        """Count a checkpoint that was written, or failed for this reason. Later heartbeats report it."""
         self._saves += 1
         self._saves_failed += bool(problem)
         self.unsaved = problem
@@ -98,13 +97,13 @@ class HeartbeatFile:
             self._steps = (*self._steps, step)
 
     def due(self, phase: str = "train") -> bool:
-        """Return whether a heartbeat would be written now: on a new phase at once, else ten times a second at most."""
+        """Return whether a heartbeat is due: at once in a new phase, otherwise at most ten times per second."""
         if self._fd is None:
             return False
         return phase != self._phase or time.monotonic() - self._written >= MIN_SECONDS
 
     def write(self, heartbeat: Heartbeat) -> None:
-        """Write `heartbeat`, stamped with the time, if one is due."""
+        """Write `heartbeat` with the present time if it is due."""
         if self._fd is None or not self.due(heartbeat.phase):
             return
         now = time.monotonic()
@@ -119,7 +118,7 @@ class HeartbeatFile:
         self._tell_compilations()
 
     def _tell_compilations(self) -> None:
-        """Say `compile` while torch.compile works, from when its module is loaded: a step may last for minutes then."""
+        """Report phase `compile` while torch.compile works, because such a step may last for minutes."""
         module = sys.modules.get("torch._dynamo.callback")
         if self._tells_compilations or module is None:
             return
@@ -137,7 +136,7 @@ class HeartbeatFile:
             self.write(before[0])
 
     def close(self) -> None:
-        """Close the file; later writes are no-ops."""
+        """Close the file; later writes do nothing."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None

@@ -1,4 +1,4 @@
-"""`orch profile`: some steps recorded by torch's profiler, when an order for it lies beside the heartbeat."""
+"""Records steps with torch's profiler for `orch profile`, which writes an order beside the heartbeat file."""
 
 import os
 import time
@@ -14,15 +14,15 @@ MEMORY_ENTRIES = 200_000
 
 
 def record_memory() -> None:
-    """Have torch keep the last allocations of GPU memory, and where they were made."""
+    """Let torch record the last allocations of GPU memory with their stacks."""
     torch.cuda.memory._record_memory_history(max_entries=MEMORY_ENTRIES)
 
 
 class Profiler:
-    """Records steps when it is asked to; without a heartbeat's file nobody asks."""
+    """Records steps on request. Without a heartbeat file there are no requests."""
 
     def __init__(self, heartbeat: Path | None, rank: int, *, keeps_history: bool = False) -> None:
-        """`keeps_history`: the memory is recorded anyway, and after a profile too."""
+        """With `keeps_history`, the memory history is recorded in any case, and also after a profile."""
         self._keeps_history = keeps_history
         self._folder = heartbeat.parent if heartbeat else None
         self._rank = rank
@@ -33,7 +33,7 @@ class Profiler:
         self._parts: Parts | None = None
 
     def stepped(self) -> None:
-        """Say that a step is done: begin what has been ordered meanwhile, and end what has enough steps."""
+        """Count a step: start a recording that has been ordered, or end one that has enough steps."""
         if self._folder is None:
             return
         if self._profile is not None:
@@ -63,7 +63,7 @@ class Profiler:
         self._profile.start()
 
     def close(self) -> None:
-        """End a recording that is going on, and write it; what the disk refuses is not there."""
+        """End a running recording and write it. Errors of the disk are ignored."""
         if self._profile is None or self._parts is None or self._folder is None:
             return
         profile, self._profile = self._profile, None
@@ -75,7 +75,7 @@ class Profiler:
                 torch.cuda.memory._dump_snapshot(str(self._folder / self._parts.memory))  # type: ignore[no-untyped-call]
                 if not self._keeps_history:
                     torch.cuda.memory._record_memory_history(enabled=None)
-            partial = self._folder / f".{self._parts.trace}"  # whose end decides how it is packed
+            partial = self._folder / f".{self._parts.trace}"  # the suffix decides the compression
             profile.export_chrome_trace(str(partial))
             os.replace(partial, self._folder / self._parts.trace)
         except OSError:

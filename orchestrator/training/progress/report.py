@@ -1,4 +1,4 @@
-"""What global rank 0 tells: progress lines, metrics.jsonl and the result file."""
+"""The reports of global rank 0: progress lines, metrics.jsonl and the result file."""
 
 import json
 import math
@@ -15,11 +15,11 @@ from orchestrator.protocol.files import write_atomic
 
 LINE_SECONDS = 3.0
 RATE_POINTS = 50
-_OWN = frozenset({"kind", "step", "attempt", "time"})  # of each line of metrics.jsonl
+_OWN = frozenset({"kind", "step", "attempt", "time"})  # in each line of metrics.jsonl
 
 
 def say(text: str) -> None:
-    """Print one line at once; stdout is a file or a pipe under a launcher, and would be buffered."""
+    """Print one line and flush it, because a launcher's stdout is a buffered file or pipe."""
     print(text, flush=True)
 
 
@@ -32,24 +32,24 @@ class Meter:
         self.reset()
 
     def reset(self) -> None:
-        """Forget the past, so that a pause for an evaluation or a checkpoint does not count as slow training."""
+        """Forget earlier steps, so that a pause for an evaluation or a checkpoint does not count as slow training."""
         self._points.clear()
         self._points.append((time.monotonic(), self._samples))
 
     def count(self, samples: int) -> None:
-        """Count a finished step of `samples` samples (all ranks together)."""
+        """Count a finished step of `samples` samples over all ranks."""
         self._samples += samples
         self._points.append((time.monotonic(), self._samples))
 
     @property
     def rate(self) -> float | None:
-        """Samples a second, all ranks together; None before the first step."""
+        """Return samples per second over all ranks, or None before the first step."""
         (start, first), (end, last) = self._points[0], self._points[-1]
         return (last - first) / (end - start) if end > start else None
 
 
 class Reporter:
-    """Writes for humans and for programs on global rank 0, and nothing on the others."""
+    """Writes reports for people and programs on global rank 0, and nothing on other ranks."""
 
     def __init__(self, metrics: Path | None, result: Path | None, *, speaks: bool, attempt: int) -> None:
         self.speaks = speaks
@@ -67,7 +67,7 @@ class Reporter:
             say(text)
 
     def warn(self, text: str) -> None:
-        """Print a line that must not be overlooked, to stderr of rank 0."""
+        """Print a warning to stderr on rank 0."""
         if self.speaks:
             print(f"WARNING: {text}", file=sys.stderr, flush=True)
 
@@ -88,7 +88,7 @@ class Reporter:
         eta: float | None,
         more: Sequence[str] = (),
     ) -> None:
-        """Print a progress line if the last one is some seconds old, or at the first and last step."""
+        """Print a progress line if the last line is some seconds old, and at the last step."""
         now = time.monotonic()
         if now - self._printed < LINE_SECONDS and step < total:
             return
@@ -100,7 +100,7 @@ class Reporter:
         self.say("  ".join(parts))
 
     def result(self, values: Mapping[str, Any]) -> None:
-        """Write the result file atomically: a reader finds all of it or none."""
+        """Write the result file atomically."""
         if not (self.speaks and self._result):
             return
         write_atomic(self._result, (json.dumps(_finite(values), indent=1) + "\n").encode())
@@ -112,14 +112,14 @@ class Reporter:
 
 
 def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `values` with None for NaN and infinities, which JSON does not have and a diverged loss does."""
+    """Return `values` with None for NaN and infinities, which JSON does not have."""
     return {
         key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in values.items()
     }
 
 
 def numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """Return those of a framework's metrics that are one number, also as a tensor, and not called as our own fields."""
+    """Return those of a framework's metrics that are single numbers. Names of our own fields are left out."""
     plain = {
         name: value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
         for name, value in values.items()
@@ -128,7 +128,7 @@ def numbers(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 def duration(seconds: float | None) -> str:
-    """Return seconds in words for people: 42 s, 3 min 05 s, 2 h 10 min."""
+    """Return seconds for people: 42 s, 3 min 05 s, 2 h 10 min."""
     if seconds is None:
         return "-"
     whole = round(seconds)
@@ -140,5 +140,5 @@ def duration(seconds: float | None) -> str:
 
 
 def measure(name: str, value: float) -> str:
-    """Return a metric in words: an accuracy as a percentage, anything else as a number."""
+    """Return a metric for people: an accuracy as a percentage, anything else as a number."""
     return f"accuracy {100 * value:.2f} %" if name == "accuracy" else f"{name} {value:.4f}"

@@ -1,4 +1,4 @@
-"""How much of a GPU a training uses: its share of the device's peak (MFU), and the most memory that it has held."""
+"""How much of a GPU a training uses: its share of the device's peak (MFU), and its peak memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orchestrator.training.distributed import group
 from orchestrator.training.strategies.base import Strategy
 
 TERA = 1e12
-# Dense matrices in bf16, in TFLOP/s, by what the device's name has in it; the first that fits counts.
+# TFLOP/s of dense bf16 matrices, by a part of the device's name; the first match counts.
 _BF16 = (
     ("B200", 2250.0), ("H200", 989.0), ("GH200", 989.0), ("H100 PCIe", 756.0), ("H100 NVL", 835.0), ("H100", 989.0),
     ("H800", 989.0), ("A100", 312.0), ("A800", 312.0), ("L40S", 362.0), ("A40", 150.0), ("A10G", 70.0), ("A10", 125.0),
@@ -22,7 +22,7 @@ _PART_OF_BF16 = {"bf16": 1.0, "fp16": 1.0, "tf32": 0.5, "fp8": 2.0}
 
 
 def peak(name: str, precision: str) -> float | None:
-    """Return the FLOP/s of matrices that a device of this name can do at best; None where that is not known."""
+    """Return the peak FLOP/s of matrix products of a device of this name, or None if it is not known."""
     part = _PART_OF_BF16.get(precision)
     known = next((value for word, value in _BF16 if word in name), None)
     return None if part is None or known is None else known * part * TERA
@@ -31,7 +31,7 @@ def peak(name: str, precision: str) -> float | None:
 def forward_flops(strategy: Strategy, tensors: Tensors) -> int:
     """Return the FLOPs of one sample's forward pass, on all ranks that take part in it; collective.
 
-    Nothing changes by it: it is an evaluation of the first sample, not compiled.
+    It evaluates the first sample without compilation, and changes nothing.
     """
     from torch.utils.flop_counter import FlopCounterMode  # noqa: PLC0415 - slow to import, and needed on GPUs alone
 
@@ -44,7 +44,7 @@ def forward_flops(strategy: Strategy, tensors: Tensors) -> int:
 
 
 class Utilization:
-    """What is told of a GPU beside the samples a second; of a CPU nothing is."""
+    """Measures the use of GPUs besides samples per second. Nothing is measured on CPUs."""
 
     def __init__(self, devices: Sequence[torch.device], ranks: int, precision: str) -> None:
         self._devices = [device for device in devices if device.type == "cuda"]
@@ -55,18 +55,18 @@ class Utilization:
 
     @property
     def is_measured(self) -> bool:
-        """Is the device's peak known?"""
+        """Tell whether the device's peak is known."""
         return self._peak is not None
 
     def measure(self, strategy: Strategy, tensors: Tensors) -> None:
-        """Count what a sample takes; collective."""
-        if strategy.setup.options.tensor_ranks == 1:  # else a rank sees a part of it
+        """Count the FLOPs of a sample; collective."""
+        if strategy.setup.options.tensor_ranks == 1:  # otherwise a rank sees only its part of a sample
             self._flops = forward_flops(strategy, tensors)
 
     def values(self, rate: float | None) -> dict[str, float]:
-        """Return `mfu` at this many samples a second and `memory` in bytes, as far as they are known.
+        """Return `mfu` at this number of samples per second and `memory` in bytes, as far as known.
 
-        The backward pass takes twice what the forward pass does; what activation checkpointing repeats is no use.
+        The backward pass counts as two forward passes. Recomputation by activation checkpointing does not count.
         """
         found: dict[str, float] = {}
         if self._peak and self._flops and rate:
@@ -77,7 +77,7 @@ class Utilization:
 
 
 def words(values: dict[str, float], rate: float | None, tokens: int | None) -> list[str]:
-    """Return what a progress line says of it."""
+    """Return the parts of a progress line about throughput and memory."""
     said = [f"{rate * tokens:,.0f} tokens/s"] if rate and tokens else []
     said += [f"MFU {100 * values['mfu']:.1f} %"] if "mfu" in values else []
     return [*said, *([f"peak {values['memory'] / 2**30:.1f} GiB"] if "memory" in values else [])]

@@ -1,4 +1,4 @@
-"""The ways of using several devices, one readable file each; a strategy is imported when it is asked for."""
+"""The strategies of using several devices, each in a readable file that is imported on demand."""
 
 from importlib import import_module
 from typing import cast
@@ -22,6 +22,6 @@ assert tuple(_CLASSES) == STRATEGIES
 
 
 def find(name: str) -> type[Strategy]:
-    """Return the strategy of that name, one of options.STRATEGIES."""
+    """Return the strategy with that name, one of options.STRATEGIES."""
     module = import_module(f"{__name__}.{name.replace('-', '_')}")
     return cast(type[Strategy], getattr(module, _CLASSES[name]))

@@ -12,7 +12,10 @@ _WORDS = {"bf16": "bf16", "fp16": "fp16"}
 
 
 class Accelerate(Strategy):
-    """What `Accelerator.prepare` makes of the model: DDP with several ranks, itself with one; autocast as asked for."""
+    """Uses the model of `Accelerator.prepare`:
+
+    DDP with several ranks, the bare model with one; autocast as requested.
+    """
 
     def __init__(self, setup: Setup, model: nn.Module) -> None:
         try:
@@ -33,7 +36,7 @@ class Accelerate(Strategy):
             self.scaler = self.accelerator.scaler
 
     def computed(self) -> list[nn.Module]:
-        return []  # Accelerator.prepare compiles
+        return []  # Accelerator.prepare compiles the model
 
     def unsynchronised(self) -> AbstractContextManager[Any]:
         context: AbstractContextManager[Any] = self.accelerator.no_sync(self.network)
@@ -53,7 +56,7 @@ class Accelerate(Strategy):
     def step(self) -> None:
         if self.setup.options.clip is not None:
             self.accelerator.clip_grad_norm_(self.model.parameters(), self.setup.options.clip)
-        self.optimizer.step()  # with fp16 it scales and skips by itself
+        self.optimizer.step()  # with fp16 it scales and skips steps itself
 
     def predict(self, inputs: list[Tensor]) -> Any:
-        return self.model(*inputs)  # prepare() has put autocast around its forward
+        return self.model(*inputs)  # prepare() has added autocast to its forward

@@ -1,4 +1,4 @@
-"""What all strategies share: the plain step of one process. Each of the others changes it in a place or two."""
+"""The base of all strategies: the plain step of one process. Each other strategy overrides a method or two."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -23,7 +23,7 @@ from orchestrator.training.strategies.layers import blocks
 
 @dataclass(frozen=True)
 class Setup:
-    """What a strategy is made for; `grouped` tells whether there is a process group."""
+    """The inputs of a strategy. `grouped` tells whether there is a process group."""
 
     options: Options
     task: Task
@@ -33,21 +33,21 @@ class Setup:
 
 
 class Strategy:
-    """One way of using the devices: it holds model and optimizer, steps them, and gives and takes their state.
+    """A way of using devices: holds model and optimizer, takes steps, and saves and loads their state.
 
-    `model` is the bare module, whose names checkpoints use; `network` is what is called in training.
+    `model` is the bare module, whose names checkpoints use. `network` is the module that training calls.
     """
 
     one_process: ClassVar[bool] = False
-    """Is it one process, however many devices it uses?"""
+    """Whether the strategy runs in one process, with any number of devices."""
     shares_data: ClassVar[bool] = True
-    """Does each rank take its own part of a batch, rather than all of it?"""
+    """Whether each rank takes its own part of a batch, rather than all of it."""
     saves_shards: ClassVar[bool] = False
-    """Can each rank write its own part of a checkpoint?"""
+    """Whether each rank can write its own part of a checkpoint."""
 
     @classmethod
     def make(cls, setup: Setup) -> nn.Module:
-        """Return the task's model, as this rank needs it to begin with."""
+        """Return the task's model in this rank's initial form."""
         return setup.task.model(setup.options)
 
     def __init__(self, setup: Setup, model: nn.Module) -> None:
@@ -57,7 +57,7 @@ class Strategy:
         if setup.options.activation_checkpointing:
             checkpoint_in_place(blocks(model))
         if setup.options.channels_last:
-            # Convolutions follow their weights: the inputs need not be turned.
+            # Convolutions take the layout of their weights, so inputs need no conversion.
             model = model.to(memory_format=torch.channels_last)
         self.model = self.place(model)
         self.network = self.wrap(self.model)
@@ -70,7 +70,7 @@ class Strategy:
         self._has_frozen_layers = False
 
     def check(self) -> None:
-        """Refuse, by a UserError, what this strategy can't do with these ranks, devices and options."""
+        """Raise UserError for ranks, devices or options that this strategy does not support."""
         options = self.setup.options
         precision.check(options.precision, self.setup.device)
         compiling.check(options.compile, options.compile_mode, self.setup.device)
@@ -89,11 +89,11 @@ class Strategy:
             )
 
     def place(self, model: nn.Module) -> nn.Module:
-        """Put the bare model where it computes."""
+        """Move the bare model to its devices."""
         return model.to(self.setup.device)
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """Return the module that is called in training."""
+        """Return the module that training calls."""
         return model
 
     def computed(self) -> Sequence[nn.Module]:
@@ -102,36 +102,36 @@ class Strategy:
 
     @property
     def devices(self) -> Sequence[torch.device]:
-        """All devices that this process computes on, its own first."""
+        """Return all devices on which this process computes, its main device first."""
         return [self.setup.device]
 
     @property
     def data_ranks(self) -> int:
-        """How many ranks share a batch."""
+        """Return how many ranks share a batch."""
         return self.setup.ranks.world_size if self.shares_data else 1
 
     @property
     def data_rank(self) -> int:
-        """Which of the shares is this rank's."""
+        """Return the index of this rank's share."""
         return self.setup.ranks.rank if self.shares_data else 0
 
     # -- a step
 
     def begin_step(self) -> None:
-        """Put the model into training and take the last step's gradients away."""
+        """Put the model into training mode and clear the gradients."""
         if self.setup.options.compile_mode == "reduce-overhead":
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]  # what the last step's graphs have left is free
-        # train() visits every module: where nothing is to be changed, that is time lost at each step.
+        # train() visits every module, so it is called only if needed.
         if self._has_frozen_layers or not self.model.training:
             self.model.train()
             self._has_frozen_layers = False
         self.optimizer.zero_grad(set_to_none=True)
 
     def backward(self, data: Tensors, share: Share) -> Tensor:
-        """Leave in the gradients the exact mean over the global batch; returns this rank's part of the mean loss.
+        """Compute gradients of the exact mean loss over the global batch. Returns this rank's part of the mean loss.
 
-        The share is taken in --accumulate parts, and only the last of them exchanges gradients. All ranks take
-        equally many parts: one without samples takes part with one sample whose loss counts zero.
+        The share is split into --accumulate parts, and only the last part exchanges gradients. All ranks have equally
+        many parts; an empty part uses one sample whose loss counts zero.
         """
         parts = cut(share, self.setup.options.accumulate)
         losses = []
@@ -145,7 +145,10 @@ class Strategy:
         return nullcontext()
 
     def _backward(self, data: Tensors, share: Share) -> Tensor:
-        """One backward pass. Ranks' gradients are averaged, so each rank's part of the mean is multiplied by them."""
+        """Run one backward pass.
+
+        Gradients are averaged over ranks, so this rank's part of the mean is multiplied by their number.
+        """
         if len(share.indices) == 0:
             freeze_batch_norm(self.model)
             self._has_frozen_layers = True
@@ -159,20 +162,20 @@ class Strategy:
         return precision.forward(self.network, inputs, self.setup.options.precision)
 
     def loss(self, outputs: Any, targets: Tensor) -> Tensor:
-        """Return the mean loss of outputs."""
+        """Return the mean loss of these outputs."""
         return self.setup.task.loss(outputs, targets)
 
     def differentiate(self, loss: Tensor) -> None:
-        """Add a loss's gradients to those that are there."""
+        """Add a loss's gradients to the existing gradients."""
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
 
     def set_rate(self, part: float) -> None:
-        """Let the optimizer's next step have this part of the learning rates that the task has given it."""
+        """Scale the task's learning rates by `part` for the optimizer's next step."""
         for each, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
             each["lr"] = rate * part
 
     def step(self) -> None:
-        """Let the optimizer take its step; with fp16 it is left out where the scaled gradients overflowed."""
+        """Take an optimizer step; with fp16 it is skipped if the scaled gradients overflowed."""
         if self.setup.options.clip is not None:
             self.scaler.unscale_(self.optimizer)
             self.clip(self.setup.options.clip)
@@ -180,47 +183,47 @@ class Strategy:
         self.scaler.update()
 
     def clip(self, norm: float) -> None:
-        """Scale the gradients down to this norm, where theirs together is larger."""
+        """Scale the gradients down to this total norm if theirs is larger."""
         nn.utils.clip_grad_norm_(self.model.parameters(), norm)
 
     def predict(self, inputs: list[Tensor]) -> Any:
-        """Return the outputs in an evaluation, or None where another rank has them; on all ranks or on none."""
+        """Return the outputs in an evaluation, or None if another rank has them. Called by all ranks or by none."""
         return precision.forward(self.model, inputs, self.setup.options.precision)
 
     # -- state
 
     def own_weights(self) -> Iterable[Tensor]:
-        """Return the weights, or parts of them, that this rank keeps."""
+        """Return the weights, or parts of weights, that this rank holds."""
         return self.model.parameters()
 
     def is_finite(self) -> bool:
-        """Return whether all weights of this rank are numbers."""
+        """Return whether all weights of this rank are finite."""
         return all(bool(weight.isfinite().all()) for weight in self.own_weights())
 
     def full_state(self) -> dict[str, Any] | None:
-        """Return "model" and "optimizer" as one process would have them, on rank 0, and None elsewhere; collective."""
+        """Return "model" and "optimizer" on rank 0, in the form of a single process, and None elsewhere; collective."""
         if self.setup.ranks.rank:
             return None
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
 
     def load_full(self, saved: Mapping[str, Any], where: str) -> None:
-        """Take what `full_state` gave, under whatever strategy; `where` names the checkpoint in errors. Collective."""
+        """Load a state that `full_state` of any strategy returned; collective. Errors name the checkpoint `where`."""
         random_state.load_weights(self.model, random_state.part(saved, "model", where), where)
         random_state.load_optimizer(self.optimizer, random_state.part(saved, "optimizer", where))
 
     def shards(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return this rank's tensors for a sharded checkpoint, and what is plain and alike on all ranks."""
-        raise NotImplementedError  # asked only of strategies whose checkpoints are sharded, which have their own
+        """Return this rank's tensors for a sharded checkpoint, and the plain values that all ranks share."""
+        raise NotImplementedError  # only strategies with sharded checkpoints have this method
 
     def load_shards(self, saved: Mapping[str, Any], path: Path) -> None:
-        """Take what `shards` gave, with however many ranks; `saved` is the plain part. Collective."""
-        raise NotImplementedError  # as `shards`
+        """Load a state that `shards` returned with any number of ranks; `saved` has its plain values. Collective."""
+        raise NotImplementedError  # as for `shards`
 
 
 def freeze_batch_norm(model: nn.Module) -> None:
-    """Keep a sample that counts nothing out of running statistics until the next step's model.train().
+    """Exclude a sample that does not count from running statistics, until the next model.train().
 
-    SyncBatchNorm is left alone: it talks to the other ranks in training mode, which would wait for it.
+    SyncBatchNorm is not changed, because other ranks wait for it in training mode.
     """
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and not isinstance(module, nn.SyncBatchNorm):

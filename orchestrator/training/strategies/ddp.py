@@ -1,4 +1,4 @@
-"""ddp: the whole model on each rank, a share of the batch for each, gradients averaged while they are computed."""
+"""ddp: each rank has the whole model and a share of the batch; gradients are averaged while they are computed."""
 
 from contextlib import AbstractContextManager
 from typing import Any
@@ -14,14 +14,14 @@ _HOOKS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_c
 
 
 class Ddp(Strategy):
-    """DistributedDataParallel; in a plain process without a group it is the bare model."""
+    """DistributedDataParallel, or the bare model if there is no process group."""
 
     def check(self) -> None:
         super().check()
         if self.setup.options.sync_batchnorm and self.setup.device.type != "cuda":
             raise UserError("SyncBatchNorm (--sync-batchnorm) computes on GPUs only, and this run is on the CPU.")
         if self.setup.options.static_graph and self.setup.options.accumulate > 1:
-            # It learns the graph in its first backward pass, and fails by an assertion where that one is in no_sync.
+            # DDP learns the graph in its first backward pass, and fails by an assertion if that pass is in no_sync.
             raise UserError("DDP can't do both --static-graph and --accumulate: leave one of them out.")
 
     def place(self, model: nn.Module) -> nn.Module:
@@ -35,7 +35,7 @@ class Ddp(Strategy):
         options = self.setup.options
         network = DistributedDataParallel(
             model,
-            # As views, gradients are reduced where they lie instead of being copied to a bucket and back.
+            # As views, gradients are reduced in place instead of being copied to a bucket and back.
             gradient_as_bucket_view=options.gradient_as_bucket_view,
             static_graph=options.static_graph,
             bucket_cap_mb=options.bucket_cap_mb,

@@ -1,4 +1,4 @@
-"""dp: one process, all GPUs of the node; the model is copied to each of them at every step (nn.DataParallel)."""
+"""dp: one process uses all GPUs of the node; each step copies the model to every GPU (nn.DataParallel)."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from orchestrator.training.strategies.base import Setup, Strategy
 
 
 class Dp(Strategy):
-    """DataParallel: batches are scattered, outputs gathered on the first GPU, and the loss computed there."""
+    """DataParallel: batches are scattered, outputs are gathered on the first GPU, and the loss is computed there."""
 
     one_process = True
 
@@ -24,11 +24,11 @@ class Dp(Strategy):
         return all_devices(self.setup)
 
     def outputs(self, inputs: list[Tensor]) -> Any:
-        return self.network(*inputs)  # autocast is within, for each device has a thread
+        return self.network(*inputs)  # autocast is applied inside, because each device has its own thread
 
 
 def all_devices(setup: Setup) -> list[torch.device]:
-    """Return all GPUs that this process sees, the setup's first; the CPU alone where it computes there."""
+    """Return all GPUs that this process sees, the setup's first, or only the CPU if it computes there."""
     if setup.device.type != "cuda":
         return [setup.device]
     own = setup.device.index or 0

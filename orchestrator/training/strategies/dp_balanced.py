@@ -1,8 +1,8 @@
-"""dp-balanced: dp with the loss computed where the outputs are, so that the first GPU carries no more than the others.
+"""dp-balanced: dp with the loss computed on each device, so that the first GPU needs no more memory than others.
 
-`nn.DataParallel` gathers all outputs on the first GPU: for a model with large outputs, as in segmentation or language,
-that is where memory ends first. Here outputs stay, targets are scattered to them, each device computes its own loss,
-and only these single numbers travel.
+`nn.DataParallel` gathers all outputs on the first GPU. For models with large outputs, such as segmentation or language
+models, this GPU runs out of memory first. Here outputs stay on their devices, targets are scattered to them, each
+device computes its own loss, and only the losses are moved.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from orchestrator.training.strategies.dp import all_devices
 
 
 class DpBalanced(Strategy):
-    """DataParallel whose criterion is parallel too."""
+    """DataParallel with a parallel criterion."""
 
     one_process = True
 
@@ -37,7 +37,7 @@ class DpBalanced(Strategy):
 
 
 class Parallel(nn.Module):
-    """A module that returns a list of outputs, one a device, each on its device."""
+    """A module that returns a list of outputs, one on each device."""
 
     def __init__(self, module: nn.Module, devices: Sequence[torch.device]) -> None:
         super().__init__()
@@ -45,7 +45,10 @@ class Parallel(nn.Module):
         self.devices = list(devices)
 
     def forward(self, inputs: Sequence[Tensor], precision: str = "fp32") -> list[Any]:
-        """Cut the inputs along dimension 0, a part a device; fewer samples than devices use fewer devices."""
+        """Split the inputs along dimension 0, one part for each device.
+
+        Fewer samples than devices use fewer devices.
+        """
         parts = list(zip(*(scatter(each, self.devices) for each in inputs), strict=True))
         replicas = self._replicas(len(parts))
         arguments = [(replica, list(part), precision) for replica, part in zip(replicas, parts, strict=True)]
@@ -64,13 +67,13 @@ def _forward(module: nn.Module, inputs: list[Tensor], numbers: str) -> Tensor:
 
 
 def scatter(tensor: Tensor, devices: Sequence[torch.device]) -> list[Tensor]:
-    """Return the parts of a tensor along dimension 0, the n-th on the n-th device; no part is empty."""
+    """Return the parts of a tensor along dimension 0, each on its device. No part is empty."""
     parts = tensor.tensor_split(min(len(tensor), len(devices)))
     return [part.to(device, non_blocking=True) for part, device in zip(parts, devices, strict=False)]
 
 
 def parallel_loss(criterion: Callable[[Any, Tensor], Tensor], outputs: Sequence[Any], targets: Tensor) -> Tensor:
-    """Return the mean loss over all samples, on the targets' device; each part counts by its samples."""
+    """Return the mean loss over all samples, on the targets' device. Each part is weighted by its samples."""
     devices = [output.device for output in outputs]
     parts = scatter(targets, devices)
     losses = run_in_parallel([criterion] * len(parts), list(zip(outputs, parts, strict=True)), devices)
@@ -79,7 +82,7 @@ def parallel_loss(criterion: Callable[[Any, Tensor], Tensor], outputs: Sequence[
 
 
 class _Call(nn.Module):
-    """A function as a module, which is what parallel_apply runs in threads."""
+    """A function as a module, because parallel_apply runs modules in threads."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
@@ -92,7 +95,7 @@ class _Call(nn.Module):
 def run_in_parallel(
     functions: Sequence[Callable[..., Any]], arguments: Sequence[Sequence[Any]], devices: Sequence[torch.device]
 ) -> list[Any]:
-    """Return each function's result; on GPUs in a thread each, with its device as the current one."""
+    """Return each function's result. On GPUs each function runs in a thread with its device as the current device."""
     if devices[0].type != "cuda" or len(functions) == 1:
         return [function(*each) for function, each in zip(functions, arguments, strict=True)]
     results: list[Any] = parallel_apply(

@@ -23,14 +23,14 @@ from orchestrator.training.strategies.share import data_part
 
 
 class Fsdp(Strategy):
-    """FSDP2's `fully_shard`, a child of the model at a time; in a plain process without a group the bare model."""
+    """FSDP2's `fully_shard` of each child of the model, or the bare model if there is no process group."""
 
     saves_shards = True
 
     def check(self) -> None:
         super().check()
         if self.setup.options.precision == "fp16":
-            # GradScaler looks for overflows in this rank's part only: ranks would disagree about a step.
+            # GradScaler detects overflows only in this rank's part, so ranks would disagree about skipping a step.
             raise UserError("--precision fp16 is not for the strategy fsdp: choose bf16, which needs no scaling.")
         world_size, options = self.setup.ranks.world_size, self.setup.options
         for name, size, of in (
@@ -56,13 +56,13 @@ class Fsdp(Strategy):
         return model
 
     def _cut(self, model: nn.Module) -> None:
-        """Replace the model's weights by this rank's parts of them."""
+        """Replace the model's weights by this rank's parts."""
         options = self.setup.options
         sizes = _dimensions(self.setup)
         self.mesh = init_device_mesh(self.setup.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
         if options.tensor_ranks > 1:
             tensor_parallel.parallelize(model, self.mesh["tensor"], self.setup.task, options)
-        # The model stays in host memory: a block is put on the device when its turn comes, and cut at once.
+        # The model stays in host memory; each block is moved to the device and sharded at once.
         cut: dict[str, Any] = {"mesh": self._data_mesh(), "reshard_after_forward": options.reshard_after_forward}
         if self._casts(model):
             cut["mp_policy"] = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
@@ -71,14 +71,15 @@ class Fsdp(Strategy):
         fully_shard(model, **cut)
 
     def _data_mesh(self) -> DeviceMesh:
-        """Return the mesh of the ranks that have other samples: in one dimension, or (copies, parts of one copy)."""
+        """Return the mesh of the ranks with different samples: one dimension, or (copies, parts of a copy)."""
         names = tuple(name for name in self.mesh.mesh_dim_names or () if name != "tensor")
         return self.mesh if names == self.mesh.mesh_dim_names else self.mesh[names]
 
     def _casts(self, model: nn.Module) -> bool:
-        """Are weights gathered in bf16? Else autocast makes its own copies, and keeps them until the backward pass.
+        """Tell whether weights are gathered in bf16.
 
-        BatchNorm needs its weights in float32, so a model that has one computes by autocast.
+        Otherwise autocast makes its own copies and keeps them until the backward pass. BatchNorm needs float32 weights,
+        so a model with BatchNorm uses autocast.
         """
         self.casts = self.setup.options.precision in ("bf16", "fp8") and not any(
             isinstance(each, nn.modules.batchnorm._BatchNorm) for each in model.modules()
@@ -95,7 +96,7 @@ class Fsdp(Strategy):
 
     @property
     def counts(self) -> bool:
-        """Is this the rank that counts, of those with the same samples?"""
+        """Tell whether this rank's values count, among ranks with the same samples."""
         return self.setup.ranks.rank % self.setup.options.tensor_ranks == 0
 
     def backward(self, data: Tensors, share: Share) -> Tensor:
@@ -113,7 +114,7 @@ class Fsdp(Strategy):
         return self.setup.grouped and self.casts
 
     def computed(self) -> list[nn.Module]:
-        return [*blocks(self.model)]  # apart, as they are gathered
+        return [*blocks(self.model)]  # separately, as they are gathered
 
     def unsynchronised(self) -> AbstractContextManager[Any]:
         return _unsynchronised(self.model)
@@ -174,7 +175,7 @@ class Fsdp(Strategy):
         random_state.load_optimizer(self.optimizer, {**optimizer, "state": states})
 
     def _numbered(self) -> dict[int, Tensor]:
-        """Return the parameters by the numbers that the optimizer's state goes by."""
+        """Return the parameters by their numbers in the optimizer's state."""
         return dict(enumerate(param for each in self.optimizer.param_groups for param in each["params"]))
 
 
@@ -189,14 +190,14 @@ def _unsynchronised(model: nn.Module) -> Iterator[None]:
 
 
 def _whole(value: Any) -> Any:
-    """Return a tensor with all ranks' parts of it, on the CPU of rank 0; collective for those that are sharded."""
+    """Return a tensor with all ranks' parts, on the CPU of rank 0; collective for sharded tensors."""
     if isinstance(value, DTensor):
         value = value.full_tensor()
     return value.cpu() if isinstance(value, Tensor) and group.leads() else value
 
 
 def _dimensions(setup: Setup) -> dict[str, int]:
-    """Return the sizes and names of the mesh: copies of the weights, parts of a copy, parts of a layer."""
+    """Return the names and sizes of the mesh's dimensions: copies of the weights, parts of a copy, parts of a layer."""
     options, world_size = setup.options, setup.ranks.world_size
     shard = options.shard_ranks or world_size // options.tensor_ranks
     sizes = {"copies": world_size // options.tensor_ranks // shard, "shard": shard, "tensor": options.tensor_ranks}
@@ -204,7 +205,7 @@ def _dimensions(setup: Setup) -> dict[str, int]:
 
 
 def _like(value: Any, own: Any) -> Any:
-    """Return a whole value in the form of `own`: this rank's part of it where `own` is sharded and as large."""
+    """Return a whole value in the form of `own`: this rank's part if `own` is sharded and has the same shape."""
     if isinstance(own, DTensor) and isinstance(value, Tensor) and value.dim() and value.shape == own.shape:
         return tensor_parallel.part_of(value, own)
     return value

@@ -1,4 +1,4 @@
-"""Cutting a model into consecutive pieces, for the strategies that give each device some of the layers."""
+"""Splits a model into consecutive pieces, for strategies that give each device some of the layers."""
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -11,10 +11,10 @@ NEARLY = 1.05
 
 
 def cut(model: nn.Module, parts: int) -> list[nn.Sequential]:
-    """Return an nn.Sequential in consecutive pieces of about equally many weights; they share the model's modules.
+    """Split an nn.Sequential into consecutive pieces of nearly equal size, which share the model's modules.
 
-    The pieces' children keep their names, so that the pieces' states together are the model's. UserError where the
-    model is no nn.Sequential or has fewer children than `parts`.
+    The pieces' children keep their names, so the pieces' states together are the model's state. Raises UserError if the
+    model is not an nn.Sequential or has fewer children than `parts`.
     """
     if not isinstance(model, nn.Sequential):
         raise UserError(
@@ -30,14 +30,14 @@ def cut(model: nn.Module, parts: int) -> list[nn.Sequential]:
 
 
 def balance(sizes: Sequence[int], parts: int) -> list[int]:
-    """Return where each of `parts` consecutive, non-empty groups ends so that the largest is nearly as small as can be.
+    """Return the ends of `parts` consecutive, non-empty groups whose largest is nearly as small as possible.
 
-    The last one is as small as that allows: its device has the loss to compute besides.
+    The last group is as small as that allows, because its device also computes the loss.
     """
     total = [0]
     for size in sizes:
         total.append(total[-1] + size)
-    # best[end]: the largest group and the ends, for the children before `end` in as many groups as rounds so far.
+    # best[end] is (the largest group, the ends) for the children before `end`, in as many groups as rounds so far.
     best: dict[int, tuple[int, list[int]]] = {0: (0, [])}
     for _ in range(parts - 1):
         best = {
@@ -55,7 +55,10 @@ def balance(sizes: Sequence[int], parts: int) -> list[int]:
 
 
 def blocks(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield what is gathered, compiled or computed again as one: children with weights, those of a ModuleList apart."""
+    """Yield the modules that are gathered, compiled or recomputed as a unit.
+
+    These are the children with weights; a ModuleList counts as its items.
+    """
     for child in model.children():
         if isinstance(child, nn.ModuleList | nn.ModuleDict):
             yield from blocks(child)

@@ -1,4 +1,4 @@
-"""model-parallel: one process whose devices each hold some of the layers; a batch goes through one after the other."""
+"""model-parallel: one process whose devices each hold some layers; a batch passes through them one after the other."""
 
 from collections.abc import Sequence
 
@@ -12,12 +12,12 @@ from orchestrator.training.strategies.layers import cut
 
 
 class ModelParallel(Strategy):
-    """For a model that one device can't hold. Only one device computes at a time: `pipeline` is what overlaps them."""
+    """For a model that does not fit on one device. Only one device computes at a time; `pipeline` overlaps them."""
 
     one_process = True
 
     def place(self, model: nn.Module) -> nn.Module:
-        # Without GPUs the cut is made all the same, into two pieces on the CPU.
+        # Without GPUs the model is split all the same, into two pieces on the CPU.
         places = self._places()
         self.pieces = cut(model, len(places))
         for piece, device in zip(self.pieces, places, strict=True):
@@ -42,7 +42,7 @@ class ModelParallel(Strategy):
 
 
 class Chain(nn.Module):
-    """Pieces on their devices, called one after the other; the outputs come back to the first device."""
+    """Calls pieces on their devices one after the other, and returns the outputs on the first device."""
 
     def __init__(self, pieces: Sequence[nn.Module], devices: Sequence[torch.device]) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Chain(nn.Module):
         self.devices = list(devices)
 
     def forward(self, value: Tensor) -> Tensor:
-        """The outputs of the last piece."""
+        """Return the outputs of the last piece."""
         for piece, device in zip(self.pieces, self.devices, strict=True):
             value = piece(value.to(device))
         return value.to(self.devices[0])

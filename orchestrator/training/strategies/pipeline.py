@@ -1,4 +1,4 @@
-"""pipeline: each rank holds some of the layers, and the parts of a batch follow one another through the ranks."""
+"""pipeline: each rank holds some layers, and the parts of a batch follow one another through the ranks."""
 
 import copy
 from collections.abc import Mapping
@@ -21,10 +21,10 @@ from orchestrator.training.strategies.base import Strategy
 
 
 class Pipeline(Strategy):
-    """The cut of `model-parallel`, a piece a rank, by torch.distributed.pipelining.
+    """Splits the model as `model-parallel` does, one piece for each rank, with torch.distributed.pipelining.
 
-    All ranks work on the same samples: the first reads the inputs, the last the targets. `model` keeps all layers'
-    places, but those of other ranks are empty, so that names and the optimizer's numbers are the whole model's.
+    All ranks work on the same samples: the first rank reads the inputs, the last the targets. `model` keeps empty
+    places for the layers of other ranks, so that names and the optimizer's numbers are those of the whole model.
     """
 
     shares_data = False
@@ -32,13 +32,14 @@ class Pipeline(Strategy):
     def check(self) -> None:
         super().check()
         if self.setup.options.precision == "fp16":
-            # GradScaler looks for overflows in this rank's layers only: ranks would disagree about a step.
+            # GradScaler detects overflows only in this rank's layers, so ranks would disagree about skipping a step.
             raise UserError("--precision fp16 is not for the strategy pipeline: choose bf16, which needs no scaling.")
 
     def place(self, model: nn.Module) -> nn.Module:
         ranks = self.setup.ranks
         pieces = layers.cut(model, ranks.world_size)
-        # Shapes are computed on these, without data: a trial run would draw random numbers and count in BatchNorm.
+        # Shapes are computed on these without data, because a trial run would draw random numbers and count in
+        # BatchNorm.
         self.outlines = [_outline(piece) for piece in pieces]
         for number, piece in enumerate(pieces):
             if number != ranks.rank:
@@ -54,7 +55,7 @@ class Pipeline(Strategy):
 
     @property
     def is_last(self) -> bool:
-        """Does this rank hold the last layers, and so the outputs?"""
+        """Tell whether this rank holds the last layers, and so the outputs."""
         return self.setup.ranks.rank == self.setup.ranks.world_size - 1
 
     # -- a step
@@ -67,7 +68,7 @@ class Pipeline(Strategy):
         return loss
 
     def _through(self, data: Tensors, part: Share) -> Tensor:
-        """Take samples forward and backward through all ranks; returns their part of the loss, on the last rank."""
+        """Pass samples forward and backward through all ranks. Returns their part of the loss on the last rank."""
         *inputs, targets = pick(data, part.indices)
         if not self.setup.grouped:
             return super()._backward(data, part)
@@ -83,7 +84,7 @@ class Pipeline(Strategy):
         square = nn.utils.get_total_norm([each.grad for each in own if each.grad is not None]).square()
         square = square.to(self.setup.device)
         if self.setup.grouped:
-            dist.all_reduce(square)  # each rank has other layers
+            dist.all_reduce(square)  # each rank has different layers
         nn.utils.clip_grads_with_norm_(own, norm, square.sqrt())
 
     def _weighted_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -96,7 +97,7 @@ class Pipeline(Strategy):
         return schedule.eval(*(inputs if self.setup.ranks.rank == 0 else ()))
 
     def _schedule(self, inputs: list[Tensor], *, training: bool) -> PipelineScheduleSingle:
-        """Return the schedule for batches of this shape: a stage takes parts of one shape only, so all are alike."""
+        """Return the schedule for batches of this shape. A stage accepts only one shape, so all parts are equal."""
         if len(inputs) != 1:
             raise UserError(f"The strategy pipeline takes one tensor of inputs, and the task's data has {len(inputs)}.")
         key = (inputs[0].shape, training)
@@ -106,15 +107,15 @@ class Pipeline(Strategy):
             stage = PipelineStage(
                 self.stage, ranks.rank, ranks.world_size, self.setup.device, input_args=came, output_args=went
             )
-            # 1F1B keeps fewer activations, but only with enough parts to fill the pipeline.
+            # 1F1B keeps fewer activations, but needs enough parts to fill the pipeline.
             kind = Schedule1F1B if training and count >= ranks.world_size else ScheduleGPipe
             self.schedules[key] = kind(stage, count, self._weighted_loss if training else None, scale_grads=False)
         return self.schedules[key]
 
     def _shapes(self, part: Tensor) -> tuple[Tensor, Tensor]:
-        """Return, as meta tensors, what this rank's layers are given and what they give for a part of the inputs.
+        """Return, as meta tensors, the inputs and outputs of this rank's layers for a part of the batch.
 
-        They say by requires_grad whether gradients come back.
+        Their requires_grad tells whether gradients are sent back.
         """
         came = went = part.to("meta")
         for outline in self.outlines[: self.setup.ranks.rank + 1]:
@@ -136,7 +137,7 @@ class Pipeline(Strategy):
     def load_full(self, saved: Mapping[str, Any], where: str) -> None:
         weights, optimizer = (random_state.part(saved, name, where) for name in ("model", "optimizer"))
         names, known = self.piece.state_dict().keys(), self.model.state_dict().keys()
-        # What no rank knows is kept, so that it is refused.
+        # Names that no rank knows are kept, so that loading refuses them.
         kept = {name: value for name, value in weights.items() if name in names or name not in known}
         random_state.load_weights(self.piece, kept, where)
         own = {id(weight) for weight in self.piece.parameters()}
@@ -148,7 +149,7 @@ class Pipeline(Strategy):
 
 
 def _outline(piece: nn.Module) -> nn.Module:
-    """Return a copy without numbers, on the meta device; no weight is ever there twice."""
+    """Return a copy on the meta device, without numbers; no weight is copied in memory."""
     empty: dict[int, Any] = {id(each): each.to("meta") for each in piece.buffers()}
     for each in piece.parameters():
         empty[id(each)] = nn.Parameter(each.detach().to("meta"), each.requires_grad)
@@ -156,7 +157,7 @@ def _outline(piece: nn.Module) -> nn.Module:
 
 
 class _Stage(nn.Module):
-    """A piece that takes and gives float32 (or integers), whatever it computes in."""
+    """A piece that takes and returns float32 (or integers), in whatever precision it computes."""
 
     def __init__(self, piece: nn.Module, numbers: str) -> None:
         super().__init__()
@@ -168,7 +169,7 @@ class _Stage(nn.Module):
 
 
 def parts_of(length: int, wanted: int) -> int:
-    """Return the largest number up to `wanted` that cuts `length` into equal parts."""
+    """Return the largest number up to `wanted` that divides `length`."""
     return max(count for count in range(1, min(wanted, length) + 1) if length % count == 0)
 
 

@@ -4,6 +4,6 @@ from orchestrator.training.strategies.base import Strategy
 
 
 class Single(Strategy):
-    """The plain training loop, which all other strategies are held against."""
+    """The plain training loop, with which all other strategies are compared."""
 
     one_process = True

@@ -1,4 +1,4 @@
-"""Layers in parts, by the plan that the task names: a dimension more of fsdp's mesh."""
+"""Splits layers over ranks by the task's plan, as an additional dimension of fsdp's mesh."""
 
 from fnmatch import fnmatch
 from typing import Any
@@ -14,9 +14,9 @@ from orchestrator.training.options import Options
 
 
 def parallelize(model: nn.Module, mesh: DeviceMesh, task: Task, options: Options) -> None:
-    """Cut the layers that the task's plan names; the others are kept whole by each rank of the mesh.
+    """Split the layers that the task's plan names; each rank of the mesh keeps the other layers whole.
 
-    Raises UserError where the task names no plan, or names layers that the model does not have.
+    Raises UserError if the task has no plan, or if the plan names layers that the model does not have.
     """
     plan = task.plan(options) if task.plan else None
     if not plan:
@@ -28,7 +28,7 @@ def parallelize(model: nn.Module, mesh: DeviceMesh, task: Task, options: Options
     if unknown := [pattern for pattern in plan if not any(fnmatch(name, pattern) for name in names)]:
         raise UserError(f"The plan of the task {task.name} names layers that its model lacks: {', '.join(unknown)}.")
     parallelize_module(model, mesh, dict(plan))
-    # An optimizer takes its weights at once, and can't where some of them are on another mesh than the rest.
+    # An optimizer updates all its weights together, and fails if some are on another mesh.
     for layer in model.modules():
         if any(not isinstance(each, DTensor) for each in layer.parameters(recurse=False)):
             distribute_module(layer, mesh, input_fn=_spread, output_fn=_local)
@@ -47,15 +47,16 @@ def _is_plain(value: Any) -> bool:
 
 
 def part_of(whole: Tensor, own: DTensor) -> DTensor:
-    """Return a whole tensor in the form of `own`, which has this rank's part of it."""
+    """Return a whole tensor in the form of `own`, with this rank's part of it."""
     mesh = own.device_mesh
     local = whole.to(mesh.device_type)
     plain = all(type(each) in (Shard, Replicate) for each in own.placements)
     if plain:
         return distribute_tensor(local, mesh, own.placements, src_data_rank=None)
-    # FSDP cuts what tensor parallelism has cut already, along the same dimension: parts of parts, in the mesh's order.
+    # FSDP splits tensors that tensor parallelism has already split along the same dimension: parts of parts, in the
+    # mesh's order.
     for number in reversed(range(mesh.ndim)):
-        along = getattr(own.placements[number], "dim", None)  # of Shard, and of what FSDP makes of it
+        along = getattr(own.placements[number], "dim", None)  # an attribute of Shard and of FSDP's own shards
         if along is not None:
             parts = local.tensor_split(_ends(local.shape[along], mesh.size(number)), along)
             local = parts[mesh.get_local_rank(number)]
@@ -65,6 +66,6 @@ def part_of(whole: Tensor, own: DTensor) -> DTensor:
 
 
 def _ends(length: int, parts: int) -> list[int]:
-    """Return where torch.chunk's parts end, the last one left out: empty ones stay, which chunk would leave out."""
+    """Return the ends of torch.chunk's parts without the last, including empty parts, which chunk would leave out."""
     size = -(-length // parts)
     return [min(length, size * number) for number in range(1, parts)]

@@ -1,7 +1,7 @@
-"""One rank draws a model's weights, and the others take their parts of them: none but rank 0 holds all of them.
+"""Rank 0 draws a model's random weights, and the others receive their parts, so only rank 0 holds all weights.
 
-A rank that draws no weights has them as torch.empty left them, and the kernel gives no memory for what nobody writes.
-torch's own way, the meta device, asks of a model that all it does as it is made can be done without numbers.
+On the other ranks, weights stay as torch.empty left them, and the kernel provides no memory for unwritten pages.
+torch's meta device would save the memory too, but requires that a model can be built without any numbers.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,11 +20,11 @@ from orchestrator.training.strategies.tensor_parallel import part_of
 _DRAWS = {
     Tensor.uniform_, Tensor.normal_, nn.init.uniform_, nn.init.normal_, nn.init.kaiming_uniform_, nn.init.constant_,
 }  # fmt: skip
-PART_BYTES = 1 << 30  # of a weight that are sent at once
+PART_BYTES = 1 << 30  # bytes of a weight that are sent at once
 
 
 class Undrawn(TorchFunctionMode):
-    """Within it, a parameter is left as it is by what would fill it with random numbers or with a constant."""
+    """Within this mode, functions that would fill a parameter with random numbers or a constant do nothing."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -37,9 +37,9 @@ class Undrawn(TorchFunctionMode):
 
 
 def whole(model: nn.Module) -> dict[str, Tensor]:
-    """Return a model's tensors by name, which keep what they are when the model's own are cut or moved.
+    """Return a model's tensors by name; they keep their values when the model's own are sharded or moved.
 
-    Raises UserError on all ranks where one has made another model; collective.
+    Raises UserError on all ranks if one rank has built another model; collective.
     """
     tensors = {name: each.detach() for name, each in _tensors(model)}
     mine = [f"{name} {list(each.shape)} {each.dtype}" for name, each in tensors.items()]
@@ -48,25 +48,25 @@ def whole(model: nn.Module) -> dict[str, Tensor]:
     problem = f"rank {group.rank()} has another model than rank 0 ({differing[0]})" if differing else ""
     if problems := [each for each in group.everyones(problem) if each]:
         raise UserError(f"{problems[0]}: make the same layers on each rank, for only rank 0 draws random weights.")
-    return tensors if group.leads() else {}  # the others' wholes go as soon as they are cut
+    return tensors if group.leads() else {}  # the other ranks free their whole tensors as soon as they are sharded
 
 
 def take(model: nn.Module, tensors: Mapping[str, Tensor], device: torch.device) -> None:
-    """Fill this rank's parts of the model with rank 0's `tensors`, sent one by one; collective."""
+    """Fill this rank's parts of the model from rank 0's `tensors`, sent one by one; collective."""
     with torch.no_grad():
         for name, own in _tensors(model):
             if group.leads():
                 value = tensors[name].to(device).contiguous()
             else:
                 value = torch.empty(own.shape, dtype=own.dtype, device=device)
-            if value.numel():  # as bytes: not all kinds of numbers can be sent
+            if value.numel():  # sent as bytes, because some number formats can't be sent
                 for part in torch.split(value.reshape(-1).view(torch.uint8), PART_BYTES):
                     dist.broadcast(part, 0)
             own.copy_(part_of(value, own) if isinstance(own, DTensor) else value)
 
 
 def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield weights, buffers, and tensors that are a module's plain attributes, each once."""
+    """Yield weights, buffers, and tensors that are plain attributes of modules, each once."""
     yield from model.named_parameters()
     yield from model.named_buffers()
     for path, module in model.named_modules():

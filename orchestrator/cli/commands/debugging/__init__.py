@@ -1,1 +1,1 @@
-"""Commands that look into ranks."""
+"""Commands that inspect ranks."""

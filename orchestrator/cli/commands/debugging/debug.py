@@ -1,4 +1,4 @@
-"""orch debug: a run of which one rank waits for a debugger."""
+"""orch debug: start a run in which one rank waits for a debugger."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def debug(
     if delegate.is_elsewhere(prepared):
         raise UsageError("this profile's runs are looked after by another machine", "debug there, or: supervisor: here")
     listening = listen_here(port, any_user=allow_local_users)
-    for number in (signal.SIGTERM, signal.SIGHUP):  # a closed window leaves no run that waits for ever
+    for number in (signal.SIGTERM, signal.SIGHUP):  # a closed window must not leave a waiting run behind
         signal.signal(number, signal.default_int_handler)
     run = submit.submit(root, prepared)
     say(f"submitted {run.run_id}; Ctrl-C ends it")
@@ -65,7 +65,7 @@ def debug(
         say(f"ending {run.run_id}")
         runs.cancel(root, run, now=True)
         return EXIT_INTERRUPTED
-    except OrchError:  # nobody else would end a run that waits
+    except OrchError:  # nothing else would end a waiting run
         runs.cancel(root, run, now=True)
         raise
     return _end(run)

@@ -1,4 +1,4 @@
-"""orch drill: failures brought about on one's own machines, held against what is promised."""
+"""orch drill: cause failures on the user's own machines, and compare the recovery with what is promised."""
 
 from __future__ import annotations
 

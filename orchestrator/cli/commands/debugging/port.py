@@ -1,4 +1,4 @@
-"""orch port: a port of a node of a run, on this machine."""
+"""orch port: forward a local port to a port of a run's node."""
 
 from __future__ import annotations
 

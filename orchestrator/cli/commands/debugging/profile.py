@@ -1,4 +1,4 @@
-"""orch profile: some steps of a live run, recorded by torch's profiler."""
+"""orch profile: record some steps of a live run with torch's profiler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""orch replay: one rank of a run once more, by itself."""
+"""orch replay: run one rank of a run again, alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""orch shell: a shell on a node of a run, or in its container."""
+"""orch shell: open a shell on a run's node or in its container."""
 
 from __future__ import annotations
 

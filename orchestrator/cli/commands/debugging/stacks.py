@@ -1,4 +1,4 @@
-"""orch stacks: where every rank of a run stands now."""
+"""orch stacks: print the Python stacks of all ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""orch cancel: stop runs, and prove that nothing of them is left."""
+"""orch cancel: stop runs, and verify that no process of them is left."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _cancel_one(root: Path, folder: RunDir, *, now: bool, as_json: bool) -> int:
 
 
 def _all_live(root: Path, *, yes: bool) -> list[RunDir]:
-    """Return the runs that have not ended, where the person at the terminal wants them cancelled."""
+    """Return all runs that have not ended; empty if the user at the terminal does not confirm."""
     from orchestrator.cli.render.runs import status_line, status_lines
     from orchestrator.cli.terminal import asks, is_wanted
     from orchestrator.operations.runs import state_or_why_not

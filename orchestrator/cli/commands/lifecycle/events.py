@@ -1,4 +1,4 @@
-"""orch events: what happened in a run, in the order of time."""
+"""orch events: list what happened in a run, in order of time."""
 
 from __future__ import annotations
 
@@ -51,14 +51,17 @@ def events(run: str, follow: bool, node: int | None, kinds: tuple[str, ...], as_
 
 
 class _Printer:
-    """Prints each event once, those that a look finds in the order of time; of each node a look adds to the last."""
+    """Prints each event once, sorted by time within each call.
+
+    Nodes only append events, so counting them per node suffices.
+    """
 
     def __init__(self, node: int | None, kinds: Collection[str], *, as_json: bool) -> None:
         self.node, self.kinds, self.as_json = node, kinds, as_json
         self.printed = Counter[object]()
 
     def print_new(self, run: RunDir) -> None:
-        """Print the events that were not there at the last look."""
+        """Print the events that are new since the last call."""
         seen, new = Counter[object](), list[Any]()
         for event in run.events():
             source = event.get("node")

@@ -1,4 +1,4 @@
-"""orch logs: what the ranks have printed."""
+"""orch logs: print what the ranks have printed."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _no_log(state: RunState, rank: int | None, node: int | None) -> OrchError:
 
 
 def _check(state: RunState, rank: int | None, node: int | None) -> None:
-    """Raise OrchError for a rank or a node that the run has not."""
+    """Raise OrchError for a rank or a node that the run does not have."""
     if rank is not None and state.world_size is not None and rank >= state.world_size:
         raise OrchError(f"no rank {rank}: the run has {_span('rank', state.world_size)}")
     if node is not None and node >= len(state.nodes):

@@ -1,4 +1,4 @@
-"""orch metrics: how busy a run's machines are."""
+"""orch metrics: show how busy a run's machines are."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from orchestrator.protocol.samples import Sample
     from orchestrator.runs.files.samples import NodeSamples
 
-MOST_RANKS = 32  # that are shown unasked, a line each
+MOST_RANKS = 32  # how many ranks are shown by default, a line each
 
 
 @orch.command(epilog="Example: orch metrics last --since 10m")

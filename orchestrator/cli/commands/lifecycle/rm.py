@@ -64,7 +64,7 @@ def rm(
 def _meant(
     root: Path, names: tuple[str, ...], states: tuple[str, ...], older: str | None, keep: int | None
 ) -> list[RunDir]:
-    """Return the runs that are named, or all, as far as they are such as the options say."""
+    """Return the named runs, or all runs, as far as they match the options."""
     from orchestrator.operations.removal import select
     from orchestrator.runs.state import RunStatus
     from orchestrator.runs.store import newest_runs

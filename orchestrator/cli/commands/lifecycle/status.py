@@ -1,4 +1,4 @@
-"""orch status: all runs, or everything about one."""
+"""orch status: list all runs, or show everything about one run."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _status_text(run: str | None, everything: bool, number: int, as_json: bool) 
 
 
 def _page(root: Path, run: str, *, as_json: bool) -> str:
-    """Return everything about one run."""
+    """Return the page about one run."""
     from orchestrator.cli.busy import findings_of, found_in
     from orchestrator.cli.render import runs as render
     from orchestrator.operations import runs as run_operations
@@ -118,7 +118,7 @@ def _trackers(run: RunDir) -> list[dict[str, Any]]:
 
 
 def _name_the_others(root: Path) -> None:
-    """Name runs that other machines look after, unasked: a table waits for no network."""
+    """Print the runs that other machines look after, without contacting those machines."""
     if not (root / "elsewhere").is_dir():
         return
     from orchestrator.operations.submission.delegate import pointers
@@ -128,7 +128,7 @@ def _name_the_others(root: Path) -> None:
 
 
 def _overview(root: Path, everything: bool, number: int, as_json: bool) -> str:
-    """Return the table of the newest runs, a sweep as one line; as JSON each run by itself."""
+    """Return the table of the newest runs with a line for each sweep; as JSON, every run is listed."""
     from orchestrator.cli.render import runs as render
     from orchestrator.operations.points import grouped
     from orchestrator.runs.files.logs import beat_of, last_line

@@ -1,4 +1,4 @@
-"""orch top: runs, and all about one, on the whole terminal while they go on."""
+"""orch top: watch runs live on the whole terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""orch ui: the runs as a page in a browser, served from this machine to this user alone."""
+"""orch ui: serve the runs as a web page, from this machine and to this user only."""
 
 from __future__ import annotations
 

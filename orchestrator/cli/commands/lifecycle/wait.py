@@ -1,4 +1,4 @@
-"""orch wait: until a run has ended; its outcome is the exit code."""
+"""orch wait: wait until a run has ended; its outcome is the exit code."""
 
 from __future__ import annotations
 

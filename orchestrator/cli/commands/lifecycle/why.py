@@ -1,4 +1,4 @@
-"""orch why: why a run ended as it did."""
+"""orch why: explain how a run ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""orch doctor: checks of every machine of a profile, or of this machine."""
+"""orch doctor: check every machine of a profile, or this machine."""
 
 from __future__ import annotations
 

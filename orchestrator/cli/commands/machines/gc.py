@@ -1,4 +1,4 @@
-"""orch gc: what ended and crashed runs have left."""
+"""orch gc: remove what ended and crashed runs have left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""orch nodes: who holds what on the machines of a profile, or of all profiles."""
+"""orch nodes: show who uses the machines of one profile or of all profiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""orch queue: everybody's runs on the hosts of a profile."""
+"""orch queue: list all users' runs on the hosts of a profile."""
 
 from __future__ import annotations
 

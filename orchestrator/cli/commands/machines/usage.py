@@ -1,4 +1,4 @@
-"""orch usage: what runs have used."""
+"""orch usage: sum what runs have used."""
 
 from __future__ import annotations
 

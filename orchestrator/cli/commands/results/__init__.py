@@ -1,1 +1,1 @@
-"""Commands about what runs have left."""
+"""Commands about the results of runs."""

@@ -1,4 +1,4 @@
-"""orch best: runs, or the points of a sweep, ranked by a metric."""
+"""orch best: rank runs, or the points of a sweep, by a metric."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""orch bundle: an archive of a run for a bug report."""
+"""orch bundle: pack an archive of a run for a bug report."""
 
 from __future__ import annotations
 

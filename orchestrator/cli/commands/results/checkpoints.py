@@ -1,4 +1,4 @@
-"""orch checkpoints: a run's checkpoints, and whether each is whole."""
+"""orch checkpoints: list a run's checkpoints, and whether each is complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""orch export: a run for torchrun, accelerate or safetensors."""
+"""orch export: write a run in the form of torchrun, accelerate or safetensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""orch outputs: the files that a run has written."""
+"""orch outputs: list the files that a run has written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""orch pull: a run's logs, metrics, result and a checkpoint, copied to a folder."""
+"""orch pull: copy a run's logs, metrics, result and a checkpoint to a folder."""
 
 from __future__ import annotations
 

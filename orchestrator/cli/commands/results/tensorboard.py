@@ -1,4 +1,4 @@
-"""orch tensorboard: TensorBoard on runs."""
+"""orch tensorboard: start TensorBoard on runs."""
 
 from __future__ import annotations
 

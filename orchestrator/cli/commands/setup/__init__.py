@@ -1,1 +1,1 @@
-"""Commands that write or list the files and lines that one begins with."""
+"""Commands for the first steps: they write or list files and shell lines."""

@@ -1,4 +1,4 @@
-"""orch completion: the lines that a shell needs."""
+"""orch completion: print the lines that a shell needs for completion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""orch init: a first job and profile from a launch line."""
+"""orch init: write a first job and profile from a launch line."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class BeforeLaunchLine(click.Command):
-    """A command whose options stand before its launch line, before or after its name."""
+    """A command that takes options, then a name, then a launch line with options of its own."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the options and the name; what follows them is the launch line."""
+        """Parse the options and the name; the words after them are the launch line."""
         takes_value = {option for each in self.params if not getattr(each, "is_flag", True) for option in each.opts}
         options, names, rest = list[str](), list[str](), list(args)
         while rest and rest[0] != "--" and (rest[0].startswith("-") or not names):
@@ -92,7 +92,7 @@ def init(hosts: tuple[str, ...], slurm: bool, force: bool, name: str, command: t
 
 
 def _draft(command: tuple[str, ...], name: str) -> Draft:
-    """Return what is written for a launch line, or for the batch or shell script that it names."""
+    """Return the draft for a launch line, or for the batch or shell script that it names."""
     import os
     from pathlib import Path
 
@@ -119,11 +119,12 @@ def _draft(command: tuple[str, ...], name: str) -> Draft:
     except NoTrainingError:
         if command[0] not in ("bash", "sh") or "#SBATCH" in text:
             raise
-        return initialise.job_from_command(line, name)  # it starts no training that can be seen, and runs as it is
+        # no training can be detected in the script, so it is run unchanged
+        return initialise.job_from_command(line, name)
 
 
 def _sinfo() -> str:
-    """Return what sinfo says of the partitions here."""
+    """Return sinfo's table of the partitions. Raises UsageError or OrchError if sinfo is missing or fails."""
     import subprocess
 
     try:

@@ -1,4 +1,4 @@
-"""orch profiles: the profiles that there are, and what is wrong with them."""
+"""orch profiles: list the known profiles, and mistakes in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""orch schema: the JSON Schema of a document, for editors."""
+"""orch schema: print the JSON Schema of a document, for editors."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Commands that start runs, and the plan of one."""
+"""Commands that start runs, and the command that plans one."""

@@ -1,4 +1,4 @@
-"""orch accept: take over a run that another machine's orch sends."""
+"""orch accept: take over a run from orch on another machine."""
 
 from __future__ import annotations
 

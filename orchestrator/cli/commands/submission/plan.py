@@ -1,4 +1,4 @@
-"""orch plan: the ranks of a job under a profile, or what differs between two."""
+"""orch plan: show the ranks of a job under a profile, or the differences between two profiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""orch run: a script, without any YAML."""
+"""orch run: run a script without any YAML."""
 
 from __future__ import annotations
 

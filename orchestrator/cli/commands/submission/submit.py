@@ -1,4 +1,4 @@
-"""orch submit: from two YAML documents to a run."""
+"""orch submit: start a run from two YAML documents."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _check(
     job: str | None, again: str | None, *, follow: bool, detach: bool, sweeps: bool,
     parallel: int | None,
 ) -> None:  # fmt: skip
-    """Raise UsageError for options that don't go together."""
+    """Raise UsageError for options that exclude each other."""
     if follow and detach:
         raise UsageError("--follow and --detach exclude each other", "leave one of them out")
     if (job is None) == (again is None):
@@ -127,7 +127,7 @@ def _search(sampler: str | None, trials: int | None, stop_by: str | None) -> Sea
 
 
 def _check_search(search: str | None, trials: int | None, stop_by: str | None, *, sweeps: bool) -> None:
-    """Raise UsageError for options of a search that don't go together."""
+    """Raise UsageError for options of a search that exclude each other."""
     if search is None:
         if trials is not None or stop_by is not None:
             raise UsageError(f"{'--trials' if trials is not None else '--stop'} is for a search", "add --search tpe")

@@ -1,4 +1,4 @@
-"""What the pages about one run share: the first line, and the numbers that lead from one to another."""
+"""Base class of the pages about a run: the title, and the numbers that open other pages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Body = TypeVar("Body")
 
 @dataclass(frozen=True)
 class Seen(Generic[Body]):
-    """What a page about a run has read: all about the run, and what the page itself shows."""
+    """The data of a page about a run: the run's view, and the page's own data."""
 
     view: RunView
     body: Body
@@ -34,7 +34,7 @@ class OfRun(Page[Seen[Body]], Generic[Body]):
     pages: ClassVar[dict[int, type[OfRun[object]]]] = {}
 
     def __init_subclass__(cls) -> None:
-        """Take the page among those that a number opens."""
+        """Register the page under its number."""
         super().__init_subclass__()
         OfRun.pages[cls.number] = cls  # type: ignore[assignment]
 
@@ -44,23 +44,23 @@ class OfRun(Page[Seen[Body]], Generic[Body]):
 
     @abstractmethod
     def look_at(self, view: RunView) -> Body:
-        """Return what the page itself shows of the run."""
+        """Return the page's own data."""
 
     @abstractmethod
     def lines(self, body: Body, look: Look) -> list[Text]:
-        """Return the lines of what was read."""
+        """Return the lines for the page's own data."""
 
     def own_presses(self) -> dict[str, Press]:
-        """Return the keys of this page alone."""
+        """Return the keys of this page only."""
         return {}
 
     def read(self) -> Seen[Body]:
-        """Look at the run, and so at the pace of its ranks."""
+        """Read the run's view and the page's own data."""
         view = self.reader.run(self.run)
         return Seen(view, self.look_at(view))
 
     def title(self, look: Look) -> Text:
-        """Return the run, its state, and the pages."""
+        """Return the run, its state, and the list of pages."""
         line = Text(self.run.run_id, "bold")
         if self.data is not None:
             state = self.data.view.row.state
@@ -72,11 +72,11 @@ class OfRun(Page[Seen[Body]], Generic[Body]):
         return line.append(f"  {shown}")
 
     def draw(self, look: Look) -> list[Text]:
-        """Return the lines below it."""
+        """Return the lines below the title."""
         return [Text("reading ...")] if self.data is None else self.lines(self.data.body, look)
 
     def presses(self) -> dict[str, Press]:
-        """Return the keys of all these pages, and of this one."""
+        """Return the keys that all these pages share, and those of this page."""
         numbers = sorted(self.pages)
         after = numbers[(numbers.index(self.number) + 1) % len(numbers)]
         return {

@@ -1,4 +1,4 @@
-"""Page 2: the loss and the throughput of a run, or two other metrics, as curves."""
+"""Page 2: two metrics of a run as curves, by default loss and throughput."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from orchestrator.views.curves import Axis, Curves
 from orchestrator.views.reader import Reader
 from orchestrator.views.run import RunView
 
-FIRST = ("loss", "rate")  # where a run has them
+FIRST = ("loss", "rate")  # shown if the run has them
 SMOOTHINGS = (0.0, 0.6, 0.9)
-MOST_POINTS = 400  # twice as many as a wide screen has columns of braille
+MOST_POINTS = 400  # twice the columns of braille on a wide screen
 
 
 class CurvesPage(OfRun[tuple[Curves, ...]]):
@@ -43,7 +43,7 @@ class CurvesPage(OfRun[tuple[Curves, ...]]):
         )
 
     def lines(self, body: tuple[Curves, ...], look: Look) -> list[Text]:
-        """Return the plots of those that are there."""
+        """Return the plots of those metrics that the run has."""
         there = [curves for curves in body if curves.curves]
         if not there:
             names = ", ".join(body[0].names) if body else ""
@@ -66,7 +66,7 @@ class CurvesPage(OfRun[tuple[Curves, ...]]):
         return found
 
     def own_presses(self) -> dict[str, Press]:
-        """Return the keys that choose what is drawn."""
+        """Return the keys that choose metrics, axis and smoothing."""
         return {"m": lambda: self._next(0), "n": lambda: self._next(1), "x": self._turn, "s": self._smooth}
 
     def _next(self, place: int) -> Step:

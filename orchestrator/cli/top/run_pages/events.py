@@ -1,4 +1,4 @@
-"""Page 5: what has happened in a run, in the order of time."""
+"""Page 5: the events of a run, in order of time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from orchestrator.views.run import RunView
 
 
 class EventsPage(OfRun[list[Event]]):
-    """A line for each event; it begins at the newest."""
+    """Shows a line for each event, starting at the newest."""
 
     name, number = "events", 5
     keys: ClassVar = (("up down", "move"), ("left right", "along a line"), ("1-7", "pages"))
@@ -30,14 +30,14 @@ class EventsPage(OfRun[list[Event]]):
         return sorted(self.reader.events(self.run), key=_time)
 
     def lines(self, body: list[Event], look: Look) -> list[Text]:
-        """Return those in the window."""
+        """Return the visible lines."""
         if not body:
             return [Text("nothing has been recorded yet")]
         window = self.scroll.window(len(body), look.height)
         return [Text(line[self.column :]) for line in event_lines(body[number] for number in window)]
 
     def own_presses(self) -> dict[str, Press]:
-        """Return the keys that move."""
+        """Return the keys that scroll."""
         return {**self.scroll.presses(), "left": lambda: self._shift(-8), "right": lambda: self._shift(8)}
 
     def _shift(self, by: int) -> Step:

@@ -1,4 +1,4 @@
-"""Page 4: a rank's log: its end as it grows, any place of it, and what is searched for."""
+"""Page 4: a rank's log, followed at its end or shown at any place, with a search."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from orchestrator.views.logs import RankLog
 from orchestrator.views.reader import Reader
 from orchestrator.views.run import RunView
 
-LESS_AND_MORE = 8  # columns that left and right move by
-MOST_SEARCHES = 64  # of 64 MB each: what one key looks through
+LESS_AND_MORE = 8  # columns that the keys left and right scroll by
+MOST_SEARCHES = 64  # how many parts of 64 MB a key searches at most
 
 
 @dataclass(frozen=True)
 class Window:
-    """The lines that are shown, and what a search had to say."""
+    """The visible lines, and the result of a search."""
 
     page: logs.LogPage
     said: str = ""
 
 
 class LogPage(OfRun[Window]):
-    """One rank's log; it follows the end until one goes up."""
+    """Shows one rank's log, and follows its end until the user scrolls up."""
 
     name, number = "log", 4
     keys: ClassVar = (("/", "search"), ("n N", "next, before"), ("[ ]", "rank"), ("f", "follow"), ("g G", "begin, end"))
@@ -39,19 +39,20 @@ class LogPage(OfRun[Window]):
     def __init__(self, reader: Reader, run: RunDir, rank: int = 0) -> None:
         super().__init__(reader, run)
         self.rank, self.column, self.words = rank, 0, ""
-        self.start: int | None = None  # where the window begins; None: it follows the end
-        self._found_at: int | None = None  # the line that was found last: it stays the first one that is shown
+        self.start: int | None = None  # offset of the first visible line; None: follow the end
+        # offset of the line that the last search found; it stays the first visible line
+        self._found_at: int | None = None
         self.body_height = 20
         self._said = ""
         self._moves: list[Callable[[RankLog, logs.LogPage], int | str | None]] = []
 
     def look_at(self, view: RunView) -> Window:
-        """Do what keys have asked for since the last look, in their order, and read the window."""
+        """Apply the keys since the last read, in order, and read the visible lines."""
         self.reader.watched.ask(self.run, self.rank)
         log = self.reader.log(self.run, self.rank)
         page = self._window(log)
         if self._moves:
-            self._said = ""  # the answer to the last key, which stays on the screen until the next answer
+            self._said = ""  # a message stays on the screen until the next one
         while self._moves:
             move = self._moves.pop(0)(log, page)
             if isinstance(move, str):
@@ -69,7 +70,7 @@ class LogPage(OfRun[Window]):
         return log.last(self.body_height)
 
     def lines(self, body: Window, look: Look) -> list[Text]:
-        """Return which log it is, and the lines."""
+        """Return a heading for the log, and its lines."""
         self.body_height = max(1, look.height - 1)
         page = body.page
         where = "following" if self.start is None else f"at {100 * page.end / max(1, page.size):.0f} %"
@@ -86,7 +87,7 @@ class LogPage(OfRun[Window]):
         return shown[self.column :] if self.column else shown
 
     def own_presses(self) -> dict[str, Press]:
-        """Return the keys that move in the log."""
+        """Return the keys that scroll and search."""
         return {
             "up": lambda: self._go(_up(1)), "k": lambda: self._go(_up(1)),
             "down": lambda: self._go(_down(1)), "j": lambda: self._go(_down(1)),
@@ -127,7 +128,7 @@ class LogPage(OfRun[Window]):
         )
 
     def _found(self, log: RankLog, start: int, *, backwards: bool) -> int | str:
-        """Return the line that has the words, or what there is to say."""
+        """Return the offset of the line with the search text, or a message."""
         words, at = self.words, start
         for _ in range(MOST_SEARCHES):
             found = log.find(words, at, backwards=backwards)

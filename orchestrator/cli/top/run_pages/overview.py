@@ -1,4 +1,4 @@
-"""Page 1: how a run stands, its phases, its ranks as a strip of cells and as a list."""
+"""Page 1: a run's state, its phases, and its ranks as a strip of cells and as a list."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STRIP_ROWS = 4
 
 
 class Overview(OfRun[RunView]):
-    """All about a run that fits on a screen; a rank is chosen."""
+    """Shows a run's most important facts, and a list of ranks with a cursor."""
 
     name, number = "overview", 1
     keys: ClassVar = (("enter", "its log"), ("1-7", "pages"), ("f", "follow"), ("w", "why"), ("c", "cancel"))
@@ -33,7 +33,7 @@ class Overview(OfRun[RunView]):
         self.cursor = Cursor()
 
     def look_at(self, view: RunView) -> RunView:
-        """Return all about it."""
+        """Return the run's view."""
         return view
 
     def lines(self, body: RunView, look: Look) -> list[Text]:
@@ -75,7 +75,7 @@ def _facts(view: RunView, now: float) -> list[str]:
 
 
 def phases(timeline: Timeline, look: Look) -> list[Text]:
-    """Return the phases that a run went through, with what each took."""
+    """Return the phases of a run, each with its total time."""
     spans = [span for span in timeline.spans if span.kind is SpanKind.PHASE]
     took: dict[str, float] = {}
     for span in spans:

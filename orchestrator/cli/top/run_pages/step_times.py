@@ -1,4 +1,4 @@
-"""Page 3: how long the steps of each rank have taken, ranks by time."""
+"""Page 3: a heat map of the step times of ranks."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ MOST_COLUMNS, MOST_ROWS = 400, 200
 
 
 class StepTimesPage(OfRun[HeatMap]):
-    """A map of cells: a rank, or several neighbours, a row."""
+    """Shows a heat map in which each row is a rank or several neighbouring ranks."""
 
     name, number = "heat", 3
     keys: ClassVar = (("1-7", "pages"), ("w", "why"), ("c", "cancel"))
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)  # type: ignore[arg-type]
-        self._size = (60, 16)  # columns and rows, as it was drawn last
+        self._size = (60, 16)  # columns and rows of the last drawing
 
     def look_at(self, view: RunView) -> HeatMap:
-        """Take all that samples tell."""
+        """Read the step times from the samples."""
         columns, rows = self._size
         return self.reader.step_time_map(self.run, columns=columns, rows=rows)
 
     def lines(self, body: HeatMap, look: Look) -> list[Text]:
-        """Return the map, the newest on the right."""
+        """Return the heat map, with the newest values on the right."""
         margin = max((len(f"{row.first}-{row.last}") for row in body.rows), default=3) + 1
         self._size = (max(8, look.width - margin - 1), max(1, look.height - 3))
         if not body.rows:

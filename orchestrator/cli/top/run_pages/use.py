@@ -1,4 +1,4 @@
-"""Page 7: how busy the ranks and GPUs are over time, and the newest numbers of each node."""
+"""Page 7: how busy ranks and GPUs are over time, and each node's newest samples."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from orchestrator.views.use import NodeUse, UseView
 
 
 class UsePage(OfRun[UseView]):
-    """A map of cells above, the newest numbers below."""
+    """Shows a heat map above and the newest samples below."""
 
     name, number = "use", 7
     keys: ClassVar = (("m", "of what"), ("up down", "move"), ("1-7", "pages"), ("w", "why"), ("c", "cancel"))
 
     def __init__(self, reader: Reader, run: RunDir) -> None:
         super().__init__(reader, run)
-        self.measure: str | None = None  # the first that the run has
+        self.measure: str | None = None  # None: the first measure that the run has
         self.scroll = Scroll()
-        self._size = (60, 10)  # columns and rows of the map, as it was drawn last
+        self._size = (60, 10)  # columns and rows of the map's last drawing
 
     def look_at(self, view: RunView) -> UseView:
         """Read the samples."""
@@ -38,7 +38,7 @@ class UsePage(OfRun[UseView]):
         return self.reader.use(self.run, self.measure, columns=columns, rows=rows)
 
     def lines(self, body: UseView, look: Look) -> list[Text]:
-        """Return the map, the newest on the right, and as many of the numbers as there is room for."""
+        """Return the heat map, with the newest values on the right, and the visible lines of samples."""
         if not body.nodes:
             return [Text("this run has no samples: a first one takes 2 s, and none is taken with sampling: false")]
         margin = max((len(_name(row.first, row.last)) for row in body.map.rows), default=3) + 1
@@ -50,7 +50,7 @@ class UsePage(OfRun[UseView]):
         return [*above, *(Text(numbers[at], "" if numbers[at].startswith(" ") else "bold") for at in window)]
 
     def own_presses(self) -> dict[str, Press]:
-        """Return the keys that choose what the map is of, and move below it."""
+        """Return the keys that choose the measure and that scroll."""
         return {**self.scroll.presses(), "m": self._next}
 
     def _next(self) -> Step:

@@ -1,4 +1,4 @@
-"""Page 6: why a run ended as it did."""
+"""Page 6: why a run ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from orchestrator.views.run import RunView
 
 
 class Why(OfRun[RunState]):
-    """The verdict, with the traceback, the last lines and the attempts."""
+    """Shows the verdict with the traceback, the last lines and the attempts."""
 
     name, number = "why", 6
     keys: ClassVar = (("up down", "move"), ("1-7", "pages"), ("f", "follow"))
@@ -28,15 +28,15 @@ class Why(OfRun[RunState]):
         self.scroll = Scroll()
 
     def look_at(self, view: RunView) -> RunState:
-        """Look at how the run stands."""
+        """Read the state of the run."""
         return self.reader.state(self.run)
 
     def lines(self, body: RunState, look: Look) -> list[Text]:
-        """Return what there is room for."""
+        """Return the visible lines."""
         page = (escapes.one_line(line) for line in verdict_page(body, now=look.now, width=look.width).split("\n"))
         text = [part for line in page for part in fold(line, look.width)]
         return [Text(text[number]) for number in self.scroll.window(len(text), look.height)]
 
     def own_presses(self) -> dict[str, Press]:
-        """Return the keys that move."""
+        """Return the keys that scroll."""
         return self.scroll.presses()

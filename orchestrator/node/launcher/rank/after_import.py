@@ -12,7 +12,7 @@ Change = Callable[[ModuleType], None]
 
 
 def after_import(name: str, change: Change) -> None:
-    """Change the module now if it is imported already, else right after its import."""
+    """Change the module now if it is already imported, else right after its import."""
     if name in sys.modules:
         change(sys.modules[name])
     else:

@@ -1,4 +1,4 @@
-"""What each rank of a node is started as, for every launcher; pure."""
+"""The command of each rank of a node, for every launcher; pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def plan_ranks(
     checksum: str = "",
     torch_version: str = "",
 ) -> list[RankStart]:
-    """Return the processes of one node: one a rank, or one for them all under torchrun or accelerate."""
+    """Return the processes of one node: one for each rank, or a single torchrun or accelerate for all."""
     foreign = task.launcher in ("torchrun", "accelerate")
     folder = attempt_folder(node_folder(task.run_dir, task.node_rank), attempt)
     starts = []
@@ -73,7 +73,7 @@ def plan_ranks(
 
 
 def debugged(task: NodeTask, rank: int, folder: str) -> dict[str, Any] | None:
-    """Return what a rank is to do in a run of which one is debugged; None in any other."""
+    """Return the debugger's settings for a rank: {} if another rank is debugged, None if none is."""
     if task.debug is None:
         return None
     if task.debug.rank != rank:
@@ -90,7 +90,7 @@ def is_python(program: str) -> bool:
 
 
 def foreign_argv(task: NodeTask, binding: Binding, master_addr: str, master_port: int) -> list[str]:
-    """Return the argv by which torchrun or accelerate takes over one node, with ranks and addresses filled in."""
+    """Return the command by which torchrun or accelerate takes over one node, with ranks and addresses filled in."""
     program = task.program
     module = ["-m"] if program.kind == "module" else []
     if task.launcher == "torchrun":
@@ -102,6 +102,6 @@ def foreign_argv(task: NodeTask, binding: Binding, master_addr: str, master_port
     head += ["--machine_rank", str(binding.node_rank), "--num_processes", str(binding.world_size)]
     head += ["--main_process_ip", master_addr, "--main_process_port", str(master_port)]
     head += ["--mixed_precision", "no", "--dynamo_backend", "no"]
-    if binding.world_size > 1:  # which it refuses for a single process
-        head += ["--multi_gpu"]  # one process a rank, also without GPUs; --cpu would start a single one
+    if binding.world_size > 1:  # accelerate refuses it for a single process
+        head += ["--multi_gpu"]  # one process per rank, also without GPUs; --cpu would start a single process
     return [*head, *(["--module"] if module else []), program.target, *program.args]

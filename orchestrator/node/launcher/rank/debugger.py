@@ -1,4 +1,4 @@
-"""A rank that waits for a debugger before its program's first line."""
+"""Lets a rank wait for a debugger before its program's first line."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ LOOPBACK = "127.0.0.1"
 
 
 class NoDebuggerError(Exception):
-    """The rank can't be debugged; its text is a sentence."""
+    """The rank can't be debugged. The text is a sentence."""
 
 
 def wait_for_debugger(order: Mapping[str, Any]) -> None:
-    """Return once somebody debugs this process and has set what breakpoints there are to be.
+    """Return when a debugger has attached and set its breakpoints.
 
-    NoDebuggerError where this interpreter has no debugpy, or one that can't be used.
+    Raises NoDebuggerError if this interpreter has no debugpy, or none that works.
     """
-    os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # a warning about the interpreter's frozen modules
+    os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # suppresses a warning about frozen modules
     try:
-        import debugpy  # noqa: PLC0415 (nobody needs it but who debugs)
+        import debugpy  # noqa: PLC0415 (only debugging needs it)
     except ImportError as error:
         raise NoDebuggerError(
             f"{sys.executable} has no debugpy ({error}): install it there, or in the image: pip install debugpy"
@@ -37,7 +37,7 @@ def wait_for_debugger(order: Mapping[str, Any]) -> None:
 def _start_adapter(order: Mapping[str, Any]) -> int:
     """Start the adapter, and return the port for this rank.
 
-    It is no child of the rank's, whose program may wait for any of its own.
+    The adapter is not a child of the rank, because the rank's program may wait for all its children.
     """
     order_read, order_write = os.pipe()
     answer_read, answer_write = os.pipe()

@@ -1,4 +1,4 @@
-"""A rank's error file: the exception that ended it, and for one of memory what its GPU held, and a snapshot of it."""
+"""A rank's error file: the exception that ended it and, for an out-of-memory error, the GPU's memory and a snapshot."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from orchestrator.protocol.files import open_own
 
 
 def write_error(path: str, error: BaseException, frames: TracebackType | None, mode: int = 0o666) -> None:
-    """Write where the launcher looks for it which exception has ended this process."""
+    """Write the exception that ended this process to the file that the launcher reads."""
     text = "".join(traceback.format_exception(type(error), error, frames))
     record: dict[str, Any] = {
         "type": type(error).__name__,
@@ -28,7 +28,7 @@ def write_error(path: str, error: BaseException, frames: TracebackType | None, m
         record["memory"] = gpu_memory()
         if snapshot := memory_snapshot():
             record["snapshot"] = snapshot
-    # A full disk must not hide the traceback, which is in the log.
+    # A full disk must not hide the traceback, which is also in the log.
     with contextlib.suppress(OSError), as_orch():
         descriptor = open_own(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
         with open(descriptor, "w", encoding="utf-8") as file:
@@ -36,7 +36,7 @@ def write_error(path: str, error: BaseException, frames: TracebackType | None, m
 
 
 def write_error_at_end(path: str, mode: int) -> None:
-    """Have an exception that nobody catches written to a file of this mode, besides what is done with it anyway."""
+    """Also write an uncaught exception to a file with this mode, before it is handled as usual."""
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:
@@ -48,9 +48,9 @@ def write_error_at_end(path: str, mode: int) -> None:
 
 
 def gpu_memory() -> dict[str, int]:
-    """Return what this process's torch has held of its GPU, in bytes; empty where it has used none.
+    """Return the GPU memory of this process's torch in bytes; empty if it has used no GPU.
 
-    allocated: by tensors at the most; reserved: from the driver at the most; total: the GPU's.
+    `allocated` is the peak of tensors, `reserved` the peak from the driver, and `total` the GPU's memory.
     """
     torch = sys.modules.get("torch")
     try:
@@ -62,18 +62,21 @@ def gpu_memory() -> dict[str, int]:
             "reserved": int(torch.cuda.max_memory_reserved(device)),
             "total": int(torch.cuda.get_device_properties(device).total_memory),
         }
-    except Exception:  # noqa: BLE001 (a GPU that has failed; the error itself is what counts)
+    except Exception:  # noqa: BLE001 (the GPU may have failed; the rank's error matters more)
         return {}
 
 
 def memory_snapshot() -> str:
-    """Write torch's history of the GPU's memory to the run's outputs; its name there, "" where none is recorded."""
+    """Write torch's history of GPU memory to the run's outputs.
+
+    Return the file's name, or "" if no history is recorded.
+    """
     torch, folder = sys.modules.get("torch"), os.environ.get("ORCH_OUTPUT_DIR")
     try:
         if torch is None or not folder or not torch._C._cuda_isHistoryEnabled():
             return ""
         name = f"memory_rank_{os.environ.get('RANK', '0')}.pickle"
         torch.cuda.memory._dump_snapshot(f"{folder}/{name}")
-    except Exception:  # noqa: BLE001 (a torch without it, a full disk; the error itself is what counts)
+    except Exception:  # noqa: BLE001 (torch may lack it, or the disk may be full; the rank's error matters more)
         return ""
     return name

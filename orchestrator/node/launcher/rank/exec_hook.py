@@ -1,7 +1,8 @@
-"""What a rank that is exec'd needs as soon as its interpreter is up: what a forked one is given in its own process.
+"""Sets up an exec'd rank as soon as its interpreter starts, as a forked rank is set up in its own process.
 
-Python imports a module `sitecustomize` as it starts. The launcher puts the folder of ours in front of PYTHONPATH for
-the rank's own interpreter alone: the first thing it does is to restore the path, and the last to import the user's own.
+Python imports a module `sitecustomize` at its start. The launcher puts the folder of orch's own `sitecustomize` first
+in PYTHONPATH, only for the rank's interpreter. That module first restores the path, then sets up the rank, and finally
+imports the user's own `sitecustomize`.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ NAME = "sitecustomize"
 
 
 def with_hook(environment: Mapping[str, str], archive: str, setup: Mapping[str, Any]) -> dict[str, str]:
-    """Return the variables with which this process, once it is an interpreter, begins with the set-up.
+    """Return the variables that make the interpreter begin with the set-up after this process execs it.
 
-    Where the set-up is that of another launcher, which starts the ranks, its children begin so.
+    If the set-up is for another launcher, which starts the ranks, the launcher's children begin with it.
     """
     path, hook = environment.get("PYTHONPATH"), f"{archive}/orchestrator/node/launcher/rank/site"
     order = json.dumps({"setup": setup, "pid": os.getpid(), "hook": hook, "path": path, "mode": file_mode()})
@@ -34,7 +35,7 @@ def with_hook(environment: Mapping[str, str], archive: str, setup: Mapping[str, 
 
 
 def begin() -> None:
-    """Undo what brought this interpreter here, set the rank up, then import the user's own module, if any."""
+    """Restore the path, set up the rank, then import the user's own module, if any."""
     order = parse_json(os.environ[VARIABLE])
     setup, is_started_by_orch = order["setup"], order["pid"] == os.getpid()
     sys.path[:] = [folder for folder in sys.path if folder != order["hook"]]
@@ -49,7 +50,7 @@ def begin() -> None:
 
 
 def files_of(folder: str, rank: int) -> dict[str, str]:
-    """Return the files in which a rank of this attempt answers."""
+    """Return the files to which a rank of this attempt writes its stacks and its error."""
     return {"stack_file": f"{folder}/stacks_{rank}.txt", "error_file": f"{folder}/error_{rank}.json"}
 
 

@@ -1,4 +1,4 @@
-"""What a rank's end tells: code or signal, traceback, last lines, and whether it was a victim."""
+"""The report on a rank's end: code or signal, traceback, last lines, and whether it was a victim of another rank."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from orchestrator.protocol.masking import masked_json
 from orchestrator.protocol.reading import MOST_WORD, read_json, read_part
 from orchestrator.protocol.terminal_lines import lines_of
 
-if TYPE_CHECKING:  # the agent, which reads reports, needs nothing of what a rank loads
+if TYPE_CHECKING:  # the agent reads reports and must not load what a rank needs
     from orchestrator.node.launcher.rank.forked import RankStart
 
 Masker = Callable[[str], str]
 TAIL_BYTES = 16_384
 TAIL_LINES = 25
-# A report is one line to the leader, and there a character may take 12 bytes.
+# A report is one line to the leader, in which a character may take 12 bytes.
 MESSAGE_CHARS = 2_000
 TRACEBACK_CHARS = 8_000
 _TRACEBACK = "Traceback (most recent call last):"
-_RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")  # torch's excepthook puts it in front of every line
-# The types in which torch reports a peer's end; the user's own sockets raise others with the same words.
+_RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")  # torch's excepthook puts this in front of every line
+# The types in which torch reports a peer's end. The user's own sockets raise other types with the same words.
 _TORCH_ERRORS = re.compile(r"(RuntimeError|(torch\.distributed\.)?Dist\w*Error|\S*SignalException)")
-# What torch says on a rank whose peer went away first.
+# torch's messages on a rank whose peer went away first.
 _VICTIM = re.compile(
     r"connection closed by peer|connection reset by peer|broken pipe|NCCL.{0,80}(abort|remote)"
     r"|ncclRemoteError|Socket closed|connection was likely closed|recvBytes|DistNetworkError"
@@ -52,9 +52,9 @@ def _as_it_is(text: str) -> str:
 
 
 def failure_report(start: RankStart, code: int, masked: Masker = _as_it_is) -> dict[str, Any]:
-    """Return code, signal name, error and last lines of an ended rank as JSON types, with its secrets masked.
+    """Return code, signal name, error and last lines of an ended rank as JSON types, with secrets masked.
 
-    The launcher continues whatever files the rank has left. `unread` says why the rank's files can't be understood.
+    Damaged files of the rank raise nothing. `unread` then says why they can't be understood.
     """
     report: dict[str, Any] = {"code": code if code >= 0 else None, "signal": None}
     if code < 0:
@@ -80,11 +80,12 @@ def _with_last_words(report: dict[str, Any], start: RankStart, code: int, masked
     if failed != start.rank:
         report["failed_rank"] = failed
     error = error or _traceback_in(lines, killed=code in (-signal.SIGKILL, -signal.SIGTERM))
-    # NCCL's watchdog and gloo's threads abort a rank whose peer has gone; what else kills a rank is its own end.
+    # NCCL's watchdog and gloo's threads abort a rank whose peer is gone. Any other signal is the rank's own end.
     if code > 0:
         victim = looks_like_victim(error, tail[-5:])
     else:
-        victim = report["signal"] == "SIGABRT" and looks_like_victim(error, tail)  # a native stack follows the words
+        # a native stack follows torch's message
+        victim = report["signal"] == "SIGABRT" and looks_like_victim(error, tail)
     return {**report, "tail": tail, "error": error, "victim": victim}
 
 
@@ -96,9 +97,9 @@ def lost_a_process(report: Mapping[str, Any]) -> bool:
 
 
 def looks_like_victim(error: dict[str, Any] | None, tail: list[str]) -> bool:
-    """Return whether the rank complains of a peer that went away, rather than of something of its own.
+    """Return whether the rank reports a peer that went away, and not a failure of its own.
 
-    A Python error counts only if it is of a type that torch raises: a program's own sockets may say the same words.
+    A Python error counts only if torch raises its type, because a program's own sockets may report the same words.
     """
     if error is None:
         return _VICTIM.search("\n".join(tail)) is not None
@@ -108,14 +109,15 @@ def looks_like_victim(error: dict[str, Any] | None, tail: list[str]) -> bool:
 
 
 def last_lines(path: str, masked: Masker = _as_it_is) -> list[str]:
-    """Return the last lines of a log, of a progress bar its last state; [] when there is no log."""
+    """Return the last lines of a log, with the last state of a progress bar; empty if there is no log."""
     return _lines_of(path, masked)[-TAIL_LINES:]
 
 
 def _lines_of(path: str, masked: Masker) -> list[str]:
-    """Return the lines at the end of a log. The log is read from further back, so that no secret is cut in half.
+    """Return the lines at the end of a log, masked.
 
-    A line whose beginning was not read is left out if others follow: masked text is shorter, and may all be returned.
+    Twice as much is read, so that no secret in the returned part is cut in half. A first line whose beginning was not
+    read is left out if others follow, because it may start in the middle of a secret.
     """
     try:
         data = read_part(path, -2 * TAIL_BYTES, 2 * TAIL_BYTES)
@@ -128,7 +130,7 @@ def _lines_of(path: str, masked: Masker) -> list[str]:
 
 
 def _first_error(start: RankStart, masked: Masker) -> tuple[int, dict[str, Any] | None]:
-    """Return whose error file is the oldest, and what is in it: of another launcher's ranks each may have one."""
+    """Return (rank, error) of the oldest error file. Another launcher's ranks may each have a file."""
     written = []
     for rank in start.members or (start.rank,):
         path = f"{start.folder}/error_{rank}.json"
@@ -140,7 +142,7 @@ def _first_error(start: RankStart, masked: Masker) -> tuple[int, dict[str, Any] 
 
 
 def _error_of(path: str, masked: Masker) -> dict[str, Any] | None:
-    """Return the error that the rank wrote down itself: orch's record, or torchelastic's under @record."""
+    """Return the error that the rank itself recorded: in orch's form, or in torchelastic's under @record."""
     try:
         data = masked_json(read_json(path, MOST_WORD), masked)  # masked before it is cut, for the same reason
     except (OSError, ValueError):
@@ -167,16 +169,16 @@ def _error_of(path: str, masked: Masker) -> dict[str, Any] | None:
 
 
 def _numbers(value: Any) -> dict[str, int]:
-    """Return what an error file says of a GPU's memory, in bytes."""
+    """Return the GPU memory in an error file, in bytes."""
     given = value if isinstance(value, dict) else {}
     return {name: given[name] for name in ("allocated", "reserved", "total") if type(given.get(name)) is int}
 
 
 def _traceback_in(lines: list[str], *, killed: bool) -> dict[str, Any] | None:
-    """Return the traceback with which a log ends, for programs that write no error file.
+    """Return the traceback at the end of a log, for programs that write no error file.
 
-    After one, torch and C++ may still print a little; but a program that was killed ended by its traceback only if
-    nothing came after that. torchrun's own traceback at the end tells less than the one of its rank before it.
+    torch and C++ may print a little more after a traceback. But if the program was killed, the traceback counts only if
+    nothing followed it. torchrun's own traceback at the end is skipped, because its rank's traceback says more.
     """
     lines = [_RANK_PREFIX.sub("", line) for line in lines]
     found = []

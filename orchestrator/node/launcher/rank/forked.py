@@ -1,4 +1,4 @@
-"""The child's side of a fork: from a copy of the launcher to a process as `python script` starts it."""
+"""The child's side of a fork: turns a copy of the launcher into a process like that of `python script`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True)
 class RankStart:
-    """What one rank is to do; `argv` is exec'd, otherwise the program runs in this very process."""
+    """One rank to run. If `argv` is set, it is exec'd; otherwise the program runs in this process."""
 
     rank: int
     kind: str
@@ -41,14 +41,15 @@ class RankStart:
     error_file: str
     stack_file: str
     argv: tuple[str, ...] | None = None
-    archive: str = ""  # of this code, where the argv is Python: it is set up as a forked rank is
-    members: tuple[int, ...] = ()  # the ranks that this process starts, where it is another launcher
-    defaults: dict[str, str] = field(default_factory=dict)  # variables that the job or the node may set otherwise
-    debugged: dict[str, Any] | None = None  # how, in a run of which one rank is; without `announce`, another one is
+    archive: str = ""  # the archive of this code, if the argv is Python and is set up like a forked rank
+    members: tuple[int, ...] = ()  # the ranks that this process starts, if it is another launcher
+    defaults: dict[str, str] = field(default_factory=dict)  # variables that the job or the node may override
+    # in a debugged run, the debugger's settings; without `announce`, another rank is debugged
+    debugged: dict[str, Any] | None = None
 
     @property
     def setup(self) -> dict[str, Any]:
-        """Return what the rank's interpreter does before its program."""
+        """Return the settings of the set-up that runs in the rank's interpreter before its program."""
         folder = self.folder if self.members else ""
         return {"stack_file": self.stack_file, "error_file": self.error_file, "folder": folder,
                 "debugged": self.debugged}  # fmt: skip
@@ -60,9 +61,9 @@ class RankStart:
 
 
 def become_rank(start: RankStart, output: int, parent: int) -> None:
-    """Cut this fork off from the launcher: output, session, signals, environment, death with the parent."""
+    """Separate this fork from the launcher: output, session, signals, environment, and death with the parent."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before the line above
+    if os.getppid() != parent:  # the parent died before the line above
         os._exit(1)
     os.setsid()
     null = os.open(os.devnull, os.O_RDONLY)
@@ -79,8 +80,9 @@ def become_rank(start: RankStart, output: int, parent: int) -> None:
     ):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as Python starts up
-    # A scheduler sends it to every process before the time limit; the agent makes a TERM of it. Workers inherit this.
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # Python's default at start
+    # A scheduler sends it to every process before the time limit, and the agent answers with TERM. Workers inherit that
+    # it is ignored.
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     give_back_umask()
     for name, value in start.defaults.items():
@@ -90,11 +92,11 @@ def become_rank(start: RankStart, output: int, parent: int) -> None:
 
 
 def run_rank(start: RankStart) -> int:
-    """Run the program to its end; returns only the exit code of a program that can't be exec'd.
+    """Run the program to its end. Returns only the exit code of a program that can't be exec'd.
 
-    A forked rank ends without the interpreter's teardown: gloo's threads may abort a run that has gone well
-    while that destroys them (pytorch #179291). What a program may rely on is done before: other threads are
-    waited for, atexit handlers run, open files are flushed.
+    A forked rank ends without the interpreter's teardown, in which gloo's threads may abort a successful run (pytorch
+    #179291). Everything on which a program may rely is done before: other threads are joined, atexit handlers run, open
+    files are flushed.
     """
     if start.argv is None or start.archive:
         for rank in start.members or (start.rank,):
@@ -115,7 +117,7 @@ def run_rank(start: RankStart) -> int:
 def _flush_open_files() -> None:
     for found in gc.get_objects():
         if type(found) in (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom):
-            with contextlib.suppress(OSError, ValueError):  # closed, or its disk is full: as at any exit
+            with contextlib.suppress(OSError, ValueError):  # the file is closed or its disk is full, as at any exit
                 found.flush()
 
 
@@ -129,7 +131,7 @@ def _run_program(start: RankStart) -> int:
         return _exit_code(stop)
     except KeyboardInterrupt:
         return 130
-    except BaseException as error:  # noqa: BLE001 (a rank's last words, whatever they are)
+    except BaseException as error:  # noqa: BLE001 (every error of the user's program is reported)
         _print_error(error)
         write_error(start.error_file, error, _own_frames(error))
         return 1
@@ -150,18 +152,18 @@ def _exec(start: RankStart) -> int:
 
 
 def _run_as_main(start: RankStart) -> None:
-    """Run the program as the interpreter itself would: `__main__`, sys.argv, sys.path[0]."""
+    """Run the program as the interpreter itself would: with its own `__main__`, sys.argv and sys.path[0]."""
     main, own = types.ModuleType("__main__"), sys.modules["__main__"]
     main.__dict__["__builtins__"] = builtins
-    if "__annotations__" in vars(own):  # not from Python 3.14 on
+    if "__annotations__" in vars(own):  # it does not exist from Python 3.14 on
         vars(main)["__annotations__"] = {}
     sys.modules["__main__"] = main
     if start.kind == "module":
-        import runpy  # noqa: PLC0415 (only this branch)
+        import runpy  # noqa: PLC0415 (only this branch needs it)
 
         sys.path[0] = os.getcwd()
         sys.argv = ["-m", *start.args]
-        # Private, but the very function that `python -m` calls; run_module() restores __main__ too early.
+        # This is a private function, but it is what `python -m` calls; run_module() would restore __main__ too early.
         runpy._run_module_as_main(start.target, alter_argv=True)  # type: ignore[attr-defined]
         return
     sys.argv = [start.target, *start.args]
@@ -174,12 +176,12 @@ def _run_as_main(start: RankStart) -> None:
 
 
 def _reseed() -> None:
-    """Undo that every fork holds the same generators: separate processes start from separate seeds."""
+    """Seed the random generators, because all forks begin with the same state and separate processes would not."""
     random.seed()
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()
     if torch := sys.modules.get("torch"):
-        torch.default_generator.seed()  # not torch.seed(), which would wake CUDA
+        torch.default_generator.seed()  # not torch.seed(), which would initialize CUDA
 
 
 def _exit_code(stop: SystemExit) -> int:

@@ -1,4 +1,4 @@
-"""One rank's output on disk: every byte until the stated limit; beyond it, the newest."""
+"""One rank's output on disk: all bytes up to a limit; beyond it, the newest."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from orchestrator.protocol.files import open_own
 
 MIN_LIMIT = 1 << 16
 LINE_ENDS = b"\n\r"
-LONG_LINE = 1 << 12  # bytes past the limit for which the end of a line is waited for
+LONG_LINE = 1 << 12  # bytes past the limit within which the log waits for the end of a line
 
 
 class RankLog:
-    """An append-only log that keeps at most two files of `limit` bytes: PATH and, before it, PATH.1."""
+    """An append-only log that keeps at most two files of `limit` bytes: PATH and the older PATH.1."""
 
     def __init__(self, path: str, limit: int) -> None:
         self.path, self.limit = path, max(limit, MIN_LIMIT)
         self.descriptor = open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self.size = os.fstat(self.descriptor).st_size
-        self.output = self.size  # of these bytes the rank's own, without what is noted here
-        self.older = 0  # the same of PATH.1
-        self.dropped = 0  # bytes that were rotated away for good
-        self.lost = 0  # bytes that the disk did not take
-        self.is_in_line = False  # is the last line on disk unfinished?
+        self.output = self.size  # bytes in PATH that the rank wrote, without orch's notes
+        self.older = 0  # the same for PATH.1
+        self.dropped = 0  # bytes that were rotated away
+        self.lost = 0  # bytes that the disk refused
+        self.is_in_line = False  # whether the last line on disk is unfinished
 
     def write(self, data: bytes) -> OSError | None:
-        """Append; return the error of a disk that doesn't take it, which must not end the training.
+        """Append the data. Returns the error of a disk that refuses, which must not end the training.
 
-        A log is rotated after the end of a line, so that it may grow past its limit by less than one write; where a
-        long line does not end, at the limit itself.
+        A log is rotated at the end of a line, so it may exceed its limit by less than one write. If a long line does
+        not end, it is rotated at the limit.
         """
         room = max(0, self.limit - self.size)
         end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1 if len(data) > room else 0
@@ -53,8 +53,8 @@ class RankLog:
         return None
 
     def _rotate(self) -> OSError | None:
-        """Go on in a fresh file, which says first where the bytes before it are."""
-        try:  # a disk that has no room for another file leaves the old one as it is
+        """Continue in a new file, which begins with a note on the bytes before it."""
+        try:  # if the disk has no room for another file, the old file stays
             fresh = open_own(f"{self.path}.new", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         except OSError as error:
             return error
@@ -64,7 +64,7 @@ class RankLog:
         except OSError as error:
             os.close(fresh)
             return error
-        if self.is_in_line:  # a reader joins the two files: the note must not go on with the program's line
+        if self.is_in_line:  # a reader joins the two files, and the note must not continue the program's line
             with contextlib.suppress(OSError):
                 os.write(self.descriptor, b"\n")
         os.dup2(fresh, self.descriptor, inheritable=False)
@@ -75,12 +75,12 @@ class RankLog:
         before = f"the {self.older} bytes before this are in {name}.1"
         gone = f", and {self.dropped} bytes before those are gone" if self.dropped else ""
         note = f"[orch: {name} reached its limit of {self.limit} bytes; {before}{gone}]\n".encode()
-        with contextlib.suppress(OSError):  # a disk that does not take this is told of with the rank's own bytes
+        with contextlib.suppress(OSError):  # an error of this disk is reported with the rank's own bytes
             self.size = os.write(self.descriptor, note)
         return None
 
     def close(self) -> None:
-        """Close it; also in a forked child, which has no business with it."""
+        """Close the log, also in a forked child, which must not use it."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1

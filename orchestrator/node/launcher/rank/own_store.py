@@ -33,9 +33,9 @@ finally:
 
 
 def tell_stores_apart(served: Mapping[str, str] | None = None) -> None:
-    """Have torch use the launcher's store only at its own port, in this process and in the processes that it spawns.
+    """Make torch use the launcher's store only at its own port, in this process and in processes that it spawns.
 
-    served: the variables of the launcher's store; by default those of this process.
+    `served` are the variables of the launcher's store, by default those of this process.
     """
     found = {name: (os.environ if served is None else served).get(name, "") for name in (FLAG, ADDR, PORT)}
     if found[FLAG] == "True":
@@ -53,7 +53,7 @@ def _change_torch(served: Mapping[str, str], rendezvous: ModuleType) -> None:
         if str(port) != served[PORT]:
             with _environment({FLAG: ""}):
                 return create(hostname, port, *args, **kwargs)
-        # The store may listen at only one address, and the program may have written localhost.
+        # The store may listen at only one address, and the program may use localhost.
         with _environment(served):
             return create(served[ADDR], port, *args, **kwargs)
 
@@ -78,7 +78,7 @@ def _change_multiprocessing(served: Mapping[str, str], util: ModuleType) -> None
 
 @contextlib.contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set variables for a while; an empty value removes one."""
+    """Set variables within the block; an empty value removes a variable."""
     before = {name: os.environ.get(name) for name in values}
     try:
         _set(values)

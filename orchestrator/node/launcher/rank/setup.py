@@ -1,4 +1,4 @@
-"""What is done in a rank's own interpreter before its program: with a fork and an exec alike."""
+"""The set-up in a rank's own interpreter before its program, for both forked and exec'd ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.protocol.ranks import EXIT_NO_RETRY
 
 
 def set_up(setup: Mapping[str, Any]) -> None:
-    """Enable stack dumps and own stores in the rank, and prolong its time-outs in a run that is debugged.
+    """Enable stack dumps and own stores in the rank, and prolong its time-outs in a debugged run.
 
     `setup` comes from RankStart. The debugged rank waits here for its debugger, or ends with an error message.
     """
@@ -21,7 +21,7 @@ def set_up(setup: Mapping[str, Any]) -> None:
     tell_stores_apart()
     if setup["debugged"] is None:
         return
-    from orchestrator.node.launcher.rank.patience import stretch_timeouts  # noqa: PLC0415 (only where it is debugged)
+    from orchestrator.node.launcher.rank.patience import stretch_timeouts  # noqa: PLC0415 (only a debugged rank needs it)
 
     stretch_timeouts()
     if "announce" in setup["debugged"]:

@@ -1,1 +1,1 @@
-"""The GPUs of this machine: which there are, what they do, and who may use them."""
+"""The GPUs of this machine: which exist, what they do, and who may use them."""

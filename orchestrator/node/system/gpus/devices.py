@@ -1,4 +1,4 @@
-"""The GPUs of this machine as places for ranks, and which of them programs of nobody's run use."""
+"""The GPUs of this machine as places for ranks, and which of them other programs use."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from orchestrator.protocol.places.devices import VISIBLE, Device, words_of
 
 BY_DRIVER = "/proc/driver/nvidia/gpus"
 DEV = "/dev"
-USED_BYTES = 2 << 30  # more than a driver, a desktop or a display server's own takes of a card
-SERVICES = ("nvidia-cuda-mps", "nvidia-persiste", "nv-hostengine", "dcgm")  # they are there on behalf of others
+USED_BYTES = 2 << 30  # more than a driver, a desktop or a display server uses of a card
+# services that use GPUs on behalf of other programs
+SERVICES = ("nvidia-cuda-mps", "nvidia-persiste", "nv-hostengine", "dcgm")
 
 
 @functools.lru_cache(maxsize=1)
 def machine_devices() -> tuple[Device, ...]:
-    """Return the GPUs of this machine that this process may open, in PCI order; looked for once."""
+    """Return the GPUs that this process may open, in PCI order. They are read once."""
     found = devices_of(look()) or _by_driver(BY_DRIVER) or _by_device_files(DEV)
     return tuple(found) or tuple(_by_variable(os.environ.get(VISIBLE, "")))
 
 
 def devices_of(inventory: GpuInventory) -> list[Device]:
-    """Return what can be given of these cards: each, or the instances of one that MIG has divided."""
+    """Return the assignable devices of these cards: each card, or the MIG instances of a divided card."""
     found: list[Device] = []
     for gpu in inventory.gpus:
         names = [each.uuid for each in gpu.instances] if gpu.mig else [gpu.uuid]
@@ -37,7 +38,7 @@ def devices_of(inventory: GpuInventory) -> list[Device]:
 
 
 def _by_driver(folder: str) -> list[Device]:
-    """Return the cards as the kernel's driver lists them."""
+    """Return the cards that the kernel's driver lists in /proc."""
     try:
         buses = sorted(os.listdir(folder))
     except OSError:
@@ -54,7 +55,7 @@ def _by_driver(folder: str) -> list[Device]:
 
 
 def _by_device_files(folder: str) -> list[Device]:
-    """Return the cards by their device files; under WSL2 they have one in common."""
+    """Return the cards by their device files. Under WSL2 all cards share one device file."""
     names = [name for name in _names(folder) if re.fullmatch(r"nvidia\d+", name)] or [
         name for name in _names(folder) if name == "dxg"
     ]
@@ -62,7 +63,7 @@ def _by_device_files(folder: str) -> list[Device]:
 
 
 def _by_variable(visible: str) -> list[Device]:
-    """Return what a shell says of a machine that tells nothing itself."""
+    """Return the GPUs that a shell's variable names, for a machine without other information."""
     words = words_of(visible)
     names = [f"gpu-{word}" if word.isdigit() else word for word in words]
     numbers = [int(word) if word.isdigit() else place for place, word in enumerate(words)]
@@ -77,9 +78,9 @@ def _names(folder: str) -> list[str]:
 
 
 def used_by_others() -> dict[str, dict[str, Any]]:
-    """Return the devices on which programs compute now, or of which memory is taken; ranks of runs are among them.
+    """Return the devices on which programs compute now, or whose memory is in use. Ranks of runs are included.
 
-    The user is the kernel's word; null where this process can't see the program, as in a container.
+    The kernel reports the user; it is null if this process can't see the program, as in a container.
     """
     found: dict[str, dict[str, Any]] = {}
     for gpu in look().gpus:
@@ -93,7 +94,7 @@ def used_by_others() -> dict[str, dict[str, Any]]:
 
 
 def _parts(gpu: Gpu) -> list[tuple[str, tuple[GpuProcess, ...], int | None]]:
-    """Return each device of a card, its processes and the memory that is taken of it."""
+    """Return (name, processes, memory in use) for each device of a card."""
     processes = gpu.processes or ()
     if not gpu.mig:
         return [(gpu.uuid, processes, gpu.memory_used)]
@@ -120,6 +121,9 @@ def _command(pid: int | None) -> str:
 
 
 def gpus(environ: Mapping[str, str] = os.environ) -> int:
-    """Return how many NVIDIA GPUs this process may use, without waking CUDA; its environment's word comes first."""
+    """Return the number of NVIDIA GPUs that this process may use, without initializing CUDA.
+
+    A list in the environment takes precedence.
+    """
     visible = environ.get(VISIBLE)
     return len(machine_devices()) if visible is None else len(words_of(visible))

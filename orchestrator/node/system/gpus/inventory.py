@@ -1,4 +1,4 @@
-"""What is known of a machine's GPUs: its cards in PCI order, and what each of them does. None is what nobody tells."""
+"""Data about a machine's GPUs: its cards in PCI order with their present values. Unknown values are None."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class GpuProcess:
-    """A process that has the card open; its pid is the host's, who may know more processes than this namespace."""
+    """A process that has the card open. Its pid is the host's, and may not exist in this namespace."""
 
     pid: int
     memory: int | None = None  # bytes
-    draws: bool = False  # has it a graphics context, as a desktop's programs have?
-    gpu_instance: int | None = None  # of MIG
+    draws: bool = False  # whether it has a graphics context, as a desktop's programs have
+    gpu_instance: int | None = None  # of a MIG instance
     compute_instance: int | None = None
 
 
 @dataclass(frozen=True)
 class MigInstance:
-    """A part of a card that a process can be given."""
+    """A MIG instance: a part of a card that can be given to a process."""
 
     uuid: str
     name: str | None = None
@@ -30,9 +30,9 @@ class MigInstance:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One card: bytes, watts, degrees Celsius, MHz, per cent."""
+    """One card, in bytes, watts, degrees Celsius, MHz and per cent."""
 
-    index: int  # as nvidia-smi counts, and CUDA with CUDA_DEVICE_ORDER=PCI_BUS_ID
+    index: int  # as in nvidia-smi, and in CUDA with CUDA_DEVICE_ORDER=PCI_BUS_ID
     uuid: str
     name: str | None = None
     bus_id: str | None = None
@@ -43,11 +43,11 @@ class Gpu:
     power_limit: float | None = None
     temperature: int | None = None
     sm_clock: int | None = None
-    throttle_reasons: tuple[str, ...] | None = None  # what slows it beyond being idle
+    throttle_reasons: tuple[str, ...] | None = None  # reasons for a reduced clock, except idleness
     ecc_volatile: int | None = None  # uncorrectable errors since the driver was loaded
-    ecc_aggregate: int | None = None  # uncorrectable errors of its life
-    pending_retirement: bool | None = None  # pages or rows that are replaced at its next reset
-    remap_failed: bool | None = None  # no spare rows are left: it is to be replaced
+    ecc_aggregate: int | None = None  # uncorrectable errors in the card's lifetime
+    pending_retirement: bool | None = None  # pages or rows that the next reset replaces
+    remap_failed: bool | None = None  # no spare rows are left, so the card must be replaced
     compute_mode: str | None = None
     persistence: bool | None = None
     mig: bool | None = None
@@ -57,7 +57,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class GpuInventory:
-    """All cards of a machine that this process may use, by one way of asking."""
+    """All cards of a machine that this process may use, from one source."""
 
     gpus: tuple[Gpu, ...] = ()
     driver: str | None = None  # its version

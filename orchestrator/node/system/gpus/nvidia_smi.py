@@ -1,4 +1,4 @@
-"""The same by NVIDIA's program, where its library can't be loaded: `nvidia-smi -q -x`, and -L for what MIG has made."""
+"""Reads the GPUs from `nvidia-smi -q -x`, and MIG instances from -L, if NVML can't be loaded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.node.system.orphans import run
 if TYPE_CHECKING:
     pass
 
-SECONDS = 30.0  # a driver that is not kept loaded is loaded first
+SECONDS = 30.0  # long, because a driver that is not kept loaded is loaded first
 UNITS = {"b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 THROTTLES = {
     "sw_power_cap": "power cap", "hw_slowdown": "hardware slowdown", "sw_thermal_slowdown": "software thermal",
@@ -22,7 +22,7 @@ THROTTLES = {
 
 
 def look_by_program() -> GpuInventory:
-    """Return what the program tells; empty where it is not there, or fails."""
+    """Return the GPUs that nvidia-smi reports; empty if it is missing or fails."""
     if shutil.which("nvidia-smi") is None:
         return GpuInventory()
     said = _say("-q", "-x")
@@ -39,10 +39,10 @@ def _say(*arguments: str) -> str:
 
 
 def read_answers(said: str, listed: str = "") -> GpuInventory:
-    """Return what `nvidia-smi -q -x` and `nvidia-smi -L` have said; empty for what is no such answer."""
+    """Parse the outputs of `nvidia-smi -q -x` and `nvidia-smi -L`; empty if the first is not valid XML."""
     if not said:
         return GpuInventory()
-    from xml.etree import ElementTree  # noqa: PLC0415 (a machine without GPUs, as most that submit, does without)
+    from xml.etree import ElementTree  # noqa: PLC0415 (most machines that submit have no GPUs)
 
     try:
         root = ElementTree.fromstring(said)  # noqa: S314 (the driver's own program wrote it)
@@ -100,7 +100,7 @@ def _throttles(reasons: Any) -> tuple[str, ...]:
 
 
 def _errors(counters: Any) -> int | None:
-    """Return the sum of the uncorrectable ones; cards before Ampere have another word and a total."""
+    """Return the sum of the uncorrectable errors. Cards before Ampere use another name and report a total."""
     if counters is None:
         return None
     found = [_whole(each.text) for each in counters if "uncorrectable" in each.tag]
@@ -122,7 +122,7 @@ def _processes(card: Any) -> list[GpuProcess]:
 
 
 def _instances_by_card(listed: str) -> dict[str, list[MigInstance]]:
-    """Return the MIG instances that `nvidia-smi -L` names below each card."""
+    """Return the MIG instances that `nvidia-smi -L` lists below each card."""
     found: dict[str, list[MigInstance]] = {}
     card = ""
     for line in listed.splitlines():
@@ -138,7 +138,7 @@ def _instances_by_card(listed: str) -> dict[str, list[MigInstance]]:
 
 
 def _text(element: Any, where: str) -> str | None:
-    """Return what the element has there; None for nothing and for the program's words for it."""
+    """Return the element's text at a path, or None if it is empty or a word for "not available"."""
     text = (element.findtext(where) or "").strip()
     return None if text in ("", "N/A", "[N/A]") or text.startswith(("[Not", "Not ", "Unknown")) else text
 

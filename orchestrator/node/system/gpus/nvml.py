@@ -1,6 +1,6 @@
-"""NVIDIA's management library by ctypes: the GPUs of this machine without CUDA, and without a process for each look.
+"""NVIDIA's management library through ctypes: reads the GPUs without CUDA, and without starting a process.
 
-Nothing here raises for what a card, a driver or this process' rights don't give: that field is None.
+Nothing raises if a card, a driver or this process's rights do not provide a value; the field is then None.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ MOST_PROCESSES = 4096
 UNCORRECTED, VOLATILE, AGGREGATE = 1, 0, 1
 SM_CLOCK, GPU_SENSOR = 1, 0
 COMPUTE_MODES = ("default", "exclusive-thread", "prohibited", "exclusive-process")
-# The bits that say what slows a card down; being idle, or told to by an application's or synchronised clocks, is none.
+# Bits for the reasons of a reduced clock. Idleness and clocks that were set by applications or synchronization are left
+# out.
 THROTTLES = {
     0x4: "power cap", 0x8: "hardware slowdown", 0x20: "software thermal", 0x40: "hardware thermal",
     0x80: "power brake",
@@ -33,7 +34,7 @@ THROTTLES = {
 
 
 def look() -> GpuInventory:
-    """Return this machine's GPUs, by the library or else by nvidia-smi; empty where there are neither or no GPUs."""
+    """Return this machine's GPUs from the library or else from nvidia-smi; empty if there are neither or no GPUs."""
     from orchestrator.node.system.gpus.nvidia_smi import look_by_program  # noqa: PLC0415 (only without the library)
 
     library = open_nvml()
@@ -42,7 +43,7 @@ def look() -> GpuInventory:
 
 @functools.lru_cache(maxsize=1)
 def open_nvml() -> Nvml | None:
-    """Return the library, made ready once a process; None where it is not there, or its driver does not answer."""
+    """Return the initialized library, once per process. None if it is missing or its driver does not answer."""
     try:
         import ctypes  # noqa: PLC0415 (a small Python may lack it)
     except ImportError:
@@ -59,7 +60,7 @@ def open_nvml() -> Nvml | None:
 
 
 class Nvml:
-    """The loaded library. A forked child has to open one of its own: handles are of the process."""
+    """The loaded library. A forked child must open its own, because handles belong to a process."""
 
     def __init__(self, library: Any) -> None:
         import ctypes  # noqa: PLC0415 (as in open_nvml)
@@ -68,11 +69,11 @@ class Nvml:
         self._known: tuple[tuple[int, str, Any], ...] = ()
 
     def start(self) -> bool:
-        """Initialise it; False where there is no driver that answers."""
+        """Initialize the library. False if no driver answers."""
         return self._call("nvmlInit_v2") == 0
 
     def read(self) -> GpuInventory:
-        """Return what the library tells now."""
+        """Return the GPUs with their present values."""
         c = self._c
         version = c.c_int()
         cuda = version.value if self._call("nvmlSystemGetCudaDriverVersion_v2", c.byref(version)) == 0 else 0
@@ -83,7 +84,7 @@ class Nvml:
         )
 
     def levels(self) -> tuple[Gpu, ...]:
-        """Return of each card what changes from moment to moment, and no more: this is asked every 2 s."""
+        """Return only each card's changing values, because they are read every 2 s."""
         self._known = self._known or tuple(self._devices())
         return tuple(self._levels(index, uuid, device) for index, uuid, device in self._known)
 
@@ -95,7 +96,7 @@ class Nvml:
         for index in range(self._number("nvmlDeviceGetCount_v2") or 0):
             device = self._c.c_void_p()
             if self._call("nvmlDeviceGetHandleByIndex_v2", self._c.c_uint(index), self._c.byref(device)) != 0:
-                continue  # a card that this process may not use, or that has fallen off the bus
+                continue  # this process may not use the card, or the card has fallen off the bus
             uuid = self._text("nvmlDeviceGetUUID", device)
             if uuid is not None:
                 yield index, uuid, device
@@ -145,7 +146,7 @@ class Nvml:
         for index in range(self._number("nvmlDeviceGetMaxMigDeviceCount", device) or 0):
             part = c.c_void_p()
             if self._call("nvmlDeviceGetMigDeviceHandleByIndex", device, c.c_uint(index), c.byref(part)) != 0:
-                continue  # a place where no instance was made
+                continue  # a slot without an instance
             if (uuid := self._text("nvmlDeviceGetUUID", part)) is not None:
                 yield MigInstance(
                     uuid,
@@ -166,7 +167,10 @@ class Nvml:
         return tuple(found.values())
 
     def _list_processes(self, name: str, device: Any) -> list[GpuProcess] | None:
-        """Return what one of the lists has; it may grow between the question how long it is and the answer."""
+        """Return the processes in one of the library's lists.
+
+        A list may grow between the query of its length and the read.
+        """
         c = self._c
 
         class Process(c.Structure):  # type: ignore[name-defined,misc] # as _v2 and _v3 have it
@@ -201,7 +205,7 @@ class Nvml:
         return str(found.bus_id.decode("ascii", "replace"))
 
     def _memory(self, device: Any) -> tuple[int | None, int | None]:
-        """Return bytes (in all, used)."""
+        """Return bytes (total, used)."""
         found = (self._c.c_ulonglong * 3)()
         return (found[0], found[2]) if self._call("nvmlDeviceGetMemoryInfo", device, found) == 0 else (None, None)
 
@@ -227,14 +231,17 @@ class Nvml:
         return found[0] if found else None
 
     def _numbers(self, name: str, *before: Any, count: int, packed: bool = False) -> list[int] | None:
-        """Return the unsigned numbers that a function writes; packed: all into one structure."""
+        """Return the unsigned numbers that a function writes.
+
+        With `packed`, it writes all of them into one structure.
+        """
         room = (self._c.c_uint * count)()
         size = self._c.sizeof(self._c.c_uint)
         places = [room] if packed else [self._c.byref(room, size * each) for each in range(count)]
         return list(room) if self._call(name, *before, *places) == 0 else None
 
     def _call(self, name: str, *arguments: Any) -> int:
-        """Return the code of a call; that of a library never made ready where it has no such function."""
+        """Call a function and return its code; a missing function returns UNINITIALIZED."""
         function = getattr(self._library, name, None)
         return UNINITIALIZED if function is None else int(function(*arguments))
 

@@ -1,4 +1,4 @@
-"""What an exec'd rank's Python imports as it starts: see orchestrator.node.launcher.rank.exec_hook."""
+"""Imported by an exec'd rank's Python at its start: see orchestrator.node.launcher.rank.exec_hook."""
 
 from orchestrator.node.launcher.rank.exec_hook import begin
 
