@@ -26,7 +26,7 @@ class Where(StrEnum):
 
     LOCAL = "local"
     SSH = "ssh"
-    SCHEDULER = "scheduler"
+    SCHEDULER = "slurm"
 
 
 class Freeze(StrEnum):
