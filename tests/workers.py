@@ -10,9 +10,9 @@ from xdist.workermanage import WorkerController
 class ByFile(LoadFileScheduling):
     """Hands out the tests file by file.
 
-    A test that reaches its time limit ends its process (timeout_method in pyproject.toml). xdist 3.8 then gives all files
-    of this process to other processes: also the test that ended it, which would end the next process too, and the files
-    without a test left, for which a process waits for ever (pytest-dev/pytest-xdist#1371, #1378).
+    A test that reaches its time limit ends its process (timeout_method in pyproject.toml). xdist 3.8 then gives all
+    files of this process to other processes: also the test that ended it, which would end the next process too, and the
+    files without a test left, at which a process waits for ever (pytest-dev/pytest-xdist#1371, #1378).
     """
 
     def remove_node(self, node: WorkerController) -> str | None:

@@ -24,9 +24,9 @@ def test_a_test_that_reaches_its_limit_fails_once_and_the_run_goes_on_to_its_end
     (tmp_path / "test_3.py").write_text(four)
     plugins = [word for name in ("xdist", "pytest_timeout", "tests.workers") for word in ("-p", name)]
     process = f"popen//python={ROOT}/tests/testbed/alone {sys.executable}"
+    distributed = ["--tx", f"{workers}*{process}", "--dist", "loadfile", "--no-loadscope-reorder"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-rA", "--timeout-method", "thread", *plugins]
-        + ["--tx", f"{workers}*{process}", "--dist", "loadfile", "--no-loadscope-reorder"],
+        [sys.executable, "-m", "pytest", "-rA", "--timeout-method", "thread", *plugins, *distributed],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
