@@ -27,7 +27,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SchedulerParameters=sched_interval=2,batch_sched_delay=0
 SlurmdParameters=config_overrides
-SlurmdTimeout=10
+SlurmdTimeout=20
 KillWait=10
 MinJobAge=300
 ReturnToService=2
