@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 
 from orchestrator.protocol.ranks import RANK_VARIABLES
-from tests import report
+from tests import report, workers
 
 # The same examples in every run, so that a failure belongs to the change that it shows up in. New ones are searched for
 # by the soak: SOAK=1 draws at random.
@@ -30,6 +30,7 @@ for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.S
         signal.signal(_number, _handler)
 
 pytest_configure = report.register
+pytest_xdist_make_scheduler = workers.pytest_xdist_make_scheduler
 FOREIGN = ("ORCH_", "TORCHELASTIC_", "PET_", "SLURM_", "NCCL_", "GLOO_")
 
 

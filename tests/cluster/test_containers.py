@@ -64,6 +64,10 @@ def gone(testbed: Control, *hosts: str) -> None:
             f"the end of alice's processes on {hosts}")  # fmt: skip
 
 
+@pytest.mark.full(
+    "tests/cluster/test_containers.py::test_killed_agents_and_clients_leave_no_container_and_no_other_is_touched",
+    "tests/cluster/test_ssh.py::test_twelve_ranks_train_while_the_laptop_is_closed_and_everything_is_there_later",
+)
 def test_twelve_ranks_train_in_containers_on_three_machines(lab: Lab, image: str) -> None:
     profile = lab.profile(nproc_per_node=4, runtime="docker")
     sets = [f"--set={each}" for each in ("job.training.offline_epochs=1", "job.training.eval_every=0")]
@@ -95,7 +99,7 @@ def test_what_a_container_writes_in_beside_and_above_its_folders_comes_home(lab:
 
 @pytest.mark.soak
 @pytest.mark.full(
-    "tests/cluster/test_containers.py::test_twelve_ranks_train_in_containers_on_three_machines",
+    "tests/cluster/test_containers.py::test_killed_agents_and_clients_leave_no_container_and_no_other_is_touched",
     "tests/cluster/test_ssh_formats.py::test_another_s_checkpoint_is_listed_pulled_and_sent_to_all_nodes_of_another_run",
 )
 def test_containers_of_two_machines_go_on_from_another_s_checkpoint(lab: Lab, image: str) -> None:
@@ -172,7 +176,7 @@ class Cluster:
 
 @pytest.mark.cluster("slurm", "docker")
 @pytest.mark.full(
-    "tests/cluster/test_containers.py::test_twelve_ranks_train_in_containers_on_three_machines",
+    "tests/cluster/test_containers.py::test_killed_agents_and_clients_leave_no_container_and_no_other_is_touched",
     "tests/cluster/test_containers.py::test_a_container_has_what_slurm_gave_the_job_and_goes_with_it",
 )
 def test_twelve_ranks_train_in_containers_of_a_slurm_job(testbed: Control, image: str) -> None:

@@ -96,7 +96,7 @@ def stopped_at(run: Path, attempt: int) -> int:
 
 @pytest.mark.full(
     "tests/local/test_frameworks.py::test_without_orch_the_callbacks_do_nothing",
-    "tests/cluster/test_slurm.py::test_a_job_gives_way_to_another_and_comes_back",
+    "tests/cluster/test_slurm.py::test_a_requeued_job_goes_on_from_its_checkpoint",
 )
 def test_each_example_trains_alike_over_ssh_and_on_slurm_where_one_gives_way(testbed: Control) -> None:
     lab, alice = Lab(testbed), User(testbed)

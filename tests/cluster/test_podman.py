@@ -72,6 +72,10 @@ def rootless(testbed: Control) -> Iterator[None]:
         testbed.output(host, "podman", "system", "migrate")  # ends the process that keeps her namespace
 
 
+@pytest.mark.full(
+    "tests/unit/specs/test_runtimes.py::test_every_runtime_is_entered_as_committed",
+    "tests/cluster/test_containers.py::test_killed_agents_and_clients_leave_no_container_and_no_other_is_touched",
+)
 def test_rootless_podman_over_ssh(lab: Lab, rootless: None) -> None:
     profile = lab.profile(hosts=["n1", "n2"], runtime="podman")
     own = {"shm": "64MB"}  # the node's own /dev/shm needs a /dev/mqueue, which systemd mounts; nobody does here
@@ -94,7 +98,7 @@ def test_rootless_podman_over_ssh(lab: Lab, rootless: None) -> None:
 
 
 @pytest.mark.full(
-    "tests/cluster/test_podman.py::test_rootless_podman_over_ssh",
+    "tests/unit/specs/test_runtimes.py::test_every_runtime_is_entered_as_committed",
 )
 def test_rootful_podman_on_one_machine(lab: Lab) -> None:
     config = lab.control.file("n1", "/srv/storage.conf")

@@ -268,6 +268,11 @@ def test_a_job_that_has_saved_nothing_by_its_time_limit_is_not_begun_again(alice
     assert "srun" not in why
 
 
+@pytest.mark.full(
+    "tests/cluster/test_slurm.py::test_a_requeued_job_goes_on_from_its_checkpoint",
+    "tests/local/test_failures.py::test_term_to_an_agent_is_a_preemption_with_a_checkpoint",
+    "tests/cluster/test_slurm_sites.py::test_a_start_after_a_preemption_that_retry_forbids_ends_at_once",
+)
 def test_a_job_gives_way_to_another_and_comes_back(alice: User) -> None:
     run = alice.count(60)
     run.wait_for_checkpoint()
@@ -278,6 +283,11 @@ def test_a_job_gives_way_to_another_and_comes_back(alice: User) -> None:
     assert "from step 0 " not in run.text("nodes/0/attempt_1/rank_0.log")
 
 
+@pytest.mark.full(
+    "tests/cluster/test_slurm.py::test_a_requeued_job_goes_on_from_its_checkpoint",
+    "tests/cluster/test_slurm.py::test_an_agent_that_is_killed_costs_one_restart",
+    "tests/cluster/test_ssh_faults.py::test_a_machine_that_dies_is_replaced_by_a_spare",
+)
 def test_a_run_goes_on_without_a_node_that_crashes(alice: User) -> None:
     run = alice.count(60)
     run.wait_for_checkpoint()

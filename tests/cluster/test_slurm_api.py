@@ -26,6 +26,10 @@ print(len({result["host"] for result in results}), [float(result["value"]) for r
 """
 
 
+@pytest.mark.full(
+    "tests/cluster/test_ssh_api.py::test_functions_and_jobs_from_a_script",
+    "tests/local/test_api.py::test_a_function_is_called_on_every_rank_of_every_node",
+)
 def test_on_the_cluster(testbed: Control) -> None:
     user = User(testbed)
     script, profile = user.write("script.py", SCRIPT), user.write("p.yaml", PROFILE)
@@ -34,7 +38,7 @@ def test_on_the_cluster(testbed: Control) -> None:
 
 
 @pytest.mark.full(
-    "tests/cluster/test_slurm_api.py::test_on_the_cluster",
+    "tests/cluster/test_ssh_api.py::test_functions_and_jobs_from_a_script",
 )
 def test_through_the_login_node(testbed: Control) -> None:
     laptop = Laptop(testbed)

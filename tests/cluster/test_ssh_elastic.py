@@ -11,8 +11,11 @@ import torch
 
 from tests import wheels
 from tests.cluster.control import Control
-from tests.cluster.lab import STEPS, TORCH_SLOW_AT_FIRST, Lab, kill, settled
-from tests.cluster.test_ssh_faults import PAUSE, TOTAL
+from tests.cluster.lab import HELD_AT_FIRST, STEPS, Lab, kill, settled, weights_after
+from tests.cluster.test_ssh_faults import PAUSE, TOTAL, begun, weights
+
+# In every attempt all ranks stay together at step 12 until a file ~/go is on rank 0's machine.
+HELD = STEPS.replace("return False", "return done == 12 and not os.path.exists(os.path.expanduser('~/go'))")
 
 # Trained by orch's own program, as slowly as PAUSE says: 60 samples of y = sum(x).
 TASK = """
@@ -61,13 +64,37 @@ def sums(lab: Lab, pause: float) -> str:
     return "sums/sums.yaml"
 
 
-def weights(lab: Lab, run: str) -> dict[str, torch.Tensor]:
+def trained(lab: Lab, run: str) -> dict[str, torch.Tensor]:
     folder = max((lab.home / ".local/state/orch/runs" / run / "checkpoints").glob("step_*"))
     assert folder.name == "step_00000040"
     state: dict[str, dict[str, torch.Tensor]] = torch.load(folder / "state.pt", weights_only=True)
     return state["model"]
 
 
+def test_without_a_spare_a_run_goes_on_with_the_nodes_that_are_left(lab: Lab) -> None:
+    job = lab.job("steps", HELD, args=[str(TOTAL), PAUSE], limits={"join": 60})
+    run = lab.submit(job, "--profile", lab.profile(min_nodes=2))
+    lab.until(run, "collected")
+    lab.control.crash("n2")
+    lab.until(run, "go", 2)
+    state = lab.status(run)
+    assert (state["world_size"], state["detail"]) == (2, "on 2 of 3 nodes, without n2")
+    assert [node["host"] for node in state["nodes"]] == ["n1", "n3"]
+    lab.let_go("n1")
+    assert lab.wait(run).code == 0, lab.orch("why", run).out
+    ended = lab.status(run)
+    assert (ended["state"], ended["verdict"]["reason"]) == ("succeeded", "on 2 of 3 nodes, without n2")
+    assert begun(lab, run)[0] == 0 < begun(lab, run)[-1]
+    assert weights(lab, run) == weights_after(TOTAL)
+    # what n3 wrote as node 2 has been brought before it became node 1
+    assert list((lab.home / ".local/state/orch/runs" / run).glob("nodes/2/attempt_0/rank_2.log"))
+    lab.assert_nothing_left(run, ("n1", "n3"), away="n2")
+
+
+@pytest.mark.full(
+    "tests/cluster/test_ssh_elastic.py::test_without_a_spare_a_run_goes_on_with_the_nodes_that_are_left",
+    "tests/local/test_training_strategies.py::test_another_number_of_ranks_resumes_under_another_strategy",
+)
 def test_without_a_spare_a_run_goes_on_with_the_nodes_that_are_left_and_the_same_batch(lab: Lab) -> None:
     lab.write("here.yaml", '{"kind": "local", "nproc_per_node": 3}')
     unbroken = lab.submit(sums(lab, 0), "--profile", "here.yaml")
@@ -88,10 +115,8 @@ def test_without_a_spare_a_run_goes_on_with_the_nodes_that_are_left_and_the_same
     ended = lab.status(run)
     assert (ended["state"], ended["verdict"]["reason"]) == ("succeeded", "on 2 of 3 nodes, without n2")
     assert "resumed from" in lab.log(run)
-    expected, found = weights(lab, unbroken), weights(lab, run)
+    expected, found = trained(lab, unbroken), trained(lab, run)
     assert max(float((expected[name] - found[name]).abs().max()) for name in expected) < 1e-5
-    # what n3 wrote as node 2 has been brought before it became node 1
-    assert list((lab.home / ".local/state/orch/runs" / run).glob("nodes/2/attempt_0/rank_2.log"))
     lab.assert_nothing_left(run, ("n1", "n3"), away="n2")
 
 
@@ -117,7 +142,7 @@ def test_a_node_that_is_lost_before_anything_ran_is_replaced_as_well(lab: Lab) -
 
 
 def test_node_0_may_be_lost_with_its_disk_while_the_laptop_is_closed(lab: Lab) -> None:
-    job = lab.job("steps", TORCH_SLOW_AT_FIRST, args=[str(TOTAL), PAUSE], limits={"join": 60})
+    job = lab.job("steps", HELD_AT_FIRST, args=[str(TOTAL), PAUSE], limits={"join": 60})
     run = lab.submit(job, "--profile", lab.profile(hosts=["n1", "n2"], spares=["n3"]))
     kill(lab.supervisor())
     second = lab.control.file("n2", f"/home/alice/.orch/runs/{run}/checkpoints")

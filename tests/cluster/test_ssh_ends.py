@@ -59,6 +59,11 @@ def assert_gc_removes_what_was_left_behind(lab: Lab, run: str) -> None:
     lab.assert_nothing_left(run, HOSTS, away="n2")
 
 
+@pytest.mark.full(
+    "tests/unit/runs/test_last_moments.py::test_nothing_runs_again_over_ssh",
+    "tests/unit/node/agent/test_leader.py::test_a_node_that_is_lost_after_its_last_rank_ended_well_takes_nothing_back",
+    "tests/cluster/test_ssh_faults.py::test_a_cancel_names_the_host_that_is_away_and_gc_sweeps_it_later",
+)
 def test_a_node_that_only_the_controller_can_not_reach_at_the_end(lab: Lab) -> None:
     lab.control.end_lost_connections("n2")
     run = about_to_end(lab)
@@ -73,7 +78,7 @@ def test_a_node_that_only_the_controller_can_not_reach_at_the_end(lab: Lab) -> N
 
 @pytest.mark.full(
     "tests/unit/runs/test_last_moments.py::test_nothing_runs_again_over_ssh",
-    "tests/cluster/test_ssh_ends.py::test_a_node_that_only_the_controller_can_not_reach_at_the_end",
+    "tests/unit/node/agent/test_leader.py::test_a_node_that_is_lost_after_its_last_rank_ended_well_takes_nothing_back",
 )
 def test_a_node_that_is_off_right_after_the_end_before_anybody_has_heard_its_last_word(lab: Lab) -> None:
     run = about_to_end(lab)
@@ -89,7 +94,8 @@ def test_a_node_that_is_off_right_after_the_end_before_anybody_has_heard_its_las
 
 
 @pytest.mark.full(
-    "tests/cluster/test_ssh_ends.py::test_a_node_that_only_the_controller_can_not_reach_at_the_end",
+    "tests/unit/runs/test_last_moments.py::test_nothing_runs_again_over_ssh",
+    "tests/unit/node/agent/test_leader.py::test_a_node_that_is_lost_after_its_last_rank_ended_well_takes_nothing_back",
 )
 def test_a_node_that_is_off_right_after_the_end_while_the_supervisor_is_at_work(lab: Lab) -> None:
     """Whether its last word was heard, and its folder removed, is a matter of milliseconds; the run's end is not."""

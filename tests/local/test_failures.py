@@ -404,7 +404,13 @@ def test_a_launcher_that_may_open_no_more_files_is_named_with_the_reason(orch: O
     assert "ulimit -n" in verdict["hint"]
 
 
-@pytest.mark.parametrize("node", [0, 1])
+OF_NODE_0 = pytest.mark.full(
+    "tests/local/test_failures.py::test_a_frozen_agent_does_not_keep_a_run_open",
+    "tests/unit/node/agent/test_leader.py::test_the_node_that_left_a_frozen_leader_is_not_blamed",
+)
+
+
+@pytest.mark.parametrize("node", [pytest.param(0, marks=OF_NODE_0), 1])
 def test_a_frozen_agent_does_not_keep_a_run_open(orch: Orch, project, node: int) -> None:
     folder = project(slow_py=SLOW, slow_yaml="script: slow.py\nretry: {infra: 0}\nlimits: {link: 8, grace: 5}\n")
     run = orch.submit(str(folder / "slow.yaml"), "-p", "local-2x2")

@@ -24,7 +24,12 @@ print("on TERM:", signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)
     ("example", "option", "left"),
     [
         ("hf_trainer", "--steps=25", {"checkpoint-25", "final"}),
-        ("lightning_trainer", "--epochs=1", {"epoch=0-step=25.ckpt", "epoch=0-step=50.ckpt", "final.pt"}),
+        pytest.param(
+            "lightning_trainer",
+            "--epochs=1",
+            {"epoch=0-step=25.ckpt", "epoch=0-step=50.ckpt", "final.pt"},
+            marks=pytest.mark.full("tests/local/test_frameworks.py::test_without_orch_the_callbacks_do_nothing"),
+        ),
     ],
 )
 def test_without_orch_the_callbacks_do_nothing(tmp_path: Path, example: str, option: str, left: set[str]) -> None:

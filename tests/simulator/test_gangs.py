@@ -41,6 +41,10 @@ def test_every_story_ends_as_it_must(story: Story, nodes: int, weather: Weather,
 @pytest.mark.parametrize(
     "story", [the_switch_of_node_0_starts_again_while_nodes_join, nodes_lose_power], ids=lambda story: story.__name__
 )
+@pytest.mark.full(
+    "tests/simulator/test_gangs.py::test_every_story_ends_as_it_must",
+    "tests/simulator/test_gangs.py::test_messages_connections_and_work_of_node_0_are_linear_in_the_nodes",
+)
 def test_a_thousand_nodes(story: Story, tmp_path: Path) -> None:
     gang = told(story, tmp_path / "run", 1000, SEED)
     assert gang.machines[0].most_ends <= 1000 + 1 + 2 * len(gang.tasks[0].leader_addrs) + 64

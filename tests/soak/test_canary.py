@@ -92,6 +92,11 @@ def knowing() -> list[tuple[int, str]]:
     return found
 
 
+@pytest.mark.full(
+    "tests/local/test_runs.py::test_environment_secrets_and_setup",
+    "tests/cluster/test_ssh.py::test_a_secret_is_in_no_argv_no_environment_and_one_private_file",
+    "tests/unit/operations/test_bundle.py::test_no_canary_anywhere_in_the_archive",
+)
 def test_a_secret_stays_one(orch: Orch, project: Any, soak: Soak) -> None:
     folder = project(
         job_py=PROGRAM,

@@ -1,15 +1,23 @@
-"""Real ranks for tests: processes with torchrun's environment, ended for certain."""
+"""Real ranks for tests: processes with torchrun's environment, ended for certain.
 
+Ranks are forked from a process that has imported torch, as orch's launcher forks them. The import would take longer
+than most trainings.
+"""
+
+import atexit
 import json
+import multiprocessing
 import os
+import resource
+import runpy
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from tests.patience import PATIENCE
@@ -17,6 +25,8 @@ from tests.patience import PATIENCE
 REPOSITORY = Path(__file__).resolve().parents[3]
 PROGRAMS = Path(__file__).parent
 JOBS = REPOSITORY / "jobs"
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["torch._dynamo", "orchestrator.training.train"])  # every optimizer imports _dynamo
 
 
 @dataclass(frozen=True)
@@ -29,14 +39,40 @@ class Ended:
 
 
 @dataclass(frozen=True)
+class Rank:
+    """The process of a rank."""
+
+    process: BaseProcess
+
+    @property
+    def pid(self) -> int:
+        assert self.process.pid is not None
+        return self.process.pid
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def poll(self) -> int | None:
+        """Return the exit code, negative for a signal; None while the rank runs."""
+        return self.process.exitcode
+
+    def wait(self, seconds: float | None = None) -> int:
+        """Wait for the rank and return its exit code. Raises TimeoutError if the rank does not end in time."""
+        self.process.join(seconds)
+        if (code := self.poll()) is None:
+            raise TimeoutError(f"a rank has not ended after {seconds} s")
+        return code
+
+
+@dataclass(frozen=True)
 class Started:
     """Running ranks, by rank, and the folder in which their outputs lie."""
 
-    processes: list[subprocess.Popen[bytes]]
+    processes: list[Rank]
     folder: Path
 
     def wait(self, seconds: float = PATIENCE) -> list[Ended]:
-        """Wait for all ranks; TimeoutExpired where one does not end in time."""
+        """Wait for all ranks. Raises TimeoutError if a rank does not end in time."""
         deadline = time.monotonic() + seconds
         codes = [process.wait(max(0.1, deadline - time.monotonic())) for process in self.processes]
         return [
@@ -66,28 +102,52 @@ def kept_port() -> Iterator[int]:
         yield int(holder.getsockname()[1])
 
 
+def _be_rank(
+    rank: int, arguments: Sequence[str], folder: Path, environment: Mapping[str, str], limit: tuple[int, int]
+) -> None:
+    """Become `python *arguments` in a forked process."""
+    import torch
+
+    torch.set_num_threads(1)  # OMP_NUM_THREADS is read when torch is imported, which was before
+    os.setsid()
+    os.chdir(folder)
+    for number, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(f"{name}.{rank}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), number)
+    resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    os.environ.clear()
+    os.environ.update(environment)
+    what, *rest = arguments
+    sys.argv = [what, *rest] if what not in ("-m", "-c") else [what, *rest[1:]]
+    sys.path.insert(0, str(Path(what).parent) if what not in ("-m", "-c") else "")
+    try:
+        if what == "-m":
+            runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+        elif what == "-c":
+            exec(compile(rest[0], "<string>", "exec"), vars(sys.modules["__main__"]))  # noqa: S102 - a test's own program
+        else:
+            runpy.run_path(what, run_name="__main__")
+    finally:
+        atexit._run_exitfuncs()  # which a process that multiprocessing started leaves out
+
+
 @contextmanager
 def started(
     world_size: int, arguments: Sequence[str], folder: Path, extra: Mapping[str, str] | None = None
 ) -> Iterator[Started]:
-    """Run `python *arguments` as `world_size` ranks in `folder`; whatever still runs at the end is killed."""
+    """Run `python *arguments` as `world_size` ranks in `folder`; whatever still runs at the end is killed.
+
+    The ranks inherit this process's limit on the size of files.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     processes = []
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     with kept_port() as port:
         try:
             for rank in range(world_size):
-                with (folder / f"out.{rank}").open("wb") as out, (folder / f"err.{rank}").open("wb") as err:
-                    processes.append(
-                        subprocess.Popen(
-                            [sys.executable, *arguments],
-                            cwd=folder,
-                            env=_environment(rank, world_size, port, folder, extra or {}),
-                            stdin=subprocess.DEVNULL,
-                            stdout=out,
-                            stderr=err,
-                            start_new_session=True,
-                        )
-                    )
+                environment = _environment(rank, world_size, port, folder, extra or {})
+                process = FORKS.Process(target=_be_rank, args=(rank, arguments, folder, environment, limit))
+                process.start()
+                processes.append(Rank(process))
             yield Started(processes, folder)
         finally:
             for process in processes:
