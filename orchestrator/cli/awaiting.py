@@ -54,5 +54,5 @@ def _watch(kind: str, elsewhere: Elsewhere, over: threading.Event) -> None:
         awaited = elsewhere.awaited.union(backend(kind).awaited())
         if slow := (awaited & before) - named:
             named |= slow
-            say(f"waiting for an answer of {in_words(sorted(slow))}")
+            say(f"waiting for an answer from {in_words(sorted(slow))}")
         before = awaited

@@ -16,7 +16,7 @@ def shared_runs(profile: AnyProfile) -> tuple[list[SharedRun], list[str]]:
     """Return the runs on an ssh profile's hosts, spares included, and what is in the way of asking some."""
     if profile.kind != "ssh":
         hint = "squeue shows Slurm's queue" if profile.kind == "slurm" else "name an ssh profile"
-        raise UsageError(f"profiles of kind {profile.kind} have no queue of orch's", hint)
+        raise UsageError(f"orch queue needs an ssh profile, and this one is of kind {profile.kind}", hint)
     found = holdings(profile)
     problems = [str(each["problem"]) for each in found if "problem" in each]
     return runs_on({each["host"]: each for each in found if "problem" not in each}), problems

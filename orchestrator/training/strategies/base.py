@@ -84,7 +84,7 @@ class Strategy:
         if self.setup.options.fused and not all(each.get("fused") for each in self.optimizer.param_groups):
             kind = type(self.optimizer).__name__
             raise UserError(
-                f"--fused asks for a fused optimizer, and the {kind} of the task {self.setup.task.name} is none: write "
+                f"--fused needs a fused optimizer, and the {kind} of the task {self.setup.task.name} is not fused: "
                 f"{kind}(..., fused=options.fused) in its optimizer(), if torch has this optimizer fused."
             )
 

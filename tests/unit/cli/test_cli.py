@@ -458,7 +458,7 @@ def test_a_run_that_another_machine_looks_after_is_named_with_that_machine(orch)
     for command in ("pull", "diff"):
         done = orch(command, "r-1", *(["r-1"] if command == "diff" else []))
         assert done.err == (
-            "orch: gate looks after run r-111111, and its files are there\n"
+            "orch: gate supervises run r-111111, and the run's files are on that machine\n"
             "  run this command there, as in: ssh gate /opt/orch pull r-111111\n"
         )
 

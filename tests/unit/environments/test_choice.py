@@ -59,8 +59,8 @@ def test_each_package_without_a_wheel_is_named(here: Interpreter) -> None:
     )
     with pytest.raises(NoChoiceError) as refused:
         chosen(here, text)
-    assert "one 1.0 has no wheel for it, only one-1.0-cp312" in str(refused.value)
-    assert "two 1.0 has no wheel for it, only two-1.0-cp311" in str(refused.value)
+    assert "one 1.0 has no wheel that fits, only one-1.0-cp312" in str(refused.value)
+    assert "two 1.0 has no wheel that fits, only two-1.0-cp311" in str(refused.value)
 
 
 def test_no_other_file_is_taken_than_the_hashes_allow(here: Interpreter) -> None:
@@ -110,8 +110,8 @@ def test_a_lock_outside_of_the_code_is_not_read(tmp_path: Path) -> None:
 
 BAD: dict[str, tuple[str, Any, str]] = {
     "absent": ("uv.lock", None, "the lock can't be read"),
-    "no TOML": ("pylock.toml", b"what", "is no pylock.toml"),
-    "no pylock": ("pylock.toml", b"a = 1", "is no pylock.toml"),
+    "no TOML": ("pylock.toml", b"what", "is not a valid pylock.toml"),
+    "no pylock": ("pylock.toml", b"a = 1", "is not a valid pylock.toml"),
     "no text": ("requirements.txt", b"\xff\xfe", "is no UTF-8 text"),
     "no uv.lock": ("uv.lock", b"what", "uv can't read it"),
 }
