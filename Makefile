@@ -91,6 +91,10 @@ schemas: .venv/demo.stamp
 messages: .venv/demo.stamp
 	$(BIN)/python -m tests.messages --write
 
+# Record the sessions of README.md and docs/ again, from real runs: on this machine, and on the testbed where there can be one.
+sessions: .venv/test.stamp
+	tests/testbed/alone $(BIN)/python -m tests.sessions
+
 # The seeded samples of the test suite in full length.
 soak: .venv/test.stamp .venv-frameworks/stamp
 	SOAK=1 $(BIN)/python -m pytest -m soak --timeout 3600
@@ -124,7 +128,7 @@ gpu-wheels: .venv/demo.stamp
 
 docs: .venv-docs/bin/mkdocs
 	rm -rf build/pages && mkdir -p build/pages
-	cp -r *.md docs build/pages
+	cp -r --parents *.md docs docker/README.md bench/README.md build/pages
 	.venv-docs/bin/mkdocs build --quiet --strict
 	@echo "build/site/index.html"
 
